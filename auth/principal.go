@@ -1,0 +1,31 @@
+package auth
+
+import "taskapi/identity"
+
+// Principal is who a request comes from: what the door found out, and all that the rooms behind it need to know. It is shared
+// between requests of the same token and never changed after the door has made it.
+type Principal struct {
+	Claims       identity.Claims
+	KeyID        string // the key that signed the token
+	Capabilities CapabilitySet
+}
+
+// Can reports whether the principal has the capability.
+func (p *Principal) Can(c Capability) bool { return p != nil && p.Capabilities.Has(c) }
+
+// Operator reports whether the principal is the allocation's operator.
+func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }
+
+// Owner is whom a socket belongs to: one task of one allocation, or its operator. A token speaks through a socket only when it
+// was issued to that owner; the operator's token speaks through every socket of its allocation.
+type Owner struct {
+	AllocationID string
+	Task         string // empty on the operator's socket
+}
+
+// Peer is the process at the other end of a connection, as the kernel saw it at connect time (SO_PEERCRED, unix(7)). PID is 0
+// across PID namespaces.
+type Peer struct {
+	UID, GID uint32
+	PID      int32
+}
