@@ -1,0 +1,44 @@
+# What people run. `make` alone builds; `make demo` shows it working; `make test` proves it.
+
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# How long each fuzz target runs in `make fuzz`.
+FUZZTIME ?= 10s
+
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.DEFAULT_GOAL := build
+.PHONY: build examples test check fuzz bench demo clean
+
+build: examples
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/taskapi ./cmd/taskapi
+
+examples:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-server ./examples/server
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-watcher ./examples/watcher
+
+# The race detector needs cgo, so gcc.
+test:
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+check:
+	@test -z "$$(gofmt -l .)" || { gofmt -d .; echo 'run gofmt -w on the files above' >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) fix -diff ./...
+	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(GOLANGCI_LINT) run ./...
+	$(GO) test -run '^Fuzz' ./...
+
+fuzz:
+	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
+
+bench: build
+	$(GO) run ./cmd/taskapi/bench
+	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers
+
+demo: build
+	examples/demo.sh bin
+
+clean:
+	rm -rf bin
