@@ -1,0 +1,228 @@
+// Package lifecycle decides which tasks of a group start, which are killed, and when the group is over. It is a pure function of
+// what the tasks are and how they stand; it starts nothing and remembers nothing.
+//
+// The order is Nomad's:
+//
+//	prestart (ephemeral and sidecar, together)
+//	   │ every ephemeral one dead and not failed, every sidecar running
+//	main
+//	   │ no main task pending any more
+//	poststart
+//	   │ all of the above dead: by themselves, or killed in the order leader, others, sidecars
+//	poststop
+//	   │ dead
+//	over
+package lifecycle
+
+import "github.com/hashicorp/nomad/api"
+
+// Hook is where in the group's life a task has its place.
+type Hook int
+
+const (
+	Main Hook = iota // a task without a lifecycle block
+	Prestart
+	Poststart
+	Poststop
+)
+
+// Task is what the order depends on.
+type Task struct {
+	Name    string
+	Hook    Hook
+	Sidecar bool // runs beside the main tasks; only with Prestart and Poststart
+	Leader  bool // its end ends the group
+}
+
+// Of reads a job file's task.
+func Of(t *api.Task) Task {
+	task := Task{Name: t.Name, Leader: t.Leader}
+	if t.Lifecycle == nil {
+		return task
+	}
+	switch t.Lifecycle.Hook {
+	case api.TaskLifecycleHookPrestart:
+		task.Hook = Prestart
+	case api.TaskLifecycleHookPoststart:
+		task.Hook = Poststart
+	case api.TaskLifecycleHookPoststop:
+		task.Hook = Poststop
+	}
+	task.Sidecar = t.Lifecycle.Sidecar && task.Hook != Poststop
+	return task
+}
+
+// Phase is how a task stands.
+type Phase int
+
+const (
+	Waiting Phase = iota // its gate has not opened
+	Pending              // its gate has opened and no process runs: starting, or in a restart delay
+	Running
+	Dead // over, unless the whole group is restarted
+)
+
+// State is how a task stands, and whether it failed.
+type State struct {
+	Phase  Phase
+	Failed bool
+}
+
+// Cause is why a group is being ended before its tasks ended by themselves.
+type Cause int
+
+const (
+	NotEnding     Cause = iota
+	Stopped             // somebody asked for it
+	LeaderDead          // the leader ended without failing
+	SiblingFailed       // a task failed for good
+	MainTasksDead       // only sidecars are left
+	Aborted             // everything ends at once, in no order, and poststop tasks do not run
+)
+
+// Ending is a cause and, for SiblingFailed, the task that failed.
+type Ending struct {
+	Cause Cause
+	Task  string
+}
+
+// Decision is what is to be done now. It is a level, not an edge: the same states give the same decision again.
+type Decision struct {
+	Start  []string // tasks whose gate opens
+	Kill   []string // tasks to be killed now, in no order among themselves
+	Ending Ending   // why tasks are killed
+	Over   bool     // every task is dead
+}
+
+// Next decides. ending is the ending decided before, which stays, or NotEnding; states holds every task.
+func Next(tasks []Task, states map[string]State, ending Ending) Decision {
+	g := group{tasks, states}
+	if ending.Cause == NotEnding {
+		ending = g.ending()
+	}
+	d := Decision{Ending: ending}
+	switch {
+	case ending.Cause == Aborted:
+		d.Kill = g.names(isAlive)
+		d.Over = len(d.Kill) == 0
+	case g.all(notPoststop, isDead):
+		d.Start = g.names(isPoststop, isWaiting)
+		d.Over = g.all(isPoststop, isDead)
+	case ending.Cause != NotEnding:
+		d.Kill = g.toKill()
+	default:
+		d.Start = g.toStart()
+	}
+	return d
+}
+
+// group answers questions about a set of tasks.
+type group struct {
+	tasks  []Task
+	states map[string]State
+}
+
+type predicate func(Task, State) bool
+
+func isWaiting(_ Task, s State) bool   { return s.Phase == Waiting }
+func isDead(_ Task, s State) bool      { return s.Phase == Dead }
+func isAlive(_ Task, s State) bool     { return s.Phase != Dead }
+func isLeader(t Task, _ State) bool    { return t.Leader && t.Hook != Poststop }
+func isSidecar(t Task, _ State) bool   { return t.Sidecar }
+func isPoststop(t Task, _ State) bool  { return t.Hook == Poststop }
+func notPoststop(t Task, _ State) bool { return t.Hook != Poststop }
+func isMain(t Task, _ State) bool      { return t.Hook == Main }
+func isEphemeral(t Task, _ State) bool { return t.Hook != Poststop && !t.Sidecar }
+func isPrestart(t Task, _ State) bool  { return t.Hook == Prestart }
+func isPoststart(t Task, _ State) bool { return t.Hook == Poststart }
+func hasStarted(_ Task, s State) bool  { return s.Phase == Running || s.Phase == Dead }
+func hasFailed(_ Task, s State) bool   { return s.Phase == Dead && s.Failed }
+func prestartDone(t Task, s State) bool {
+	if t.Sidecar {
+		return s.Phase == Running
+	}
+	return s.Phase == Dead && !s.Failed
+}
+
+// names lists the tasks for which every predicate holds.
+func (g group) names(ps ...predicate) []string {
+	var names []string
+next:
+	for _, t := range g.tasks {
+		for _, p := range ps {
+			if !p(t, g.states[t.Name]) {
+				continue next
+			}
+		}
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// all reports whether every task of the set satisfies p; it is true of an empty set.
+func (g group) all(set, p predicate) bool {
+	return len(g.names(set)) == len(g.names(set, p))
+}
+
+// ending finds the reason to end a group that nobody has stopped. A dead leader comes before a failed sibling.
+func (g group) ending() Ending {
+	for _, t := range g.tasks {
+		if s := g.states[t.Name]; isLeader(t, s) && s.Phase == Dead && !s.Failed {
+			return Ending{Cause: LeaderDead, Task: t.Name}
+		}
+	}
+	if failed := g.names(notPoststop, hasFailed); len(failed) > 0 {
+		return Ending{Cause: SiblingFailed, Task: failed[0]}
+	}
+	if len(g.names(isSidecar, isAlive)) > 0 && g.all(isEphemeral, isDead) {
+		return Ending{Cause: MainTasksDead}
+	}
+	return Ending{}
+}
+
+// toKill is the next rank of the living: the leader alone, then all others that are no sidecars, then the sidecars.
+func (g group) toKill() []string {
+	if leaders := g.names(isLeader, isAlive); len(leaders) > 0 {
+		return leaders
+	}
+	if others := g.names(isEphemeral, isAlive); len(others) > 0 {
+		return others
+	}
+	return g.names(isSidecar, isAlive)
+}
+
+// toStart is every waiting task whose gate is open.
+func (g group) toStart() []string {
+	start := g.names(isPrestart, isWaiting)
+	if !g.all(isPrestart, prestartDone) {
+		return start
+	}
+	start = append(start, g.names(isMain, isWaiting)...)
+	if g.all(isMain, hasStarted) {
+		start = append(start, g.names(isPoststart, isWaiting)...)
+	}
+	return start
+}
+
+// ClientStatus is the allocation's status and description by Nomad's rules: a failed task outweighs a running one, that a
+// pending one, and that completion.
+func ClientStatus(states map[string]State) (status, description string) {
+	var running, pending bool
+	for _, s := range states {
+		switch {
+		case s.Phase == Dead && s.Failed:
+			return api.AllocClientStatusFailed, "Failed tasks"
+		case s.Phase == Running:
+			running = true
+		case s.Phase != Dead:
+			pending = true
+		}
+	}
+	switch {
+	case running:
+		return api.AllocClientStatusRunning, "Tasks are running"
+	case pending:
+		return api.AllocClientStatusPending, "No tasks have started"
+	}
+	return api.AllocClientStatusComplete, "All tasks have completed"
+}

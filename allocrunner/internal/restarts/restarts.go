@@ -1,0 +1,105 @@
+// Package restarts decides whether a task whose process ended, or could not be started, is started again, and after how long.
+// It is Nomad's restart policy as a pure function; waiting is the caller's.
+package restarts
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Policy is a task's restart policy with what its place in the group adds to it.
+type Policy struct {
+	Attempts int
+	Interval time.Duration
+	Delay    time.Duration
+	Wait     bool // mode "delay": past the attempts, wait for the next interval instead of failing
+
+	// OnSuccess: a successful exit is restarted, too. True for sidecars, and for the main tasks of a service.
+	OnSuccess bool
+}
+
+// For is the policy of a task in a job of the given type: the task's own restart block, which Canonicalize has merged with its
+// group's.
+func For(task *api.Task, jobType string) Policy {
+	p := Policy{OnSuccess: restartsOnSuccess(task, jobType)}
+	if r := task.RestartPolicy; r != nil {
+		p.Attempts = deref(r.Attempts)
+		p.Interval = deref(r.Interval)
+		p.Delay = deref(r.Delay)
+		p.Wait = deref(r.Mode) == "delay"
+	}
+	return p
+}
+
+func restartsOnSuccess(task *api.Task, jobType string) bool {
+	if task.Lifecycle != nil {
+		return task.Lifecycle.Sidecar && task.Lifecycle.Hook != api.TaskLifecycleHookPoststop
+	}
+	return jobType == api.JobTypeService || jobType == api.JobTypeSystem
+}
+
+func deref[T any](p *T) T {
+	var zero T
+	if p == nil {
+		return zero
+	}
+	return *p
+}
+
+// Tracker counts a task's attempts in the current interval. Its first interval begins with the allocation.
+type Tracker struct {
+	Start time.Time
+	Count int
+}
+
+// Outcome is how an attempt ended.
+type Outcome struct {
+	Success       bool
+	Unrecoverable bool // it would fail the same way each time
+}
+
+// Verdict is what follows. Exactly one of three holds: Restart, Failed, or neither, which is a task that is done.
+type Verdict struct {
+	Restart bool
+	Delay   time.Duration
+	Failed  bool
+	Reason  string // for the event
+}
+
+// Reasons, in the words of Nomad's events.
+const (
+	ReasonWithinPolicy  = "Restart within policy"
+	ReasonNoRestarts    = "Policy allows no restarts"
+	ReasonUnrecoverable = "Error was unrecoverable"
+	ReasonDelay         = "Exceeded allowed attempts, applying a delay"
+)
+
+// jitter is the largest part of the delay that is added to it, so that tasks which failed together do not start together.
+const jitter = 0.25
+
+// Next judges an outcome at now, with random in [0, 1) choosing the jitter.
+func (p Policy) Next(t Tracker, o Outcome, now time.Time, random float64) (Tracker, Verdict) {
+	if o.Success && !p.OnSuccess {
+		return t, Verdict{}
+	}
+	if o.Unrecoverable {
+		return t, Verdict{Failed: true, Reason: ReasonUnrecoverable}
+	}
+	if p.Attempts == 0 {
+		return t, Verdict{Failed: true, Reason: ReasonNoRestarts}
+	}
+	if now.Sub(t.Start) > p.Interval {
+		t = Tracker{Start: now}
+	}
+	t.Count++
+	if t.Count <= p.Attempts {
+		delay := p.Delay + time.Duration(random*jitter*float64(p.Delay))
+		return t, Verdict{Restart: true, Delay: delay, Reason: ReasonWithinPolicy}
+	}
+	if p.Wait {
+		return t, Verdict{Restart: true, Delay: max(0, t.Start.Add(p.Interval).Sub(now)), Reason: ReasonDelay}
+	}
+	return t, Verdict{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v and mode is %q", p.Attempts, p.Interval, "fail")}
+}

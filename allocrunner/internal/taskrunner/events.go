@@ -1,0 +1,141 @@
+package taskrunner
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// maxEvents is how many events a task keeps: Nomad's number. Older ones fall off the front.
+const maxEvents = 10
+
+// Every event has a Type, a DisplayMessage and Details; its Time is set when it is emitted. Details are never nil: on the wire an
+// event without any has {}.
+
+func event(kind, message string, details map[string]string) *api.TaskEvent {
+	if details == nil {
+		details = map[string]string{}
+	}
+	return &api.TaskEvent{Type: kind, DisplayMessage: message, Details: details}
+}
+
+func receivedEvent() *api.TaskEvent { return event(api.TaskReceived, "Task received by client", nil) }
+
+func setupEvent() *api.TaskEvent {
+	const message = "Building Task Directory"
+	e := event(api.TaskSetup, message, map[string]string{"message": message})
+	e.Message = message
+	return e
+}
+
+func startedEvent() *api.TaskEvent { return event(api.TaskStarted, "Task started by client", nil) }
+
+func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
+	message := fmt.Sprintf("Exit Code: %d", r.ExitCode)
+	if r.Signal != 0 {
+		message += fmt.Sprintf(", Signal: %d", r.Signal)
+	}
+	if r.Err != "" {
+		message += fmt.Sprintf(", Exit Message: %q", r.Err)
+	}
+	return event(api.TaskTerminated, message, map[string]string{
+		"exit_code":  strconv.Itoa(r.ExitCode),
+		"signal":     strconv.Itoa(r.Signal),
+		"oom_killed": strconv.FormatBool(r.OOMKilled),
+	})
+}
+
+func leftoverEvent(n int) *api.TaskEvent {
+	message := fmt.Sprintf("Killed %d processes that the task left behind", n)
+	if n == 1 {
+		message = "Killed 1 process that the task left behind"
+	}
+	e := event(api.TaskDriverMessage, message, map[string]string{"leftover_processes": strconv.Itoa(n)})
+	e.DriverMessage = message
+	return e
+}
+
+func restartingEvent(delay time.Duration, reason string) *api.TaskEvent {
+	message := fmt.Sprintf("Task restarting in %v", delay)
+	if reason != "" && reason != "Restart within policy" {
+		message = reason + " - " + message
+	}
+	e := event(api.TaskRestarting, message, map[string]string{
+		"start_delay":    strconv.FormatInt(int64(delay), 10),
+		"restart_reason": reason,
+	})
+	e.StartDelay, e.RestartReason = int64(delay), reason
+	return e
+}
+
+func notRestartingEvent(reason string) *api.TaskEvent {
+	e := event(api.TaskNotRestarting, reason, map[string]string{"restart_reason": reason, "fails_task": "true"})
+	e.RestartReason, e.FailsTask = reason, true
+	return e
+}
+
+func restartSignaledEvent(reason string) *api.TaskEvent {
+	e := event(api.TaskRestartSignal, reason, map[string]string{"restart_reason": reason})
+	e.RestartReason = reason
+	return e
+}
+
+func killingEvent(timeout time.Duration) *api.TaskEvent {
+	e := event(api.TaskKilling, fmt.Sprintf("Sent interrupt. Waiting %v before force killing", timeout),
+		map[string]string{"kill_timeout": timeout.String()})
+	e.KillTimeout = timeout
+	return e
+}
+
+func killedEvent() *api.TaskEvent { return event(api.TaskKilled, "Task successfully killed", nil) }
+
+func shutdownDelayEvent(d time.Duration) *api.TaskEvent {
+	return event("Waiting for shutdown delay",
+		fmt.Sprintf("Waiting for shutdown_delay of %v before killing the task.", d), nil)
+}
+
+func signalingEvent(name string) *api.TaskEvent {
+	e := event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
+	e.TaskSignal = name
+	return e
+}
+
+// SiblingFailedEvent is why a task is killed when another of its group failed.
+func SiblingFailedEvent(sibling string) *api.TaskEvent {
+	e := event(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
+		map[string]string{"failed_sibling": sibling})
+	e.FailedSibling = sibling
+	return e
+}
+
+// LeaderDeadEvent is why a task is killed when its group's leader has ended.
+func LeaderDeadEvent() *api.TaskEvent {
+	return event(api.TaskLeaderDead, "Leader Task in Group dead", nil)
+}
+
+// MainTasksDeadEvent is why a sidecar is killed when nothing is left that it could serve.
+func MainTasksDeadEvent() *api.TaskEvent {
+	return event("Main Tasks Dead", "Main tasks in the group died", nil)
+}
+
+func driverFailureEvent(reason string) *api.TaskEvent {
+	e := event(api.TaskDriverFailure, reason, map[string]string{"driver_error": reason})
+	e.DriverError = reason
+	return e
+}
+
+func failedValidationEvent(reason string) *api.TaskEvent {
+	e := event(api.TaskFailedValidation, reason, map[string]string{"validation_error": reason})
+	e.ValidationError = reason
+	return e
+}
+
+func setupFailureEvent(reason string) *api.TaskEvent {
+	e := event(api.TaskSetupFailure, reason, map[string]string{"setup_error": reason})
+	e.SetupError = reason
+	return e
+}

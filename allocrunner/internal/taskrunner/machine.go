@@ -1,0 +1,323 @@
+package taskrunner
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/restarts"
+)
+
+// phase is where a task is in its life.
+//
+//	             open                 started
+//	waiting ───────────────> starting ───────> running ──────────────┐ killed, restarted
+//	   ^                      ^    │ failed       │ exited           v
+//	   │ reset                │    v              v          [ shutdownDelay ]
+//	   │              timer   │  policy <─────────┘                  │ timer
+//	   │                   backoff │                                 v
+//	   └────────── dead <──────────┴──────────────────────────── stopping
+//	                          exited (and, when restarted, back to starting)
+type phase int
+
+const (
+	waiting       phase = iota // the group's order has not reached it
+	starting                   // hooks run, the process is being started
+	running                    // there is a process
+	shutdownDelay              // it is being killed, and has not been told yet
+	stopping                   // it has its kill signal
+	backoff                    // it waits to be started again
+	dead
+)
+
+// intent is what follows when a process that is being stopped, or started, is gone.
+type intent int
+
+const (
+	none    intent = iota
+	kill           // nothing: the task is over
+	restart        // the next process, at once
+	reset          // back to waiting, for a restart of the whole group
+)
+
+// machine is a task's life as plain data. Only next changes it.
+type machine struct {
+	phase   phase
+	intent  intent
+	failed  bool
+	setUp   bool // the task directory has been announced
+	force   bool // it is to end without any delay
+	tracker restarts.Tracker
+}
+
+// rules are what a task's life depends on and that does not change.
+type rules struct {
+	policy        restarts.Policy
+	killSignal    syscall.Signal
+	killTimeout   time.Duration
+	shutdownDelay time.Duration
+}
+
+// The events of a task's life.
+type (
+	opened      struct{} // the gate of the task's hook is open
+	started     struct{} // the process runs
+	startFailed struct { // it could not be started
+		event         *api.TaskEvent // why
+		unrecoverable bool
+	}
+	exited struct { // the process and all that it left behind are gone
+		result   interfaces.ExitResult
+		leftover int // processes that outlived the first one and had to be killed
+	}
+	elapsed struct{} // the armed timer has run out
+	killed  struct { // the task is to end
+		reason *api.TaskEvent // nil for none
+		force  bool           // without any delay
+	}
+	restarted struct{ reason string } // somebody asked for a new process
+	reseted   struct{ reason string } // the group starts anew
+)
+
+// The effects that a transition asks for, in order.
+type (
+	emit      struct{ event *api.TaskEvent }
+	start     struct{}                      // run the prestart hooks and start the process; ends in started or startFailed
+	abort     struct{}                      // give up a start under way; it still ends in started or startFailed
+	poststart struct{}                      // run the poststart hooks
+	prekill   struct{}                      // run the pre-kill hooks
+	signal    struct{ sig syscall.Signal }  // to the first process
+	killTree  struct{}                      // SIGKILL to all of it
+	arm       struct{ after time.Duration } // one timer; arming replaces
+	disarm    struct{}
+	over      struct{} // run the stop hooks
+)
+
+// lifecyclePhase is how the group sees the task. A task in its shutdown delay is pending, as in Nomad.
+func (m machine) lifecyclePhase() lifecycle.Phase {
+	switch m.phase {
+	case waiting:
+		return lifecycle.Waiting
+	case running, stopping:
+		return lifecycle.Running
+	case dead:
+		return lifecycle.Dead
+	}
+	return lifecycle.Pending
+}
+
+// hasProcess reports whether a signal would find somebody.
+func (m machine) hasProcess() bool {
+	return m.phase == running || m.phase == shutdownDelay || m.phase == stopping
+}
+
+// next is the transition function. Events that mean nothing in a phase change nothing. random in [0, 1) is the jitter of a
+// restart delay.
+func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, []any) {
+	switch ev := ev.(type) {
+	case opened:
+		return r.onOpened(m)
+	case started:
+		return r.onStarted(m)
+	case startFailed:
+		return r.onStartFailed(m, ev, now, random)
+	case exited:
+		return r.onExited(m, ev, now, random)
+	case elapsed:
+		return r.onElapsed(m)
+	case killed:
+		return r.onKilled(m, ev)
+	case restarted:
+		return r.onRestarted(m, ev)
+	case reseted:
+		return r.onReset(m, ev)
+	}
+	return m, nil
+}
+
+func (r rules) onOpened(m machine) (machine, []any) {
+	if m.phase != waiting {
+		return m, nil
+	}
+	m.phase = starting
+	if m.setUp {
+		return m, []any{start{}}
+	}
+	m.setUp = true
+	return m, []any{emit{setupEvent()}, start{}}
+}
+
+func (r rules) onStarted(m machine) (machine, []any) {
+	if m.phase != starting {
+		return m, nil
+	}
+	m.phase = running
+	acts := []any{emit{startedEvent()}, poststart{}}
+	if m.intent == none {
+		return m, acts
+	}
+	m.phase = stopping // asked for while it was being started: no shutdown delay, it has hardly lived
+	if m.force {
+		return m, append(acts, killTree{})
+	}
+	return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
+}
+
+func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random float64) (machine, []any) {
+	if m.phase != starting {
+		return m, nil
+	}
+	if m.intent != none { // the failure is ours: the start was given up
+		return r.afterStop(m)
+	}
+	m, acts := r.judge(m, restarts.Outcome{Unrecoverable: ev.unrecoverable}, now, random)
+	return m, append([]any{emit{ev.event}}, acts...)
+}
+
+func (r rules) onExited(m machine, ev exited, now time.Time, random float64) (machine, []any) {
+	acts := []any{disarm{}, emit{terminatedEvent(ev.result)}}
+	if ev.leftover > 0 {
+		acts = append(acts, emit{leftoverEvent(ev.leftover)})
+	}
+	switch m.phase {
+	case running:
+		m, more := r.judge(m, restarts.Outcome{Success: ev.result.Successful()}, now, random)
+		return m, append(acts, more...)
+	case shutdownDelay, stopping:
+		if m.intent == kill {
+			acts = append(acts, emit{killedEvent()})
+		}
+		m, more := r.afterStop(m)
+		return m, append(acts, more...)
+	}
+	return m, nil
+}
+
+// judge applies the restart policy to a process that ended, or did not start, by itself.
+func (r rules) judge(m machine, o restarts.Outcome, now time.Time, random float64) (machine, []any) {
+	var v restarts.Verdict
+	m.tracker, v = r.policy.Next(m.tracker, o, now, random)
+	switch {
+	case v.Restart:
+		m.phase = backoff
+		return m, []any{emit{restartingEvent(v.Delay, v.Reason)}, arm{v.Delay}}
+	case v.Failed:
+		m.phase, m.failed = dead, true
+		return m, []any{emit{notRestartingEvent(v.Reason)}, over{}}
+	}
+	m.phase = dead
+	return m, []any{over{}}
+}
+
+// afterStop goes on when the process that was to go is gone.
+func (r rules) afterStop(m machine) (machine, []any) {
+	was := m.intent
+	m.intent = none
+	switch was {
+	case restart:
+		m.phase = starting
+		return m, []any{emit{restartingEvent(0, "")}, start{}}
+	case reset:
+		m.phase = waiting
+		return m, []any{emit{restartingEvent(0, "")}}
+	}
+	m.phase = dead
+	return m, []any{over{}}
+}
+
+func (r rules) onElapsed(m machine) (machine, []any) {
+	switch m.phase {
+	case shutdownDelay:
+		m.phase = stopping
+		return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
+	case stopping:
+		return m, []any{killTree{}}
+	case backoff:
+		m.phase = starting
+		return m, []any{start{}}
+	}
+	return m, nil
+}
+
+func (r rules) onKilled(m machine, ev killed) (machine, []any) {
+	if m.phase == dead {
+		return m, nil
+	}
+	var acts []any
+	if m.intent != kill { // a second kill only hurries the first
+		if ev.reason != nil {
+			acts = append(acts, emit{ev.reason})
+		}
+		acts = append(acts, emit{killingEvent(r.killTimeout)})
+	}
+	m.intent = kill
+	m.force = m.force || ev.force
+	switch m.phase {
+	case waiting:
+		m.phase, m.intent = dead, none
+		return m, append(acts, over{})
+	case backoff:
+		m.phase, m.intent = dead, none
+		return m, append(acts, disarm{}, over{})
+	case starting:
+		return m, append(acts, abort{})
+	case running:
+		m, more := r.beginStop(m)
+		return m, append(append(acts, prekill{}), more...)
+	}
+	if ev.force && (m.phase == shutdownDelay || m.phase == stopping) {
+		m.phase = stopping
+		return m, append(acts, disarm{}, killTree{})
+	}
+	return m, acts
+}
+
+// beginStop is the first step of a kill.
+func (r rules) beginStop(m machine) (machine, []any) {
+	switch {
+	case m.force:
+		m.phase = stopping
+		return m, []any{killTree{}}
+	case r.shutdownDelay > 0:
+		m.phase = shutdownDelay
+		return m, []any{emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay}}
+	}
+	m.phase = stopping
+	return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
+}
+
+// onRestarted stops the process for a new one. The shutdown delay is not waited for, as in Nomad.
+func (r rules) onRestarted(m machine, ev restarted) (machine, []any) {
+	if m.phase != running {
+		return m, nil
+	}
+	m.phase, m.intent = stopping, restart
+	return m, []any{emit{restartSignaledEvent(ev.reason)}, prekill{}, signal{r.killSignal}, arm{r.killTimeout}}
+}
+
+// onReset takes the task back to before its start, whatever it does. A task on its way out stays so.
+func (r rules) onReset(m machine, ev reseted) (machine, []any) {
+	if m.intent == kill || m.phase == waiting {
+		return m, nil
+	}
+	acts := []any{emit{restartSignaledEvent(ev.reason)}}
+	was := m.phase
+	m.intent, m.failed = reset, false
+	switch was {
+	case starting:
+		return m, append(acts, abort{})
+	case running:
+		m.phase = stopping
+		return m, append(acts, prekill{}, signal{r.killSignal}, arm{r.killTimeout})
+	case backoff:
+		acts = append(acts, disarm{})
+		fallthrough
+	case dead:
+		m, more := r.afterStop(m)
+		return m, append(acts, more...)
+	}
+	return m, acts // stopping for a restart: it becomes a reset
+}

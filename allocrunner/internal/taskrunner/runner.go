@@ -1,0 +1,346 @@
+// Package taskrunner runs one task: it drives the task's life by the machine in machine.go and does what that asks for. It
+// knows nothing of the group's order, which reaches it as Open, Kill and Reset.
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/restarts"
+)
+
+// MaxKillTimeout caps a task's kill_timeout, as Nomad's client does by default (max_kill_timeout).
+const MaxKillTimeout = 30 * time.Second
+
+// killTreeTimeout bounds the wait for killed processes to be gone: SIGKILL is not refused, but a process in uninterruptible
+// sleep may take long to die.
+const killTreeTimeout = 10 * time.Second
+
+// hookTimeout bounds the hooks that run between a task's events. They write small files and close listeners.
+const hookTimeout = 10 * time.Second
+
+// Config is what a task's runner is made of. All fields but Hooks are required.
+type Config struct {
+	Task      *api.Task
+	JobType   string
+	Processes driver.Supervisor
+	Starter   Starter
+	Hooks     []interfaces.TaskHook
+	Logger    *slog.Logger
+
+	// OnEvent is called for each event once it is recorded, and OnChange after every change of the task's state, both from
+	// the task's goroutine. They must not block.
+	OnEvent  func(task string, e *api.TaskEvent)
+	OnChange func()
+}
+
+// Starter prepares the machine for a task's process and says what the process is.
+type Starter interface {
+	// Prepare makes the task's directory and gives what prestart hooks may know. Errors are failed starts.
+	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
+	// Spec is the process to start, with what the hooks add to its environment. Errors: *ConfigError for a configuration that
+	// will never do, others for what may be different next time.
+	Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error)
+}
+
+// ConfigError is a task configuration that can't work however often it is tried.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// Runner runs one task. Make it with New; Run once.
+type Runner struct {
+	cfg    Config
+	rules  rules
+	record record
+	logger *slog.Logger
+
+	mailbox chan message
+	quit    chan struct{} // closed when Run is asked to end
+	done    chan struct{} // closed when Run has ended
+
+	// Of the goroutine in Run alone:
+	machine     machine
+	timer       *time.Timer
+	cancelStart context.CancelFunc
+	waiters     []chan<- error // callers of Restart, answered when the old process is gone
+	effects     sync.WaitGroup
+}
+
+// message is an event for the machine, or a question that only the task's goroutine can answer.
+type message struct {
+	event any
+	reply chan<- error // nil for none
+}
+
+// signalRequest asks for a signal to the process, in order with the task's other events.
+type signalRequest struct{ name string }
+
+// New makes a runner for a task. Errors: an unknown kill_signal.
+func New(cfg Config) (*Runner, error) {
+	r := &Runner{
+		cfg:     cfg,
+		logger:  cfg.Logger.With("task", cfg.Task.Name),
+		mailbox: make(chan message, 16), // room for a burst of callers; a full box makes them wait
+		quit:    make(chan struct{}),
+		done:    make(chan struct{}),
+		rules: rules{
+			policy:        restarts.For(cfg.Task, cfg.JobType),
+			killSignal:    DefaultKillSignal,
+			killTimeout:   5 * time.Second,
+			shutdownDelay: cfg.Task.ShutdownDelay,
+		},
+	}
+	if name := cfg.Task.KillSignal; name != "" {
+		sig, err := ParseSignal(name)
+		if err != nil {
+			return nil, fmt.Errorf("task %q: kill_signal: %w", cfg.Task.Name, err)
+		}
+		r.rules.killSignal = sig
+	}
+	if t := cfg.Task.KillTimeout; t != nil {
+		r.rules.killTimeout = min(*t, MaxKillTimeout)
+	}
+	r.record.state.State = "pending"
+	return r, nil
+}
+
+// Name is the task's name.
+func (r *Runner) Name() string { return r.cfg.Task.Name }
+
+// State is how the task stands in its group.
+func (r *Runner) State() lifecycle.State { return r.record.lifecycle() }
+
+// Wire is the task's state as the API shows it.
+func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
+
+// Running reports whether the task has a process that may be restarted.
+func (r *Runner) Running() bool { return r.record.running() }
+
+// Open lets the task start, now that the group's order has reached it.
+func (r *Runner) Open() { r.post(opened{}, nil) }
+
+// Kill ends the task; reason is the event that says why, or nil. force skips every delay.
+func (r *Runner) Kill(reason *api.TaskEvent, force bool) { r.post(killed{reason, force}, nil) }
+
+// Reset takes the task back to before its start and returns when its process is gone.
+func (r *Runner) Reset(ctx context.Context, reason string) error {
+	return r.ask(ctx, reseted{reason})
+}
+
+// Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning.
+func (r *Runner) Restart(ctx context.Context, reason string) error {
+	return r.ask(ctx, restarted{reason})
+}
+
+// Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.
+func (r *Runner) Signal(ctx context.Context, name string) error {
+	if _, err := ParseSignal(name); err != nil {
+		return err
+	}
+	return r.ask(ctx, signalRequest{name})
+}
+
+func (r *Runner) post(ev any, reply chan<- error) {
+	select {
+	case r.mailbox <- message{ev, reply}:
+	case <-r.done:
+		if reply != nil {
+			reply <- interfaces.ErrTaskNotRunning
+		}
+	}
+}
+
+func (r *Runner) ask(ctx context.Context, ev any) error {
+	reply := make(chan error, 1)
+	r.post(ev, reply)
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-r.done:
+		select {
+		case err := <-reply:
+			return err
+		default:
+			return interfaces.ErrTaskNotRunning
+		}
+	}
+}
+
+// Receive records that the task has been received. It is called once, before Run.
+func (r *Runner) Receive() {
+	r.machine.tracker.Start = time.Now()
+	r.emit(receivedEvent())
+}
+
+// Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill.
+func (r *Runner) Close() { close(r.quit) }
+
+// Run drives the task until Close. It returns when its effects have ended.
+func (r *Runner) Run(ctx context.Context) {
+	defer close(r.done)
+	defer r.effects.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.timer = time.NewTimer(time.Hour)
+	r.timer.Stop()
+	defer r.timer.Stop()
+	for {
+		select {
+		case <-r.quit:
+			return
+		case <-r.timer.C:
+			r.handle(ctx, elapsed{})
+		case m := <-r.mailbox:
+			r.take(ctx, m)
+		}
+	}
+}
+
+// take handles a message and answers whoever sent it, now or when the old process is gone.
+func (r *Runner) take(ctx context.Context, m message) {
+	switch ev := m.event.(type) {
+	case signalRequest:
+		m.reply <- r.signal(ctx, ev.name)
+		return
+	case restarted:
+		r.takeRestart(ctx, ev, m.reply)
+		return
+	case reseted:
+		if r.machine.hasProcess() {
+			r.waiters = append(r.waiters, m.reply)
+			m.reply = nil
+		}
+	}
+	r.handle(ctx, m.event)
+	if m.reply != nil {
+		m.reply <- nil
+	}
+}
+
+// takeRestart joins a restart under way, begins one, or refuses.
+func (r *Runner) takeRestart(ctx context.Context, ev restarted, reply chan<- error) {
+	joins := r.machine.phase == stopping && r.machine.intent == restart
+	if r.machine.phase != running && !joins {
+		reply <- interfaces.ErrTaskNotRunning
+		return
+	}
+	r.waiters = append(r.waiters, reply)
+	r.handle(ctx, ev)
+}
+
+func (r *Runner) signal(ctx context.Context, name string) error {
+	if !r.machine.hasProcess() {
+		return interfaces.ErrTaskNotRunning
+	}
+	sig, err := ParseSignal(name)
+	if err != nil {
+		return err
+	}
+	r.emit(signalingEvent(name))
+	r.cfg.OnChange()
+	if err := r.cfg.Processes.Signal(ctx, r.Name(), sig); err != nil {
+		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
+	}
+	return nil
+}
+
+// handle puts an event through the machine and does what it asks for.
+func (r *Runner) handle(ctx context.Context, ev any) {
+	var acts []any
+	r.machine, acts = r.rules.next(r.machine, ev, time.Now(), rand.Float64())
+	if _, ok := ev.(exited); ok {
+		for _, w := range r.waiters {
+			w <- nil
+		}
+		r.waiters = nil
+	}
+	// What the events say and where the task is become visible together, before any effect that others may wait for.
+	for _, a := range acts {
+		if e, ok := a.(emit); ok {
+			r.emit(e.event)
+		}
+	}
+	r.record.set(r.machine, time.Now())
+	r.cfg.OnChange()
+	for _, a := range acts {
+		r.do(ctx, a)
+	}
+}
+
+// do performs one effect.
+func (r *Runner) do(ctx context.Context, act any) {
+	switch act := act.(type) {
+	case start:
+		r.start(ctx)
+	case abort:
+		if r.cancelStart != nil {
+			r.cancelStart()
+		}
+	case poststart:
+		r.runPoststart(ctx)
+	case prekill:
+		r.runPreKill(ctx)
+	case signal:
+		if err := r.cfg.Processes.Signal(ctx, r.Name(), act.sig); err != nil {
+			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
+		}
+	case killTree:
+		r.effects.Go(func() { r.killTree(ctx) })
+	case arm:
+		r.timer.Reset(act.after)
+	case disarm:
+		r.timer.Stop()
+	case over:
+		r.runStop(ctx)
+	}
+}
+
+func (r *Runner) emit(e *api.TaskEvent) {
+	r.record.add(e, time.Now())
+	r.cfg.OnEvent(r.Name(), e)
+}
+
+// watch waits for the process to end and clears away what it left behind, then tells the machine.
+func (r *Runner) watch(ctx context.Context) {
+	result, err := r.cfg.Processes.Wait(ctx, r.Name())
+	if err != nil {
+		if ctx.Err() != nil {
+			return // the runner ends before the process: the supervisor has it
+		}
+		result = interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
+	}
+	leftover := r.killTree(ctx)
+	r.runExited(ctx, result)
+	r.postFromEffect(exited{result, leftover})
+}
+
+// postFromEffect posts from a goroutine that Run waits for: it must not block once Run has left its loop.
+func (r *Runner) postFromEffect(ev any) {
+	select {
+	case r.mailbox <- message{event: ev}:
+	case <-r.quit:
+	}
+}
+
+func (r *Runner) killTree(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, killTreeTimeout)
+	defer cancel()
+	n, err := r.cfg.Processes.KillTree(ctx, r.Name())
+	if err != nil {
+		r.logger.Warn("processes of the task could not be killed; look for them with ps and kill them by hand", "error", err)
+	}
+	return n
+}
