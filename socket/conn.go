@@ -1,0 +1,68 @@
+package socket
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer is the process that connected, as the kernel noted it at connect(2). A descriptor that was handed on keeps
+// the credentials of its first owner, and PID is 0 across PID namespaces.
+type Peer struct {
+	UID, GID uint32
+	PID      int32
+}
+
+// Conn is an accepted connection. It adds nothing to reading and writing.
+type Conn struct {
+	*net.UnixConn
+	peer     Peer
+	listener *Listener
+	closed   atomic.Bool
+}
+
+// Peer returns the credentials that were read when the connection was accepted.
+func (c *Conn) Peer() Peer { return c.peer }
+
+// LocalAddr is the path of the socket, not the passing name that it was bound by.
+func (c *Conn) LocalAddr() net.Addr { return c.listener.Addr() }
+
+// Close closes the connection and gives its place to another. Only the first call counts.
+func (c *Conn) Close() error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	err := c.UnixConn.Close()
+	c.listener.forget(c)
+	return err
+}
+
+// errNoPeer means that the kernel knows no user for the other end.
+var errNoPeer = errors.New("no peer credentials")
+
+// noUID is what the kernel answers where it has noted no user.
+const noUID = ^uint32(0)
+
+func readPeer(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("reach the descriptor: %w", err)
+	}
+	var cred *unix.Ucred
+	var optErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return Peer{}, fmt.Errorf("reach the descriptor: %w", err)
+	}
+	if optErr != nil {
+		return Peer{}, fmt.Errorf("getsockopt SO_PEERCRED: %w", optErr)
+	}
+	if cred == nil || cred.Uid == noUID {
+		return Peer{}, errNoPeer
+	}
+	return Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid}, nil
+}

@@ -1,0 +1,176 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ways in which Listen, ShortLink and Dial refuse; everything else is the error of the operating system.
+var (
+	// ErrInvalid says that an argument can never work.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrInUse says that another process listens on the socket, or is about to.
+	ErrInUse = errors.New("socket in use")
+	// ErrInTheWay says that a file which is not a dead socket of ours stands where the socket should.
+	ErrInTheWay = errors.New("another file is in the way")
+	// ErrUnsafe says that somebody else could tamper with the directory.
+	ErrUnsafe = errors.New("unsafe directory")
+	// ErrUndialable says that no address for the socket exists that ordinary clients can dial.
+	ErrUndialable = errors.New("no address that clients can dial")
+)
+
+const (
+	// defaultMode lets the owner alone connect.
+	defaultMode os.FileMode = 0o600
+	// defaultMaxConns leaves room for a busy task with many streams; at some 15 kB for a connection that
+	// net/http serves, a full socket costs about 4 MB.
+	defaultMaxConns = 256
+	// maxRefusal fits many times into the empty send buffer of a new connection (212,992 bytes by default, socket(7)),
+	// so that writing a refusal does not block.
+	maxRefusal = 4096
+	// maxSunPath is the size of sun_path in struct sockaddr_un, less the NUL at its end (unix(7)).
+	maxSunPath = 107
+	// maxName is NAME_MAX on every file system of Linux, in bytes.
+	maxName = 255
+)
+
+// Config says where and how to listen.
+type Config struct {
+	// Path of the socket file; required, absolute and clean (filepath.Clean changes nothing). The
+	// directory exists, belongs to root, to this process's user or to UID, and can be written by no one
+	// else, unless it is sticky.
+	Path string
+	// Mode of the socket file: permission bits only; 0 means 0600. To connect takes permission to write.
+	Mode os.FileMode
+	// UID and GID own the socket file; -1 means those of this process. Only root can give a socket away.
+	UID, GID int
+	// MaxConns is how many connections may be open at once on this socket; 0 means 256.
+	MaxConns int
+	// Total counts the connections of several sockets together; nil means no such limit.
+	Total *Cap
+	// Refusal is what a connection over a limit is told before it is closed, at most 4,096 bytes.
+	Refusal []byte
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Listen makes the socket and starts to listen. A dead socket at the path is replaced; a live one is
+// ErrInUse; any other file is ErrInTheWay and stays. ErrUnsafe and ErrInvalid name what to change.
+func Listen(cfg Config) (*Listener, error) {
+	l, err := listen(cfg.withDefaults())
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", cfg.Path, err)
+	}
+	return l, nil
+}
+
+func listen(cfg Config) (_ *Listener, err error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	dir, err := openDir(filepath.Dir(cfg.Path))
+	if err != nil {
+		return nil, err
+	}
+	defer closeOnError(dir, &err)
+	if err := dir.checkSafe(cfg.UID); err != nil {
+		return nil, err
+	}
+	nursery, err := newNursery(dir, filepath.Base(cfg.Path))
+	if err != nil {
+		return nil, err
+	}
+	defer nursery.close()
+
+	inner, err := bindIn(nursery, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer closeOnError(inner, &err)
+	id, err := nursery.settle(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := nursery.moveOut(id); err != nil {
+		return nil, err
+	}
+	return newListener(cfg, inner, dir, id), nil
+}
+
+// bindIn listens on a socket in the nursery, which no one else can enter.
+func bindIn(n *nursery, cfg Config) (*net.UnixListener, error) {
+	lc := net.ListenConfig{
+		// The mode of the file is that of the socket's own inode, less the umask; so it is tight even
+		// before settle makes it exact.
+		Control: func(_, _ string, c syscall.RawConn) error {
+			var err error
+			if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(cfg.Mode)) }); cerr != nil {
+				return cerr
+			}
+			return err
+		},
+	}
+	ln, err := lc.Listen(context.Background(), "unix", n.dir.procPath(n.child))
+	if err != nil {
+		return nil, fmt.Errorf("bind (is /proc mounted?): %w", err)
+	}
+	inner := ln.(*net.UnixListener)
+	// Removing the file is the Listener's work: Go would unlink whatever is at the path by then.
+	inner.SetUnlinkOnClose(false)
+	return inner, nil
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Mode == 0 {
+		cfg.Mode = defaultMode
+	}
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = defaultMaxConns
+	}
+	if cfg.UID == -1 {
+		cfg.UID = os.Geteuid()
+	}
+	if cfg.GID == -1 {
+		cfg.GID = os.Getegid()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return cfg
+}
+
+func (cfg Config) check() error {
+	switch {
+	case cfg.Mode&^os.ModePerm != 0:
+		return fmt.Errorf("%w: mode %v holds more than permission bits", ErrInvalid, cfg.Mode)
+	case cfg.MaxConns < 0:
+		return fmt.Errorf("%w: MaxConns is %d, which is negative", ErrInvalid, cfg.MaxConns)
+	case cfg.UID < 0 || cfg.GID < 0:
+		return fmt.Errorf("%w: owner %d:%d (use -1 for the user and group of this process)", ErrInvalid, cfg.UID, cfg.GID)
+	case len(cfg.Refusal) > maxRefusal:
+		return fmt.Errorf("%w: a refusal of %d bytes; at most %d", ErrInvalid, len(cfg.Refusal), maxRefusal)
+	}
+	return checkPath(cfg.Path)
+}
+
+func checkPath(path string) error {
+	name := filepath.Base(path)
+	switch {
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/":
+		return fmt.Errorf("%w: the path of a socket is absolute and clean, such as %q", ErrInvalid, "/run/app/api.sock")
+	case strings.ContainsRune(path, 0):
+		return fmt.Errorf("%w: the path holds a NUL byte", ErrInvalid)
+	case len(name) > maxName:
+		return fmt.Errorf("%w: a file name of %d bytes; at most %d", ErrInvalid, len(name), maxName)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package socket
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nursery is a directory beside the socket's place which only this process's user can enter. The socket is born
+// in it, gets its mode and owner there, and is then renamed to its place; rename(2) neither follows nor replaces anything.
+type nursery struct {
+	parent *directory
+	name   string     // of the nursery in parent
+	dir    *directory // the nursery
+	child  string     // of the socket in the nursery
+	final  string     // of the socket in parent
+}
+
+// buried is the name in the nursery under which a dead socket ends.
+const buried = ".dead"
+
+func newNursery(parent *directory, final string) (_ *nursery, err error) {
+	name := ".socket-" + rand.Text()
+	if err := unix.Mkdirat(parent.fd, name, 0o700); err != nil {
+		return nil, fmt.Errorf("make a directory in %q: %w", parent.path, err)
+	}
+	fd, st, err := openAt(parent.fd, name)
+	if err != nil {
+		return nil, fmt.Errorf("open a directory just made in %q: %w", parent.path, err)
+	}
+	n := &nursery{parent: parent, name: name, final: final, child: final, dir: &directory{fd: fd, path: name, stat: st}}
+	defer func() {
+		if err != nil {
+			n.close()
+		}
+	}()
+	// Whoever may write to the parent could have put another directory there.
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return nil, fmt.Errorf("%w: a directory just made in %q was exchanged by someone", ErrUnsafe, parent.path)
+	}
+	// The name that bind is given shows in /proc/net/unix, so the real one is used where it fits.
+	if len(n.dir.procPath(final)) > maxSunPath || final == buried {
+		n.child = "s"
+	}
+	return n, nil
+}
+
+// settle gives the socket its exact mode and owner and returns its identity.
+func (n *nursery) settle(cfg Config) (fileID, error) {
+	id, st, err := n.dir.lookup(n.child)
+	if err != nil {
+		return id, fmt.Errorf("look at the new socket: %w", err)
+	}
+	if int(st.Uid) != cfg.UID || int(st.Gid) != cfg.GID {
+		if err := unix.Fchownat(n.dir.fd, n.child, cfg.UID, cfg.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return id, fmt.Errorf("give the socket to %d:%d (-1 keeps it): %w", cfg.UID, cfg.GID, err)
+		}
+	}
+	if err := unix.Fchmodat(n.dir.fd, n.child, uint32(cfg.Mode), 0); err != nil {
+		return id, fmt.Errorf("set mode %#o of the socket: %w", cfg.Mode, err)
+	}
+	return id, nil
+}
+
+// moveOut renames the socket to its place. If a dead socket is there, it is buried first.
+func (n *nursery) moveOut(id fileID) error {
+	err := unix.Renameat2(n.dir.fd, n.child, n.parent.fd, n.final, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EEXIST) {
+		err = n.replaceDead()
+	}
+	if err != nil {
+		return err
+	}
+	if got, _, err := n.parent.lookup(n.final); err != nil || got != id {
+		return fmt.Errorf("%w: the new socket was exchanged by someone who may write to %q", ErrUnsafe, n.parent.path)
+	}
+	return nil
+}
+
+// replaceDead makes room and moves the socket there. The lock on the directory keeps two processes that found the same
+// dead socket from burying each other's new one; one that needs no burying needs no lock, as its rename replaces nothing.
+func (n *nursery) replaceDead() error {
+	unlock, err := n.parent.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := n.bury(); err != nil {
+		return err
+	}
+	err = unix.Renameat2(n.dir.fd, n.child, n.parent.fd, n.final, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%w: another process was quicker", ErrInUse)
+	}
+	return err
+}
+
+// bury moves a dead socket into the nursery and removes it there; anything else stays where it is.
+func (n *nursery) bury() error {
+	fd, st, err := openAt(n.parent.fd, n.final)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at what is in the way: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := n.checkDead(fd, st); err != nil {
+		return err
+	}
+	if err := unix.Renameat(n.parent.fd, n.final, n.dir.fd, buried); err != nil {
+		return fmt.Errorf("move a dead socket away: %w", err)
+	}
+	if got, _, err := n.dir.lookup(buried); err != nil || got != idOf(&st) {
+		// What was moved is not what was looked at: put it back.
+		_ = unix.Renameat2(n.dir.fd, buried, n.parent.fd, n.final, unix.RENAME_NOREPLACE)
+		return fmt.Errorf("%w: it was exchanged while it was looked at", ErrInTheWay)
+	}
+	return unix.Unlinkat(n.dir.fd, buried, 0)
+}
+
+func (n *nursery) checkDead(fd int, st unix.Stat_t) error {
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFSOCK {
+		return fmt.Errorf("%w: a %s is there; move it or choose another path", ErrInTheWay, kindName(kind))
+	}
+	// Where only trusted users write, any dead socket is a leftover of ours.
+	if owner := int(st.Uid); n.parent.othersWrite() && owner != os.Geteuid() {
+		return fmt.Errorf("%w: a socket of uid %d is there; choose another path", ErrInTheWay, owner)
+	}
+	return probe(fd)
+}
+
+// probe connects to the very socket file that fd stands for. Our sockets listen before they have a name in
+// their place, so a refused connection is certain: nobody listens, and nobody will.
+func probe(fd int) error {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make a socket to probe with: %w", err)
+	}
+	defer unix.Close(s)
+	err = unix.Connect(s, &unix.SockaddrUnix{Name: procFD(fd)})
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil
+	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: its backlog is full
+		return fmt.Errorf("%w: another process listens there; stop it or choose another path", ErrInUse)
+	}
+	return fmt.Errorf("%w: a socket is there, and whether it is alive can't be told: %w", ErrInUse, err)
+}
+
+const (
+	// lockWait is far longer than the lock is needed, which is for a few system calls.
+	lockWait = 2 * time.Second
+	// lockPoll keeps the wait short without spinning.
+	lockPoll = 5 * time.Millisecond
+)
+
+// lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted
+// owner of the directory can hold it too; all that it gains is that its own socket is refused.
+func (d *directory) lock() (unlock func(), err error) {
+	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %q to lock it: %w", d.path, err)
+	}
+	for end := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = unix.Close(fd) }, nil
+		}
+		if busy := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR); !busy || time.Now().After(end) {
+			break
+		}
+	}
+	_ = unix.Close(fd)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%w: another process holds the lock on %q", ErrInUse, d.path)
+	}
+	return nil, fmt.Errorf("lock %q: %w", d.path, err)
+}
+
+// close removes the nursery with what is left in it. It is best effort: an untrusted owner of the parent may have moved it.
+func (n *nursery) close() {
+	_ = unix.Unlinkat(n.dir.fd, n.child, 0)
+	_ = n.dir.Close()
+	_ = unix.Unlinkat(n.parent.fd, n.name, unix.AT_REMOVEDIR)
+}
+
+func kindName(mode uint32) string {
+	switch mode {
+	case unix.S_IFREG:
+		return "regular file"
+	case unix.S_IFDIR:
+		return "directory"
+	case unix.S_IFLNK:
+		return "symbolic link"
+	}
+	return "device or pipe"
+}
