@@ -1,0 +1,181 @@
+package lifecycle_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"taskapi/allocrunner/internal/lifecycle"
+)
+
+const (
+	w = lifecycle.Waiting
+	p = lifecycle.Pending
+	r = lifecycle.Running
+	d = lifecycle.Dead
+)
+
+// group is one of every kind of task.
+var group = []lifecycle.Task{
+	{Name: "init", Hook: lifecycle.Prestart},
+	{Name: "proxy", Hook: lifecycle.Prestart, Sidecar: true},
+	{Name: "main"},
+	{Name: "boss", Leader: true},
+	{Name: "hello", Hook: lifecycle.Poststart},
+	{Name: "bye", Hook: lifecycle.Poststop},
+}
+
+// states reads the phases of the group's tasks in its order; failed names tasks that failed.
+func states(phases [6]lifecycle.Phase, failed ...string) map[string]lifecycle.State {
+	m := map[string]lifecycle.State{}
+	for i, t := range group {
+		m[t.Name] = lifecycle.State{Phase: phases[i], Failed: slices.Contains(failed, t.Name)}
+	}
+	return m
+}
+
+func TestNext(t *testing.T) {
+	stopped := lifecycle.Ending{Cause: lifecycle.Stopped}
+	for _, tc := range []struct {
+		name   string
+		states map[string]lifecycle.State
+		ending lifecycle.Ending
+		want   lifecycle.Decision
+	}{
+		{"prestart first", states([6]lifecycle.Phase{w, w, w, w, w, w}), lifecycle.Ending{},
+			lifecycle.Decision{Start: []string{"init", "proxy"}}},
+		{"main waits for the sidecar's process", states([6]lifecycle.Phase{d, p, w, w, w, w}), lifecycle.Ending{},
+			lifecycle.Decision{}},
+		{"main waits for the ephemeral one's end", states([6]lifecycle.Phase{r, r, w, w, w, w}), lifecycle.Ending{},
+			lifecycle.Decision{}},
+		{"main", states([6]lifecycle.Phase{d, r, w, w, w, w}), lifecycle.Ending{},
+			lifecycle.Decision{Start: []string{"main", "boss"}}},
+		{"poststart waits for all of main", states([6]lifecycle.Phase{d, r, r, p, w, w}), lifecycle.Ending{},
+			lifecycle.Decision{}},
+		{"poststart", states([6]lifecycle.Phase{d, r, d, r, w, w}), lifecycle.Ending{},
+			lifecycle.Decision{Start: []string{"hello"}}},
+		{"nothing to do", states([6]lifecycle.Phase{d, r, r, r, d, w}), lifecycle.Ending{},
+			lifecycle.Decision{}},
+		{"the leader's end ends the others", states([6]lifecycle.Phase{d, r, r, d, r, w}), lifecycle.Ending{},
+			lifecycle.Decision{Kill: []string{"main", "hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
+		{"a failed task ends the leader first", states([6]lifecycle.Phase{d, r, d, r, r, w}, "main"), lifecycle.Ending{},
+			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
+		{"a dead leader outweighs a failed sibling", states([6]lifecycle.Phase{d, r, d, d, r, w}, "main"), lifecycle.Ending{},
+			lifecycle.Decision{Kill: []string{"hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
+		{"a failed prestart task ends all", states([6]lifecycle.Phase{d, r, w, w, w, w}, "init"), lifecycle.Ending{},
+			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "init"}}},
+		{"sidecars come last", states([6]lifecycle.Phase{d, r, d, d, d, w}), stopped,
+			lifecycle.Decision{Kill: []string{"proxy"}, Ending: stopped}},
+		{"poststop when all others are dead", states([6]lifecycle.Phase{d, d, d, d, d, w}), stopped,
+			lifecycle.Decision{Start: []string{"bye"}, Ending: stopped}},
+		{"a stop does not kill poststop", states([6]lifecycle.Phase{d, d, d, d, d, r}), stopped,
+			lifecycle.Decision{Ending: stopped}},
+		{"an abort does", states([6]lifecycle.Phase{d, d, d, d, d, r}), lifecycle.Ending{Cause: lifecycle.Aborted},
+			lifecycle.Decision{Kill: []string{"bye"}, Ending: lifecycle.Ending{Cause: lifecycle.Aborted}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, lifecycle.Next(group, tc.states, tc.ending)); diff != "" {
+				t.Errorf("decision (-want +got):\n%s", diff)
+			}
+		})
+	}
+	over := states([6]lifecycle.Phase{d, d, d, d, d, d})
+	if got := lifecycle.Next(group, over, stopped); !got.Over || got.Start != nil || got.Kill != nil {
+		t.Errorf("all dead: got %+v, want over and nothing to do", got)
+	}
+}
+
+func TestSidecarsAloneAreEnded(t *testing.T) {
+	tasks := []lifecycle.Task{{Name: "side", Hook: lifecycle.Prestart, Sidecar: true}, {Name: "main"}}
+	got := lifecycle.Next(tasks, map[string]lifecycle.State{"side": {Phase: r}, "main": {Phase: d}}, lifecycle.Ending{})
+	want := lifecycle.Decision{Kill: []string{"side"}, Ending: lifecycle.Ending{Cause: lifecycle.MainTasksDead}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("decision (-want +got):\n%s", diff)
+	}
+}
+
+// TestEveryGroupEnds plays groups whose tasks do as they please: no decision starts what has started or kills what is dead, and
+// a stopped group is over once its tasks obey.
+func TestEveryGroupEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tasks, states := drawGroup(t)
+		var ending lifecycle.Ending
+		for i := range 60 {
+			if i == 30 && ending.Cause == lifecycle.NotEnding {
+				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
+			}
+			decision := lifecycle.Next(tasks, states, ending)
+			if decision.Over {
+				return
+			}
+			ending = decision.Ending
+			for _, name := range decision.Start {
+				if states[name].Phase != w {
+					t.Fatalf("%s is started in phase %v", name, states[name].Phase)
+				}
+				states[name] = lifecycle.State{Phase: p}
+			}
+			for _, name := range decision.Kill {
+				if states[name].Phase == d {
+					t.Fatalf("%s is killed when dead", name)
+				}
+				states[name] = lifecycle.State{Phase: d}
+			}
+			moveOne(t, tasks, states, i >= 30)
+		}
+		t.Fatalf("not over after a stop: %v", states)
+	})
+}
+
+func drawGroup(t *rapid.T) ([]lifecycle.Task, map[string]lifecycle.State) {
+	var tasks []lifecycle.Task
+	states := map[string]lifecycle.State{}
+	for i := range rapid.IntRange(1, 5).Draw(t, "tasks") {
+		task := lifecycle.Task{
+			Name:    string(rune('a' + i)),
+			Hook:    lifecycle.Hook(rapid.IntRange(0, 3).Draw(t, "hook")),
+			Sidecar: rapid.Bool().Draw(t, "sidecar"),
+			Leader:  i == 0 && rapid.Bool().Draw(t, "leader"),
+		}
+		if task.Hook == lifecycle.Main || task.Hook == lifecycle.Poststop {
+			task.Sidecar = false
+		}
+		tasks = append(tasks, task)
+		states[task.Name] = lifecycle.State{}
+	}
+	return tasks, states
+}
+
+// moveOne lets a task that has been started take a step; late poststop tasks only ever end, so that the group can.
+func moveOne(t *rapid.T, tasks []lifecycle.Task, states map[string]lifecycle.State, late bool) {
+	for _, task := range tasks {
+		s := states[task.Name]
+		if s.Phase != p && s.Phase != r {
+			continue
+		}
+		if late && task.Hook == lifecycle.Poststop {
+			states[task.Name] = lifecycle.State{Phase: d}
+			continue
+		}
+		states[task.Name] = rapid.SampledFrom([]lifecycle.State{s, {Phase: r}, {Phase: p}, {Phase: d}, {Phase: d, Failed: true}}).Draw(t, task.Name)
+	}
+}
+
+func TestClientStatus(t *testing.T) {
+	for _, tc := range []struct {
+		states map[string]lifecycle.State
+		want   string
+	}{
+		{map[string]lifecycle.State{"a": {Phase: d, Failed: true}, "b": {Phase: r}}, "failed"},
+		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: r}, "c": {Phase: p}}, "running"},
+		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: p}}, "pending"},
+		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: w}}, "pending"},
+		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: d}}, "complete"},
+	} {
+		if got, _ := lifecycle.ClientStatus(tc.states); got != tc.want {
+			t.Errorf("%v: got %s, want %s", tc.states, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package restarts_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/restarts"
+)
+
+var (
+	t0     = time.Unix(1_000_000, 0)
+	policy = restarts.Policy{Attempts: 2, Interval: 30 * time.Second, Delay: 10 * time.Second}
+)
+
+func TestVerdicts(t *testing.T) {
+	wait := policy
+	wait.Wait = true
+	service := policy
+	service.OnSuccess = true
+	failure := restarts.Outcome{}
+	for _, tc := range []struct {
+		name    string
+		policy  restarts.Policy
+		tracker restarts.Tracker
+		outcome restarts.Outcome
+		at      time.Duration
+		random  float64
+		want    restarts.Verdict
+		count   int
+	}{
+		{"within the policy", policy, restarts.Tracker{Start: t0}, failure, time.Second, 0,
+			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"jitter is a quarter at most", policy, restarts.Tracker{Start: t0}, failure, time.Second, 0.5,
+			restarts.Verdict{Restart: true, Delay: 11250 * time.Millisecond, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"beyond the attempts", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 20 * time.Second, 0,
+			restarts.Verdict{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
+		{"a new interval counts anew", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 31 * time.Second, 0,
+			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"mode delay waits for the next interval", wait, restarts.Tracker{Start: t0, Count: 2}, failure, 12 * time.Second, 0.9,
+			restarts.Verdict{Restart: true, Delay: 18 * time.Second, Reason: restarts.ReasonDelay}, 3},
+		{"success of a batch task", policy, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
+			restarts.Verdict{}, 0},
+		{"success of a service task", service, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
+			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
+		{"no attempts", restarts.Policy{}, restarts.Tracker{Start: t0}, failure, 0, 0,
+			restarts.Verdict{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
+		{"unrecoverable", policy, restarts.Tracker{Start: t0}, restarts.Outcome{Unrecoverable: true}, 0, 0,
+			restarts.Verdict{Failed: true, Reason: restarts.ReasonUnrecoverable}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tracker, got := tc.policy.Next(tc.tracker, tc.outcome, t0.Add(tc.at), tc.random)
+			if diff := cmp.Diff(tc.want, got); diff != "" || tracker.Count != tc.count {
+				t.Errorf("count %d, want %d; verdict (-want +got):\n%s", tracker.Count, tc.count, diff)
+			}
+		})
+	}
+}
+
+func TestWhoIsRestartedOnSuccess(t *testing.T) {
+	for _, tc := range []struct {
+		name, jobType string
+		lifecycle     *api.TaskLifecycle
+		want          bool
+	}{
+		{"main of a service", "service", nil, true},
+		{"main of a batch job", "batch", nil, false},
+		{"ephemeral prestart", "service", &api.TaskLifecycle{Hook: "prestart"}, false},
+		{"sidecar of a batch job", "batch", &api.TaskLifecycle{Hook: "prestart", Sidecar: true}, true},
+		{"poststop", "service", &api.TaskLifecycle{Hook: "poststop", Sidecar: true}, false},
+	} {
+		if got := restarts.For(&api.Task{Lifecycle: tc.lifecycle}, tc.jobType).OnSuccess; got != tc.want {
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
