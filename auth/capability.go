@@ -1,5 +1,11 @@
 package auth
 
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+)
+
 // Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is no capability
 // at all, so that a route which forgets to name one can't be served.
 type Capability uint16
@@ -17,6 +23,43 @@ const (
 	OperatorOnly              // what belongs to the operator alone, such as the metrics of the door
 )
 
+// capabilityNames are the names, by bit. Those that a policy can't give (see grantable) have one for logs alone.
+var capabilityNames = [...]string{
+	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec",
+	"variables-read", "variables-write", "operator-only",
+}
+
+const (
+	// grantable are the capabilities that a policy gives and takes. Authenticated can't be taken from a valid token, and
+	// OperatorOnly can't be given to another.
+	grantable = CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec | VariablesRead | VariablesWrite)
+
+	// DefaultTask is what a task's own identity has on its allocation when no policy says otherwise.
+	DefaultTask = CapabilitySet(Authenticated | ReadJob | ReadLogs | ReadFS | AllocLifecycle)
+
+	// All is what the operator has, whatever a policy says.
+	All = grantable | CapabilitySet(Authenticated|OperatorOnly)
+)
+
+// String is the capability's name in a policy.
+func (c Capability) String() string {
+	i := bits.TrailingZeros16(uint16(c))
+	if bits.OnesCount16(uint16(c)) != 1 || i >= len(capabilityNames) {
+		return fmt.Sprintf("capability(%#x)", uint16(c))
+	}
+	return capabilityNames[i]
+}
+
+// ParseCapability is the capability that a policy may name so. The error lists the names there are.
+func ParseCapability(name string) (Capability, error) {
+	for _, c := range grantable.List() {
+		if c.String() == name {
+			return c, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown capability %q; there are %s", name, grantable)
+}
+
 // CapabilitySet is a set of capabilities, one bit each.
 type CapabilitySet uint16
 
@@ -31,4 +74,24 @@ func (s CapabilitySet) With(cs ...Capability) CapabilitySet {
 		s |= CapabilitySet(c)
 	}
 	return s
+}
+
+// List is the capabilities of the set, in the order of their declaration.
+func (s CapabilitySet) List() []Capability {
+	var list []Capability
+	for i := range capabilityNames {
+		if c := Capability(1) << i; s.Has(c) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// String is the names, joined by commas.
+func (s CapabilitySet) String() string {
+	var names []string
+	for _, c := range s.List() {
+		names = append(names, c.String())
+	}
+	return strings.Join(names, ", ")
 }

@@ -1,0 +1,72 @@
+package auth
+
+import "net/http"
+
+// MaxTokenBytes is the longest token that is looked at. One of ours has about 600 bytes, one of Nomad's with RS256 about 800.
+const MaxTokenBytes = 4 << 10
+
+// bearer is the scheme of RFC 6750, in lower case.
+const bearer = "bearer"
+
+// credentials finds the one token of a request, or the reason why there is none.
+//
+// It comes in X-Nomad-Token or in Authorization with the scheme Bearer in any case, one line of each at most; when both hold
+// something they must be equal byte for byte. An empty header holds nothing, and so does an Authorization with another scheme,
+// unless it stands beside an X-Nomad-Token: two credentials of which we would ignore one are refused. A token in the query
+// string is no token: it would end up in logs. Origin and Referer are sent by browsers, no browser has business here, and a
+// page that found a way to the socket must not speak with its user's rights; so they are refused whatever the token.
+//
+// The maps are read directly, under the canonical keys that net/http parses into: r.Header.Get would cost four canonicalisations.
+func credentials(h http.Header) (token string, why Reason) {
+	if len(h["Origin"]) != 0 || len(h["Referer"]) != 0 {
+		return "", FromBrowser
+	}
+	own, standard := h["X-Nomad-Token"], h["Authorization"]
+	if len(own) > 1 || len(standard) > 1 {
+		return "", AmbiguousToken
+	}
+	if len(own) == 1 {
+		token = own[0]
+	}
+	if len(standard) == 1 && standard[0] != "" {
+		second, ok := bearerToken(standard[0])
+		switch {
+		case token == "":
+			token = second
+		case second == "" && ok: // "Bearer" and nothing behind it
+		case second != token:
+			return "", AmbiguousToken
+		}
+	}
+	switch {
+	case token == "":
+		return "", NoToken
+	case len(token) > MaxTokenBytes:
+		return "", TooLong
+	}
+	return token, NotRefused
+}
+
+// bearerToken is what stands behind the scheme Bearer; ok is false when the scheme is another. The scheme ends at a space
+// (RFC 9110 section 11.4 allows several); anything odd behind it is left in the token, which then is not one.
+func bearerToken(value string) (token string, ok bool) {
+	if len(value) < len(bearer) {
+		return "", false
+	}
+	for i := range len(bearer) {
+		if value[i]|0x20 != bearer[i] { // every byte of the scheme is a letter; |0x20 is its lower case
+			return "", false
+		}
+	}
+	value = value[len(bearer):]
+	if value == "" {
+		return "", true
+	}
+	if value[0] != ' ' {
+		return "", false
+	}
+	for value != "" && value[0] == ' ' {
+		value = value[1:]
+	}
+	return value, true
+}

@@ -1,0 +1,230 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// ErrPolicy is in every error of ParsePolicy.
+var ErrPolicy = errors.New("the policy can't be used")
+
+// maxPolicyBytes bounds a policy file. A rule takes some 100 bytes, and the HCL parser recurses once for every bracket.
+const maxPolicyBytes = 64 << 10
+
+// Policy says which capabilities tasks have, where that differs from DefaultTask. It is immutable. A nil Policy is no policy.
+//
+// A policy file is HCL, in the manner of Nomad's ACL policies:
+//
+//	namespace "default" {                      # what the tasks of this namespace have, instead of the default
+//	  policy       = "read"                    # a name for several: "read", "write" or "deny"
+//	  capabilities = ["read-logs", "read-fs"]  # and these
+//	}
+//
+//	task "web" {                               # this task: that, and more, and less
+//	  capabilities = ["alloc-exec"]            # widens (policy = "..." does too)
+//	  deny         = ["alloc-lifecycle"]       # narrows, and wins
+//	}
+//
+// "read" is read-job; "write" is read-job, read-logs, read-fs, alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves
+// nothing but what every valid token has. The capabilities are those of grantable: read-job, read-logs, read-fs,
+// alloc-lifecycle, alloc-exec, variables-read and variables-write; "deny" among them is the policy "deny". Both kinds of block
+// may come any number of times. Labels may hold the wildcards of path.Match; of several labels that match, the exact one counts,
+// else the one with the most characters that are no wildcard, else the first by the alphabet. The operator has every
+// capability, always.
+type Policy struct {
+	namespaces, tasks []rule // the best match first
+}
+
+// rule is one block.
+type rule struct {
+	label        string
+	allow, taken CapabilitySet
+	denyAll      bool
+}
+
+// coarse are the values of policy.
+var coarse = map[string]CapabilitySet{
+	"read":  CapabilitySet(ReadJob),
+	"write": CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec),
+	"deny":  0,
+}
+
+var (
+	policySchema = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{
+		{Type: "namespace", LabelNames: []string{"name"}},
+		{Type: "task", LabelNames: []string{"name"}},
+	}}
+	namespaceSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}}}
+	taskSchema      = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}, {Name: "deny"}}}
+)
+
+// Task is the capabilities of a task's own identity on its allocation.
+func (p *Policy) Task(namespace, task string) CapabilitySet {
+	set := DefaultTask
+	if p == nil {
+		return set
+	}
+	if r := match(p.namespaces, namespace); r != nil {
+		set = r.apply(CapabilitySet(Authenticated))
+	}
+	if r := match(p.tasks, task); r != nil {
+		set = r.apply(set)
+	}
+	return set
+}
+
+// apply is what the rule makes of a set.
+func (r *rule) apply(set CapabilitySet) CapabilitySet {
+	if r.denyAll {
+		return CapabilitySet(Authenticated)
+	}
+	return (set | r.allow) &^ r.taken
+}
+
+// match is the first rule whose label matches the name; the rules are sorted by rank.
+func match(rules []rule, name string) *rule {
+	for i := range rules {
+		if ok, err := path.Match(rules[i].label, name); ok && err == nil {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+// rank orders rules: exact labels, then by the number of characters that are no wildcard, then by the alphabet.
+func rank(a, b rule) int {
+	literal := func(label string) int {
+		if !strings.ContainsAny(label, `*?[\`) {
+			return maxPolicyBytes
+		}
+		return len(label) - strings.Count(label, "*") - strings.Count(label, "?")
+	}
+	if d := literal(b.label) - literal(a.label); d != 0 {
+		return d
+	}
+	return strings.Compare(a.label, b.label)
+}
+
+// ParsePolicy reads a policy file. The error holds ErrPolicy and one line for each mistake, with file, line and column.
+func ParsePolicy(filename string, src []byte) (*Policy, error) {
+	if len(src) > maxPolicyBytes {
+		return nil, fmt.Errorf("%w: %s has %d bytes; at most %d are read", ErrPolicy, filename, len(src), maxPolicyBytes)
+	}
+	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, policyError(diags)
+	}
+	content, diags := file.Body.Content(policySchema)
+	policy := new(Policy)
+	for _, block := range content.Blocks {
+		list, schema := &policy.namespaces, namespaceSchema
+		if block.Type == "task" {
+			list, schema = &policy.tasks, taskSchema
+		}
+		r, more := parseRule(block, schema)
+		if slices.ContainsFunc(*list, func(other rule) bool { return other.label == r.label }) {
+			more = append(more, mistake(block.LabelRanges[0], "%s %q has a block already; write one for both", block.Type, r.label))
+		}
+		*list, diags = append(*list, r), append(diags, more...)
+	}
+	if diags.HasErrors() {
+		return nil, policyError(diags)
+	}
+	slices.SortFunc(policy.namespaces, rank)
+	slices.SortFunc(policy.tasks, rank)
+	return policy, nil
+}
+
+// parseRule reads one block. What it returns beside diagnostics is of no use but for its label.
+func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics) {
+	r := rule{label: block.Labels[0]}
+	content, diags := block.Body.Content(schema)
+	if _, err := path.Match(r.label, ""); err != nil || r.label == "" {
+		diags = append(diags, mistake(block.LabelRanges[0], "%q is no name and no pattern; a pattern may hold *, ? and [a-z]", r.label))
+	}
+	if len(content.Attributes) == 0 && !diags.HasErrors() {
+		diags = append(diags, mistake(block.DefRange, "the block says nothing; set policy or capabilities"))
+	}
+	if attr := content.Attributes["policy"]; attr != nil {
+		name, more := text(attr.Expr)
+		set, known := coarse[name]
+		if !known && !more.HasErrors() {
+			more = append(more, mistake(attr.Expr.Range(), `unknown policy %q; there are "read", "write" and "deny"`, name))
+		}
+		r.allow, r.denyAll, diags = set, name == "deny", append(diags, more...)
+	}
+	if attr := content.Attributes["capabilities"]; attr != nil {
+		set, deny, more := capabilities(attr.Expr)
+		r.allow, r.denyAll, diags = r.allow|set, r.denyAll || deny, append(diags, more...)
+	}
+	if attr := content.Attributes["deny"]; attr != nil {
+		set, deny, more := capabilities(attr.Expr)
+		r.taken, r.denyAll, diags = set, r.denyAll || deny, append(diags, more...)
+	}
+	return r, diags
+}
+
+// capabilities reads a list of capability names; deny is whether "deny" is among them.
+func capabilities(expr hcl.Expression) (set CapabilitySet, deny bool, diags hcl.Diagnostics) {
+	items, diags := hcl.ExprList(expr)
+	if diags.HasErrors() {
+		return 0, false, hcl.Diagnostics{mistake(expr.Range(), `not a list; write it as ["read-job", "read-logs"]`)}
+	}
+	for _, item := range items {
+		name, more := text(item)
+		switch {
+		case more.HasErrors():
+		case name == "deny":
+			deny = true
+		default:
+			c, err := ParseCapability(name)
+			if err != nil {
+				more = append(more, mistake(item.Range(), "%v", err))
+			}
+			set = set.With(c)
+		}
+		diags = append(diags, more...)
+	}
+	return set, deny, diags
+}
+
+// text is the value of an expression that is a string without references.
+func text(expr hcl.Expression) (string, hcl.Diagnostics) {
+	value, diags := expr.Value(nil)
+	if diags.HasErrors() {
+		return "", diags
+	}
+	if value.Type() != cty.String || value.IsNull() || !value.IsKnown() {
+		return "", hcl.Diagnostics{mistake(expr.Range(), "not a string; write it in double quotes")}
+	}
+	return value.AsString(), nil
+}
+
+// mistake is one thing wrong at one place.
+func mistake(at hcl.Range, format string, args ...any) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf(format, args...), Subject: &at}
+}
+
+// policyError writes the diagnostics as file:line:col lines.
+func policyError(diags hcl.Diagnostics) error {
+	lines := []error{ErrPolicy}
+	for _, d := range diags {
+		words := d.Summary
+		if d.Detail != "" {
+			words += ": " + d.Detail
+		}
+		at := ""
+		if d.Subject != nil {
+			at = fmt.Sprintf("%s:%d:%d: ", d.Subject.Filename, d.Subject.Start.Line, d.Subject.Start.Column)
+		}
+		lines = append(lines, errors.New(at+words))
+	}
+	return errors.Join(lines...)
+}
