@@ -1,0 +1,216 @@
+package taskenv
+
+import (
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+	"github.com/zclconf/go-cty/cty/function/stdlib"
+)
+
+// ConfigError is a driver configuration that names something that does not exist, or is no valid HCL template. Its text is that
+// of Nomad's Failed Validation event, with the place of each problem.
+type ConfigError struct {
+	Problems []string // one sentence each, never empty
+}
+
+func (e *ConfigError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d errors occurred:\n\t* failed to parse config: ", len(e.Problems)+1)
+	for _, p := range e.Problems {
+		b.WriteString("\n\t* " + p)
+	}
+	return b.String()
+}
+
+// EvalConfig evaluates every string of a driver's configuration as an HCL template. Variables are the environment's (${NAME},
+// ${env["NAME"]}) and the node facts (${attr.kernel.name}, ${node.datacenter}, ${meta.x}). A template that is nothing but one
+// ${...} keeps its type: string, bool, int64, float64, []any or map[string]any. The configuration itself is left as it is.
+// Errors: *ConfigError, with every problem found.
+func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
+	ev := evaluator{ctx: &hcl.EvalContext{Variables: e.variables(), Functions: functions}}
+	out, _ := ev.value("", config).(map[string]any)
+	if len(ev.problems) > 0 {
+		return nil, &ConfigError{Problems: ev.problems}
+	}
+	return out, nil
+}
+
+// functions are those that Nomad's client has in a driver's configuration; all others were evaluated with the job file.
+var functions = map[string]function.Function{
+	"abs": stdlib.AbsoluteFunc, "coalesce": stdlib.CoalesceFunc, "concat": stdlib.ConcatFunc, "hasindex": stdlib.HasIndexFunc,
+	"int": stdlib.IntFunc, "jsondecode": stdlib.JSONDecodeFunc, "jsonencode": stdlib.JSONEncodeFunc, "length": stdlib.LengthFunc,
+	"lower": stdlib.LowerFunc, "max": stdlib.MaxFunc, "min": stdlib.MinFunc, "reverse": stdlib.ReverseFunc,
+	"strlen": stdlib.StrlenFunc, "substr": stdlib.SubstrFunc, "upper": stdlib.UpperFunc,
+}
+
+type evaluator struct {
+	ctx      *hcl.EvalContext
+	problems []string
+}
+
+// value evaluates the strings in v; at is its place, for errors.
+func (ev *evaluator) value(at string, v any) any {
+	switch v := v.(type) {
+	case string:
+		return ev.template(at, v)
+	case []string:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = ev.template(fmt.Sprintf("%s[%d]", at, i), v[i])
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), v[i])
+		}
+		return out
+	case []map[string]any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), v[i])
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for _, k := range slices.Sorted(maps.Keys(v)) { // in order, so that problems are
+			out[k] = ev.value(strings.TrimPrefix(at+"."+k, "."), v[k])
+		}
+		return out
+	}
+	return v
+}
+
+func (ev *evaluator) template(at, s string) any {
+	if !strings.Contains(s, "${") && !strings.Contains(s, "%{") {
+		return s
+	}
+	expr, diags := hclsyntax.ParseTemplate([]byte(s), at, hcl.InitialPos)
+	if diags.HasErrors() {
+		return ev.fail(at, diags)
+	}
+	val, diags := expr.Value(ev.ctx)
+	if diags.HasErrors() {
+		return ev.fail(at, diags)
+	}
+	out, err := goValue(val)
+	if err != nil {
+		ev.problems = append(ev.problems, fmt.Sprintf("Invalid value: %v. In config %s.", err, at))
+	}
+	return out
+}
+
+func (ev *evaluator) fail(at string, diags hcl.Diagnostics) any {
+	for _, d := range diags {
+		if d.Severity == hcl.DiagError {
+			ev.problems = append(ev.problems, fmt.Sprintf("%s: %s In config %s.", d.Summary, d.Detail, at))
+		}
+	}
+	return nil
+}
+
+// goValue converts what a template gave.
+func goValue(v cty.Value) (any, error) {
+	switch t := v.Type(); {
+	case !v.IsKnown() || v.IsNull():
+		return nil, fmt.Errorf("the expression gives null")
+	case t == cty.String:
+		return v.AsString(), nil
+	case t == cty.Bool:
+		return v.True(), nil
+	case t == cty.Number:
+		if i, acc := v.AsBigFloat().Int64(); acc == big.Exact {
+			return i, nil
+		}
+		f, _ := v.AsBigFloat().Float64()
+		return f, nil
+	case t.IsMapType() || t.IsObjectType():
+		out := make(map[string]any, v.LengthInt())
+		for k, elem := range v.Elements() {
+			val, err := goValue(elem)
+			if err != nil {
+				return nil, err
+			}
+			out[k.AsString()] = val
+		}
+		return out, nil
+	case t.IsTupleType() || t.IsListType() || t.IsSetType():
+		out := make([]any, 0, v.LengthInt())
+		for _, elem := range v.Elements() {
+			val, err := goValue(elem)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, val)
+		}
+		return out, nil
+	default:
+		return nil, fmt.Errorf("a value of type %s has no place in a configuration", t.FriendlyName())
+	}
+}
+
+// variables are the environment and the node facts as HCL sees them: names with dots are nested objects.
+func (e *Env) variables() map[string]cty.Value {
+	tree := map[string]any{}
+	for _, layer := range []map[string]string{e.node, e.vars} {
+		for _, k := range slices.Sorted(maps.Keys(layer)) {
+			nest(tree, k, layer[k])
+		}
+	}
+	out := make(map[string]cty.Value, len(tree)+1)
+	for k, v := range tree {
+		out[k] = ctyTree(v)
+	}
+	env := make(map[string]cty.Value, len(e.vars))
+	for k, v := range e.vars {
+		env[k] = cty.StringVal(v)
+	}
+	out["env"] = cty.MapValEmpty(cty.String)
+	if len(env) > 0 {
+		out["env"] = cty.MapVal(env)
+	}
+	return out
+}
+
+// nest puts value at the dotted path. What can't be nested (a..b, or a.b where a has a value already) is left out: an environment
+// variable of such a name is still in env["..."].
+func nest(tree map[string]any, path, value string) {
+	parts := strings.Split(path, ".")
+	for _, p := range parts[:len(parts)-1] {
+		if p == "" {
+			return
+		}
+		next, ok := tree[p].(map[string]any)
+		if _, taken := tree[p]; !ok && taken {
+			return
+		}
+		if !ok {
+			next = map[string]any{}
+			tree[p] = next
+		}
+		tree = next
+	}
+	last := parts[len(parts)-1]
+	if _, taken := tree[last]; !taken && last != "" {
+		tree[last] = value
+	}
+}
+
+func ctyTree(v any) cty.Value {
+	tree, ok := v.(map[string]any)
+	if !ok {
+		return cty.StringVal(v.(string))
+	}
+	out := make(map[string]cty.Value, len(tree))
+	for k, sub := range tree {
+		out[k] = ctyTree(sub)
+	}
+	return cty.ObjectVal(out)
+}

@@ -1,0 +1,166 @@
+// Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An Env is
+// immutable: With gives a copy, so two tasks of a group can't see each other's variables. Nothing of taskapi's own environment
+// gets into one.
+//
+// From low to high, what gives a variable its value:
+//
+//	base        PATH, HOME, USER, LOGNAME, SHELL of the task's user (tasks only)
+//	NOMAD_*     facts of the allocation, and NOMAD_META_* (job < group < task meta)
+//	task env    the task's env block
+//	hooks       what With adds
+//
+// Values of meta and of the env block are interpolated: ${name} stands for a node fact (attr.*, node.*, meta.*) or for a variable
+// of a lower layer or of a hook. It never stands for another variable of the same env block, which has no order; unknown
+// references stay as they are written.
+package taskenv
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// DefaultPath is the PATH of a task that sets none: what login and systemd give a system's service on Debian and Fedora alike.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// defaultShell is the SHELL of a user without one, as passwd(5) says.
+const defaultShell = "/bin/sh"
+
+// Config is what an environment is made of. Alloc, with its Job and group, is required.
+type Config struct {
+	Alloc *api.Allocation
+
+	// Task is the task, nil for the environment of the allocation, with which group services are interpolated.
+	Task *api.Task
+
+	// User is whom the task runs as.
+	User interfaces.User
+
+	// Dir gives NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR; empty paths give none.
+	Dir interfaces.TaskDir
+
+	// Ports are the group's and, for a task, its own.
+	Ports []api.PortMapping
+
+	// Node is the machine.
+	Node Node
+}
+
+// Env is an environment. It is safe for concurrent use.
+type Env struct {
+	facts map[string]string // base and NOMAD_*
+	task  map[string]string // the env block, as written
+	hooks map[string]string
+	node  map[string]string // attr.*, node.*, meta.*: for references only
+	vars  map[string]string // what the process gets
+}
+
+// New builds an environment. It does no I/O.
+func New(cfg Config) *Env {
+	e := &Env{node: cfg.Node.references()}
+	meta := mergedMeta(cfg.Alloc, cfg.Task)
+	for k, v := range meta { // the node's own meta is what ${meta.x} means in Nomad, so it wins
+		if _, taken := e.node["meta."+k]; !taken {
+			e.node["meta."+k] = v
+		}
+	}
+	e.facts = map[string]string{}
+	if cfg.Task != nil {
+		addBase(e.facts, cfg.User)
+		e.task = maps.Clone(cfg.Task.Env)
+	}
+	addFacts(e.facts, cfg)
+	e.addMeta(meta)
+	e.build()
+	return e
+}
+
+// With returns a copy with more variables, over all others. Their values are not interpolated.
+func (e *Env) With(more map[string]string) *Env {
+	c := *e
+	c.hooks = make(map[string]string, len(e.hooks)+len(more))
+	maps.Copy(c.hooks, e.hooks)
+	maps.Copy(c.hooks, more)
+	c.build()
+	return &c
+}
+
+// Map returns the variables. The map is the caller's.
+func (e *Env) Map() map[string]string { return maps.Clone(e.vars) }
+
+// List returns the variables as KEY=value, sorted.
+func (e *Env) List() []string {
+	list := make([]string, 0, len(e.vars))
+	for k, v := range e.vars {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Get returns the value of a variable, empty when it is not set.
+func (e *Env) Get(name string) string { return e.vars[name] }
+
+// ReplaceEnv replaces each ${name} in s by the variable or node fact of that name; unknown ones stay as written.
+func (e *Env) ReplaceEnv(s string) string { return replace(s, e.vars, e.node) }
+
+// build makes the variables of the layers.
+func (e *Env) build() {
+	e.vars = maps.Clone(e.facts)
+	for _, k := range slices.Sorted(maps.Keys(e.task)) {
+		e.vars[cleanName(k)] = replace(e.task[k], e.hooks, e.facts, e.node)
+	}
+	maps.Copy(e.vars, e.hooks)
+}
+
+// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key. Where the upper-case form of one key is the very name
+// of another, the name as written wins.
+func (e *Env) addMeta(meta map[string]string) {
+	plain := maps.Clone(e.facts)
+	keys := slices.Sorted(maps.Keys(meta))
+	for _, k := range keys {
+		v := replace(meta[k], plain, e.node)
+		e.facts[cleanName("NOMAD_META_"+strings.ToUpper(k))] = v
+	}
+	for _, k := range keys {
+		e.facts[cleanName("NOMAD_META_"+k)] = replace(meta[k], plain, e.node)
+	}
+}
+
+var reference = regexp.MustCompile(`\$\{[A-Za-z0-9_.-]+\}`)
+
+// replace interpolates s with the first map that has the name.
+func replace(s string, layers ...map[string]string) string {
+	if !strings.Contains(s, "${") {
+		return s
+	}
+	return reference.ReplaceAllStringFunc(s, func(ref string) string {
+		name := ref[2 : len(ref)-1]
+		for _, layer := range layers {
+			if v, ok := layer[name]; ok {
+				return v
+			}
+		}
+		return ref
+	})
+}
+
+// cleanName makes a name that every shell can read: letters, digits, underscores, and the dots that Nomad leaves. Others become
+// underscores.
+func cleanName(name string) string {
+	b := []byte(name)
+	for i, c := range b {
+		switch {
+		case c == '_', c == '.', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
+		case '0' <= c && c <= '9' && i > 0: // a name can't begin with a digit
+		default:
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,139 @@
+package taskenv
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// addBase adds what a login gives every process.
+func addBase(vars map[string]string, u interfaces.User) {
+	vars["PATH"] = DefaultPath
+	vars["HOME"] = cmp.Or(u.Home, "/")
+	vars["SHELL"] = cmp.Or(u.Shell, defaultShell)
+	if u.Name != "" {
+		vars["USER"], vars["LOGNAME"] = u.Name, u.Name
+	}
+}
+
+// addFacts adds the NOMAD_* variables but meta.
+func addFacts(vars map[string]string, cfg Config) {
+	addAllocation(vars, cfg.Alloc, cfg.Node)
+	addDirs(vars, cfg.Dir)
+	if cfg.Task != nil {
+		vars["NOMAD_TASK_NAME"] = cfg.Task.Name
+		addLimits(vars, cfg.Task.Resources)
+		set(vars, "NOMAD_PARENT_CGROUP", cfg.Node.Cgroup)
+	}
+	for _, p := range cfg.Ports {
+		addPort(vars, p)
+	}
+}
+
+func addAllocation(vars map[string]string, alloc *api.Allocation, node Node) {
+	vars["NOMAD_ALLOC_ID"] = alloc.ID
+	vars["NOMAD_SHORT_ALLOC_ID"] = alloc.ID[:min(8, len(alloc.ID))]
+	vars["NOMAD_ALLOC_NAME"] = alloc.Name
+	vars["NOMAD_ALLOC_INDEX"] = allocIndex(alloc.Name)
+	vars["NOMAD_GROUP_NAME"] = alloc.TaskGroup
+	vars["NOMAD_DC"] = node.Datacenter
+	job := alloc.Job
+	if job == nil {
+		job = &api.Job{}
+	}
+	vars["NOMAD_JOB_ID"] = cmp.Or(deref(job.ID), alloc.JobID)
+	vars["NOMAD_JOB_NAME"] = cmp.Or(deref(job.Name), vars["NOMAD_JOB_ID"])
+	vars["NOMAD_NAMESPACE"] = cmp.Or(alloc.Namespace, deref(job.Namespace), api.DefaultNamespace)
+	vars["NOMAD_REGION"] = cmp.Or(deref(job.Region), node.Region, api.GlobalRegion)
+	set(vars, "NOMAD_JOB_PARENT_ID", deref(job.ParentID))
+}
+
+// allocIndex is the number in the brackets at the end of an allocation's name, 0 without one: there is no other of its group.
+func allocIndex(name string) string {
+	if i := strings.LastIndexByte(name, '['); i >= 0 && strings.HasSuffix(name, "]") {
+		return name[i+1 : len(name)-1]
+	}
+	return "0"
+}
+
+func addDirs(vars map[string]string, dir interfaces.TaskDir) {
+	set(vars, "NOMAD_ALLOC_DIR", dir.SharedDir)
+	set(vars, "NOMAD_TASK_DIR", dir.LocalDir)
+	set(vars, "NOMAD_SECRETS_DIR", dir.SecretsDir)
+}
+
+// addLimits adds what the task asks for: CPU in MHz, memory in MiB. No cores are set aside for a task here, so NOMAD_CPU_CORES is
+// always the single blank that Nomad gives a task without any.
+func addLimits(vars map[string]string, r *api.Resources) {
+	vars["NOMAD_CPU_CORES"] = " "
+	if r == nil {
+		return
+	}
+	setInt(vars, "NOMAD_CPU_LIMIT", r.CPU)
+	setInt(vars, "NOMAD_MEMORY_LIMIT", r.MemoryMB)
+	if deref(r.MemoryMaxMB) > 0 {
+		setInt(vars, "NOMAD_MEMORY_MAX_LIMIT", r.MemoryMaxMB)
+	}
+}
+
+// addPort adds a port's variables. A hyphen in a label becomes an underscore; three of the variables are there with the hyphen,
+// too, because Nomad leaves it in them.
+func addPort(vars map[string]string, p api.PortMapping) {
+	inner, host := strconv.Itoa(p.Value), strconv.Itoa(p.Value)
+	if p.To > 0 {
+		inner = strconv.Itoa(p.To)
+	}
+	addr := net.JoinHostPort(p.HostIP, host)
+	for prefix, value := range map[string]string{
+		"NOMAD_PORT_": inner, "NOMAD_HOST_PORT_": host,
+		"NOMAD_IP_": p.HostIP, "NOMAD_ADDR_": addr,
+	} {
+		vars[cleanName(prefix+p.Label)] = value
+	}
+	for prefix, value := range map[string]string{
+		"NOMAD_ALLOC_PORT_": inner, "NOMAD_HOST_IP_": p.HostIP, "NOMAD_HOST_ADDR_": addr,
+	} {
+		vars[prefix+p.Label] = value
+		vars[cleanName(prefix+p.Label)] = value
+	}
+}
+
+// mergedMeta is the meta of the job, overlaid with the group's and the task's.
+func mergedMeta(alloc *api.Allocation, task *api.Task) map[string]string {
+	meta := map[string]string{}
+	if alloc.Job != nil {
+		maps.Copy(meta, alloc.Job.Meta)
+		if group := alloc.GetTaskGroup(); group != nil {
+			maps.Copy(meta, group.Meta)
+		}
+	}
+	if task != nil {
+		maps.Copy(meta, task.Meta)
+	}
+	return meta
+}
+
+func set(vars map[string]string, name, value string) {
+	if value != "" {
+		vars[name] = value
+	}
+}
+
+func setInt(vars map[string]string, name string, value *int) {
+	if value != nil {
+		vars[name] = strconv.Itoa(*value)
+	}
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

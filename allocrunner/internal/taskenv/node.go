@@ -1,0 +1,105 @@
+package taskenv
+
+import (
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Node is the machine, as far as a job file can refer to it.
+type Node struct {
+	ID         string
+	Name       string
+	Datacenter string
+	Region     string
+	Class      string
+	Pool       string
+	Cgroup     string            // of the tasks' parent, for NOMAD_PARENT_CGROUP; empty for none
+	Attributes map[string]string // without the leading "attr."
+	Meta       map[string]string // without the leading "meta."
+}
+
+// references are the node facts by the names that stand between ${ and }.
+func (n Node) references() map[string]string {
+	refs := map[string]string{
+		"node.unique.id":   n.ID,
+		"node.unique.name": n.Name,
+		"node.datacenter":  n.Datacenter,
+		"node.region":      n.Region,
+		"node.class":       n.Class,
+		"node.pool":        n.Pool,
+	}
+	for k, v := range n.Attributes {
+		refs["attr."+k] = v
+	}
+	for k, v := range n.Meta {
+		refs["meta."+k] = v
+	}
+	return refs
+}
+
+// DetectNode reads what is known of this machine: its name, its cgroup and the attributes that a Nomad client on it would have,
+// less those of clouds, plugins and other tools. What can't be read is left out. The caller adds ID, datacenter, region, class,
+// pool and meta, and its own version as the attribute nomad.version when it has one.
+func DetectNode() Node {
+	hostname, _ := os.Hostname() // an unnamed machine has an empty name
+	release, _ := os.ReadFile("/etc/os-release")
+	cgroups, _ := os.ReadFile("/proc/self/cgroup")
+	n := Node{Name: hostname, Cgroup: unifiedCgroup(cgroups), Attributes: map[string]string{
+		"kernel.name":               runtime.GOOS,
+		"cpu.arch":                  runtime.GOARCH,
+		"cpu.numcores":              strconv.Itoa(runtime.NumCPU()),
+		"driver.raw_exec":           "1",
+		"nomad.service_discovery":   "true",
+		"unique.network.ip-address": outwardIP(),
+	}}
+	set(n.Attributes, "unique.hostname", hostname)
+	set(n.Attributes, "os.name", osRelease(release, "ID"))
+	set(n.Attributes, "os.version", osRelease(release, "VERSION_ID"))
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		n.Attributes["kernel.version"] = unix.ByteSliceToString(uts.Release[:])
+		n.Attributes["kernel.arch"] = unix.ByteSliceToString(uts.Machine[:])
+	}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		n.Attributes["memory.totalbytes"] = strconv.FormatUint(uint64(info.Totalram)*uint64(info.Unit), 10)
+	}
+	return n
+}
+
+// outwardIP is the address from which the machine reaches others, the loopback address on one that reaches nobody. Connecting a
+// datagram socket looks up the route and sends nothing; the peer is in TEST-NET-1 (RFC 5737), which is nobody's.
+func outwardIP() string {
+	conn, err := net.Dial("udp", "192.0.2.1:9")
+	if err != nil {
+		return "127.0.0.1"
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).IP.String()
+}
+
+// unifiedCgroup is the path below /sys/fs/cgroup of a process, from its /proc/PID/cgroup: the entry of hierarchy 0. The root
+// cgroup gives nothing.
+func unifiedCgroup(data []byte) string {
+	for line := range strings.Lines(string(data)) {
+		if path, ok := strings.CutPrefix(line, "0::/"); ok {
+			return strings.TrimSpace(path)
+		}
+	}
+	return ""
+}
+
+// osRelease is the value of a key of os-release(5), without its quotes.
+func osRelease(data []byte, key string) string {
+	for line := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(line, key+"="); ok {
+			return strings.Trim(strings.TrimSpace(v), `"'`)
+		}
+	}
+	return ""
+}
