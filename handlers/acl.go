@@ -1,0 +1,68 @@
+package handlers
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity"
+)
+
+// tokenSelf is GET /v1/acl/token/self: the operator's token as Nomad describes one, without the secret itself, which the caller
+// has and nobody else needs.
+func (a *API) tokenSelf(_ context.Context, r *request) (answer, error) {
+	claims := &r.Principal.Claims
+	expires := time.Unix(claims.ExpiresAt, 0).UTC()
+	return respond(&api.ACLToken{
+		AccessorID:     claims.ID,
+		Name:           "operator",
+		Type:           "management",
+		Policies:       []string{},
+		Global:         true,
+		CreateTime:     time.Unix(claims.IssuedAt, 0).UTC(),
+		ExpirationTime: &expires,
+	})
+}
+
+// wireClaims are the claims under the names that they have in the token.
+type wireClaims struct {
+	Audience     any           `json:"aud"` // a string when there is one, as in the token
+	ExpiresAt    int64         `json:"exp"`
+	IssuedAt     int64         `json:"iat"`
+	Issuer       string        `json:"iss,omitempty"`
+	ID           string        `json:"jti"`
+	NotBefore    int64         `json:"nbf"`
+	Subject      string        `json:"sub"`
+	Namespace    string        `json:"nomad_namespace"`
+	JobID        string        `json:"nomad_job_id"`
+	AllocationID string        `json:"nomad_allocation_id"`
+	Task         string        `json:"nomad_task,omitempty"`
+	Role         identity.Role `json:"taskapi_role,omitempty"`
+}
+
+// whoami is GET /v1/acl/whoami: the claims of the caller's own token.
+func (a *API) whoami(_ context.Context, r *request) (answer, error) {
+	claims := &r.Principal.Claims
+	return respond(wireClaims{
+		Audience:     audience(claims.Audience),
+		ExpiresAt:    claims.ExpiresAt,
+		IssuedAt:     claims.IssuedAt,
+		Issuer:       claims.Issuer,
+		ID:           claims.ID,
+		NotBefore:    claims.NotBefore,
+		Subject:      claims.Subject,
+		Namespace:    claims.Namespace,
+		JobID:        claims.JobID,
+		AllocationID: claims.AllocationID,
+		Task:         claims.Task,
+		Role:         claims.Role,
+	})
+}
+
+func audience(names []string) any {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return names
+}

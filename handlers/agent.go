@@ -1,0 +1,108 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// agentHealth is GET /v1/agent/health: ?type=client or ?type=server leaves the other out. That an answer comes is the health
+// there is to tell.
+func (a *API) agentHealth(_ context.Context, r *request) (answer, error) {
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	well := &api.AgentHealth{Ok: true, Message: "ok"}
+	switch part := query.Get("type"); part {
+	case "":
+		return respond(api.AgentHealthResponse{Client: well, Server: well})
+	case "client":
+		return respond(api.AgentHealthResponse{Client: well})
+	case "server":
+		return respond(api.AgentHealthResponse{Server: well})
+	default:
+		return answer{}, invalid(fmt.Sprintf("type must be client or server, not %s", clip(part)))
+	}
+}
+
+// What this process says where Nomad describes its place in a cluster.
+const (
+	// leaderAddress is Nomad's address of a server on the same machine. Nothing listens there; but clients take an empty leader
+	// for a cluster in trouble.
+	leaderAddress = "127.0.0.1:4647"
+	agentAddress  = "127.0.0.1"
+	serfPort      = 4648 // Nomad's default
+	// protocolVersion and its neighbours are what Nomad's members speak.
+	protocolVersion = 2
+	protocolMin     = 1
+	protocolMax     = 5
+	delegateMin     = 2
+	delegateMax     = 5
+	delegateVersion = 4
+)
+
+// agentSelf is GET /v1/agent/self.
+func (a *API) agentSelf(context.Context, *request) (answer, error) {
+	return respond(api.AgentSelf{Member: a.member(), Stats: a.agentStats(), Config: a.agentConfig()})
+}
+
+func (a *API) member() api.AgentMember {
+	return api.AgentMember{
+		Name:   a.agent.NodeName + "." + a.agent.Region,
+		Addr:   agentAddress,
+		Port:   serfPort,
+		Status: "alive",
+		Tags: map[string]string{
+			"role": "nomad", "dc": a.agent.Datacenter, "region": a.agent.Region, "id": a.agent.NodeID,
+			"build": a.agent.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
+			"port": "4647", "rpc_addr": agentAddress, "expect": "1", "bootstrap": "1",
+		},
+		ProtocolMin: protocolMin, ProtocolMax: protocolMax, ProtocolCur: protocolVersion,
+		DelegateMin: delegateMin, DelegateMax: delegateMax, DelegateCur: delegateVersion,
+	}
+}
+
+func (a *API) agentStats() map[string]map[string]string {
+	return map[string]map[string]string{
+		"client": {
+			"node_id": a.agent.NodeID, "known_servers": leaderAddress, "num_allocations": "1",
+			"last_heartbeat": "0s", "heartbeat_ttl": "0s",
+		},
+		"nomad": {
+			"server": "true", "leader": "true", "leader_addr": leaderAddress, "bootstrap": "true", "known_regions": "1",
+		},
+		"runtime": {
+			"goroutines":  strconv.Itoa(runtime.NumGoroutine()),
+			"cpu_count":   strconv.Itoa(runtime.NumCPU()),
+			"max_procs":   strconv.Itoa(runtime.GOMAXPROCS(0)),
+			"kernel.name": runtime.GOOS,
+			"arch":        runtime.GOARCH,
+			"version":     runtime.Version(),
+		},
+	}
+}
+
+// agentConfig holds what clients look at: where they are, which version answers, and that tokens are needed.
+func (a *API) agentConfig() map[string]any {
+	core, metadata, _ := strings.Cut(a.agent.Version, "+")
+	version, prerelease, _ := strings.Cut(core, "-")
+	return map[string]any{
+		"Region":     a.agent.Region,
+		"Datacenter": a.agent.Datacenter,
+		"NodeName":   a.agent.NodeName,
+		"Version": map[string]any{
+			"Version": version, "VersionPrerelease": prerelease, "VersionMetadata": metadata,
+			"Revision": "", "BuildDate": nil,
+		},
+		// Nothing is cached beyond a request, hence no times to live.
+		"ACL": map[string]any{
+			"Enabled": true, "ReplicationToken": "", "PolicyTTL": 0, "RoleTTL": 0, "TokenTTL": 0,
+			"TokenMinExpirationTTL": 0, "TokenMaxExpirationTTL": 0,
+		},
+	}
+}

@@ -1,0 +1,93 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// allocationGet is GET /v1/allocation/:id.
+func (a *API) allocationGet(ctx context.Context, r *request) (answer, error) {
+	alloc, err := r.alloc(unknownToServer)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := r.snapshot(ctx, alloc)
+	if err != nil {
+		return answer{}, err
+	}
+	keyID := a.keyID()
+	encoded, err := a.allocation.get(cacheKey{current.ID, current.ModifyIndex, keyID}, func() any {
+		return wireAllocationOf(current, keyID)
+	})
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+func (a *API) keyID() string {
+	if a.signingKeyID == nil {
+		return ""
+	}
+	return a.signingKeyID()
+}
+
+// allocationList is GET /v1/allocations: the caller's own, when it matches prefix and namespace. resources=true adds the
+// resources, task_states=false leaves the task states out.
+func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
+	want, err := listQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	alloc, ok := a.allocs.Get(r.Principal.Claims.AllocationID)
+	if !ok {
+		return respond([]any{})
+	}
+	current, err := r.snapshot(ctx, alloc)
+	if err != nil {
+		return answer{}, err
+	}
+	list := []*wireStub{}
+	if want.matches(current) {
+		list = append(list, wireStubOf(current, want.resources, want.taskStates))
+	}
+	encoded, err := encode(list)
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// listWant is what a list is asked for.
+type listWant struct {
+	prefix     string
+	namespace  string
+	resources  bool
+	taskStates bool
+}
+
+// allNamespaces asks for the allocations of every namespace.
+const allNamespaces = "*"
+
+func (l listWant) matches(alloc *api.Allocation) bool {
+	inNamespace := l.namespace == "" || l.namespace == allNamespaces || l.namespace == alloc.Namespace
+	return inNamespace && strings.HasPrefix(alloc.ID, l.prefix)
+}
+
+func listQuery(r *request) (want listWant, err error) {
+	query, err := r.values()
+	if err != nil {
+		return want, err
+	}
+	if query.Get("filter") != "" { // leaving it aside would list what was not asked for
+		return want, invalid("filter is not supported: the list holds one allocation at most")
+	}
+	want.namespace = query.Get("namespace")
+	want.prefix = strings.ToLower(query.Get("prefix"))
+	if len(want.prefix) > uuidLength || strings.Trim(want.prefix, "0123456789abcdef-") != "" {
+		return want, invalid(fmt.Sprintf("prefix must be the beginning of a UUID, at most %d hexadecimal digits and hyphens, not %s",
+			uuidLength, clip(want.prefix)))
+	}
+	if want.resources, err = flag(query, "resources", false); err != nil {
+		return want, err
+	}
+	want.taskStates, err = flag(query, "task_states", true)
+	return want, err
+}

@@ -1,0 +1,125 @@
+package handlers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// answer is what a handler gives back: a body, and the index when the read is one that a client can block on.
+type answer struct {
+	body  *body
+	index uint64 // 0: no index headers
+}
+
+// body is an encoded body that can be written any number of times. It is never changed once made.
+type body struct {
+	bytes       []byte
+	contentType []string // header values, made once: a write allocates none
+	length      []string
+}
+
+// The content types of answers, as header values.
+var (
+	jsonType  = []string{"application/json"}
+	plainType = []string{"text/plain; charset=utf-8"}
+	openType  = []string{"text/plain; version=0.0.4; charset=utf-8"} // Prometheus' text format
+)
+
+// The values of index headers that never change: this process is the only source there is, and always in touch with itself.
+var (
+	knownLeader = []string{"true"}
+	lastContact = []string{"0"}
+)
+
+func newBody(content []byte, contentType []string) *body {
+	return &body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
+}
+
+// encode is v as a JSON body. Like Nomad it leaves <, > and & alone and ends without a newline.
+func encode(v any) (*body, error) {
+	var buffer bytes.Buffer
+	encoder := json.NewEncoder(&buffer)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return newBody(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")), jsonType), nil
+}
+
+// respond is encode as the last step of a handler.
+func respond(v any) (answer, error) {
+	b, err := encode(v)
+	return answer{body: b}, err
+}
+
+// prettyIndent is Nomad's.
+const prettyIndent = "    "
+
+// pretty is the body indented; one that is not JSON stays as it is.
+func (b *body) pretty() *body {
+	var indented bytes.Buffer
+	if json.Indent(&indented, b.bytes, "", prettyIndent) != nil {
+		return b
+	}
+	return newBody(indented.Bytes(), b.contentType)
+}
+
+// write sends the answer. An error is the client's having gone away, which nobody needs to hear of. The headers are assigned
+// rather than Set, in canonical form, since Set allocates a slice for each.
+func (a answer) write(w http.ResponseWriter, status int) {
+	header := w.Header()
+	header["Content-Type"] = a.body.contentType
+	header["Content-Length"] = a.body.length
+	if a.index != 0 {
+		header["X-Nomad-Index"] = []string{strconv.FormatUint(a.index, 10)}
+		header["X-Nomad-Knownleader"] = knownLeader
+		header["X-Nomad-Lastcontact"] = lastContact
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(a.body.bytes)
+}
+
+// writeTimeout is for one response: what does not leave within it is for a client that does not read.
+const writeTimeout = 30 * time.Second
+
+// renewWriteDeadline gives a response that was long in coming its whole time, counted from now. Where the connection takes no
+// deadline the server's own stays.
+func renewWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+// cache keeps the latest encoding of one kind of answer. There is a single slot: a process runs one allocation, and with more
+// of them the slot is merely of less use. Several requests that miss at once encode several times; one of them stays.
+type cache struct {
+	slot atomic.Pointer[cached]
+}
+
+// cacheKey says what an encoding was made from: equal keys, equal bytes.
+type cacheKey struct {
+	alloc   string
+	version uint64
+	extra   string
+}
+
+type cached struct {
+	key  cacheKey
+	body *body
+}
+
+// get is the encoding for key, made by the value that fresh returns when the slot holds another one. Failures aren't kept.
+func (c *cache) get(key cacheKey, fresh func() any) (*body, error) {
+	if kept := c.slot.Load(); kept != nil && kept.key == key {
+		return kept.body, nil
+	}
+	b, err := encode(fresh())
+	if err != nil {
+		return nil, err
+	}
+	c.slot.Store(&cached{key: key, body: b})
+	return b, nil
+}

@@ -1,0 +1,140 @@
+// Package handlers answers Nomad's HTTP API on an authenticated socket: the routes as one table, one file for each resource,
+// JSON as Nomad encodes it, blocking queries, and errors to statuses.
+//
+// It promises that no request reaches a route without the door's consent, whatever its path or method; that a caller sees its
+// own allocation and no other; that every answer has a bound in size and time; and that what goes wrong inside is a bare 500 to
+// the client and one line in the log. It never checks a token, opens a socket, or runs a task: the door, the listener and the
+// allocation are handed in.
+package handlers
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+)
+
+// Door decides who a request comes from and what that caller may do. A nil Denial is consent.
+type Door interface {
+	// Authenticate finds the principal behind a request on the owner's socket, sent by the peer.
+	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
+	// Authorize says whether the principal has the capability.
+	Authorize(p *auth.Principal, capability auth.Capability) *auth.Denial
+}
+
+// Allocs finds allocations.
+type Allocs interface {
+	// Get is the allocation with the ID, in lower case, and whether there is one.
+	Get(id string) (Alloc, bool)
+}
+
+// Alloc is one allocation. The errors of its methods are *Error, wrapped or not; of what the table of answers gives words for,
+// only the Kind matters: NotFound for a task that the allocation lacks, Invalid for an unknown signal, and Conflict for a task
+// or an allocation that is not in the state for it, whose Message the client reads.
+type Alloc interface {
+	// Snapshot is the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
+	Snapshot() *api.Allocation
+	// Wait is the allocation once its ModifyIndex is above index, or as it stands when ctx ends.
+	Wait(ctx context.Context, index uint64) *api.Allocation
+	// Checks is the latest result of every check by ID, and a version that differs whenever the results do.
+	Checks() (results api.AllocCheckStatuses, version uint64)
+
+	RestartTask(ctx context.Context, task string) error
+	RestartRunning(ctx context.Context) error
+	RestartAll(ctx context.Context) error
+	// Signal sends the named signal to a task, or to all of them when task is empty.
+	Signal(ctx context.Context, task, signal string) error
+}
+
+// Agent is what the process says of itself.
+type Agent struct {
+	Version    string // "1.2.3", "1.2.3-dev" or "1.2.3+metadata"
+	Region     string
+	Datacenter string
+	NodeID     string
+	NodeName   string
+}
+
+// Event is something that the audit log wants to hear of: a refusal of the door, or a request that changes something.
+type Event struct {
+	Owner     auth.Owner      // whose socket
+	Peer      auth.Peer       // who was at the other end
+	Principal *auth.Principal // nil when the door found none
+	Method    string
+	Path      string      // escaped, as it came
+	Status    int         // of the answer
+	Reason    auth.Reason // why the door refused; NotRefused when it did not
+}
+
+// Config is what an API is made of. Door, Allocs, PeerOf and Logger are required.
+type Config struct {
+	Door   Door
+	Allocs Allocs
+	Agent  Agent
+
+	// PeerOf is the process at the other end of a connection, asked once for each. A connection of which it can't say is closed.
+	PeerOf func(net.Conn) (auth.Peer, error)
+
+	// Logger gets faults of the server, once each, and at debug level what net/http has to say of bad clients.
+	Logger *slog.Logger
+
+	// Audit is called for every Event, from the request's goroutine, before the next request of its connection; nil for none.
+	Audit func(context.Context, Event)
+
+	// SigningKeyID is the ID of the key that new identities are signed with, shown in the allocation; nil for none.
+	SigningKeyID func() string
+
+	// JWKS and OpenIDConfiguration are the JSON documents by which others can trust identities of ours; nil for none.
+	JWKS                func() ([]byte, error)
+	OpenIDConfiguration func() ([]byte, error)
+
+	// Metrics are the measurements of the rooms below; nil for none. Those of the Go runtime and of the process are added here.
+	Metrics func() []Metric
+}
+
+// API answers requests for the allocations of one process, on any number of sockets.
+type API struct {
+	door         Door
+	allocs       Allocs
+	agent        Agent
+	peerOf       func(net.Conn) (auth.Peer, error)
+	logger       *slog.Logger
+	audit        func(context.Context, Event)
+	signingKeyID func() string
+	jwksDocument func() ([]byte, error)
+	openIDConfig func() ([]byte, error)
+	collect      func() []Metric
+
+	router   *router
+	requests sync.Pool // of *request
+
+	allocation cache // by allocation, ModifyIndex and signing key
+	checks     cache // by allocation and version
+}
+
+// New makes an API. It panics when a required field is missing: that is a fault of the program, not of its input.
+func New(config Config) *API {
+	if config.Door == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
+		panic("handlers: Config needs Door, Allocs, PeerOf and Logger")
+	}
+	a := &API{
+		door:         config.Door,
+		allocs:       config.Allocs,
+		agent:        config.Agent,
+		peerOf:       config.PeerOf,
+		logger:       config.Logger,
+		audit:        config.Audit,
+		signingKeyID: config.SigningKeyID,
+		jwksDocument: config.JWKS,
+		openIDConfig: config.OpenIDConfiguration,
+		collect:      config.Metrics,
+		requests:     sync.Pool{New: func() any { return new(request) }},
+	}
+	a.router = newRouter(a.table())
+	return a
+}

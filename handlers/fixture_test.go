@@ -1,0 +1,301 @@
+package handlers_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/identity"
+)
+
+const (
+	allocID   = "c0d1e142-a4a0-95b1-a59a-729f2d54a5d4" // the one in testdata
+	otherID   = "11111111-2222-3333-4444-555555555555"
+	goodToken = "good" // every capability that a task has
+	poorToken = "poor" // authenticated, nothing else
+	operator  = "operator"
+	boom      = "boom" // makes the fake door panic
+)
+
+// fakeDoor knows four tokens.
+type fakeDoor struct{}
+
+func (fakeDoor) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*auth.Principal, *auth.Denial) {
+	claims := identity.Claims{
+		ID: "jti-1", Subject: "global:default:demo:web:server:default", Audience: []string{"nomadproject.io"},
+		IssuedAt: 1795253490, NotBefore: 1795253490, ExpiresAt: 1795257090,
+		Namespace: "default", JobID: "demo", AllocationID: owner.AllocationID, Task: "server",
+	}
+	principal := &auth.Principal{Claims: claims, Capabilities: auth.CapabilitySet(auth.Authenticated)}
+	switch r.Header.Get("X-Nomad-Token") {
+	case "":
+		return nil, denied(http.StatusUnauthorized, "Unauthorized")
+	case goodToken:
+		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.AllocLifecycle)
+	case operator:
+		principal.Claims.Role, principal.Claims.Task = identity.RoleOperator, ""
+		principal.Capabilities = ^auth.CapabilitySet(0)
+	case poorToken:
+	case boom:
+		panic("the door fell in")
+	default:
+		return nil, denied(http.StatusForbidden, "Forbidden")
+	}
+	return principal, nil
+}
+
+func (fakeDoor) Authorize(p *auth.Principal, c auth.Capability) *auth.Denial {
+	if !p.Can(c) {
+		return denied(http.StatusForbidden, "Permission denied")
+	}
+	return nil
+}
+
+// fakeAlloc is an allocation made of functions; a nil one is not expected to be called.
+type fakeAlloc struct {
+	snapshot       func() *api.Allocation
+	wait           func(ctx context.Context, index uint64) *api.Allocation
+	checks         func() (api.AllocCheckStatuses, uint64)
+	restartTask    func(ctx context.Context, task string) error
+	restartRunning func(ctx context.Context) error
+	restartAll     func(ctx context.Context) error
+	signal         func(ctx context.Context, task, signal string) error
+}
+
+func (f *fakeAlloc) Snapshot() *api.Allocation { return f.snapshot() }
+func (f *fakeAlloc) Wait(ctx context.Context, index uint64) *api.Allocation {
+	return f.wait(ctx, index)
+}
+func (f *fakeAlloc) Checks() (api.AllocCheckStatuses, uint64) { return f.checks() }
+func (f *fakeAlloc) RestartTask(ctx context.Context, task string) error {
+	return f.restartTask(ctx, task)
+}
+func (f *fakeAlloc) RestartRunning(ctx context.Context) error { return f.restartRunning(ctx) }
+func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restartAll(ctx) }
+func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
+	return f.signal(ctx, task, signal)
+}
+
+// allocs is a handlers.Allocs of the one allocation.
+type allocs struct{ *fakeAlloc }
+
+func (a allocs) Get(id string) (handlers.Alloc, bool) {
+	if id != allocID {
+		return nil, false
+	}
+	return a.fakeAlloc, true
+}
+
+// recorded is a file of testdata, decoded.
+func recorded[T any](tb testing.TB, name string) T {
+	tb.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var value T
+	if err := json.Unmarshal(content, &value); err != nil {
+		tb.Fatalf("%s: %v", name, err)
+	}
+	return value
+}
+
+// newAlloc is the recorded allocation, with its checks and no actions.
+func newAlloc(tb testing.TB) *fakeAlloc {
+	tb.Helper()
+	alloc := recorded[*api.Allocation](tb, "allocation.json")
+	results := recorded[api.AllocCheckStatuses](tb, "checks.json")
+	return &fakeAlloc{
+		snapshot: func() *api.Allocation { return alloc },
+		checks:   func() (api.AllocCheckStatuses, uint64) { return results, 1 },
+	}
+}
+
+// server is the API on a unix socket.
+type server struct {
+	path string
+	log  *syncBuffer
+	stop func()
+
+	mu     sync.Mutex // guards the fields below
+	events []handlers.Event
+}
+
+func (s *server) audit(_ context.Context, event handlers.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, event)
+}
+
+func (s *server) audited() []handlers.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.events
+}
+
+// syncBuffer is a buffer that a logger and a test can share.
+type syncBuffer struct {
+	mu  sync.Mutex // guards buf
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// peer is who every connection of the tests comes from.
+var peer = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
+
+// newServer serves the allocation, with the fake door unless change puts another one in.
+func newServer(tb testing.TB, alloc *fakeAlloc, change ...func(*handlers.Config)) *server {
+	tb.Helper()
+	s := &server{log: new(syncBuffer)}
+	config := handlers.Config{
+		Door:   fakeDoor{},
+		Allocs: allocs{alloc},
+		Agent:  handlers.Agent{Version: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
+		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
+		Logger: slog.New(slog.NewTextHandler(s.log, nil)),
+		Audit:  s.audit,
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.path = filepath.Join(dir, "api.sock")
+	listener, err := net.Listen("unix", s.path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(tb.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- handlers.New(config).Serve(ctx, listener, auth.Owner{AllocationID: allocID, Task: "server"})
+	}()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tb.Errorf("Serve = %v, want nil after its context ended", err)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	tb.Cleanup(s.stop)
+	return s
+}
+
+// sdk is the unmodified SDK over the socket.
+func (s *server) sdk(tb testing.TB, token string) *api.Client {
+	tb.Helper()
+	client, err := api.NewClient(&api.Config{Address: "unix://" + s.path, SecretID: token})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(client.Close)
+	return client
+}
+
+// reply is an answer, read whole.
+type reply struct {
+	Status int
+	Header http.Header
+	Body   string
+}
+
+// do sends one request on a connection of its own.
+func (s *server) do(tb testing.TB, method, target, token, body string) reply {
+	tb.Helper()
+	request, err := http.NewRequestWithContext(tb.Context(), method, "http://local"+target, strings.NewReader(body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("X-Nomad-Token", token)
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", s.path)
+		},
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		tb.Fatalf("%s %s: %v", method, target, err)
+	}
+	return readReply(tb, response)
+}
+
+func readReply(tb testing.TB, response *http.Response) reply {
+	tb.Helper()
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return reply{response.StatusCode, response.Header, string(content)}
+}
+
+// conn is a raw connection.
+type conn struct {
+	net.Conn
+	*bufio.Reader
+}
+
+func (s *server) dial(tb testing.TB) conn {
+	tb.Helper()
+	raw, err := net.Dial("unix", s.path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = raw.Close() })
+	if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil { // a hung test ends
+		tb.Fatal(err)
+	}
+	return conn{raw, bufio.NewReader(raw)}
+}
+
+func (c conn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+
+// send writes text and reads one answer to the method.
+func (c conn) send(tb testing.TB, method, text string) reply {
+	tb.Helper()
+	if _, err := io.WriteString(c.Conn, text); err != nil {
+		tb.Fatal(err)
+	}
+	response, err := http.ReadResponse(c.Reader, &http.Request{Method: method})
+	if err != nil {
+		tb.Fatalf("%q: %v", text[:min(len(text), 80)], err)
+	}
+	return readReply(tb, response)
+}
+
+// errKind is an error of the kind, as glue makes them from a runner's.
+func errKind(kind handlers.Kind, message string) error {
+	return &handlers.Error{Kind: kind, Message: message, Err: errors.New("the runner's own words")}
+}

@@ -1,0 +1,208 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"taskapi/auth"
+)
+
+// request is one request behind the door: net/http's, who sent it, and the parameters of its path. It is reused after the
+// handler has returned, so a handler never keeps it.
+type request struct {
+	*http.Request
+	Principal *auth.Principal
+	Peer      auth.Peer
+
+	site  *site
+	w     http.ResponseWriter
+	route chi.Context // the matcher's scratch; the parameters live here
+	query url.Values  // parsed on first use
+	slow  bool        // the answer may come long after the request: the write deadline has to be set anew
+}
+
+// param is the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path
+// otherwise, so only the first kind is decoded here.
+func (r *request) param(name string) string {
+	value := r.route.URLParam(name)
+	if r.URL.RawPath == "" {
+		return value
+	}
+	decoded, err := url.PathUnescape(value)
+	if err != nil { // net/url has parsed the path, so this can't be; the raw text then matches nothing
+		return value
+	}
+	return decoded
+}
+
+// values is the parsed query. Pairs that can't be parsed are an error: dropping them would answer another question.
+func (r *request) values() (url.Values, error) {
+	if r.query == nil {
+		if r.URL.RawQuery == "" {
+			r.query = url.Values{}
+			return r.query, nil
+		}
+		query, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return nil, &Error{Kind: Invalid, Message: "the query string can't be read: " + err.Error()}
+		}
+		r.query = query
+	}
+	return r.query, nil
+}
+
+// flag is a true-or-false query parameter; absent is the given default, and a bare name ("?resources") is true.
+func flag(query url.Values, name string, absent bool) (bool, error) {
+	if !query.Has(name) {
+		return absent, nil
+	}
+	text := query.Get(name)
+	if text == "" {
+		return true, nil
+	}
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, invalid(fmt.Sprintf("%s must be true or false, not %q", name, text))
+	}
+	return value, nil
+}
+
+// pretty reports that the answer is wanted indented. Nomad takes any value but "0"; "false" is understood besides.
+func (r *request) pretty() bool {
+	if r.URL.RawQuery == "" || !strings.Contains(r.URL.RawQuery, "pretty") {
+		return false
+	}
+	query, err := r.values()
+	if err != nil || !query.Has("pretty") {
+		return false
+	}
+	value := query.Get("pretty")
+	return value != "0" && value != "false"
+}
+
+// alloc is the allocation that the path names. A caller sees its own and no other: any other ID is answered like one that does
+// not exist, in the words of the endpoint. Errors: Invalid when the text is no UUID, NotFound with unknown(id).
+func (r *request) alloc(unknown func(id string) string) (Alloc, error) {
+	id := r.param("alloc")
+	own := r.Principal.Claims.AllocationID
+	if !strings.EqualFold(id, own) {
+		if err := checkUUID(id); err != nil {
+			return nil, err
+		}
+		return nil, notFound(unknown(id))
+	}
+	alloc, ok := r.site.allocs.Get(own)
+	if !ok {
+		return nil, notFound(unknown(id))
+	}
+	return alloc, nil
+}
+
+// The words for an unknown allocation differ between Nomad's client and server endpoints.
+func unknownToClient(id string) string { return fmt.Sprintf("Unknown allocation %q", id) }
+func unknownToServer(string) string    { return "alloc not found" }
+
+// uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone would take three more forms.
+const uuidLength = 36
+
+func checkUUID(id string) error {
+	if len(id) != uuidLength {
+		return invalid(fmt.Sprintf("allocation ID %s must be a UUID of %d characters, not %d", clip(id), uuidLength, len(id)))
+	}
+	if uuid.Validate(id) != nil {
+		return invalid(fmt.Sprintf("allocation ID %s must be a UUID: hexadecimal digits in groups of 8-4-4-4-12", clip(id)))
+	}
+	return nil
+}
+
+// clipLength keeps what a caller sent from filling its own error message.
+const clipLength = 64
+
+// clip quotes text for a message, cut to a bearable length.
+func clip(text string) string {
+	if len(text) <= clipLength {
+		return strconv.Quote(text)
+	}
+	return strconv.Quote(text[:clipLength]) + "..."
+}
+
+// The ceilings of a body.
+const (
+	// maxBody is far above any request of this API: the longest, a signal, is some hundred bytes.
+	maxBody = 64 << 10
+	// bodyTimeout is for the whole body, from the end of the head. A slower sender is cut off.
+	bodyTimeout = 10 * time.Second
+
+	tooLargeMessage = "the body is larger than 65536 bytes"
+)
+
+// boundBody puts the ceilings on the body, whether or not a handler will read it: net/http reads what a handler leaves, to keep
+// the connection, and would wait for it for ever. Every connection of ours takes deadlines, so setting one does not fail.
+func boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body == http.NoBody {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+}
+
+// decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty body is
+// an error unless optional, and leaves v alone then. Anything after the value is an error.
+func (r *request) decode(v any, optional bool) error {
+	decoder := json.NewDecoder(r.Body)
+	err := decoder.Decode(v)
+	if err == nil {
+		err = trailing(decoder)
+	}
+	if err != nil && !(optional && err == io.EOF) {
+		return bodyError(err)
+	}
+	r.bodyDone()
+	return nil
+}
+
+// trailing is the error when anything but white space follows the value.
+func trailing(decoder *json.Decoder) error {
+	_, err := decoder.Token()
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == io.EOF:
+		return nil
+	case errors.As(err, &tooLarge), errors.Is(err, os.ErrDeadlineExceeded):
+		return err
+	}
+	return errors.New("there is more after the JSON value")
+}
+
+// bodyDone lifts the body's deadline: the handler may take its time now, and net/http watches the connection meanwhile.
+func (r *request) bodyDone() {
+	if r.Body != http.NoBody {
+		_ = http.NewResponseController(r.w).SetReadDeadline(time.Time{})
+	}
+}
+
+// bodyError classifies a failure to read or decode a body.
+func bodyError(err error) error {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return invalid(fmt.Sprintf("Failed to decode body: it did not arrive within %v", bodyTimeout))
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	return &Error{Kind: Invalid, Message: "Failed to decode body: " + err.Error()}
+}

@@ -1,0 +1,109 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"taskapi/auth"
+)
+
+// The ceilings of a connection.
+const (
+	// maxHeader leaves room for the longest token the door takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
+	maxHeader = 8 << 10
+	// headerTimeout is for one head, from its first byte, and for the first byte of a new connection.
+	headerTimeout = 10 * time.Second
+	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
+	// request that is just being sent.
+	idleTimeout = 10 * time.Minute
+	// drainTimeout is for requests under way when the server stops; after it they are cut off.
+	drainTimeout = 3 * time.Second
+)
+
+// Refusal is a whole HTTP response for a connection that is one too many: written as it stands, then closed, with no request
+// read. Retry-After is a second, about what a short request and its connection take.
+const Refusal = "HTTP/1.1 503 Service Unavailable\r\n" +
+	"Connection: close\r\n" +
+	"Content-Length: 20\r\n" +
+	"Content-Type: text/plain; charset=utf-8\r\n" +
+	"Retry-After: 1\r\n" +
+	"\r\n" +
+	"too many connections"
+
+// peerKey is the key of a connection's auth.Peer in its context.
+type peerKey struct{}
+
+// Serve answers requests on the owner's socket until ctx ends or the listener fails. When ctx ends it lets requests under way
+// finish for three seconds, blocking queries ending at once, and returns nil; the listener is closed and every goroutine and
+// connection is gone by then. An error is the listener's, with its address.
+func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner) error {
+	background := context.WithoutCancel(ctx)
+	draining, drain := context.WithCancel(background)
+	defer drain()
+	base, cut := context.WithCancel(background)
+	defer cut()
+
+	var connections sync.WaitGroup
+	server := a.server(&site{API: a, owner: owner, draining: draining}, base, &connections)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	select {
+	case err := <-served:
+		cut()
+		_ = server.Close() // closes what is closed already
+		connections.Wait()
+		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	drain()
+	grace, cancel := context.WithTimeout(background, drainTimeout)
+	defer cancel()
+	if server.Shutdown(grace) != nil { // the grace is over, or the listener can't be closed twice: cut off what is left
+		cut()
+		_ = server.Close()
+	}
+	<-served
+	connections.Wait()
+	return nil
+}
+
+// server is net/http's, with a ceiling on everything that a client can stretch. It has no ReadTimeout: net/http takes that for
+// the client's having gone away, and would end a blocking query by it; boundBody sets one where a body comes.
+func (a *API) server(handler http.Handler, base context.Context, connections *sync.WaitGroup) *http.Server {
+	return &http.Server{
+		Handler:                      handler,
+		MaxHeaderBytes:               maxHeader,
+		ReadHeaderTimeout:            headerTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the door like everything else
+		ErrorLog:                     slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
+		BaseContext:                  func(net.Listener) context.Context { return base },
+		ConnContext:                  a.connContext,
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				connections.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				connections.Done()
+			}
+		},
+	}
+}
+
+// connContext notes who is at the other end, as the kernel saw it when the connection was made.
+func (a *API) connContext(ctx context.Context, conn net.Conn) context.Context {
+	peer, err := a.peerOf(conn)
+	if err != nil {
+		a.logger.Warn("connection closed: its peer is unknown", "error", err)
+		_ = conn.Close() // no request can be read from it any more
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, peer)
+}

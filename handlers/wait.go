@@ -1,0 +1,59 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// How long a blocking query waits, as Nomad's documentation of blocking queries has it.
+const (
+	defaultWait = 5 * time.Minute
+	maxWait     = 10 * time.Minute
+)
+
+// snapshot is the allocation as it stands, or, when the query has an index, as it stands once its ModifyIndex has passed that
+// index, the wait is over, the client has gone or the server drains.
+func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
+	query, err := r.values()
+	if err != nil {
+		return nil, err
+	}
+	index, wait, err := blocking(query)
+	if err != nil {
+		return nil, err
+	}
+	now := alloc.Snapshot()
+	if index == 0 || now.ModifyIndex > index {
+		return now, nil
+	}
+	r.slow = true
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	stop := context.AfterFunc(r.site.draining, cancel)
+	defer stop()
+	return alloc.Wait(ctx, index), nil
+}
+
+// blocking reads index and wait. Index 0 is an answer at once.
+func blocking(query url.Values) (index uint64, wait time.Duration, err error) {
+	if text := query.Get("index"); text != "" {
+		if index, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return 0, 0, invalid(fmt.Sprintf("index must be a whole number, as X-Nomad-Index gave it, not %s", clip(text)))
+		}
+	}
+	wait = defaultWait
+	if text := query.Get("wait"); text != "" {
+		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
+			return 0, 0, invalid(fmt.Sprintf("wait must be a duration such as 10s or 5m, not %s", clip(text)))
+		}
+		if wait == 0 {
+			wait = defaultWait
+		}
+	}
+	return index, min(wait, maxWait), nil
+}

@@ -1,0 +1,27 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+)
+
+// jwks is GET /.well-known/jwks.json: the public keys that verify identities of ours.
+func (a *API) jwks(context.Context, *request) (answer, error) {
+	return document("key set", a.jwksDocument)
+}
+
+// openIDConfiguration is GET /.well-known/openid-configuration.
+func (a *API) openIDConfiguration(context.Context, *request) (answer, error) {
+	return document("openid configuration", a.openIDConfig)
+}
+
+func document(name string, source func() ([]byte, error)) (answer, error) {
+	if source == nil {
+		return answer{}, notFound("resource not found")
+	}
+	content, err := source()
+	if err != nil {
+		return answer{}, fmt.Errorf("make the %s: %w", name, err)
+	}
+	return answer{body: newBody(content, jsonType)}, nil
+}
