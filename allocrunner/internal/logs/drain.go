@@ -1,0 +1,134 @@
+package logs
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bufferSize is what a pipe holds by default: one read empties it.
+const bufferSize = 64 << 10
+
+// retryInterval is how often a full disk is tried again while the task is silent.
+const retryInterval = time.Second
+
+// lastReads bounds what is still read after Cut: 1 MiB, the most that an unprivileged process can make a pipe hold. A writer
+// that never stops can't hold the reader longer.
+const lastReads = (1 << 20) / bufferSize
+
+// buffers are borrowed only while there is something to read, so that idle streams cost none.
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// Drain copies a pipe to a Rotator until the last writer has closed it or Cut is called, and then closes both.
+type Drain struct {
+	pipe *os.File
+	to   *Rotator
+	cut  atomic.Bool
+	done chan struct{}
+}
+
+// StartDrain begins. The pipe is the reading end, in non-blocking mode. Drain owns both from now on.
+func StartDrain(pipe *os.File, to *Rotator) *Drain {
+	d := &Drain{pipe: pipe, to: to, done: make(chan struct{})}
+	go d.run()
+	return d
+}
+
+// Done is closed when everything has been written and both ends are closed.
+func (d *Drain) Done() <-chan struct{} { return d.done }
+
+// Cut ends the drain: what is in the pipe now is still written, what comes later is not. A process that still holds the pipe
+// then gets SIGPIPE when it writes.
+func (d *Drain) Cut() {
+	d.cut.Store(true)
+	// An error means that the pipe is closed already.
+	_ = d.pipe.SetReadDeadline(time.Unix(1, 0))
+}
+
+func (d *Drain) run() {
+	defer close(d.done)
+	defer d.to.Close()
+	defer d.pipe.Close()
+	raw, err := d.pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	for armed := false; ; {
+		armed = d.arm(armed)
+		if d.cut.Load() {
+			d.empty(raw.Control)
+			return
+		}
+		err := d.copyOnce(raw.Read)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			d.to.Retry()
+		case err != nil:
+			return
+		}
+	}
+}
+
+// arm lets the next wait end after retryInterval while lost output is still to be told of, and else only with output. It comes
+// before the look at cut, and Cut sets its deadline after the flag: a Cut is never overwritten unseen.
+func (d *Drain) arm(armed bool) bool {
+	switch {
+	case d.to.behind():
+		_ = d.pipe.SetReadDeadline(time.Now().Add(retryInterval))
+		return true
+	case armed:
+		_ = d.pipe.SetReadDeadline(time.Time{})
+	}
+	return false
+}
+
+// copyOnce waits for output and copies one buffer of it. It returns io.EOF at the end.
+func (d *Drain) copyOnce(read func(func(uintptr) bool) error) error {
+	var n int
+	var err error
+	waitErr := read(func(fd uintptr) bool {
+		n, err = d.take(int(fd))
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	switch {
+	case waitErr != nil:
+		return waitErr
+	case err != nil:
+		return err
+	case n == 0:
+		return io.EOF
+	}
+	return nil
+}
+
+// empty copies what is in the pipe without waiting.
+func (d *Drain) empty(control func(func(uintptr)) error) {
+	_ = control(func(fd uintptr) {
+		for range lastReads {
+			if n, err := d.take(int(fd)); n <= 0 || err != nil {
+				return
+			}
+		}
+	})
+}
+
+// take moves one buffer from the pipe to the files.
+func (d *Drain) take(fd int) (int, error) {
+	buf := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err := unix.Read(fd, buf[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n > 0 {
+			d.to.Write(buf[:n])
+		}
+		return n, err
+	}
+}

@@ -1,0 +1,97 @@
+package logs_test
+
+import (
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/logs"
+)
+
+// newPipe is a pipe as a task gets it: only the reading end does not block.
+func newPipe(t *testing.T) (read, write *os.File) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		t.Fatal(err)
+	}
+	read, write = os.NewFile(uintptr(fds[0]), "read"), os.NewFile(uintptr(fds[1]), "write")
+	t.Cleanup(func() { write.Close() })
+	return read, write
+}
+
+func TestDrainWritesAllUntilTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	read, write := newPipe(t)
+	d := logs.StartDrain(read, open(t, config(dir, 100, 1<<20)))
+	text := strings.Repeat("some line of text\n", 200_000)
+	if _, err := io.WriteString(write, text); err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	<-d.Done()
+	if got := joined(contents(t, dir)); got != text {
+		t.Errorf("%d bytes in, %d out", len(text), len(got))
+	}
+}
+
+func TestCutKeepsWhatIsInThePipe(t *testing.T) {
+	dir := t.TempDir()
+	read, write := newPipe(t)
+	if _, err := io.WriteString(write, "before\n"); err != nil {
+		t.Fatal(err)
+	}
+	d := logs.StartDrain(read, open(t, config(dir, 2, 1<<20)))
+	d.Cut()
+	<-d.Done()
+	if got := joined(contents(t, dir)); got != "before\n" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := io.WriteString(write, "after\n"); err == nil {
+		t.Error("the pipe is still read after Cut")
+	}
+}
+
+func TestCutEndsADrainThatIsFlooded(t *testing.T) {
+	read, write := newPipe(t)
+	d := logs.StartDrain(read, open(t, config(t.TempDir(), 2, 1<<20)))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			if _, err := io.WriteString(write, strings.Repeat("x", 4096)); err != nil {
+				return
+			}
+		}
+	}()
+	d.Cut()
+	<-d.Done()
+	<-done
+}
+
+// TestASilentTaskIsToldOfItsLoss: the note comes without another byte of output.
+func TestASilentTaskIsToldOfItsLoss(t *testing.T) {
+	dir, ballast := fullDisk(t)
+	read, write := newPipe(t)
+	r := open(t, config(dir, 3, 1<<20))
+	d := logs.StartDrain(read, r)
+	if _, err := io.WriteString(write, strings.Repeat("y", 200<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	for !note.MatchString(joined(contents(t, dir))) {
+		if _, err := unix.Poll(nil, 10); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+	}
+	write.Close()
+	<-d.Done()
+}

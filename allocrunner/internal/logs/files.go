@@ -1,0 +1,146 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// skips bounds how many numbers are passed over because something that is no log file of ours sits there.
+const skips = 16
+
+// errForeign is a name in the log directory that is no plain file: a link, directory or pipe that a task has put there.
+var errForeign = errors.New("not a plain file")
+
+// openNewestLocked opens the file with the highest number, or the first of all.
+func (r *Rotator) openNewestLocked() error {
+	if len(r.indexes) == 0 {
+		return r.openNextLocked(0)
+	}
+	newest := r.indexes[len(r.indexes)-1]
+	file, size, err := r.openFile(newest, 0)
+	if errors.Is(err, errForeign) {
+		return r.openNextLocked(newest + 1)
+	}
+	if err != nil {
+		return err
+	}
+	r.useLocked(file, size)
+	return nil
+}
+
+// rotateLocked goes on with the next number and removes the oldest file. When it fails the present file stays in use.
+func (r *Rotator) rotateLocked() error {
+	next := 0
+	if len(r.indexes) > 0 {
+		next = r.indexes[len(r.indexes)-1] + 1
+	}
+	err := r.openNextLocked(next)
+	if noSpace(err) && len(r.indexes) >= r.cfg.MaxFiles && len(r.indexes) > 1 {
+		// The oldest file goes in any case; removing it first may make the space.
+		r.removeLocked(r.indexes[0])
+		r.indexes = r.indexes[1:]
+		err = r.openNextLocked(next)
+	}
+	if err != nil {
+		return err
+	}
+	r.pruneLocked()
+	return nil
+}
+
+// openNextLocked makes a new file with the number given or, if that name is taken, one of the next.
+func (r *Rotator) openNextLocked(index int) error {
+	for try := 0; ; try++ {
+		file, size, err := r.openFile(index, unix.O_EXCL)
+		if err == nil {
+			r.indexes = append(r.indexes, index)
+			r.useLocked(file, size)
+			return nil
+		}
+		if !errors.Is(err, unix.EEXIST) || try == skips {
+			return err
+		}
+		index++
+	}
+}
+
+// useLocked makes file the one being written.
+func (r *Rotator) useLocked(file *os.File, size int64) {
+	if r.file != nil {
+		r.file.Close()
+	}
+	r.file, r.size, r.lineStart = file, size, true
+	last := make([]byte, 1)
+	if size > 0 {
+		_, err := file.ReadAt(last, size-1)
+		r.lineStart = err == nil && last[0] == '\n'
+	}
+}
+
+// pruneLocked removes the oldest files so that MaxFiles remain.
+func (r *Rotator) pruneLocked() {
+	over := len(r.indexes) - r.cfg.MaxFiles
+	if over <= 0 {
+		return
+	}
+	for _, index := range r.indexes[:over] {
+		r.removeLocked(index)
+	}
+	r.indexes = slices.Clone(r.indexes[over:])
+}
+
+func (r *Rotator) removeLocked(index int) {
+	err := unix.Unlinkat(int(r.dir.Fd()), r.fileName(index), 0)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		r.cfg.Logger.Warn("old log file can't be removed", "log", r.fileName(index), "error", err)
+	}
+}
+
+func (r *Rotator) fileName(index int) string { return fmt.Sprintf("%s.%d", r.cfg.Name, index) }
+
+// openFile opens a log file for appending and returns its size. The log directory may be writable by tasks, so links are not
+// followed, a pipe can't block us, and a file with a second name elsewhere is not written to.
+func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
+	name := r.fileName(index)
+	flags |= unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(r.dir.Fd()), name, flags, fileMode)
+	if err != nil {
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
+			err = errForeign
+		}
+		return nil, 0, fmt.Errorf("open log file %q: %w", name, err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1) {
+		err = errForeign
+	}
+	if err == nil && st.Mode&0o777 != fileMode && st.Uid == uint32(os.Geteuid()) {
+		err = unix.Fchmod(fd, fileMode) // the umask may have taken bits away
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, false)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("open log file %q: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), st.Size, nil
+}
+
+// noSpace reports that err may pass when something is deleted.
+func noSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// cause is the innermost error: what people want to read in a log file.
+func cause(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}

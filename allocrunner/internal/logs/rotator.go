@@ -1,0 +1,239 @@
+// Package logs writes what tasks print to files by rotation: NAME.0, NAME.1, ... in the allocation's log directory, where only
+// the newest few remain and the numbers keep rising. It promises that a task is never hurt by what happens to its log files:
+// output is always read, and what can't be written (a full disk) is counted and told in the file itself once there is space.
+// It never holds more than one small buffer for each stream, however long a line is, and never follows a link that a task has
+// put into the log directory. It does not read log files back.
+package logs
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// lineZone is how much of a file may stay empty at its end for the sake of not splitting a line: what Nomad allows, too.
+const lineZone = 32 << 10
+
+// maxIndex bounds the numbers that are taken for ours: a task may put any name into the directory, and a number near the end
+// of the range would leave no room to rise. A stream that fills a file each second reaches it after 30 years.
+const maxIndex = 1 << 30
+
+// fileMode is for everyone to read: log shippers run as other users. (Nomad's mode.)
+const fileMode = 0o644
+
+// Config is what a Rotator is made of. All fields are required.
+type Config struct {
+	Dir      string // the allocation's log directory, which exists
+	Name     string // TASK.stdout or TASK.stderr
+	MaxFiles int    // kept, the one being written included; at least 1
+	MaxBytes int64  // of each file; at least 1
+	Logger   *slog.Logger
+}
+
+// Rotator writes one stream. All methods are safe for concurrent use.
+type Rotator struct {
+	cfg Config
+
+	mu        sync.Mutex // guards all below; held during file I/O, which is what it orders
+	dir       *os.File   // nil when closed
+	file      *os.File   // nil while none could be opened
+	indexes   []int      // of the files that exist, ascending; the last is the one being written
+	size      int64      // of file
+	lineStart bool       // file is empty or ends with a newline
+	lost      int64      // bytes dropped since the last note in the file
+	lostTotal int64
+	reason    error // of the first loss since the last note
+}
+
+// Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the settings are
+// no good; a file that can't be opened (full disk) is no error: it is tried again with every write, and the loss is counted.
+func Open(cfg Config) (*Rotator, error) {
+	if cfg.MaxFiles < 1 || cfg.MaxBytes < 1 {
+		return nil, fmt.Errorf("open log %q: max_files is %d and the size of a file is %d bytes: both must be at least 1", cfg.Name, cfg.MaxFiles, cfg.MaxBytes)
+	}
+	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "/\x00") {
+		return nil, fmt.Errorf("open log %q: a task's name must not be empty or hold a slash", cfg.Name)
+	}
+	dir, err := os.OpenFile(cfg.Dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open log directory: %w", err)
+	}
+	r := &Rotator{cfg: cfg, dir: dir}
+	if r.indexes, err = r.list(); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("list log directory: %w", err)
+	}
+	_ = r.openNewestLocked() // tried again by the first write, which counts what is lost
+	r.pruneLocked()
+	return r, nil
+}
+
+// list finds the numbers of the stream's files, ascending.
+func (r *Rotator) list() ([]int, error) {
+	names, err := r.dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var indexes []int
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(name, r.cfg.Name+".")
+		n, err := strconv.Atoi(digits)
+		if ok && err == nil && n >= 0 && n <= maxIndex && digits == strconv.Itoa(n) {
+			indexes = append(indexes, n)
+		}
+	}
+	slices.Sort(indexes)
+	return indexes, nil
+}
+
+// Write writes p, or as much of it as the disk takes; the rest is counted as lost. It never fails and never waits for space.
+func (r *Rotator) Write(p []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dir == nil {
+		return
+	}
+	if !r.noteLocked() {
+		r.loseLocked(len(p), r.reason)
+		return
+	}
+	r.appendLocked(p)
+}
+
+// behind reports that there is lost output to tell of.
+func (r *Rotator) behind() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost > 0
+}
+
+// Retry tells of lost output in the file if there is any to tell of and the disk has space again.
+func (r *Rotator) Retry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dir != nil {
+		r.noteLocked()
+	}
+}
+
+// Lost is how many bytes could not be written since Open.
+func (r *Rotator) Lost() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lostTotal
+}
+
+// Close closes the files. It is safe to call twice; a Write after it is dropped.
+func (r *Rotator) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dir == nil {
+		return nil
+	}
+	r.noteLocked()
+	err := r.dir.Close()
+	r.dir = nil
+	if r.file != nil {
+		err = r.file.Close()
+		r.file = nil
+	}
+	return err
+}
+
+// appendLocked writes p over as many files as it takes.
+func (r *Rotator) appendLocked(p []byte) {
+	for len(p) > 0 {
+		n := 0
+		if r.file != nil {
+			n = room(p, r.size, r.cfg.MaxBytes, r.lineStart)
+		}
+		if n == 0 {
+			if err := r.rotateLocked(); err != nil {
+				r.loseLocked(len(p), err)
+				return
+			}
+			continue
+		}
+		n, err := r.file.Write(p[:n])
+		if n > 0 {
+			r.size += int64(n)
+			r.lineStart = p[n-1] == '\n'
+			p = p[n:]
+		}
+		if err != nil {
+			r.loseLocked(len(p), err)
+			return
+		}
+	}
+}
+
+// room says how many bytes of p go into a file of the given size and limit before the next file begins; 0 is "none, rotate". It
+// is never 0 for an empty file. Lines stay whole when they end within lineZone of the limit: a piece that would cross the
+// limit, or leave an unfinished line inside the zone, is cut after its last newline that fits.
+func room(p []byte, size, limit int64, lineStart bool) int {
+	left := limit - size
+	if left <= 0 {
+		return 0
+	}
+	n := int64(len(p))
+	inZone := size+n > limit-lineZone
+	if n <= left && (!inZone || p[n-1] == '\n') {
+		return int(n)
+	}
+	fits := p[:min(n, left)]
+	for i := len(fits) - 1; i >= 0 && size+int64(i)+1 >= limit-lineZone; i-- {
+		if fits[i] == '\n' {
+			return i + 1
+		}
+	}
+	if lineStart && size > 0 && size >= limit-lineZone {
+		return 0
+	}
+	return len(fits)
+}
+
+// noteLocked tells of lost output in the file. It reports whether nothing is left to tell.
+func (r *Rotator) noteLocked() bool {
+	if r.lost == 0 {
+		return true
+	}
+	text := fmt.Sprintf("[taskapi: %d bytes of output are lost here: %v]\n", r.lost, r.reason)
+	if r.file == nil || r.size > 0 && r.size+int64(len(text)) >= r.cfg.MaxBytes {
+		if r.rotateLocked() != nil {
+			return false
+		}
+	}
+	if !r.lineStart {
+		text = "\n" + text
+	}
+	note := []byte(text)
+	if n, err := r.file.Write(note); err != nil {
+		if n > 0 {
+			// Half a note would be mistaken for output. If this fails, too, it is so.
+			_ = r.file.Truncate(r.size)
+		}
+		return false
+	}
+	r.size += int64(len(note))
+	r.lineStart = true
+	r.cfg.Logger.Warn("task output is written again", "log", r.cfg.Name, "lost_bytes", r.lost)
+	r.lost, r.reason = 0, nil
+	return true
+}
+
+// loseLocked counts n lost bytes.
+func (r *Rotator) loseLocked(n int, err error) {
+	if n > 0 && r.lost == 0 {
+		r.reason = cause(err)
+		r.cfg.Logger.Warn("task output is being lost", "log", filepath.Join(r.cfg.Dir, r.cfg.Name), "error", r.reason)
+	}
+	r.lost += int64(n)
+	r.lostTotal += int64(n)
+}

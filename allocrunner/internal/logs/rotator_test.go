@@ -1,0 +1,277 @@
+package logs_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"taskapi/allocrunner/internal/logs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func config(dir string, files int, bytes int64) logs.Config {
+	return logs.Config{Dir: dir, Name: "web.stdout", MaxFiles: files, MaxBytes: bytes, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func open(t testing.TB, cfg logs.Config) *logs.Rotator {
+	t.Helper()
+	r, err := logs.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// contents reads the stream's files by number.
+func contents(t testing.TB, dir string) map[int]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[int]string{}
+	for _, e := range entries {
+		n, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "web.stdout."))
+		if err != nil || !e.Type().IsRegular() {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[n] = string(text)
+	}
+	return files
+}
+
+func joined(files map[int]string) string {
+	var b strings.Builder
+	for _, n := range numbers(files) {
+		b.WriteString(files[n])
+	}
+	return b.String()
+}
+
+func numbers(files map[int]string) []int {
+	var ns []int
+	for n := range files {
+		ns = append(ns, n)
+	}
+	slices.Sort(ns)
+	return ns
+}
+
+func TestOpenMakesAnEmptyReadableFile(t *testing.T) {
+	dir := t.TempDir()
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	open(t, config(dir, 2, 100))
+	info, err := os.Stat(filepath.Join(dir, "web.stdout.0"))
+	if err != nil || info.Size() != 0 || info.Mode() != 0o644 {
+		t.Fatalf("got %v, %v; want an empty file of mode 0644", info, err)
+	}
+}
+
+func TestNumbersRiseAndTheOldestGo(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, config(dir, 2, 1<<20))
+	line := strings.Repeat("x", 99) + "\n"
+	for range 3*(1<<20)/100 + 4000 { // 3.4 MiB
+		r.Write([]byte(line))
+	}
+	files := contents(t, dir)
+	if got := numbers(files); !slices.Equal(got, []int{2, 3}) {
+		t.Fatalf("files %v, want 2 and 3", got)
+	}
+	if size := len(files[2]); size > 1<<20 || size < 1<<20-32<<10 {
+		t.Errorf("a full file has %d bytes, want at most 32 KiB less than 1 MiB", size)
+	}
+}
+
+func TestARestartAppendsToTheHighestNumber(t *testing.T) {
+	dir := t.TempDir()
+	for n, text := range map[int]string{3: "three\n", 10: "ten\n", 9: "nine\n"} {
+		os.WriteFile(filepath.Join(dir, fmt.Sprintf("web.stdout.%d", n)), []byte(text), 0o644)
+	}
+	os.WriteFile(filepath.Join(dir, "web.stdout.007"), []byte("not ours"), 0o644)
+	os.WriteFile(filepath.Join(dir, "web.stdout.99999999999999999999"), []byte("not ours"), 0o644)
+	r := open(t, config(dir, 2, 100))
+	r.Write([]byte("more\n"))
+	files := contents(t, dir)
+	if files[10] != "ten\nmore\n" || files[9] != "nine\n" {
+		t.Errorf("got %v", files)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "web.stdout.3")); err == nil {
+		t.Error("number 3 is one too many and still there")
+	}
+}
+
+// TestNothingIsLostAndShortLinesAreWhole feeds random lines in random pieces.
+func TestNothingIsLostAndShortLinesAreWhole(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		const limit = 100 << 10
+		r, err := logs.Open(config(dir, 1000, limit))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer r.Close()
+		var text []byte
+		lengths := rapid.SliceOfN(rapid.IntRange(0, 16<<10), 1, 60).Draw(rt, "lengths")
+		for _, n := range lengths {
+			text = append(append(text, bytes.Repeat([]byte{'a'}, n)...), '\n')
+		}
+		for rest := text; len(rest) > 0; {
+			n := min(len(rest), rapid.IntRange(1, 64<<10).Draw(rt, "piece"))
+			r.Write(rest[:n])
+			rest = rest[n:]
+		}
+		files := contents(t, dir)
+		if joined(files) != string(text) {
+			rt.Fatalf("%d bytes in, %d out", len(text), len(joined(files)))
+		}
+		ns := numbers(files)
+		for _, n := range ns[:len(ns)-1] {
+			if len(files[n]) > limit || !strings.HasSuffix(files[n], "\n") {
+				rt.Fatalf("file %d has %d bytes and ends %q", n, len(files[n]), files[n][len(files[n])-1:])
+			}
+		}
+	})
+}
+
+func TestAnEndlessLineIsSplitAtTheLimit(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, config(dir, 100, 64<<10))
+	for range 10 {
+		r.Write(bytes.Repeat([]byte("x"), 50<<10))
+	}
+	for n, text := range contents(t, dir) {
+		if len(text) > 64<<10 {
+			t.Errorf("file %d has %d bytes", n, len(text))
+		}
+	}
+	if got := len(joined(contents(t, dir))); got != 500<<10 {
+		t.Errorf("%d bytes, want %d", got, 500<<10)
+	}
+}
+
+func TestWhatATaskPutsIntoTheDirectoryIsNotFollowed(t *testing.T) {
+	for name, plant := range map[string]func(path, victim string) error{
+		"link":      func(path, victim string) error { return os.Symlink(victim, path) },
+		"hard link": func(path, victim string) error { return os.Link(victim, path) },
+		"pipe":      func(path, _ string) error { return unix.Mkfifo(path, 0o666) },
+		"directory": func(path, _ string) error { return os.Mkdir(path, 0o777) },
+	} {
+		for _, number := range []int{0, 1} { // the one to open, and the next to rotate to
+			t.Run(fmt.Sprint(name, number), func(t *testing.T) {
+				dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
+				os.WriteFile(victim, []byte("precious"), 0o644)
+				if err := plant(filepath.Join(dir, fmt.Sprintf("web.stdout.%d", number)), victim); err != nil {
+					t.Fatal(err)
+				}
+				r := open(t, config(dir, 5, 10))
+				r.Write([]byte("12345678\n"))
+				r.Write([]byte("abcdefgh\n"))
+				if text, _ := os.ReadFile(victim); string(text) != "precious" {
+					t.Errorf("the victim now holds %q", text)
+				}
+				if got := joined(contents(t, dir)); !strings.HasSuffix(got, "12345678\nabcdefgh\n") || r.Lost() != 0 {
+					t.Errorf("got %q, lost %d", got, r.Lost())
+				}
+			})
+		}
+	}
+}
+
+func TestOpenRefusesSenselessSettings(t *testing.T) {
+	for _, cfg := range []logs.Config{config(t.TempDir(), 0, 1), config(t.TempDir(), 1, 0), config("/no/such", 1, 1),
+		{Dir: t.TempDir(), Name: "a/b", MaxFiles: 1, MaxBytes: 1}} {
+		if r, err := logs.Open(cfg); err == nil {
+			r.Close()
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+}
+
+var note = regexp.MustCompile(`\[taskapi: (\d+) bytes of output are lost here: no space left on device\]\n`)
+
+// fullDisk is a log directory on a disk of 256 KiB that ballast fills but for a little.
+func fullDisk(t *testing.T) (dir, ballast string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a small disk takes root to mount")
+	}
+	dir = t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skip("a small disk can't be mounted here:", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	ballast = filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 200<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir, ballast
+}
+
+func TestAFullDiskIsCountedAndTold(t *testing.T) {
+	dir, ballast := fullDisk(t)
+	r := open(t, config(dir, 3, 1<<20))
+	line := []byte(strings.Repeat("y", 999) + "\n")
+	const lines = 500
+	for range lines {
+		r.Write(line)
+	}
+	if r.Lost() == 0 {
+		t.Fatal("500 KB fit into 56 KB")
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	r.Write([]byte("again\n"))
+	got := joined(contents(t, dir))
+	notes := note.FindAllStringSubmatch(got, -1)
+	if len(notes) != 1 || notes[0][1] != strconv.FormatInt(r.Lost(), 10) || !strings.HasSuffix(got, notes[0][0]+"again\n") {
+		t.Fatalf("notes %v, lost %d, end %q", notes, r.Lost(), got[max(0, len(got)-200):])
+	}
+	before, _, _ := strings.Cut(got, "[taskapi")
+	if kept := int64(len(strings.TrimRight(before, "\n")) + strings.Count(before, "\n") - 1); kept+r.Lost() != lines*1000 {
+		t.Errorf("%d kept + %d lost != %d", kept, r.Lost(), lines*1000)
+	}
+}
+
+func TestRotationOnAFullDiskMakesItsOwnSpace(t *testing.T) {
+	dir, _ := fullDisk(t)
+	r := open(t, config(dir, 2, 16<<10))
+	for range 100 {
+		r.Write([]byte(strings.Repeat("z", 999) + "\n"))
+	}
+	if r.Lost() != 0 {
+		t.Errorf("lost %d bytes, though two files of 16 KiB fit", r.Lost())
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	r := open(b, config(b.TempDir(), 2, 10<<20))
+	line := []byte(strings.Repeat("x", 99) + "\n")
+	b.SetBytes(int64(len(line)))
+	for b.Loop() {
+		r.Write(line)
+	}
+}
