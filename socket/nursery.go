@@ -154,7 +154,7 @@ func probe(fd int) error {
 
 const (
 	// lockWait is far longer than the lock is needed, which is for a few system calls.
-	lockWait = 2 * time.Second
+	lockWait = time.Second
 	// lockPoll keeps the wait short without spinning.
 	lockPoll = 5 * time.Millisecond
 )

@@ -1,0 +1,312 @@
+package socket_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskapi/socket"
+)
+
+const refusal = "too many\n"
+
+// serve accepts until the listener closes and hands out what it accepted.
+func serve(t *testing.T, l *socket.Listener) <-chan *socket.Conn {
+	t.Helper()
+	conns := make(chan *socket.Conn, 1024)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns <- c.(*socket.Conn)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+		for len(conns) > 0 {
+			(<-conns).Close()
+		}
+	})
+	return conns
+}
+
+func dial(t *testing.T, path string) net.Conn {
+	t.Helper()
+	c, err := socket.Dial(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestOverTheCapIsAnsweredAndClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path, MaxConns: 2, Refusal: []byte(refusal)})
+	conns := serve(t, l)
+	dial(t, path)
+	dial(t, path)
+	second := <-conns
+
+	third := dial(t, path)
+	// A client that sends before it reads sees the answer too.
+	if _, err := io.WriteString(third, strings.Repeat("request", 1000)); err != nil {
+		t.Errorf("write to a refusing listener: %v", err)
+	}
+	if got, err := io.ReadAll(third); err != nil || string(got) != refusal {
+		t.Errorf("read %q, %v, want %q", got, err, refusal)
+	}
+	third.Close()
+
+	second.Close()
+	dial(t, path)
+	<-conns
+	<-conns
+	want := socket.Stats{Accepted: 3, Refused: 1, Open: 2}
+	if got := l.Stats(); got != want {
+		t.Errorf("Stats() = %+v, want %+v", got, want)
+	}
+}
+
+func TestTotalCapIsShared(t *testing.T) {
+	dir, total := t.TempDir(), socket.NewCap(3)
+	var conns []<-chan *socket.Conn
+	var listeners []*socket.Listener
+	for _, name := range []string{"/a", "/b"} {
+		l := newListener(t, socket.Config{Path: dir + name, MaxConns: 2, Total: total, Refusal: []byte(refusal)})
+		listeners = append(listeners, l)
+		conns = append(conns, serve(t, l))
+	}
+	dial(t, dir+"/a")
+	dial(t, dir+"/a")
+	dial(t, dir+"/b")
+	held := []*socket.Conn{<-conns[0], <-conns[0], <-conns[1]}
+	if got := total.Open(); got != 3 {
+		t.Errorf("Open() = %d, want 3", got)
+	}
+	if got, err := io.ReadAll(dial(t, dir+"/b")); err != nil || string(got) != refusal {
+		t.Errorf("over the total: %q, %v, want %q", got, err, refusal)
+	}
+	held[0].Close()
+	if err := held[0].Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("second close of a connection: %v, want net.ErrClosed", err)
+	}
+	if got := total.Open(); got != 2 {
+		t.Errorf("after one connection closed twice Open() = %d, want 2", got)
+	}
+	dial(t, dir+"/b")
+	held = append(held, <-conns[1])
+	for _, c := range held[1:] {
+		c.Close()
+	}
+	if a, b := listeners[0].Stats(), listeners[1].Stats(); total.Open() != 0 || a.Open != 0 || b.Open != 0 {
+		t.Errorf("all are closed, and open are %d, %d, %d", total.Open(), a.Open, b.Open)
+	}
+}
+
+func TestAFloodIsAnsweredWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	var log lockedBuffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	l := newListener(t, socket.Config{Path: path, MaxConns: 1, Refusal: []byte(refusal), Logger: logger})
+	conns := serve(t, l)
+	dial(t, path)
+	<-conns
+	const flood = 500
+	var wg sync.WaitGroup
+	for range flood {
+		wg.Go(func() {
+			c, err := socket.Dial(context.Background(), path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if got, err := io.ReadAll(c); err != nil || string(got) != refusal {
+				t.Errorf("read %q, %v, want %q", got, err, refusal)
+			}
+		})
+	}
+	wg.Wait()
+	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: flood, Open: 1}); got != want {
+		t.Errorf("Stats() = %+v, want %+v", got, want)
+	}
+	if got := strings.Count(log.String(), "\n"); got == 0 || got > flood/10 {
+		t.Errorf("%d lines in the log for %d refusals", got, flood)
+	}
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// A refused client that never reads, sends or closes can't keep its place for long.
+func TestARefusedClientThatLingersIsDropped(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path, MaxConns: 1, Refusal: []byte(refusal)})
+	conns := serve(t, l)
+	dial(t, path)
+	<-conns
+	for range 40 {
+		dial(t, path)
+	}
+	// All are answered by now, and only waited for by Close.
+	if got, err := io.ReadAll(dial(t, path)); err != nil || string(got) != refusal {
+		t.Errorf("read %q, %v, want %q", got, err, refusal)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := l.Stats().Refused; got != 41 {
+		t.Errorf("%d were refused, want 41", got)
+	}
+}
+
+func TestUnknownPeersAreClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	total := socket.NewCap(5)
+	l := newListener(t, socket.Config{Path: path, Total: total})
+	l.FailPeers(2)
+	conns := serve(t, l)
+	for range 2 {
+		if got, err := io.ReadAll(dial(t, path)); err != nil || len(got) != 0 {
+			t.Errorf("read %q, %v, want to be closed", got, err)
+		}
+	}
+	dial(t, path)
+	if c := <-conns; c.Peer().PID != int32(os.Getpid()) {
+		t.Errorf("Peer() = %+v", c.Peer())
+	}
+	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Unidentified: 2, Open: 1}); got != want || total.Open() != 1 {
+		t.Errorf("Stats() = %+v with %d in all, want %+v", got, total.Open(), want)
+	}
+}
+
+// Reading credentials off a connection that is closed, and off a socket that never had a peer, has to be an error.
+func TestReadPeerFailsClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dgram")
+	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unconnected.Close()
+	if peer, err := socket.ReadPeer(unconnected); err == nil {
+		t.Errorf("a socket without a peer: %+v", peer)
+	}
+	unconnected.Close()
+	if peer, err := socket.ReadPeer(unconnected); err == nil {
+		t.Errorf("a closed connection: %+v", peer)
+	}
+}
+
+func TestAcceptOutlivesRunningOutOfDescriptors(t *testing.T) {
+	path := filepath.Join(newOpenDir(t), "api.sock")
+	p, said := newRole(t, os.Getuid(), "starve "+path)
+	if said != wordListening {
+		t.Fatal(said)
+	}
+	c := dial(t, path)
+	if _, err := io.WriteString(p.stdin, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if got, err := io.ReadAll(c); err != nil || string(got) != "alive" {
+		t.Errorf("read %q, %v, want %q", got, err, "alive")
+	}
+}
+
+func TestOnlyTheOwnerConnects(t *testing.T) {
+	needRoot(t)
+	dir := newOpenDir(t)
+	path := dir + "/api.sock"
+	l := newListener(t, socket.Config{Path: path, UID: taskUID, GID: taskUID})
+	p, said := newRole(t, taskUID, "dial "+path)
+	if said != wordConnected {
+		t.Fatalf("the owner: %s", said)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	want := socket.Peer{UID: taskUID, GID: taskUID, PID: int32(p.cmd.Process.Pid)}
+	if got := c.(*socket.Conn).Peer(); got != want {
+		t.Errorf("Peer() = %+v, want %+v", got, want)
+	}
+	if _, said := newRole(t, taskUID+1, "dial "+path); !strings.Contains(said, "permission denied") {
+		t.Errorf("another user: %s", said)
+	}
+}
+
+func TestDrainWaitsForConnections(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path})
+	conns := serve(t, l)
+	dial(t, path)
+	c := <-conns
+	drained := make(chan error)
+	go func() { drained <- l.Drain(t.Context()) }()
+	for { // until Drain has begun
+		if _, err := os.Lstat(path); err != nil {
+			break
+		}
+		runtime.Gosched()
+	}
+	select {
+	case err := <-drained:
+		t.Fatalf("drained with a connection open: %v", err)
+	default:
+	}
+	c.Close()
+	if err := <-drained; err != nil {
+		t.Errorf("Drain: %v", err)
+	}
+}
+
+func TestDrainClosesByForce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path})
+	conns := serve(t, l)
+	client := dial(t, path)
+	<-conns
+	cause := errors.New("time is up")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if err := l.Drain(ctx); !errors.Is(err, cause) {
+		t.Errorf("Drain: %v, want %v", err, cause)
+	}
+	if got, err := io.ReadAll(client); err != nil || len(got) != 0 {
+		t.Errorf("read %q, %v, want the end", got, err)
+	}
+	if got := l.Stats().Open; got != 0 {
+		t.Errorf("%d connections are open", got)
+	}
+}

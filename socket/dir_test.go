@@ -1,0 +1,173 @@
+package socket_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/socket"
+)
+
+func TestUnsafeDirectoryIsRefused(t *testing.T) {
+	needRoot(t)
+	for name, tc := range map[string]struct {
+		mode os.FileMode
+		uid  int
+		want error
+	}{
+		"ours":                   {0o755, 0, nil},
+		"the owner's":            {0o700, taskUID, nil},
+		"sticky":                 {0o777 | os.ModeSticky, 0, nil},
+		"somebody else's":        {0o700, taskUID + 1, socket.ErrUnsafe},
+		"somebody else's sticky": {0o777 | os.ModeSticky, taskUID + 1, socket.ErrUnsafe},
+		"group may write":        {0o770, 0, socket.ErrUnsafe},
+		"all may write":          {0o702, 0, socket.ErrUnsafe},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := errors.Join(os.Chown(dir, tc.uid, tc.uid), os.Chmod(dir, tc.mode)); err != nil {
+				t.Fatal(err)
+			}
+			l, err := socket.Listen(socket.Config{Path: dir + "/api.sock", UID: taskUID, GID: taskUID})
+			if !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if err == nil {
+				l.Close()
+			} else if !strings.Contains(err.Error(), dir) {
+				t.Errorf("%v does not name %q", err, dir)
+			}
+		})
+	}
+}
+
+func TestAForeignDeadSocketInAStickyDirectoryStays(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	leaveDead(t, dir+"/api.sock")
+	if err := errors.Join(os.Chmod(dir, 0o777|os.ModeSticky), os.Lchown(dir+"/api.sock", taskUID, taskUID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := listenErr(t, socket.Config{Path: dir + "/api.sock"}); !errors.Is(err, socket.ErrInTheWay) {
+		t.Errorf("got %v, want ErrInTheWay", err)
+	}
+	mustLstat(t, dir+"/api.sock")
+}
+
+func TestSymbolicLinksOnTheWay(t *testing.T) {
+	base := t.TempDir()
+	if err := errors.Join(
+		os.MkdirAll(base+"/real/dir", 0o755),
+		os.Symlink(base+"/real", base+"/absolute"),
+		os.Symlink("real/../absolute/./dir", base+"/relative"),
+		os.Symlink("loop", base+"/loop"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"absolute/dir", "relative"} {
+		l := newListener(t, socket.Config{Path: filepath.Join(base, dir, "api.sock")})
+		roundTrip(t, l, filepath.Join(base, dir, "api.sock"))
+		l.Close()
+	}
+	if err := listenErr(t, socket.Config{Path: base + "/loop/api.sock"}); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a loop: got %v, want ELOOP", err)
+	}
+	t.Run("of another user", func(t *testing.T) {
+		needRoot(t)
+		if err := os.Lchown(base+"/absolute", taskUID, taskUID); err != nil {
+			t.Fatal(err)
+		}
+		err := listenErr(t, socket.Config{Path: base + "/absolute/dir/api.sock", UID: taskUID, GID: taskUID})
+		if !errors.Is(err, socket.ErrUnsafe) {
+			t.Errorf("got %v, want ErrUnsafe", err)
+		}
+		if got := names(t, base+"/real/dir"); got != "" {
+			t.Errorf("made through the link: %q", got)
+		}
+	})
+}
+
+// TestTheOwnerOfTheDirectoryGainsNothing lets the owner of the directory exchange whatever is in it while sockets are
+// made there for it: no file outside is ever removed, given away or opened up.
+func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
+	needRoot(t)
+	base := t.TempDir()
+	dir, bait := base+"/secrets", base+"/bait"
+	victim := base + "/victim"
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, taskUID, taskUID), os.Mkdir(bait, 0o700),
+		os.WriteFile(victim, []byte("kept"), 0o640), os.Mkdir(bait+"/inner", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				meddle(dir, victim, bait)
+			}
+		}
+	}()
+	made := 0
+	for range 300 {
+		l, err := socket.Listen(socket.Config{Path: dir + "/api.sock", Mode: 0o666, UID: taskUID, GID: taskUID})
+		if err == nil {
+			made++
+			l.Close()
+		}
+	}
+	close(stop)
+	<-stopped
+	t.Logf("%d of 300 sockets were made", made)
+	info := mustLstat(t, victim)
+	if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || info.Mode() != 0o640 || st.Nlink != 1 {
+		t.Errorf("the victim is now uid %d, mode %v, %d links", st.Uid, info.Mode(), st.Nlink)
+	}
+	if got := mustLstat(t, bait).Sys().(*syscall.Stat_t).Uid; got != 0 {
+		t.Errorf("the bait belongs to uid %d", got)
+	}
+	if got := names(t, bait); got != "inner" {
+		t.Errorf("the bait holds %q", got)
+	}
+}
+
+// meddle does at random one thing that the owner of dir may do.
+func meddle(dir, victim, bait string) {
+	path := dir + "/api.sock"
+	switch rand.IntN(6) {
+	case 0:
+		_ = os.Remove(path)
+	case 1:
+		_ = os.Symlink(victim, path)
+	case 2:
+		_ = os.WriteFile(path, nil, 0o600)
+	case 3:
+		if l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err == nil {
+			l.SetUnlinkOnClose(rand.IntN(2) == 0)
+			l.Close()
+		}
+	default:
+		exchangeNursery(dir, bait)
+	}
+}
+
+// exchangeNursery puts a link to the bait where a directory for a birth was just made.
+func exchangeNursery(dir, bait string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".socket-") {
+			_ = os.Symlink(bait, dir+"/swap")
+			_ = unix.Renameat2(unix.AT_FDCWD, dir+"/swap", unix.AT_FDCWD, dir+"/"+e.Name(), unix.RENAME_EXCHANGE)
+			_ = os.RemoveAll(dir + "/swap")
+		}
+	}
+}

@@ -1,0 +1,19 @@
+package socket
+
+import (
+	"errors"
+	"net"
+)
+
+// FailPeers makes the credentials of the next n connections unreadable. Call it before Accept.
+func (l *Listener) FailPeers(n int) {
+	l.readPeer = func(c *net.UnixConn) (Peer, error) {
+		if n--; n >= 0 {
+			return Peer{}, errors.New("unreadable")
+		}
+		return readPeer(c)
+	}
+}
+
+// ReadPeer is how a Listener reads credentials.
+var ReadPeer = readPeer

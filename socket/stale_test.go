@@ -1,0 +1,247 @@
+package socket_test
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"taskapi/socket"
+)
+
+// leaveDead leaves a socket file that nobody listens on.
+func leaveDead(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDeadSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	leaveDead(t, path)
+	l := newListener(t, socket.Config{Path: path})
+	roundTrip(t, l, path)
+	if got := names(t, filepath.Dir(path)); got != "api.sock" {
+		t.Errorf("the directory holds %q, want the socket alone", got)
+	}
+}
+
+func TestSocketOfAKilledProcessIsReplaced(t *testing.T) {
+	path := filepath.Join(newOpenDir(t), "api.sock")
+	p, said := newRole(t, os.Getuid(), "listen "+path)
+	if said != wordListening {
+		t.Fatal(said)
+	}
+	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
+		t.Errorf("beside a live process: got %v, want ErrInUse", err)
+	}
+	p.kill()
+	roundTrip(t, newListener(t, socket.Config{Path: path}), path)
+}
+
+func TestSecondListenerIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path})
+	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
+		t.Errorf("got %v, want ErrInUse", err)
+	}
+	// The refused one knocked.
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	roundTrip(t, l, path)
+}
+
+// TestOneOfManyWins starts many listeners on one dead socket at once.
+func TestOneOfManyWins(t *testing.T) {
+	for range 20 {
+		path := filepath.Join(t.TempDir(), "api.sock")
+		leaveDead(t, path)
+		var wg sync.WaitGroup
+		won := make(chan *socket.Listener, 8)
+		for range cap(won) {
+			wg.Go(func() {
+				l, err := socket.Listen(socket.Config{Path: path, UID: -1, GID: -1})
+				switch {
+				case err == nil:
+					won <- l
+				case !errors.Is(err, socket.ErrInUse):
+					t.Errorf("got %v, want ErrInUse", err)
+				}
+			})
+		}
+		wg.Wait()
+		close(won)
+		if len(won) != 1 {
+			t.Errorf("%d listeners won, want 1", len(won))
+		}
+		for l := range won {
+			if c, err := net.Dial("unix", path); err != nil {
+				t.Errorf("the winner can't be dialled: %v", err)
+			} else {
+				c.Close()
+			}
+			l.Close()
+		}
+		if got := names(t, filepath.Dir(path)); got != "" {
+			t.Errorf("left behind: %q", got)
+		}
+	}
+}
+
+func TestWhatIsInTheWayStays(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"regular file":     func(p string) error { return os.WriteFile(p, []byte("kept"), 0o600) },
+		"empty directory":  func(p string) error { return os.Mkdir(p, 0o700) },
+		"pipe":             func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		"dangling symlink": func(p string) error { return os.Symlink("nowhere", p) },
+		"symlink to a file": func(p string) error {
+			return errors.Join(os.WriteFile(p+".victim", nil, 0o640), os.Symlink(p+".victim", p))
+		},
+		"symlink to a dead socket": func(p string) error {
+			leaveDead(t, p+".victim")
+			return os.Symlink(p+".victim", p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "api.sock")
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			before, all := mustLstat(t, path), names(t, filepath.Dir(path))
+			if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInTheWay) {
+				t.Errorf("got %v, want ErrInTheWay", err)
+			}
+			if after := mustLstat(t, path); !os.SameFile(before, after) || before.Mode() != after.Mode() {
+				t.Errorf("it was %v and is %v", before, after)
+			}
+			if got := names(t, filepath.Dir(path)); got != all {
+				t.Errorf("the directory held %q and holds %q", all, got)
+			}
+		})
+	}
+}
+
+func mustLstat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+func TestADatagramSocketIsNotTakenForDead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
+		t.Errorf("got %v, want ErrInUse", err)
+	}
+}
+
+func TestALockedDirectoryIsInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	leaveDead(t, path)
+	f, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
+		t.Errorf("got %v, want ErrInUse", err)
+	}
+}
+
+func TestCloseLeavesWhatReplacedIt(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"file":    func(p string) error { return os.WriteFile(p, []byte("kept"), 0o600) },
+		"symlink": func(p string) error { return os.Symlink("nowhere", p) },
+		"socket": func(p string) error {
+			leaveDead(t, p)
+			return nil
+		},
+		"directory": func(p string) error { return os.Mkdir(p, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "api.sock")
+			l := newListener(t, socket.Config{Path: path})
+			if err := errors.Join(os.Remove(path), replace(path)); err != nil {
+				t.Fatal(err)
+			}
+			before := mustLstat(t, path)
+			for range 2 {
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if after := mustLstat(t, path); !os.SameFile(before, after) {
+				t.Errorf("it was %v and is %v", before, after)
+			}
+		})
+	}
+}
+
+func TestCloseUnlinksUnlessTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path})
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustLstat(t, path)
+	l = newListener(t, socket.Config{Path: path})
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Close: %v, want fs.ErrNotExist", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after Close: %v, want net.ErrClosed", err)
+	}
+}
+
+// A directory that moved, or is gone, still is the one that Close works in.
+func TestCloseFollowsItsDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(t, socket.Config{Path: dir + "/api.sock"})
+	if err := errors.Join(os.Rename(dir, dir+"2"), os.Mkdir(dir, 0o700), os.WriteFile(dir+"/api.sock", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir+"2"); got != "" {
+		t.Errorf("the moved directory holds %q", got)
+	}
+	mustLstat(t, dir+"/api.sock")
+	l = newListener(t, socket.Config{Path: dir + "2/api.sock"})
+	if err := os.RemoveAll(dir + "2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("close in a directory that is gone: %v", err)
+	}
+}
