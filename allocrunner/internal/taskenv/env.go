@@ -63,19 +63,13 @@ type Env struct {
 // New builds an environment. It does no I/O.
 func New(cfg Config) *Env {
 	e := &Env{node: cfg.Node.references()}
-	meta := mergedMeta(cfg.Alloc, cfg.Task)
-	for k, v := range meta { // the node's own meta is what ${meta.x} means in Nomad, so it wins
-		if _, taken := e.node["meta."+k]; !taken {
-			e.node["meta."+k] = v
-		}
-	}
 	e.facts = map[string]string{}
 	if cfg.Task != nil {
 		addBase(e.facts, cfg.User)
 		e.task = maps.Clone(cfg.Task.Env)
 	}
 	addFacts(e.facts, cfg)
-	e.addMeta(meta)
+	e.addMeta(mergedMeta(cfg.Alloc, cfg.Task))
 	e.build()
 	return e
 }
@@ -118,17 +112,22 @@ func (e *Env) build() {
 	maps.Copy(e.vars, e.hooks)
 }
 
-// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key. Where the upper-case form of one key is the very name
-// of another, the name as written wins.
+// addMeta adds NOMAD_META_k and, in upper case, NOMAD_META_K for each key, and the reference ${meta.k} unless the node has meta of
+// that name, which is what Nomad means by it. Where the upper-case form of one key is the very name of another, the name as
+// written wins.
 func (e *Env) addMeta(meta map[string]string) {
-	plain := maps.Clone(e.facts)
-	keys := slices.Sorted(maps.Keys(meta))
-	for _, k := range keys {
-		v := replace(meta[k], plain, e.node)
-		e.facts[cleanName("NOMAD_META_"+strings.ToUpper(k))] = v
+	values := make(map[string]string, len(meta))
+	for k, v := range meta {
+		values[k] = replace(v, e.facts, e.node)
 	}
-	for _, k := range keys {
-		e.facts[cleanName("NOMAD_META_"+k)] = replace(meta[k], plain, e.node)
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		e.facts[cleanName("NOMAD_META_"+strings.ToUpper(k))] = values[k]
+	}
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		e.facts[cleanName("NOMAD_META_"+k)] = values[k]
+		if _, taken := e.node["meta."+k]; !taken {
+			e.node["meta."+k] = values[k]
+		}
 	}
 }
 

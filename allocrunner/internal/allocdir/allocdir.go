@@ -1,0 +1,144 @@
+// Package allocdir makes the directories of an allocation and of its tasks, and puts files into them, for the task's user and
+// against it: a task can write into its own directory and into alloc/, and may have put a symbolic link where taskapi, as root,
+// is about to create, chown or chmod something. No path below the allocation directory is ever followed through a link; what is
+// in the way is an error that names it.
+//
+//	DIR/allocs/ALLOC_ID     0711 ours    only its tasks know the names in it
+//	  alloc                01777 ours    shared by the tasks; sticky, so that none can replace logs
+//	    data                0777
+//	    logs                0755         written by taskapi alone
+//	    tmp                01777
+//	  TASK                  0755 user    the task's working directory
+//	    local               0755 user
+//	    secrets, private    0700 user
+//	    tmp                01777 user
+package allocdir
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// Names of the directories, as Nomad has them.
+const (
+	SharedName  = "alloc"
+	dataName    = "data"
+	logName     = "logs"
+	tmpName     = "tmp"
+	localName   = "local"
+	secretsName = "secrets"
+	privateName = "private"
+)
+
+// rootPerm lets a task's user reach its directory and list none.
+const rootPerm = 0o711
+
+// Paths says where a task of the allocation in dir lives. It makes nothing. An empty task gives the paths of the allocation
+// alone.
+func Paths(dir, task string) interfaces.TaskDir {
+	shared := filepath.Join(dir, SharedName)
+	paths := interfaces.TaskDir{AllocDir: dir, SharedDir: shared, LogDir: filepath.Join(shared, logName)}
+	if task == "" {
+		return paths
+	}
+	paths.Dir = filepath.Join(dir, task)
+	paths.LocalDir = filepath.Join(paths.Dir, localName)
+	paths.SecretsDir = filepath.Join(paths.Dir, secretsName)
+	paths.PrivateDir = filepath.Join(paths.Dir, privateName)
+	paths.TmpDir = filepath.Join(paths.Dir, tmpName)
+	return paths
+}
+
+// BuildAlloc makes the allocation directory and what its tasks share. What is there already is kept; its modes are put right.
+// The parents of dir are trusted: they are the operator's.
+func BuildAlloc(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
+	}
+	parent, name := filepath.Split(filepath.Clean(dir))
+	if err := os.MkdirAll(parent, rootPerm); err != nil {
+		return explain("make data directory", err)
+	}
+	top, err := openTop(parent)
+	if err != nil {
+		return explain("open data directory", err)
+	}
+	defer top.close()
+	ours := owner{os.Getuid(), os.Getgid()}
+	return top.within(spec{name, rootPerm, ours, enforce}, func(alloc *handle) error {
+		return alloc.within(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce}, func(shared *handle) error {
+			return shared.all(
+				spec{dataName, 0o777, ours, enforce},
+				spec{logName, 0o755, ours, enforce},
+				spec{tmpName, 0o777 | unix.S_ISVTX, ours, enforce},
+			)
+		})
+	})
+}
+
+// BuildTask makes the directory of a task, owned by its user, in an allocation directory that BuildAlloc made. What is there
+// already is kept; secrets and private are closed again if the task opened them. It fails when the user can't reach the
+// directory.
+func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, error) {
+	paths := Paths(dir, task)
+	if task == "" || task == SharedName || filepath.Base(task) != task || task == ".." || task == "." {
+		return paths, fmt.Errorf("make task directory: a task can't be named %q", task)
+	}
+	top, err := openTop(dir)
+	if err != nil {
+		return paths, explain("open allocation directory", err)
+	}
+	defer top.close()
+	own := owner{int(user.UID), int(user.GID)}
+	err = top.within(spec{task, 0o755, own, atCreation}, func(t *handle) error {
+		return t.all(
+			spec{localName, 0o755, own, atCreation},
+			spec{secretsName, 0o700, own, enforce},
+			spec{privateName, 0o700, own, enforce},
+			spec{tmpName, 0o777 | unix.S_ISVTX, own, atCreation},
+		)
+	})
+	if err != nil {
+		return paths, err
+	}
+	return paths, checkReach(dir, user)
+}
+
+// checkReach finds the first directory on the way to dir that user may not pass, before the start fails for a reason that nobody
+// understands.
+func checkReach(dir string, user interfaces.User) error {
+	if user.UID == 0 || int(user.UID) == os.Getuid() {
+		return nil
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		var st unix.Stat_t
+		if err := unix.Stat(at, &st); err != nil {
+			return fmt.Errorf("look at %s: %w", at, err)
+		}
+		if !mayPass(st, user) {
+			return fmt.Errorf("user %q can't reach the allocation directory: %s has mode %#o; run `chmod o+x %s` or choose another --data-dir",
+				user.Name, at, st.Mode&0o7777, at)
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
+}
+
+func mayPass(st unix.Stat_t, user interfaces.User) bool {
+	if st.Uid == user.UID {
+		return st.Mode&0o100 != 0
+	}
+	groups := append([]uint32{user.GID}, user.Groups...)
+	for _, g := range groups {
+		if st.Gid == g {
+			return st.Mode&0o010 != 0
+		}
+	}
+	return st.Mode&0o001 != 0
+}
