@@ -1,0 +1,255 @@
+// Package ports gives an allocation its ports: it finds free ones for dynamic labels, makes sure that static ones are free, and
+// keeps others away from them until the tasks take over.
+//
+// Two things hold a port. A bound TCP and a bound UDP socket keep every program on the machine from it, until ReleaseSockets;
+// from then on it is the tasks', who may bind it late or never. A claim keeps other taskapi processes from it until Close. A
+// claim is a listening socket in the abstract namespace, named after the port: it belongs to the very network namespace that the
+// port belongs to, is seen by every user, needs no directory, tells who holds it, and is gone with the process, however that
+// ends. What remains is the time between ReleaseSockets and the task's own bind, in which a stranger may take the port.
+package ports
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The range of dynamic ports is Nomad's (min_dynamic_port, max_dynamic_port). It is below the kernel's own range for outgoing
+// connections, which starts at 32768.
+const (
+	DefaultFirst = 20000
+	DefaultLast  = 32000
+)
+
+// DefaultHostIP is where ports are opened: a workload that says nothing is not reachable from outside.
+const DefaultHostIP = "127.0.0.1"
+
+// The errors of Allocate, wrapped with label and port.
+var (
+	// ErrTaken: somebody has the port.
+	ErrTaken = errors.New("port is already in use")
+	// ErrExhausted: no port of the range is free.
+	ErrExhausted = errors.New("no free port")
+	// ErrInvalid: the job asks for something that can't be.
+	ErrInvalid = errors.New("invalid network")
+	// ErrHostIP: the address is not one of this machine's.
+	ErrHostIP = errors.New("host address can't be used")
+	// ErrPermission: a privileged port, and we are not root.
+	ErrPermission = errors.New("port is privileged")
+)
+
+// Config says what to reserve.
+type Config struct {
+	// Networks are the group's. They are not changed.
+	Networks []*api.NetworkResource
+
+	// TaskNetworks are the networks of tasks' resources blocks, an old form, by task.
+	TaskNetworks map[string][]*api.NetworkResource
+
+	// HostIP is the address of the ports; empty is DefaultHostIP.
+	HostIP string
+
+	// First and Last are the range of dynamic ports; both zero is the default range.
+	First, Last int
+}
+
+// Reservation is a set of ports that are held. Its data never change and are the caller's to read.
+type Reservation struct {
+	networks     []*api.NetworkResource
+	mappings     []api.PortMapping
+	taskNetworks map[string][]*api.NetworkResource
+	taskMappings map[string][]api.PortMapping
+	holds        []*hold
+}
+
+// Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP, ErrPermission.
+func Allocate(cfg Config) (*Reservation, error) {
+	return allocate(cfg, nil)
+}
+
+// Reacquire claims the ports of an earlier reservation anew, for tasks that may be running and have them: held are its Mappings,
+// those of its tasks included. Sockets are not bound. A label that held does not have gets a port as from Allocate.
+// Errors: as Allocate; ErrTaken only when another taskapi has claimed one meanwhile.
+func Reacquire(cfg Config, held []api.PortMapping) (*Reservation, error) {
+	values := map[string]int{}
+	for _, m := range held {
+		values[m.Label] = m.Value
+	}
+	return allocate(cfg, values)
+}
+
+// Networks are the group's networks with their address and every port's value: AllocatedResources.Shared.Networks.
+func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
+
+// Mappings are the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
+func (r *Reservation) Mappings() []api.PortMapping { return r.mappings }
+
+// TaskNetworks are the networks of a task's resources block: AllocatedResources.Tasks[task].Networks.
+func (r *Reservation) TaskNetworks(task string) []*api.NetworkResource { return r.taskNetworks[task] }
+
+// TaskMappings are the ports that a task sees: the group's, and those of its own resources block.
+func (r *Reservation) TaskMappings(task string) []api.PortMapping {
+	return slices.Concat(r.mappings, r.taskMappings[task])
+}
+
+// ReleaseSockets lets the tasks bind the ports. It is called just before the first start, and harmless again.
+func (r *Reservation) ReleaseSockets() {
+	for _, h := range r.holds {
+		h.releaseSockets()
+	}
+}
+
+// Close gives the ports up. It is harmless again.
+func (r *Reservation) Close() error {
+	for _, h := range r.holds {
+		h.close()
+	}
+	return nil
+}
+
+// allocator is the state of one allocation.
+type allocator struct {
+	cfg    Config
+	ip     netip.Addr
+	held   map[string]int // values from before, by label; nil for none
+	labels map[string]bool
+	holds  []*hold
+}
+
+func allocate(cfg Config, held map[string]int) (_ *Reservation, err error) {
+	a, err := newAllocator(cfg, held)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reservation{
+		taskNetworks: map[string][]*api.NetworkResource{},
+		taskMappings: map[string][]api.PortMapping{},
+	}
+	defer func() {
+		r.holds = a.holds
+		if err != nil {
+			r.Close()
+		}
+	}()
+	if r.networks, r.mappings, err = a.reserve(cfg.Networks); err != nil {
+		return nil, err
+	}
+	for task, networks := range cfg.TaskNetworks {
+		r.taskNetworks[task], r.taskMappings[task], err = a.reserve(networks)
+		if err != nil {
+			return nil, fmt.Errorf("task %q: %w", task, err)
+		}
+	}
+	return r, nil
+}
+
+func newAllocator(cfg Config, held map[string]int) (*allocator, error) {
+	cfg.HostIP = cmp.Or(cfg.HostIP, DefaultHostIP)
+	if cfg.First == 0 && cfg.Last == 0 {
+		cfg.First, cfg.Last = DefaultFirst, DefaultLast
+	}
+	ip, err := netip.ParseAddr(cfg.HostIP)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q is no IP address", ErrHostIP, cfg.HostIP)
+	}
+	if cfg.First < 1 || cfg.Last > maxPort || cfg.First > cfg.Last {
+		return nil, fmt.Errorf("%w: dynamic ports from %d to %d; want a range within 1 to %d", ErrInvalid, cfg.First, cfg.Last, maxPort)
+	}
+	return &allocator{cfg: cfg, ip: ip, held: held, labels: map[string]bool{}}, nil
+}
+
+const maxPort = 1<<16 - 1
+
+// reserve fills copies of the networks. Static ports of all of them come first, so that no dynamic one takes theirs.
+func (a *allocator) reserve(networks []*api.NetworkResource) ([]*api.NetworkResource, []api.PortMapping, error) {
+	var filled []*api.NetworkResource
+	var mappings []api.PortMapping
+	for _, n := range networks {
+		c := *n
+		c.IP = a.cfg.HostIP
+		c.ReservedPorts, c.DynamicPorts = slices.Clone(n.ReservedPorts), slices.Clone(n.DynamicPorts)
+		filled = append(filled, &c)
+	}
+	for _, take := range []struct {
+		ports func(*api.NetworkResource) []api.Port
+		one   func(*api.Port) error
+	}{
+		{func(n *api.NetworkResource) []api.Port { return n.ReservedPorts }, a.static},
+		{func(n *api.NetworkResource) []api.Port { return n.DynamicPorts }, a.dynamic},
+	} {
+		for _, n := range filled {
+			for i := range take.ports(n) {
+				p := &take.ports(n)[i]
+				if err := a.port(p, take.one); err != nil {
+					return nil, nil, err
+				}
+				mappings = append(mappings, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To, HostIP: a.cfg.HostIP})
+			}
+		}
+	}
+	return filled, mappings, nil
+}
+
+// port checks what all ports have in common and fills p.
+func (a *allocator) port(p *api.Port, one func(*api.Port) error) error {
+	if a.labels[p.Label] {
+		return fmt.Errorf("%w: port label %q is used twice", ErrInvalid, p.Label)
+	}
+	a.labels[p.Label] = true
+	if p.HostNetwork = cmp.Or(p.HostNetwork, "default"); p.HostNetwork != "default" {
+		return fmt.Errorf("%w: port %q wants host_network %q; there is only \"default\" here", ErrInvalid, p.Label, p.HostNetwork)
+	}
+	if p.To < -1 || p.To > maxPort {
+		return fmt.Errorf("%w: port %q maps to %d; want 0 to %d, or -1 for the host's port", ErrInvalid, p.Label, p.To, maxPort)
+	}
+	if err := one(p); err != nil {
+		return fmt.Errorf("port %q: %w", p.Label, err)
+	}
+	if p.To == -1 {
+		p.To = p.Value
+	}
+	return nil
+}
+
+func (a *allocator) static(p *api.Port) error {
+	if p.Value < 1 || p.Value > maxPort {
+		return fmt.Errorf("%w: static port %d; want 1 to %d", ErrInvalid, p.Value, maxPort)
+	}
+	if p.IgnoreCollision {
+		return nil
+	}
+	_, running := a.held[p.Label]
+	return a.take(p.Value, options{claimOnly: running, static: true})
+}
+
+func (a *allocator) dynamic(p *api.Port) error {
+	if p.Value = a.held[p.Label]; p.Value != 0 {
+		return a.take(p.Value, options{claimOnly: true})
+	}
+	span := a.cfg.Last - a.cfg.First + 1
+	for _, i := range rand.Perm(span) { // random, so that the port of a task that just ended is not the next one's
+		err := a.take(a.cfg.First+i, options{})
+		if err == nil {
+			p.Value = a.cfg.First + i
+			return nil
+		}
+		if !errors.Is(err, ErrTaken) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w in %d to %d on %s", ErrExhausted, a.cfg.First, a.cfg.Last, a.cfg.HostIP)
+}
+
+func (a *allocator) take(port int, o options) error {
+	h, err := take(netip.AddrPortFrom(a.ip, uint16(port)), o)
+	if err != nil {
+		return err
+	}
+	a.holds = append(a.holds, h)
+	return nil
+}
