@@ -1,0 +1,241 @@
+package handlers_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// pipes is a listener whose connections are in memory, so that a bubble of testing/synctest holds all of them and their
+// deadlines pass in its time.
+type pipes struct {
+	accept chan net.Conn
+	closed context.Context
+	close  context.CancelFunc
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.accept:
+		return c, nil
+	case <-p.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.close(); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
+
+// bubbled serves the allocation in memory and returns what dials it and what stops it.
+func bubbled(t *testing.T, alloc *fakeAlloc) (dial func() net.Conn, stop func()) {
+	a := handlers.New(handlers.Config{
+		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: discard(),
+		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
+	})
+	closed, shut := context.WithCancel(t.Context())
+	listener := &pipes{make(chan net.Conn), closed, shut}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Serve(ctx, listener, auth.Owner{AllocationID: allocID, Task: "server"}) }()
+	dial = func() net.Conn {
+		ours, theirs := net.Pipe()
+		listener.accept <- theirs
+		return ours
+	}
+	stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+	}
+	return dial, stop
+}
+
+// cutAfter is how long the server keeps a connection on which no answer comes.
+func cutAfter(t *testing.T, c net.Conn) time.Duration {
+	t.Helper()
+	start := time.Now()
+	if text, err := io.ReadAll(c); err != nil || len(text) != 0 {
+		t.Errorf("read %q, %v; want the connection closed", text, err)
+	}
+	return time.Since(start)
+}
+
+// answer reads a status.
+func answer(t *testing.T, c net.Conn) int {
+	t.Helper()
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return readReply(t, response).Status
+}
+
+func TestSlowClients(t *testing.T) {
+	put := "PUT " + restartPath + " HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n"
+	t.Run("silent from the start", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			dial, stop := bubbled(t, newAlloc(t))
+			defer stop()
+			if got, want := cutAfter(t, dial()), 10*time.Second; got != want {
+				t.Errorf("cut off after %v, want %v", got, want)
+			}
+		})
+	})
+	t.Run("a head in drops", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			dial, stop := bubbled(t, newAlloc(t))
+			defer stop()
+			c, start := dial(), time.Now()
+			last := make(chan string)
+			go func() {
+				text, _ := io.ReadAll(c)
+				last <- string(text)
+			}()
+			for i := 0; ; i++ {
+				if _, err := c.Write([]byte(put[i%len(put):][:1])); err != nil {
+					break
+				}
+				time.Sleep(time.Second)
+			}
+			if got := time.Since(start); got > 11*time.Second {
+				t.Errorf("cut off after %v, want 10s or one drop more", got)
+			}
+			if text := <-last; strings.Contains(text, "200 OK") {
+				t.Errorf("answered %q, want no more than a reproach", text)
+			}
+		})
+	})
+	t.Run("a body that stops", func(t *testing.T) {
+		for _, method := range []string{"PUT", "GET"} { // also where no handler reads it
+			synctest.Test(t, func(t *testing.T) {
+				dial, stop := bubbled(t, newAlloc(t))
+				defer stop()
+				c, start := dial(), time.Now()
+				text := strings.Replace(put, "PUT", method, 1) + "Content-Length: 10\r\n\r\n{"
+				go func() { _, _ = io.WriteString(c, text) }()
+				_, _ = io.ReadAll(c)
+				if got, want := time.Since(start), 11*time.Second; got > want {
+					t.Errorf("%s: cut off after %v, want 10s", method, got)
+				}
+			})
+		}
+	})
+	t.Run("a client that does not read", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			dial, stop := bubbled(t, newAlloc(t))
+			defer stop()
+			c, start := dial(), time.Now()
+			_, _ = io.WriteString(c, head("GET", checksPath, goodToken, ""))
+			for {
+				if _, err := c.Write([]byte("x")); err != nil { // the server reads ahead by a byte, then no more
+					break
+				}
+			}
+			if got, want := time.Since(start), 31*time.Second; got > want {
+				t.Errorf("cut off after %v, want 30s", got)
+			}
+		})
+	})
+	t.Run("idle for long", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			dial, stop := bubbled(t, newAlloc(t))
+			defer stop()
+			c := dial()
+			defer c.Close()
+			for range 3 {
+				go func() { _, _ = io.WriteString(c, head("GET", checksPath, goodToken, "")) }()
+				if got := answer(t, c); got != 200 {
+					t.Errorf("after idling = %d, want 200", got)
+				}
+				time.Sleep(9 * time.Minute)
+			}
+		})
+	})
+}
+
+// TestWaits: a blocking query waits as long as it was told to, five minutes by default and ten at most, and its answer then has
+// the whole time of an answer.
+func TestWaits(t *testing.T) {
+	for query, want := range map[string]time.Duration{
+		"?index=34&wait=10s":         10 * time.Second,
+		"?index=34&wait=90000ms":     90 * time.Second,
+		"?index=34":                  5 * time.Minute,
+		"?index=34&wait=0s":          5 * time.Minute,
+		"?index=99999999&wait=1000h": 10 * time.Minute,
+		"?index=33&wait=10s":         0,
+		"?index=0&wait=10s":          0,
+		"?wait=10s":                  0,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			alloc := newAlloc(t)
+			alloc.wait = func(ctx context.Context, _ uint64) *api.Allocation { <-ctx.Done(); return alloc.snapshot() }
+			dial, stop := bubbled(t, alloc)
+			defer stop()
+			c, start := dial(), time.Now()
+			defer c.Close()
+			go func() { _, _ = io.WriteString(c, head("GET", "/v1/allocation/"+allocID+query, goodToken, "")) }()
+			if got := answer(t, c); got != 200 {
+				t.Errorf("%s = %d, want 200", query, got)
+			}
+			if got := time.Since(start); got != want {
+				t.Errorf("%s took %v, want %v", query, got, want)
+			}
+		})
+	}
+}
+
+// TestLongAction: an action may take longer than an answer may.
+func TestLongAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc(t)
+		alloc.restartRunning = func(ctx context.Context) error {
+			select {
+			case <-time.After(2 * time.Minute):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		c := dial()
+		defer c.Close()
+		go func() { _, _ = io.WriteString(c, head("PUT", restartPath, goodToken, "{}")) }()
+		if got := answer(t, c); got != 200 {
+			t.Errorf("a restart of two minutes = %d, want 200", got)
+		}
+	})
+}
+
+// TestCutOff: what does not end when the server stops is cut off after its grace.
+func TestCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc, started := newAlloc(t), make(chan struct{})
+		alloc.restartRunning = func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }
+		dial, stop := bubbled(t, alloc)
+		c := dial()
+		go func() { _, _ = io.WriteString(c, head("PUT", restartPath, goodToken, "{}")) }()
+		<-started
+		start := time.Now()
+		stop()
+		if got, want := time.Since(start), 3*time.Second; got < want || got > want+time.Second {
+			t.Errorf("stopped after %v, want %v", got, want)
+		}
+		_, _ = io.ReadAll(c)
+	})
+}

@@ -1,0 +1,179 @@
+package handlers_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+)
+
+// methods are all of RFC 9110 and RFC 5789, one of HTTP/2's preface and one that nobody knows.
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+	http.MethodConnect, http.MethodOptions, http.MethodTrace, "PRI", "BREW",
+}
+
+// rows is the table of any API.
+func rows() []handlers.Row {
+	return new(handlers.API).Rows()
+}
+
+// target is a path of the row for the allocation.
+func target(row handlers.Row, alloc string) string {
+	return strings.ReplaceAll(row.Pattern, "{alloc}", alloc)
+}
+
+// quietAlloc answers every call.
+func quietAlloc(tb testing.TB) *fakeAlloc {
+	alloc := newAlloc(tb)
+	alloc.restartRunning = func(context.Context) error { return nil }
+	alloc.signal = func(context.Context, string, string) error { return nil }
+	return alloc
+}
+
+// anyBody is good for every row.
+const anyBody = `{"Signal":"SIGHUP"}`
+
+// TestEveryRoute walks the table with every method: what it answers to the operator follows from the row alone.
+func TestEveryRoute(t *testing.T) {
+	s := newServer(t, quietAlloc(t), func(c *handlers.Config) {
+		empty := func() ([]byte, error) { return []byte("{}"), nil }
+		c.JWKS, c.OpenIDConfiguration = empty, empty
+	})
+	for _, row := range rows() {
+		if row.Capability == 0 {
+			t.Errorf("%s needs no capability", row.Pattern)
+		}
+		for _, method := range methods {
+			if method == http.MethodConnect { // its target is no path: see TestBeforeRouting
+				continue
+			}
+			got := s.dial(t).send(t, method, head(method, target(row, allocID), operator, anyBody))
+			want := http.StatusMethodNotAllowed
+			if slices.Contains(row.Methods, method) || (method == http.MethodHead && slices.Contains(row.Methods, http.MethodGet)) {
+				want = http.StatusOK
+			}
+			if got.Status != want {
+				t.Errorf("%s %s = %d %q, want %d", method, row.Pattern, got.Status, got.Body, want)
+			}
+			if allow := got.Header.Get("Allow"); want == http.StatusMethodNotAllowed && !strings.Contains(allow, row.Methods[0]) {
+				t.Errorf("%s %s: Allow = %q, want %v in it", method, row.Pattern, allow, row.Methods)
+			}
+		}
+	}
+}
+
+// head is a request as text.
+func head(method, target, token, body string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s %s HTTP/1.1\r\nHost: local\r\n", method, target)
+	if token != "" {
+		fmt.Fprintf(&text, "X-Nomad-Token: %s\r\n", token)
+	}
+	fmt.Fprintf(&text, "Content-Length: %d\r\n\r\n%s", len(body), body)
+	return text.String()
+}
+
+// TestRowsNeedACapability: a route that forgets it can't be made.
+func TestRowsNeedACapability(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a row without a capability was made")
+		}
+	}()
+	handlers.NewRow(auth.Authenticated)
+	handlers.NewRow(0)
+}
+
+// TestBeforeRouting: whatever the path and the method, the door comes first, and then the same 404.
+func TestBeforeRouting(t *testing.T) {
+	s := newServer(t, newAlloc(t))
+	targets := []string{
+		"/", "/v1", "/v1/", "/v1/nothing", "//v1//allocations", "/v1/../etc", "/v1/allocation/", "/v1/allocation/%00/x",
+		"/v1/%61llocations/", "/v1/allocations/", "/%2e%2e/%2f",
+	}
+	for _, method := range methods {
+		for _, path := range append(targets, "*") {
+			if (path == "*") != (method == http.MethodOptions && path == "*") {
+				continue // only OPTIONS has a target of *
+			}
+			if method == http.MethodConnect {
+				path = "local:80"
+			}
+			for token, want := range map[string]int{
+				"": http.StatusUnauthorized, "garbage": http.StatusForbidden, goodToken: http.StatusNotFound,
+			} {
+				got := s.dial(t).send(t, method, head(method, path, token, ""))
+				if got.Status != want {
+					t.Errorf("%s %s with token %q = %d, want %d", method, path, token, got.Status, want)
+				}
+				if token == goodToken && method != http.MethodHead && got.Body != "resource not found" {
+					t.Errorf("%s %s = %q, want resource not found", method, path, got.Body)
+				}
+			}
+		}
+	}
+}
+
+// TestEveryRouteRefuses walks the table with what must not get through, each with every method of the row.
+func TestEveryRouteRefuses(t *testing.T) {
+	s := newServer(t, newAlloc(t)) // no action is expected to be called
+	for _, row := range rows() {
+		for _, method := range row.Methods {
+			for token, want := range map[string]reply{
+				"":        {Status: 401, Body: "Unauthorized"},
+				"garbage": {Status: 403, Body: "Forbidden"},
+				poorToken: {Status: 403, Body: "Permission denied"},
+			} {
+				if token == poorToken && row.Capability == auth.Authenticated {
+					continue
+				}
+				got := s.do(t, method, target(row, allocID), token, anyBody)
+				if got.Status != want.Status || got.Body != want.Body {
+					t.Errorf("%s %s with %q = %d %q, want %d %q", method, row.Pattern, token, got.Status, got.Body, want.Status, want.Body)
+				}
+			}
+			if !strings.Contains(row.Pattern, "{alloc}") {
+				continue
+			}
+			got := s.do(t, method, target(row, otherID), operator, anyBody)
+			if got.Status != http.StatusNotFound {
+				t.Errorf("%s %s of another allocation = %d %q, want 404", method, row.Pattern, got.Status, got.Body)
+			}
+		}
+	}
+}
+
+// TestAudit: refusals and mutations are heard of, reads are not.
+func TestAudit(t *testing.T) {
+	s := newServer(t, quietAlloc(t))
+	restart := "/v1/client/allocation/" + allocID + "/restart"
+	s.do(t, http.MethodGet, "/v1/allocations", goodToken, "")
+	s.do(t, http.MethodGet, "/v1/a%20path", "", "")
+	s.do(t, http.MethodPut, restart, poorToken, "")
+	s.do(t, http.MethodPut, restart, goodToken, "")
+	s.do(t, http.MethodPut, restart, goodToken, "{")
+	s.stop()
+
+	var got bytes.Buffer
+	for _, e := range s.audited() {
+		task := "-"
+		if e.Principal != nil {
+			task = e.Principal.Claims.Task
+		}
+		fmt.Fprintln(&got, e.Owner.Task, e.Peer.PID, task, e.Method, e.Path, e.Status)
+	}
+	want := "server 4242 - GET /v1/a%20path 401\n" +
+		"server 4242 server PUT " + restart + " 403\n" +
+		"server 4242 server PUT " + restart + " 200\n" +
+		"server 4242 server PUT " + restart + " 400\n"
+	if got.String() != want {
+		t.Errorf("audited\n%swant\n%s", &got, want)
+	}
+}
