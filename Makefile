@@ -1,7 +1,8 @@
 # What people run. `make` alone builds; `make demo` shows it working; `make test` proves it.
 
 GO ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# A build of a tagged commit carries the tag; others the version in the source.
+VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
 # How long each fuzz target runs in `make fuzz`.
 FUZZTIME ?= 10s
 
@@ -12,7 +13,7 @@ GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 .PHONY: build examples test check fuzz bench demo clean
 
 build: examples
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/taskapi ./cmd/taskapi
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))' -o bin/taskapi ./cmd/taskapi
 
 examples:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-server ./examples/server

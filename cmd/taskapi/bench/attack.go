@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"taskapi/cmd/taskapi/bench/internal/load"
+)
+
+// The good connections, and the hostile ones beside them.
+const (
+	goodConnections    = 2
+	hostileConnections = 8
+)
+
+// floodLength bounds a flood whose end was missed.
+const floodLength = 5 * time.Minute
+
+// An attackRow says what the good connections keep under attack.
+type attackRow struct {
+	Server          string
+	Alone, Attacked speed
+	Rate            ratio       // attacked to alone
+	P99             ratio       // attacked to alone
+	Hostile         float64     // replies to hostile connections, a second
+	Statuses        map[int]int // of those replies, over all rounds
+}
+
+// measureAttack also puts the same bytes to the floor, which refuses nobody: what is left there is the machine's doing.
+func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, err error) {
+	issuer, err := newIssuer()
+	if err != nil {
+		return nil, err
+	}
+	keys := l.path(".jwks")
+	if err := os.WriteFile(keys, issuer.jwks(), 0o644); err != nil {
+		return nil, err
+	}
+	s, err := l.sidecar(l.path(".data"), []string{"-jwks", keys}, "role-task")
+	if err != nil {
+		return nil, err
+	}
+	defer s.stopInto(&err)
+	ours, answer, err := s.target(ctx)
+	if err != nil {
+		return nil, err
+	}
+	token, err := os.ReadFile(s.taskToken())
+	if err != nil {
+		return nil, err
+	}
+	hostile, err := issuer.hostile(string(token), s.checksPath())
+	if err != nil {
+		return nil, err
+	}
+	requests := l.path(".requests")
+	text, err := json.Marshal(hostile)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(requests, text, 0o600); err != nil {
+		return nil, err
+	}
+	f, err := l.floor(answer)
+	if err != nil {
+		return nil, err
+	}
+	defer f.stopInto(&err)
+	if _, err := f.answers(ctx, ours.requests[0]); err != nil {
+		return nil, err
+	}
+	floorRow, err := attack(ctx, l, "floor", target{f.socket, ours.requests}, requests, o)
+	if err != nil {
+		return nil, err
+	}
+	oursRow, err := attack(ctx, l, "taskapi", ours, requests, o)
+	return []attackRow{floorRow, oursRow}, err
+}
+
+// attack drives the good connections alone and beside a flood, in turn.
+func attack(ctx context.Context, l *lab, name string, t target, requests string, o options) (attackRow, error) {
+	row := attackRow{Server: name, Statuses: map[int]int{}}
+	var alone, attacked []load.Result
+	var hostile, seconds float64
+	for range o.rounds {
+		quiet, err := drive(ctx, t, goodConnections, o)
+		if err != nil {
+			return row, fmt.Errorf("good connections alone: %w", err)
+		}
+		result, flood, err := beside(ctx, l, t, requests, o)
+		if err != nil {
+			return row, fmt.Errorf("under attack: %w", err)
+		}
+		alone, attacked = append(alone, quiet), append(attacked, result)
+		for status, n := range flood.Statuses {
+			row.Statuses[status] += n
+		}
+		hostile, seconds = hostile+float64(flood.Replies), seconds+flood.Elapsed.Seconds()
+	}
+	row.Alone, row.Attacked = speedOf(alone), speedOf(attacked)
+	row.Rate = ratioOf(attacked, alone, load.Result.Rate)
+	row.P99 = ratioOf(attacked, alone, func(r load.Result) float64 { return float64(r.Percentile(99)) })
+	row.Hostile = hostile / seconds
+	return row, nil
+}
+
+// beside drives the good connections while another process floods the same socket.
+func beside(ctx context.Context, l *lab, t target, requests string, o options) (good, flood load.Result, err error) {
+	ready := l.path(".ready")
+	p, err := start(l.self, "role-flood", t.socket, requests, ready)
+	if err != nil {
+		return good, flood, err
+	}
+	err = p.until(ctx, "the flood", startTime, time.Millisecond, func() bool {
+		_, err := os.Stat(ready)
+		return err == nil
+	})
+	if err == nil {
+		good, err = drive(ctx, t, goodConnections, o)
+	}
+	if stopped := p.stop(); err == nil {
+		err = stopped
+	}
+	if err == nil {
+		err = p.err
+	}
+	if err == nil {
+		err = json.Unmarshal(p.output.Bytes(), &flood)
+	}
+	if err != nil {
+		return good, flood, fmt.Errorf("%w; the flood printed: %s", err, p.output.String())
+	}
+	return good, flood, nil
+}
+
+// floodRole floods until it is told to stop, and prints its load.Result. Its arguments are the socket, the file of requests,
+// and a file to make when it begins.
+func floodRole(ctx context.Context, args []string) error {
+	if len(args) != 3 {
+		return fmt.Errorf("the flood takes a socket, requests and a file, not %q", args)
+	}
+	text, err := os.ReadFile(args[1])
+	if err != nil {
+		return err
+	}
+	var requests [][]byte
+	if err := json.Unmarshal(text, &requests); err != nil {
+		return err
+	}
+	if err := os.WriteFile(args[2], nil, 0o644); err != nil {
+		return err
+	}
+	result, err := load.Run(ctx, load.Config{
+		Socket: args[0], Connections: hostileConnections, Requests: requests, For: floodLength, Hostile: true,
+	})
+	if err != nil {
+		return err
+	}
+	result.Latencies = nil
+	return json.NewEncoder(os.Stdout).Encode(result)
+}

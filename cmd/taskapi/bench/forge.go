@@ -1,0 +1,106 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// hostileEach is how many different requests there are of each kind, so that no cache can know them all by heart at first.
+const hostileEach = 1000
+
+// issuerKID names the key that taskapi is told to trust for the attack.
+const issuerKID = "bench-issuer"
+
+// An issuer signs the attack's tokens: with a key that taskapi trusts, and with one that it doesn't.
+type issuer struct {
+	trusted ed25519.PrivateKey
+	forger  ed25519.PrivateKey
+}
+
+func newIssuer() (*issuer, error) {
+	_, trusted, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	_, forger, err := ed25519.GenerateKey(rand.Reader)
+	return &issuer{trusted: trusted, forger: forger}, err
+}
+
+// jwks is the trusted key as a JWK set (RFC 7517, RFC 8037).
+func (i *issuer) jwks() []byte {
+	x := base64.RawURLEncoding.EncodeToString(i.trusted.Public().(ed25519.PublicKey))
+	return fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","alg":"EdDSA","kid":%q,"x":%q}]}`, issuerKID, x)
+}
+
+// hostile makes the requests of an attack from a good token: garbage, forged signatures under the good token's key ID, key IDs
+// that nobody knows, and good signatures for allocations that nobody knows.
+func (i *issuer) hostile(good, path string) ([][]byte, error) {
+	header, claims, err := parse(good)
+	if err != nil {
+		return nil, err
+	}
+	var requests [][]byte
+	for n := range hostileEach {
+		own := with(claims, "jti", fmt.Sprintf("bench-%d", n))
+		stranger := with(own, "nomad_allocation_id", fmt.Sprintf("00000000-0000-4000-8000-%012d", n))
+		requests = append(requests,
+			get(path, fmt.Sprintf("garbage-%d.%s", n, strings.Repeat("x", 300))),
+			get(path, sign(i.forger, header, own)),
+			get(path, sign(i.forger, with(header, "kid", fmt.Sprintf("nobody-%d", n)), own)),
+			get(path, sign(i.trusted, with(header, "kid", issuerKID), stranger)),
+		)
+	}
+	return requests, nil
+}
+
+func parse(token string) (header, claims map[string]any, err error) {
+	parts := strings.Split(strings.TrimSpace(token), ".")
+	if len(parts) != 3 {
+		return nil, nil, fmt.Errorf("the task's token has %d parts, want 3", len(parts))
+	}
+	for part, into := range map[string]*map[string]any{parts[0]: &header, parts[1]: &claims} {
+		text, err := base64.RawURLEncoding.DecodeString(part)
+		if err != nil {
+			return nil, nil, fmt.Errorf("decode the task's token: %w", err)
+		}
+		if err := json.Unmarshal(text, into); err != nil {
+			return nil, nil, fmt.Errorf("decode the task's token: %w", err)
+		}
+	}
+	// An integer must not come back as 1.79e+09.
+	for _, key := range []string{"iat", "nbf", "exp"} {
+		if seconds, ok := claims[key].(float64); ok {
+			claims[key] = int64(seconds)
+		}
+	}
+	claims["exp"] = time.Now().Add(time.Hour).Unix()
+	return header, claims, nil
+}
+
+func with(m map[string]any, key string, value any) map[string]any {
+	changed := map[string]any{key: value}
+	for k, v := range m {
+		if k != key {
+			changed[k] = v
+		}
+	}
+	return changed
+}
+
+func sign(key ed25519.PrivateKey, header, claims map[string]any) string {
+	text := encode(header) + "." + encode(claims)
+	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(text)))
+}
+
+func encode(m map[string]any) string {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // a map of strings and numbers
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}

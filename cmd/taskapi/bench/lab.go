@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A lab is the folder that a run of the benchmark works in.
+type lab struct {
+	dir    string // short, because the path of a Unix socket has room for 107 bytes
+	self   string // this program
+	binary string // a copy of the taskapi under test, so that its processes are known by their executable
+	bare   string // a copy of this program to be the floor, so that it shares no memory with this one
+	made   int    // folders and sockets made so far
+}
+
+func newLab(binary string) (*lab, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	dir, err := os.MkdirTemp("/tmp", "bench")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	l := &lab{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
+	if err := copyFile(l.binary, binary); err != nil {
+		l.close()
+		return nil, fmt.Errorf("copy the taskapi to measure (run `make build` first): %w", err)
+	}
+	if err := copyFile(l.bare, self); err != nil {
+		l.close()
+		return nil, fmt.Errorf("copy this program: %w", err)
+	}
+	return l, nil
+}
+
+// close ends whatever a failed run left of taskapi, and removes the folder.
+func (l *lab) close() {
+	if processes, err := processesOf(l.binary); err == nil {
+		for _, pid := range processes {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	_ = os.RemoveAll(l.dir)
+}
+
+// path is a name in the lab's folder that was not used before.
+func (l *lab) path(suffix string) string {
+	l.made++
+	return filepath.Join(l.dir, fmt.Sprintf("%d%s", l.made, suffix))
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// A process is one that the benchmark started.
+type process struct {
+	cmd     *exec.Cmd
+	output  bytes.Buffer
+	started time.Time // just before it was executed
+	done    chan struct{}
+	err     error // how it ended, once done is closed
+}
+
+// start executes a program; it ends with the benchmark at the latest.
+func start(path string, args ...string) (*process, error) {
+	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.WaitDelay = time.Second
+	p.started = time.Now()
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// stopTime is how long a process may take to end after SIGTERM.
+const stopTime = 15 * time.Second
+
+// stop ends the process and waits for it. What it printed is complete afterwards.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(stopTime):
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	return fmt.Errorf("%s did not end within %v of SIGTERM", filepath.Base(p.cmd.Path), stopTime)
+}
+
+// stopInto is stop for a defer: a process that doesn't end makes a measurement fail that went well until then.
+func (p *process) stopInto(err *error) { *err = errors.Join(*err, p.stop()) }
+
+// until calls try every interval until it reports true, at most for the time given and as long as the process runs.
+func (p *process) until(ctx context.Context, what string, d, interval time.Duration, try func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for !try() {
+		select {
+		case <-p.done:
+			return fmt.Errorf("wait for %s: the process ended: %w; it printed:\n%s", what, errors.Join(p.err), lastLines(p.output.String(), 20))
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

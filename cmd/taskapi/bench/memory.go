@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// settle is how long a server is left alone before its memory is read.
+const settle = 2 * time.Second
+
+// memory is in bytes. RSS counts shared pages in full, PSS by share.
+type memory struct {
+	Processes int
+	RSS, PSS  int64
+}
+
+type memoryReport struct {
+	Floor memory
+	Ours  memory // taskapi and its keeper; not the task
+}
+
+// measureMemory reads the memory of both servers after one request and two quiet seconds.
+func measureMemory(ctx context.Context, l *lab) (report *memoryReport, err error) {
+	s, err := l.sidecar(l.path(".data"), nil, "role-task")
+	if err != nil {
+		return nil, err
+	}
+	defer s.stopInto(&err)
+	ours, answer, err := s.target(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := l.floor(answer)
+	if err != nil {
+		return nil, err
+	}
+	defer f.stopInto(&err)
+	if _, err := f.answers(ctx, ours.requests[0]); err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(settle):
+	}
+	pids, err := processesOf(l.binary)
+	if err != nil {
+		return nil, err
+	}
+	report = &memoryReport{}
+	if report.Ours, err = memoryOf(pids); err != nil {
+		return nil, err
+	}
+	report.Floor, err = memoryOf([]int{f.cmd.Process.Pid})
+	return report, err
+}
+
+// processesOf finds the processes that run the executable, wherever they are in the process tree.
+func processesOf(executable string) ([]int, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, link := range links {
+		// A process that has ended, or that is another user's, is none of ours.
+		if target, err := os.Readlink(link); err != nil || target != executable {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// memoryOf adds up what proc_pid_smaps(5) calls the roll-up of each process.
+func memoryOf(pids []int) (memory, error) {
+	m := memory{Processes: len(pids)}
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			return memory{}, fmt.Errorf("read the memory of process %d: %w", pid, err)
+		}
+		rss, err := kilobytes(string(text), "Rss:")
+		if err != nil {
+			return memory{}, err
+		}
+		pss, err := kilobytes(string(text), "Pss:")
+		if err != nil {
+			return memory{}, err
+		}
+		m.RSS, m.PSS = m.RSS+rss<<10, m.PSS+pss<<10
+	}
+	return m, nil
+}
+
+func kilobytes(text, key string) (int64, error) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 3 && fields[0] == key && fields[2] == "kB" {
+			return strconv.ParseInt(fields[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("smaps_rollup has no line %q", key)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"taskapi/cmd/taskapi/bench/internal/load"
+)
+
+// warmup is how long a round runs before it counts: connections are made and caches filled.
+const warmup = 200 * time.Millisecond
+
+// connections are the numbers of connections that throughput is measured with.
+var connections = []int{1, 8, 16}
+
+// A throughputRow compares taskapi with the floor.
+type throughputRow struct {
+	Connections int
+	Floor, Ours speed
+	Ratio       ratio // of the rates
+}
+
+// measureThroughput drives both servers in turn with the same request, each answering as many bytes as the other.
+func measureThroughput(ctx context.Context, l *lab, o options) (rows []throughputRow, err error) {
+	s, err := l.sidecar(l.path(".data"), nil, "role-task")
+	if err != nil {
+		return nil, err
+	}
+	defer s.stopInto(&err)
+	ours, answer, err := s.target(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := l.floor(answer)
+	if err != nil {
+		return nil, err
+	}
+	defer f.stopInto(&err)
+	if _, err := f.answers(ctx, ours.requests[0]); err != nil {
+		return nil, err
+	}
+	bare := target{socket: f.socket, requests: ours.requests}
+	for _, n := range connections {
+		var floors, sidecars []load.Result
+		for range o.rounds {
+			a, err := drive(ctx, bare, n, o)
+			if err != nil {
+				return nil, fmt.Errorf("the floor with %d connections: %w", n, err)
+			}
+			b, err := drive(ctx, ours, n, o)
+			if err != nil {
+				return nil, fmt.Errorf("taskapi with %d connections: %w", n, err)
+			}
+			floors, sidecars = append(floors, a), append(sidecars, b)
+		}
+		rows = append(rows, throughputRow{
+			Connections: n, Floor: speedOf(floors), Ours: speedOf(sidecars), Ratio: ratioOf(sidecars, floors, load.Result.Rate),
+		})
+	}
+	return rows, nil
+}
+
+func drive(ctx context.Context, t target, n int, o options) (load.Result, error) {
+	return load.Run(ctx, load.Config{
+		Socket: t.socket, Connections: n, Requests: t.requests,
+		Warmup: warmup, For: time.Duration(o.seconds * float64(time.Second)),
+	})
+}
