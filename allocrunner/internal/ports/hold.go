@@ -15,6 +15,9 @@ type hold struct {
 	sockets []int
 }
 
+// noClaim is no descriptor.
+const noClaim = -1
+
 // options say how a port is taken.
 type options struct {
 	claimOnly bool // a task may have it already
@@ -23,7 +26,7 @@ type options struct {
 
 // take claims a port and binds it. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func take(at netip.AddrPort, o options) (_ *hold, err error) {
-	h := &hold{}
+	h := &hold{claim: noClaim}
 	if h.claim, err = claim(at.Port()); err != nil {
 		return nil, err
 	}
@@ -54,10 +57,10 @@ func (h *hold) releaseSockets() {
 
 func (h *hold) close() {
 	h.releaseSockets()
-	if h.claim > 0 {
+	if h.claim != noClaim {
 		unix.Close(h.claim)
 	}
-	h.claim = 0
+	h.claim = noClaim
 }
 
 // claimName is the abstract name of a port's claim. It is the same for every version and every user.
@@ -70,7 +73,7 @@ func claimName(port uint16) *unix.SockaddrUnix {
 func claim(port uint16) (_ int, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return 0, fmt.Errorf("claim port %d: %w", port, err)
+		return noClaim, fmt.Errorf("claim port %d: %w", port, err)
 	}
 	err = unix.Bind(fd, claimName(port))
 	if err == nil {
@@ -81,9 +84,9 @@ func claim(port uint16) (_ int, err error) {
 	}
 	unix.Close(fd)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return 0, fmt.Errorf("%w: %d is reserved for another allocation%s", ErrTaken, port, claimant(port))
+		return noClaim, fmt.Errorf("%w: %d is reserved for another allocation%s", ErrTaken, port, claimant(port))
 	}
-	return 0, fmt.Errorf("claim port %d: %w", port, err)
+	return noClaim, fmt.Errorf("claim port %d: %w", port, err)
 }
 
 // claimant names the process that holds a claim, when it can be told.

@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -72,15 +73,11 @@ func Allocate(cfg Config) (*Reservation, error) {
 	return allocate(cfg, nil)
 }
 
-// Reacquire claims the ports of an earlier reservation anew, for tasks that may be running and have them: held are its Mappings,
-// those of its tasks included. Sockets are not bound. A label that held does not have gets a port as from Allocate.
+// Reacquire claims the ports of an earlier reservation anew, for tasks that may be running and have them: held are the
+// allocation's resources as they were. Sockets are not bound. A label that held does not have gets a port as from Allocate.
 // Errors: as Allocate; ErrTaken only when another taskapi has claimed one meanwhile.
-func Reacquire(cfg Config, held []api.PortMapping) (*Reservation, error) {
-	values := map[string]int{}
-	for _, m := range held {
-		values[m.Label] = m.Value
-	}
-	return allocate(cfg, values)
+func Reacquire(cfg Config, held *api.AllocatedResources) (*Reservation, error) {
+	return allocate(cfg, held)
 }
 
 // Networks are the group's networks with their address and every port's value: AllocatedResources.Shared.Networks.
@@ -116,13 +113,16 @@ func (r *Reservation) Close() error {
 type allocator struct {
 	cfg    Config
 	ip     netip.Addr
-	held   map[string]int // values from before, by label; nil for none
-	labels map[string]bool
 	holds  []*hold
+	shared map[string]bool // labels of the group
+
+	// Of the networks at hand:
+	held   map[string]int // values from before, by label
+	labels map[string]bool
 }
 
-func allocate(cfg Config, held map[string]int) (_ *Reservation, err error) {
-	a, err := newAllocator(cfg, held)
+func allocate(cfg Config, held *api.AllocatedResources) (_ *Reservation, err error) {
+	a, err := newAllocator(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -136,11 +136,19 @@ func allocate(cfg Config, held map[string]int) (_ *Reservation, err error) {
 			r.Close()
 		}
 	}()
-	if r.networks, r.mappings, err = a.reserve(cfg.Networks); err != nil {
+	if held == nil {
+		held = &api.AllocatedResources{}
+	}
+	if r.networks, r.mappings, err = a.reserve(cfg.Networks, held.Shared.Networks); err != nil {
 		return nil, err
 	}
-	for task, networks := range cfg.TaskNetworks {
-		r.taskNetworks[task], r.taskMappings[task], err = a.reserve(networks)
+	a.shared = a.labels
+	for _, task := range slices.Sorted(maps.Keys(cfg.TaskNetworks)) {
+		var before []*api.NetworkResource
+		if t := held.Tasks[task]; t != nil {
+			before = t.Networks
+		}
+		r.taskNetworks[task], r.taskMappings[task], err = a.reserve(cfg.TaskNetworks[task], before)
 		if err != nil {
 			return nil, fmt.Errorf("task %q: %w", task, err)
 		}
@@ -148,7 +156,18 @@ func allocate(cfg Config, held map[string]int) (_ *Reservation, err error) {
 	return r, nil
 }
 
-func newAllocator(cfg Config, held map[string]int) (*allocator, error) {
+// portValues are the values of ports by label.
+func portValues(networks []*api.NetworkResource) map[string]int {
+	values := map[string]int{}
+	for _, n := range networks {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			values[p.Label] = p.Value
+		}
+	}
+	return values
+}
+
+func newAllocator(cfg Config) (*allocator, error) {
 	cfg.HostIP = cmp.Or(cfg.HostIP, DefaultHostIP)
 	if cfg.First == 0 && cfg.Last == 0 {
 		cfg.First, cfg.Last = DefaultFirst, DefaultLast
@@ -160,13 +179,17 @@ func newAllocator(cfg Config, held map[string]int) (*allocator, error) {
 	if cfg.First < 1 || cfg.Last > maxPort || cfg.First > cfg.Last {
 		return nil, fmt.Errorf("%w: dynamic ports from %d to %d; want a range within 1 to %d", ErrInvalid, cfg.First, cfg.Last, maxPort)
 	}
-	return &allocator{cfg: cfg, ip: ip, held: held, labels: map[string]bool{}}, nil
+	return &allocator{cfg: cfg, ip: ip}, nil
 }
 
 const maxPort = 1<<16 - 1
 
 // reserve fills copies of the networks. Static ports of all of them come first, so that no dynamic one takes theirs.
-func (a *allocator) reserve(networks []*api.NetworkResource) ([]*api.NetworkResource, []api.PortMapping, error) {
+func (a *allocator) reserve(networks, before []*api.NetworkResource) ([]*api.NetworkResource, []api.PortMapping, error) {
+	a.held, a.labels = portValues(before), maps.Clone(a.shared)
+	if a.labels == nil {
+		a.labels = map[string]bool{}
+	}
 	var filled []*api.NetworkResource
 	var mappings []api.PortMapping
 	for _, n := range networks {
@@ -223,8 +246,7 @@ func (a *allocator) static(p *api.Port) error {
 	if p.IgnoreCollision {
 		return nil
 	}
-	_, running := a.held[p.Label]
-	return a.take(p.Value, options{claimOnly: running, static: true})
+	return a.take(p.Value, options{claimOnly: a.held[p.Label] == p.Value, static: true})
 }
 
 func (a *allocator) dynamic(p *api.Port) error {
