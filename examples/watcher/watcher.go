@@ -156,7 +156,9 @@ func (w *watcher) allocation(ctx context.Context, what string, wanted func(*api.
 	return alloc, err
 }
 
-func (w *watcher) running(alloc *api.Allocation) bool { return alloc.TaskStates[w.Task].State == "running" }
+func (w *watcher) running(alloc *api.Allocation) bool {
+	return alloc.TaskStates[w.Task].State == "running"
+}
 
 // query carries the token as it is in the file now: an identity with a ttl is renewed there.
 func (w *watcher) query(ctx context.Context) (*api.QueryOptions, error) {

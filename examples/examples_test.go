@@ -1,0 +1,56 @@
+// Package examples_test holds the examples to what they promise: each is valid, and the demo works from its first line to its last.
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// programs builds taskapi and the demo's programs, as `make build` does, and returns the folder they are in.
+func programs(t *testing.T) string {
+	t.Helper()
+	bin := t.TempDir()
+	for name, pkg := range map[string]string{
+		"taskapi": "taskapi/cmd/taskapi", "demo-server": "taskapi/examples/server", "demo-watcher": "taskapi/examples/watcher",
+	} {
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, name), pkg)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go build %s: %v\n%s", pkg, err, out)
+		}
+	}
+	return bin
+}
+
+func TestExamples(t *testing.T) {
+	bin := programs(t)
+	files, err := filepath.Glob("*.nomad.hcl")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples found: %v", err)
+	}
+	for _, file := range files {
+		t.Run("validate "+file, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "validate", file).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+			}
+		})
+	}
+	for _, file := range []string{"batch.nomad.hcl", "identities.nomad.hcl", "ports.nomad.hcl"} {
+		t.Run("run "+file, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "run", "-data-dir", t.TempDir(), file).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+			}
+		})
+	}
+	t.Run("demo", func(t *testing.T) {
+		out, err := exec.CommandContext(t.Context(), "./demo.sh", bin).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "== done: ") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
+}

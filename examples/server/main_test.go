@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestServeReadsTheGreetingAgainOnHangup(t *testing.T) {
+	s := &site{greetingFile: filepath.Join(t.TempDir(), "greeting.txt")}
+	write := func(text string) {
+		if err := os.WriteFile(s.greetingFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\n")
+	if err := s.reload(); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	hangup := make(chan os.Signal)
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, s, hangup) }()
+	url := "http://" + listener.Addr().String()
+
+	if got := fetch(t, url); got.Greeting != "one" || got.Read != 1 || got.Request != 1 || got.PID != os.Getpid() {
+		t.Errorf("first page: %+v", got)
+	}
+	write("two\n")
+	hangup <- syscall.SIGHUP
+	hangup <- syscall.SIGHUP // taken up only after the first was dealt with
+	if got := fetch(t, url); got.Greeting != "two" || got.Read < 2 || got.Request != 2 {
+		t.Errorf("page after SIGHUP: %+v", got)
+	}
+	if err := os.Remove(s.greetingFile); err != nil {
+		t.Fatal(err)
+	}
+	hangup <- syscall.SIGHUP
+	if got := fetch(t, url); got.Greeting != "two" {
+		t.Errorf("without the file, the page has the greeting %q, want the old one", got.Greeting)
+	}
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("serve ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("serve did not end")
+	}
+}
+
+func TestReloadNamesTheFileThatIsMissing(t *testing.T) {
+	s := &site{greetingFile: filepath.Join(t.TempDir(), "none")}
+	if err := s.reload(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want an error that the file does not exist", err)
+	}
+}
+
+func fetch(t *testing.T, url string) page {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p page
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return p
+}
