@@ -11,8 +11,17 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// ErrNotRunning: the process has ended, or there was none.
-var ErrNotRunning = errors.New("process not running")
+// The closed set of errors that a Supervisor returns besides *StartError, wrapped with the operation and the task.
+var (
+	// ErrNotRunning: the process has ended, or there was none.
+	ErrNotRunning = errors.New("process not running")
+	// ErrRunning: the task's process still runs, or is being started.
+	ErrRunning = errors.New("process already running")
+	// ErrClosed: the supervisor has been closed.
+	ErrClosed = errors.New("supervisor closed")
+	// ErrLost: the processes' parent is gone, and its processes with it. Nothing is known of how they ended.
+	ErrLost = errors.New("the processes' keeper is gone")
+)
 
 // StartError is a process that could not be started: Reason is for people, and says what to do.
 type StartError struct {
@@ -32,6 +41,9 @@ type Spec struct {
 	Dir  string   // working directory
 	User interfaces.User
 	Logs LogSpec
+
+	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it is.
+	OOMScoreAdj int
 }
 
 // LogSpec says where a process's output goes.
@@ -53,21 +65,26 @@ type Status struct {
 // Supervisor is the parent of the allocation's processes. It has at most one process for each task at a time.
 // All methods are safe for concurrent use.
 type Supervisor interface {
-	// Start starts the process. Errors: *StartError when the process can't be started.
+	// Start starts the process in a session of its own. What an earlier process of the task has left behind is killed first.
+	// Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
 	Start(ctx context.Context, spec Spec) (Status, error)
 
-	// Wait returns how the task's process ended, at once when it has. Errors: ErrNotRunning when the task never had one, or
-	// ctx's error.
+	// Wait returns how the task's latest process ended, at once when it has, as often as it is asked. Output may still be on
+	// its way into the log files: KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
 	Wait(ctx context.Context, task string) (interfaces.ExitResult, error)
 
-	// Signal sends sig to the task's first process alone. Errors: ErrNotRunning.
+	// Signal sends sig to the task's first process alone. Errors: ErrNotRunning, ErrLost.
 	Signal(ctx context.Context, task string, sig syscall.Signal) error
 
 	// KillTree sends SIGKILL to everything that the task's process left behind or still is: its session, process group and
-	// descendants. It returns when the tree is empty, with the number of processes that outlived the first one.
-	// It is no error when there is nothing to kill.
+	// descendants. It returns when the tree is empty and its output is in the log files, with the number of processes besides
+	// the first one that had to be killed. It is no error when there is nothing to kill. Errors: ErrLost, or ctx's error when
+	// processes are still there (stuck in the kernel, for instance).
 	KillTree(ctx context.Context, task string) (leftover int, err error)
 
-	// Close ends the supervisor; processes that still run are killed. It waits for its goroutines.
+	// List is the latest process of every task that had one, ordered by task.
+	List(ctx context.Context) ([]Status, error)
+
+	// Close ends the supervisor; processes that still run are killed with their trees. It waits for its goroutines.
 	Close() error
 }

@@ -1,0 +1,231 @@
+package driver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroups makes a cgroup v2 for each task where that is possible: it is the one fence that no process of the task leaves by
+// forking, and the kernel kills all inside at once. No controller is needed, so none is asked for.
+type cgroups struct {
+	logger *slog.Logger
+
+	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
+	parent string     // the directory to work in, empty: find it
+	dir    string     // ours inside parent, empty: not made yet
+	works  bool       // a process has been started inside
+	off    bool       // not to be used
+}
+
+func newCgroups(parent string, off bool, logger *slog.Logger) *cgroups {
+	return &cgroups{parent: parent, off: off, logger: logger}
+}
+
+// add makes the task's cgroup. Nil means that there is none, which all methods of *cgroup take for an empty one.
+func (c *cgroups) add(task string) *cgroup {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.off {
+		return nil
+	}
+	err := c.makeLocked()
+	if err == nil {
+		g := &cgroup{set: c, dir: filepath.Join(c.dir, "task."+task)}
+		if err = os.Mkdir(g.dir, 0o755); err == nil || errors.Is(err, os.ErrExist) {
+			return g
+		}
+	}
+	c.offLocked(err)
+	return nil
+}
+
+// makeLocked makes our own directory in the parent.
+func (c *cgroups) makeLocked() error {
+	if c.dir != "" {
+		return nil
+	}
+	if c.parent == "" {
+		parent, err := ownCgroup()
+		if err != nil {
+			return err
+		}
+		c.parent = parent
+	}
+	self, err := readStat(os.Getpid())
+	if err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		dir := filepath.Join(c.parent, fmt.Sprintf("taskapi-%d-%d-%d", self.pid, self.start, n))
+		err := os.Mkdir(dir, 0o755)
+		if errors.Is(err, os.ErrExist) && n < 1000 {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.kill")); err != nil {
+			os.Remove(dir)
+			return fmt.Errorf("this kernel (before 5.14) has no cgroup.kill: %w", err)
+		}
+		c.dir = dir
+		return nil
+	}
+}
+
+func (c *cgroups) offLocked(err error) {
+	c.off = true
+	c.logger.Info("tasks get no cgroup of their own; their processes are found by descent", "reason", err)
+}
+
+func (c *cgroups) dirName() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dir
+}
+
+func (c *cgroups) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dir != "" {
+		_ = removeCgroup(c.dir) // an empty directory of the kernel's, no harm if it stays
+		c.dir = ""
+	}
+}
+
+// ownCgroup is the directory of the cgroup v2 that this program is in.
+func ownCgroup() (string, error) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return cgroupDir(string(mounts), path)
+		}
+	}
+	return "", errors.New("this program is in no cgroup v2")
+}
+
+// cgroupDir finds where the cgroup with that path is mounted. A line of mountinfo(5) is
+// "36 35 98:0 ROOT MOUNTPOINT options - TYPE source options".
+func cgroupDir(mounts, path string) (string, error) {
+	for line := range strings.Lines(mounts) {
+		before, after, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if len(fields) < 5 || !strings.HasPrefix(after, "cgroup2 ") {
+			continue
+		}
+		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(fields[3], "/"))
+		if ok {
+			return filepath.Join(fields[4], rest), nil
+		}
+	}
+	return "", errors.New("no cgroup v2 is mounted")
+}
+
+// cgroup is that of one run of one task. A nil *cgroup is an empty one.
+type cgroup struct {
+	set *cgroups
+	dir string
+}
+
+// open opens the directory for clone3; nil when there is none.
+func (g *cgroup) open() *os.File {
+	if g == nil || g.dir == "" {
+		return nil
+	}
+	dir, err := os.OpenFile(g.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil
+	}
+	return dir
+}
+
+// proven reports whether a process has ever been started in a cgroup of the set.
+func (g *cgroup) proven() bool {
+	g.set.mu.Lock()
+	defer g.set.mu.Unlock()
+	return g.set.works
+}
+
+func (g *cgroup) prove(works bool) {
+	g.set.mu.Lock()
+	defer g.set.mu.Unlock()
+	g.set.works = g.set.works || works
+}
+
+// disprove: the process started outside and not inside.
+func (g *cgroup) disprove() {
+	g.remove()
+	g.set.mu.Lock()
+	defer g.set.mu.Unlock()
+	g.dir = ""
+	g.set.offLocked(errors.New("the kernel does not let a process be started in it"))
+}
+
+// kill sends SIGKILL to all inside, descending cgroups included.
+func (g *cgroup) kill() error {
+	if g == nil || g.dir == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
+}
+
+// pids are the processes directly inside.
+func (g *cgroup) pids() []int {
+	if g == nil || g.dir == "" {
+		return nil
+	}
+	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+	var pids []int
+	for line := range strings.Lines(string(text)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// populated reports whether anything lives inside, descending cgroups included.
+func (g *cgroup) populated() bool {
+	if g == nil || g.dir == "" {
+		return false
+	}
+	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.events"))
+	return bytes.Contains(text, []byte("populated 1"))
+}
+
+// remove removes the empty cgroup.
+func (g *cgroup) remove() {
+	if g != nil && g.dir != "" {
+		_ = removeCgroup(g.dir) // as in close
+	}
+}
+
+// removeCgroup removes a cgroup and what a task may have made below it. Files in it are the kernel's and go with it.
+func removeCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			_ = removeCgroup(filepath.Join(dir, entry.Name())) // shown by the parent's failure
+		}
+	}
+	return unix.Rmdir(dir)
+}

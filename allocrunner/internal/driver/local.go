@@ -1,0 +1,279 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// defaultDrainTime is how long output is still read when a task's process has ended but something keeps its pipe open. The
+// runner kills the tree right after the exit, which closes the pipe, so only what escaped the tree is ever cut off.
+const defaultDrainTime = 5 * time.Second
+
+// closeTime bounds how long Close waits for killed processes: only one that is stuck in the kernel takes longer than milliseconds.
+const closeTime = 10 * time.Second
+
+// Config is what a Local is made of.
+type Config struct {
+	// Logger is required.
+	Logger *slog.Logger
+
+	// Sole says that this program starts no children but through this Local. Then every orphan that it inherits belongs to
+	// one of its tasks: all are reaped, and all are killed with the last task. Otherwise only those are whose session or
+	// cgroup says so, for the rest may be somebody else's.
+	Sole bool
+
+	// Cgroup is the cgroup v2 directory in which each task gets its own. Empty: this program's own, if it is writable.
+	Cgroup string
+
+	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
+	NoCgroup bool
+
+	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.
+	DrainTime time.Duration
+}
+
+// Local is the Supervisor whose processes are children of this program. They die with it: each first process has SIGKILL as
+// its parent-death signal.
+type Local struct {
+	cfg     Config
+	starter *starter
+	reaper  *reaper
+	cgroups *cgroups
+	starts  sync.WaitGroup // Start calls under way
+	wg      sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	procs  map[string]*process
+	busy   map[string]bool // being started
+	open   bool            // goroutines run
+	closed bool
+}
+
+var _ Supervisor = (*Local)(nil)
+
+// New makes a Local. It does no I/O and starts nothing: the first Start does.
+func New(cfg Config) *Local {
+	if cfg.DrainTime == 0 {
+		cfg.DrainTime = defaultDrainTime
+	}
+	own := newOwnSet()
+	return &Local{
+		cfg:     cfg,
+		starter: newStarter(own),
+		reaper:  newReaper(own, cfg.Sole),
+		cgroups: newCgroups(cfg.Cgroup, cfg.NoCgroup, cfg.Logger),
+		procs:   map[string]*process{},
+		busy:    map[string]bool{},
+	}
+}
+
+// Start implements Supervisor.
+func (l *Local) Start(ctx context.Context, spec Spec) (Status, error) {
+	if err := checkSpec(spec); err != nil {
+		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
+	}
+	old, err := l.reserve(spec.Task)
+	if err != nil {
+		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
+	}
+	defer l.starts.Done()
+	p, err := l.start(ctx, old, spec)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.busy, spec.Task)
+	if err != nil {
+		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
+	}
+	l.procs[spec.Task] = p
+	return p.status(), nil
+}
+
+// reserve makes the caller the only one who starts the task, and returns its earlier process, if any.
+func (l *Local) reserve(task string) (*process, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.procs[task]
+	switch {
+	case l.closed:
+		return nil, ErrClosed
+	case l.busy[task], old != nil && old.running():
+		return nil, ErrRunning
+	}
+	if !l.open {
+		l.open = true
+		l.wg.Go(l.starter.run)
+		l.wg.Go(l.reaper.run)
+	}
+	l.busy[task] = true
+	l.starts.Add(1)
+	return old, nil
+}
+
+// start clears what is left of the old process and starts the new one.
+func (l *Local) start(ctx context.Context, old *process, spec Spec) (*process, error) {
+	if old != nil {
+		ctx, cancel := context.WithTimeout(ctx, closeTime) // Close waits for us
+		defer cancel()
+		if _, err := l.clear(ctx, old); err != nil {
+			return nil, fmt.Errorf("kill what the last run left behind: %w", err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p := &process{task: spec.Task, mark: taskMark(spec), turn: make(chan struct{}, 1), exited: make(chan struct{})}
+	if err := p.launch(spec, l); err != nil {
+		return nil, err
+	}
+	if spec.OOMScoreAdj != 0 {
+		if err := setOOMScore(p.pid, spec.OOMScoreAdj); err != nil {
+			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "error", err)
+		}
+	}
+	l.wg.Go(func() { l.watch(p) })
+	return p, nil
+}
+
+// watch waits for the end of the process, says so, and then gives its output a bounded time.
+func (l *Local) watch(p *process) {
+	p.wait()
+	l.starter.own.remove(p.pid)
+	l.reaper.kick()
+	timer := time.NewTimer(l.cfg.DrainTime)
+	defer timer.Stop()
+	for _, d := range p.drains {
+		select {
+		case <-d.Done():
+		case <-timer.C:
+			l.cfg.Logger.Warn("something that the task left behind holds its output; it is cut off", "task", p.task)
+			p.cut()
+			<-d.Done()
+		}
+	}
+}
+
+// Wait implements Supervisor.
+func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
+	p := l.process(task)
+	if p == nil {
+		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: %w", task, ErrNotRunning)
+	}
+	select {
+	case <-p.exited:
+		return p.exit, nil
+	case <-ctx.Done():
+		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: %w", task, ctx.Err())
+	}
+}
+
+// Signal implements Supervisor.
+func (l *Local) Signal(_ context.Context, task string, sig syscall.Signal) error {
+	p := l.process(task)
+	if p == nil || !p.running() {
+		return fmt.Errorf("signal task %q: %w", task, ErrNotRunning)
+	}
+	if err := p.signal(sig); err != nil {
+		return fmt.Errorf("signal task %q: %w", task, err)
+	}
+	return nil
+}
+
+// KillTree implements Supervisor.
+func (l *Local) KillTree(ctx context.Context, task string) (int, error) {
+	p := l.process(task)
+	if p == nil {
+		return 0, nil
+	}
+	n, err := l.clear(ctx, p)
+	if err != nil {
+		return n, fmt.Errorf("kill task %q: %w", task, err)
+	}
+	return n, nil
+}
+
+// List implements Supervisor.
+func (l *Local) List(context.Context) ([]Status, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]Status, 0, len(l.procs))
+	for _, p := range l.procs {
+		all = append(all, p.status())
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Task, b.Task) })
+	return all, nil
+}
+
+// CgroupDir is the cgroup that holds those of all tasks, empty while there is none. Whoever cleans up after this program when it
+// was killed finds its processes there.
+func (l *Local) CgroupDir() string { return l.cgroups.dirName() }
+
+// Close implements Supervisor. It is safe to call twice.
+func (l *Local) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	open := l.open
+	l.open = false
+	l.mu.Unlock()
+	if !open {
+		return nil
+	}
+	l.starts.Wait()
+	err := l.clearAll()
+	l.reaper.stop()
+	l.starter.stop()
+	if err == nil {
+		// A process that can't be killed would hold its watcher, and us, for ever.
+		l.wg.Wait()
+		l.cgroups.close()
+	}
+	return err
+}
+
+// clearAll kills every task's tree.
+func (l *Local) clearAll() error {
+	l.mu.Lock()
+	procs := slices.Collect(maps.Values(l.procs))
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	var errs []error
+	for _, p := range procs {
+		if _, err := l.clear(ctx, p); err != nil {
+			errs = append(errs, fmt.Errorf("kill task %q: %w", p.task, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Local) process(task string) *process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.procs[task]
+}
+
+// othersRun reports whether the process of another task runs, or is being started.
+func (l *Local) othersRun(task string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name := range l.busy {
+		if name != task {
+			return true
+		}
+	}
+	for name, p := range l.procs {
+		if name != task && p.running() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,354 @@
+package driver_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// TestWhatAProcessIsBornWith spoils what it could inherit, and looks at what it got.
+func TestWhatAProcessIsBornWith(t *testing.T) {
+	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leak)
+	signal.Ignore(unix.SIGHUP, unix.SIGUSR1, unix.SIGTSTP)
+	defer signal.Reset(unix.SIGHUP, unix.SIGUSR1, unix.SIGTSTP)
+	t.Setenv("OURS", "secret")
+
+	users := []interfaces.User{{}}
+	if os.Geteuid() == 0 {
+		users = append(users, interfaces.User{Name: "nobody", UID: 65534, GID: 65534, Groups: []uint32{4242}})
+	}
+	for _, user := range users {
+		t.Run(user.Name, func(t *testing.T) {
+			e := newLocal(t, driver.Config{})
+			program := filepath.Join(e.dir, "report") // the test binary's own directory is closed to others
+			copyProgram(t, program)
+			spec := e.spec("t", program, "helper", "report", "a b", "")
+			spec.User, spec.OOMScoreAdj = user, 500
+			umask := unix.Umask(0o077)
+			e.start(spec)
+			if got := unix.Umask(umask); got != 0o077 {
+				t.Errorf("this program's own umask is now %o", got)
+			}
+			exit := e.wait("t")
+			e.killTree("t")
+			var got report
+			if err := json.Unmarshal([]byte(e.output("t.stdout")), &got); err != nil {
+				t.Fatalf("%v: exit %+v, output %q %q", err, exit, e.output("t.stdout"), e.output("t.stderr"))
+			}
+			want := report{
+				Args: append([]string{program}, spec.Args...), Env: spec.Env, Dir: e.dir,
+				Files: map[string]string{"0": "/dev/null", "1": "pipe", "2": "pipe"},
+				Umask: 0o022, Blocked: "0000000000000000", Ignored: "0000000000000000", Session: true, Group: true,
+				User: []int{os.Getuid(), os.Getgid()}, Groups: got.Groups, OOM: got.OOM,
+			}
+			if user.Name != "" {
+				want.User, want.Groups = []int{int(user.UID), int(user.GID)}, []int{4242}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func copyProgram(t *testing.T, to string) {
+	t.Helper()
+	text, err := os.ReadFile(self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOOMScore(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	r := e.fifo()
+	spec := e.shell("t", `echo up >$FIFO; read x; exec sleep 1000`)
+	spec.OOMScoreAdj = 321
+	status := e.start(spec)
+	readLine(t, r)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", status.PID))
+	if err != nil || strings.TrimSpace(string(text)) != "321" {
+		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+func TestExitResults(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	for _, c := range []struct {
+		script string
+		want   interfaces.ExitResult
+	}{
+		{"exit 0", interfaces.ExitResult{}},
+		{"exit 7", interfaces.ExitResult{ExitCode: 7}},
+		{"kill -INT $$", interfaces.ExitResult{ExitCode: 130, Signal: 2}},
+		{"kill -KILL $$", interfaces.ExitResult{ExitCode: 137, Signal: 9}},
+		{"kill -SEGV $$", interfaces.ExitResult{ExitCode: 139, Signal: 11}},
+	} {
+		e.start(e.shell("t", c.script))
+		got := e.wait("t")
+		if got.At.IsZero() {
+			t.Errorf("%s: no time of exit", c.script)
+		}
+		got.At = time.Time{}
+		if got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.script, got, c.want)
+		}
+	}
+}
+
+func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	r := e.fifo()
+	status := e.start(e.shell("t", `sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & trap "echo parent got it; exit 3" USR1; wait`))
+	readLine(t, r)
+	if err := e.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if exit := e.wait("t"); exit.ExitCode != 3 {
+		t.Errorf("exit %+v of process %d", exit, status.PID)
+	}
+	e.killTree("t")
+	if got := e.output("t.stdout"); got != "parent got it\n" {
+		t.Errorf("output %q", got)
+	}
+	for _, task := range []string{"t", "never"} {
+		if err := e.Signal(t.Context(), task, unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
+			t.Errorf("signal to %s, which does not run: %v", task, err)
+		}
+	}
+}
+
+func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	e.start(e.spec("t", self(), "helper", "stubborn"))
+	for e.output("t.stdout") != "ready\n" {
+		pause()
+	}
+	for range 3 {
+		if err := e.Signal(t.Context(), "t", unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := e.killTree("t"); n != 0 {
+		t.Errorf("%d processes besides the first, want none", n)
+	}
+	if exit := e.wait("t"); exit.Signal != 9 || exit.ExitCode != 137 {
+		t.Errorf("exit %+v", exit)
+	}
+}
+
+func TestWaitIsNotHeldUpByAGrandchildWithThePipe(t *testing.T) {
+	e := newLocal(t, driver.Config{DrainTime: time.Millisecond})
+	r := e.fifo()
+	// The grandchild writes until its pipe is cut off, which SIGPIPE makes it feel.
+	e.start(e.shell("t", `sh -c 'trap "" PIPE; echo $$ >$FIFO; while echo alive; do sleep 0.01; done 2>/dev/null; echo cut >$FIFO; exec sleep 1000' & exit 5`))
+	pid := readPID(t, r)
+	if exit := e.wait("t"); exit.ExitCode != 5 || !alive(pid) {
+		t.Fatalf("exit %+v, grandchild alive: %v", exit, alive(pid))
+	}
+	if got := readLine(t, r); got != "cut" {
+		t.Errorf("the grandchild says %q", got)
+	}
+	if n := e.killTree("t"); n == 0 || alive(pid) {
+		t.Errorf("%d killed, grandchild alive: %v", n, alive(pid))
+	}
+}
+
+func TestAFloodLosesNothing(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	spec := e.shell("t", `i=0; while [ $i -lt 20000 ]; do echo "line $i of the flood"; i=$((i+1)); done; echo last >&2`)
+	spec.Logs.MaxFiles, spec.Logs.MaxFileBytes = 1000, 64<<10
+	e.start(spec)
+	e.wait("t")
+	e.killTree("t")
+	var want strings.Builder
+	for i := range 20000 {
+		fmt.Fprintf(&want, "line %d of the flood\n", i)
+	}
+	if got := e.output("t.stdout"); got != want.String() {
+		t.Errorf("%d bytes written, %d in the files", want.Len(), len(got))
+	}
+	if got := e.output("t.stderr"); got != "last\n" {
+		t.Errorf("stderr %q", got)
+	}
+}
+
+func TestALongLineTakesLittleMemory(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	spec := e.spec("t", self(), "helper", "longline", "50")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	e.start(spec)
+	e.wait("t")
+	e.killTree("t")
+	runtime.ReadMemStats(&after)
+	if got := len(e.output("t.stdout")); got != 50<<20 {
+		t.Errorf("%d bytes in the files, want %d", got, 50<<20)
+	}
+	if got := after.TotalAlloc - before.TotalAlloc; got > 25<<20 { // the race detector makes pools forgetful; without it, it is under 2 MiB
+		t.Errorf("%d bytes were allocated for a line of 50 MiB", got)
+	}
+}
+
+func TestLogsMayBeDisabled(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	spec := e.shell("t", "echo hello; echo there >&2")
+	spec.Logs = driver.LogSpec{Disabled: true}
+	e.start(spec)
+	if exit := e.wait("t"); !exit.Successful() {
+		t.Errorf("exit %+v", exit)
+	}
+	if entries, _ := os.ReadDir(e.dir); len(entries) != 0 {
+		t.Errorf("files %v", entries)
+	}
+}
+
+func TestOneProcessForEachTask(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	var wg sync.WaitGroup
+	results := make(chan error, 8)
+	for range cap(results) {
+		wg.Go(func() {
+			_, err := e.Start(t.Context(), e.shell("t", "exec sleep 1000"))
+			results <- err
+		})
+	}
+	wg.Wait()
+	close(results)
+	started := 0
+	for err := range results {
+		if err == nil {
+			started++
+		} else if !errors.Is(err, driver.ErrRunning) {
+			t.Error(err)
+		}
+	}
+	if started != 1 {
+		t.Errorf("%d started, want 1", started)
+	}
+}
+
+func TestListAndWaitAfterTheEnd(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	b := e.start(e.shell("b", "exec sleep 1000"))
+	a := e.start(e.shell("a", "exit 3"))
+	e.wait("a")
+	list, err := e.List(t.Context())
+	if err != nil || len(list) != 2 || list[0].PID != a.PID || list[0].Exit == nil || list[0].Exit.ExitCode != 3 || list[1].PID != b.PID || list[1].Exit != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if exit := e.wait("a"); exit.ExitCode != 3 {
+		t.Errorf("the second Wait says %+v", exit)
+	}
+	if _, err := e.Wait(t.Context(), "never"); !errors.Is(err, driver.ErrNotRunning) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := e.Wait(ctx, "b"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestRestartLoopLeavesNothingBehind(t *testing.T) {
+	e := newLocal(t, driver.Config{Sole: false})
+	run := func() {
+		e.start(e.shell("t", "sleep 1000 & (sleep 1000 &) ; echo run; exit 1"))
+		e.wait("t")
+	}
+	run()
+	before := openFiles(t)
+	for range 30 {
+		run()
+	}
+	if after := openFiles(t); after > before+2 { // streams being closed just now
+		t.Errorf("%d open files before, %d after", before, after)
+	}
+	e.killTree("t")
+	if got := strings.Count(e.output("t.stdout"), "run\n"); got != 31 {
+		t.Errorf("%d lines of 31 runs", got)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestCloseKillsAndRefuses(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	r := e.fifo()
+	e.start(e.shell("t", "sleep 1000 & echo $! >$FIFO; exec sleep 1000"))
+	child := readPID(t, r)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := e.wait("t"); exit.Signal != 9 || alive(child) {
+		t.Errorf("exit %+v, child alive: %v", exit, alive(child))
+	}
+	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, driver.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestCloseOfAnUnusedSupervisor(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	if err := errors.Join(e.Close(), e.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProcessesDieWithTheirParent: killed without warning, it leaves no first process running.
+func TestProcessesDieWithTheirParent(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	fifo := filepath.Join(e.dir, "held")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(self(), "helper", "supervise", "exec sleep 1000 >"+fifo)
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(fifo) // waits until the task has opened it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait()
+	if n, err := f.Read(make([]byte, 1)); n != 0 || err == nil { // the end comes with the task's death
+		t.Errorf("read %d, %v", n, err)
+	}
+}

@@ -1,0 +1,102 @@
+package driver
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// defaultPath is where commands are looked for when the task's environment has no PATH: login(1)'s choice for root.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// LookUp finds the program that command names: in the task directory's local/, in the task directory, as an absolute path, and
+// then in the PATH of env, the task's own environment (KEY=value). A plain file found in the task directory is made executable;
+// links that lead out of it are followed only to what is executable already. The error is a *StartError.
+func LookUp(taskDir, command string, env []string) (string, error) {
+	if command == "" || strings.Contains(command, "\x00") {
+		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
+	}
+	path := searchPath(env)
+	var problem string
+	for _, dir := range []string{filepath.Join(taskDir, "local"), taskDir} {
+		found, err := inTaskDir(taskDir, dir, command)
+		if err == nil {
+			return found, nil
+		}
+		if !os.IsNotExist(err) && problem == "" {
+			problem = fmt.Sprintf(" (%v)", err)
+		}
+	}
+	switch {
+	case filepath.IsAbs(command):
+		if info, err := os.Stat(command); err == nil && !info.IsDir() {
+			return command, nil // whether it runs, the kernel says, and explain why not
+		} else if err == nil {
+			problem = " (it is a directory)"
+		}
+		return "", notFound("program %q does not exist%s: install it, or correct the task's command", command, problem)
+	case strings.Contains(command, "/"):
+		return "", notFound("command %q was not found in the task directory %s%s: put it there, or give an absolute path", command, taskDir, problem)
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if found := filepath.Join(dir, command); filepath.IsAbs(dir) && executable(found) {
+			return found, nil
+		}
+	}
+	return "", notFound("command %q was not found in %s/local, in %s or in the task's PATH %q%s: install it, set PATH in the task's env block, or give an absolute path",
+		command, taskDir, taskDir, path, problem)
+}
+
+func notFound(format string, args ...any) error {
+	return &StartError{Reason: fmt.Sprintf(format, args...), Err: fs.ErrNotExist}
+}
+
+// inTaskDir looks for command below dir, which is the task directory or in it.
+func inTaskDir(taskDir, dir, command string) (string, error) {
+	full := filepath.Join(dir, command)
+	name, err := filepath.Rel(taskDir, full)
+	if err != nil || !filepath.IsLocal(name) {
+		return "", fs.ErrNotExist
+	}
+	root, err := os.OpenRoot(taskDir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	info, err := root.Stat(name)
+	if err != nil {
+		if executable(full) { // a link out of the task directory
+			return full, nil
+		}
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is no plain file", full)
+	}
+	if info.Mode()&0o111 != 0o111 {
+		// By name inside the root: what the task may have put there since is still the task's own.
+		if err := root.Chmod(name, info.Mode().Perm()|0o111); err != nil && info.Mode()&0o111 == 0 {
+			return "", fmt.Errorf("%s can't be made executable: %w", full, err)
+		}
+	}
+	return full, nil
+}
+
+// executable reports whether path leads to a plain file that somebody may run.
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// searchPath is the last PATH of the environment.
+func searchPath(env []string) string {
+	path := defaultPath
+	for _, entry := range env {
+		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
+			path = value
+		}
+	}
+	return path
+}

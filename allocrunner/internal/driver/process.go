@@ -1,0 +1,213 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/logs"
+)
+
+// process is one run of one task. Its fields are set before it is shared, but for exit, which is set before exited is closed, and
+// emptied, which the holder of turn owns.
+type process struct {
+	task    string
+	mark    string // an environment entry that its descendants share, or empty
+	pid     int
+	started time.Time
+	proc    *os.Process
+	group   *cgroup // nil without cgroups
+	drains  []*logs.Drain
+
+	exited chan struct{}
+	exit   interfaces.ExitResult
+
+	turn    chan struct{} // held by the one who kills the tree
+	emptied bool          // nothing of the tree is left
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) status() Status {
+	s := Status{Task: p.task, PID: p.pid, StartedAt: p.started}
+	if !p.running() {
+		exit := p.exit
+		s.Exit = &exit
+	}
+	return s
+}
+
+// launch opens the logs and starts the program.
+func (p *process) launch(spec Spec, l *Local) (err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
+	}
+	defer null.Close()
+	files := []*os.File{null, null, null}
+	if !spec.Logs.Disabled {
+		out, err := p.openLogs(spec, l.cfg.Logger)
+		if err != nil {
+			return err
+		}
+		defer closeAll(out)
+		files = append(files[:1], out...)
+	}
+	defer func() {
+		if err != nil {
+			p.abandon()
+		}
+	}()
+	p.group = l.cgroups.add(spec.Task)
+	p.proc, err = l.starter.start(command{spec: spec, files: files, group: p.group})
+	if err != nil {
+		p.group.remove()
+		return explain(spec, err)
+	}
+	p.pid, p.started = p.proc.Pid, time.Now()
+	return nil
+}
+
+// openLogs opens the files of both streams and a pipe before each. It returns the pipes' writing ends, for the task.
+func (p *process) openLogs(spec Spec, logger *slog.Logger) ([]*os.File, error) {
+	var rotators []*logs.Rotator
+	var ends []*os.File
+	fail := func(reason string, err error) ([]*os.File, error) {
+		for _, r := range rotators[len(p.drains):] {
+			r.Close()
+		}
+		p.abandon()
+		closeAll(ends)
+		return nil, &StartError{Reason: fmt.Sprintf("%s: %v", reason, err), Err: err}
+	}
+	for _, stream := range []string{"stdout", "stderr"} {
+		r, err := logs.Open(logs.Config{
+			Dir: spec.Logs.Dir, Name: spec.Task + "." + stream,
+			MaxFiles: spec.Logs.MaxFiles, MaxBytes: spec.Logs.MaxFileBytes, Logger: logger,
+		})
+		if err != nil {
+			return fail("the task's logs can't be opened: check the log directory and the logs block", err)
+		}
+		rotators = append(rotators, r)
+	}
+	for _, r := range rotators {
+		read, write, err := pipe()
+		if err != nil {
+			return fail("no pipe for the task's output: raise the limit of open files", err)
+		}
+		p.drains = append(p.drains, logs.StartDrain(read, r))
+		ends = append(ends, write)
+		if needsUser(spec.User) {
+			// Or the task could not open its own /dev/stdout by name.
+			if err := write.Chown(int(spec.User.UID), int(spec.User.GID)); err != nil {
+				return fail("the task's output can't be given to its user", err)
+			}
+		}
+	}
+	return ends, nil
+}
+
+// pipe makes a pipe whose reading end alone is non-blocking: the task's end is an ordinary one.
+func pipe() (read, write *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "|0"), os.NewFile(uintptr(fds[1]), "|1"), nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// wait waits for the end and records it.
+func (p *process) wait() {
+	state, err := p.proc.Wait()
+	p.exit = interfaces.ExitResult{At: time.Now()}
+	if err != nil {
+		p.exit.ExitCode, p.exit.Err = -1, err.Error()
+		close(p.exited)
+		return
+	}
+	status := state.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		p.exit.Signal = int(status.Signal())
+		p.exit.ExitCode = 128 + p.exit.Signal
+	} else {
+		p.exit.ExitCode = status.ExitStatus()
+	}
+	close(p.exited)
+}
+
+// signal goes by pidfd, so it never hits a stranger.
+func (p *process) signal(sig syscall.Signal) error {
+	err := p.proc.Signal(sig)
+	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH) {
+		return ErrNotRunning
+	}
+	return err
+}
+
+// cut ends the reading of output.
+func (p *process) cut() {
+	for _, d := range p.drains {
+		d.Cut()
+	}
+}
+
+// abandon ends the reading of the output of a process that never was, and waits for it.
+func (p *process) abandon() {
+	p.cut()
+	for _, d := range p.drains {
+		<-d.Done()
+	}
+}
+
+// drained waits until all output is in the files.
+func (p *process) drained(ctx context.Context) error {
+	for _, d := range p.drains {
+		select {
+		case <-d.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// taskMark is the entry by which descendants are known that have left both session and cgroup.
+func taskMark(spec Spec) string {
+	for _, entry := range spec.Env {
+		if strings.HasPrefix(entry, "NOMAD_TASK_NAME=") {
+			return entry
+		}
+	}
+	return ""
+}
+
+func setOOMScore(pid, score int) error {
+	return os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+}

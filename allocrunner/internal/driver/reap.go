@@ -1,0 +1,148 @@
+package driver
+
+import (
+	"maps"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// reapPause is the least time between two looks for dead orphans: a task that leaves thousands behind costs no more than one
+// look each. Until then they are zombies, which hold a process number and nothing else.
+const reapPause = 50 * time.Millisecond
+
+// ownSet holds the first processes: who waits for them is os.Process, and no one else may.
+type ownSet struct {
+	mu   sync.Mutex // held while a process starts, so that none is reaped before it is known
+	pids map[int]bool
+}
+
+func newOwnSet() *ownSet { return &ownSet{pids: map[int]bool{}} }
+
+func (o *ownSet) start(start func() (*os.Process, error)) (*os.Process, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	proc, err := start()
+	if err == nil {
+		o.pids[proc.Pid] = true
+	}
+	return proc, err
+}
+
+func (o *ownSet) remove(pid int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.pids, pid)
+}
+
+func (o *ownSet) has(pid int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pids[pid]
+}
+
+// reaper collects the orphans that this program inherits from its tasks when they die. Where others start processes, too
+// (not sole), it takes only those that a tree was found to hold: to reap a stranger's child would steal its exit code.
+type reaper struct {
+	own  *ownSet
+	sole bool
+	wake chan struct{}
+	quit chan struct{}
+	once sync.Once
+
+	mu    sync.Mutex // guards known
+	known map[int]uint64
+}
+
+func newReaper(own *ownSet, sole bool) *reaper {
+	return &reaper{own: own, sole: sole, wake: make(chan struct{}, 1), quit: make(chan struct{}), known: map[int]uint64{}}
+}
+
+func (r *reaper) run() {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, unix.SIGCHLD)
+	defer signal.Stop(died)
+	for {
+		select {
+		case <-died:
+		case <-r.wake:
+		case <-r.quit:
+			r.reap()
+			return
+		}
+		r.reap()
+		select {
+		case <-time.After(reapPause):
+		case <-r.quit:
+		}
+	}
+}
+
+func (r *reaper) stop() { r.once.Do(func() { close(r.quit) }) }
+
+// kick makes the reaper look.
+func (r *reaper) kick() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// know makes a process one to be reaped should it be inherited.
+func (r *reaper) know(s stat) {
+	if r.sole {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known[s.pid] = s.start
+}
+
+func (r *reaper) reap() {
+	if !anyDead() && !r.knowsAny() {
+		return
+	}
+	all, err := snapshot()
+	if err != nil {
+		return
+	}
+	r.own.mu.Lock() // nothing starts meanwhile
+	defer r.own.mu.Unlock()
+	for pid, s := range all {
+		if s.parent == os.Getpid() && s.dead && !r.own.pids[pid] && r.mayReap(s) {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // gone already, then
+		}
+	}
+	r.forgetAllBut(all)
+}
+
+// mayReap reports whether a dead child is a task's orphan.
+func (r *reaper) mayReap(s stat) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	start, ok := r.known[s.pid]
+	return r.sole || ok && start == s.start
+}
+
+func (r *reaper) knowsAny() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.known) > 0
+}
+
+// forgetAllBut forgets whom others have reaped.
+func (r *reaper) forgetAllBut(all map[int]stat) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].start != start })
+}
+
+// anyDead reports whether some child waits to be reaped.
+func anyDead() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
+}

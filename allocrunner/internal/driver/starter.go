@@ -1,0 +1,191 @@
+package driver
+
+import (
+	"errors"
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// taskUmask is what every task begins with, whatever this program was started with.
+const taskUmask = 0o022
+
+// A program that was just written may still be open for writing in a child that another thread has forked but that has not
+// reached its exec yet: ETXTBSY passes by itself within this many tries, 2, 4, 8... ms apart.
+const (
+	busyTries = 6
+	busyPause = 2 * time.Millisecond
+)
+
+// command is what the starter needs to know to start a process.
+type command struct {
+	spec  Spec
+	files []*os.File
+	group *cgroup
+}
+
+// starter starts all processes from one thread, kept for that alone, because what a child inherits or is bound to belongs to the
+// thread: the umask (unshared from the rest of the program), the signal mask, and the parent-death signal, which fires when
+// the thread that forked ends.
+type starter struct {
+	own   *ownSet
+	calls chan func()
+	quit  chan struct{}
+	once  sync.Once
+	// swallow keeps signals that were ignored when this program began from being ignored in tasks: a caught signal is set
+	// back to its default by exec, an ignored one is not.
+	swallow chan os.Signal
+}
+
+func newStarter(own *ownSet) *starter {
+	return &starter{own: own, calls: make(chan func()), quit: make(chan struct{}), swallow: make(chan os.Signal, 1)}
+}
+
+func (s *starter) run() {
+	// Not unlocked: the thread ends with this goroutine, for no other may have what is changed here.
+	runtime.LockOSThread()
+	s.prepare()
+	defer signal.Stop(s.swallow)
+	for {
+		select {
+		case call := <-s.calls:
+			call()
+		case <-s.quit:
+			return
+		}
+	}
+}
+
+// prepare sets what children inherit. Without CLONE_FS unshared, the umask would be changed under the whole program: then it is
+// left alone.
+func (s *starter) prepare() {
+	if unix.Unshare(unix.CLONE_FS) == nil {
+		unix.Umask(taskUmask)
+	}
+	var none unix.Sigset_t
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil) // can't fail with these arguments
+	// Linux before 5.4 lacks it, and then orphans go to PID 1.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+}
+
+// stop ends the thread. Whatever it started and still runs gets SIGKILL.
+func (s *starter) stop() { s.once.Do(func() { close(s.quit) }) }
+
+// start starts the process and puts it into the own set before anyone can reap it.
+func (s *starter) start(c command) (proc *os.Process, err error) {
+	done := make(chan struct{})
+	call := func() {
+		defer close(done)
+		closeOnExec()
+		if ignored := ignoredSignals(); len(ignored) > 0 {
+			signal.Notify(s.swallow, ignored...)
+		}
+		proc, err = s.try(c)
+	}
+	select {
+	case s.calls <- call:
+		<-done
+		return proc, err
+	case <-s.quit:
+		return nil, ErrClosed
+	}
+}
+
+// try starts the process in its cgroup or, where the kernel does not allow that, outside.
+func (s *starter) try(c command) (*os.Process, error) {
+	attr := &os.ProcAttr{Dir: c.spec.Dir, Env: append([]string{}, c.spec.Env...), Files: c.files}
+	attr.Sys = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: credential(c.spec.User)}
+	if dir := c.group.open(); dir != nil {
+		defer dir.Close()
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
+		proc, err := s.fork(c.spec, attr)
+		if err == nil || c.group.proven() {
+			c.group.prove(err == nil)
+			return proc, err
+		}
+		attr.Sys.UseCgroupFD = false
+		if proc, err = s.fork(c.spec, attr); err == nil {
+			c.group.disprove()
+		}
+		return proc, err
+	}
+	return s.fork(c.spec, attr)
+}
+
+func (s *starter) fork(spec Spec, attr *os.ProcAttr) (*os.Process, error) {
+	argv := append([]string{spec.Path}, spec.Args...)
+	for try := 1; ; try++ {
+		proc, err := s.own.start(func() (*os.Process, error) { return os.StartProcess(spec.Path, argv, attr) })
+		if err == nil || !errors.Is(err, unix.ETXTBSY) || try == busyTries {
+			return proc, err
+		}
+		time.Sleep(busyPause << (try - 1))
+	}
+}
+
+// credential is whom to become; nil is who we are.
+func credential(u interfaces.User) *syscall.Credential {
+	if !needsUser(u) {
+		return nil
+	}
+	return &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
+}
+
+// needsUser reports whether the task's user differs from ours. A nameless zero user is "as we are".
+func needsUser(u interfaces.User) bool {
+	if u.Name == "" && u.UID == 0 && u.GID == 0 && len(u.Groups) == 0 {
+		return false
+	}
+	return int(u.UID) != os.Geteuid() || int(u.GID) != os.Getegid()
+}
+
+// closeOnExec keeps descriptors that were handed to this program, without the flag, from reaching tasks. Its own have the flag.
+func closeOnExec() {
+	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return
+	}
+	// Linux before 5.11.
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+}
+
+// ignoredSignals are those that this program ignores, mostly because its parent did (nohup, a shell's background job).
+func ignoredSignals() []os.Signal {
+	status, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return nil
+	}
+	var found []os.Signal
+	for line := range strings.Lines(string(status)) {
+		hex, ok := strings.CutPrefix(line, "SigIgn:")
+		if !ok {
+			continue
+		}
+		mask, _ := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+		for n := range 64 {
+			if mask>>n&1 == 1 {
+				found = append(found, syscall.Signal(n+1))
+			}
+		}
+	}
+	return found
+}

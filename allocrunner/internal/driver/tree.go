@@ -1,0 +1,144 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A killed process is mostly gone within a millisecond; the pauses between looks double up to the longest.
+const (
+	firstPause   = 500 * time.Microsecond
+	longestPause = 20 * time.Millisecond
+)
+
+// clear kills what is left of p's tree, waits until it is empty and its output written, and counts the processes besides p's
+// first that were found alive. The tree is the union of
+//   - the task's cgroup, where there is one;
+//   - the descendants of its first process;
+//   - orphans that this program has inherited as a subreaper and that are known by their session or, where this program is the
+//     tasks' parent alone, by the environment that they inherited; with the last task all orphans go;
+//   - the descendants of these.
+func (l *Local) clear(ctx context.Context, p *process) (int, error) {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if p.emptied {
+		return 0, p.drained(ctx)
+	}
+	seen, err := l.killAll(ctx, p)
+	if err != nil {
+		return len(seen), err
+	}
+	p.emptied = true
+	p.group.remove()
+	l.reaper.kick()
+	return len(seen), p.drained(ctx)
+}
+
+// killAll kills until nothing is left, and returns whom it met: when each was started, by number. Who was a member once stays one
+// until it is dead, though the ancestor by which it was known may be gone.
+func (l *Local) killAll(ctx context.Context, p *process) (map[int]uint64, error) {
+	seen := map[int]uint64{}
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		members, err := l.members(p, seen)
+		if err != nil {
+			return seen, fmt.Errorf("read /proc: %w", err)
+		}
+		for _, s := range members {
+			seen[s.pid] = s.start
+			l.reaper.know(s)
+		}
+		if len(members) == 0 && !p.running() && !p.group.populated() {
+			return seen, nil
+		}
+		if err := killMembers(p, members); err != nil {
+			return seen, err
+		}
+		select {
+		case <-ctx.Done():
+			return seen, fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), first(members, p), ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// killMembers kills the cgroup first, which is atomic, then by number whom that did not reach.
+func killMembers(p *process, members []stat) error {
+	_ = p.group.kill() // what it would have reached is among the members
+	if p.running() {
+		if err := p.signal(unix.SIGKILL); err != nil && p.running() && err != ErrNotRunning {
+			return fmt.Errorf("kill process %d: %w", p.pid, err)
+		}
+	}
+	for _, s := range members {
+		if err := killExact(s); err != nil {
+			return fmt.Errorf("kill process %d: %w", s.pid, err)
+		}
+	}
+	return nil
+}
+
+func first(members []stat, p *process) int {
+	if len(members) > 0 {
+		return members[0].pid
+	}
+	return p.pid
+}
+
+// members finds the living processes of the tree, but for p's first.
+func (l *Local) members(p *process, seen map[int]uint64) ([]stat, error) {
+	all, err := snapshot()
+	if err != nil {
+		return nil, err
+	}
+	in := map[int]bool{}
+	if p.running() {
+		in[p.pid] = true
+	}
+	for _, pid := range p.group.pids() {
+		in[pid] = true
+	}
+	last := l.cfg.Sole && !l.othersRun(p.task)
+	self := os.Getpid()
+	for pid, s := range all {
+		start, known := seen[pid]
+		orphan := s.parent == self && !l.starter.own.has(pid)
+		if known && start == s.start || orphan && l.orphanOf(p, s, last) {
+			in[pid] = true
+		}
+	}
+	var members []stat
+	for pid, s := range all {
+		if pid != p.pid && !s.dead && descends(pid, in, all) {
+			members = append(members, s)
+		}
+	}
+	return members, nil
+}
+
+// orphanOf reports whether an inherited process comes from p.
+func (l *Local) orphanOf(p *process, s stat, last bool) bool {
+	return s.session == p.pid || last || l.cfg.Sole && hasEnv(s.pid, p.mark)
+}
+
+// descends reports whether pid or one of its ancestors is in the set.
+func descends(pid int, in map[int]bool, all map[int]stat) bool {
+	for range len(all) { // a bound, should pids have been used again during the snapshot
+		if in[pid] {
+			return true
+		}
+		s, ok := all[pid]
+		if !ok || s.parent == 0 {
+			return false
+		}
+		pid = s.parent
+	}
+	return false
+}
