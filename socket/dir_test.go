@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,15 +96,19 @@ func TestSymbolicLinksOnTheWay(t *testing.T) {
 }
 
 // TestTheOwnerOfTheDirectoryGainsNothing lets the owner of the directory exchange whatever is in it while sockets are
-// made there for it: no file outside is ever removed, given away or opened up.
+// made there for it: no file outside is ever removed, given away or opened up, and none is made in a directory of its own.
 func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
 	needRoot(t)
-	base := t.TempDir()
-	dir, bait := base+"/secrets", base+"/bait"
-	victim := base + "/victim"
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, taskUID, taskUID), os.Mkdir(bait, 0o700),
-		os.WriteFile(victim, []byte("kept"), 0o640), os.Mkdir(bait+"/inner", 0o700)); err != nil {
+	m := newMeddler(t)
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
 		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	for _, dir := range []string{m.own, m.bait} {
+		if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_MOVE|unix.IN_DELETE); err != nil {
+			t.Fatal(err)
+		}
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -113,13 +118,13 @@ func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				meddle(dir, victim, bait)
+				m.meddle()
 			}
 		}
 	}()
 	made := 0
 	for range 300 {
-		l, err := socket.Listen(socket.Config{Path: dir + "/api.sock", Mode: 0o666, UID: taskUID, GID: taskUID})
+		l, err := socket.Listen(socket.Config{Path: m.dir + "/api.sock", Mode: 0o666, UID: taskUID, GID: taskUID})
 		if err == nil {
 			made++
 			l.Close()
@@ -128,26 +133,51 @@ func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
 	close(stop)
 	<-stopped
 	t.Logf("%d of 300 sockets were made", made)
-	info := mustLstat(t, victim)
+	info := mustLstat(t, m.victim)
 	if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || info.Mode() != 0o640 || st.Nlink != 1 {
 		t.Errorf("the victim is now uid %d, mode %v, %d links", st.Uid, info.Mode(), st.Nlink)
 	}
-	if got := mustLstat(t, bait).Sys().(*syscall.Stat_t).Uid; got != 0 {
+	if got := mustLstat(t, m.bait).Sys().(*syscall.Stat_t).Uid; got != 0 {
 		t.Errorf("the bait belongs to uid %d", got)
 	}
-	if got := names(t, bait); got != "inner" {
-		t.Errorf("the bait holds %q", got)
+	event := make([]byte, unix.SizeofInotifyEvent+unix.NAME_MAX+1)
+	if n, err := unix.Read(watch, event); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("something was made or removed in a directory that is not the socket's: %q, %v", event[:max(n, 0)], err)
 	}
 }
 
-// meddle does at random one thing that the owner of dir may do.
-func meddle(dir, victim, bait string) {
-	path := dir + "/api.sock"
+// meddler does what the owner of dir may do.
+type meddler struct {
+	dir    string // where the socket is made
+	own    string // another directory of the same owner
+	bait   string // a directory of root's
+	victim string // a file of root's
+}
+
+func newMeddler(t *testing.T) *meddler {
+	t.Helper()
+	base := t.TempDir()
+	m := &meddler{dir: base + "/secrets", own: base + "/own", bait: base + "/bait", victim: base + "/victim"}
+	err := os.WriteFile(m.victim, []byte("kept"), 0o640)
+	for _, dir := range []string{m.dir, m.own, m.bait} {
+		// The file keeps rmdir(2) from ending the race.
+		err = errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(dir+"/file", nil, 0o600))
+	}
+	err = errors.Join(err, os.Chown(m.dir, taskUID, taskUID), os.Chown(m.own, taskUID, taskUID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// meddle does one thing at random.
+func (m *meddler) meddle() {
+	path := m.dir + "/api.sock"
 	switch rand.IntN(6) {
 	case 0:
 		_ = os.Remove(path)
 	case 1:
-		_ = os.Symlink(victim, path)
+		_ = os.Symlink(m.victim, path)
 	case 2:
 		_ = os.WriteFile(path, nil, 0o600)
 	case 3:
@@ -155,19 +185,28 @@ func meddle(dir, victim, bait string) {
 			l.SetUnlinkOnClose(rand.IntN(2) == 0)
 			l.Close()
 		}
+	case 4:
+		m.exchangeNursery(m.own)
 	default:
-		exchangeNursery(dir, bait)
+		swap := m.dir + "/swap"
+		_ = os.Symlink(m.bait, swap)
+		m.exchangeNursery(swap)
+		_ = os.RemoveAll(swap)
 	}
 }
 
-// exchangeNursery puts a link to the bait where a directory for a birth was just made.
-func exchangeNursery(dir, bait string) {
-	entries, _ := os.ReadDir(dir)
+// exchangeNursery puts a file where a directory for a birth was just made, for a moment.
+func (m *meddler) exchangeNursery(with string) {
+	entries, _ := os.ReadDir(m.dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".socket-") {
-			_ = os.Symlink(bait, dir+"/swap")
-			_ = unix.Renameat2(unix.AT_FDCWD, dir+"/swap", unix.AT_FDCWD, dir+"/"+e.Name(), unix.RENAME_EXCHANGE)
-			_ = os.RemoveAll(dir + "/swap")
+			nursery := m.dir + "/" + e.Name()
+			if unix.Renameat2(unix.AT_FDCWD, with, unix.AT_FDCWD, nursery, unix.RENAME_EXCHANGE) != nil {
+				continue
+			}
+			runtime.Gosched()
+			_ = unix.Renameat2(unix.AT_FDCWD, with, unix.AT_FDCWD, nursery, unix.RENAME_EXCHANGE)
+			_ = os.Remove(nursery)
 		}
 	}
 }
