@@ -12,6 +12,7 @@ data=$(mktemp -d /tmp/taskapi.XXXXXX)
 alloc=$(cat /proc/sys/kernel/random/uuid)
 dir=$data/allocs/$alloc
 pid=
+printer=
 
 step() { printf '\n== %s\n' "$*"; }
 fail() {
@@ -28,6 +29,12 @@ within() {
     ((SECONDS < deadline)) || fail "no $what in time"
     sleep 0.1
   done
+}
+
+# printed waits for the last lines of taskapi to be on the screen; they go through another process.
+printed() {
+  local deadline=$((SECONDS + 5))
+  while [[ -n $printer ]] && kill -0 "$printer" 2>/dev/null && ((SECONDS < deadline)); do sleep 0.1; done
 }
 
 gone() { ! kill -0 "$pid" 2>/dev/null; }
@@ -49,6 +56,7 @@ cleanup() {
   if [[ -n $pid ]] && ! gone; then
     stop || kill -KILL "$pid" 2>/dev/null || true
   fi
+  printed
   if ((code != 0)); then
     for log in "$dir"/alloc/logs/*.std*.0; do
       [[ -s $log ]] && printf -- '-- %s\n' "${log##*/}" >&2 && cat "$log" >&2
@@ -85,7 +93,7 @@ expect() {
 
 step "taskapi run examples/demo.nomad.hcl"
 mkfifo "$data/events"
-sed 's/^/  /' "$data/events" &
+sed -u 's/^/  /' "$data/events" &
 printer=$!
 "$bin/taskapi" run -data-dir "$data" -alloc-id "$alloc" -var bin="$bin" "$here/demo.nomad.hcl" >"$data/events" 2>&1 &
 pid=$!
@@ -109,6 +117,6 @@ step "stopping it with SIGTERM"
 stop || fail "taskapi did not stop in time"
 wait "$pid" && code=0 || code=$?
 ((code == 0)) || fail "taskapi ended with exit code $code"
-wait "$printer" # for the last lines of what taskapi printed
+printed
 
 step "done: the job ran, its task used the API, strangers were refused, and it stopped with exit code $code"
