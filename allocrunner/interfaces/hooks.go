@@ -54,6 +54,11 @@ type TaskPrestartRequest struct {
 	Task  *api.Task
 	Dir   TaskDir
 	User  User
+
+	// WriteFile puts a file at a path below the task's directory: whole or not at all, in place of an older one, mode 0600 and
+	// owned by the task's user, and never outside, whatever the task has made of its directory. It may be called, later, too,
+	// until the task is over.
+	WriteFile func(path string, data []byte) error
 }
 
 // TaskPrestartResponse is what a prestart hook gives; nil gives nothing.

@@ -74,6 +74,13 @@ type Config struct {
 	// Logger gets what the operator of the runner should see. Task output never goes there.
 	Logger *slog.Logger
 
+	// State outlives the process; nil keeps nothing.
+	State State
+
+	// HostIP is the address of the group's ports, empty for the loopback address; Datacenter and Version are what
+	// ${node.datacenter} and the User-Agent of checks say.
+	HostIP, Datacenter, Version string
+
 	// Hooks are called besides the runner's own, in the order given.
 	Hooks []RunnerHook
 
@@ -82,6 +89,12 @@ type Config struct {
 
 	// OnEvent is called for every task event as it happens, in order, from one goroutine at a time; nil for none.
 	OnEvent func(task string, event *api.TaskEvent)
+}
+
+// State is what a runner writes down as it goes.
+type State interface {
+	// PutAllocation replaces the allocation that is written down. When it returns nil, the allocation outlives this process.
+	PutAllocation(*api.Allocation) error
 }
 
 // Factory makes a runner. It does no I/O: what can fail on the machine fails in Run.

@@ -30,12 +30,11 @@ const hookTimeout = 10 * time.Second
 
 // Config is what a task's runner is made of. All fields but Hooks are required.
 type Config struct {
-	Task      *api.Task
-	JobType   string
-	Processes driver.Supervisor
-	Starter   Starter
-	Hooks     []interfaces.TaskHook
-	Logger    *slog.Logger
+	Task    *api.Task
+	JobType string
+	Starter Starter
+	Hooks   []interfaces.TaskHook
+	Logger  *slog.Logger
 
 	// OnEvent is called for each event once it is recorded, and OnChange after every change of the task's state, both from
 	// the task's goroutine. They must not block.
@@ -69,7 +68,8 @@ type Runner struct {
 	quit    chan struct{} // closed when Run is asked to end
 	done    chan struct{} // closed when Run has ended
 
-	// Of the goroutine in Run alone:
+	// Of the goroutine in Run alone, and of the effects that it starts:
+	processes   driver.Supervisor
 	machine     machine
 	timer       *time.Timer
 	cancelStart context.CancelFunc
@@ -188,8 +188,9 @@ func (r *Runner) Receive() {
 // Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill.
 func (r *Runner) Close() { close(r.quit) }
 
-// Run drives the task until Close. It returns when its effects have ended.
-func (r *Runner) Run(ctx context.Context) {
+// Run drives the task, whose processes are children of processes, until Close. It returns when its effects have ended.
+func (r *Runner) Run(ctx context.Context, processes driver.Supervisor) {
+	r.processes = processes
 	defer close(r.done)
 	defer r.effects.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -251,7 +252,7 @@ func (r *Runner) signal(ctx context.Context, name string) error {
 	}
 	r.emit(signalingEvent(name))
 	r.cfg.OnChange()
-	if err := r.cfg.Processes.Signal(ctx, r.Name(), sig); err != nil {
+	if err := r.processes.Signal(ctx, r.Name(), sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
 	return nil
@@ -294,7 +295,7 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case prekill:
 		r.runPreKill(ctx)
 	case signal:
-		if err := r.cfg.Processes.Signal(ctx, r.Name(), act.sig); err != nil {
+		if err := r.processes.Signal(ctx, r.Name(), act.sig); err != nil {
 			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
 		}
 	case killTree:
@@ -315,7 +316,7 @@ func (r *Runner) emit(e *api.TaskEvent) {
 
 // watch waits for the process to end and clears away what it left behind, then tells the machine.
 func (r *Runner) watch(ctx context.Context) {
-	result, err := r.cfg.Processes.Wait(ctx, r.Name())
+	result, err := r.processes.Wait(ctx, r.Name())
 	if err != nil {
 		if ctx.Err() != nil {
 			return // the runner ends before the process: the supervisor has it
@@ -338,7 +339,7 @@ func (r *Runner) postFromEffect(ev any) {
 func (r *Runner) killTree(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, killTreeTimeout)
 	defer cancel()
-	n, err := r.cfg.Processes.KillTree(ctx, r.Name())
+	n, err := r.processes.KillTree(ctx, r.Name())
 	if err != nil {
 		r.logger.Warn("processes of the task could not be killed; look for them with ps and kill them by hand", "error", err)
 	}

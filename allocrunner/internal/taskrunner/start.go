@@ -42,7 +42,7 @@ func (r *Runner) launch(ctx context.Context) *startFailed {
 	if err := ctx.Err(); err != nil {
 		return &startFailed{event: driverFailureEvent("the start was given up")}
 	}
-	if _, err := r.cfg.Processes.Start(ctx, spec); err != nil {
+	if _, err := r.processes.Start(ctx, spec); err != nil {
 		return &startFailed{event: driverFailureEvent(startReason(err))}
 	}
 	return nil

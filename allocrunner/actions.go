@@ -1,0 +1,118 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/taskrunner"
+)
+
+// The reasons of Restart Signaled events, in Nomad's words.
+const (
+	reasonRestartTask    = "User requested task to restart"
+	reasonRestartRunning = "User requested running tasks to restart"
+	reasonRestartAll     = "User requested all tasks to restart"
+)
+
+// RestartTask implements interfaces.AllocRunner.
+func (r *Runner) RestartTask(ctx context.Context, task string) error {
+	t := r.task(task)
+	if t == nil {
+		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTaskNotFound)
+	}
+	if !r.live() {
+		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTerminal)
+	}
+	if err := t.Restart(ctx, reasonRestartTask); err != nil {
+		return fmt.Errorf("restart task %q: %w", task, err)
+	}
+	return nil
+}
+
+// RestartRunning implements interfaces.AllocRunner.
+func (r *Runner) RestartRunning(ctx context.Context) error {
+	if !r.live() {
+		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
+	}
+	err := atLeastOne(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) })
+	if err != nil {
+		return fmt.Errorf("restart running tasks: %w", err)
+	}
+	return nil
+}
+
+// RestartAll implements interfaces.AllocRunner. No task starts before the last one has been stopped.
+func (r *Runner) RestartAll(ctx context.Context) error {
+	if !r.hold() {
+		return fmt.Errorf("restart all tasks: %w", interfaces.ErrTerminal)
+	}
+	defer r.unhold()
+	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("restart all tasks: %w", err)
+	}
+	return nil
+}
+
+// Signal implements interfaces.AllocRunner. Sent to every task, it reaches those that run, and fails when none does.
+func (r *Runner) Signal(ctx context.Context, task, signal string) error {
+	if _, err := taskrunner.ParseSignal(signal); err != nil {
+		return err
+	}
+	if task == "" {
+		if err := atLeastOne(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Signal(ctx, signal) }); err != nil {
+			return fmt.Errorf("signal all tasks: %w", err)
+		}
+		return nil
+	}
+	t := r.task(task)
+	if t == nil {
+		return fmt.Errorf("signal task %q: %w", task, interfaces.ErrTaskNotFound)
+	}
+	if err := t.Signal(ctx, signal); err != nil {
+		return fmt.Errorf("signal task %q: %w", task, err)
+	}
+	return nil
+}
+
+func (r *Runner) runningTasks() []*taskrunner.Runner {
+	var running []*taskrunner.Runner
+	for _, t := range r.tasks {
+		if t.Running() {
+			running = append(running, t)
+		}
+	}
+	return running
+}
+
+// each calls f for all tasks at once and gives their errors when all have returned.
+func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error {
+	errs := make([]error, len(tasks))
+	var wg sync.WaitGroup
+	for i, t := range tasks {
+		wg.Go(func() { errs[i] = f(t) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// atLeastOne is each for what may find a task gone in the meantime: that is an error only when it found all of them so.
+func atLeastOne(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
+	done := 0
+	var failed []error
+	for _, err := range each(tasks, f) {
+		switch {
+		case err == nil:
+			done++
+		case !errors.Is(err, interfaces.ErrTaskNotRunning):
+			failed = append(failed, err)
+		}
+	}
+	if done == 0 && len(failed) == 0 {
+		return interfaces.ErrTaskNotRunning
+	}
+	return errors.Join(failed...)
+}

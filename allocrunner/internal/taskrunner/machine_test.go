@@ -1,0 +1,206 @@
+package taskrunner
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+	"pgregory.net/rapid"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/restarts"
+)
+
+var testRules = rules{
+	policy:      restarts.Policy{Attempts: 2, Interval: time.Minute, Delay: time.Second, OnSuccess: true},
+	killSignal:  syscall.SIGINT,
+	killTimeout: 5 * time.Second,
+}
+
+func exit(code int) exited { return exited{result: interfaces.ExitResult{ExitCode: code}} }
+
+// play puts events through the machine and gives the types of the events it emitted.
+func play(r rules, m machine, events ...any) (machine, []string) {
+	var types []string
+	now := time.Unix(1000, 0)
+	for _, ev := range events {
+		var acts []any
+		m, acts = r.next(m, ev, now, 0)
+		for _, a := range acts {
+			if e, ok := a.(emit); ok {
+				types = append(types, e.event.Type)
+			}
+		}
+	}
+	return m, types
+}
+
+func TestSequencesOfEvents(t *testing.T) {
+	delayed := testRules
+	delayed.shutdownDelay = 3 * time.Second
+	once := testRules
+	once.policy = restarts.Policy{Attempts: 2, Interval: time.Minute}
+	never := testRules
+	never.policy = restarts.Policy{}
+	for _, tc := range []struct {
+		name   string
+		rules  rules
+		events []any
+		want   []string
+		phase  phase
+		failed bool
+	}{
+		{"ends well", once, []any{opened{}, started{}, exit(0)},
+			[]string{"Task Setup", "Started", "Terminated"}, dead, false},
+		{"restarts by policy, without a second set-up", testRules, []any{opened{}, started{}, exit(1), elapsed{}, started{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started"}, running, false},
+		{"no restarts allowed", never, []any{opened{}, started{}, exit(1)},
+			[]string{"Task Setup", "Started", "Terminated", "Not Restarting"}, dead, true},
+		{"killed while running", testRules, []any{opened{}, started{}, killed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
+		{"killed twice", testRules, []any{opened{}, started{}, killed{}, killed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
+		{"killed in its shutdown delay", delayed, []any{opened{}, started{}, killed{}, elapsed{}, exit(0)},
+			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
+		{"killed before it started", testRules, []any{killed{reason: SiblingFailedEvent("x")}},
+			[]string{"Sibling Task Failed", "Killing"}, dead, false},
+		{"killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, elapsed{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
+		{"restarted on request, uncounted", testRules, []any{opened{}, started{}, restarted{"why"}, exit(130), started{}},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
+		{"killed while it is restarted", testRules, []any{opened{}, started{}, restarted{"why"}, killed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed"}, dead, false},
+		{"reset when dead", once, []any{opened{}, started{}, exit(0), reseted{"all"}, opened{}, started{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started"}, running, false},
+		{"a start that fails for good", testRules, []any{opened{}, startFailed{failedValidationEvent("bad"), true}},
+			[]string{"Task Setup", "Failed Validation", "Not Restarting"}, dead, true},
+		{"a start that fails and is tried again", testRules, []any{opened{}, startFailed{driverFailureEvent("no"), false}, elapsed{}, started{}},
+			[]string{"Task Setup", "Driver Failure", "Restarting", "Started"}, running, false},
+		{"killed while starting", testRules, []any{opened{}, killed{}, startFailed{driverFailureEvent("given up"), false}},
+			[]string{"Task Setup", "Killing"}, dead, false},
+		{"leftovers are told", once, []any{opened{}, started{}, exited{leftover: 2}},
+			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, got := play(tc.rules, machine{tracker: restarts.Tracker{Start: time.Unix(1000, 0)}}, tc.events...)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if m.phase != tc.phase || m.failed != tc.failed {
+				t.Errorf("phase %v failed %v, want %v %v", m.phase, m.failed, tc.phase, tc.failed)
+			}
+		})
+	}
+}
+
+// world is what the machine acts on: it answers as processes and timers do, and fails the test on what must never happen.
+type world struct {
+	t       *rapid.T
+	start   bool // a start is under way
+	process bool
+	timer   bool
+}
+
+func (w *world) apply(acts []any) {
+	for _, a := range acts {
+		switch a.(type) {
+		case start:
+			if w.start || w.process {
+				w.t.Fatalf("a second copy is started")
+			}
+			w.start = true
+		case signal, killTree:
+			if !w.process {
+				w.t.Fatalf("%T without a process", a)
+			}
+		case arm:
+			w.timer = true
+		case disarm:
+			w.timer = false
+		}
+	}
+}
+
+// possible are the events that the world can produce now; answers alone when nobody asks for anything more.
+func (w *world) possible(answersOnly bool) []any {
+	var events []any
+	if w.start {
+		events = append(events, started{}, startFailed{event: driverFailureEvent("x")})
+	}
+	if w.process {
+		events = append(events, exit(0), exit(1))
+	}
+	if w.timer {
+		events = append(events, elapsed{})
+	}
+	if !answersOnly {
+		events = append(events, opened{}, killed{}, killed{force: true}, restarted{}, reseted{})
+	}
+	return events
+}
+
+func (w *world) happens(ev any) {
+	switch ev.(type) {
+	case started:
+		w.start, w.process = false, true
+	case startFailed:
+		w.start = false
+	case exited:
+		w.process = false
+	case elapsed:
+		w.timer = false
+	}
+}
+
+// TestEveryLifeIsSound plays arbitrary lives: never a second copy, never a signal to nobody, always a way on, and a killed task
+// ends and stays ended.
+func TestEveryLifeIsSound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := testRules
+		r.shutdownDelay = rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "shutdown delay")
+		w := &world{t: t}
+		var m machine
+		now := time.Unix(1000, 0)
+		step := func(ev any) {
+			w.happens(ev)
+			var acts []any
+			m, acts = r.next(m, ev, now, 0)
+			w.apply(acts)
+			now = now.Add(time.Second)
+			if got := m.hasProcess(); got != w.process {
+				t.Fatalf("after %#v: hasProcess is %v, there is one: %v", ev, got, w.process)
+			}
+			waits := m.phase == backoff || m.phase == shutdownDelay
+			if waits && !w.timer {
+				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", ev, m.phase)
+			}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "steps") {
+			step(rapid.SampledFrom(w.possible(false)).Draw(t, "event"))
+		}
+		step(killed{})
+		for i := 0; m.phase != dead; i++ {
+			answers := w.possible(true)
+			if len(answers) == 0 || i > 10 {
+				t.Fatalf("a killed task is stuck in phase %v", m.phase)
+			}
+			step(rapid.SampledFrom(answers).Draw(t, "answer"))
+		}
+		if w.start || w.process {
+			t.Fatalf("dead with a process (%v) or a start under way (%v)", w.process, w.start)
+		}
+	})
+}
+
+func TestForceSkipsEveryDelay(t *testing.T) {
+	r := testRules
+	r.shutdownDelay = time.Minute
+	m, _ := play(r, machine{}, opened{}, started{}, killed{})
+	m, acts := r.next(m, killed{force: true}, time.Unix(0, 0), 0)
+	want := []any{disarm{}, killTree{}}
+	if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, killTree{})); diff != "" || m.phase != stopping {
+		t.Errorf("phase %v, effects (-want +got):\n%s", m.phase, diff)
+	}
+}

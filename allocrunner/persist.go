@@ -1,0 +1,56 @@
+package allocrunner
+
+import (
+	"context"
+	"time"
+)
+
+// persistRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost nothing,
+// short enough that little is lost once there is room again.
+const persistRetry = 2 * time.Second
+
+// persist writes each new snapshot to the state, the latest one last. Changes that come while one is written are written as one.
+// A failed write is tried again for as long as the allocation runs: the tasks never wait for the disk.
+func (r *Runner) persist(ctx context.Context) {
+	if r.cfg.State == nil {
+		return
+	}
+	var written uint64
+	failing := false
+	for ctx.Err() == nil {
+		alloc := r.Wait(ctx, written)
+		if alloc.ModifyIndex <= written {
+			break
+		}
+		err := r.cfg.State.PutAllocation(alloc)
+		switch {
+		case err == nil:
+			written = alloc.ModifyIndex
+			if failing {
+				r.logger.Info("state is written again")
+			}
+			failing = false
+		default:
+			if !failing {
+				r.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk", "error", err)
+			}
+			failing = true
+			pause(ctx, persistRetry)
+		}
+	}
+}
+
+// persistLast writes how the allocation ended.
+func (r *Runner) persistLast() error {
+	if r.cfg.State == nil {
+		return nil
+	}
+	return r.cfg.State.PutAllocation(r.Alloc())
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,254 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/internal/taskenv"
+	"taskapi/allocrunner/internal/taskrunner"
+)
+
+// resources is what an allocation has of its machine while it runs: nothing before acquire and after release.
+type resources struct {
+	node      taskenv.Node
+	ports     *ports.Reservation
+	processes driver.Supervisor
+	checks    *checks.Runner
+	freePorts sync.Once
+}
+
+// acquire takes all that the tasks will need, or says what is not to be had.
+func (r *Runner) acquire(context.Context) error {
+	if err := allocdir.BuildAlloc(r.cfg.Dir); err != nil {
+		return fmt.Errorf("allocation directory: %w", err)
+	}
+	if err := r.checkUsers(); err != nil {
+		return err
+	}
+	reservation, err := ports.Allocate(ports.Config{
+		Networks:     r.group.Networks,
+		TaskNetworks: taskNetworks(r.group),
+		HostIP:       r.cfg.HostIP,
+	})
+	if err != nil {
+		return fmt.Errorf("ports: %w", err)
+	}
+	r.resources.ports = reservation
+	r.resources.node = r.detectNode()
+	r.snapshots.change(func(a *api.Allocation) { setResources(a, r.group, reservation) })
+	r.resources.processes = driver.New(driver.Config{Logger: r.logger})
+	r.resources.checks, err = checks.New(checks.Config{
+		Alloc:   r.Alloc(),
+		Replace: r.replaceEnv,
+		Ports:   r.portsOf,
+		HostIP:  r.cfg.HostIP,
+		Version: r.cfg.Version,
+		Logger:  r.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("checks: %w", err)
+	}
+	return nil
+}
+
+// checkUsers finds out before anything starts that each task's user exists.
+func (r *Runner) checkUsers() error {
+	for _, t := range r.group.Tasks {
+		if _, err := allocdir.LookupUser(t.User); err != nil {
+			return fmt.Errorf("task %q: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// release gives everything back. It is safe after an acquire that failed half way.
+func (res *resources) release() error {
+	var errs []error
+	if res.processes != nil {
+		errs = append(errs, res.processes.Close())
+	}
+	if res.ports != nil {
+		errs = append(errs, res.ports.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// beforeStart is called before a task starts: its ports are its own from here on.
+func (res *resources) beforeStart() { res.freePorts.Do(res.ports.ReleaseSockets) }
+
+func (r *Runner) detectNode() taskenv.Node {
+	node := taskenv.DetectNode()
+	node.ID = r.cfg.Alloc.NodeID
+	node.Name = r.cfg.Alloc.NodeName
+	node.Datacenter = r.cfg.Datacenter
+	node.Region = deref(r.cfg.Alloc.Job.Region)
+	node.Pool = "default"
+	return node
+}
+
+// env is the environment of a task, or of the allocation when task is nil.
+func (r *Runner) env(task *api.Task, dir interfaces.TaskDir, user interfaces.User) *taskenv.Env {
+	name := ""
+	if task != nil {
+		name = task.Name
+	}
+	return taskenv.New(taskenv.Config{
+		Alloc: r.Alloc(), Task: task, User: user, Dir: dir, Ports: r.portsOf(name), Node: r.resources.node,
+	})
+}
+
+// portsOf are the ports that a task sees, or those of the group for the empty name.
+func (r *Runner) portsOf(task string) []api.PortMapping {
+	if task == "" {
+		return r.resources.ports.Mappings()
+	}
+	return r.resources.ports.TaskMappings(task)
+}
+
+// replaceEnv interpolates what a service or a check says with the environment of its task, or of the allocation for the empty
+// name.
+func (r *Runner) replaceEnv(task, s string) string {
+	for _, t := range r.group.Tasks {
+		if t.Name == task {
+			return r.env(t, allocdir.Paths(r.cfg.Dir, task), interfaces.User{Name: t.User}).ReplaceEnv(s)
+		}
+	}
+	return r.env(nil, allocdir.Paths(r.cfg.Dir, ""), interfaces.User{}).ReplaceEnv(s)
+}
+
+func taskNetworks(g *api.TaskGroup) map[string][]*api.NetworkResource {
+	networks := map[string][]*api.NetworkResource{}
+	for _, t := range g.Tasks {
+		if t.Resources != nil && len(t.Resources.Networks) > 0 {
+			networks[t.Name] = t.Resources.Networks
+		}
+	}
+	return networks
+}
+
+// setResources fills in what a scheduler would have granted: all that the job file asks for, with the ports' numbers.
+func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
+	disk := 0
+	if g.EphemeralDisk != nil {
+		disk = deref(g.EphemeralDisk.SizeMB)
+	}
+	a.TaskResources = map[string]*api.Resources{}
+	a.Resources = &api.Resources{CPU: new(int), MemoryMB: new(int), MemoryMaxMB: new(int), Cores: new(int), DiskMB: &disk, Networks: p.Networks()}
+	a.AllocatedResources = &api.AllocatedResources{
+		Tasks: map[string]*api.AllocatedTaskResources{},
+		Shared: api.AllocatedSharedResources{
+			DiskMB:   int64(disk),
+			Networks: p.Networks(),
+			Ports:    p.Mappings(),
+		},
+	}
+	for _, t := range g.Tasks {
+		grant(a, t, p)
+	}
+}
+
+func grant(a *api.Allocation, t *api.Task, p *ports.Reservation) {
+	asked := api.DefaultResources()
+	if t.Resources != nil {
+		asked = t.Resources
+	}
+	copied := *asked
+	copied.Networks = p.TaskNetworks(t.Name)
+	a.TaskResources[t.Name] = &copied
+	cpu, memory, memoryMax := deref(asked.CPU), deref(asked.MemoryMB), deref(asked.MemoryMaxMB)
+	*a.Resources.CPU += cpu
+	*a.Resources.MemoryMB += memory
+	*a.Resources.MemoryMaxMB += max(memory, memoryMax)
+	*a.Resources.Cores += deref(asked.Cores)
+	a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
+		Cpu:      api.AllocatedCpuResources{CpuShares: int64(cpu)},
+		Memory:   api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},
+		Networks: p.TaskNetworks(t.Name),
+	}
+}
+
+// starter makes a task ready to start on this machine.
+type starter struct {
+	runner *Runner
+	task   *api.Task
+}
+
+var _ taskrunner.Starter = (*starter)(nil)
+
+// Prepare implements taskrunner.Starter.
+func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
+	user, err := allocdir.LookupUser(s.task.User)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := allocdir.BuildTask(s.runner.cfg.Dir, s.task.Name, user)
+	if err != nil {
+		return nil, fmt.Errorf("task directory: %w", err)
+	}
+	return &interfaces.TaskPrestartRequest{
+		Alloc: s.runner.Alloc(),
+		Task:  s.task,
+		Dir:   dir,
+		User:  user,
+		WriteFile: func(path string, data []byte) error {
+			return allocdir.WriteFile(dir, path, data, 0o600, int(user.UID), int(user.GID))
+		},
+	}, nil
+}
+
+// Spec implements taskrunner.Starter.
+func (s *starter) Spec(_ context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error) {
+	env := s.runner.env(s.task, req.Dir, req.User).With(hookEnv)
+	evaluated, err := env.EvalConfig(s.task.Config)
+	if err != nil {
+		return driver.Spec{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
+	}
+	config, err := driver.Parse(maps.Clone(evaluated))
+	if err != nil {
+		return driver.Spec{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
+	}
+	variables := config.Scrub(env.List())
+	program, err := driver.LookUp(req.Dir.Dir, config.Command, variables)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	spec := driver.Spec{
+		Task: s.task.Name,
+		Path: program,
+		Args: config.Args,
+		Env:  variables,
+		Dir:  req.Dir.Dir,
+		User: req.User,
+		Logs: logSpec(s.task, req.Dir),
+
+		OOMScoreAdj: config.OOMScoreAdj,
+	}
+	if config.WorkDir != "" {
+		spec.Dir = config.WorkDir
+	}
+	return spec, nil
+}
+
+// logSpec is a task's logs block; a task without one has Nomad's defaults.
+func logSpec(t *api.Task, dir interfaces.TaskDir) driver.LogSpec {
+	logs := api.DefaultLogConfig()
+	if t.LogConfig != nil {
+		logs = t.LogConfig
+	}
+	return driver.LogSpec{
+		Dir:          dir.LogDir,
+		Disabled:     deref(logs.Disabled),
+		MaxFiles:     deref(logs.MaxFiles),
+		MaxFileBytes: int64(deref(logs.MaxFileSizeMB)) << 20,
+	}
+}

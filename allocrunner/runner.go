@@ -1,0 +1,396 @@
+// Package allocrunner runs one allocation: its directories and ports, its tasks in their order, its checks, and what the API shows
+// of all that. It promises that Run leaves nothing behind, and that whoever reads sees a whole state. It knows nothing of HTTP,
+// tokens or sockets: those come to it as hooks.
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/taskrunner"
+)
+
+// ErrFailed is what Run returns for an allocation that ended with a failed task.
+var ErrFailed = errors.New("allocation failed")
+
+// Runner is the AllocRunner of real processes.
+type Runner struct {
+	cfg    interfaces.Config
+	group  *api.TaskGroup
+	logger *slog.Logger
+
+	snapshots snapshots
+	tasks     []*taskrunner.Runner
+	order     []lifecycle.Task
+	changed   chan struct{} // a task's state has changed; capacity 1, since only the latest matters
+	kill      chan struct{} // closed by Kill
+	killOnce  sync.Once
+	resources resources // acquired by Run before the first task starts
+	running   running
+	eventMu   sync.Mutex // held while OnEvent is called
+}
+
+// running is how far the allocation is, for those who want something of it.
+type running struct {
+	mu     sync.Mutex // guards the fields below
+	begun  bool       // its tasks have been received
+	ending bool       // its tasks are being killed
+	over   bool
+	held   int // restarts of all tasks under way: no gate opens
+}
+
+var _ interfaces.AllocRunner = (*Runner)(nil)
+
+// New makes a runner of an allocation whose job has the group that it names. It does no I/O. Errors: what the group says that no
+// machine could run, such as an unknown kill_signal.
+func New(cfg interfaces.Config) (*Runner, error) {
+	group := cfg.Alloc.GetTaskGroup()
+	if group == nil {
+		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
+	}
+	r := &Runner{
+		cfg:     cfg,
+		group:   group,
+		logger:  cfg.Logger,
+		changed: make(chan struct{}, 1),
+		kill:    make(chan struct{}),
+	}
+	r.snapshots.init(cfg.Alloc, group)
+	for _, t := range group.Tasks {
+		r.order = append(r.order, lifecycle.Of(t))
+		tr, err := r.newTask(t)
+		if err != nil {
+			return nil, err
+		}
+		r.tasks = append(r.tasks, tr)
+	}
+	return r, nil
+}
+
+// Alloc implements interfaces.AllocRunner.
+func (r *Runner) Alloc() *api.Allocation { return r.snapshots.latest() }
+
+// Wait implements interfaces.AllocRunner.
+func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
+	return r.snapshots.wait(ctx, index)
+}
+
+// Over implements interfaces.AllocRunner.
+func (r *Runner) Over() bool { return r.snapshots.over() }
+
+// Kill implements interfaces.AllocRunner.
+func (r *Runner) Kill() { r.killOnce.Do(func() { close(r.kill) }) }
+
+// Checks implements interfaces.AllocRunner.
+func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
+	if !r.live() {
+		return nil, 0
+	}
+	return r.resources.checks.Results()
+}
+
+// Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
+// first error of the set-up for one that never began.
+func (r *Runner) Run(ctx context.Context) (err error) {
+	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer func() { err = errors.Join(err, r.postrun(life)) }()
+
+	defer func() { err = errors.Join(err, r.resources.release()) }()
+	err = r.acquire(life)
+	if err == nil {
+		err = r.prerun(ctx)
+	}
+	if err != nil {
+		r.snapshots.failBefore(err)
+		return errors.Join(err, r.persistLast())
+	}
+	return errors.Join(r.runTasks(ctx, life), r.persistLast())
+}
+
+// prerun calls the runner's hooks before anything starts.
+func (r *Runner) prerun(ctx context.Context) error {
+	for _, hook := range r.cfg.Hooks {
+		h, ok := hook.(interfaces.RunnerPrerunHook)
+		if !ok {
+			continue
+		}
+		if err := h.Prerun(ctx, r.Alloc()); err != nil {
+			return fmt.Errorf("prerun hook %q: %w", h.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (r *Runner) postrun(ctx context.Context) error {
+	var errs []error
+	for _, hook := range r.cfg.Hooks {
+		if h, ok := hook.(interfaces.RunnerPostrunHook); ok {
+			if err := h.Postrun(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("postrun hook %q: %w", h.Name(), err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// runTasks runs the tasks to the end of the allocation.
+func (r *Runner) runTasks(ctx, life context.Context) error {
+	var background sync.WaitGroup
+	defer background.Wait()
+	life, end := context.WithCancel(life)
+	defer end()
+	background.Go(func() { r.persist(life) })
+	background.Go(func() { r.resources.checks.Run(life) })
+	for _, t := range r.tasks {
+		t.Receive()
+	}
+	r.publish()
+	for _, t := range r.tasks {
+		background.Go(func() { t.Run(life, r.resources.processes) })
+		defer t.Close()
+	}
+	r.begin()
+	r.drive(ctx)
+	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
+		return fmt.Errorf("%w: %s", ErrFailed, r.failures())
+	}
+	return nil
+}
+
+// drive applies the group's order to its tasks until all are over.
+func (r *Runner) drive(ctx context.Context) {
+	stop, delay := ctx.Done(), (<-chan time.Time)(nil)
+	kill := r.kill
+	var ending lifecycle.Ending
+	sent := map[string]lifecycle.Cause{}
+	for {
+		d := lifecycle.Next(r.order, r.states(), ending)
+		if d.Over && r.finish() {
+			r.snapshots.markOver()
+			return
+		}
+		if d.Ending.Cause != lifecycle.NotEnding && ending.Cause == lifecycle.NotEnding {
+			r.beginEnding()
+		}
+		ending = d.Ending
+		r.apply(d, sent)
+
+		select {
+		case <-r.changed:
+		case <-stop:
+			stop = nil
+			r.snapshots.stop()
+			r.beginEnding()
+			delay = time.After(groupShutdownDelay(r.group))
+		case <-delay:
+			delay = nil
+			if ending.Cause == lifecycle.NotEnding {
+				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
+			}
+		case <-kill:
+			kill, stop, delay = nil, nil, nil
+			r.snapshots.stop()
+			r.beginEnding()
+			ending = lifecycle.Ending{Cause: lifecycle.Aborted}
+		}
+	}
+}
+
+// apply opens gates and sends kills, each kill once for its cause.
+func (r *Runner) apply(d lifecycle.Decision, sent map[string]lifecycle.Cause) {
+	if len(d.Start) > 0 && !r.held() {
+		r.resources.beforeStart()
+		for _, name := range d.Start {
+			r.task(name).Open()
+		}
+	}
+	for _, name := range d.Kill {
+		if sent[name] == d.Ending.Cause {
+			continue
+		}
+		sent[name] = d.Ending.Cause
+		r.task(name).Kill(killReason(d.Ending), d.Ending.Cause == lifecycle.Aborted)
+	}
+}
+
+// live reports that the allocation's tasks have been received and are not being killed.
+func (r *Runner) live() bool {
+	r.running.mu.Lock()
+	defer r.running.mu.Unlock()
+	return r.running.liveLocked()
+}
+
+func (r *running) liveLocked() bool { return r.begun && !r.ending && !r.over }
+
+func (r *Runner) begin() {
+	r.running.mu.Lock()
+	r.running.begun = true
+	r.running.mu.Unlock()
+}
+
+// hold keeps every gate shut until unhold; it fails when the allocation does not live.
+func (r *Runner) hold() bool {
+	r.running.mu.Lock()
+	defer r.running.mu.Unlock()
+	if !r.running.liveLocked() {
+		return false
+	}
+	r.running.held++
+	return true
+}
+
+func (r *Runner) unhold() {
+	r.running.mu.Lock()
+	r.running.held--
+	r.running.mu.Unlock()
+	r.wake()
+}
+
+// finish ends the allocation unless somebody is about to start its tasks anew.
+func (r *Runner) finish() bool {
+	r.running.mu.Lock()
+	defer r.running.mu.Unlock()
+	if r.running.held == 0 {
+		r.running.over = true
+	}
+	return r.running.over
+}
+
+func (r *Runner) held() bool {
+	r.running.mu.Lock()
+	defer r.running.mu.Unlock()
+	return r.running.held > 0
+}
+
+// killReason is the event that tells a task why it is killed; a stop is told by Killing alone.
+func killReason(e lifecycle.Ending) *api.TaskEvent {
+	switch e.Cause {
+	case lifecycle.LeaderDead:
+		return taskrunner.LeaderDeadEvent()
+	case lifecycle.SiblingFailed:
+		return taskrunner.SiblingFailedEvent(e.Task)
+	case lifecycle.MainTasksDead:
+		return taskrunner.MainTasksDeadEvent()
+	}
+	return nil
+}
+
+// beginEnding is done once, before the first task of an ending group is killed: checks stop, and hooks hear of it.
+func (r *Runner) beginEnding() {
+	r.running.mu.Lock()
+	was := r.running.ending
+	r.running.ending = true
+	r.running.mu.Unlock()
+	if was {
+		return
+	}
+	r.resources.checks.Stop()
+	for _, hook := range r.cfg.Hooks {
+		if h, ok := hook.(interfaces.RunnerPreKillHook); ok {
+			h.PreKill()
+		}
+	}
+}
+
+func groupShutdownDelay(g *api.TaskGroup) time.Duration {
+	if g.ShutdownDelay == nil {
+		return 0
+	}
+	return *g.ShutdownDelay
+}
+
+// newTask makes the runner of one task. The machine it runs on is acquired later, before any task starts.
+func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
+	var hooks []interfaces.TaskHook
+	if r.cfg.TaskHooks != nil {
+		hooks = r.cfg.TaskHooks(r.Alloc(), t)
+	}
+	return taskrunner.New(taskrunner.Config{
+		Task:     t,
+		JobType:  deref(r.cfg.Alloc.Job.Type),
+		Starter:  &starter{runner: r, task: t},
+		Hooks:    hooks,
+		Logger:   r.logger,
+		OnEvent:  r.onEvent,
+		OnChange: r.onChange,
+	})
+}
+
+func (r *Runner) onEvent(task string, e *api.TaskEvent) {
+	if r.cfg.OnEvent == nil {
+		return
+	}
+	r.eventMu.Lock() // events of different tasks come from different goroutines
+	defer r.eventMu.Unlock()
+	r.cfg.OnEvent(task, e)
+}
+
+// onChange shows a task's new state at once, so that whoever caused it reads it, and lets drive see to what follows.
+func (r *Runner) onChange() {
+	r.publish()
+	r.wake()
+}
+
+func (r *Runner) wake() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Runner) task(name string) *taskrunner.Runner {
+	for _, t := range r.tasks {
+		if t.Name() == name {
+			return t
+		}
+	}
+	return nil
+}
+
+func (r *Runner) states() map[string]lifecycle.State {
+	states := make(map[string]lifecycle.State, len(r.tasks))
+	for _, t := range r.tasks {
+		states[t.Name()] = t.State()
+	}
+	return states
+}
+
+// publish makes the tasks' present states the allocation's.
+func (r *Runner) publish() {
+	r.snapshots.change(func(a *api.Allocation) {
+		a.TaskStates = make(map[string]*api.TaskState, len(r.tasks))
+		for _, t := range r.tasks {
+			a.TaskStates[t.Name()] = t.Wire()
+		}
+		a.ClientStatus, a.ClientDescription = lifecycle.ClientStatus(r.states())
+	})
+}
+
+// failures names the failed tasks with the last word of each.
+func (r *Runner) failures() error {
+	var errs []error
+	for name, s := range r.Alloc().TaskStates {
+		if s.Failed && len(s.Events) > 0 {
+			errs = append(errs, fmt.Errorf("task %q: %s", name, s.Events[len(s.Events)-1].DisplayMessage))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func deref[T any](p *T) T {
+	var zero T
+	if p == nil {
+		return zero
+	}
+	return *p
+}

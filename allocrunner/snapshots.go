@@ -1,0 +1,98 @@
+package allocrunner
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// snapshots holds the allocation as it stands. Each change makes a new value: readers share one and never lock.
+type snapshots struct {
+	current atomic.Pointer[api.Allocation]
+	ended   atomic.Bool
+
+	mu      sync.Mutex    // guards changes and the field below
+	changed chan struct{} // closed by the next change
+}
+
+// firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never one.
+const firstIndex = 1
+
+func (s *snapshots) init(given *api.Allocation, group *api.TaskGroup) {
+	alloc := *given
+	now := time.Now().UnixNano()
+	alloc.CreateIndex, alloc.ModifyIndex, alloc.AllocModifyIndex = firstIndex, firstIndex, firstIndex
+	alloc.CreateTime, alloc.ModifyTime = now, now
+	alloc.DesiredStatus = api.AllocDesiredStatusRun
+	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
+	alloc.TaskStates = map[string]*api.TaskState{}
+	for _, t := range group.Tasks {
+		alloc.TaskStates[t.Name] = &api.TaskState{State: "pending"}
+	}
+	s.changed = make(chan struct{})
+	s.current.Store(&alloc)
+}
+
+func (s *snapshots) latest() *api.Allocation { return s.current.Load() }
+func (s *snapshots) over() bool              { return s.ended.Load() }
+
+// change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
+func (s *snapshots) change(edit func(*api.Allocation)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	alloc := *s.current.Load()
+	edit(&alloc)
+	alloc.ModifyIndex++
+	alloc.ModifyTime = time.Now().UnixNano()
+	s.current.Store(&alloc)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// wait returns the allocation once its index is above index, or when ctx ends.
+func (s *snapshots) wait(ctx context.Context, index uint64) *api.Allocation {
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		if alloc := s.latest(); alloc.ModifyIndex > index {
+			return alloc
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return s.latest()
+		}
+	}
+}
+
+// stop notes that somebody asked for the end.
+func (s *snapshots) stop() {
+	s.change(func(a *api.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
+}
+
+// markOver notes that the allocation has ended: from here on its identities are refused.
+func (s *snapshots) markOver() {
+	s.ended.Store(true)
+	s.change(func(*api.Allocation) {})
+}
+
+// failBefore ends an allocation that never began: every task is dead and failed, with the reason.
+func (s *snapshots) failBefore(err error) {
+	s.change(func(a *api.Allocation) {
+		a.ClientStatus, a.ClientDescription = api.AllocClientStatusFailed, err.Error()
+		a.TaskStates = maps.Clone(a.TaskStates)
+		now := time.Now().UTC()
+		for name := range a.TaskStates {
+			a.TaskStates[name] = &api.TaskState{State: "dead", Failed: true, FinishedAt: now, Events: []*api.TaskEvent{{
+				Type: api.TaskSetupFailure, Time: now.UnixNano(), DisplayMessage: err.Error(), SetupError: err.Error(),
+				FailsTask: true, Details: map[string]string{"setup_error": err.Error()},
+			}}}
+		}
+	})
+	s.ended.Store(true)
+}
