@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -35,11 +37,11 @@ func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, er
 	if err != nil {
 		return nil, err
 	}
-	keys := l.path(".jwks")
-	if err := os.WriteFile(keys, issuer.jwks(), 0o644); err != nil {
+	trust, err := l.trust(ctx, issuer)
+	if err != nil {
 		return nil, err
 	}
-	s, err := l.sidecar(l.path(".data"), []string{"-jwks", keys}, "role-task")
+	s, err := l.sidecar(l.path(".data"), trust, "role-task")
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +80,20 @@ func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, er
 	}
 	oursRow, err := attack(ctx, l, "taskapi", ours, requests, o)
 	return []attackRow{floorRow, oursRow}, err
+}
+
+// trust gives the flags that have taskapi trust the issuer, and none when it knows no such flag: tokens for unknown allocations
+// are then refused for their key already.
+func (l *lab) trust(ctx context.Context, i *issuer) ([]string, error) {
+	help, err := exec.CommandContext(ctx, l.binary, "run", "--help").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("taskapi run --help: %w: %s", err, help)
+	}
+	if !bytes.Contains(help, []byte("--jwks")) {
+		return nil, nil
+	}
+	keys := l.path(".jwks")
+	return []string{"-jwks", keys}, os.WriteFile(keys, i.jwks(), 0o644)
 }
 
 // attack drives the good connections alone and beside a flood, in turn.
