@@ -1,0 +1,139 @@
+package identity_test
+
+import (
+	"crypto/ed25519"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"taskapi/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// epoch is the now of tests that choose one.
+var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// taskClaims are those of a task's identity issued at epoch for an hour.
+func taskClaims() identity.Claims {
+	return identity.Claims{
+		ID:           "0a1b2c3d-0000-4000-8000-000000000001",
+		Subject:      identity.Subject("global", "default", "web", "app", "server", identity.DefaultName),
+		Audience:     []string{identity.DefaultAudience},
+		IssuedAt:     epoch.Unix(),
+		NotBefore:    epoch.Unix(),
+		ExpiresAt:    epoch.Add(time.Hour).Unix(),
+		Namespace:    "default",
+		JobID:        "web",
+		AllocationID: "5d2b1f0e-0000-4000-8000-000000000002",
+		Task:         "server",
+	}
+}
+
+func openKeyring(tb testing.TB) *identity.Keyring {
+	tb.Helper()
+	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: tb.TempDir() + "/keyring"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return ring
+}
+
+func newVerifier(tb testing.TB, c identity.VerifierConfig) *identity.Verifier {
+	tb.Helper()
+	v, err := identity.NewVerifier(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return v
+}
+
+func sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
+	tb.Helper()
+	token, err := ring.Sign(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return token
+}
+
+func TestSignThenVerify(t *testing.T) {
+	operator := taskClaims()
+	operator.Task, operator.Role, operator.Issuer = "", identity.RoleOperator, "https://taskapi.example"
+	several := taskClaims()
+	several.Audience = []string{"vault.io", identity.DefaultAudience}
+	several.JobID = `<é"\` + "\t\U0001f600>"
+
+	ring := openKeyring(t)
+	v := newVerifier(t, identity.VerifierConfig{Local: ring})
+	for name, want := range map[string]identity.Claims{"task": taskClaims(), "operator": operator, "several audiences": several} {
+		t.Run(name, func(t *testing.T) {
+			got, err := v.Verify(sign(t, ring, want), epoch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got.Claims); diff != "" {
+				t.Errorf("claims (-signed +verified):\n%s", diff)
+			}
+			if want := ring.List()[0].ID; got.KeyID != want {
+				t.Errorf("key ID %q, want %q", got.KeyID, want)
+			}
+		})
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	ring := openKeyring(b)
+	v := newVerifier(b, identity.VerifierConfig{Local: ring})
+	token := sign(b, ring, taskClaims())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := v.Verify(token, epoch); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkRawEd25519 is the floor of BenchmarkVerify: the signature alone, over a message of a token's length.
+func BenchmarkRawEd25519(b *testing.B) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	message := make([]byte, len(sign(b, openKeyring(b), taskClaims()))-87)
+	signature := ed25519.Sign(private, message)
+	b.ReportAllocs()
+	for b.Loop() {
+		if !ed25519.Verify(public, message, signature) {
+			b.Fatal("signature refused")
+		}
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	token := sign(b, openKeyring(b), taskClaims())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := identity.Check(token); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkStillGood is what a cache pays on each hit.
+func BenchmarkStillGood(b *testing.B) {
+	ring := openKeyring(b)
+	v := newVerifier(b, identity.VerifierConfig{Local: ring})
+	verified, err := v.Verify(sign(b, ring, taskClaims()), epoch)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := verified.CheckTime(epoch); err != nil || !v.Trusts(verified) {
+			b.Fatal("no longer good:", err)
+		}
+	}
+}

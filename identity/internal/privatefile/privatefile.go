@@ -1,0 +1,187 @@
+// Package privatefile keeps small secrets in files that belong to this user alone. It promises that what it reads is a regular
+// file, owned by the effective user, closed to everybody else, and not behind a symbolic link in the last place; that what it
+// writes is there whole after a crash or not at all; and that holders of one lock exclude one another, in one process or several.
+//
+// It does not protect from the superuser, nor from a process of the same user.
+package privatefile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrExposed is a file or directory that others can reach or that another user owns.
+	ErrExposed = errors.New("not private")
+	// ErrNotRegular is something other than a regular file, or a regular file over the size asked for.
+	ErrNotRegular = errors.New("not a regular file of the expected size")
+	// ErrBusy is a lock that another process held for too long.
+	ErrBusy = errors.New("locked by another process")
+)
+
+// EnsureDir makes the directory, with mode 0700, where it is missing, and checks that it is private.
+func EnsureDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s: %w", dir, syscall.ENOTDIR)
+	}
+	return checkPrivate(dir, info, "0700")
+}
+
+// checkPrivate checks mode and owner. want is the mode that an operator should set.
+func checkPrivate(path string, info fs.FileInfo, want string) error {
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%s has mode %04o, which lets others in: run chmod %s %s: %w", path, mode, want, path, ErrExposed)
+	}
+	return checkOwner(path, info.Sys().(*syscall.Stat_t).Uid, os.Geteuid())
+}
+
+func checkOwner(path string, owner uint32, self int) error {
+	if int64(owner) != int64(self) {
+		return fmt.Errorf("%s belongs to uid %d, but this process runs as uid %d: run chown %d %s if it is to be trusted: %w",
+			path, owner, self, self, path, ErrExposed)
+	}
+	return nil
+}
+
+// Version tells one state of a file from another without reading it: every Write makes a new inode.
+type Version struct {
+	device, inode uint64
+	size          int64
+	changed       syscall.Timespec
+}
+
+func versionOf(info fs.FileInfo) Version {
+	st := info.Sys().(*syscall.Stat_t)
+	return Version{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Ctim}
+}
+
+// Stat returns the version of the file at path.
+func Stat(path string) (Version, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return Version{}, err
+	}
+	return versionOf(info), nil
+}
+
+// Read returns the content of a private file of at most limit bytes. Errors wrap ErrExposed, ErrNotRegular or fs.ErrNotExist.
+func Read(path string, limit int64) ([]byte, Version, error) {
+	// O_NONBLOCK keeps a fifo in the file's place from holding us.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, Version{}, fmt.Errorf("%s is a symbolic link: %w", path, ErrNotRegular)
+	}
+	if err != nil {
+		return nil, Version{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, Version{}, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, Version{}, fmt.Errorf("%s: %w", path, ErrNotRegular)
+	}
+	if err := checkPrivate(path, info, "0600"); err != nil {
+		return nil, Version{}, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit))
+	return data, versionOf(info), err
+}
+
+// Write replaces the file at path, with mode 0600. The caller holds the lock that guards path.
+func Write(path string, data []byte) error {
+	return place(path, data, os.Rename)
+}
+
+// Create is Write for a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
+func Create(path string, data []byte) error {
+	return place(path, data, os.Link)
+}
+
+// place writes data beside path and moves it there with move.
+func place(path string, data []byte, move func(from, to string) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	// After a rename there is nothing left to remove, and after a link the name beside it goes. A name that stays is harmless.
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := move(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes a rename in the directory last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+const (
+	// lockTimeout is how long a lock is waited for. It is held for a few file operations: milliseconds, unless a disk hangs.
+	lockTimeout = 5 * time.Second
+	// lockInterval is how often it is tried: flock(2) can't be waited for with a time limit.
+	lockInterval = 5 * time.Millisecond
+)
+
+// Lock is an exclusive flock(2) on a file, which may also hold a mark that outlives it.
+type Lock struct{ f *os.File }
+
+// Acquire takes the lock, making the file where it is missing. The error wraps ErrBusy when it could not be had in 5 seconds.
+func Acquire(path string) (*Lock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(lockTimeout); ; time.Sleep(lockInterval) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return &Lock{f}, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		case time.Now().After(deadline):
+			return nil, errors.Join(fmt.Errorf("lock %s: waited %v: %w", path, lockTimeout, ErrBusy), f.Close())
+		}
+	}
+}
+
+// Marked reports whether Mark was ever called on the lock's file.
+func (l *Lock) Marked() (bool, error) {
+	info, err := l.f.Stat()
+	return err == nil && info.Size() > 0, err
+}
+
+// Mark leaves a mark in the lock's file, for good.
+func (l *Lock) Mark() error {
+	_, err := l.f.WriteAt([]byte("in use\n"), 0)
+	return errors.Join(err, l.f.Sync())
+}
+
+// Release gives the lock back.
+func (l *Lock) Release() error { return l.f.Close() }

@@ -1,0 +1,69 @@
+package identity
+
+import (
+	"crypto/ed25519"
+	"maps"
+	"slices"
+)
+
+// KeySource is where a verifier finds keys. Keys returns the set as it is now, at once and without a lock or any I/O: a source
+// that learns of changes does so elsewhere and swaps the set. A nil set is an empty one.
+type KeySource interface {
+	Keys() *KeySet
+}
+
+// KeySet is a set of public keys by key ID. It never changes.
+type KeySet struct {
+	keys    map[string]*publicKey
+	skipped []SkippedKey
+}
+
+// SkippedKey is a key of a JWK set that can't verify tokens here, because of its kind.
+type SkippedKey struct {
+	ID   string // kid, maybe empty
+	Type string // kty, with the curve where that decides: "RSA", "OKP X25519"
+}
+
+// publicKey is one Ed25519 key in the two forms that are compared and used.
+type publicKey struct {
+	bytes [ed25519.PublicKeySize]byte
+	// verifier holds an ed25519.PublicKey, and nothing else ever: the key's type, not a token's header, says which algorithm
+	// it is for. It is kept as an interface value so that a verification need not make one.
+	verifier any
+}
+
+func newPublicKey(key ed25519.PublicKey) *publicKey {
+	p := &publicKey{bytes: [ed25519.PublicKeySize]byte(key)}
+	p.verifier = ed25519.PublicKey(p.bytes[:])
+	return p
+}
+
+// lookup returns the key with the ID, or nil.
+func (s *KeySet) lookup(id string) *publicKey {
+	if s == nil {
+		return nil
+	}
+	return s.keys[id]
+}
+
+// Keys makes a set that never changes a KeySource.
+func (s *KeySet) Keys() *KeySet { return s }
+
+// Len returns how many keys the set has.
+func (s *KeySet) Len() int { return len(s.IDs()) }
+
+// IDs returns the IDs of the set's keys, sorted.
+func (s *KeySet) IDs() []string {
+	if s == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(s.keys))
+}
+
+// Skipped returns the keys that were in the JWK set and can't be used here: worth a warning.
+func (s *KeySet) Skipped() []SkippedKey {
+	if s == nil {
+		return nil
+	}
+	return slices.Clone(s.skipped)
+}

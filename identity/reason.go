@@ -1,0 +1,70 @@
+package identity
+
+import (
+	"errors"
+	"slices"
+)
+
+// Reason is why a token was refused: a closed set, fit for a metric's label.
+type Reason string
+
+// What is wrong with the token's form. Nothing was looked up or computed to find out.
+const (
+	ReasonTooLong   Reason = "too_long"  // over MaxTokenLength
+	ReasonMalformed Reason = "malformed" // not three canonical base64url segments, the last of 64 bytes
+	ReasonHeader    Reason = "header"    // not strict JSON, or more than alg, kid and typ
+	ReasonAlgorithm Reason = "algorithm" // alg is not EdDSA
+	ReasonKeyID     Reason = "key_id"    // kid missing, or not of letters, digits, '.', '_' and '-'
+	ReasonClaims    Reason = "claims"    // not strict JSON, or a claim that is missing, of a wrong type or out of range
+)
+
+// Who signed it is unknown. A limiter counts these: they cost a look-up or a verification, and only a stranger causes them.
+const (
+	ReasonUnknownKey Reason = "unknown_key"
+	ReasonSignature  Reason = "signature"
+)
+
+// The signature is good and the token is still not.
+const (
+	ReasonExpired     Reason = "expired"
+	ReasonNotYetValid Reason = "not_yet_valid" // nbf or iat lies ahead
+	ReasonLifetime    Reason = "lifetime"      // exp lies further ahead than the verifier allows
+	ReasonAudience    Reason = "audience"
+	ReasonIssuer      Reason = "issuer"
+	ReasonRole        Reason = "role" // another issuer's key speaks for the operator
+)
+
+var (
+	structuralReasons = []Reason{ReasonTooLong, ReasonMalformed, ReasonHeader, ReasonAlgorithm, ReasonKeyID, ReasonClaims}
+	strangerReasons   = []Reason{ReasonUnknownKey, ReasonSignature}
+	signedReasons     = []Reason{ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonAudience, ReasonIssuer, ReasonRole}
+)
+
+// Reasons returns every reason there is, for those who count by it.
+func Reasons() []Reason {
+	return slices.Concat(structuralReasons, strangerReasons, signedReasons)
+}
+
+// Structural reports whether the form alone was enough to refuse the token.
+func (r Reason) Structural() bool { return slices.Contains(structuralReasons, r) }
+
+// Stranger reports whether the token proves nothing about its bearer: an unknown key or a bad signature.
+func (r Reason) Stranger() bool { return slices.Contains(strangerReasons, r) }
+
+// Error is a token refused. Its text holds no byte of the token.
+type Error struct {
+	Reason Reason
+	Detail string
+}
+
+func (e *Error) Error() string { return "token refused: " + string(e.Reason) + ": " + e.Detail }
+
+// ReasonOf returns the reason of the Error in err's chain, and whether there is one.
+func ReasonOf(err error) (Reason, bool) {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Reason, true
+	}
+	return "", false
+}
+
+func refuse(reason Reason, detail string) *Error { return &Error{Reason: reason, Detail: detail} }

@@ -1,0 +1,251 @@
+package identity
+
+import (
+	"encoding/base64"
+	"strings"
+
+	"taskapi/identity/internal/strictjson"
+)
+
+const (
+	// MaxTokenLength is the length in bytes over which a token is not looked at. A task's identity has about 560.
+	MaxTokenLength = 4096
+	// algorithm is the one value of alg: Ed25519 as RFC 8037 section 3.1 names it.
+	algorithm = "EdDSA"
+	// maxKeyID is the length of the longest kid. A UUID has 36.
+	maxKeyID = 64
+	// maxTime is 9999-12-31T23:59:59Z, the last second that RFC 3339 can write.
+	maxTime = 253402300799
+	// signatureSize is that of Ed25519 (RFC 8032 section 5.1.6).
+	signatureSize = 64
+)
+
+// tokenLimits bound the JSON of a header and of claims. 128 names are ten times Nomad's, and compared in a few microseconds.
+var tokenLimits = strictjson.Limits{Depth: 4, Names: 128}
+
+// Unverified is a token whose form is right. Nothing in it is true before its signature has been verified.
+type Unverified struct {
+	Claims Claims
+	KeyID  string
+
+	signed    string // header and claims as they were signed
+	signature [signatureSize]byte
+}
+
+// Check reads a token in the compact form of RFC 7515 and holds its form, header and claims to rules that leave one way to
+// read it. It looks at nothing but the token. The error is an *Error with a structural reason.
+//
+// The header has alg "EdDSA", a kid of 1 to 64 letters, digits, '.', '_' and '-', and perhaps typ "JWT": nothing else. Of the claims
+// exp and aud are required; aud is a string or an array of strings; times are whole seconds with 0 < exp and nbf <= exp; claims that
+// are not ours may be there, under any name that is not one of ours in another case.
+func Check(token string) (*Unverified, error) {
+	u := new(Unverified)
+	if err := u.read(token); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *Unverified) read(token string) *Error {
+	if len(token) > MaxTokenLength {
+		return refuse(ReasonTooLong, "longer than 4096 bytes")
+	}
+	if strings.Count(token, ".") != 2 {
+		return refuse(ReasonMalformed, "want three segments")
+	}
+	header, rest, _ := strings.Cut(token, ".")
+	claims, signature, _ := strings.Cut(rest, ".")
+	u.signed = token[:len(header)+1+len(claims)]
+
+	var buf [MaxTokenLength]byte
+	n, ok := decodeSegment(buf[:], header)
+	if !ok || n == 0 {
+		return refuse(ReasonMalformed, "the header is not canonical base64url")
+	}
+	if err := u.readHeader(string(buf[:n])); err != nil {
+		return err
+	}
+	if n, ok = decodeSegment(buf[:], claims); !ok || n == 0 {
+		return refuse(ReasonMalformed, "the claims are not canonical base64url")
+	}
+	if err := u.readClaims(string(buf[:n])); err != nil {
+		return err
+	}
+	if n, ok = decodeSegment(buf[:], signature); !ok || n != signatureSize {
+		return refuse(ReasonMalformed, "the signature is not 64 bytes in canonical base64url")
+	}
+	copy(u.signature[:], buf[:n])
+	return nil
+}
+
+var strictBase64 = base64.RawURLEncoding.Strict()
+
+// decodeSegment decodes unpadded base64url into dst, which is long enough, and reports whether it was the one canonical
+// encoding of what it holds. Strict refuses trailing bits; line breaks, which the decoder skips, are looked for.
+func decodeSegment(dst []byte, segment string) (int, bool) {
+	if strings.IndexByte(segment, '\n') >= 0 || strings.IndexByte(segment, '\r') >= 0 {
+		return 0, false
+	}
+	// Encoding.Decode wants bytes. The copy stays on the stack.
+	var src [MaxTokenLength]byte
+	n, err := strictBase64.Decode(dst, src[:copy(src[:], segment)])
+	return n, err == nil
+}
+
+// readHeader holds the header to {alg, kid, typ}: what is not there can't embed a key, name an address, or ask to be understood.
+func (u *Unverified) readHeader(document string) *Error {
+	var r strictjson.Reader
+	r.Reset(document, tokenLimits)
+	alg, typ := "", "JWT"
+	for r.Object(); r.Next(); {
+		switch r.Name() {
+		case "alg":
+			alg = r.Text()
+		case "kid":
+			u.KeyID = r.Text()
+		case "typ":
+			typ = r.Text()
+		default:
+			return refuse(ReasonHeader, "a member other than alg, kid and typ")
+		}
+	}
+	if err := r.End(); err != nil {
+		return refuse(ReasonHeader, err.Msg)
+	}
+	switch {
+	case alg != algorithm:
+		return refuse(ReasonAlgorithm, "alg is not EdDSA")
+	case typ != "JWT":
+		return refuse(ReasonHeader, "typ is not JWT")
+	case !validKeyID(u.KeyID):
+		return refuse(ReasonKeyID, "kid is not 1 to 64 letters, digits, '.', '_' and '-'")
+	}
+	return nil
+}
+
+// validKeyID reports whether id matches ^[A-Za-z0-9._-]{1,64}$.
+func validKeyID(id string) bool {
+	for i := range len(id) {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return 1 <= len(id) && len(id) <= maxKeyID
+}
+
+// Names of claims: RFC 7519 section 4.1, Nomad's, ours.
+const (
+	claimID           = "jti"
+	claimIssuer       = "iss"
+	claimSubject      = "sub"
+	claimAudience     = "aud"
+	claimIssuedAt     = "iat"
+	claimNotBefore    = "nbf"
+	claimExpiresAt    = "exp"
+	claimNamespace    = "nomad_namespace"
+	claimJobID        = "nomad_job_id"
+	claimAllocationID = "nomad_allocation_id"
+	claimTask         = "nomad_task"
+	claimRole         = "taskapi_role"
+)
+
+var claimNames = []string{
+	claimID, claimIssuer, claimSubject, claimAudience, claimIssuedAt, claimNotBefore, claimExpiresAt,
+	claimNamespace, claimJobID, claimAllocationID, claimTask, claimRole,
+}
+
+func (u *Unverified) readClaims(document string) *Error {
+	var r strictjson.Reader
+	r.Reset(document, tokenLimits)
+	c := &u.Claims
+	role := false
+	for r.Object(); r.Next(); {
+		switch r.Name() {
+		case claimID:
+			c.ID = r.Text()
+		case claimIssuer:
+			c.Issuer = r.Text()
+		case claimSubject:
+			c.Subject = r.Text()
+		case claimAudience:
+			c.Audience = readAudience(&r)
+		case claimIssuedAt:
+			c.IssuedAt = r.Int()
+		case claimNotBefore:
+			c.NotBefore = r.Int()
+		case claimExpiresAt:
+			c.ExpiresAt = r.Int()
+		case claimNamespace:
+			c.Namespace = r.Text()
+		case claimJobID:
+			c.JobID = r.Text()
+		case claimAllocationID:
+			c.AllocationID = r.Text()
+		case claimTask:
+			c.Task = r.Text()
+		case claimRole:
+			c.Role, role = Role(r.Text()), true
+		default:
+			if ourName(r.Name()) {
+				return refuse(ReasonClaims, "the name of a claim in another case")
+			}
+			r.Skip()
+		}
+	}
+	if err := r.End(); err != nil {
+		return refuse(ReasonClaims, err.Msg)
+	}
+	if role && c.Role != RoleOperator {
+		return refuse(ReasonClaims, "taskapi_role is not operator")
+	}
+	return c.check()
+}
+
+// readAudience reads a string or an array of strings.
+func readAudience(r *strictjson.Reader) []string {
+	if r.IsString() {
+		return []string{r.Text()}
+	}
+	var audience []string
+	for r.Array(); r.Next(); {
+		audience = append(audience, r.Text())
+	}
+	return audience
+}
+
+// ourName reports whether name is that of a claim of ours but for its case.
+func ourName(name string) bool {
+	for _, our := range claimNames {
+		if strings.EqualFold(our, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// check holds the claims to what can be said of them without a clock.
+func (c *Claims) check() *Error {
+	switch {
+	case c.ExpiresAt <= 0 || c.ExpiresAt > maxTime:
+		return refuse(ReasonClaims, "exp is missing or not a time between 1970 and 9999")
+	case c.IssuedAt < 0 || c.IssuedAt > maxTime || c.NotBefore < 0:
+		return refuse(ReasonClaims, "iat or nbf is not a time between 1970 and 9999")
+	case c.NotBefore > c.ExpiresAt:
+		return refuse(ReasonClaims, "nbf is after exp")
+	case len(c.Audience) == 0:
+		return refuse(ReasonClaims, "aud is missing or names nobody")
+	case c.Role != RoleTask && c.Role != RoleOperator:
+		return refuse(ReasonClaims, "a role that does not exist")
+	case c.Role == RoleOperator && c.Task != "":
+		return refuse(ReasonClaims, "an operator's token names a task")
+	}
+	for _, a := range c.Audience {
+		if a == "" {
+			return refuse(ReasonClaims, "an empty audience")
+		}
+	}
+	return nil
+}

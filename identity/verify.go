@@ -1,0 +1,184 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	// DefaultMaxTTL is how far ahead exp may lie unless configured: the year that an identity without a ttl lives, and a day for
+	// leap years.
+	DefaultMaxTTL = 366 * 24 * time.Hour
+	// DefaultLeeway is how much an issuer's clock may be ahead of ours unless configured.
+	DefaultLeeway = time.Second
+	// MaxLeeway bounds the leeway: clocks that differ by more are to be put right.
+	MaxLeeway = 2 * time.Second
+)
+
+// VerifierConfig says whom a Verifier trusts and what it accepts.
+type VerifierConfig struct {
+	// Local is the source of our own keys, the key ring. Required. Its keys win over others with the same ID, and they alone
+	// can speak for the operator.
+	Local KeySource
+	// Foreign are sources of other issuers' keys, asked in order. They can speak for tasks.
+	Foreign []KeySource
+	// Audiences are the audiences accepted: a token must name one of them. Empty means DefaultAudience alone.
+	Audiences []string
+	// Issuers are the issuers accepted. Empty means that iss is not looked at.
+	Issuers []string
+	// MaxTTL bounds how far ahead exp may lie. 0 means DefaultMaxTTL.
+	MaxTTL time.Duration
+	// Leeway is allowed for iat and nbf, never for exp. At most MaxLeeway; 0 means DefaultLeeway; whole seconds count.
+	Leeway time.Duration
+}
+
+// Verifier verifies tokens. It takes no lock, does no I/O and never waits; any number of goroutines may use it.
+type Verifier struct {
+	local     KeySource
+	foreign   []KeySource
+	audiences []string
+	issuers   []string
+	maxTTL    int64 // seconds
+	leeway    int64 // seconds
+}
+
+// NewVerifier returns a verifier, or an error that says what is wrong with the configuration.
+func NewVerifier(c VerifierConfig) (*Verifier, error) {
+	if c.Local == nil || slices.Contains(c.Foreign, nil) {
+		return nil, errors.New("make a token verifier: a key source is nil")
+	}
+	if c.Leeway < 0 || c.Leeway > MaxLeeway {
+		return nil, fmt.Errorf("make a token verifier: leeway %v is not between 0 and %v", c.Leeway, MaxLeeway)
+	}
+	if c.MaxTTL < 0 {
+		return nil, fmt.Errorf("make a token verifier: longest lifetime %v is negative", c.MaxTTL)
+	}
+	if slices.Contains(c.Audiences, "") || slices.Contains(c.Issuers, "") {
+		return nil, errors.New("make a token verifier: an audience or issuer is empty")
+	}
+	if len(c.Audiences) == 0 {
+		c.Audiences = []string{DefaultAudience}
+	}
+	if c.MaxTTL == 0 {
+		c.MaxTTL = DefaultMaxTTL
+	}
+	if c.Leeway == 0 {
+		c.Leeway = DefaultLeeway
+	}
+	return &Verifier{
+		local:     c.Local,
+		foreign:   slices.Clone(c.Foreign),
+		audiences: slices.Clone(c.Audiences),
+		issuers:   slices.Clone(c.Issuers),
+		maxTTL:    int64(c.MaxTTL / time.Second),
+		leeway:    int64(c.Leeway / time.Second),
+	}, nil
+}
+
+// Verified is a token that was good when it was verified. It may be kept: CheckTime and Trusts say whether it still is.
+// Nothing in it may be changed.
+type Verified struct {
+	Claims Claims
+	KeyID  string
+
+	key    trustedKey
+	leeway int64
+}
+
+// trustedKey is a key and on whose side it was found.
+type trustedKey struct {
+	*publicKey
+	foreign bool
+}
+
+// Errors that a kept Verified can meet on every use are made once.
+var (
+	errUnknownKey  = refuse(ReasonUnknownKey, "no trusted key has its kid")
+	errSignature   = refuse(ReasonSignature, "the signature is not that of the key")
+	errExpired     = refuse(ReasonExpired, "exp has passed")
+	errNotYetValid = refuse(ReasonNotYetValid, "nbf or iat lies ahead")
+	errLifetime    = refuse(ReasonLifetime, "exp lies further ahead than is allowed")
+	errAudience    = refuse(ReasonAudience, "aud names no accepted audience")
+	errIssuer      = refuse(ReasonIssuer, "iss is not an accepted issuer")
+	errRole        = refuse(ReasonRole, "a key of another issuer speaks for the operator")
+)
+
+// Verify checks a token whole: form, key, signature, claims, in that order, so that a reason that takes a good signature is
+// never given for a bad one. The error is an *Error.
+func (v *Verifier) Verify(token string, now time.Time) (*Verified, error) {
+	u, err := Check(token)
+	if err != nil {
+		return nil, err
+	}
+	return v.VerifyChecked(u, now)
+}
+
+// VerifyChecked is Verify for a token that Check has accepted.
+func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error) {
+	key := v.lookup(u.KeyID)
+	if key.publicKey == nil {
+		return nil, errUnknownKey
+	}
+	if err := jwt.SigningMethodEdDSA.Verify(u.signed, u.signature[:], key.verifier); err != nil {
+		return nil, errSignature
+	}
+	verified := &Verified{Claims: u.Claims, KeyID: u.KeyID, key: key, leeway: v.leeway}
+	if err := verified.CheckTime(now); err != nil {
+		return nil, err
+	}
+	if err := v.checkClaims(&u.Claims, now.Unix(), key.foreign); err != nil {
+		return nil, err
+	}
+	return verified, nil
+}
+
+// checkClaims checks what stays as it is for a token's whole life.
+func (v *Verifier) checkClaims(c *Claims, now int64, foreign bool) error {
+	switch {
+	case c.ExpiresAt > now+v.maxTTL+v.leeway:
+		return errLifetime
+	case !slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(v.audiences, a) }):
+		return errAudience
+	case len(v.issuers) > 0 && !slices.Contains(v.issuers, c.Issuer):
+		return errIssuer
+	case foreign && c.Role != RoleTask:
+		return errRole
+	}
+	return nil
+}
+
+// lookup finds a key by its ID: a few map look-ups whether it exists or not.
+func (v *Verifier) lookup(id string) trustedKey {
+	if key := v.local.Keys().lookup(id); key != nil {
+		return trustedKey{key, false}
+	}
+	for _, source := range v.foreign {
+		if key := source.Keys().lookup(id); key != nil {
+			return trustedKey{key, true}
+		}
+	}
+	return trustedKey{}
+}
+
+// CheckTime reports whether now lies in the token's lifetime. The error is an *Error with ReasonExpired, from the very second of
+// exp on, or ReasonNotYetValid. It allocates nothing.
+func (t *Verified) CheckTime(now time.Time) error {
+	switch at := now.Unix(); {
+	case at >= t.Claims.ExpiresAt:
+		return errExpired
+	case t.Claims.NotBefore > at+t.leeway || t.Claims.IssuedAt > at+t.leeway:
+		return errNotYetValid
+	}
+	return nil
+}
+
+// Trusts reports whether the key that verified the token is still trusted: the same key, under the same ID, on the same side.
+// It allocates nothing.
+func (v *Verifier) Trusts(t *Verified) bool {
+	key := v.lookup(t.KeyID)
+	return key.publicKey != nil && key.foreign == t.key.foreign && key.bytes == t.key.bytes
+}

@@ -1,0 +1,89 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// recheck is how often a watched file is looked at though nothing was heard of it: changes on network file systems, behind
+	// symbolic links, and after the directory was replaced are not told. A look is one stat(2).
+	recheck = time.Second
+	// inotifyBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times over.
+	inotifyBuffer = 16 * (unix.SizeofInotifyEvent + unix.NAME_MAX + 1)
+)
+
+// watch calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
+func watch(ctx context.Context, path string, look func()) {
+	events := inotify(filepath.Dir(path))
+	if events == nil {
+		poll(ctx, look)
+		return
+	}
+	defer events.Close()
+	defer context.AfterFunc(ctx, func() { events.SetReadDeadline(time.Unix(1, 0)) })()
+	buf := make([]byte, inotifyBuffer)
+	for look(); ctx.Err() == nil; look() {
+		events.SetReadDeadline(time.Now().Add(recheck))
+		if ctx.Err() != nil { // the deadline of AfterFunc may just have been overwritten
+			return
+		}
+		// What is read does not matter: the file itself is looked at.
+		if _, err := events.Read(buf); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			poll(ctx, look)
+			return
+		}
+	}
+}
+
+// inotify returns a descriptor that becomes readable when a name in the directory changes, or nil where that can't be had.
+func inotify(dir string) *os.File {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	const mask = unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CLOSE_WRITE | unix.IN_DELETE
+	if _, err := unix.InotifyAddWatch(fd, dir, mask); err != nil {
+		events.Close()
+		return nil
+	}
+	return events
+}
+
+// poll is watch by the clock alone.
+func poll(ctx context.Context, look func()) {
+	ticker := time.NewTicker(recheck)
+	defer ticker.Stop()
+	for look(); ; look() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// reporting makes a look of a reload: it logs what changed, and an error when it is another than the last time.
+func reporting(logger *slog.Logger, reload func() (bool, error)) func() {
+	last := ""
+	return func() {
+		changed, err := reload()
+		switch {
+		case err == nil:
+			last = ""
+		case err.Error() != last:
+			last = err.Error()
+			logger.Warn("keys not reloaded, those loaded before stay trusted", "error", err)
+		}
+		if changed {
+			logger.Info("keys reloaded")
+		}
+	}
+}
