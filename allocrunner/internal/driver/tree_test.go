@@ -43,6 +43,9 @@ func TestKillTree(t *testing.T) {
 				e := newLocal(t, cfg)
 				r := e.fifo()
 				e.start(e.shell("t", c.script))
+				if c.sole && !cfg.Sole && e.CgroupDir() == "" {
+					t.Skip("no cgroup v2 with cgroup.kill can be made here, and nothing else finds this one")
+				}
 				var pids []int
 				for range c.pids {
 					pids = append(pids, readPID(t, r))
