@@ -88,6 +88,7 @@ type (
 	start     struct{}                      // run the prestart hooks and start the process; ends in started or startFailed
 	abort     struct{}                      // give up a start under way; it still ends in started or startFailed
 	poststart struct{}                      // run the poststart hooks
+	watch     struct{}                      // wait for the process to end; ends in exited
 	prekill   struct{}                      // run the pre-kill hooks
 	signal    struct{ sig syscall.Signal }  // to the first process
 	killTree  struct{}                      // SIGKILL to all of it
@@ -155,7 +156,7 @@ func (r rules) onStarted(m machine) (machine, []any) {
 		return m, nil
 	}
 	m.phase = running
-	acts := []any{emit{startedEvent()}, poststart{}}
+	acts := []any{emit{startedEvent()}, poststart{}, watch{}}
 	if m.intent == none {
 		return m, acts
 	}

@@ -292,6 +292,8 @@ func (r *Runner) do(ctx context.Context, act any) {
 		}
 	case poststart:
 		r.runPoststart(ctx)
+	case watch:
+		r.effects.Go(func() { r.watch(ctx) })
 	case prekill:
 		r.runPreKill(ctx)
 	case signal:

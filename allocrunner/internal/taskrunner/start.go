@@ -21,7 +21,6 @@ func (r *Runner) start(ctx context.Context) {
 			return
 		}
 		r.postFromEffect(started{})
-		r.watch(ctx)
 	})
 }
 

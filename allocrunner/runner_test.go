@@ -1,0 +1,480 @@
+package allocrunner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// deadline is when a test gives up on something that should have happened long before.
+const deadline = 20 * time.Second
+
+// shell is a task that runs a script; edits change it.
+func shell(name, script string, edits ...func(*api.Task)) *api.Task {
+	t := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []any{"-c", script})
+	t.KillTimeout = ptr(2 * time.Second)
+	for _, edit := range edits {
+		edit(t)
+	}
+	return t
+}
+
+func lifecycle(hook string, sidecar bool) func(*api.Task) {
+	return func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: hook, Sidecar: sidecar} }
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// running is an allocation under way.
+type running struct {
+	t      *testing.T
+	runner *allocrunner.Runner
+	dir    string
+	stop   context.CancelFunc
+	result chan error
+
+	mu     sync.Mutex // guards the field below
+	events []string   // "task: type"
+}
+
+// run starts an allocation of the tasks in a job of the type.
+func run(t *testing.T, jobType string, tasks ...*api.Task) *running {
+	t.Helper()
+	return runWith(t, jobType, func(*api.TaskGroup, *interfaces.Config) {}, tasks...)
+}
+
+func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config), tasks ...*api.Task) *running {
+	t.Helper()
+	group := api.NewTaskGroup("g", 1)
+	group.RestartPolicy = &api.RestartPolicy{Attempts: ptr(0), Interval: ptr(time.Minute), Delay: ptr(10 * time.Millisecond), Mode: ptr("fail")}
+	group.Tasks = tasks
+	job := &api.Job{ID: ptr("job"), Name: ptr("job"), Type: &jobType, TaskGroups: []*api.TaskGroup{group}, Datacenters: []string{"dc1"}}
+	r := &running{t: t, dir: filepath.Join(t.TempDir(), "alloc"), result: make(chan error, 1)}
+	cfg := interfaces.Config{
+		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
+			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
+		Dir:     r.dir,
+		Logger:  slog.New(slog.DiscardHandler),
+		OnEvent: func(task string, e *api.TaskEvent) { r.note(task + ": " + e.Type) },
+	}
+	edit(group, &cfg)
+	job.Canonicalize()
+	runner, err := allocrunner.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.runner, r.stop = runner, cancel
+	go func() { r.result <- runner.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		runner.Kill()
+		r.end()
+	})
+	return r
+}
+
+func (r *running) note(event string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, event)
+}
+
+func (r *running) seen() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
+}
+
+// end waits for the allocation to end and gives Run's error, also when asked again.
+func (r *running) end() error {
+	r.t.Helper()
+	select {
+	case err := <-r.result:
+		r.result <- err
+		return err
+	case <-time.After(deadline):
+		r.t.Fatalf("the allocation does not end; events so far: %v", r.seen())
+		return nil
+	}
+}
+
+// until waits for the allocation to be as ok says.
+func (r *running) until(what string, ok func(*api.Allocation) bool) *api.Allocation {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	for alloc := r.runner.Alloc(); ; alloc = r.runner.Wait(ctx, alloc.ModifyIndex) {
+		if ok(alloc) {
+			return alloc
+		}
+		if ctx.Err() != nil {
+			r.t.Fatalf("not %s; events so far: %v", what, r.seen())
+		}
+	}
+}
+
+func (r *running) untilState(task, state string) {
+	r.t.Helper()
+	r.until(task+" is "+state, func(a *api.Allocation) bool { return a.TaskStates[task].State == state })
+}
+
+// untilFile waits for a task to have written a file below the allocation directory.
+func (r *running) untilFile(path string) string {
+	r.t.Helper()
+	return r.untilLines(path, 1)
+}
+
+// untilLines waits for a file of a task to have as many lines.
+func (r *running) untilLines(path string, lines int) string {
+	r.t.Helper()
+	give := time.Now().Add(deadline)
+	for time.Now().Before(give) {
+		if data, err := os.ReadFile(filepath.Join(r.dir, path)); err == nil && strings.Count(string(data), "\n") >= lines {
+			return strings.TrimSpace(string(data))
+		}
+		time.Sleep(2 * time.Millisecond) // a file of another process can only be polled for
+	}
+	r.t.Fatalf("no %d lines in %s; events so far: %v", lines, path, r.seen())
+	return ""
+}
+
+// of are the types of one task's events.
+func (r *running) of(task string) []string {
+	var types []string
+	for _, e := range r.seen() {
+		if name, kind, _ := strings.Cut(e, ": "); name == task {
+			types = append(types, kind)
+		}
+	}
+	return types
+}
+
+func (r *running) wantEvents(task string, want ...string) {
+	r.t.Helper()
+	if diff := cmp.Diff(want, r.of(task)); diff != "" {
+		r.t.Errorf("events of %s (-want +got):\n%s", task, diff)
+	}
+}
+
+func TestBatchCompletes(t *testing.T) {
+	r := run(t, "batch", shell("main", "exit 0"))
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
+	alloc := r.runner.Alloc()
+	if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "run" || alloc.TaskStates["main"].FinishedAt.IsZero() || !r.runner.Over() {
+		t.Errorf("status %s, desired %s, state %+v", alloc.ClientStatus, alloc.DesiredStatus, alloc.TaskStates["main"])
+	}
+}
+
+func TestFailureIsToldWithItsReason(t *testing.T) {
+	r := run(t, "batch", shell("main", "exit 3"))
+	err := r.end()
+	if !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "main": Policy allows no restarts`) {
+		t.Errorf("got %v, want ErrFailed with the task and its reason", err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated", "Not Restarting")
+	if got := r.runner.Alloc().ClientStatus; got != "failed" {
+		t.Errorf("status %s, want failed", got)
+	}
+}
+
+func TestRestartPolicyIsFollowed(t *testing.T) {
+	r := run(t, "batch", shell("main", `echo x >> $NOMAD_TASK_DIR/runs; exit 1`, func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: ptr(2)}
+	}))
+	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
+		t.Fatalf("got %v, want ErrFailed", err)
+	}
+	if got := r.untilFile("main/local/runs"); got != "x\nx\nx" {
+		t.Errorf("runs %q, want three", got)
+	}
+	if got := r.runner.Alloc().TaskStates["main"].Restarts; got != 2 {
+		t.Errorf("restarts %d, want 2", got)
+	}
+}
+
+func TestOrderOfHooks(t *testing.T) {
+	mark := func(name string) string { return `echo ` + name + ` >> $NOMAD_ALLOC_DIR/order` }
+	r := run(t, "batch",
+		shell("bye", mark("bye"), lifecycle("poststop", false)),
+		shell("main", mark("main")+`; until [ -s $NOMAD_ALLOC_DIR/hello ]; do sleep 0.01; done`),
+		shell("init", mark("init"), lifecycle("prestart", false)),
+		shell("side", `echo up > $NOMAD_ALLOC_DIR/side; exec sleep 1000`, lifecycle("prestart", true)),
+		shell("hello", mark("hello")+`; echo x > $NOMAD_ALLOC_DIR/hello`, lifecycle("poststart", false)),
+	)
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(r.untilFile("alloc/order"))
+	before := func(a, b string) bool { return slices.Index(got, a) < slices.Index(got, b) }
+	if len(got) != 4 || !before("init", "main") || !before("init", "hello") || got[3] != "bye" {
+		t.Errorf("order %v", got)
+	}
+	r.wantEvents("side", "Received", "Task Setup", "Started", "Main Tasks Dead", "Killing", "Terminated", "Killed")
+}
+
+func TestFailedPrestartEndsAll(t *testing.T) {
+	r := run(t, "service", shell("init", "exit 1", lifecycle("prestart", false)), shell("main", "exec sleep 1000"))
+	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
+		t.Fatalf("got %v, want ErrFailed", err)
+	}
+	r.wantEvents("main", "Received", "Sibling Task Failed", "Killing")
+}
+
+func TestStopIsOrderly(t *testing.T) {
+	r := run(t, "service", shell("main", `trap 'echo got INT > $NOMAD_TASK_DIR/end; exit 7' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
+	r.untilFile("main/local/up")
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatalf("a stopped allocation: %v", err)
+	}
+	if got := r.untilFile("main/local/end"); got != "got INT" {
+		t.Errorf("the task saw %q", got)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
+	if a := r.runner.Alloc(); a.ClientStatus != "complete" || a.DesiredStatus != "stop" {
+		t.Errorf("status %s, desired %s; want complete, stop", a.ClientStatus, a.DesiredStatus)
+	}
+}
+
+func TestDeafTaskIsKilled(t *testing.T) {
+	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`, func(t *api.Task) {
+		t.KillTimeout = ptr(50 * time.Millisecond)
+	}))
+	r.untilFile("main/local/up")
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	events := r.runner.Alloc().TaskStates["main"].Events
+	last := events[len(events)-2]
+	if last.Type != "Terminated" || last.Details["signal"] != "9" || last.Details["exit_code"] != "137" {
+		t.Errorf("got %+v, want an end by signal 9", last)
+	}
+}
+
+func TestKillSkipsDelaysAndPoststop(t *testing.T) {
+	r := run(t, "service",
+		shell("main", "echo up > $NOMAD_TASK_DIR/up; exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = time.Hour }),
+		shell("bye", "exec sleep 1000", lifecycle("poststop", false)))
+	r.untilFile("main/local/up")
+	r.stop()
+	r.until("in its shutdown delay", func(*api.Allocation) bool { return slices.Contains(r.of("main"), "Waiting for shutdown delay") })
+	r.runner.Kill()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("bye", "Received", "Killing")
+}
+
+func TestRestartOnRequest(t *testing.T) {
+	r := run(t, "service", shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000`), shell("other", "exec sleep 1000"))
+	r.untilState("main", "running")
+	r.untilState("other", "running")
+	old := r.untilFile("main/local/pids")
+	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/proc/" + old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the old process %s is still there when the restart has been answered", old)
+	}
+	r.until("started again", func(a *api.Allocation) bool {
+		s := a.TaskStates["main"]
+		return s.State == "running" && s.Restarts == 1
+	})
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started")
+	r.wantEvents("other", "Received", "Task Setup", "Started")
+	for _, tc := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{"unknown task", r.runner.RestartTask(t.Context(), "nope"), interfaces.ErrTaskNotFound},
+		{"unknown task, signal", r.runner.Signal(t.Context(), "nope", "SIGHUP"), interfaces.ErrTaskNotFound},
+		{"unknown signal", r.runner.Signal(t.Context(), "main", "SIGNOPE"), interfaces.ErrUnknownSignal},
+		{"running ones", r.runner.RestartRunning(t.Context()), nil},
+	} {
+		if !errors.Is(tc.err, tc.want) {
+			t.Errorf("%s: got %v, want %v", tc.name, tc.err, tc.want)
+		}
+	}
+}
+
+func TestRestartOfAllRunsTheOrderAnew(t *testing.T) {
+	r := run(t, "service",
+		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
+		shell("main", `echo main >> $NOMAD_ALLOC_DIR/order; exec sleep 1000`))
+	r.untilLines("alloc/order", 2)
+	if err := r.runner.RestartTask(t.Context(), "init"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("restart of a dead task: got %v, want ErrTaskNotRunning", err)
+	}
+	if err := r.runner.RestartAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.until("all started again", func(a *api.Allocation) bool {
+		return a.TaskStates["init"].Restarts == 1 && a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
+	})
+	if got := r.untilLines("alloc/order", 4); got != "init\nmain\ninit\nmain" {
+		t.Errorf("order %q", got)
+	}
+	r.until("init is over again", func(*api.Allocation) bool { return len(r.of("init")) == 8 })
+	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started", "Terminated")
+}
+
+func TestSignalsByName(t *testing.T) {
+	r := run(t, "service",
+		shell("main", `trap 'echo HUP > $NOMAD_TASK_DIR/got' HUP; trap 'echo USR1 > $NOMAD_TASK_DIR/got' USR1; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
+	r.untilFile("main/local/up")
+	for _, tc := range []struct{ task, name, want string }{
+		{"main", "sighup", "HUP"}, {"main", "USR1", "USR1"}, {"", "SIGHUP", "HUP"},
+	} {
+		got := filepath.Join(r.dir, "main/local/got")
+		if err := errors.Join(os.RemoveAll(got), r.runner.Signal(t.Context(), tc.task, tc.name)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.untilFile("main/local/got"); got != tc.want {
+			t.Errorf("signal %q to %q: the task saw %q", tc.name, tc.task, got)
+		}
+	}
+	if got := r.of("main"); !slices.Contains(got, "Signaling") {
+		t.Errorf("events %v have no Signaling", got)
+	}
+}
+
+func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
+	r := run(t, "batch", shell("main", "", func(t *api.Task) {
+		t.Config = map[string]any{"command": "/no/such/program"}
+		t.RestartPolicy = &api.RestartPolicy{Attempts: ptr(1)}
+	}))
+	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
+		t.Fatalf("got %v, want ErrFailed", err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Driver Failure", "Restarting", "Driver Failure", "Not Restarting")
+}
+
+func TestUnknownReferenceFailsForGood(t *testing.T) {
+	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: ptr(5)} }))
+	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
+		t.Fatalf("got %v, want ErrFailed", err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Failed Validation", "Not Restarting")
+}
+
+func TestTasksSeeTheirWorld(t *testing.T) {
+	r := runWith(t, "batch", func(g *api.TaskGroup, _ *interfaces.Config) {
+		g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
+	}, shell("main", `echo "$0 ${NOMAD_PORT_http} $GREETING" > local/out`, func(t *api.Task) {
+		t.Env = map[string]string{"GREETING": "hello ${NOMAD_TASK_NAME}"}
+	}))
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	port := r.runner.Alloc().AllocatedResources.Shared.Ports[0].Value
+	if got, want := r.untilFile("main/local/out"), fmt.Sprintf("/bin/sh %d hello main", port); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string]func(*api.TaskGroup, *interfaces.Config){
+		"a file is in the way": func(_ *api.TaskGroup, c *interfaces.Config) { c.Dir = filepath.Join(file, "alloc") },
+		"no such user":         func(g *api.TaskGroup, _ *interfaces.Config) { g.Tasks[0].User = "no-such-user" },
+		"a hook refuses":       func(_ *api.TaskGroup, c *interfaces.Config) { c.Hooks = append(c.Hooks, refusing{}) },
+	} {
+		r := runWith(t, "batch", edit, shell("main", "true"))
+		if err := r.end(); err == nil || errors.Is(err, allocrunner.ErrFailed) {
+			t.Errorf("%s: got %v, want the reason", name, err)
+		}
+		if got := r.seen(); got != nil {
+			t.Errorf("%s: events %v", name, got)
+		}
+		if a := r.runner.Alloc(); a.ClientStatus != "failed" || !r.runner.Over() {
+			t.Errorf("%s: status %s, over %v", name, a.ClientStatus, r.runner.Over())
+		}
+	}
+}
+
+type refusing struct{}
+
+func (refusing) Name() string                                  { return "refusing" }
+func (refusing) Prerun(context.Context, *api.Allocation) error { return errors.New("no") }
+
+// TestHooksInOrder calls every kind of hook, and calls Stop for a task that never started, too.
+func TestHooksInOrder(t *testing.T) {
+	var mu sync.Mutex
+	var calls []string
+	note := func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, s)
+	}
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) {
+		c.Hooks = []interfaces.RunnerHook{&noting{note: note}}
+		c.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+			return []interfaces.TaskHook{&noting{note: note, task: task.Name}}
+		}
+	}, shell("main", `test "$HOOK" = main`))
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"prerun", "main prestart", "main poststart", "main exited", "main stop", "postrun"}
+	if diff := cmp.Diff(want, calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// noting is every hook at once.
+type noting struct {
+	note func(string)
+	task string
+}
+
+func (n *noting) Name() string { return "noting" }
+func (n *noting) Prerun(context.Context, *api.Allocation) error {
+	n.note("prerun")
+	return nil
+}
+func (n *noting) Postrun(context.Context) error {
+	n.note("postrun")
+	return nil
+}
+func (n *noting) Prestart(context.Context, *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	n.note(n.task + " prestart")
+	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": n.task}}, nil
+}
+func (n *noting) Poststart(context.Context) error {
+	n.note(n.task + " poststart")
+	return nil
+}
+func (n *noting) Exited(context.Context, interfaces.ExitResult) error {
+	n.note(n.task + " exited")
+	return nil
+}
+func (n *noting) Stop(context.Context) error {
+	n.note(n.task + " stop")
+	return nil
+}
