@@ -1,0 +1,42 @@
+package taskenv_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/internal/taskenv"
+)
+
+func TestDetectNode(t *testing.T) {
+	node := taskenv.DetectNode()
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := exec.Command("uname", "-r").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"kernel.name": "linux", "kernel.version": strings.TrimSpace(string(release)), "cpu.arch": runtime.GOARCH,
+		"cpu.numcores": strconv.Itoa(runtime.NumCPU()), "unique.hostname": hostname, "driver.raw_exec": "1",
+	} {
+		if got := node.Attributes[key]; got != want {
+			t.Errorf("attr.%s = %q, want %q", key, got, want)
+		}
+	}
+	if net.ParseIP(node.Attributes["unique.network.ip-address"]) == nil {
+		t.Errorf("unique.network.ip-address = %q is no address", node.Attributes["unique.network.ip-address"])
+	}
+	if n, err := strconv.ParseUint(node.Attributes["memory.totalbytes"], 10, 64); err != nil || n < 1<<20 {
+		t.Errorf("memory.totalbytes = %q", node.Attributes["memory.totalbytes"])
+	}
+	if node.Name != hostname {
+		t.Errorf("Name = %q, want %q", node.Name, hostname)
+	}
+}
