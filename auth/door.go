@@ -4,23 +4,21 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"taskapi/identity"
 )
 
-// Verified is a token that a trusted key signed and whose claims are what they must be.
-type Verified struct {
-	Claims identity.Claims
-	KeyID  string
-}
-
-// Verifier is what the door asks of the keys.
+// Verifier is what the door asks of the keys; *identity.Verifier is one. Its methods are safe for any number of goroutines.
 type Verifier interface {
-	// Verify checks form, signature and claims at the given time.
-	Verify(token string, now time.Time) (*Verified, error)
-	// Trusts reports whether the key is still trusted. It is asked on every request.
-	Trusts(keyID string) bool
+	// VerifyChecked checks signature and claims of a token whose form is right. Its error holds an *identity.Error.
+	VerifyChecked(token *identity.Unverified, now time.Time) (*identity.Verified, error)
+	// Trusts reports whether the key that verified the token is still trusted. It is asked on every request, so it answers from
+	// memory.
+	Trusts(token *identity.Verified) bool
 }
 
 // Liveness is what is known of an allocation.
@@ -45,13 +43,35 @@ type Allocations interface {
 type Config struct {
 	Verifier    Verifier
 	Allocations Allocations
-	Logger      *slog.Logger
-	Policy      *Policy // nil: the defaults
+	Logger      *slog.Logger // gets a line on refusals, at most once a second
+	Policy      *Policy      // what tasks may do; nil: DefaultTask
+
+	// Keys are the Verifier's sources of keys. When one of them swaps its set, what was found of bad tokens is forgotten; without
+	// them, a token that a changed key would make good may be refused for another 5 s.
+	Keys []identity.KeySource
+
+	Auditor Auditor // gets refusals, and what Audit is called with; nil: none
+	Limits  Limits  // of failed look-ups; zero fields take the defaults
 }
 
-// Door decides on requests. It is safe for any number of goroutines.
+// Door decides on requests. It is safe for any number of goroutines, starts none, and needs no closing.
 type Door struct {
-	config Config
+	verifier    Verifier
+	keys        *keyWatch
+	allocations Allocations
+	logger      *slog.Logger
+	policy      *Policy
+	auditor     Auditor
+
+	prints    *fingerprints
+	cache     *cache
+	flights   singleflight.Group // of first uses, by token and caller
+	verifying chan struct{}      // holds one element for every verification under way
+	limits    *limits
+
+	logs     gate
+	audits   [reasons]gate
+	counters counters
 }
 
 // NewDoor makes a Door.
@@ -59,41 +79,82 @@ func NewDoor(config Config) (*Door, error) {
 	if config.Verifier == nil || config.Allocations == nil || config.Logger == nil {
 		return nil, errors.New("auth: Config needs Verifier, Allocations and Logger")
 	}
-	return &Door{config: config}, nil
+	prints, err := newFingerprints()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := newCache()
+	if err != nil {
+		return nil, err
+	}
+	limits, err := newLimits(config.Limits)
+	if err != nil {
+		return nil, err
+	}
+	return &Door{
+		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
+		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, auditor: config.Auditor,
+		prints: prints, cache: cache, limits: limits,
+		// First uses get half of the processors at most: the others are for callers whose token is known.
+		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+	}, nil
 }
 
-// Authenticate finds out who sends a request through the owner's socket from the peer. Exactly one of the results is nil.
+// Authenticate finds out who sends a request through the owner's socket from the peer. Exactly one of the results is nil. It
+// is to be asked for every request, before the path or the method is looked at. A good token that is known takes no lock and no
+// memory; a refusal may be held back for a moment, until the request's context ends at the latest.
 func (d *Door) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
 	token, why := credentials(r.Header)
 	if why != NotRefused {
-		return nil, &denials[why]
+		return nil, d.refuse(r, nil, owner, peer, verdict{why: why})
 	}
-	verified, err := d.config.Verifier.Verify(token, time.Now())
-	if err != nil {
-		return nil, &denials[BadSignature]
+	e := d.cache.hit(d.prints.tag(token))
+	if e == nil {
+		v := d.lookUp(token, caller{owner, peer.UID})
+		if v.limited() && d.limits.holder.Hold(r.Context()) {
+			d.counters.held.Add(1)
+			v = d.lookUp(token, caller{owner, peer.UID}) // by now there may be room, and if not, this says how long from now
+		}
+		if v.why != NotRefused {
+			return nil, d.refuse(r, nil, owner, peer, v)
+		}
+		e = v.entry
+	} else {
+		d.counters.hits.Add(1)
 	}
-	p := d.principal(verified)
-	switch {
-	case p.Claims.AllocationID != owner.AllocationID, !p.Operator() && p.Claims.Task != owner.Task:
-		return nil, &denials[WrongSocket]
-	case d.config.Allocations.Liveness(p.Claims.AllocationID) != Live:
-		return nil, &denials[TerminalAllocation]
+	if why = d.examine(e, time.Now(), owner); why != NotRefused {
+		return nil, d.refuse(r, &e.principal, owner, peer, verdict{why: why})
 	}
-	return p, nil
+	return &e.principal, nil
 }
 
-func (d *Door) principal(v *Verified) *Principal {
-	p := &Principal{Claims: v.Claims, KeyID: v.KeyID, Capabilities: All}
-	if !p.Operator() {
-		p.Capabilities = d.config.Policy.Task(v.Claims.Namespace, v.Claims.Task)
-	}
-	return p
-}
-
-// Authorize decides whether the principal may do what needs the capability; nil is yes.
+// Authorize decides whether the principal may do what needs the capability; nil is yes. No principal has the zero capability.
 func (d *Door) Authorize(p *Principal, c Capability) *Denial {
-	if !p.Can(c) {
-		return &denials[MissingCapability]
+	if p.Can(c) {
+		return nil
 	}
-	return nil
+	d.counters.refused[MissingCapability].Add(1)
+	return &denials[MissingCapability]
+}
+
+// examine looks at all that may have changed since the token was verified, and at what depends on the socket.
+func (d *Door) examine(e *entry, now time.Time, owner Owner) Reason {
+	c := &e.principal.Claims
+	if err := e.token.CheckTime(now); err != nil {
+		return tokenReason(err)
+	}
+	if !d.verifier.Trusts(e.token) {
+		return KeyRemoved
+	}
+	switch d.allocations.Liveness(c.AllocationID) {
+	case Live:
+	case Terminal:
+		return TerminalAllocation
+	default:
+		return UnknownAllocation
+	}
+	if c.AllocationID != owner.AllocationID || (c.Role != identity.RoleOperator && (c.Task != owner.Task || owner.Task == "")) {
+		return WrongSocket
+	}
+	return NotRefused
 }

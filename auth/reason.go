@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"taskapi/identity"
 )
 
 // Reason is why a request was refused, for counters, logs and the audit; the client never reads it. The set is closed.
@@ -12,52 +14,48 @@ type Reason uint8
 const (
 	// NotRefused is the reason of a request that was let in.
 	NotRefused Reason = iota
-	// NoToken: neither header holds a token.
-	NoToken
-	// AmbiguousToken: a header came twice, or the two headers differ.
-	AmbiguousToken
-	// FromBrowser: the request carries Origin or Referer.
-	FromBrowser
-	// TooLong: the token is longer than MaxTokenBytes.
+
+	// Of the credentials in the headers.
+
+	NoToken        // neither header holds a token
+	AmbiguousToken // a header came twice, or the two differ
+	FromBrowser    // the request carries Origin or Referer
+
+	// Of the token: those of package identity, under the same names.
+
 	TooLong
-	// Malformed: the token has not the form or the header of one of ours; no key was looked up.
 	Malformed
-	// UnknownKey: no trusted key has the token's key ID.
-	UnknownKey
-	// BadSignature: the key did not sign this token.
-	BadSignature
-	// BadClaims: signed, and its claims are not what a token must say.
+	BadHeader
+	BadAlgorithm
+	BadKeyID
 	BadClaims
-	// WrongAudience: signed for somebody else.
-	WrongAudience
-	// Expired: past its exp.
+	UnknownKey
+	BadSignature
 	Expired
-	// NotYet: before its nbf.
-	NotYet
-	// KeyRemoved: signed by a key that is trusted no longer.
-	KeyRemoved
-	// UnknownAllocation: of an allocation that is not here.
-	UnknownAllocation
-	// TerminalAllocation: of an allocation that has ended.
-	TerminalAllocation
-	// WrongSocket: good, and not for the owner of this socket.
-	WrongSocket
-	// CallerLimited: the caller had too many failed look-ups on this socket.
-	CallerLimited
-	// GlobalLimited: all callers together had too many.
-	GlobalLimited
-	// GaveUp: the caller went away before its token was verified.
-	GaveUp
-	// MissingCapability: known, and not allowed to do that.
-	MissingCapability
-	// NoPeer: the kernel's word on who is at the other end is missing or the socket has no owner.
-	NoPeer
+	NotYetValid
+	BadLifetime
+	WrongAudience
+	WrongIssuer
+	WrongRole
+
+	// Of what a good token meets here.
+
+	KeyRemoved         // its key is trusted no longer
+	UnknownAllocation  // its allocation is not here
+	TerminalAllocation // its allocation has ended
+	WrongSocket        // it is not for the owner of this socket
+
+	// Of the caller.
+
+	CallerLimited     // too many failed look-ups of this peer on this socket
+	GlobalLimited     // too many of all peers together
+	MissingCapability // known, and not allowed to do that
 
 	reasons // how many there are
 )
 
-// verdict is what a reason means on the wire and for the limits.
-type verdict struct {
+// meaning is what a reason is called and what a client gets.
+type meaning struct {
 	name   string // in counters, logs and the audit
 	status int
 	body   string
@@ -72,28 +70,43 @@ const (
 	ambiguous        = "Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer"
 )
 
-var verdicts = [reasons]verdict{
+var meanings = [reasons]meaning{
 	NotRefused:         {"none", http.StatusOK, ""},
-	NoToken:            {"no-token", http.StatusUnauthorized, unauthorized},
-	AmbiguousToken:     {"ambiguous-token", http.StatusBadRequest, ambiguous},
-	FromBrowser:        {"from-browser", http.StatusForbidden, forbidden},
-	TooLong:            {"too-long", http.StatusForbidden, forbidden},
-	Malformed:          {"malformed", http.StatusForbidden, forbidden},
-	UnknownKey:         {"unknown-key", http.StatusForbidden, forbidden},
-	BadSignature:       {"bad-signature", http.StatusForbidden, forbidden},
-	BadClaims:          {"bad-claims", http.StatusForbidden, forbidden},
-	WrongAudience:      {"wrong-audience", http.StatusForbidden, forbidden},
-	Expired:            {"expired", http.StatusForbidden, forbidden},
-	NotYet:             {"not-yet-valid", http.StatusForbidden, forbidden},
-	KeyRemoved:         {"key-removed", http.StatusForbidden, forbidden},
-	UnknownAllocation:  {"unknown-allocation", http.StatusForbidden, forbidden},
-	TerminalAllocation: {"terminal-allocation", http.StatusForbidden, forbidden},
-	WrongSocket:        {"wrong-socket", http.StatusForbidden, forbidden},
-	CallerLimited:      {"limited-caller", http.StatusTooManyRequests, tooMany},
-	GlobalLimited:      {"limited-global", http.StatusTooManyRequests, tooMany},
-	GaveUp:             {"gave-up", http.StatusForbidden, forbidden},
-	MissingCapability:  {"missing-capability", http.StatusForbidden, permissionDenied},
-	NoPeer:             {"no-peer", http.StatusForbidden, forbidden},
+	NoToken:            {"no_token", http.StatusUnauthorized, unauthorized},
+	AmbiguousToken:     {"ambiguous_token", http.StatusBadRequest, ambiguous},
+	FromBrowser:        {"from_browser", http.StatusForbidden, forbidden},
+	TooLong:            {string(identity.ReasonTooLong), http.StatusForbidden, forbidden},
+	Malformed:          {string(identity.ReasonMalformed), http.StatusForbidden, forbidden},
+	BadHeader:          {string(identity.ReasonHeader), http.StatusForbidden, forbidden},
+	BadAlgorithm:       {string(identity.ReasonAlgorithm), http.StatusForbidden, forbidden},
+	BadKeyID:           {string(identity.ReasonKeyID), http.StatusForbidden, forbidden},
+	BadClaims:          {string(identity.ReasonClaims), http.StatusForbidden, forbidden},
+	UnknownKey:         {string(identity.ReasonUnknownKey), http.StatusForbidden, forbidden},
+	BadSignature:       {string(identity.ReasonSignature), http.StatusForbidden, forbidden},
+	Expired:            {string(identity.ReasonExpired), http.StatusForbidden, forbidden},
+	NotYetValid:        {string(identity.ReasonNotYetValid), http.StatusForbidden, forbidden},
+	BadLifetime:        {string(identity.ReasonLifetime), http.StatusForbidden, forbidden},
+	WrongAudience:      {string(identity.ReasonAudience), http.StatusForbidden, forbidden},
+	WrongIssuer:        {string(identity.ReasonIssuer), http.StatusForbidden, forbidden},
+	WrongRole:          {string(identity.ReasonRole), http.StatusForbidden, forbidden},
+	KeyRemoved:         {"key_removed", http.StatusForbidden, forbidden},
+	UnknownAllocation:  {"unknown_allocation", http.StatusForbidden, forbidden},
+	TerminalAllocation: {"terminal_allocation", http.StatusForbidden, forbidden},
+	WrongSocket:        {"wrong_socket", http.StatusForbidden, forbidden},
+	CallerLimited:      {"limited_caller", http.StatusTooManyRequests, tooMany},
+	GlobalLimited:      {"limited_global", http.StatusTooManyRequests, tooMany},
+	MissingCapability:  {"missing_capability", http.StatusForbidden, permissionDenied},
+}
+
+// tokenReason is the reason of an error of package identity. One that nobody knows is Malformed: refused it is in any case.
+func tokenReason(err error) Reason {
+	why, _ := identity.ReasonOf(err)
+	for r, v := range meanings {
+		if v.name == string(why) {
+			return Reason(r)
+		}
+	}
+	return Malformed
 }
 
 // String is the reason's name in counters, logs and the audit.
@@ -101,7 +114,7 @@ func (r Reason) String() string {
 	if r >= reasons {
 		return "reason(" + strconv.Itoa(int(r)) + ")"
 	}
-	return verdicts[r].name
+	return meanings[r].name
 }
 
 // Denial is a refusal: what the client gets, and why. It is shared and never changed.
@@ -114,7 +127,7 @@ type Denial struct {
 
 // denials holds one Denial for every reason, so that refusing costs no memory.
 var denials = func() (all [reasons]Denial) {
-	for r, v := range verdicts {
+	for r, v := range meanings {
 		all[r] = Denial{Status: v.status, Body: v.body, Reason: Reason(r)}
 	}
 	return all

@@ -1,0 +1,108 @@
+package auth
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"taskapi/identity"
+)
+
+const (
+	// goodTokens is how many good tokens are remembered. A group of 100 tasks with four identities each, old and renewed, has 800.
+	goodTokens = 1024
+	// quickSlots is the size of the table in front, a power of two: 8 KiB of pointers.
+	quickSlots = 1024
+	// badTokens is how many bad ones are remembered, about 1 MiB.
+	badTokens = 4096
+	// badFor is how long a bad token stays bad unseen. Key sets change the verdict at once; this is for the unforeseen.
+	badFor = 5 * time.Second
+)
+
+// entry is the verdict on a token that a trusted key signed, with claims that are what they must be. What may change with time is
+// not in it. It is never changed once made.
+type entry struct {
+	tag       tag
+	token     *identity.Verified
+	principal Principal
+}
+
+// refusal is the verdict on a bad token. With an entry the token is good, and only its allocation was not there.
+type refusal struct {
+	why        Reason
+	until      time.Time
+	generation uint64 // of the key set that the verdict was found with
+	entry      *entry
+}
+
+// cache remembers both kinds, bounded, apart from each other.
+//
+// Good ones have two ways in. The quick table is mapped directly by the tag and read without a lock; it holds nothing that was not
+// found good first, so junk can't displace anything in it, and two good tokens that share a slot only make each other slower.
+// Behind it is the LRU by digest. What is displaced from the LRU may stay in the table: it is a verdict as good as before.
+type cache struct {
+	quick [quickSlots]atomic.Pointer[entry]
+	good  *lru.Cache[digest, *entry]
+	bad   *lru.Cache[digest, refusal]
+}
+
+func newCache() (*cache, error) {
+	good, err := lru.New[digest, *entry](goodTokens)
+	if err != nil {
+		return nil, err
+	}
+	bad, err := lru.New[digest, refusal](badTokens)
+	if err != nil {
+		return nil, err
+	}
+	return &cache{good: good, bad: bad}, nil
+}
+
+// slot is where a tag belongs in the table.
+func (c *cache) slot(t tag) *atomic.Pointer[entry] {
+	return &c.quick[binary.LittleEndian.Uint64(t[:])%quickSlots]
+}
+
+// hit is the good token with the tag, or nil.
+func (c *cache) hit(t tag) *entry {
+	if e := c.slot(t).Load(); e != nil && e.tag == t {
+		return e
+	}
+	return nil
+}
+
+// slowHit is the good token with the digest, or nil. It goes back to the table.
+func (c *cache) slowHit(d digest) *entry {
+	e, ok := c.good.Get(d)
+	if !ok {
+		return nil
+	}
+	c.slot(e.tag).Store(e)
+	return e
+}
+
+// keep remembers a good token.
+func (c *cache) keep(d digest, e *entry) {
+	c.good.Add(d, e)
+	c.bad.Remove(d)
+	c.slot(e.tag).Store(e)
+}
+
+// refuse remembers a bad one.
+func (c *cache) refuse(d digest, r refusal) { c.bad.Add(d, r) }
+
+// refused is the verdict on a bad token, if it still holds at the time and with the key set of that generation.
+func (c *cache) refused(d digest, now time.Time, generation uint64) (refusal, bool) {
+	r, ok := c.bad.Get(d)
+	if !ok {
+		return refusal{}, false
+	}
+	// A clock that was set back must not make a refusal last: one from the future is none.
+	if left := r.until.Sub(now); left <= 0 || left > badFor || r.generation != generation {
+		c.bad.Remove(d)
+		return refusal{}, false
+	}
+	return r, true
+}

@@ -1,0 +1,33 @@
+package auth
+
+import (
+	"slices"
+	"sync"
+
+	"taskapi/identity"
+)
+
+// keyWatch notices when a source of keys swaps its set.
+type keyWatch struct {
+	sources []identity.KeySource
+
+	mu    sync.Mutex
+	seen  []*identity.KeySet // guarded by mu
+	count uint64             // guarded by mu
+}
+
+// generation is a number that differs from all before it once a set was swapped. It is asked for on first uses and bad tokens,
+// never on a good token that is known.
+func (k *keyWatch) generation() uint64 {
+	now := make([]*identity.KeySet, len(k.sources))
+	for i, source := range k.sources {
+		now[i] = source.Keys()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !slices.Equal(k.seen, now) {
+		k.seen = now
+		k.count++
+	}
+	return k.count
+}

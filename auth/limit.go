@@ -1,0 +1,109 @@
+package auth
+
+import (
+	"context"
+	"time"
+
+	"taskapi/ratelimit"
+)
+
+// Limits bound what bad tokens may cost. A zero field takes its default.
+type Limits struct {
+	// Caller is how many failed look-ups one user of the machine may have through one socket. Default: 10 a second, burst 20. A burst of
+	// less than a second's worth makes the average rate lower, since refusals last whole seconds.
+	Caller ratelimit.Rate
+	// Global is how many all callers may have. Default: 200 a second, burst 200.
+	Global ratelimit.Rate
+	// Refusals is how many refusals of any kind a caller gets at once; those beyond are held back. Default: 50 a second, burst 100:
+	// nobody feels it who does not send bad requests in a loop.
+	Refusals ratelimit.Rate
+	// HoldFor is how long a refusal is held back. Default: 250 ms, which leaves a connection 4 bad requests a second, and is less than
+	// half of the shortest Retry-After.
+	HoldFor time.Duration
+	// HoldMax is how many refusals may be held back at a time; those beyond go out at once. Default: 512, as many as there may be
+	// connections.
+	HoldMax int
+}
+
+const (
+	// callers is how many callers are told apart: users times sockets. It is far more than tasks fit on a machine.
+	callers = 1024
+	// unit is what a refusal's length is a multiple of: Retry-After's second, so that it is true as it stands.
+	unit = time.Second
+)
+
+// enough is a rate that nobody reaches: how many refusals all callers get is not limited, only how many each does.
+var enough = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
+
+// limits are the limits at work.
+type limits struct {
+	lookups  *ratelimit.Limiter[caller]
+	refusals *ratelimit.Limiter[caller]
+	holder   *ratelimit.Holder
+}
+
+func newLimits(c Limits) (*limits, error) {
+	c.setDefaults()
+	lookups, err := ratelimit.New[caller](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: callers, Grain: unit})
+	if err != nil {
+		return nil, err
+	}
+	refusals, err := ratelimit.New[caller](ratelimit.Config{Key: c.Refusals, Global: enough, MaxKeys: callers})
+	if err != nil {
+		return nil, err
+	}
+	holder, err := ratelimit.NewHolder(c.HoldMax, c.HoldFor)
+	if err != nil {
+		return nil, err
+	}
+	return &limits{lookups: lookups, refusals: refusals, holder: holder}, nil
+}
+
+func (c *Limits) setDefaults() {
+	for _, d := range []struct {
+		rate     *ratelimit.Rate
+		standard ratelimit.Rate
+	}{
+		{&c.Caller, ratelimit.Rate{PerSecond: 10, Burst: 20}},
+		{&c.Global, ratelimit.Rate{PerSecond: 200, Burst: 200}},
+		{&c.Refusals, ratelimit.Rate{PerSecond: 50, Burst: 100}},
+	} {
+		if *d.rate == (ratelimit.Rate{}) {
+			*d.rate = d.standard
+		}
+	}
+	if c.HoldFor == 0 {
+		c.HoldFor = 250 * time.Millisecond
+	}
+	if c.HoldMax == 0 {
+		c.HoldMax = 512
+	}
+}
+
+// caller is whose failures are counted together: what one user of the machine sends through one socket.
+type caller struct {
+	owner Owner
+	uid   uint32
+}
+
+// over is the verdict of a limit that refused.
+func over(d ratelimit.Decision) verdict {
+	why := CallerLimited
+	if d.Scope == ratelimit.ScopeGlobal {
+		why = GlobalLimited
+	}
+	return verdict{why: why, retryAfter: d.RetryAfter}
+}
+
+// failed counts a failed look-up that has cost little so far. What it returns is the verdict v, or that of the limit.
+func (l *limits) failed(who caller, now time.Time, v verdict) verdict {
+	if d := l.lookups.Allow(now, who); !d.OK {
+		return over(d)
+	}
+	return v
+}
+
+// slow holds a refusal back if the caller had too many of them, and reports whether it did.
+func (l *limits) slow(ctx context.Context, who caller) bool {
+	return !l.refusals.Allow(time.Now(), who).OK && l.holder.Hold(ctx)
+}

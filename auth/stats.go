@@ -1,0 +1,67 @@
+package auth
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Stats is what a Door has counted since it was made.
+type Stats struct {
+	Hits         uint64                  // good tokens found in the cache, whatever was decided then
+	Misses       uint64                  // tokens found in neither cache
+	NegativeHits uint64                  // bad tokens found in the cache
+	Shared       uint64                  // requests that waited for the verification of another instead of their own
+	Verified     uint64                  // verifications, good or bad
+	VerifyTime   time.Duration           // what they took, in all
+	Held         uint64                  // refusals that were held back
+	Refused      [reasons]uint64         // refusals by Reason; index 0 is not used
+	AuditDropped uint64                  // denials left out of the audit log because there were too many
+	AuditLost    uint64                  // records that the audit log could not write, as far as it counts them
+	Cached       struct{ Good, Bad int } // entries in the caches now
+}
+
+// Reasons is the closed set of reasons for a refusal, in order: what Stats.Refused is indexed by, without NotRefused.
+func Reasons() []Reason {
+	all := make([]Reason, 0, reasons-1)
+	for r := NotRefused + 1; r < reasons; r++ {
+		all = append(all, r)
+	}
+	return all
+}
+
+// Limited is how many requests were refused for having failed too often, by the caller's limit and by the one for all.
+func (s *Stats) Limited() (caller, global uint64) {
+	return s.Refused[CallerLimited], s.Refused[GlobalLimited]
+}
+
+// counters are the live form of Stats. The first is written by every request, so it has a cache line for itself.
+type counters struct {
+	hits         atomic.Uint64
+	_            [56]byte
+	misses       atomic.Uint64
+	negativeHits atomic.Uint64
+	shared       atomic.Uint64
+	verified     atomic.Uint64
+	verifyNanos  atomic.Int64
+	held         atomic.Uint64
+	auditDropped atomic.Uint64
+	refused      [reasons]atomic.Uint64
+}
+
+// Stats is a snapshot. Its numbers are taken one after the other, so they may be some requests apart.
+func (d *Door) Stats() Stats {
+	c := &d.counters
+	s := Stats{
+		Hits: c.hits.Load(), Misses: c.misses.Load(), NegativeHits: c.negativeHits.Load(), Shared: c.shared.Load(),
+		Verified: c.verified.Load(), VerifyTime: time.Duration(c.verifyNanos.Load()),
+		Held: c.held.Load(), AuditDropped: c.auditDropped.Load(),
+	}
+	for r := range c.refused {
+		s.Refused[r] = c.refused[r].Load()
+	}
+	if log, ok := d.auditor.(interface{ Lost() (uint64, error) }); ok {
+		s.AuditLost, _ = log.Lost()
+	}
+	s.Cached.Good, s.Cached.Bad = d.cache.good.Len(), d.cache.bad.Len()
+	return s
+}
