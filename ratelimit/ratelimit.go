@@ -1,0 +1,236 @@
+// Package ratelimit promises bounded, keyed token buckets and an honest word on when to come back.
+//
+// A Limiter has a bucket for each key and one for all keys together. What is allowed takes a token from both, what is
+// refused from neither. The table of keys is bounded, and being forgotten buys nobody anything: a key that
+// takes the place of the longest unused one takes over its bucket too, with what is left in it. So however many
+// keys a caller makes up, all of them together spend MaxKeys bursts, and then what those buckets refill; and never
+// more than the bucket for all keys gives. The price is that a newcomer may find an empty bucket during such a flood.
+//
+// A Holder slows refused callers down, for as many at once as it is told and no more.
+//
+// It never knows what is being limited, starts no goroutine, and keeps no clock: every call says what time it is.
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/time/rate"
+)
+
+// ErrConfig says that a Config or a Holder can't work.
+var ErrConfig = errors.New("invalid limit")
+
+// minPerSecond is about one token a day: slower than that is a ban, not a rate.
+const minPerSecond = 1e-5
+
+// Rate is how fast a bucket fills and how much it holds. A bucket starts full.
+type Rate struct {
+	PerSecond float64 // tokens a second, at least 0.00001
+	Burst     int     // tokens it holds, at least 1
+}
+
+// Config says what a Limiter allows; all but Grain is required.
+type Config struct {
+	Key     Rate // of each key
+	Global  Rate // of all keys together
+	MaxKeys int  // keys remembered, at least 1
+	// Grain lengthens the refusal of a key to a whole number of Grains; 0 means that none is longer than needed. HTTP's
+	// Retry-After counts in seconds: with a Grain of a second it is true as it stands, rather than rounded up to a wait of which a
+	// tenth would have done. A key keeps its average rate if its Burst is at least what it gets in a Grain. Refusals by the
+	// global bucket are never lengthened, as that would let one caller shut out all others for a Grain.
+	Grain time.Duration
+}
+
+// Scope is the bucket that refused.
+type Scope string
+
+// The scopes of a refusal.
+const (
+	ScopeKey    Scope = "key"
+	ScopeGlobal Scope = "global"
+)
+
+// Decision is the answer to one call. If it is a refusal, the same call succeeds after RetryAfter unless somebody else was
+// quicker, and does not succeed after half of it unless a reservation was cancelled. Scope is the bucket that takes longer.
+type Decision struct {
+	OK         bool
+	RetryAfter time.Duration // 0 if OK
+	Scope      Scope         // "" if OK
+}
+
+// Limiter is safe for use by many goroutines. Times that it is given may be in any order: it never goes back.
+type Limiter[K comparable] struct {
+	cfg Config
+
+	mu     sync.Mutex // guards what is below, and the buckets' content
+	latest time.Time
+	global *rate.Limiter
+	keys   *simplelru.LRU[K, *bucket]
+}
+
+type bucket struct {
+	tokens *rate.Limiter
+	closed time.Time // no token is given before
+}
+
+// New returns a Limiter whose buckets are full, or ErrConfig.
+func New[K comparable](cfg Config) (*Limiter[K], error) {
+	if err := errors.Join(cfg.Key.check("key"), cfg.Global.check("global")); err != nil {
+		return nil, err
+	}
+	if cfg.Grain < 0 {
+		return nil, fmt.Errorf("%w: the grain is %v, which is negative", ErrConfig, cfg.Grain)
+	}
+	keys, err := simplelru.NewLRU[K, *bucket](cfg.MaxKeys, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: a table of %d keys: %w", ErrConfig, cfg.MaxKeys, err)
+	}
+	return &Limiter[K]{cfg: cfg, global: cfg.Global.limiter(), keys: keys}, nil
+}
+
+func (r Rate) check(name string) error {
+	if !(r.PerSecond >= minPerSecond) || math.IsInf(r.PerSecond, 0) || r.Burst < 1 {
+		return fmt.Errorf("%w: the %s rate is %v a second, burst %d; at least %v and 1", ErrConfig, name, r.PerSecond, r.Burst, minPerSecond)
+	}
+	return nil
+}
+
+func (r Rate) limiter() *rate.Limiter { return rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst) }
+
+// Allow spends a token of the key's bucket and one of the global bucket, or refuses and spends none.
+func (l *Limiter[K]) Allow(now time.Time, key K) Decision {
+	_, d := l.spend(now, key)
+	return d
+}
+
+// Peek says what Allow would say, and changes nothing: a refusal that Grain lengthens begins with Allow or Reserve. By the
+// time that Allow is called others may have spent what Peek saw; use Reserve where that matters.
+func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, ok := l.keys.Peek(key)
+	if !ok && l.keys.Len() >= l.cfg.MaxKeys {
+		_, b, _ = l.keys.GetOldest()
+	}
+	at := l.notBefore(now)
+	return l.decideLocked(b, at).later(at.Sub(now))
+}
+
+// Reserve is Allow for work that costs a token only if it fails: reserve, work, Cancel on success. However many callers
+// do so at once, no more than a burst of them is at work. The Reservation of a refusal is nil.
+func (l *Limiter[K]) Reserve(now time.Time, key K) (*Reservation, Decision) {
+	b, d := l.spend(now, key)
+	if !d.OK {
+		return nil, d
+	}
+	return &Reservation{giveBack: func() { l.giveBack(b) }}, d
+}
+
+// Reservation is a pair of spent tokens that can be given back.
+type Reservation struct {
+	once     sync.Once
+	giveBack func()
+}
+
+// Cancel gives the tokens back, and ends a refusal of the key. It may be called more than once, and on nil.
+func (r *Reservation) Cancel() {
+	if r != nil {
+		r.once.Do(r.giveBack)
+	}
+}
+
+func (l *Limiter[K]) spend(now time.Time, key K) (*bucket, Decision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Callers look at the clock before they get the lock; a rate.Limiter that goes back in time counts that time twice.
+	l.latest = l.notBefore(now)
+	b := l.bucketLocked(key)
+	d := l.decideLocked(b, l.latest)
+	if d.OK {
+		// Nothing is spent but here, so that both succeed.
+		b.tokens.AllowN(l.latest, 1)
+		l.global.AllowN(l.latest, 1)
+	} else if d.Scope == ScopeKey {
+		b.closed = l.latest.Add(d.RetryAfter)
+	}
+	return b, d.later(l.latest.Sub(now))
+}
+
+// giveBack returns a token to both buckets. For x/time/rate that is to spend -1: its own Cancel gives
+// nothing back once the moment of the reservation has passed.
+func (l *Limiter[K]) giveBack(b *bucket) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.tokens.AllowN(l.latest, -1)
+	l.global.AllowN(l.latest, -1)
+	b.closed = time.Time{}
+}
+
+// bucketLocked finds the bucket of a key. A new key gets a full one, or that of the longest unused key if the table is full.
+func (l *Limiter[K]) bucketLocked(key K) *bucket {
+	if b, ok := l.keys.Get(key); ok {
+		return b
+	}
+	var b *bucket
+	if l.keys.Len() < l.cfg.MaxKeys {
+		b = &bucket{tokens: l.cfg.Key.limiter()}
+	} else {
+		_, b, _ = l.keys.RemoveOldest()
+	}
+	l.keys.Add(key, b)
+	return b
+}
+
+// decideLocked changes nothing; a nil bucket is a full one.
+func (l *Limiter[K]) decideLocked(b *bucket, now time.Time) Decision {
+	var key time.Duration
+	if b != nil {
+		key = l.keyWaitLocked(b, now)
+	}
+	global := wait(l.global, now)
+	switch {
+	case key == 0 && global == 0:
+		return Decision{OK: true}
+	case key >= global:
+		return Decision{RetryAfter: key, Scope: ScopeKey}
+	}
+	return Decision{RetryAfter: global, Scope: ScopeGlobal}
+}
+
+func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
+	if now.Before(b.closed) {
+		return b.closed.Sub(now)
+	}
+	need := wait(b.tokens, now)
+	if g := l.cfg.Grain; g > 0 && need > 0 {
+		need = (need + g - 1) / g * g
+	}
+	return need
+}
+
+// wait is how long a bucket takes to hold a token, to the nearest nanosecond: after it half of one is missing at the most,
+// and rate.Limiter gives a token if less than a whole one is. Truncated, it would at times be told a nanosecond too short.
+func wait(lim *rate.Limiter, now time.Time) time.Duration {
+	missing := 1 - lim.TokensAt(now)
+	return max(0, time.Duration(math.Round(missing/float64(lim.Limit())*float64(time.Second))))
+}
+
+func (l *Limiter[K]) notBefore(now time.Time) time.Time {
+	if now.Before(l.latest) {
+		return l.latest
+	}
+	return now
+}
+
+// later makes a refusal true for a caller whose clock is behind by d.
+func (d Decision) later(behind time.Duration) Decision {
+	if !d.OK {
+		d.RetryAfter += behind
+	}
+	return d
+}

@@ -1,0 +1,293 @@
+package ratelimit_test
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"taskapi/ratelimit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start is any time; no test looks at the clock.
+var start = time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
+
+// door is what the package is used for: ten failures a second, twenty at once; two hundred in all.
+var door = ratelimit.Config{
+	Key:     ratelimit.Rate{PerSecond: 10, Burst: 20},
+	Global:  ratelimit.Rate{PerSecond: 200, Burst: 200},
+	MaxKeys: 64,
+}
+
+func newLimiter(t testing.TB, cfg ratelimit.Config) *ratelimit.Limiter[string] {
+	t.Helper()
+	l, err := ratelimit.New[string](cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// spendAll calls Allow until it refuses; it returns how often it was allowed, and the refusal.
+func spendAll(l *ratelimit.Limiter[string], now time.Time, key string) (int, ratelimit.Decision) {
+	for n := 0; ; n++ {
+		if d := l.Allow(now, key); !d.OK {
+			return n, d
+		}
+	}
+}
+
+func TestABurstThenTheRate(t *testing.T) {
+	l := newLimiter(t, door)
+	n, d := spendAll(l, start, "a")
+	want := ratelimit.Decision{RetryAfter: 100 * time.Millisecond, Scope: ratelimit.ScopeKey}
+	if diff := cmp.Diff(want, d); n != 20 || diff != "" {
+		t.Errorf("%d were allowed, want 20; then:\n%s", n, diff)
+	}
+	if n, _ := spendAll(l, start.Add(time.Second), "a"); n != 10 {
+		t.Errorf("a second later %d were allowed, want 10", n)
+	}
+	if n, _ := spendAll(l, start.Add(time.Hour), "a"); n != 20 {
+		t.Errorf("an hour later %d were allowed, want 20", n)
+	}
+	if n, _ := spendAll(l, start.Add(time.Hour), "b"); n != 20 {
+		t.Errorf("another key: %d were allowed, want 20", n)
+	}
+}
+
+func TestTheGlobalBucketBoundsAllKeys(t *testing.T) {
+	cfg := door
+	cfg.Global = ratelimit.Rate{PerSecond: 50, Burst: 30}
+	l := newLimiter(t, cfg)
+	a, _ := spendAll(l, start, "a")
+	b, d := spendAll(l, start, "b")
+	want := ratelimit.Decision{RetryAfter: 20 * time.Millisecond, Scope: ratelimit.ScopeGlobal}
+	if diff := cmp.Diff(want, d); a != 20 || b != 10 || diff != "" {
+		t.Errorf("%d and %d were allowed, want 20 and 10; then:\n%s", a, b, diff)
+	}
+	// The refusal took nothing from b, which still has 10 once there is enough for all.
+	if n, d := spendAll(l, start.Add(400*time.Millisecond), "b"); n != 14 || d.Scope != ratelimit.ScopeKey {
+		t.Errorf("%d were allowed, then %+v; want 14, then the key's refusal", n, d)
+	}
+}
+
+// A key that refuses takes nothing from what all share.
+func TestARefusedKeyCostsOthersNothing(t *testing.T) {
+	cfg := door
+	cfg.Global = ratelimit.Rate{PerSecond: 50, Burst: 30}
+	l := newLimiter(t, cfg)
+	spendAll(l, start, "flood")
+	for range 1000 {
+		l.Allow(start, "flood")
+	}
+	if n, _ := spendAll(l, start, "other"); n != 10 {
+		t.Errorf("%d were left to the other, want 10", n)
+	}
+}
+
+func TestPeekChangesNothing(t *testing.T) {
+	cfg := door
+	cfg.MaxKeys, cfg.Grain = 1, time.Second
+	l := newLimiter(t, cfg)
+	for range 100 {
+		if d := l.Peek(start.Add(time.Hour), "a"); !d.OK {
+			t.Fatalf("Peek = %+v", d)
+		}
+	}
+	if n, _ := spendAll(l, start, "a"); n != 20 {
+		t.Errorf("%d were allowed, want 20", n)
+	}
+	if got, want := l.Peek(start, "new"), (ratelimit.Decision{RetryAfter: time.Second, Scope: ratelimit.ScopeKey}); got != want {
+		t.Errorf("Peek at a new key in a full table = %+v, want %+v", got, want)
+	}
+}
+
+func TestReserveHoldsTheBurst(t *testing.T) {
+	l := newLimiter(t, door)
+	for range 3 {
+		reservations := make(chan *ratelimit.Reservation, 200)
+		var wg sync.WaitGroup
+		for range cap(reservations) {
+			wg.Go(func() {
+				r, d := l.Reserve(start, "a")
+				if d.OK {
+					reservations <- r
+				} else if r.Cancel(); r != nil {
+					t.Error("a refusal came with a reservation")
+				}
+			})
+		}
+		wg.Wait()
+		close(reservations)
+		if len(reservations) != 20 {
+			t.Errorf("%d were at work at once, want 20", len(reservations))
+		}
+		for r := range reservations {
+			wg.Go(r.Cancel)
+			wg.Go(r.Cancel)
+		}
+		wg.Wait()
+	}
+	if n, _ := spendAll(l, start, "a"); n != 20 {
+		t.Errorf("all was given back, and %d were allowed, want 20", n)
+	}
+}
+
+// What is given back late never fills a bucket above its burst.
+func TestCancelNeverOverfills(t *testing.T) {
+	cfg := door
+	cfg.Global.Burst = 20
+	l := newLimiter(t, cfg)
+	var reservations []*ratelimit.Reservation
+	for range 20 {
+		r, _ := l.Reserve(start, "a")
+		reservations = append(reservations, r)
+	}
+	later := start.Add(time.Hour)
+	l.Allow(later, "a")
+	for _, r := range reservations {
+		r.Cancel()
+	}
+	if n, _ := spendAll(l, later.Add(time.Hour), "a"); n != 20 {
+		t.Errorf("%d were allowed, want 20", n)
+	}
+}
+
+func TestGrainLengthensTheKeysRefusal(t *testing.T) {
+	cfg := door
+	cfg.Grain = time.Second
+	l := newLimiter(t, cfg)
+	_, d := spendAll(l, start, "a")
+	if want := (ratelimit.Decision{RetryAfter: time.Second, Scope: ratelimit.ScopeKey}); d != want {
+		t.Errorf("got %+v, want %+v", d, want)
+	}
+	// Asking again neither shortens it nor begins it anew.
+	for _, at := range []time.Duration{0, 500 * time.Millisecond, 999 * time.Millisecond} {
+		if d := l.Allow(start.Add(at), "a"); d.OK || d.RetryAfter != time.Second-at {
+			t.Errorf("%v later: %+v", at, d)
+		}
+	}
+	if n, _ := spendAll(l, start.Add(time.Second), "a"); n != 10 {
+		t.Errorf("after the refusal %d were allowed, want 10", n)
+	}
+}
+
+func TestCancelEndsALengthenedRefusal(t *testing.T) {
+	cfg := door
+	cfg.Grain = time.Second
+	l := newLimiter(t, cfg)
+	r, _ := l.Reserve(start, "a")
+	spendAll(l, start, "a")
+	r.Cancel()
+	if d := l.Allow(start, "a"); !d.OK {
+		t.Errorf("after a reservation was given back: %+v", d)
+	}
+}
+
+// Callers look at their clocks before they get in, so that times come in any order.
+func TestTimeNeverGoesBack(t *testing.T) {
+	l := newLimiter(t, door)
+	spendAll(l, start, "a")
+	n := 0
+	for i := range 1000 {
+		now := start
+		if i%2 == 0 {
+			now = start.Add(time.Second)
+		}
+		if l.Allow(now, "a").OK {
+			n++
+		}
+	}
+	if n != 10 {
+		t.Errorf("%d were allowed in a second seen 500 times, want 10", n)
+	}
+	if d := l.Allow(start, "a"); d.OK || d.RetryAfter != 1100*time.Millisecond {
+		t.Errorf("for a clock a second behind: %+v, want 1.1s", d)
+	}
+}
+
+// Making up keys buys MaxKeys bursts, and not one more.
+func TestForgottenKeysBuyNothing(t *testing.T) {
+	l, err := ratelimit.New[int](ratelimit.Config{
+		Key:     ratelimit.Rate{PerSecond: 1, Burst: 5},
+		Global:  ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
+		MaxKeys: 10,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := 0
+	for key := range 10_000 {
+		for l.Allow(start, key).OK {
+			allowed++
+		}
+	}
+	if allowed != 10*5 {
+		t.Errorf("10,000 keys were allowed %d, want 50", allowed)
+	}
+	// Coming back as a key that was forgotten helps as little.
+	for range 3 {
+		for key := range 11 {
+			if d := l.Allow(start, key); d.OK || d.Scope != ratelimit.ScopeKey {
+				t.Errorf("key %d: %+v", key, d)
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, change := range map[string]func(*ratelimit.Config){
+		"no rate":         func(c *ratelimit.Config) { c.Key.PerSecond = 0 },
+		"negative":        func(c *ratelimit.Config) { c.Key.PerSecond = -1 },
+		"not a number":    func(c *ratelimit.Config) { c.Key.PerSecond = math.NaN() },
+		"infinite":        func(c *ratelimit.Config) { c.Global.PerSecond = math.Inf(1) },
+		"never":           func(c *ratelimit.Config) { c.Global.PerSecond = 1e-300 },
+		"no burst":        func(c *ratelimit.Config) { c.Key.Burst = 0 },
+		"no global burst": func(c *ratelimit.Config) { c.Global.Burst = 0 },
+		"no keys":         func(c *ratelimit.Config) { c.MaxKeys = 0 },
+		"negative grain":  func(c *ratelimit.Config) { c.Grain = -1 },
+		"nothing":         func(c *ratelimit.Config) { *c = ratelimit.Config{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := door
+			change(&cfg)
+			if _, err := ratelimit.New[string](cfg); !errors.Is(err, ratelimit.ErrConfig) {
+				t.Errorf("got %v, want ErrConfig", err)
+			}
+		})
+	}
+}
+
+func BenchmarkAllow(b *testing.B) {
+	for name, perSecond := range map[string]float64{"allowed": 1e12, "refused": 1e-5} {
+		b.Run(name, func(b *testing.B) {
+			r := ratelimit.Rate{PerSecond: perSecond, Burst: 1}
+			l := newLimiter(b, ratelimit.Config{Key: r, Global: r, MaxKeys: 64, Grain: time.Second})
+			l.Allow(start, "a")
+			now := start
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(time.Nanosecond)
+				if d := l.Allow(now, "a"); d.OK != (name == "allowed") {
+					b.Fatalf("got %+v", d)
+				}
+			}
+		})
+	}
+}
+
+func TestAllowOfAKnownKeyAllocatesNothing(t *testing.T) {
+	cfg := door
+	cfg.Grain = time.Second
+	l := newLimiter(t, cfg)
+	l.Allow(start, "a")
+	if n := testing.AllocsPerRun(100, func() { l.Allow(start, "a") }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
