@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers"
+)
+
+// served is a runner as the API serves it: the runner's errors become the API's.
+type served struct{ interfaces.AllocRunner }
+
+var (
+	_ handlers.Alloc  = served{}
+	_ handlers.Allocs = only{}
+)
+
+// Snapshot implements handlers.Alloc.
+func (s served) Snapshot() *api.Allocation { return s.Alloc() }
+
+// RestartTask implements handlers.Alloc.
+func (s served) RestartTask(ctx context.Context, task string) error {
+	return asHandlersError(s.AllocRunner.RestartTask(ctx, task))
+}
+
+// RestartRunning implements handlers.Alloc.
+func (s served) RestartRunning(ctx context.Context) error {
+	return asHandlersError(s.AllocRunner.RestartRunning(ctx))
+}
+
+// RestartAll implements handlers.Alloc.
+func (s served) RestartAll(ctx context.Context) error {
+	return asHandlersError(s.AllocRunner.RestartAll(ctx))
+}
+
+// Signal implements handlers.Alloc.
+func (s served) Signal(ctx context.Context, task, signal string) error {
+	return asHandlersError(s.AllocRunner.Signal(ctx, task, signal))
+}
+
+// kinds says what the runner's errors mean to a caller of the API.
+var kinds = []struct {
+	err  error
+	kind handlers.Kind
+}{
+	{interfaces.ErrTaskNotFound, handlers.NotFound},
+	{interfaces.ErrTaskNotRunning, handlers.Conflict},
+	{interfaces.ErrUnknownSignal, handlers.Invalid},
+	{interfaces.ErrTerminal, handlers.Conflict},
+}
+
+// asHandlersError gives an error of the runner its kind and its words on the wire; others stay as they are, which is a fault.
+func asHandlersError(err error) error {
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return &handlers.Error{Kind: k.kind, Message: k.err.Error(), Err: err}
+		}
+	}
+	return err
+}
+
+// only is the one allocation of this process.
+type only struct {
+	id    string
+	alloc handlers.Alloc
+}
+
+// Get implements handlers.Allocs.
+func (o only) Get(id string) (handlers.Alloc, bool) { return o.alloc, id == o.id }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // the allocation failed, or what was asked could not be done
+	exitUsage  = 2 // the job file or a flag is wrong: nothing was started
+)
+
+// usageError is a mistake in what the caller gave: the job file, a flag, an argument.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+// usage marks err as the caller's mistake; nil stays nil.
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError{err}
+}
+
+// errSilent ends a command with exitFailed when it has already said why.
+var errSilent = errors.New("")
+
+// run is the program: it runs the command that args name and gives the exit code.
+func run(ctx context.Context, args []string, w world) int {
+	root := newRoot(w)
+	root.SetArgs(doubleDashes(args))
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errSilent):
+		return exitFailed
+	}
+	fmt.Fprintf(w.stderr, "taskapi: %v\n", err)
+	if _, ok := errors.AsType[usageError](err); ok {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// newRoot is the tree of commands.
+func newRoot(w world) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "taskapi",
+		Short: "Run one allocation of a Nomad job file, each task with its own authenticated socket",
+		Long: `taskapi runs one allocation of a Nomad job file on this machine, without a cluster, and gives each of
+its tasks a Unix socket where Nomad's HTTP API answers to the holder of the task's identity.
+
+Flags may be written in Nomad's style (-var) or GNU's (--var).`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return usage(unknownCommand(cmd, args[0]))
+		},
+	}
+	root.SetIn(w.stdin)
+	root.SetOut(w.stdout)
+	root.SetErr(w.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w; see 'taskapi %s --help'", err, cmd.Name()))
+	})
+	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), versionCommand(w))
+	return root
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	cmd.SuggestionsMinimumDistance = 2 // two slips of the finger
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+		return fmt.Errorf("unknown command %q; did you mean %q?", name, near[0])
+	}
+	return fmt.Errorf("unknown command %q; see 'taskapi --help'", name)
+}
+
+// doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay.
+func doubleDashes(args []string) []string {
+	out := make([]string, len(args))
+	copy(out, args)
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if len(arg) > 2 && arg[0] == '-' && isLetter(arg[1]) && arg[2] != '=' {
+			out[i] = "-" + arg
+		}
+	}
+	return out
+}
+
+func isLetter(c byte) bool {
+	return strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", c) >= 0
+}
+
+// oneArg accepts one argument and says what it is when it is missing or not alone.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usage(fmt.Errorf("%s is missing: taskapi %s", what, cmd.Use))
+		case len(args) > 1:
+			return usage(fmt.Errorf("one %s, not %d: %q is too many (flags go anywhere)", what, len(args), args[1]))
+		}
+		return nil
+	}
+}

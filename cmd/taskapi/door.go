@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/identity"
+	"taskapi/socket"
+)
+
+// openDoor makes the door and the API behind it.
+func (s *sidecar) openDoor(alloc *api.Allocation) error {
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{
+		Local:  s.keyring,
+		MaxTTL: max(identity.DefaultMaxTTL, s.options.identityTTL),
+	})
+	if err != nil {
+		return fmt.Errorf("verification of tokens: %w", err)
+	}
+	door, err := auth.NewDoor(auth.Config{
+		Verifier:    verifier,
+		Allocations: liveness{alloc.ID, s.runner},
+		Logger:      s.logger,
+		Keys:        []identity.KeySource{s.keyring},
+	})
+	if err != nil {
+		return err
+	}
+	s.api = handlers.New(handlers.Config{
+		Door:   door,
+		Allocs: only{alloc.ID, served{s.runner}},
+		Agent: handlers.Agent{
+			Version:    version,
+			Region:     *alloc.Job.Region,
+			Datacenter: datacenter,
+			NodeID:     alloc.NodeID,
+			NodeName:   alloc.NodeName,
+		},
+		PeerOf:       peerOf,
+		Logger:       s.logger,
+		SigningKeyID: func() string { return s.keyring.List()[0].ID }, // the active key is the first, and there always is one
+		Metrics:      func() []handlers.Metric { return doorMetrics(door.Stats()) },
+	})
+	return nil
+}
+
+// liveness is what the door asks about allocations: this process has one.
+type liveness struct {
+	id     string
+	runner interfaces.AllocRunner
+}
+
+// Liveness implements auth.Allocations.
+func (l liveness) Liveness(id string) auth.Liveness {
+	switch {
+	case id != l.id:
+		return auth.Unknown
+	case l.runner.Over():
+		return auth.Terminal
+	}
+	return auth.Live
+}
+
+// peerOf gives the door the credentials that the socket read when the connection was accepted.
+func peerOf(c net.Conn) (auth.Peer, error) {
+	conn, ok := c.(*socket.Conn)
+	if !ok {
+		return auth.Peer{}, fmt.Errorf("connection of type %T has no peer credentials", c)
+	}
+	return auth.Peer(conn.Peer()), nil
+}
+
+// doorMetrics names what the door has counted.
+func doorMetrics(s auth.Stats) []handlers.Metric {
+	counter := func(name string, value float64, labels ...handlers.Label) handlers.Metric {
+		return handlers.Metric{Name: "taskapi_door_" + name, Labels: labels, Value: value, Counter: true}
+	}
+	all := []handlers.Metric{
+		counter("cache_hits_total", float64(s.Hits)),
+		counter("cache_misses_total", float64(s.Misses)),
+		counter("cache_negative_hits_total", float64(s.NegativeHits)),
+		counter("verifications_total", float64(s.Verified)),
+		counter("verifications_shared_total", float64(s.Shared)),
+		counter("verify_seconds_total", s.VerifyTime.Seconds()),
+		counter("held_back_total", float64(s.Held)),
+		counter("audit_suppressed_total", float64(s.AuditDropped)),
+		counter("audit_lost_total", float64(s.AuditLost)),
+		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "good"}}, Value: float64(s.Cached.Good)},
+		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "bad"}}, Value: float64(s.Cached.Bad)},
+	}
+	for _, r := range auth.Reasons() {
+		all = append(all, counter("refused_total", float64(s.Refused[r]), handlers.Label{Name: "reason", Value: r.String()}))
+	}
+	return all
+}

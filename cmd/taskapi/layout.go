@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// layout names what lies in a data directory. Others rely on these names.
+type layout struct{ dir string }
+
+const (
+	systemDataDir = "/var/lib/taskapi" // root's default
+	apiSocketName = "api.sock"
+	tokenName     = "nomad_token"
+)
+
+// newLayout finds the data directory: the one given, or the default of this user. It is absolute.
+func newLayout(given string, w world) (layout, error) {
+	switch {
+	case given != "":
+	case os.Geteuid() == 0:
+		given = systemDataDir
+	case w.getenv("XDG_STATE_HOME") != "":
+		given = filepath.Join(w.getenv("XDG_STATE_HOME"), "taskapi")
+	case w.getenv("HOME") != "":
+		given = filepath.Join(w.getenv("HOME"), ".local/state/taskapi")
+	default:
+		return layout{}, usage(errors.New("no data directory: give --data-dir, or set XDG_STATE_HOME or HOME"))
+	}
+	dir, err := filepath.Abs(given)
+	if err != nil {
+		return layout{}, fmt.Errorf("data directory %q: %w", given, err)
+	}
+	return layout{dir}, nil
+}
+
+func (l layout) keyring() string                 { return filepath.Join(l.dir, "keyring") }
+func (l layout) portLocks() string               { return filepath.Join(l.dir, "ports") }
+func (l layout) allocs() string                  { return filepath.Join(l.dir, "allocs") }
+func (l layout) alloc(id string) string          { return filepath.Join(l.allocs(), id) }
+func (l layout) operatorSocket(id string) string { return filepath.Join(l.alloc(id), "operator.sock") }
+func (l layout) operatorToken(id string) string  { return filepath.Join(l.alloc(id), "operator.token") }
+
+// make makes the data directory. Others may pass through it, to the directories of their tasks, and read none of it.
+func (l layout) make() error {
+	for _, dir := range []string{l.dir, l.allocs()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("data directory %s can't be made: %w; choose another with --data-dir", l.dir, unwrapPath(err))
+		}
+	}
+	probe, err := os.CreateTemp(l.dir, ".writable-")
+	if err != nil {
+		return fmt.Errorf("data directory %s is not writable: %w; choose another with --data-dir", l.dir, unwrapPath(err))
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// unwrapPath leaves out the path that a message already names.
+func unwrapPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}

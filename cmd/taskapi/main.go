@@ -1,0 +1,35 @@
+// Command taskapi runs one allocation of a Nomad job file on this machine and gives each of its tasks a socket where Nomad's HTTP
+// API answers.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], world{
+		stdin:  os.Stdin,
+		stdout: os.Stdout,
+		stderr: os.Stderr,
+		env:    os.Environ(),
+	}))
+}
+
+// world is all that a command may touch of the process around it.
+type world struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	env            []string // KEY=value
+}
+
+// getenv is the value of an environment variable, empty when it is not set.
+func (w world) getenv(key string) string {
+	for i := len(w.env) - 1; i >= 0; i-- {
+		if e := w.env[i]; len(e) > len(key) && e[:len(key)] == key && e[len(key)] == '=' {
+			return e[len(key)+1:]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// printer says what happens to an allocation, a line for each thing: for people, or as JSON lines.
+type printer struct {
+	alloc string
+	json  bool
+	width int // of the column of task names
+
+	mu  sync.Mutex // held while a line is written, so that lines stay whole
+	out io.Writer
+}
+
+// line is one JSON line. Task is absent when the line is about the allocation.
+type line struct {
+	Time    time.Time         `json:"time"`
+	Alloc   string            `json:"alloc"`
+	Task    string            `json:"task,omitempty"`
+	Type    string            `json:"type"`
+	Message string            `json:"message"`
+	Details map[string]string `json:"details,omitempty"`
+}
+
+// newPrinter makes a printer for an allocation with the tasks named.
+func newPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
+	p := &printer{alloc: alloc.ID, json: asJSON, width: len("allocation"), out: out}
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		p.width = max(p.width, len(t.Name))
+	}
+	return p
+}
+
+// taskEvent prints an event of a task.
+func (p *printer) taskEvent(task string, e *api.TaskEvent) {
+	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, e.Details})
+}
+
+// allocEvent prints something about the allocation as a whole; pairs are keys and values of its details.
+func (p *printer) allocEvent(kind, message string, pairs ...string) {
+	details := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		details[pairs[i]] = pairs[i+1]
+	}
+	p.print(line{time.Now(), p.alloc, "", kind, message, details})
+}
+
+func (p *printer) print(l line) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.json {
+		l.Time = l.Time.UTC()
+		_ = json.NewEncoder(p.out).Encode(l) // a reader that has gone away must not end the allocation
+		return
+	}
+	who := l.Task
+	if who == "" {
+		who = "allocation"
+	}
+	fmt.Fprintf(p.out, "%s  %-*s  %-15s %s\n", l.Time.Local().Format("15:04:05.000"), p.width, who, l.Type, oneLine(l.Message))
+}
+
+// oneLine keeps a message on its line, and what a task or a file put into it from steering the terminal.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t', r == '\r':
+			return ' '
+		case r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0):
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+)
+
+// datacenter is where the one machine is: Nomad's default name.
+const datacenter = "dc1"
+
+// defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
+const defaultIdentityTTL = 365 * 24 * time.Hour
+
+// runOptions are the flags of taskapi run.
+type runOptions struct {
+	jobFlags
+	dataDir     string
+	allocID     string
+	hostIP      string
+	identityTTL time.Duration
+	json        bool
+	verbose     bool
+}
+
+func runCommand(w world) *cobra.Command {
+	var opts runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] JOBFILE",
+		Short: "Run an allocation in the foreground",
+		Long: `Runs one allocation of the job file in the foreground and prints what happens to it, an event a line.
+
+SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once.
+Exit code: 0 when the allocation completes or is stopped, 1 when it fails, 2 when the job file or a flag is wrong.`,
+		Args: oneArg("JOBFILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runAllocation(cmd.Context(), opts, args[0], w)
+		},
+	}
+	opts.jobFlags.add(cmd)
+	f := cmd.Flags()
+	f.StringVar(&opts.dataDir, "data-dir", "", "where keys, state and allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
+	f.StringVar(&opts.hostIP, "host-ip", "127.0.0.1", "address on which the group's ports are taken")
+	f.DurationVar(&opts.identityTTL, "identity-ttl", defaultIdentityTTL, "life of an identity that names no ttl")
+	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log each step to standard error")
+	return cmd
+}
+
+// runAllocation is taskapi run.
+func runAllocation(ctx context.Context, opts runOptions, jobFile string, w world) error {
+	l, err := newLayout(opts.dataDir, w)
+	if err != nil {
+		return err
+	}
+	id, err := allocationID(opts.allocID)
+	if err != nil {
+		return err
+	}
+	if opts.identityTTL <= 0 {
+		return usage(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", opts.identityTTL))
+	}
+	job, group, err := opts.load(jobFile, w)
+	if err != nil {
+		return err
+	}
+	alloc := newAllocation(id, job, group)
+	p := newPrinter(w.stdout, alloc, opts.json)
+	side, err := newSidecar(opts, l, alloc, p, newLogger(opts, w), w)
+	if err != nil {
+		return err
+	}
+	p.allocEvent("Starting", fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup, l.alloc(id)),
+		"dir", l.alloc(id), "operator_socket", l.operatorSocket(id), "operator_token", l.operatorToken(id))
+	ctx, release := stopOnSignals(ctx, side, p)
+	defer release()
+	err = side.run(ctx)
+	return concluded(err, side, p)
+}
+
+// concluded says how the allocation ended, and gives the command's error.
+func concluded(err error, side *sidecar, p *printer) error {
+	status := side.runner.Alloc().ClientStatus
+	switch {
+	case err == nil:
+		p.allocEvent("Ended", "allocation is "+status, "status", status)
+		return nil
+	case errors.Is(err, allocrunner.ErrFailed):
+		p.allocEvent("Ended", oneLine(err.Error()), "status", status)
+		return errSilent
+	}
+	p.allocEvent("Ended", oneLine(err.Error()), "status", status)
+	return err
+}
+
+// stopOnSignals ends ctx on the first SIGINT or SIGTERM and kills the allocation on the second. SIGHUP does nothing: a closed
+// terminal is no reason to stop.
+func stopOnSignals(ctx context.Context, side *sidecar, p *printer) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		stops := 0
+		for {
+			select {
+			case <-done:
+				return
+			case sig := <-signals:
+				if sig == syscall.SIGHUP {
+					continue
+				}
+				if stops++; stops == 1 {
+					p.allocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
+					cancel(fmt.Errorf("stopped by %v", sig))
+					continue
+				}
+				p.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
+				side.runner.Kill()
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+		cancel(nil)
+	}
+}
+
+// uuidForm is what Nomad takes for an allocation's ID.
+var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+func allocationID(given string) (string, error) {
+	if given == "" {
+		return uuid.NewString(), nil
+	}
+	if !uuidForm.MatchString(given) {
+		return "", usage(fmt.Errorf("--alloc-id %q is no UUID: it has 36 characters, like %s", given, uuid.NewString()))
+	}
+	return given, nil
+}
+
+// newAllocation is the allocation as a scheduler would have placed it on this machine.
+func newAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
+	node := thisNode()
+	return &api.Allocation{
+		ID:        id,
+		EvalID:    uuid.NewString(),
+		Name:      fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
+		Namespace: *job.Namespace,
+		NodeID:    node.id,
+		NodeName:  node.name,
+		JobID:     *job.ID,
+		Job:       job,
+		TaskGroup: *group.Name,
+	}
+}
+
+// newLogger logs to standard error: warnings, or each step.
+func newLogger(opts runOptions, w world) *slog.Logger {
+	level := slog.LevelWarn
+	if opts.verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w.stderr, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/identity"
+	"taskapi/socket"
+)
+
+// maxConnections caps the connections of all sockets together. Each costs some 20 KiB; a task seldom has more than a handful.
+const maxConnections = 1024
+
+// refusal is what a connection over a cap reads.
+const refusal = handlers.Refusal
+
+// sidecar is one allocation with everything around it: the place where the rooms meet.
+type sidecar struct {
+	options     runOptions
+	layout      layout
+	logger      *slog.Logger
+	keyring     *identity.Keyring
+	connections *socket.Cap
+	runtimeDirs []string
+	runner      interfaces.AllocRunner
+	api         *handlers.API
+	state       *state.DB
+}
+
+// newSidecar puts the rooms together for an allocation and prepares the machine: directories, keys, state. Nothing runs yet.
+func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, logger *slog.Logger, w world) (_ *sidecar, err error) {
+	s := &sidecar{
+		options:     opts,
+		layout:      l,
+		logger:      logger,
+		connections: socket.NewCap(maxConnections),
+		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), w.getenv("XDG_RUNTIME_DIR")),
+	}
+	if err := l.make(); err != nil {
+		return nil, err
+	}
+	if s.keyring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring()}); err != nil {
+		return nil, err
+	}
+	if err := s.openState(alloc.ID); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.state.Close())
+		}
+	}()
+	if s.runner, err = allocrunner.New(interfaces.Config{
+		Alloc:      alloc,
+		Dir:        l.alloc(alloc.ID),
+		HostIP:     opts.hostIP,
+		Datacenter: datacenter,
+		Version:    version,
+		Logger:     logger,
+		State:      s.state,
+		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
+		TaskHooks: func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+			return []interfaces.TaskHook{&taskHook{side: s, task: task}}
+		},
+		OnEvent: p.taskEvent,
+	}); err != nil {
+		return nil, usage(err)
+	}
+	return s, s.openDoor(alloc)
+}
+
+// openState claims the allocation's directory. An allocation runs once.
+func (s *sidecar) openState(id string) error {
+	dir := s.layout.alloc(id)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
+	}
+	db, err := state.Open(filepath.Join(dir, state.FileName))
+	if errors.Is(err, state.ErrInUse) {
+		return fmt.Errorf("allocation %s is already run by another taskapi: %w", id, err)
+	}
+	if err != nil {
+		return err
+	}
+	if old, err := db.Allocation(); err == nil {
+		return errors.Join(usage(fmt.Errorf("allocation %s has been run before and was last %s: give another --alloc-id, or none",
+			id, old.ClientStatus)), db.Close())
+	}
+	s.state = db
+	return nil
+}
+
+// run runs the allocation to its end.
+func (s *sidecar) run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, s.state.Close()) }()
+	var background sync.WaitGroup
+	defer background.Wait()
+	watching, stop := context.WithCancel(context.Background())
+	defer stop()
+	background.Go(func() { s.keyring.Watch(watching, s.logger) })
+	return s.runner.Run(ctx)
+}
+
+// operatorHook gives the operator a socket and a token while the allocation lives.
+type operatorHook struct {
+	side   *sidecar
+	server *server
+}
+
+var (
+	_ interfaces.RunnerPrerunHook  = (*operatorHook)(nil)
+	_ interfaces.RunnerPostrunHook = (*operatorHook)(nil)
+)
+
+// Name implements interfaces.RunnerHook.
+func (h *operatorHook) Name() string { return "operator_api" }
+
+// Prerun implements interfaces.RunnerPrerunHook.
+func (h *operatorHook) Prerun(_ context.Context, alloc *api.Allocation) error {
+	s := h.side
+	if err := s.checkTaskSockets(alloc); err != nil {
+		return err
+	}
+	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.identityTTL)
+	claims.Role = identity.RoleOperator
+	token, err := s.keyring.Sign(claims)
+	if err != nil {
+		return fmt.Errorf("sign the operator's token: %w", err)
+	}
+	if err := replaceFile(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
+		return fmt.Errorf("write the operator's token: %w", err)
+	}
+	h.server, err = s.serve(socketSpec{
+		path:  s.layout.operatorSocket(alloc.ID),
+		owner: auth.Owner{AllocationID: alloc.ID},
+		uid:   -1,
+		gid:   -1,
+	})
+	return err
+}
+
+// Postrun implements interfaces.RunnerPostrunHook.
+func (h *operatorHook) Postrun(context.Context) error {
+	if h.server == nil {
+		return nil
+	}
+	return h.server.close()
+}
+
+// checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A
+// task's own directory does not exist yet: one with a name that is too long stands in for it.
+func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
+	dir := s.layout.alloc(alloc.ID)
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		path := filepath.Join(dir, t.Name, "secrets", apiSocketName)
+		if socket.Dialable(path) {
+			continue
+		}
+		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds
+		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("allocation directory: %w", err)
+		}
+		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, apiSocketName))
+		if err != nil {
+			err = fmt.Errorf("task %q: socket %s: %w; choose a shorter --data-dir of plain characters", t.Name, path, err)
+		}
+		return errors.Join(err, remove(), os.Remove(standIn))
+	}
+	return nil
+}
+
+// replaceFile writes a file of ours, mode 0600, whole or not at all.
+func replaceFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // made with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

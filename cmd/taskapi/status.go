@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/state"
+	"taskapi/socket"
+)
+
+// statusTimeout bounds a question to a running sidecar: it answers from memory.
+const statusTimeout = 5 * time.Second
+
+func statusCommand(w world) *cobra.Command {
+	var dataDir string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status [flags] [ALLOC]",
+		Short: "Show allocations, running or ended",
+		Long: `Without ALLOC, lists the allocations of the data directory. With ALLOC, an ID or the beginning of one, shows that
+allocation with its tasks and their events. --json prints what GET /v1/allocation/:id answers.`,
+		Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			l, err := newLayout(dataDir, w)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			ids, _ := l.allocIDs()
+			return ids, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := newLayout(dataDir, w)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return listAllocations(cmd.Context(), l, asJSON, w.stdout)
+			}
+			return showAllocation(cmd.Context(), l, args[0], asJSON, w.stdout)
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", "", "where allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, as the API answers it")
+	return cmd
+}
+
+// allocIDs are the IDs of the allocations in the data directory, in order.
+func (l layout) allocIDs() ([]string, error) {
+	entries, err := os.ReadDir(l.allocs())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allocations in %s: %w", l.dir, unwrapPath(err))
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.IsDir() && uuidForm.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+// find is the allocation whose ID begins with prefix.
+func (l layout) find(prefix string) (string, error) {
+	ids, err := l.allocIDs()
+	if err != nil {
+		return "", err
+	}
+	var matches []string
+	for _, id := range ids {
+		if strings.HasPrefix(id, strings.ToLower(prefix)) {
+			matches = append(matches, id)
+		}
+	}
+	switch len(matches) {
+	case 0:
+		return "", fmt.Errorf("no allocation %q in %s; 'taskapi status' lists them", prefix, l.dir)
+	case 1:
+		return matches[0], nil
+	}
+	return "", usage(fmt.Errorf("%q is the beginning of %d allocations: %s", prefix, len(matches), strings.Join(matches, ", ")))
+}
+
+// found is an allocation as it was found: asked of the sidecar that runs it, or read from what one has left.
+type found struct {
+	alloc  *api.Allocation
+	wire   []byte // as the API answers it
+	live   bool
+	absent error // why there is no alloc
+}
+
+// look asks the allocation's sidecar, and reads its state when none answers.
+func (l layout) look(ctx context.Context, id string) found {
+	wire, liveErr := l.ask(ctx, id)
+	if liveErr == nil {
+		var alloc api.Allocation
+		if err := json.Unmarshal(wire, &alloc); err != nil {
+			return found{absent: fmt.Errorf("the answer of allocation %s can't be read: %w", id, err)}
+		}
+		return found{alloc: &alloc, wire: wire, live: true}
+	}
+	alloc, err := state.Read(filepath.Join(l.alloc(id), state.FileName))
+	if errors.Is(err, state.ErrInUse) {
+		return found{absent: fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, liveErr)}
+	}
+	if err != nil {
+		return found{absent: fmt.Errorf("allocation %s: %w", id, err)}
+	}
+	wire, err = json.MarshalIndent(alloc, "", "  ")
+	return found{alloc: alloc, wire: wire, absent: err}
+}
+
+// ask gets the allocation from the operator's socket.
+func (l layout) ask(ctx context.Context, id string) ([]byte, error) {
+	token, err := os.ReadFile(l.operatorToken(id))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return socket.Dial(ctx, l.operatorSocket(id))
+	}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://taskapi/v1/allocation/"+id+"?pretty", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("answered %s: %s", resp.Status, oneLine(string(body)))
+	}
+	return body, nil
+}
+
+// listAllocations prints a line for each allocation, or all of them as a JSON array.
+func listAllocations(ctx context.Context, l layout, asJSON bool, out io.Writer) error {
+	ids, err := l.allocIDs()
+	if err != nil {
+		return err
+	}
+	all := []json.RawMessage{}
+	var errs []error
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	if !asJSON && len(ids) > 0 {
+		fmt.Fprintln(table, "ID\tJob\tGroup\tStatus\tCreated")
+	}
+	for _, id := range ids {
+		f := l.look(ctx, id)
+		switch {
+		case f.absent != nil:
+			errs = append(errs, f.absent)
+		case asJSON:
+			all = append(all, f.wire)
+		default:
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", id, f.alloc.JobID, f.alloc.TaskGroup, f.status(), date(time.Unix(0, f.alloc.CreateTime)))
+		}
+	}
+	switch {
+	case asJSON:
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		errs = append(errs, enc.Encode(all))
+	case len(ids) == 0:
+		fmt.Fprintf(out, "no allocations in %s\n", l.dir)
+	default:
+		errs = append(errs, table.Flush())
+	}
+	return errors.Join(errs...)
+}
+
+// showAllocation prints one allocation.
+func showAllocation(ctx context.Context, l layout, prefix string, asJSON bool, out io.Writer) error {
+	id, err := l.find(prefix)
+	if err != nil {
+		return err
+	}
+	f := l.look(ctx, id)
+	if f.absent != nil {
+		return f.absent
+	}
+	if asJSON {
+		_, err := fmt.Fprintf(out, "%s\n", strings.TrimSpace(string(f.wire)))
+		return err
+	}
+	return f.print(l, out)
+}
+
+// status is the allocation's, and that nobody runs it when that is so and it should.
+func (f found) status() string {
+	if !f.live && !f.alloc.ClientTerminalStatus() {
+		return f.alloc.ClientStatus + " (not running: its taskapi is gone)"
+	}
+	return f.alloc.ClientStatus
+}
+
+func (f found) print(l layout, out io.Writer) error {
+	a := f.alloc
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, oneLine(value)) }
+	row("ID", a.ID)
+	row("Name", a.Name)
+	row("Status", f.status())
+	row("Description", a.ClientDescription)
+	row("Created", date(time.Unix(0, a.CreateTime)))
+	row("Directory", l.alloc(a.ID))
+	if a.AllocatedResources != nil {
+		for _, p := range a.AllocatedResources.Shared.Ports {
+			row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		if err := printTask(out, name, a.TaskStates[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printTask prints a task and its events, the oldest first.
+func printTask(out io.Writer, name string, s *api.TaskState) error {
+	state := s.State
+	if s.Failed {
+		state += " (failed)"
+	}
+	fmt.Fprintf(out, "\nTask %q: %s, %d %s\n", name, state, s.Restarts, plural(int(s.Restarts), "restart", "restarts"))
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for _, e := range s.Events {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", date(time.Unix(0, e.Time)), e.Type, oneLine(e.DisplayMessage))
+	}
+	return table.Flush()
+}
+
+func date(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
+	"taskapi/identity"
+	"taskapi/socket"
+)
+
+// taskHook gives a task its identities and its socket, from before its first start until it is over.
+type taskHook struct {
+	side *sidecar
+	task *api.Task
+
+	mu     sync.Mutex // guards the field below
+	server *server    // nil while the task has no socket
+}
+
+var (
+	_ interfaces.TaskPrestartHook = (*taskHook)(nil)
+	_ interfaces.TaskStopHook     = (*taskHook)(nil)
+)
+
+// Name implements interfaces.TaskHook.
+func (h *taskHook) Name() string { return "task_api" }
+
+// Prestart implements interfaces.TaskPrestartHook. The socket stays through restarts; tokens are new with each start.
+func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	env, err := h.identities(req)
+	if err != nil {
+		return nil, err
+	}
+	addr, err := h.listen(req)
+	if err != nil {
+		return nil, err
+	}
+	env["NOMAD_UNIX_ADDR"] = "unix://" + addr
+	return &interfaces.TaskPrestartResponse{Env: env}, nil
+}
+
+// listen opens the task's socket unless it is open, and gives the path by which clients dial it.
+func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
+	h.mu.Lock() // held over the making of the socket: starts of one task do not overlap, but Stop may come
+	defer h.mu.Unlock()
+	if h.server != nil {
+		return h.server.addr, nil
+	}
+	server, err := h.side.serve(socketSpec{
+		path:  filepath.Join(req.Dir.SecretsDir, apiSocketName),
+		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task.Name},
+		uid:   int(req.User.UID),
+		gid:   int(req.User.GID),
+	})
+	if err != nil {
+		return "", err
+	}
+	h.server = server
+	return server.addr, nil
+}
+
+// Stop implements interfaces.TaskStopHook.
+func (h *taskHook) Stop(context.Context) error {
+	h.mu.Lock()
+	server := h.server
+	h.server = nil
+	h.mu.Unlock()
+	if server == nil {
+		return nil
+	}
+	return server.close()
+}
+
+// identities signs the task's tokens, writes those that are files and gives those that are variables.
+func (h *taskHook) identities(req *interfaces.TaskPrestartRequest) (map[string]string, error) {
+	env := map[string]string{}
+	for _, wi := range workloadIdentities(h.task) {
+		token, err := h.side.sign(req.Alloc, h.task.Name, wi)
+		if err != nil {
+			return nil, err
+		}
+		if wi.Env {
+			env[tokenVariable(wi.Name)] = token
+		}
+		if wi.File {
+			if err := req.WriteFile(tokenPath(wi), []byte(token)); err != nil {
+				return nil, fmt.Errorf("write identity %q: %w", wi.Name, err)
+			}
+		}
+	}
+	return env, nil
+}
+
+// workloadIdentities are a task's identities, the default one first. Every task has that.
+func workloadIdentities(task *api.Task) []*api.WorkloadIdentity {
+	first := &api.WorkloadIdentity{}
+	if task.Identity != nil {
+		copied := *task.Identity
+		first = &copied
+	}
+	first.Name = identity.DefaultName
+	return append([]*api.WorkloadIdentity{first}, task.Identities...)
+}
+
+// tokenVariable is the environment variable of an identity that has env = true.
+func tokenVariable(name string) string {
+	if name == identity.DefaultName {
+		return "NOMAD_TOKEN"
+	}
+	return "NOMAD_TOKEN_" + name
+}
+
+// tokenPath is the file of an identity that has file = true, relative to the task's directory.
+func tokenPath(wi *api.WorkloadIdentity) string {
+	switch {
+	case wi.Filepath != "":
+		return wi.Filepath
+	case wi.Name == identity.DefaultName:
+		return filepath.Join("secrets", tokenName)
+	}
+	return filepath.Join("secrets", "nomad_"+wi.Name+".jwt")
+}
+
+// sign makes a token of a task's identity. An identity without a ttl lives as long as the sidecar's flag says: a token in an
+// environment variable can't be renewed.
+func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdentity) (string, error) {
+	ttl := wi.TTL
+	if ttl <= 0 {
+		ttl = s.options.identityTTL
+	}
+	claims := s.claims(alloc, task, wi.Name, ttl)
+	if len(wi.Audience) > 0 {
+		claims.Audience = wi.Audience
+	}
+	token, err := s.keyring.Sign(claims)
+	if err != nil {
+		return "", fmt.Errorf("sign identity %q of task %q: %w", wi.Name, task, err)
+	}
+	return token, nil
+}
+
+// claims are what every token of this allocation says.
+func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Duration) identity.Claims {
+	now := time.Now()
+	return identity.Claims{
+		ID:           uuid.NewString(),
+		Subject:      identity.Subject(*alloc.Job.Region, alloc.Namespace, alloc.JobID, alloc.TaskGroup, task, name),
+		Audience:     []string{identity.DefaultAudience},
+		IssuedAt:     now.Unix(),
+		NotBefore:    now.Unix(),
+		ExpiresAt:    now.Add(ttl).Unix(),
+		Namespace:    alloc.Namespace,
+		JobID:        alloc.JobID,
+		AllocationID: alloc.ID,
+		Task:         task,
+	}
+}
+
+// server is one socket being served.
+type server struct {
+	addr   string // the path by which clients dial it
+	cancel context.CancelFunc
+	done   chan error
+	unlink func() error
+}
+
+// socketSpec says which socket, whose, and who may connect.
+type socketSpec struct {
+	path     string
+	owner    auth.Owner
+	uid, gid int
+}
+
+// serve opens a socket and answers on it until close.
+func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
+	addr, unlink, err := socket.ShortLink(s.runtimeDirs, spec.path)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := socket.Listen(socket.Config{
+		Path:    spec.path,
+		Mode:    0o600,
+		UID:     spec.uid,
+		GID:     spec.gid,
+		Total:   s.connections,
+		Refusal: []byte(refusal),
+		Logger:  s.logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, unlink())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	srv := &server{addr: addr, cancel: cancel, done: make(chan error, 1), unlink: unlink}
+	go func() { srv.done <- s.api.Serve(ctx, listener, spec.owner) }()
+	return srv, nil
+}
+
+// close ends the socket and waits for the requests on it.
+func (s *server) close() error {
+	s.cancel()
+	return errors.Join(<-s.done, s.unlink())
+}

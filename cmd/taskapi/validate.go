@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/jobspec"
+)
+
+// jobFlags are the flags of every command that reads a job file.
+type jobFlags struct {
+	group    string
+	vars     []string
+	varFiles []string
+}
+
+func (f *jobFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.group, "group", "", "task group to run, needed when the job has several")
+	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, NAME=VALUE; may be repeated")
+	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "file of variables' values; may be repeated")
+}
+
+// read reads and reviews a job file. Every error is the caller's.
+func (f *jobFlags) read(path string, w world) (*api.Job, *api.TaskGroup, []jobspec.Finding, error) {
+	job, err := jobspec.ParseFile(path, w.stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.env})
+	if err != nil {
+		return nil, nil, nil, usage(err)
+	}
+	group, findings, err := jobspec.Review(job, f.group)
+	if err != nil {
+		return nil, nil, nil, usage(fmt.Errorf("%s: %w", path, err))
+	}
+	return job, group, findings, nil
+}
+
+// load is read for a job that is to run: what is refused is an error, and what else there is to say goes to standard error.
+func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) {
+	job, group, findings, err := f.read(path, w)
+	if err != nil {
+		return nil, nil, err
+	}
+	if refused := printFindings(w.stderr, findings); refused > 0 {
+		return nil, nil, usage(fmt.Errorf("%s asks for %d %s that can't be had here (see above); nothing was started",
+			path, refused, plural(refused, "thing", "things")))
+	}
+	return job, group, nil
+}
+
+func validateCommand(w world) *cobra.Command {
+	var flags jobFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "validate [flags] JOBFILE",
+		Short: "Say what of a job file would run here, and what can't",
+		Long: `Reads the job file as run does and says what of it would run here, what is done otherwise, and what can't be done.
+--json prints the job, canonicalized, as Nomad's API has it; what there is to say goes to standard error.
+Exit code: 0 when the job would run, 2 when it would not.`,
+		Args: oneArg("JOBFILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return validate(flags, args[0], asJSON, w)
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the job as JSON")
+	return cmd
+}
+
+func validate(flags jobFlags, path string, asJSON bool, w world) error {
+	job, group, findings, err := flags.read(path, w)
+	if err != nil {
+		return err
+	}
+	say := w.stdout
+	if asJSON {
+		say = w.stderr
+		enc := json.NewEncoder(w.stdout)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(job); err != nil {
+			return err
+		}
+	}
+	refused := printFindings(say, findings)
+	if refused > 0 {
+		return usage(fmt.Errorf("%s would not run: %d %s can't be had here", path, refused, plural(refused, "thing", "things")))
+	}
+	if !asJSON {
+		fmt.Fprintf(say, "%s would run: job %q, group %q, tasks %s\n", path, *job.ID, *group.Name, taskNames(group))
+	}
+	return nil
+}
+
+// printFindings prints what a review found, worst first as Review orders it, and counts what is refused.
+func printFindings(out io.Writer, findings []jobspec.Finding) int {
+	refused := 0
+	for _, f := range findings {
+		if f.Severity == jobspec.Refused {
+			refused++
+		}
+		fmt.Fprintf(out, "%s: %s: %s: %s\n", f.Severity, f.Where, f.Feature, oneLine(f.Message))
+	}
+	return refused
+}
+
+func taskNames(g *api.TaskGroup) string {
+	names := make([]string, len(g.Tasks))
+	for i, t := range g.Tasks {
+		names[i] = fmt.Sprintf("%q", t.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
