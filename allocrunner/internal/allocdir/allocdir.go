@@ -15,7 +15,9 @@
 package allocdir
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -61,7 +63,7 @@ func BuildAlloc(dir string) error {
 		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
 	}
 	parent, name := filepath.Split(filepath.Clean(dir))
-	if err := os.MkdirAll(parent, rootPerm); err != nil {
+	if err := makeParents(filepath.Clean(parent)); err != nil {
 		return explain("make data directory", err)
 	}
 	top, err := openTop(parent)
@@ -79,6 +81,23 @@ func BuildAlloc(dir string) error {
 			)
 		})
 	})
+}
+
+// makeParents makes the directories that are missing, passable for the tasks' users whatever the umask is.
+func makeParents(path string) error {
+	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeParents(filepath.Dir(path)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, rootPerm); err != nil {
+		if errors.Is(err, fs.ErrExist) { // another taskapi was faster
+			return nil
+		}
+		return err
+	}
+	return os.Chmod(path, rootPerm)
 }
 
 // BuildTask makes the directory of a task, owned by its user, in an allocation directory that BuildAlloc made. What is there

@@ -1,0 +1,315 @@
+package allocdir_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
+)
+
+// stranger is a user that is not ours, and needs no entry in the user database.
+var stranger = interfaces.User{Name: "stranger", UID: 54321, GID: 54322, Home: "/"}
+
+func self() interfaces.User {
+	return interfaces.User{Name: "self", UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("giving files to another user needs root")
+	}
+}
+
+// newAlloc is an allocation directory that every user can reach.
+func newAlloc(t *testing.T) string {
+	t.Helper()
+	top, err := os.MkdirTemp("", "allocdir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	if err := os.Chmod(top, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(top, "allocs", "115ef685")
+	if err := allocdir.BuildAlloc(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+type entry struct {
+	Mode     string
+	UID, GID uint32
+}
+
+func stat(t *testing.T, path string) entry {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return entry{info.Mode().String(), st.Uid, st.Gid}
+}
+
+func tree(t *testing.T, dir string) map[string]entry {
+	t.Helper()
+	got := map[string]entry{}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			rel, _ := filepath.Rel(dir, path)
+			got[rel] = stat(t, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestLayout(t *testing.T) {
+	needRoot(t)
+	old := syscall.Umask(0o077) // the modes must not depend on it
+	defer syscall.Umask(old)
+	dir := newAlloc(t)
+	paths, err := allocdir.BuildTask(dir, "web", stranger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const u, g = 54321, 54322
+	want := map[string]entry{
+		".":           {"drwx--x--x", 0, 0},
+		"alloc":       {"dtrwxrwxrwx", 0, 0},
+		"alloc/data":  {"drwxrwxrwx", 0, 0},
+		"alloc/logs":  {"drwxr-xr-x", 0, 0},
+		"alloc/tmp":   {"dtrwxrwxrwx", 0, 0},
+		"web":         {"drwxr-xr-x", u, g},
+		"web/local":   {"drwxr-xr-x", u, g},
+		"web/private": {"drwx------", u, g},
+		"web/secrets": {"drwx------", u, g},
+		"web/tmp":     {"dtrwxrwxrwx", u, g},
+	}
+	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+		t.Errorf("layout (-want +got):\n%s", diff)
+	}
+	wantPaths := interfaces.TaskDir{
+		AllocDir: dir, SharedDir: dir + "/alloc", LogDir: dir + "/alloc/logs", Dir: dir + "/web", LocalDir: dir + "/web/local",
+		SecretsDir: dir + "/web/secrets", PrivateDir: dir + "/web/private", TmpDir: dir + "/web/tmp",
+	}
+	if diff := cmp.Diff(wantPaths, paths); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+}
+
+func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
+	dir := newAlloc(t)
+	paths, err := allocdir.BuildTask(dir, "web", self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(paths.LocalDir, "kept")
+	for _, err := range []error{
+		os.WriteFile(file, []byte("x"), 0o600),
+		os.Chmod(paths.LocalDir, 0o700),   // the task's own choice
+		os.Chmod(paths.SecretsDir, 0o777), // opened by the task
+		os.Chmod(paths.LogDir, 0o777),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := allocdir.BuildAlloc(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := allocdir.BuildTask(dir, "web", self()); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		file: "-rw-------", paths.LocalDir: "drwx------", paths.SecretsDir: "drwx------", paths.LogDir: "drwxr-xr-x",
+	} {
+		if got := stat(t, path).Mode; got != want {
+			t.Errorf("%s has mode %s, want %s", path, got, want)
+		}
+	}
+}
+
+// A task that ran before may have put links where the next start makes, opens or gives away something.
+func TestLinksThatATaskPlantedAreNotFollowed(t *testing.T) {
+	needRoot(t)
+	for _, place := range []string{"web", "web/local", "web/secrets", "web/private", "web/tmp"} {
+		t.Run(place, func(t *testing.T) {
+			dir := newAlloc(t)
+			victim := t.TempDir()
+			if err := os.Chmod(victim, 0o750); err != nil {
+				t.Fatal(err)
+			}
+			if place != "web" {
+				if _, err := allocdir.BuildTask(dir, "web", stranger); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, place)
+			if err := errors.Join(os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
+				t.Fatal(err)
+			}
+			before := stat(t, victim)
+			_, err := allocdir.BuildTask(dir, "web", stranger)
+			if !errors.Is(err, allocdir.ErrLink) || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v, want ErrLink that names %s", err, path)
+			}
+			if after := stat(t, victim); after != before {
+				t.Errorf("the link's target changed from %v to %v", before, after)
+			}
+		})
+	}
+}
+
+func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
+	for _, place := range []string{"alloc", "alloc/data", "alloc/logs", "alloc/tmp"} {
+		dir := newAlloc(t)
+		victim := t.TempDir()
+		path := filepath.Join(dir, place)
+		if err := errors.Join(os.Chmod(victim, 0o750), os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
+			t.Fatal(err)
+		}
+		if err := allocdir.BuildAlloc(dir); !errors.Is(err, allocdir.ErrLink) {
+			t.Errorf("%s: got %v, want ErrLink", place, err)
+		}
+		if got := stat(t, victim).Mode; got != "drwxr-x---" {
+			t.Errorf("%s: the link's target has mode %s now", place, got)
+		}
+	}
+}
+
+// In alloc/, which is everybody's, a task must not be able to put something else in the place of logs, which taskapi writes to.
+func TestATaskCanNotReplaceLogs(t *testing.T) {
+	needRoot(t)
+	dir := newAlloc(t)
+	shared := filepath.Join(dir, "alloc")
+	if out, err := asStranger("mv", shared+"/logs", shared+"/gone"); err == nil {
+		t.Errorf("a task moved logs away: %s", out)
+	}
+	if out, err := asStranger("touch", shared+"/mine", shared+"/data/mine", shared+"/tmp/mine"); err != nil {
+		t.Errorf("a task can't write where it should: %v: %s", err, out)
+	}
+	if out, err := asStranger("touch", shared+"/logs/mine"); err == nil {
+		t.Errorf("a task wrote into logs: %s", out)
+	}
+	if out, err := asStranger("ls", dir); err == nil {
+		t.Errorf("a task listed the allocation directory: %s", out)
+	}
+}
+
+func asStranger(name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger.UID, Gid: stranger.GID}}
+	return cmd.CombinedOutput()
+}
+
+func TestSomethingInTheWay(t *testing.T) {
+	dir := newAlloc(t)
+	if err := os.WriteFile(filepath.Join(dir, "web"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := allocdir.BuildTask(dir, "web", self()); !errors.Is(err, allocdir.ErrNotDirectory) {
+		t.Errorf("a file in the task directory's place: got %v, want ErrNotDirectory", err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{file, file + "/allocs/x"} {
+		if err := allocdir.BuildAlloc(place); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "in the way") {
+			t.Errorf("BuildAlloc(%q) = %v, want an error that says what is in the way", place, err)
+		}
+	}
+}
+
+func TestBadNames(t *testing.T) {
+	dir := newAlloc(t)
+	for _, task := range []string{"", ".", "..", "alloc", "a/b", "../x"} {
+		if _, err := allocdir.BuildTask(dir, task, self()); err == nil {
+			t.Errorf("BuildTask made a directory for %q", task)
+		}
+	}
+	if err := allocdir.BuildAlloc("relative"); err == nil {
+		t.Error("BuildAlloc took a relative path")
+	}
+}
+
+func TestDirectoriesWithBlanks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a b\tc", "allocs", "x")
+	if err := allocdir.BuildAlloc(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := allocdir.BuildTask(dir, "web server", self()); err != nil {
+		t.Fatal(err)
+	}
+	if got := stat(t, filepath.Join(dir, "web server", "secrets")).Mode; got != "drwx------" {
+		t.Errorf("secrets has mode %s", got)
+	}
+}
+
+// The test runs itself as another user: root may write anywhere.
+func TestDirectoryThatCanNotBeWritten(t *testing.T) {
+	if dir := os.Getenv("ALLOCDIR_TEST_BUILD"); dir != "" {
+		err := allocdir.BuildAlloc(dir)
+		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "--data-dir") {
+			t.Errorf("got %v, want fs.ErrPermission and what to do", err)
+		}
+		return
+	}
+	needRoot(t)
+	locked := filepath.Join(newAlloc(t), "locked")
+	if err := os.Mkdir(locked, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	binary, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := filepath.Join(filepath.Dir(filepath.Dir(locked)), "test") // where the stranger can run it
+	if err := os.WriteFile(self, binary, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^TestDirectoryThatCanNotBeWritten$")
+	cmd.Dir, cmd.Env = "/", []string{"ALLOCDIR_TEST_BUILD=" + locked + "/x"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger.UID, Gid: stranger.GID}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestADirectoryThatTheUserCanNotReach(t *testing.T) {
+	needRoot(t)
+	dir := newAlloc(t)
+	closed := filepath.Dir(filepath.Dir(dir))
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := allocdir.BuildTask(dir, "web", stranger)
+	if err == nil || !strings.Contains(err.Error(), "chmod o+x "+closed) {
+		t.Errorf("got %v, want an error that names %s", err, closed)
+	}
+	if err := os.Chown(closed, 0, int(stranger.GID)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(closed, 0o710); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := allocdir.BuildTask(dir, "web", stranger); err != nil {
+		t.Errorf("reachable through its group: %v", err)
+	}
+}

@@ -1,0 +1,169 @@
+package allocdir_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
+)
+
+func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
+	t.Helper()
+	paths, err := allocdir.BuildTask(newAlloc(t), "web", user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+func write(dir interfaces.TaskDir, rel, data string, u interfaces.User) error {
+	return allocdir.WriteFile(dir, rel, []byte(data), 0o600, int(u.UID), int(u.GID))
+}
+
+func TestWriteFile(t *testing.T) {
+	needRoot(t)
+	dir := newTask(t, stranger)
+	for _, rel := range []string{"secrets/nomad_token", "secrets/nomad_token", "local/deep/er/token", "./secrets/../token"} {
+		content := "for " + rel
+		if err := write(dir, rel, content, stranger); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir.Dir, rel)
+		if got, err := os.ReadFile(path); err != nil || string(got) != content {
+			t.Errorf("%s holds %q, %v", rel, got, err)
+		}
+		if got, want := stat(t, path), (entry{"-rw-------", stranger.UID, stranger.GID}); got != want {
+			t.Errorf("%s is %v, want %v", rel, got, want)
+		}
+	}
+	if got, want := stat(t, dir.LocalDir+"/deep/er"), (entry{"drwxr-xr-x", stranger.UID, stranger.GID}); got != want {
+		t.Errorf("a directory on the way is %v, want %v", got, want)
+	}
+	if left, _ := filepath.Glob(dir.SecretsDir + "/.*"); len(left) != 0 {
+		t.Errorf("temporary files are left: %v", left)
+	}
+}
+
+func TestWriteFileStaysInTheTaskDirectory(t *testing.T) {
+	dir := newTask(t, self())
+	for _, rel := range []string{"", ".", "..", "../x", "/etc/x", "secrets/../../x", "local/.."} {
+		if err := write(dir, rel, "x", self()); !errors.Is(err, allocdir.ErrOutside) {
+			t.Errorf("WriteFile(%q) = %v, want ErrOutside", rel, err)
+		}
+	}
+}
+
+func TestWriteFileFollowsNoLink(t *testing.T) {
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("intact"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	dir := newTask(t, self())
+	token := filepath.Join(dir.SecretsDir, "token")
+	if err := errors.Join(os.Symlink(victim, token), os.Symlink(filepath.Dir(victim), filepath.Join(dir.LocalDir, "out"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(dir, "secrets/token", "secret", self()); err != nil {
+		t.Errorf("over a link: %v", err)
+	}
+	if got := stat(t, token).Mode; got != "-rw-------" {
+		t.Errorf("the link was not replaced: %s", got)
+	}
+	if err := write(dir, "local/out/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
+		t.Errorf("through a link: got %v, want ErrLink", err)
+	}
+	if err := errors.Join(os.RemoveAll(dir.SecretsDir), os.Symlink(filepath.Dir(victim), dir.SecretsDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(dir, "secrets/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
+		t.Errorf("secrets itself a link: got %v, want ErrLink", err)
+	}
+	if got, _ := os.ReadFile(victim); string(got) != "intact" {
+		t.Errorf("the link's target holds %q", got)
+	}
+}
+
+func TestWriteFileInTheWay(t *testing.T) {
+	dir := newTask(t, self())
+	if err := errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+"/file", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(dir, "secrets/token", "x", self()); err == nil || !strings.Contains(err.Error(), "secrets/token") {
+		t.Errorf("over a directory: %v", err)
+	}
+	if err := write(dir, "local/file/x", "x", self()); !errors.Is(err, allocdir.ErrNotDirectory) {
+		t.Errorf("through a file: got %v, want ErrNotDirectory", err)
+	}
+	if left, _ := filepath.Glob(dir.SecretsDir + "/.*"); len(left) != 0 {
+		t.Errorf("temporary files are left: %v", left)
+	}
+	long := "secrets/" + strings.Repeat("n", 255)
+	if err := write(dir, long, "x", self()); err != nil {
+		t.Errorf("a name as long as they may be: %v", err)
+	}
+}
+
+// Whoever reads while the file is replaced sees one of its contents, whole.
+func TestWriteFileIsAtomic(t *testing.T) {
+	dir := newTask(t, self())
+	path := filepath.Join(dir.SecretsDir, "token")
+	contents := []string{strings.Repeat("a", 1<<16), strings.Repeat("b", 1<<15)}
+	if err := write(dir, "secrets/token", contents[0], self()); err != nil {
+		t.Fatal(err)
+	}
+	var writer sync.WaitGroup
+	done := make(chan struct{})
+	writer.Go(func() {
+		defer close(done)
+		for i := range 200 {
+			if err := write(dir, "secrets/token", contents[i%2], self()); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	defer writer.Wait()
+	for {
+		got, err := os.ReadFile(path)
+		if err != nil || (string(got) != contents[0] && string(got) != contents[1]) {
+			t.Fatalf("read %d bytes, %v", len(got), err)
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+func FuzzWriteFile(f *testing.F) {
+	for _, s := range []string{"a", "../a", "a/../../b", "/", "a//b", "\x00", "a/\x00/b", strings.Repeat("d/", 50) + "x"} {
+		f.Add(s)
+	}
+	top := f.TempDir()
+	alloc := filepath.Join(top, "allocs", "x")
+	if err := allocdir.BuildAlloc(alloc); err != nil {
+		f.Fatal(err)
+	}
+	dir, err := allocdir.BuildTask(alloc, "web", self())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, rel string) {
+		if err := write(dir, rel, "x", self()); err == nil {
+			if got, err := os.ReadFile(filepath.Join(dir.Dir, rel)); err != nil || string(got) != "x" {
+				t.Errorf("WriteFile(%q) wrote, and %q, %v is there", rel, got, err)
+			}
+		}
+		for path, want := range map[string]int{top: 1, alloc: 2} {
+			if entries, err := os.ReadDir(path); err != nil || len(entries) != want {
+				t.Fatalf("WriteFile(%q) left its directory: %v, %v", rel, entries, err)
+			}
+		}
+	})
+}
