@@ -86,7 +86,7 @@ func (s *starter) start(c command) (proc *os.Process, err error) {
 	done := make(chan struct{})
 	call := func() {
 		defer close(done)
-		closeOnExec()
+		CloseOnExec()
 		if ignored := ignoredSignals(); len(ignored) > 0 {
 			signal.Notify(s.swallow, ignored...)
 		}
@@ -149,8 +149,9 @@ func needsUser(u interfaces.User) bool {
 	return int(u.UID) != os.Geteuid() || int(u.GID) != os.Getegid()
 }
 
-// closeOnExec keeps descriptors that were handed to this program, without the flag, from reaching tasks. Its own have the flag.
-func closeOnExec() {
+// CloseOnExec keeps descriptors that were handed to this program, without the flag, from reaching a program that it starts. Its own
+// have the flag already.
+func CloseOnExec() {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
 	}

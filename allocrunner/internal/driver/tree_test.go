@@ -167,3 +167,53 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 		t.Errorf("exit %+v", exit)
 	}
 }
+
+// TestKillStrays after a supervisor was killed.
+func TestKillStrays(t *testing.T) {
+	for _, mark := range []string{"NOMAD_ALLOC_ID=by-mark", ""} {
+		t.Run(mark, func(t *testing.T) {
+			e := newLocal(t, driver.Config{})
+			r := e.fifo()
+			spec := e.shell("t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`)
+			if mark != "" {
+				spec.Env = append(spec.Env, mark)
+			}
+			status := e.start(spec)
+			child := readPID(t, r)
+			dir := ""
+			if mark == "" {
+				if dir = e.CgroupDir(); dir == "" {
+					t.Skip("no cgroup v2 with cgroup.kill can be made here")
+				}
+			}
+			n, err := driver.KillStrays(t.Context(), dir, mark)
+			if err != nil || n != 2 || alive(child) || alive(status.PID) {
+				t.Errorf("%d killed, %v; child alive: %v, first alive: %v", n, err, alive(child), alive(status.PID))
+			}
+			if exit := e.wait("t"); exit.Signal != 9 {
+				t.Errorf("exit %+v", exit)
+			}
+		})
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	status := e.start(e.shell("t", "exec sleep 1000"))
+	id, err := driver.Identify(status.PID)
+	if err != nil || !id.Runs() {
+		t.Fatalf("%+v, %v", id, err)
+	}
+	for _, other := range []driver.Identity{{PID: id.PID, Start: id.Start + 1, Boot: id.Boot}, {PID: id.PID, Start: id.Start, Boot: "another"}} {
+		if other.Runs() {
+			t.Errorf("%+v runs, too", other)
+		}
+	}
+	e.killTree("t")
+	if id.Runs() {
+		t.Error("it runs after its end")
+	}
+	if _, err := driver.Identify(status.PID); err == nil {
+		t.Error("it is identified after its end")
+	}
+}
