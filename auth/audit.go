@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -28,6 +29,9 @@ const (
 	maxMethodBytes = 16
 )
 
+// tokenLike is what may be a token that somebody put into a path: base64 of "{" and what follows, escaped dots included.
+var tokenLike = regexp.MustCompile(`eyJ[A-Za-z0-9_.%-]{20,}`)
+
 // Record is one line of the audit log: who asked for what, and what became of it.
 type Record struct {
 	Time    time.Time `json:"time"`
@@ -37,7 +41,7 @@ type Record struct {
 	UID     uint32    `json:"uid"`               // of the peer, as the kernel has it
 	PID     int32     `json:"pid"`
 	Method  string    `json:"method"`
-	Path    string    `json:"path"` // without the query; cut after 256 bytes, control characters replaced
+	Path    string    `json:"path"` // without the query; cut after 256 bytes, what looks like a token or is not printable replaced
 	Outcome Outcome   `json:"outcome"`
 	Status  int       `json:"status"`
 	Reason  string    `json:"reason,omitempty"` // of a denial: Reason.String
@@ -56,7 +60,7 @@ type Auditor interface {
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: owner.AllocationID, Task: owner.Task, UID: peer.UID, PID: peer.PID,
-		Method: clean(method, maxMethodBytes), Path: clean(path, maxPathBytes), Outcome: Done, Status: status,
+		Method: clean(method, maxMethodBytes), Path: clean(tokenLike.ReplaceAllString(path, "[token]"), maxPathBytes), Outcome: Done, Status: status,
 	}
 	if p != nil {
 		record.Subject = p.Claims.Subject

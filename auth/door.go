@@ -50,7 +50,7 @@ type Config struct {
 	// them, a token that a changed key would make good may be refused for another 5 s.
 	Keys []identity.KeySource
 
-	Auditor Auditor // gets refusals, and what Audit is called with; nil: none
+	Auditor Auditor // gets what Authenticate refuses; nil: nobody
 	Limits  Limits  // of failed look-ups; zero fields take the defaults
 }
 

@@ -36,7 +36,7 @@ func (d *Door) auditDenial(r *http.Request, p *Principal, owner Owner, peer Peer
 		d.counters.auditDropped.Add(1)
 		return
 	}
-	record := NewRecord(r.Method, r.URL.Path, owner, peer, p, meanings[why].status)
+	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, p, meanings[why].status)
 	record.Outcome, record.Reason, record.Suppressed = Denied, why.String(), suppressed
 	d.auditor.Audit(record)
 }

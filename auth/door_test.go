@@ -1,0 +1,317 @@
+package auth_test
+
+import (
+	"bufio"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/auth"
+	"taskapi/identity"
+)
+
+func TestCredentials(t *testing.T) {
+	w := newWorld(t)
+	good := w.token(web)
+	long := strings.Repeat("a", auth.MaxTokenBytes)
+	for _, test := range []struct {
+		name, head string
+		want       auth.Reason
+	}{
+		{"Nomad's header", "X-Nomad-Token: " + good, auth.NotRefused},
+		{"in another case", "x-nomad-TOKEN: " + good, auth.NotRefused},
+		{"bearer", "Authorization: Bearer " + good, auth.NotRefused},
+		{"bearer in another case", "authorization: bEARER " + good, auth.NotRefused},
+		{"several spaces", "Authorization: Bearer   " + good, auth.NotRefused},
+		{"blanks around", "X-Nomad-Token: \t " + good + " \t", auth.NotRefused},
+		{"both, equal", "X-Nomad-Token: " + good + "\nAuthorization: Bearer " + good, auth.NotRefused},
+		{"one empty", "X-Nomad-Token:\nAuthorization: Bearer " + good, auth.NotRefused},
+		{"the other empty", "X-Nomad-Token: " + good + "\nAuthorization: Bearer", auth.NotRefused},
+
+		{"none", "Accept: */*", auth.NoToken},
+		{"empty", "X-Nomad-Token:", auth.NoToken},
+		{"bearer of nothing", "Authorization: Bearer", auth.NoToken},
+		{"bearer of a space", "Authorization: Bearer ", auth.NoToken},
+		{"another scheme", "Authorization: Basic dXNlcjpwYXNz", auth.NoToken},
+		{"no scheme", "Authorization: " + good, auth.NoToken},
+		{"a scheme that begins alike", "Authorization: BearerX " + good, auth.NoToken},
+		{"a tab behind the scheme", "Authorization: Bearer\t" + good, auth.NoToken},
+		{"another header", "X_Nomad_Token: " + good, auth.NoToken},
+		{"in a cookie", "Cookie: X-Nomad-Token=" + good, auth.NoToken},
+
+		{"both, different", "X-Nomad-Token: " + good + "\nAuthorization: Bearer " + good + "x", auth.AmbiguousToken},
+		{"beside another scheme", "X-Nomad-Token: " + good + "\nAuthorization: Basic dXNlcjpwYXNz", auth.AmbiguousToken},
+		{"twice", "X-Nomad-Token: " + good + "\nX-Nomad-Token: " + good, auth.AmbiguousToken},
+		{"twice, one empty", "X-Nomad-Token:\nX-Nomad-Token: " + good, auth.AmbiguousToken},
+		{"bearer twice", "Authorization: Bearer " + good + "\nAuthorization: Bearer " + good, auth.AmbiguousToken},
+
+		{"origin", "Origin: http://localhost\nX-Nomad-Token: " + good, auth.FromBrowser},
+		{"empty origin", "Origin:\nX-Nomad-Token: " + good, auth.FromBrowser},
+		{"referer", "Referer: http://localhost/\nX-Nomad-Token: " + good, auth.FromBrowser},
+		{"origin and no token", "Origin: null", auth.FromBrowser},
+
+		{"the longest", "X-Nomad-Token: " + long, auth.Malformed},
+		{"too long", "X-Nomad-Token: " + long + "a", auth.TooLong},
+		{"two tokens", "Authorization: Bearer " + good + " " + good, auth.Malformed},
+		{"folded", "Authorization: Bearer " + good[:20] + "\n " + good[20:], auth.Malformed},
+		{"quoted", `Authorization: Bearer "` + good + `"`, auth.Malformed},
+		{"not UTF-8", "X-Nomad-Token: \xff\xfe", auth.Malformed},
+		{"a comma", "X-Nomad-Token: " + good + "," + good, auth.Malformed},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			raw := "GET /v1/agent/health?token=" + good + "&X-Nomad-Token=" + good + " HTTP/1.1\nHost: x\n" + test.head + "\n\n"
+			r, err := http.ReadRequest(bufio.NewReaderSize(strings.NewReader(raw), 16<<10))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := auth.NotRefused
+			if _, denial := w.door.Authenticate(r, web, peer); denial != nil {
+				got = denial.Reason
+			}
+			if got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestEveryMethodAndPath(t *testing.T) {
+	w := newWorld(t)
+	for _, line := range []string{"OPTIONS *", "CONNECT host:1", "PRI *", "TRACE /", "GET //v1//x", "GET /v1/../etc", "GET /%00", "get /", "GET http://h/x"} {
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\nHost: x\n\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, denial := w.door.Authenticate(r, web, peer); p != nil || denial == nil || denial.Status != http.StatusUnauthorized {
+			t.Errorf("%s without a token: %v, %v", line, p, denial)
+		}
+		r.Header.Set("X-Nomad-Token", w.token(web))
+		if p, denial := w.door.Authenticate(r, web, peer); denial != nil || p == nil {
+			t.Errorf("%s with a token: %v, %v", line, p, denial)
+		}
+	}
+}
+
+func TestTokens(t *testing.T) {
+	w := newWorld(t)
+	stranger := newRing(t)
+	good := w.token(web)
+	w.allocs.set("ended", auth.Terminal)
+	w.allocs.set("neighbour", auth.Live)
+	for _, test := range []struct {
+		name, token string
+		owner       auth.Owner
+		want        auth.Reason
+	}{
+		{"a task on its socket", good, web, auth.NotRefused},
+		{"the operator on their socket", w.token(operator), operator, auth.NotRefused},
+		{"the operator on a task's socket", w.token(operator), web, auth.NotRefused},
+		{"a task on another's socket", good, db, auth.WrongSocket},
+		{"a task on the operator's socket", good, operator, auth.WrongSocket},
+		{"a task's token without a task", w.with(web, func(c *identity.Claims) { c.Task = "" }), web, auth.WrongSocket},
+		{"the same on the operator's socket", w.with(web, func(c *identity.Claims) { c.Task = "" }), operator, auth.WrongSocket},
+		{"of another allocation here", w.token(auth.Owner{AllocationID: "neighbour", Task: "web"}), web, auth.WrongSocket},
+		{"the operator of another allocation", w.token(auth.Owner{AllocationID: "neighbour"}), web, auth.WrongSocket},
+		{"of an allocation that is not here", w.token(auth.Owner{AllocationID: otherID, Task: "web"}), web, auth.UnknownAllocation},
+		{"of no allocation", w.with(web, func(c *identity.Claims) { c.AllocationID = "" }), web, auth.UnknownAllocation},
+		{"of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended", Task: "web"}), auth.Owner{AllocationID: "ended", Task: "web"}, auth.TerminalAllocation},
+		{"for another audience", w.with(web, func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), web, auth.WrongAudience},
+		{"expired", w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, time.Now().Unix() }), web, auth.Expired},
+		{"not yet valid", w.with(web, func(c *identity.Claims) { c.NotBefore += 60 }), web, auth.NotYetValid},
+		{"for too long", w.with(web, func(c *identity.Claims) { c.ExpiresAt += int64(2 * identity.DefaultMaxTTL / time.Second) }), web, auth.BadLifetime},
+		{"forged", forge(good, 1), web, auth.BadSignature},
+		{"of a stranger's ring", sign(t, stranger, claimsOf(web)), web, auth.UnknownKey},
+		{"under an unknown key ID", unknownKey(good, 1), web, auth.UnknownKey},
+		{"cut", good[:len(good)-1], web, auth.Malformed},
+		{"garbage", "garbage", web, auth.Malformed},
+		{"alg none", "eyJhbGciOiJub25lIn0.e30.", web, auth.BadAlgorithm},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for range 3 { // fresh, and remembered
+				w.tb = t
+				w.expect(test.name, test.token, test.owner, test.want)
+			}
+		})
+	}
+}
+
+func TestPrincipal(t *testing.T) {
+	policy, err := auth.ParsePolicy("p", []byte(`task "web" { deny = ["read-fs"] }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(c *auth.Config) { c.Policy = policy })
+	for _, test := range []struct {
+		owner auth.Owner
+		want  auth.CapabilitySet
+	}{
+		{web, auth.DefaultTask &^ auth.CapabilitySet(auth.ReadFS)},
+		{db, auth.DefaultTask},
+		{operator, auth.All},
+	} {
+		claims := claimsOf(test.owner)
+		claims.ID = "jti"
+		want := &auth.Principal{Claims: claims, KeyID: w.ring.List()[0].ID, Capabilities: test.want}
+		got, denial := w.door.Authenticate(request(sign(t, w.ring, claims)), test.owner, peer)
+		if denial != nil {
+			t.Fatal(denial)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		for _, c := range append(auth.All.List(), 0) {
+			denial := w.door.Authorize(got, c)
+			if allowed := denial == nil; allowed != test.want.Has(c) {
+				t.Errorf("%v on %s: %v", test.owner, c, denial)
+			}
+			if denial != nil && (denial.Status != http.StatusForbidden || denial.Body != "Permission denied") {
+				t.Errorf("denied with %d %q", denial.Status, denial.Body)
+			}
+		}
+	}
+	if w.door.Authorize(nil, auth.Authenticated) == nil {
+		t.Error("nobody is allowed something")
+	}
+}
+
+func TestDenialOnTheWire(t *testing.T) {
+	for _, test := range []struct {
+		denial auth.Denial
+		want   http.Header
+	}{
+		{auth.Denial{Status: 401, Body: "Unauthorized"}, http.Header{"Www-Authenticate": {"Bearer"}}},
+		{auth.Denial{Status: 403, Body: "Forbidden"}, http.Header{}},
+		{auth.Denial{Status: 429, Body: "Too many", RetryAfter: 1}, http.Header{"Retry-After": {"1"}}},
+		{auth.Denial{Status: 429, Body: "Too many", RetryAfter: 2 * time.Second}, http.Header{"Retry-After": {"2"}}},
+		{auth.Denial{Status: 429, Body: "Too many", RetryAfter: 2*time.Second + 1}, http.Header{"Retry-After": {"3"}}},
+		{auth.Denial{Status: 429, Body: "Too many"}, http.Header{"Retry-After": {"1"}}},
+	} {
+		w := httptest.NewRecorder()
+		test.denial.Write(w)
+		test.want.Set("Content-Type", "text/plain; charset=utf-8")
+		test.want.Set("X-Content-Type-Options", "nosniff")
+		if diff := cmp.Diff(test.want, w.Header()); diff != "" || w.Code != test.denial.Status || w.Body.String() != test.denial.Body {
+			t.Errorf("%+v is %d %q %s", test.denial, w.Code, w.Body, diff)
+		}
+	}
+}
+
+// Every reason has a name of its own and a status that blames the caller; every reason of package identity has its own here.
+func TestReasons(t *testing.T) {
+	w := newWorld(t)
+	names := map[string]bool{auth.NotRefused.String(): true}
+	for _, why := range auth.Reasons() {
+		if names[why.String()] || why.String() == "" {
+			t.Errorf("reason %d is called %q", why, why)
+		}
+		names[why.String()] = true
+	}
+	for _, why := range identity.Reasons() {
+		if !names[string(why)] {
+			t.Errorf("identity refuses with %q, which has no name here", why)
+		}
+	}
+	p, denial := w.door.Authenticate(request(""), web, peer)
+	if p != nil || denial.Status != 401 || denial.Body != "Unauthorized" || denial.Error() != "no_token" {
+		t.Errorf("got %+v", denial)
+	}
+}
+
+// A token that was let in a moment ago is refused on the very next request once anything has changed that should.
+func TestRevocationIsImmediate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		token, old := w.token(web), w.ring.List()[0].ID
+		w.expect("fresh", token, web, auth.NotRefused)
+
+		w.allocs.set(allocID, auth.Terminal)
+		w.expect("terminal", token, web, auth.TerminalAllocation)
+		w.allocs.set(allocID, auth.Unknown)
+		w.expect("gone", token, web, auth.UnknownAllocation)
+		w.allocs.set(allocID, auth.Live)
+		w.expect("live again", token, web, auth.NotRefused)
+
+		if _, err := w.ring.Rotate(); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("key rotated", token, web, auth.NotRefused)
+		if err := w.ring.Remove(old); err != nil {
+			t.Fatal(err)
+		}
+		w.expect("key removed", token, web, auth.KeyRemoved)
+
+		token = w.token(web)
+		w.expect("fresh", token, web, auth.NotRefused)
+		time.Sleep(hour - time.Nanosecond)
+		w.expect("in its last nanosecond", token, web, auth.NotRefused)
+		time.Sleep(time.Nanosecond)
+		w.expect("expired", token, web, auth.Expired)
+		if got := w.verifier.checks.Load(); got != 2 {
+			t.Errorf("%d signatures were checked, want one for each token", got)
+		}
+	})
+}
+
+// No request that began after the mark is let in, whatever is going on at the time.
+func TestTerminalRace(t *testing.T) {
+	for range 20 {
+		w := newWorld(t)
+		tokens := []string{w.token(web), w.token(web), w.token(operator)}
+		w.expect("warm", tokens[0], web, auth.NotRefused)
+		ended := make(chan struct{})
+		results := make(chan int, 4)
+		for i := range 4 {
+			go func() {
+				late := 0
+				random := rand.New(rand.NewPCG(1, uint64(i)))
+				for after := 0; after < 50; {
+					marked := false
+					select {
+					case <-ended:
+						marked = true
+						after++
+					default:
+					}
+					p, _ := w.door.Authenticate(request(tokens[random.IntN(len(tokens))]), web, peer)
+					if p != nil && marked {
+						late++
+					}
+				}
+				results <- late
+			}()
+		}
+		w.allocs.set(allocID, auth.Terminal)
+		close(ended)
+		for range 4 {
+			if late := <-results; late > 0 {
+				t.Fatalf("%d requests that began after the end were let in", late)
+			}
+		}
+	}
+}
+
+func FuzzCredentials(f *testing.F) {
+	w := newWorld(f, func(c *auth.Config) { c.Auditor = nil })
+	good := w.token(web)
+	f.Add("X-Nomad-Token", good, "Authorization", "Bearer "+good)
+	f.Add("Authorization", "bearer  x", "Origin", "")
+	f.Add("Authorization", "Bearer", "Authorization", "\xff")
+	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
+		r := request("")
+		r.Header.Add(k1, v1)
+		r.Header.Add(k2, v2)
+		p, denial := w.door.Authenticate(r, web, peer)
+		switch {
+		case p != nil && !strings.Contains(v1, good) && !strings.Contains(v2, good):
+			t.Fatalf("let in without the token: %q", r.Header)
+		case p == nil && (denial.Status < 400 || denial.Status >= 500):
+			t.Fatalf("refused with %d", denial.Status)
+		}
+	})
+}

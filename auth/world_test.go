@@ -1,0 +1,217 @@
+package auth_test
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskapi/auth"
+	"taskapi/identity"
+	"taskapi/ratelimit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	allocID = "5fc98185-17ff-26bc-a802-0c74fa471c99"
+	otherID = "11111111-2222-3333-4444-555555555555"
+	hour    = time.Hour
+)
+
+var (
+	web      = auth.Owner{AllocationID: allocID, Task: "web"}
+	db       = auth.Owner{AllocationID: allocID, Task: "db"}
+	operator = auth.Owner{AllocationID: allocID}
+	peer     = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
+	unfelt   = auth.Limits{ // limits that no test runs into by accident
+		Caller:   ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
+		Global:   ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
+		Refusals: ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
+	}
+)
+
+// allocations are allocations that a test can end.
+type allocations struct{ states sync.Map }
+
+func (a *allocations) set(id string, l auth.Liveness) { a.states.Store(id, l) }
+
+func (a *allocations) Liveness(id string) auth.Liveness {
+	l, _ := a.states.Load(id)
+	known, _ := l.(auth.Liveness)
+	return known
+}
+
+// countingVerifier counts signature checks, and can make them wait.
+type countingVerifier struct {
+	*identity.Verifier
+	checks atomic.Int64
+	gate   chan struct{} // nil: open
+}
+
+func (v *countingVerifier) VerifyChecked(u *identity.Unverified, now time.Time) (*identity.Verified, error) {
+	v.checks.Add(1)
+	if v.gate != nil {
+		<-v.gate
+	}
+	return v.Verifier.VerifyChecked(u, now)
+}
+
+// world is a door with all that it needs: a key ring, an allocation that lives, and ears for what it says.
+type world struct {
+	tb       testing.TB
+	ring     *identity.Keyring
+	verifier *countingVerifier
+	allocs   *allocations
+	door     *auth.Door
+	log      *lockedBuffer
+	audit    *lockedBuffer
+}
+
+func newWorld(tb testing.TB, change ...func(*auth.Config)) *world {
+	tb.Helper()
+	ring := newRing(tb)
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w := &world{
+		tb: tb, ring: ring, verifier: &countingVerifier{Verifier: verifier}, allocs: new(allocations),
+		log: new(lockedBuffer), audit: new(lockedBuffer),
+	}
+	w.allocs.set(allocID, auth.Live)
+	config := auth.Config{
+		Verifier: w.verifier, Allocations: w.allocs, Keys: []identity.KeySource{ring}, Limits: unfelt,
+		Logger: slog.New(slog.NewTextHandler(w.log, nil)), Auditor: auth.NewAuditLog(w.audit),
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	w.door, err = auth.NewDoor(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return w
+}
+
+func newRing(tb testing.TB) *identity.Keyring {
+	tb.Helper()
+	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: tb.TempDir() + "/ring"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return ring
+}
+
+// claimsOf are good claims for the owner of a socket, for an hour from now.
+func claimsOf(owner auth.Owner) identity.Claims {
+	now := time.Now().Unix()
+	c := identity.Claims{
+		Subject:  identity.Subject("global", "default", "demo", "web", owner.Task, identity.DefaultName),
+		Audience: []string{identity.DefaultAudience},
+		IssuedAt: now, NotBefore: now, ExpiresAt: now + 3600,
+		Namespace: "default", JobID: "demo", AllocationID: owner.AllocationID, Task: owner.Task,
+	}
+	if owner.Task == "" {
+		c.Role = identity.RoleOperator
+	}
+	return c
+}
+
+func sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
+	tb.Helper()
+	token, err := ring.Sign(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return token
+}
+
+// token is a good token for the owner.
+func (w *world) token(owner auth.Owner) string { return sign(w.tb, w.ring, claimsOf(owner)) }
+
+// with is a token whose claims were good before the change.
+func (w *world) with(owner auth.Owner, change func(*identity.Claims)) string {
+	c := claimsOf(owner)
+	change(&c)
+	return sign(w.tb, w.ring, c)
+}
+
+// forge replaces the signature by one that the key did not make; n makes it one of many.
+func forge(token string, n int) string {
+	var signature [ed25519.SignatureSize]byte
+	copy(signature[:], fmt.Sprintf("forged %d", n))
+	return token[:strings.LastIndexByte(token, '.')+1] + base64.RawURLEncoding.EncodeToString(signature[:])
+}
+
+// unknownKey is the token under a key ID that nobody has.
+func unknownKey(token string, n int) string {
+	header := fmt.Sprintf(`{"alg":"EdDSA","kid":"nobodys-%d","typ":"JWT"}`, n)
+	return base64.RawURLEncoding.EncodeToString([]byte(header)) + token[strings.IndexByte(token, '.'):]
+}
+
+func request(token string) *http.Request {
+	r, err := http.NewRequest(http.MethodGet, "http://socket/v1/agent/health", nil)
+	if err != nil {
+		panic(err)
+	}
+	if token != "" {
+		r.Header.Set("X-Nomad-Token", token)
+	}
+	return r
+}
+
+// ask is what the door says to the token on the owner's socket.
+func (w *world) ask(token string, owner auth.Owner) auth.Reason {
+	w.tb.Helper()
+	return w.askAs(token, owner, peer)
+}
+
+func (w *world) askAs(token string, owner auth.Owner, peer auth.Peer) auth.Reason {
+	w.tb.Helper()
+	p, denial := w.door.Authenticate(request(token), owner, peer)
+	if (p == nil) == (denial == nil) {
+		w.tb.Fatalf("got %v and %v", p, denial)
+	}
+	if denial != nil {
+		return denial.Reason
+	}
+	return auth.NotRefused
+}
+
+// expect fails the test unless the door says that.
+func (w *world) expect(what, token string, owner auth.Owner, want auth.Reason) {
+	w.tb.Helper()
+	if got := w.ask(token, owner); got != want {
+		w.tb.Errorf("%s: got %s, want %s", what, got, want)
+	}
+}
+
+// lockedBuffer is a buffer that many may write to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (b *lockedBuffer) lines() []string { return strings.Split(strings.TrimSpace(b.String()), "\n") }
