@@ -1,0 +1,190 @@
+package jobspec
+
+import (
+	"reflect"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+)
+
+// companion is what the job specification accepts in a block beyond what the SDK's struct has tags for.
+type companion struct {
+	fields func() any                                                          // a pointer to a new struct with hcl tags
+	finish func(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic // moves the fields into the SDK's struct
+}
+
+// companions by the SDK's type. It is filled by init, because decoding and the table refer to each other.
+var companions map[reflect.Type]companion
+
+func init() {
+	companions = map[reflect.Type]companion{
+		reflect.TypeFor[api.Job]():        {func() any { return &jobExtra{} }, finishJob},
+		reflect.TypeFor[api.TaskGroup]():  {func() any { return &groupExtra{} }, finishGroup},
+		reflect.TypeFor[api.Task]():       {func() any { return &taskExtra{} }, finishTask},
+		reflect.TypeFor[api.Constraint](): {func() any { return &shorthand{} }, finishConstraint},
+		reflect.TypeFor[api.Affinity]():   {func() any { return &affinityShorthand{} }, finishAffinity},
+	}
+}
+
+// jobExtra: a task right under the job is a group of its own name; vault is for every task without one.
+type jobExtra struct {
+	Tasks []*api.Task `hcl:"task,block"`
+	Vault *api.Vault  `hcl:"vault,block"`
+}
+
+func finishJob(target, extra any, _ *hcl.BodyContent) []*hcl.Diagnostic {
+	job, more := target.(*api.Job), extra.(*jobExtra)
+	for _, task := range more.Tasks {
+		job.TaskGroups = append(job.TaskGroups, &api.TaskGroup{Name: new(task.Name), Tasks: []*api.Task{task}})
+	}
+	for _, group := range job.TaskGroups {
+		inheritVault(group, more.Vault)
+	}
+	return nil
+}
+
+type groupExtra struct {
+	Vault *api.Vault `hcl:"vault,block"`
+}
+
+func finishGroup(target, extra any, _ *hcl.BodyContent) []*hcl.Diagnostic {
+	inheritVault(target.(*api.TaskGroup), extra.(*groupExtra).Vault)
+	return nil
+}
+
+// inheritVault gives each task without a vault block a copy of its own.
+func inheritVault(group *api.TaskGroup, vault *api.Vault) {
+	for _, task := range group.Tasks {
+		if task.Vault == nil && vault != nil {
+			task.Vault = new(*vault)
+		}
+	}
+}
+
+// taskExtra: scaling blocks of a task are labelled with what they scale.
+type taskExtra struct {
+	Scaling []*taskScaling `hcl:"scaling,block"`
+}
+
+type taskScaling struct {
+	Resource string         `hcl:",label"`
+	Min      *int64         `hcl:"min,optional"`
+	Max      *int64         `hcl:"max,optional"`
+	Policy   map[string]any `hcl:"policy,block"`
+	Enabled  *bool          `hcl:"enabled,optional"`
+}
+
+// scalingTypes are the types that the API has for the labels of a task's scaling block.
+var scalingTypes = map[string]string{"cpu": "vertical_cpu", "mem": "vertical_mem"}
+
+func finishTask(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
+	var diags []*hcl.Diagnostic
+	task, more := target.(*api.Task), extra.(*taskExtra)
+	blocks := content.Blocks.OfType("scaling")
+	for i, s := range more.Scaling {
+		kind, ok := scalingTypes[s.Resource]
+		if !ok {
+			diags = append(diags, diagAt(blocks[i].DefRange, "Unknown scaling label", `A task's scaling block is labelled "cpu" or "mem".`))
+			continue
+		}
+		enabled := s.Enabled
+		if enabled == nil {
+			enabled = new(true)
+		}
+		task.ScalingPolicies = append(task.ScalingPolicies, &api.ScalingPolicy{Type: kind, Min: s.Min, Max: s.Max, Policy: s.Policy, Enabled: enabled})
+	}
+	if i := normalizeIdentities(task); i >= 0 {
+		diags = append(diags, diagAt(content.Blocks.OfType("identity")[i].DefRange, "Duplicate identity block",
+			"The task's default identity is described twice; give one of them a name."))
+	}
+	return diags
+}
+
+// shorthand is the operator written as a key: `version = ">= 1.2"` for `operator = "version"` with a value.
+type shorthand struct {
+	Version          *string `hcl:"version,optional"`
+	Semver           *string `hcl:"semver,optional"`
+	Regexp           *string `hcl:"regexp,optional"`
+	SetContains      *string `hcl:"set_contains,optional"`
+	SetContainsAll   *string `hcl:"set_contains_all,optional"`
+	SetContainsAny   *string `hcl:"set_contains_any,optional"`
+	DistinctHosts    *bool   `hcl:"distinct_hosts,optional"`
+	DistinctProperty *string `hcl:"distinct_property,optional"`
+}
+
+type affinityShorthand struct {
+	Version        *string `hcl:"version,optional"`
+	Semver         *string `hcl:"semver,optional"`
+	Regexp         *string `hcl:"regexp,optional"`
+	SetContains    *string `hcl:"set_contains,optional"`
+	SetContainsAll *string `hcl:"set_contains_all,optional"`
+	SetContainsAny *string `hcl:"set_contains_any,optional"`
+}
+
+func finishConstraint(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
+	c, s := target.(*api.Constraint), extra.(*shorthand)
+	operand, value := oneOf(map[string]*string{"version": s.Version, "semver": s.Semver, "regexp": s.Regexp, "set_contains": s.SetContains,
+		"set_contains_all": s.SetContainsAll, "set_contains_any": s.SetContainsAny})
+	if operand != "" {
+		c.Operand, c.RTarget = operand, value
+	}
+	switch {
+	case s.DistinctHosts != nil:
+		c.Operand, c.RTarget = api.ConstraintDistinctHosts, boolText(*s.DistinctHosts)
+	case s.DistinctProperty != nil:
+		c.Operand, c.LTarget = api.ConstraintDistinctProperty, *s.DistinctProperty
+	}
+	c.Operand = operandOr(c.Operand)
+	return tooManyOperators(content)
+}
+
+func finishAffinity(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
+	a, s := target.(*api.Affinity), extra.(*affinityShorthand)
+	operand, value := oneOf(map[string]*string{"version": s.Version, "semver": s.Semver, "regexp": s.Regexp, "set_contains": s.SetContains,
+		"set_contains_all": s.SetContainsAll, "set_contains_any": s.SetContainsAny})
+	if operand != "" {
+		a.Operand, a.RTarget = operand, value
+	}
+	a.Operand = operandOr(a.Operand)
+	return tooManyOperators(content)
+}
+
+func oneOf(values map[string]*string) (operand, value string) {
+	for name, v := range values {
+		if v != nil {
+			return name, *v
+		}
+	}
+	return "", ""
+}
+
+func boolText(b bool) string {
+	if b {
+		return "true"
+	}
+	return "false"
+}
+
+func operandOr(operand string) string {
+	if operand == "" {
+		return "="
+	}
+	return operand
+}
+
+// tooManyOperators refuses two ways of saying the operator in one block, of which one would be lost.
+func tooManyOperators(content *hcl.BodyContent) []*hcl.Diagnostic {
+	var first *hcl.Attribute
+	for _, name := range []string{"operator", "version", "semver", "regexp", "set_contains", "set_contains_all", "set_contains_any",
+		"distinct_hosts", "distinct_property"} {
+		attr := content.Attributes[name]
+		switch {
+		case attr == nil:
+		case first == nil:
+			first = attr
+		default:
+			return []*hcl.Diagnostic{diagAt(attr.NameRange, "Conflicting operators", "%q and %q both say the operator; keep one.", first.Name, name)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package jobspec
+
+import (
+	"reflect"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// DefaultAudience is the audience of a task's default identity.
+const DefaultAudience = "nomadproject.io"
+
+// addServerDefaults adds what a Nomad server puts into a job besides Job.Canonicalize, as the job of an allocation shows it
+// on the wire.
+func addServerDefaults(job *api.Job) {
+	if len(job.Datacenters) == 0 {
+		job.Datacenters = []string{"*"}
+	}
+	if *job.NodePool == "" {
+		job.NodePool = new("default")
+	}
+	if job.DispatchIdempotencyToken == nil {
+		job.DispatchIdempotencyToken = new("")
+	}
+	job.Update = serverUpdate(job.Update)
+	for _, group := range job.TaskGroups {
+		if group.PreventRescheduleOnLost == nil {
+			group.PreventRescheduleOnLost = new(false)
+		}
+		defaultHostNetworks(group.Networks)
+		for _, task := range group.Tasks {
+			task.Identity = serverIdentity(task.Identity)
+			serverResources(task.Resources)
+		}
+	}
+}
+
+// serverUpdate is the job's update block as a server keeps it: its groups have taken the rest over.
+func serverUpdate(update *api.UpdateStrategy) *api.UpdateStrategy {
+	if update == nil {
+		return nil
+	}
+	zero := func() *api.UpdateStrategy {
+		return &api.UpdateStrategy{Stagger: update.Stagger, MaxParallel: update.MaxParallel, HealthCheck: new("")}
+	}()
+	setNilPointers(reflect.ValueOf(zero).Elem())
+	return zero
+}
+
+// defaultHostNetworks names the host network of each port.
+func defaultHostNetworks(networks []*api.NetworkResource) {
+	for _, network := range networks {
+		for _, ports := range [][]api.Port{network.DynamicPorts, network.ReservedPorts} {
+			for i := range ports {
+				if ports[i].HostNetwork == "" {
+					ports[i].HostNetwork = "default"
+				}
+			}
+		}
+	}
+}
+
+// serverIdentity is a task's default identity, which every task has.
+func serverIdentity(identity *api.WorkloadIdentity) *api.WorkloadIdentity {
+	if identity == nil {
+		identity = &api.WorkloadIdentity{}
+	}
+	identity.Name = defaultIdentity
+	if len(identity.Audience) == 0 {
+		identity.Audience = []string{DefaultAudience}
+	}
+	return identity
+}
+
+// serverResources sets what was left out to zero.
+func serverResources(resources *api.Resources) {
+	for _, field := range []**int{&resources.DiskMB, &resources.MemoryMaxMB, &resources.SecretsMB, &resources.IOPS} {
+		if *field == nil {
+			*field = new(0)
+		}
+	}
+	defaultHostNetworks(resources.Networks)
+}
+
+// setNilPointers makes every nil pointer of a struct point to a zero value.
+func setNilPointers(v reflect.Value) {
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && f.IsNil() {
+			f.Set(reflect.New(f.Type().Elem()))
+		}
+	}
+}
+
+// emptyMapsToNil makes a block without entries the same as no block, as a server does: meta {}.
+func emptyMapsToNil(job *api.Job) { emptyMaps(reflect.ValueOf(job)) }
+
+func emptyMaps(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			emptyMaps(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				emptyMaps(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			emptyMaps(v.Index(i))
+		}
+	case reflect.Map:
+		if !v.IsNil() && v.Len() == 0 {
+			v.SetZero()
+			return
+		}
+		for _, key := range v.MapKeys() {
+			emptyMaps(v.MapIndex(key))
+		}
+	}
+}

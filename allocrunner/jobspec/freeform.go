@@ -1,0 +1,100 @@
+package jobspec
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// freeBody decodes a block whose content is not known beforehand, as a driver's config: arguments by name, and nested blocks
+// as lists of maps, each label a map more.
+func (d *decoder) freeBody(body hcl.Body, ctx *hcl.EvalContext) map[string]any {
+	raw := d.bodies[body.MissingItemRange().Start.Byte]
+	schema := freeSchema(raw)
+	content, diags := body.Content(schema)
+	d.add(diags...)
+	result := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(content.Attributes)) {
+		if value, ok := d.freeAttribute(content.Attributes[name], ctx); ok {
+			result[name] = value
+		}
+	}
+	for _, block := range content.Blocks {
+		if d.blocks++; d.blocks > maxBlocks {
+			d.add(diagAt(block.DefRange, "Too large", "The job has more than %d blocks.", maxBlocks))
+			return result
+		}
+		d.freeBlock(result, block, ctx)
+	}
+	return result
+}
+
+func (d *decoder) freeAttribute(attr *hcl.Attribute, ctx *hcl.EvalContext) (any, bool) {
+	v, diags := d.eval.Value(attr.Expr, ctx)
+	d.add(diags...)
+	if diags.HasErrors() || v.IsNull() {
+		return nil, false
+	}
+	value, err := freeValue(v)
+	if err != nil {
+		d.add(diagAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.", attr.Name, err))
+	}
+	return value, err == nil
+}
+
+func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.EvalContext) {
+	var value any = d.freeBody(block.Body, ctx)
+	for _, label := range slices.Backward(block.Labels) {
+		value = map[string]any{label: []any{value}}
+	}
+	list, isList := result[block.Type].([]any)
+	if _, taken := result[block.Type]; taken && !isList {
+		d.add(diagAt(block.DefRange, "Duplicate argument", "%q is already set as an argument in this block.", block.Type))
+		return
+	}
+	result[block.Type] = append(list, value)
+}
+
+// freeSchema is the schema of what is there: every argument, every block with the labels of its first, dynamic blocks under
+// the name that they make.
+func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
+	schema := &hcl.BodySchema{}
+	if raw == nil {
+		return schema
+	}
+	for _, name := range slices.Sorted(maps.Keys(raw.Attributes)) {
+		schema.Attributes = append(schema.Attributes, hcl.AttributeSchema{Name: name})
+	}
+	seen := map[string]bool{}
+	for _, block := range raw.Blocks {
+		kind, labels := block.Type, len(block.Labels)
+		if kind == "dynamic" && labels == 1 {
+			kind, labels = block.Labels[0], dynamicLabels(block)
+		}
+		if seen[kind] {
+			continue
+		}
+		seen[kind] = true
+		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: kind, LabelNames: labelNames(labels)})
+	}
+	return schema
+}
+
+func dynamicLabels(block *hclsyntax.Block) int {
+	attr := block.Body.Attributes["labels"]
+	if attr == nil {
+		return 0
+	}
+	list, _ := hcl.ExprList(attr.Expr)
+	return len(list)
+}
+
+func labelNames(n int) []string {
+	var names []string
+	for range n {
+		names = append(names, "name")
+	}
+	return names
+}

@@ -1,0 +1,99 @@
+package jobspec
+
+import (
+	"reflect"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/dynblock"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/nomad/api"
+	"github.com/zclconf/go-cty/cty"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+)
+
+var rootSchema = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{
+	{Type: "job", LabelNames: []string{"name"}},
+	{Type: "variable", LabelNames: []string{"name"}},
+	{Type: "variables"},
+	{Type: "locals"},
+}}
+
+// hclFile is one HCL job file while it is read.
+type hclFile struct {
+	cfg     Config
+	eval    *hcleval.Evaluator
+	sources map[string][]byte
+}
+
+// parseHCL reads the variables, then the locals, then the job, each with what came before it in scope.
+func parseHCL(cfg Config) (*api.Job, error) {
+	f := &hclFile{cfg: cfg, eval: hcleval.New(cfg.Dir), sources: map[string][]byte{cfg.Filename: cfg.Body}}
+	job, diags := f.parse()
+	if diags.HasErrors() {
+		return nil, &Error{Diags: errorsOnly(diags), sources: f.sources}
+	}
+	return job, nil
+}
+
+func errorsOnly(diags hcl.Diagnostics) hcl.Diagnostics {
+	var kept hcl.Diagnostics
+	for _, diag := range diags {
+		if diag.Severity == hcl.DiagError {
+			kept = append(kept, diag)
+		}
+	}
+	return kept
+}
+
+func (f *hclFile) parse() (*api.Job, hcl.Diagnostics) {
+	body, diags := hcleval.ParseBody(f.cfg.Body, f.cfg.Filename)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	locals := collectLocals(body) // before preparation, which hides what locals refer to
+	if diags := f.eval.PrepareBody(body, f.cfg.Body); diags.HasErrors() {
+		return nil, diags
+	}
+	content, diags := body.Content(rootSchema)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	jobBlock, diags := theJob(content)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	vars, diags := f.variables(content)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	known := map[string]cty.Value{"var": cty.ObjectVal(vars), "local": cty.EmptyObjectVal}
+	if known["local"], diags = f.locals(locals, known["var"]); diags.HasErrors() {
+		return nil, diags
+	}
+	return f.job(jobBlock, body, f.eval.Context(known, true))
+}
+
+func theJob(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
+	jobs := content.Blocks.OfType("job")
+	switch len(jobs) {
+	case 0:
+		return nil, hcl.Diagnostics{diagAt(content.MissingItemRange, "Missing job block", `A job file needs one block: job "name" { ... }`)}
+	case 1:
+		return jobs[0], nil
+	}
+	return nil, hcl.Diagnostics{diagAt(jobs[1].DefRange, "Duplicate job block",
+		"A job file describes one job; another begins at line %d.", jobs[0].DefRange.Start.Line)}
+}
+
+func (f *hclFile) job(block *hcl.Block, root *hclsyntax.Body, ctx *hcl.EvalContext) (*api.Job, hcl.Diagnostics) {
+	d := &decoder{eval: f.eval, bodies: map[int]*hclsyntax.Body{}}
+	d.index(root)
+	job := &api.Job{}
+	d.structBody(dynblock.Expand(block.Body, ctx), ctx, reflect.ValueOf(job).Elem(), nil)
+	if d.diags.HasErrors() {
+		return nil, d.diags
+	}
+	normalize(job, block.Labels[0])
+	return job, nil
+}

@@ -1,0 +1,261 @@
+package hcleval
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/mitchellh/go-homedir"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+)
+
+const (
+	// MaxFileBytes bounds each file that is read: job file, variable file, and those that functions name. Nomad keeps sources
+	// of up to 1 MB; JSON jobs with templates inside are larger.
+	MaxFileBytes = 4 << 20
+
+	// maxVisited bounds the files that one fileset looks at.
+	maxVisited = 100_000
+)
+
+// ReadRegular reads a whole regular file of at most MaxFileBytes. It never blocks on a pipe or a device: anything but a
+// regular file is an error that says what it is.
+func ReadRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		return nil, fmt.Errorf("read %s: it is a directory, a file is needed", path)
+	case !mode.IsRegular():
+		return nil, fmt.Errorf("read %s: it is no regular file but a device, pipe or socket", path)
+	}
+	return ReadBounded(f, path)
+}
+
+// ReadBounded reads r to its end; more than MaxFileBytes are an error.
+func ReadBounded(r io.Reader, name string) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > MaxFileBytes {
+		return nil, fmt.Errorf("read %s: it is larger than %d MiB", name, MaxFileBytes>>20)
+	}
+	return data, nil
+}
+
+func resolve(dir, path string) (string, error) {
+	path, err := homedir.Expand(path)
+	if err != nil {
+		return "", fmt.Errorf("expand ~ in %q: %w", path, err)
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	return filepath.Clean(path), nil
+}
+
+func readFrom(dir, path string) ([]byte, error) {
+	full, err := resolve(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	return ReadRegular(full)
+}
+
+func readText(dir, path string) (string, error) {
+	data, err := readFrom(dir, path)
+	if err != nil {
+		return "", err
+	}
+	if !utf8.Valid(data) {
+		return "", fmt.Errorf("%s is not UTF-8 text; filebase64 reads other files", path)
+	}
+	return string(data), nil
+}
+
+// pathFunc makes a function of one path.
+func pathFunc(result cty.Type, impl func(path string) (cty.Value, error)) function.Function {
+	return function.New(&function.Spec{
+		Params: []function.Parameter{{Name: "path", Type: cty.String}},
+		Type:   function.StaticReturnType(result),
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			v, err := impl(args[0].AsString())
+			if err != nil {
+				return cty.UnknownVal(result), function.NewArgError(0, err)
+			}
+			return v, nil
+		},
+	})
+}
+
+func fileFunc(dir string) function.Function {
+	return pathFunc(cty.String, func(path string) (cty.Value, error) {
+		s, err := readText(dir, path)
+		return cty.StringVal(s), err
+	})
+}
+
+func fileBase64Func(dir string) function.Function {
+	return pathFunc(cty.String, func(path string) (cty.Value, error) {
+		data, err := readFrom(dir, path)
+		return cty.StringVal(base64.StdEncoding.EncodeToString(data)), err
+	})
+}
+
+func fileExistsFunc(dir string) function.Function {
+	return pathFunc(cty.Bool, func(path string) (cty.Value, error) {
+		full, err := resolve(dir, path)
+		if err != nil {
+			return cty.False, err
+		}
+		info, err := os.Stat(full)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return cty.False, nil
+		case err != nil:
+			return cty.False, err
+		case !info.Mode().IsRegular():
+			return cty.False, fmt.Errorf("%s is no regular file", path)
+		}
+		return cty.True, nil
+	})
+}
+
+// fileSetFunc lists the regular files below a folder whose path in it matches a pattern, "**" included.
+func fileSetFunc(dir string) function.Function {
+	return function.New(&function.Spec{
+		Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "pattern", Type: cty.String}},
+		Type:   function.StaticReturnType(cty.Set(cty.String)),
+		Impl: func(args []cty.Value, ty cty.Type) (cty.Value, error) {
+			root, err := resolve(dir, args[0].AsString())
+			if err != nil {
+				return cty.UnknownVal(ty), function.NewArgError(0, err)
+			}
+			found, err := matching(root, args[1].AsString())
+			if err != nil {
+				return cty.UnknownVal(ty), err
+			}
+			if len(found) == 0 {
+				return cty.SetValEmpty(cty.String), nil
+			}
+			return cty.SetVal(found), nil
+		},
+	})
+}
+
+func matching(root, pattern string) ([]cty.Value, error) {
+	var found []cty.Value
+	visited := 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if visited++; visited > maxVisited {
+			return fmt.Errorf("there are more than %d files below %s", maxVisited, root)
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		ok, err := doublestar.PathMatch(pattern, rel)
+		if err != nil {
+			return fmt.Errorf("pattern %q: %w", pattern, err)
+		}
+		if !ok {
+			return nil
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			found = append(found, cty.StringVal(filepath.ToSlash(rel)))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// templateFileFunc renders a file as an HCL template. The template sees the given values and every function but
+// templatefile, so that it can't call itself; other references stay text, as in the job file.
+func (e *Evaluator) templateFileFunc(dir string) function.Function {
+	return function.New(&function.Spec{
+		Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "vars", Type: cty.DynamicPseudoType}},
+		Type:   function.StaticReturnType(cty.DynamicPseudoType),
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			v, err := e.renderTemplate(dir, args[0].AsString(), args[1])
+			if err != nil {
+				return cty.DynamicVal, function.NewArgError(0, err)
+			}
+			return v, nil
+		},
+	})
+}
+
+func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value, error) {
+	if ty := vars.Type(); vars.IsNull() || !ty.IsObjectType() && !ty.IsMapType() {
+		return cty.DynamicVal, fmt.Errorf("the second argument must be a map of the template's values")
+	}
+	src, err := readText(dir, path)
+	if err != nil {
+		return cty.DynamicVal, err
+	}
+	known := vars.AsValueMap()
+	names := make([]string, 0, len(known))
+	for name := range known {
+		names = append(names, name)
+	}
+	expr, diags := e.parseTemplate([]byte(src), path, newScope(names...))
+	if diags.HasErrors() {
+		return cty.DynamicVal, diags
+	}
+	ctx := e.Context(known, true)
+	ctx.Functions = e.withoutTemplateFile()
+	v, diags := expr.Value(ctx)
+	if diags.HasErrors() {
+		return cty.DynamicVal, diags
+	}
+	return v, nil
+}
+
+func (e *Evaluator) parseTemplate(src []byte, path string, s scope) (hclsyntax.Expression, hcl.Diagnostics) {
+	tokens, diags := hclsyntax.LexTemplate(src, path, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	if diag := checkNesting(tokens); diag != nil {
+		return nil, hcl.Diagnostics{diag}
+	}
+	expr, diags := hclsyntax.ParseTemplate(src, path, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	p := preparer{Evaluator: e, src: src}
+	expr = p.expression(expr, s)
+	return expr, p.diags
+}
+
+// withoutTemplateFile is the function table for templates. A name that the table lacks is looked up in the parent context, so
+// templatefile is there as a function that refuses.
+func (e *Evaluator) withoutTemplateFile() map[string]function.Function {
+	return map[string]function.Function{"templatefile": function.New(&function.Spec{
+		VarParam: &function.Parameter{Name: "args", Type: cty.DynamicPseudoType},
+		Type: func([]cty.Value) (cty.Type, error) {
+			return cty.DynamicPseudoType, errors.New("a template can't render another template")
+		},
+	})}
+}

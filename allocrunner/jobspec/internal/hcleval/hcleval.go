@@ -1,0 +1,107 @@
+// Package hcleval evaluates the expressions of a job file. It promises that references which only mean something at run time
+// (NOMAD_*, attr, node, meta, env, ...) come out as their own text, "${like.this}", that the functions of Nomad's HCL2 are
+// there, and that no source text makes it use unbounded stack, memory or time. It never reads the environment, and reads only
+// regular files of bounded size.
+package hcleval
+
+import (
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+)
+
+// KnownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
+var KnownRoots = []string{"var", "local"}
+
+// Evaluator holds what the expressions of one job file share: the functions, the meter, and the texts of the runtime
+// references that were found. It is for one goroutine.
+type Evaluator struct {
+	meter     *meter
+	functions map[string]function.Function
+	runtime   map[string]cty.Value
+}
+
+// New returns an Evaluator whose file functions read relative to dir.
+func New(dir string) *Evaluator {
+	e := &Evaluator{meter: newMeter(), runtime: map[string]cty.Value{}}
+	e.functions = functions(dir)
+	e.functions["templatefile"] = e.templateFileFunc(dir)
+	return e
+}
+
+// Context returns a context for prepared expressions. known holds the values of the KnownRoots; functions says whether
+// functions may be called.
+func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.EvalContext {
+	ctx := &hcl.EvalContext{Variables: e.runtime}
+	if functions {
+		ctx.Functions = e.functions
+	}
+	child := ctx.NewChild()
+	child.Variables = known
+	return child
+}
+
+// Value evaluates a prepared expression. The value has no unknown part when there are no diagnostics, and what it holds is
+// charged to the file's allowance.
+func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	v, diags := expr.Value(ctx)
+	if diags.HasErrors() {
+		return cty.DynamicVal, diags
+	}
+	if diag := e.meter.charge(v, expr.Range()); diag != nil {
+		return cty.DynamicVal, append(diags, diag)
+	}
+	if !v.IsWhollyKnown() {
+		return cty.DynamicVal, append(diags, tooLarge(expr.Range()))
+	}
+	v, _ = v.UnmarkDeep()
+	return v, diags
+}
+
+// ParseBody parses HCL after refusing sources that would nest too deep.
+func ParseBody(src []byte, filename string) (*hclsyntax.Body, hcl.Diagnostics) {
+	tokens, diags := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	if diag := checkNesting(tokens); diag != nil {
+		return nil, hcl.Diagnostics{diag}
+	}
+	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	return file.Body.(*hclsyntax.Body), diags
+}
+
+// ParseExpression parses and prepares one expression.
+func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expression, hcl.Diagnostics) {
+	tokens, diags := hclsyntax.LexExpression(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	if diag := checkNesting(tokens); diag != nil {
+		return nil, hcl.Diagnostics{diag}
+	}
+	expr, diags := hclsyntax.ParseExpression(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	p := preparer{Evaluator: e, src: src}
+	expr = p.expression(expr, newScope(KnownRoots...))
+	return expr, p.diags
+}
+
+// PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and what may grow is
+// metered. It is called once for a body, before any of it is evaluated. src is what the body was parsed from.
+func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostics {
+	p := preparer{Evaluator: e, src: src}
+	for _, attr := range body.Attributes {
+		attr.Expr = p.expression(attr.Expr, newScope(KnownRoots...))
+	}
+	for _, block := range body.Blocks {
+		p.rootBlock(block)
+	}
+	return p.diags
+}

@@ -1,0 +1,106 @@
+package hcleval
+
+import (
+	"fmt"
+	"math/big"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+const (
+	// allowance is what the values computed for one job file may add up to, in bytes: 16 times the largest job file. Nested
+	// "for"s and locals that double one another would otherwise fill the memory from a few lines.
+	allowance = 64 << 20
+
+	// valueCost is charged for each element besides its text, so that empty values are not free.
+	valueCost = 16
+
+	// maxExponent bounds numbers, in bits: text of 1e999999999 would have a billion digits.
+	maxExponent = 4096
+)
+
+// meter counts down what a job file's expressions may still compute.
+type meter struct{ left int64 }
+
+func newMeter() *meter { return &meter{left: allowance} }
+
+// charge takes the size of v off the allowance. After the first refusal everything is refused.
+func (m *meter) charge(v cty.Value, at hcl.Range) *hcl.Diagnostic {
+	if m.left < 0 {
+		return tooLarge(at)
+	}
+	v, _ = v.UnmarkDeep()
+	if err := m.take(v); err != nil {
+		return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Number out of range", Detail: err.Error(), Subject: &at}
+	}
+	if m.left < 0 {
+		return tooLarge(at)
+	}
+	return nil
+}
+
+func tooLarge(at hcl.Range) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Too large", Subject: &at,
+		Detail: fmt.Sprintf("The values that this file computes come to more than %d MiB.", allowance>>20)}
+}
+
+func (m *meter) take(v cty.Value) error {
+	m.left -= valueCost
+	if m.left < 0 || v.IsNull() || !v.IsKnown() {
+		return nil
+	}
+	switch ty := v.Type(); {
+	case ty == cty.String:
+		m.left -= int64(len(v.AsString()))
+	case ty == cty.Number:
+		return checkNumber(v.AsBigFloat())
+	case ty.IsObjectType(), ty.IsTupleType(), ty.IsCollectionType():
+		for it := v.ElementIterator(); it.Next() && m.left >= 0; {
+			key, element := it.Element()
+			if key.Type() == cty.String && key.IsKnown() && !key.IsNull() && !ty.IsSetType() {
+				m.left -= int64(len(key.AsString()))
+			}
+			if err := m.take(element); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkNumber(f *big.Float) error {
+	if f.IsInf() {
+		return fmt.Errorf("an infinite number can't be used here")
+	}
+	if exp := f.MantExp(nil); exp > maxExponent || exp < -maxExponent {
+		return fmt.Errorf("numbers are limited to %d bits before and after the point", maxExponent)
+	}
+	return nil
+}
+
+// metered is an expression whose every value is charged: the parts of templates, the arguments of functions and what "for"
+// yields are, because they are where small text becomes a large value.
+type metered struct {
+	hclsyntax.Expression
+	meter *meter
+}
+
+// Value evaluates the expression, unless the allowance is spent.
+func (m *metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	if m.meter.left < 0 {
+		return cty.DynamicVal, hcl.Diagnostics{tooLarge(m.Range())}
+	}
+	v, diags := m.Expression.Value(ctx)
+	if diags.HasErrors() {
+		return v, diags
+	}
+	if diag := m.meter.charge(v, m.Range()); diag != nil {
+		return cty.DynamicVal, append(diags, diag)
+	}
+	return v, diags
+}
+
+// UnwrapExpression lets HCL see the expression itself where it asks for keywords or static lists.
+func (m *metered) UnwrapExpression() hcl.Expression { return m.Expression }

@@ -1,0 +1,197 @@
+package hcleval
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// scope is the set of root names that mean something while the file is read.
+type scope map[string]bool
+
+func newScope(names ...string) scope {
+	s := scope{}
+	for _, name := range names {
+		s[name] = true
+	}
+	return s
+}
+
+func (s scope) with(names ...string) scope {
+	wider := maps.Clone(s)
+	for _, name := range names {
+		wider[name] = true
+	}
+	return wider
+}
+
+// preparer rewrites expressions in place.
+type preparer struct {
+	*Evaluator
+	src   []byte
+	diags hcl.Diagnostics
+}
+
+// rootBlock prepares a block at the top of a file. The type of a variable is left alone: it is no expression of values.
+func (p *preparer) rootBlock(block *hclsyntax.Block) {
+	s := newScope(KnownRoots...)
+	if block.Type != "variable" {
+		p.body(block.Body, s)
+		return
+	}
+	for name, attr := range block.Body.Attributes {
+		if name != "type" {
+			attr.Expr = p.expression(attr.Expr, s)
+		}
+	}
+	for _, inner := range block.Body.Blocks {
+		p.body(inner.Body, s)
+	}
+}
+
+func (p *preparer) body(body *hclsyntax.Body, s scope) {
+	for _, attr := range body.Attributes {
+		attr.Expr = p.expression(attr.Expr, s)
+	}
+	for _, block := range body.Blocks {
+		if block.Type == "dynamic" && len(block.Labels) == 1 {
+			p.dynamic(block, s)
+		} else {
+			p.body(block.Body, s)
+		}
+	}
+}
+
+// dynamic prepares a dynamic block: its iterator has a meaning in its labels and its content, not in for_each. The iterator's
+// own name is a keyword, not a reference.
+func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
+	iterator := block.Labels[0]
+	if attr := block.Body.Attributes["iterator"]; attr != nil {
+		if name := hcl.ExprAsKeyword(attr.Expr); name != "" {
+			iterator = name
+		}
+	}
+	inner := s.with(iterator)
+	for name, attr := range block.Body.Attributes {
+		switch name {
+		case "iterator":
+		case "labels":
+			attr.Expr = p.expression(attr.Expr, inner)
+		default:
+			attr.Expr = p.expression(attr.Expr, s)
+		}
+	}
+	for _, content := range block.Body.Blocks {
+		p.body(content.Body, inner)
+	}
+}
+
+func (p *preparer) expression(expr hclsyntax.Expression, s scope) hclsyntax.Expression {
+	w := &refWalker{preparer: p, scopes: []scope{s}}
+	p.diags = append(p.diags, hclsyntax.Walk(expr, w)...)
+	return expr
+}
+
+// refWalker turns runtime references into text on the way down and meters what may grow on the way up.
+type refWalker struct {
+	*preparer
+	scopes []scope
+	types  []hclsyntax.Expression // type expressions in which the walk is, or is about to be
+	inType int
+}
+
+// Enter is called before a node's children are visited.
+func (w *refWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
+	if w.isType(node) {
+		w.inType++
+	}
+	if w.inType > 0 {
+		return nil
+	}
+	switch n := node.(type) {
+	case hclsyntax.ChildScope:
+		names := make([]string, 0, len(n.LocalNames))
+		for name := range n.LocalNames {
+			names = append(names, name)
+		}
+		w.scopes = append(w.scopes, w.scopes[len(w.scopes)-1].with(names...))
+	case *hclsyntax.FunctionCallExpr:
+		if n.Name == "convert" && len(n.Args) == 2 {
+			w.types = append(w.types, n.Args[1])
+		}
+	case *hclsyntax.ScopeTraversalExpr:
+		w.reference(n)
+	case *hclsyntax.LiteralValueExpr:
+		return literalInRange(n)
+	}
+	return nil
+}
+
+// Exit is called after a node's children were visited.
+func (w *refWalker) Exit(node hclsyntax.Node) hcl.Diagnostics {
+	if w.inType > 0 {
+		if w.isType(node) {
+			w.inType--
+		}
+		return nil
+	}
+	switch n := node.(type) {
+	case hclsyntax.ChildScope:
+		w.scopes = w.scopes[:len(w.scopes)-1]
+	case *hclsyntax.FunctionCallExpr:
+		for i, arg := range n.Args {
+			if !w.isType(arg) {
+				n.Args[i] = w.metered(arg)
+			}
+		}
+	case *hclsyntax.TemplateExpr:
+		for i, part := range n.Parts {
+			n.Parts[i] = w.metered(part)
+		}
+	case *hclsyntax.ForExpr:
+		n.KeyExpr, n.ValExpr, n.CondExpr = w.metered(n.KeyExpr), w.metered(n.ValExpr), w.metered(n.CondExpr)
+	}
+	return nil
+}
+
+func (w *refWalker) isType(node hclsyntax.Node) bool {
+	switch expr := node.(type) { // a type is written as one of these; other nodes can't all be compared
+	case *hclsyntax.ScopeTraversalExpr:
+		return slices.Contains(w.types, hclsyntax.Expression(expr))
+	case *hclsyntax.FunctionCallExpr:
+		return slices.Contains(w.types, hclsyntax.Expression(expr))
+	}
+	return false
+}
+
+// metered wraps an expression; literals cost nothing, and HCL looks at their type.
+func (w *refWalker) metered(expr hclsyntax.Expression) hclsyntax.Expression {
+	if _, literal := expr.(*hclsyntax.LiteralValueExpr); expr == nil || literal {
+		return expr
+	}
+	return &metered{Expression: expr, meter: w.meter}
+}
+
+// reference makes a reference with an unknown root refer to a variable that is named, and holds, its own text.
+func (w *refWalker) reference(expr *hclsyntax.ScopeTraversalExpr) {
+	if w.scopes[len(w.scopes)-1][expr.Traversal.RootName()] {
+		return
+	}
+	text := "${" + string(expr.SrcRange.SliceBytes(w.src)) + "}"
+	w.runtime[text] = cty.StringVal(text)
+	expr.Traversal = hcl.Traversal{hcl.TraverseRoot{Name: text, SrcRange: expr.SrcRange}}
+}
+
+// literalInRange refuses numbers whose text would be longer than any file.
+func literalInRange(expr *hclsyntax.LiteralValueExpr) hcl.Diagnostics {
+	if expr.Val.Type() != cty.Number || !expr.Val.IsKnown() || expr.Val.IsNull() {
+		return nil
+	}
+	if err := checkNumber(expr.Val.AsBigFloat()); err != nil {
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Number out of range", Detail: err.Error(), Subject: &expr.SrcRange}}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+// Package jobspec reads Nomad job files, HCL2 or JSON, and says what one machine without a cluster can't honour of them.
+//
+// Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an error
+// with its place, and that no input makes it panic or use unbounded memory. Review promises that nothing which a job asks for
+// and which will not happen goes unmentioned. The package starts nothing, and reads no files but the job file, the variable
+// files and those that the job file's functions name.
+package jobspec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+)
+
+// ErrInvalid marks every error about what a job file, a variable file or a variable says, as against one that can't be read.
+var ErrInvalid = errors.New("invalid job file")
+
+// Config is what Parse reads. Body is required.
+type Config struct {
+	// Filename names the job file in errors. Its extension ".json" makes it JSON, as does a Body that begins with "{". Its
+	// folder is what file functions are relative to, unless Dir is set.
+	Filename string
+
+	// Body is the whole text of the job file, at most 4 MiB.
+	Body []byte
+
+	// Dir is what file functions are relative to; empty for Filename's folder.
+	Dir string
+
+	// Vars are values of input variables, "name=value", as from -var. They win over VarFiles; the last of a name wins.
+	Vars []string
+
+	// VarFiles are paths of variable files, HCL or (named *.json) JSON, as from -var-file. They win over Environ; later files
+	// win over earlier ones.
+	VarFiles []string
+
+	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is looked at, and only for names the job file declares.
+	Environ []string
+}
+
+// Parse reads a job file into a job that is canonical and has the defaults that a Nomad server adds. Errors that are about
+// the text are of type *Error, one finding for each place; all errors about content satisfy errors.Is(err, ErrInvalid).
+func Parse(cfg Config) (*api.Job, error) {
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Dir(cfg.Filename)
+	}
+	if err := checkText(cfg.Filename, cfg.Body); err != nil {
+		return nil, err
+	}
+	job, err := decode(cfg)
+	if err != nil {
+		return nil, err
+	}
+	emptyMapsToNil(job)
+	job.Canonicalize()
+	addServerDefaults(job)
+	return job, nil
+}
+
+func decode(cfg Config) (*api.Job, error) {
+	if isJSON(cfg) {
+		if len(cfg.Vars) > 0 || len(cfg.VarFiles) > 0 {
+			return nil, fmt.Errorf("%w: %s is JSON, which has no variables; leave out -var and -var-file", ErrInvalid, cfg.Filename)
+		}
+		return parseJSON(cfg.Filename, cfg.Body)
+	}
+	return parseHCL(cfg)
+}
+
+func isJSON(cfg Config) bool {
+	trimmed := bytes.TrimSpace(cfg.Body)
+	return strings.EqualFold(filepath.Ext(cfg.Filename), ".json") || len(trimmed) > 0 && trimmed[0] == '{'
+}
+
+// ParseFile reads the job file at path and parses it; "-" is stdin. Body and Filename of cfg are filled in. Besides Parse's
+// errors it returns those of opening and reading: fs.ErrNotExist, fs.ErrPermission, and ErrInvalid for what is no regular file.
+func ParseFile(path string, stdin io.Reader, cfg Config) (*api.Job, error) {
+	var err error
+	cfg.Filename = path
+	if path == "-" {
+		cfg.Filename = "<stdin>"
+		cfg.Body, err = hcleval.ReadBounded(stdin, "standard input")
+	} else {
+		cfg.Body, err = hcleval.ReadRegular(path)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("job file %s does not exist: %w", path, fs.ErrNotExist)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("job file %s may not be read by this user: %w", path, fs.ErrPermission)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return Parse(cfg)
+}
+
+// checkText refuses what is no text before a parser makes a riddle of it.
+func checkText(name string, body []byte) error {
+	switch {
+	case len(body) > hcleval.MaxFileBytes:
+		return fmt.Errorf("%w: %s is larger than %d MiB", ErrInvalid, name, hcleval.MaxFileBytes>>20)
+	case len(bytes.TrimSpace(body)) == 0:
+		return fmt.Errorf("%w: %s is empty; it needs a job block", ErrInvalid, name)
+	case bytes.IndexByte(body, 0) >= 0 || !utf8.Valid(body):
+		return fmt.Errorf("%w: %s is not UTF-8 text; is it a program or an archive?", ErrInvalid, name)
+	}
+	return nil
+}

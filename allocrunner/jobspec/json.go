@@ -1,0 +1,262 @@
+package jobspec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+)
+
+// parseJSON reads a job as the API has it, bare or as {"Job": ...}. Unknown fields are errors with their place.
+func parseJSON(filename string, src []byte) (*api.Job, error) {
+	fail := func(offset int64, summary, format string, args ...any) error {
+		at := rangeAt(filename, src, offset)
+		return &Error{Diags: hcl.Diagnostics{diagAt(at, summary, format, args...)}, sources: map[string][]byte{filename: src}}
+	}
+	if err := shallowJSON(src); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			return nil, fail(syntax.Offset, "Invalid JSON", "%s.", syntax)
+		}
+		return nil, fail(0, "Invalid JSON", "%s.", err)
+	}
+	wrapped := isWrapped(src)
+	check := jsonChecker{dec: json.NewDecoder(bytes.NewReader(src)), src: src}
+	check.dec.UseNumber()
+	shape := reflect.TypeFor[api.Job]()
+	if wrapped {
+		shape = reflect.TypeFor[jobDocument]()
+	}
+	if problem := check.value(shape, ""); problem != nil {
+		return nil, fail(problem.offset, problem.summary, "%s", problem.detail)
+	}
+	document := jobDocument{Job: &api.Job{}}
+	dec := json.NewDecoder(bytes.NewReader(src))
+	dec.UseNumber()
+	var target any = document.Job
+	if wrapped {
+		target = &document
+	}
+	if err := dec.Decode(target); err != nil {
+		var mismatch *json.UnmarshalTypeError
+		if errors.As(err, &mismatch) {
+			return nil, fail(mismatch.Offset, "Unsuitable value", "%s", mismatchText(mismatch))
+		}
+		return nil, fail(0, "Invalid JSON", "%s.", err)
+	}
+	plainNumbers(reflect.ValueOf(document.Job))
+	if document.Job == nil || document.Job.Name == nil && (document.Job.ID == nil || *document.Job.ID == "") {
+		return nil, fail(0, "Missing job", `A JSON job needs at least an "ID".`)
+	}
+	return document.Job, nil
+}
+
+// jobDocument is the form in which the API takes and `nomad job run -output` prints a job.
+type jobDocument struct {
+	Job *api.Job
+}
+
+// isWrapped reports that the outermost object has the key "Job".
+func isWrapped(src []byte) bool {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(src, &keys) != nil {
+		return false
+	}
+	for key := range keys {
+		if strings.EqualFold(key, "Job") {
+			return true
+		}
+	}
+	return false
+}
+
+func mismatchText(e *json.UnmarshalTypeError) string {
+	if e.Type == durationType {
+		return fmt.Sprintf("%s: durations in JSON are whole nanoseconds (30s is 30000000000), not a %s.", e.Field, e.Value)
+	}
+	return fmt.Sprintf("%s: %s can't be a %s here.", e.Field, e.Type, e.Value)
+}
+
+func rangeAt(filename string, src []byte, offset int64) hcl.Range {
+	offset = min(max(offset, 0), int64(len(src)))
+	before := src[:offset]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	column := len(before) - bytes.LastIndexByte(before, '\n')
+	at := hcl.Pos{Line: line, Column: column, Byte: int(offset)}
+	return hcl.Range{Filename: filename, Start: at, End: at}
+}
+
+// jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts without a word: unknown
+// fields, null elements, and more after the end.
+type jsonChecker struct {
+	dec *json.Decoder
+	src []byte
+}
+
+type jsonProblem struct {
+	offset          int64
+	summary, detail string
+}
+
+// dropped are fields that a server writes and api.Job has no place for; they say nothing about what to run.
+var dropped = map[string]bool{"Service.Namespace": true}
+
+func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	token, err := c.dec.Token()
+	if err != nil {
+		return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", err.Error() + "."}
+	}
+	var problem *jsonProblem
+	switch token {
+	case json.Delim('{'):
+		problem = c.object(t, path)
+	case json.Delim('['):
+		problem = c.array(t, path)
+	}
+	if problem == nil && path == "" {
+		if rest := bytes.TrimSpace(c.src[c.dec.InputOffset():]); len(rest) > 0 {
+			return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", "There is more after the end of the job."}
+		}
+	}
+	return problem
+}
+
+func (c *jsonChecker) object(t reflect.Type, path string) *jsonProblem {
+	for c.dec.More() {
+		token, err := c.dec.Token()
+		if err != nil {
+			return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", err.Error() + "."}
+		}
+		key, _ := token.(string)
+		offset := c.dec.InputOffset() - int64(len(key)) - 2 // the key and its quotes
+		inner := join(path, key)
+		next, known := memberType(t, key)
+		if !known {
+			return &jsonProblem{offset, "Unknown field", fmt.Sprintf("A job has no field %s.%s", inner, didYouMean(key, fieldNames(t)))}
+		}
+		if next != nil && t.Kind() == reflect.Map && c.nextIsNull() {
+			return &jsonProblem{c.dec.InputOffset(), "Null value", inner + " is null; leave it out."}
+		}
+		if problem := c.value(next, inner); problem != nil {
+			return problem
+		}
+	}
+	_, _ = c.dec.Token() // the closing brace; the text was valid before
+	return nil
+}
+
+func (c *jsonChecker) array(t reflect.Type, path string) *jsonProblem {
+	var elem reflect.Type
+	if t != nil && t.Kind() == reflect.Slice {
+		elem = t.Elem()
+	}
+	for i := 0; c.dec.More(); i++ {
+		inner := fmt.Sprintf("%s[%d]", path, i)
+		if elem != nil && elem.Kind() != reflect.Interface && c.nextIsNull() {
+			return &jsonProblem{c.dec.InputOffset(), "Null value", inner + " is null; leave it out."}
+		}
+		if problem := c.value(elem, inner); problem != nil {
+			return problem
+		}
+	}
+	_, _ = c.dec.Token()
+	return nil
+}
+
+// nextIsNull looks at the next value without taking it.
+func (c *jsonChecker) nextIsNull() bool {
+	rest := bytes.TrimLeft(c.src[c.dec.InputOffset():], " \t\r\n,:")
+	return bytes.HasPrefix(rest, []byte("null"))
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// memberType is the type of an object's member: nil when anything may be there, and false when a struct has no such field.
+func memberType(t reflect.Type, key string) (reflect.Type, bool) {
+	switch {
+	case t == nil:
+		return nil, true
+	case t.Kind() == reflect.Map && t.Elem().Kind() != reflect.Interface:
+		return t.Elem(), true
+	case t.Kind() != reflect.Struct:
+		return nil, true // decoding says that an object is no value for it
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Tag.Get("json") != "-" && strings.EqualFold(f.Name, key) {
+			return f.Type, true
+		}
+	}
+	return nil, dropped[t.Name()+"."+key]
+}
+
+func fieldNames(t reflect.Type) []string {
+	if t == nil || t.Kind() != reflect.Struct {
+		return nil
+	}
+	var names []string
+	for i := range t.NumField() {
+		names = append(names, t.Field(i).Name)
+	}
+	return names
+}
+
+// plainNumbers turns the json.Numbers inside map[string]any into int, or float64 when they are not whole, as HCL gives them.
+func plainNumbers(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			plainNumbers(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				plainNumbers(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			plainNumbers(v.Index(i))
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			if v.Type().Elem().Kind() == reflect.Interface {
+				v.SetMapIndex(key, reflect.ValueOf(plainNumber(v.MapIndex(key).Interface())))
+			} else {
+				plainNumbers(v.MapIndex(key))
+			}
+		}
+	}
+}
+
+func plainNumber(value any) any {
+	switch v := value.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return int(n)
+		}
+		f, _ := v.Float64()
+		return f
+	case []any:
+		for i := range v {
+			v[i] = plainNumber(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = plainNumber(v[key])
+		}
+	}
+	return value
+}

@@ -1,0 +1,60 @@
+package jobspec
+
+import (
+	"github.com/hashicorp/nomad/api"
+)
+
+// normalize moves what HCL has in one place and the API in another. label is that of the job block.
+func normalize(job *api.Job, label string) {
+	if job.ID == nil {
+		job.ID = new(label)
+	}
+	if job.Name == nil {
+		job.Name = new(label)
+	}
+	for _, group := range job.TaskGroups {
+		normalizeNetworks(group.Networks)
+		for _, task := range group.Tasks {
+			if task.Resources != nil {
+				normalizeNetworks(task.Resources.Networks)
+			}
+		}
+	}
+}
+
+// normalizeNetworks moves the ports that have a static number to the reserved ones.
+func normalizeNetworks(networks []*api.NetworkResource) {
+	for _, network := range networks {
+		var dynamic []api.Port
+		for _, port := range network.DynamicPorts {
+			if port.Value != 0 {
+				network.ReservedPorts = append(network.ReservedPorts, port)
+			} else {
+				dynamic = append(dynamic, port)
+			}
+		}
+		network.DynamicPorts = dynamic
+	}
+}
+
+// defaultIdentity is the name of the identity that a task always has.
+const defaultIdentity = "default"
+
+// normalizeIdentities moves the unnamed (or "default") identity to its own field. It returns the index of a second such
+// identity, or -1.
+func normalizeIdentities(task *api.Task) (duplicate int) {
+	duplicate = -1
+	var named []*api.WorkloadIdentity
+	for i, identity := range task.Identities {
+		switch {
+		case identity.Name != "" && identity.Name != defaultIdentity:
+			named = append(named, identity)
+		case task.Identity != nil:
+			duplicate = i
+		default:
+			task.Identity = identity
+		}
+	}
+	task.Identities = named
+	return duplicate
+}

@@ -1,0 +1,235 @@
+package jobspec
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Severity says what a finding means for running the job.
+type Severity string
+
+const (
+	Refused Severity = "refused" // the job can't run as it is written
+	Warning Severity = "warning" // it runs, and something it asks for does not happen
+	Note    Severity = "note"    // it runs, and something it says has no meaning on one machine
+)
+
+// Finding is one thing about a job that the operator should know before it runs.
+type Finding struct {
+	Severity Severity
+	Where    string // `group "web" > task "x"`, or `job`
+	Feature  string // what it is about, in the words of the job specification: "artifact", "network mode"
+	Message  string // what happens, and what to do
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s: %s: %s: %s", f.Severity, f.Where, f.Feature, f.Message)
+}
+
+// The errors of choosing a group.
+var (
+	ErrNoGroup       = errors.New("the job has no group")
+	ErrGroupNotNamed = errors.New("the job has several groups")
+	ErrUnknownGroup  = errors.New("the job has no such group")
+)
+
+// AnyRefused reports that a job can't run.
+func AnyRefused(findings []Finding) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Refused })
+}
+
+// Review chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job and
+// that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and ErrInvalid,
+// wrapped with the names that there are. job may be any value, canonical or not.
+func Review(job *api.Job, group string) (*api.TaskGroup, []Finding, error) {
+	if job == nil {
+		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)
+	}
+	chosen, err := chooseGroup(job, group)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &reviewer{job: job, group: chosen}
+	r.jobLevel()
+	r.groupLevel()
+	return chosen, r.findings, nil
+}
+
+func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
+	var groups []*api.TaskGroup
+	var names []string
+	for _, g := range job.TaskGroups {
+		if g != nil {
+			groups = append(groups, g)
+			names = append(names, fmt.Sprintf("%q", deref(g.Name)))
+		}
+	}
+	switch {
+	case len(groups) == 0:
+		return nil, fmt.Errorf("%w: a job needs group %q { task ... }", ErrNoGroup, "name")
+	case name == "" && len(groups) > 1:
+		return nil, fmt.Errorf("%w, and one allocation runs one of them: choose it with --group: %s", ErrGroupNotNamed, strings.Join(names, ", "))
+	case name == "":
+		return groups[0], nil
+	}
+	for _, g := range groups {
+		if deref(g.Name) == name {
+			return g, nil
+		}
+	}
+	return nil, fmt.Errorf("%w %q; there is %s", ErrUnknownGroup, name, strings.Join(names, ", "))
+}
+
+func deref[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}
+
+// reviewer collects findings on the way down through the job.
+type reviewer struct {
+	job      *api.Job
+	group    *api.TaskGroup
+	path     []string
+	findings []Finding
+}
+
+// in calls f with one more step in the path: in("task", "x", f).
+func (r *reviewer) in(kind, name string, f func()) {
+	r.path = append(r.path, fmt.Sprintf("%s %q", kind, name))
+	f()
+	r.path = r.path[:len(r.path)-1]
+}
+
+func (r *reviewer) where() string {
+	if len(r.path) == 0 {
+		return "job"
+	}
+	return strings.Join(r.path, " > ")
+}
+
+func (r *reviewer) add(severity Severity, feature, format string, args ...any) {
+	r.findings = append(r.findings, Finding{severity, r.where(), feature, fmt.Sprintf(format, args...)})
+}
+
+func (r *reviewer) refuse(feature, format string, args ...any) {
+	r.add(Refused, feature, format, args...)
+}
+
+// apply adds a finding for each row of a table that the job part uses.
+func apply[T any](r *reviewer, rows []row[T], part *T) {
+	for _, row := range rows {
+		if row.used(part) {
+			r.add(row.severity, row.feature, "%s", row.message)
+		}
+	}
+}
+
+func (r *reviewer) jobLevel() {
+	apply(r, jobRows, r.job)
+	r.schedulerNote()
+	r.checkName("job", deref(r.job.ID))
+	seen := map[string]bool{}
+	for _, g := range r.job.TaskGroups {
+		if g == nil {
+			r.refuse("group", "a group is null; leave it out")
+			continue
+		}
+		if name := deref(g.Name); seen[name] {
+			r.refuse("group", "there are two groups of the name %q", name)
+		} else {
+			seen[name] = true
+		}
+	}
+}
+
+func (r *reviewer) groupLevel() {
+	g := r.group
+	r.in("group", deref(g.Name), func() {
+		r.checkName("group", deref(g.Name))
+		apply(r, groupRows, g)
+		r.networks(g.Networks)
+		r.services(g.Services, nil)
+		r.restart(g.RestartPolicy)
+		r.checkNegative("shutdown_delay", int64(deref(g.ShutdownDelay)))
+		r.tasks()
+	})
+	r.resourcesNote()
+}
+
+func (r *reviewer) tasks() {
+	seen, mains, leaders := map[string]bool{}, 0, 0
+	for _, t := range r.group.Tasks {
+		if t == nil {
+			r.refuse("task", "a task is null; leave it out")
+			continue
+		}
+		if seen[t.Name] {
+			r.refuse("task", "there are two tasks of the name %q", t.Name)
+		}
+		seen[t.Name] = true
+		if t.Lifecycle == nil {
+			mains++
+		}
+		if t.Leader {
+			leaders++
+		}
+		r.in("task", t.Name, func() { r.task(t) })
+	}
+	if len(seen) == 0 {
+		r.refuse("task", "the group has no task; it needs at least one")
+	} else if mains == 0 {
+		r.refuse("lifecycle", "every task has a lifecycle block; at least one must have none and so be a main task")
+	}
+	if leaders > 1 {
+		r.refuse("leader", "%d tasks are leaders; only one can be", leaders)
+	}
+}
+
+func (r *reviewer) task(t *api.Task) {
+	r.checkTaskName(t.Name)
+	if !slices.Contains(Drivers, t.Driver) {
+		r.refuse("driver", "the driver %q is not here; there is: %s", t.Driver, strings.Join(Drivers, ", "))
+	}
+	apply(r, taskRows, t)
+	if t.Resources != nil {
+		apply(r, resourceRows, t.Resources)
+	}
+	r.lifecycle(t.Lifecycle)
+	r.services(t.Services, t)
+	r.restart(t.RestartPolicy)
+	r.logs(t.LogConfig)
+	r.identities(t)
+	r.checkSignal("kill_signal", t.KillSignal)
+	r.checkNegative("kill_timeout", int64(deref(t.KillTimeout)))
+	r.checkNegative("shutdown_delay", int64(t.ShutdownDelay))
+}
+
+func (r *reviewer) networks(networks []*api.NetworkResource) {
+	if len(networks) > 1 {
+		r.refuse("network", "a group has at most one network block")
+	}
+	for _, n := range networks {
+		if n == nil {
+			r.refuse("network", "a network is null; leave it out")
+			continue
+		}
+		apply(r, networkRows, n)
+		r.ports(n)
+	}
+}
+
+func (r *reviewer) services(services []*api.Service, task *api.Task) {
+	for _, s := range services {
+		if s == nil {
+			r.refuse("service", "a service is null; leave it out")
+			continue
+		}
+		r.in("service", s.Name, func() { r.service(s, task) })
+	}
+}

@@ -1,0 +1,80 @@
+package jobspec
+
+import (
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// schedulerNote names, once, everything in the job that is only the scheduler's business.
+func (r *reviewer) schedulerNote() {
+	var used []string
+	for _, part := range schedulerParts {
+		if part.used(r.job, r.group) {
+			used = append(used, part.name)
+		}
+	}
+	if len(used) > 0 {
+		r.add(Note, "scheduling", "one allocation runs on this machine, so these have no meaning: %s", strings.Join(used, ", "))
+	}
+}
+
+// schedulerParts are what a scheduler would act on. Those that a canonical job always has count when they are not as the
+// defaults have them.
+var schedulerParts = []struct {
+	name string
+	used func(*api.Job, *api.TaskGroup) bool
+}{
+	{"constraint", func(j *api.Job, g *api.TaskGroup) bool {
+		return len(j.Constraints)+len(g.Constraints) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Constraints) > 0 })
+	}},
+	{"affinity", func(j *api.Job, g *api.TaskGroup) bool {
+		return len(j.Affinities)+len(g.Affinities) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Affinities) > 0 })
+	}},
+	{"spread", func(j *api.Job, g *api.TaskGroup) bool { return len(j.Spreads)+len(g.Spreads) > 0 }},
+	{"update", updateSet},
+	{"reschedule", func(j *api.Job, g *api.TaskGroup) bool {
+		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(deref(j.Type)))
+	}},
+	{"migrate", func(j *api.Job, g *api.TaskGroup) bool {
+		return j.Migrate != nil || differs(g.Migrate, api.DefaultMigrateStrategy())
+	}},
+	{"count", func(_ *api.Job, g *api.TaskGroup) bool { return g.Count != nil && *g.Count != 1 }},
+	{"datacenters", func(j *api.Job, _ *api.TaskGroup) bool {
+		return len(j.Datacenters) > 1 || len(j.Datacenters) == 1 && j.Datacenters[0] != "*"
+	}},
+	{"node_pool", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.NodePool) != "" && *j.NodePool != "default" }},
+	{"priority", func(j *api.Job, _ *api.TaskGroup) bool { return j.Priority != nil && *j.Priority != api.JobDefaultPriority }},
+	{"all_at_once", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.AllAtOnce) }},
+	{"prevent_reschedule_on_lost", func(_ *api.Job, g *api.TaskGroup) bool { return deref(g.PreventRescheduleOnLost) }},
+	{"ephemeral_disk size", func(_ *api.Job, g *api.TaskGroup) bool {
+		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil && *g.EphemeralDisk.SizeMB != *api.DefaultEphemeralDisk().SizeMB
+	}},
+}
+
+func anyTask(g *api.TaskGroup, used func(*api.Task) bool) bool {
+	for _, t := range g.Tasks {
+		if t != nil && used(t) {
+			return true
+		}
+	}
+	return false
+}
+
+func updateSet(j *api.Job, g *api.TaskGroup) bool {
+	return differs(g.Update, api.DefaultUpdateStrategy()) || g.Update == nil && j.Update != nil && !j.Update.Empty()
+}
+
+// resourcesNote says, once for the group, that resources are not limits.
+func (r *reviewer) resourcesNote() {
+	asked := anyTask(r.group, func(t *api.Task) bool {
+		d, s := api.DefaultResources(), t.Resources
+		return s != nil && (s.CPU != nil && *s.CPU != *d.CPU && *s.CPU != 0 || s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB ||
+			deref(s.MemoryMaxMB) > 0 || deref(s.DiskMB) > 0 || deref(s.SecretsMB) > 0)
+	})
+	if asked {
+		r.in("group", deref(r.group.Name), func() {
+			r.add(Note, "resources", "tasks are told their cpu and memory in the environment; nothing limits them to it")
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package jobspec
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// minCheckTime is the shortest interval and timeout of a check that Nomad takes.
+const minCheckTime = time.Second
+
+func (r *reviewer) service(s *api.Service, task *api.Task) {
+	apply(r, serviceRows, s)
+	if s.TaskName != "" && !r.hasTask(s.TaskName) {
+		r.refuse("service task", "the group has no task %q", s.TaskName)
+	}
+	if s.Provider != "nomad" {
+		return // it is not registered, and what it says has no effect: serviceRows say so
+	}
+	apply(r, nomadServiceRows, s)
+	r.portLabel("service port", s.PortLabel, s.Address != "")
+	for i := range s.Checks {
+		check := &s.Checks[i]
+		r.in("check", check.Name, func() { r.check(check, s) })
+	}
+}
+
+func (r *reviewer) hasTask(name string) bool {
+	return anyTask(r.group, func(t *api.Task) bool { return t.Name == name })
+}
+
+func (r *reviewer) check(c *api.ServiceCheck, s *api.Service) {
+	apply(r, checkRows, c)
+	r.checkTime("check interval", c.Interval)
+	r.checkTime("check timeout", c.Timeout)
+	if c.TaskName != "" && !r.hasTask(c.TaskName) {
+		r.refuse("check task", "the group has no task %q", c.TaskName)
+	}
+	if c.PortLabel == "" && s.PortLabel == "" {
+		r.refuse("check port", "neither the check nor its service names a port")
+	}
+	r.portLabel("check port", c.PortLabel, false)
+	if strings.ContainsAny(c.Method, " \t\r\n") {
+		r.refuse("check method", "%q is no HTTP method", c.Method)
+	}
+}
+
+func (r *reviewer) checkTime(feature string, d time.Duration) {
+	switch {
+	case d == 0:
+		r.refuse(feature, "it is needed, and at least %s", minCheckTime)
+	case d < minCheckTime:
+		r.refuse(feature, "it is %s; at least %s is needed", d, minCheckTime)
+	}
+}
+
+// portLabel refuses a label that no port of the group has. A number is a port itself; a reference is known only at run time.
+func (r *reviewer) portLabel(feature, label string, free bool) {
+	if label == "" || free || strings.Contains(label, "${") {
+		return
+	}
+	if n, err := strconv.Atoi(label); err == nil {
+		if n < 1 || n > 65535 {
+			r.refuse(feature, "port %d is not 1 to 65535", n)
+		}
+		return
+	}
+	for _, n := range r.group.Networks {
+		if n != nil && hasPort(n, label) {
+			return
+		}
+	}
+	r.refuse(feature, "the group's network has no port %q", label)
+}
+
+func hasPort(n *api.NetworkResource, label string) bool {
+	for _, ports := range [][]api.Port{n.ReservedPorts, n.DynamicPorts} {
+		for _, p := range ports {
+			if p.Label == label {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,219 @@
+package jobspec
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// differs reports that some field that is set in both is not the same.
+func differs[T any](got, want *T) bool {
+	if got == nil || want == nil {
+		return false
+	}
+	g, w := reflect.ValueOf(got).Elem(), reflect.ValueOf(want).Elem()
+	for i := range g.NumField() {
+		a, b := g.Field(i), w.Field(i)
+		if a.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil() && !reflect.DeepEqual(a.Interface(), b.Interface()) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxName is the longest name of a job, group or task: all three are in paths, and a file name has at most 255 bytes.
+const maxName = 128
+
+// checkName refuses names that could not be a directory's, or would be another's.
+func (r *reviewer) checkName(kind, name string) {
+	switch {
+	case name == "":
+		r.refuse(kind+" name", "the name is empty")
+	case len(name) > maxName:
+		r.refuse(kind+" name", "the name has %d bytes; at most %d are possible", len(name), maxName)
+	case strings.ContainsAny(name, "/\\\x00"):
+		r.refuse(kind+" name", "the name %q has a slash, backslash or NUL in it", name)
+	case name == "." || name == "..":
+		r.refuse(kind+" name", "%q is no name but a way through directories", name)
+	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == '�' }):
+		r.refuse(kind+" name", "the name %q has a control character in it", name)
+	}
+}
+
+// ownNames are what the allocation directory has beside the tasks' directories.
+var ownNames = []string{"alloc", "operator.sock", "operator.token", "state.db"}
+
+func (r *reviewer) checkTaskName(name string) {
+	r.checkName("task", name)
+	if slices.Contains(ownNames, name) {
+		r.refuse("task name", "%q has its place in the allocation directory already; choose another name", name)
+	}
+}
+
+func (r *reviewer) checkNegative(feature string, n int64) {
+	if n < 0 {
+		r.refuse(feature, "it is negative")
+	}
+}
+
+// signals are the names that Nomad takes, without SIG.
+var signals = strings.Fields(`ABRT ALRM BUS CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU
+	USR1 USR2 WINCH XCPU XFSZ`)
+
+func (r *reviewer) checkSignal(feature, name string) {
+	short := strings.TrimPrefix(strings.ToUpper(name), "SIG")
+	if name != "" && !slices.Contains(signals, short) {
+		r.refuse(feature, "there is no signal %q; use one like SIGTERM", name)
+	}
+}
+
+func (r *reviewer) lifecycle(l *api.TaskLifecycle) {
+	if l == nil {
+		return
+	}
+	hooks := []string{api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
+	if !slices.Contains(hooks, l.Hook) {
+		r.refuse("lifecycle", "there is no hook %q; use %s", l.Hook, strings.Join(hooks, ", "))
+	}
+}
+
+func (r *reviewer) logs(l *api.LogConfig) {
+	if l == nil {
+		return
+	}
+	if l.MaxFiles != nil && *l.MaxFiles < 1 {
+		r.refuse("logs", "max_files is %d; at least 1 is needed", *l.MaxFiles)
+	}
+	if l.MaxFileSizeMB != nil && *l.MaxFileSizeMB < 1 {
+		r.refuse("logs", "max_file_size is %d; at least 1 (MiB) is needed", *l.MaxFileSizeMB)
+	}
+	if l.Enabled != nil {
+		r.refuse("logs", "enabled is of old; say disabled = %v", !*l.Enabled)
+	}
+}
+
+// minInterval is the shortest interval of a restart policy that Nomad takes.
+const minInterval = 5 * time.Second
+
+func (r *reviewer) restart(p *api.RestartPolicy) {
+	if p == nil {
+		return
+	}
+	attempts, delay, interval, mode := deref(p.Attempts), deref(p.Delay), deref(p.Interval), deref(p.Mode)
+	switch {
+	case p.Mode != nil && mode != api.RestartPolicyModeDelay && mode != api.RestartPolicyModeFail:
+		r.refuse("restart", `mode is %q; it must be "fail" or "delay"`, mode)
+	case attempts < 0 || delay < 0:
+		r.refuse("restart", "attempts and delay can't be negative")
+	case p.Interval != nil && interval < minInterval:
+		r.refuse("restart", "interval is %s; at least %s is needed", interval, minInterval)
+	case p.Attempts != nil && attempts == 0 && mode == api.RestartPolicyModeDelay:
+		r.refuse("restart", `mode "delay" with 0 attempts would wait for ever; use mode "fail", or allow an attempt`)
+	case p.Interval != nil && delay > 0 && time.Duration(attempts) > interval/delay:
+		r.refuse("restart", "%d attempts with %s of delay don't fit into an interval of %s", attempts, delay, interval)
+	}
+}
+
+// ports checks labels and numbers of a group's ports.
+func (r *reviewer) ports(n *api.NetworkResource) {
+	seen, static := map[string]bool{}, map[int]string{}
+	for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+		if p.Label == "" {
+			r.refuse("port", "a port has no label")
+		}
+		if seen[envName(p.Label)] {
+			r.refuse("port", "there are two ports labelled %q, or with labels that differ only in - and _", p.Label)
+		}
+		seen[envName(p.Label)] = true
+		apply(r, portRows, &p)
+		if p.To < -1 || p.To > 65535 {
+			r.refuse("port", "port %q: to = %d; it must be 1 to 65535, or -1", p.Label, p.To)
+		}
+	}
+	for _, p := range n.ReservedPorts {
+		if p.Value < 1 || p.Value > 65535 {
+			r.refuse("port", "port %q: static = %d; it must be 1 to 65535", p.Label, p.Value)
+		} else if other, taken := static[p.Value]; taken {
+			r.refuse("port", "ports %q and %q are both static = %d", other, p.Label, p.Value)
+		}
+		static[p.Value] = p.Label
+	}
+}
+
+// envName is the label as it is in NOMAD_PORT_...: what is no letter or digit becomes _.
+func envName(label string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '_'
+	}, label)
+}
+
+var identityName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
+
+func (r *reviewer) identities(t *api.Task) {
+	seen := map[string]bool{}
+	if t.Identity != nil {
+		seen[defaultIdentity] = true
+		r.identity(t.Identity)
+	}
+	for _, w := range t.Identities {
+		if w == nil {
+			r.refuse("identity", "an identity is null; leave it out")
+			continue
+		}
+		name := w.Name
+		if name == "" {
+			name = defaultIdentity
+		}
+		if seen[name] {
+			r.refuse("identity", "there are two identities of the name %q", name)
+		}
+		seen[name] = true
+		r.identity(w)
+	}
+}
+
+func (r *reviewer) identity(w *api.WorkloadIdentity) {
+	refuse := func(format string, args ...any) {
+		r.refuse("identity", "%s", fmt.Sprintf("identity %q: ", w.Name)+fmt.Sprintf(format, args...))
+	}
+	if w.Name != "" && !identityName.MatchString(w.Name) {
+		refuse("a name has 1 to 128 letters, digits and hyphens")
+	}
+	if slices.Contains(w.Audience, "") {
+		refuse("an audience is empty")
+	}
+	if w.TTL < 0 {
+		refuse("ttl is negative")
+	}
+	if w.Filepath != "" && !filepath.IsLocal(filepath.Clean(w.Filepath)) {
+		refuse("filepath %q leads out of the task's directory; it is relative to that", w.Filepath)
+	}
+	switch w.ChangeMode {
+	case "", "noop", "restart":
+		if w.ChangeSignal != "" {
+			refuse(`change_signal is for change_mode "signal" alone`)
+		}
+	case "signal":
+		if w.ChangeSignal == "" {
+			refuse(`change_mode "signal" needs a change_signal`)
+		}
+		r.checkSignal("identity change_signal", w.ChangeSignal)
+	default:
+		refuse(`change_mode is %q; it must be "noop", "signal" or "restart"`, w.ChangeMode)
+	}
+	if w.ServiceName != "" {
+		refuse("service_name is for Consul")
+	}
+	if len(w.ExtraClaims) > 0 {
+		refuse("extra_claims are not put into tokens")
+	}
+}

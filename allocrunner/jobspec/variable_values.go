@@ -1,0 +1,146 @@
+package jobspec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/agext/levenshtein"
+	"github.com/hashicorp/hcl/v2"
+	hcljson "github.com/hashicorp/hcl/v2/json"
+	"github.com/zclconf/go-cty/cty"
+
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+)
+
+// envPrefix precedes a variable's name in the environment.
+const envPrefix = "NOMAD_VAR_"
+
+// assign sets variables from the environment, then from files, then from -var, so that what comes later wins.
+func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	for _, entry := range f.cfg.Environ {
+		key, text, _ := strings.Cut(entry, "=")
+		name, ok := strings.CutPrefix(key, envPrefix)
+		if v := declared[name]; ok && v != nil { // others may be meant for other job files
+			diags = append(diags, f.setText(v, key+" in the environment", text)...)
+		}
+	}
+	for _, path := range f.cfg.VarFiles {
+		diags = append(diags, f.setFile(declared, path)...)
+	}
+	for _, flag := range f.cfg.Vars {
+		diags = append(diags, f.setFlag(declared, flag)...)
+	}
+	return diags
+}
+
+func (f *hclFile) setFlag(declared map[string]*variable, flag string) hcl.Diagnostics {
+	name, text, ok := strings.Cut(flag, "=")
+	if name = strings.TrimSpace(name); !ok || name == "" {
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Invalid -var", Detail: fmt.Sprintf("-var %q must be name=value.", flag)}}
+	}
+	v := declared[name]
+	if v == nil {
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Undeclared variable", Detail: "-var " + name + ": " + undeclared(declared, name)}}
+	}
+	return f.setText(v, "-var "+name, text)
+}
+
+func undeclared(declared map[string]*variable, name string) string {
+	if len(declared) == 0 {
+		return fmt.Sprintf("the job file declares no variables, so %q can't be set.", name)
+	}
+	return fmt.Sprintf("the job file declares no variable %q.%s", name, didYouMean(name, slices.Sorted(maps.Keys(declared))))
+}
+
+// didYouMean names the candidate that is at most two letters off, or nothing.
+func didYouMean(name string, candidates []string) string {
+	for _, candidate := range candidates {
+		if levenshtein.Distance(name, candidate, nil) <= 2 {
+			return fmt.Sprintf(" Did you mean %q?", candidate)
+		}
+	}
+	return ""
+}
+
+// setText sets a variable from text: as it stands for a string, number or bool, and as an HCL expression for other types.
+func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
+	f.sources[source] = []byte(text)
+	if v.typ.IsPrimitiveType() || v.typ == cty.DynamicPseudoType && plainDefault(v.value) {
+		end := hcl.Pos{Line: 1, Column: 1 + len(text), Byte: len(text)}
+		return f.set(v, hcl.StaticExpr(cty.StringVal(text), hcl.Range{Filename: source, Start: hcl.InitialPos, End: end}))
+	}
+	expr, diags := f.eval.ParseExpression([]byte(text), source)
+	if diags.HasErrors() {
+		return diags
+	}
+	return f.set(v, expr)
+}
+
+// plainDefault reports that a variable without a type has no default either, or one that is no list or map.
+func plainDefault(v cty.Value) bool { return v == cty.NilVal || v.Type().IsPrimitiveType() }
+
+func (f *hclFile) setFile(declared map[string]*variable, path string) hcl.Diagnostics {
+	src, err := hcleval.ReadRegular(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%s does not exist", path)
+	case err == nil:
+		err = checkVarText(path, src)
+	}
+	if err != nil {
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variable file", Detail: err.Error() + "."}}
+	}
+	f.sources[path] = src
+	attrs, diags := f.fileAttributes(path, src)
+	for _, name := range slices.Sorted(maps.Keys(attrs)) {
+		v := declared[name]
+		if v == nil {
+			diags = append(diags, diagAt(attrs[name].NameRange, "Undeclared variable", "%s", undeclared(declared, name)))
+			continue
+		}
+		diags = append(diags, f.set(v, attrs[name].Expr)...)
+	}
+	return diags
+}
+
+func checkVarText(path string, src []byte) error {
+	if len(strings.TrimSpace(string(src))) == 0 {
+		return nil // no variables are no mistake
+	}
+	return checkText(path, src)
+}
+
+func (f *hclFile) fileAttributes(path string, src []byte) (hcl.Attributes, hcl.Diagnostics) {
+	if strings.EqualFold(filepath.Ext(path), ".json") {
+		if err := shallowJSON(src); err != nil {
+			return nil, hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variable file", Detail: fmt.Sprintf("%s: %s.", path, err)}}
+		}
+		file, diags := hcljson.Parse(src, path)
+		if diags.HasErrors() {
+			return nil, diags
+		}
+		return file.Body.JustAttributes()
+	}
+	body, diags := hcleval.ParseBody(src, path)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	if diags := f.eval.PrepareBody(body, src); diags.HasErrors() {
+		return nil, diags
+	}
+	return body.JustAttributes()
+}
+
+// shallowJSON refuses broken JSON, and JSON so deep that a recursive parser would need much stack: encoding/json stops at a
+// depth of 10,000 with an error.
+func shallowJSON(src []byte) error {
+	var raw json.RawMessage
+	return json.Unmarshal(src, &raw)
+}

@@ -1,0 +1,168 @@
+package jobspec
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/typeexpr"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+var variableSchema = &hcl.BodySchema{
+	Attributes: []hcl.AttributeSchema{{Name: "type"}, {Name: "default"}, {Name: "description"}},
+	Blocks:     []hcl.BlockHeaderSchema{{Type: "validation"}},
+}
+
+var validationSchema = &hcl.BodySchema{
+	Attributes: []hcl.AttributeSchema{{Name: "condition", Required: true}, {Name: "error_message", Required: true}},
+}
+
+// variable is one declared input variable.
+type variable struct {
+	name        string
+	declared    hcl.Range
+	typ         cty.Type // DynamicPseudoType when none is declared
+	defaults    *typeexpr.Defaults
+	value       cty.Value // cty.NilVal until something sets it
+	validations []*hcl.BodyContent
+}
+
+// variables reads the declarations, gives each variable its value and checks the values.
+func (f *hclFile) variables(root *hcl.BodyContent) (map[string]cty.Value, hcl.Diagnostics) {
+	declared, diags := f.declarations(root)
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	if diags := f.assign(declared); diags.HasErrors() {
+		return nil, diags
+	}
+	values := map[string]cty.Value{}
+	for _, name := range slices.Sorted(maps.Keys(declared)) {
+		v := declared[name]
+		if v.value == cty.NilVal {
+			diags = append(diags, diagAt(v.declared, "Missing value for a variable",
+				"Variable %q has no default. Give it a value with -var %s=..., -var-file, or %s%s in the environment.", name, name, envPrefix, name))
+			continue
+		}
+		values[name] = v.value
+	}
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	return values, f.validate(declared, values)
+}
+
+func (f *hclFile) declarations(root *hcl.BodyContent) (map[string]*variable, hcl.Diagnostics) {
+	var diags hcl.Diagnostics
+	declared := map[string]*variable{}
+	declare := func(v *variable) {
+		if other := declared[v.name]; other != nil {
+			diags = append(diags, diagAt(v.declared, "Duplicate variable", "Variable %q is declared at line %d already.", v.name, other.declared.Start.Line))
+			return
+		}
+		if !hclsyntax.ValidIdentifier(v.name) {
+			diags = append(diags, diagAt(v.declared, "Invalid variable name", "%q is no name: it needs letters, digits, _ and -, and no digit in front.", v.name))
+		}
+		declared[v.name] = v
+	}
+	for _, block := range root.Blocks {
+		switch block.Type {
+		case "variable":
+			v, more := f.declaration(block)
+			diags = append(diags, more...)
+			declare(v)
+		case "variables":
+			attrs, more := block.Body.JustAttributes()
+			diags = append(diags, more...)
+			for _, name := range slices.Sorted(maps.Keys(attrs)) {
+				v := &variable{name: name, declared: attrs[name].NameRange, typ: cty.DynamicPseudoType}
+				diags = append(diags, f.set(v, attrs[name].Expr)...)
+				declare(v)
+			}
+		}
+	}
+	return declared, diags
+}
+
+func (f *hclFile) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
+	v := &variable{name: block.Labels[0], declared: block.DefRange, typ: cty.DynamicPseudoType}
+	content, diags := block.Body.Content(variableSchema)
+	if attr := content.Attributes["type"]; attr != nil {
+		var more hcl.Diagnostics
+		v.typ, v.defaults, more = typeexpr.TypeConstraintWithDefaults(attr.Expr)
+		if diags = append(diags, more...); more.HasErrors() {
+			return v, diags
+		}
+	}
+	if attr := content.Attributes["default"]; attr != nil {
+		diags = append(diags, f.set(v, attr.Expr)...)
+	}
+	if attr := content.Attributes["description"]; attr != nil {
+		if text, more := f.eval.Value(attr.Expr, f.eval.Context(nil, false)); more.HasErrors() {
+			diags = append(diags, more...)
+		} else if text.Type() != cty.String {
+			diags = append(diags, diagAt(attr.Expr.Range(), "Invalid description", "A description is text in quotes."))
+		}
+	}
+	for _, validation := range content.Blocks {
+		checked, more := validation.Body.Content(validationSchema)
+		diags = append(diags, more...)
+		v.validations = append(v.validations, checked)
+	}
+	return v, diags
+}
+
+// set evaluates what gives a variable its value. No variable, local or function can be used in it.
+func (f *hclFile) set(v *variable, expr hcl.Expression) hcl.Diagnostics {
+	value, diags := f.eval.Value(expr, f.eval.Context(nil, false))
+	if diags.HasErrors() {
+		return diags
+	}
+	if v.defaults != nil && !value.IsNull() {
+		value = v.defaults.Apply(value)
+	}
+	value, err := convert.Convert(value, v.typ)
+	if err != nil {
+		return hcl.Diagnostics{diagAt(expr.Range(), "Unsuitable value for a variable", "Variable %q: %s.", v.name, err)}
+	}
+	v.value = value
+	return nil
+}
+
+// validate runs the validation blocks; they may use functions and every variable.
+func (f *hclFile) validate(declared map[string]*variable, values map[string]cty.Value) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	ctx := f.eval.Context(map[string]cty.Value{"var": cty.ObjectVal(values)}, true)
+	for _, name := range slices.Sorted(maps.Keys(declared)) {
+		for _, validation := range declared[name].validations {
+			diags = append(diags, f.checkValidation(name, validation, ctx)...)
+		}
+	}
+	return diags
+}
+
+func (f *hclFile) checkValidation(name string, validation *hcl.BodyContent, ctx *hcl.EvalContext) hcl.Diagnostics {
+	condition := validation.Attributes["condition"]
+	ok, diags := f.eval.Value(condition.Expr, ctx)
+	if diags.HasErrors() {
+		return diags
+	}
+	if ok.IsNull() || ok.Type() != cty.Bool {
+		return hcl.Diagnostics{diagAt(condition.Expr.Range(), "Invalid condition", "A validation's condition must be true or false.")}
+	}
+	if ok.True() {
+		return nil
+	}
+	message := validation.Attributes["error_message"]
+	text, diags := f.eval.Value(message.Expr, ctx)
+	if diags.HasErrors() {
+		return diags
+	}
+	if text.IsNull() || text.Type() != cty.String {
+		return hcl.Diagnostics{diagAt(message.Expr.Range(), "Invalid error message", "A validation's error_message must be text.")}
+	}
+	return hcl.Diagnostics{diagAt(condition.Expr.Range(), "Invalid value for variable "+name, "%s", text.AsString())}
+}
