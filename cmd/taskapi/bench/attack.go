@@ -41,45 +41,39 @@ func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.sidecar(l.path(".data"), trust, "role-task")
+	p, err := l.pair(ctx, trust...)
 	if err != nil {
 		return nil, err
 	}
-	defer s.stopInto(&err)
-	ours, answer, err := s.target(ctx)
+	defer p.stopInto(&err)
+	requests, err := hostileFile(l, issuer, p.sidecar)
 	if err != nil {
 		return nil, err
 	}
+	floorRow, err := attack(ctx, l, "floor", p.bare, requests, o)
+	if err != nil {
+		return nil, err
+	}
+	oursRow, err := attack(ctx, l, "taskapi", p.ours, requests, o)
+	return []attackRow{floorRow, oursRow}, err
+}
+
+// hostileFile writes the hostile requests, for the process that sends them.
+func hostileFile(l *lab, i *issuer, s *sidecar) (file string, err error) {
 	token, err := os.ReadFile(s.taskToken())
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	hostile, err := issuer.hostile(string(token), s.checksPath())
+	requests, err := i.hostile(string(token), s.checksPath())
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	requests := l.path(".requests")
-	text, err := json.Marshal(hostile)
+	text, err := json.Marshal(requests)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	if err := os.WriteFile(requests, text, 0o600); err != nil {
-		return nil, err
-	}
-	f, err := l.floor(answer)
-	if err != nil {
-		return nil, err
-	}
-	defer f.stopInto(&err)
-	if _, err := f.answers(ctx, ours.requests[0]); err != nil {
-		return nil, err
-	}
-	floorRow, err := attack(ctx, l, "floor", target{f.socket, ours.requests}, requests, o)
-	if err != nil {
-		return nil, err
-	}
-	oursRow, err := attack(ctx, l, "taskapi", ours, requests, o)
-	return []attackRow{floorRow, oursRow}, err
+	file = l.path(".requests")
+	return file, os.WriteFile(file, text, 0o600)
 }
 
 // trust gives the flags that have taskapi trust the issuer, and none when it knows no such flag: tokens for unknown allocations

@@ -26,23 +26,11 @@ type memoryReport struct {
 
 // measureMemory reads the memory of both servers after one request and two quiet seconds.
 func measureMemory(ctx context.Context, l *lab) (report *memoryReport, err error) {
-	s, err := l.sidecar(l.path(".data"), nil, "role-task")
+	p, err := l.pair(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer s.stopInto(&err)
-	ours, answer, err := s.target(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f, err := l.floor(answer)
-	if err != nil {
-		return nil, err
-	}
-	defer f.stopInto(&err)
-	if _, err := f.answers(ctx, ours.requests[0]); err != nil {
-		return nil, err
-	}
+	defer p.stopInto(&err)
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -56,7 +44,7 @@ func measureMemory(ctx context.Context, l *lab) (report *memoryReport, err error
 	if report.Ours, err = memoryOf(pids); err != nil {
 		return nil, err
 	}
-	report.Floor, err = memoryOf([]int{f.cmd.Process.Pid})
+	report.Floor, err = memoryOf([]int{p.floor.cmd.Process.Pid})
 	return report, err
 }
 

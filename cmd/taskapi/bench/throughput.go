@@ -23,32 +23,19 @@ type throughputRow struct {
 
 // measureThroughput drives both servers in turn with the same request, each answering as many bytes as the other.
 func measureThroughput(ctx context.Context, l *lab, o options) (rows []throughputRow, err error) {
-	s, err := l.sidecar(l.path(".data"), nil, "role-task")
+	p, err := l.pair(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer s.stopInto(&err)
-	ours, answer, err := s.target(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f, err := l.floor(answer)
-	if err != nil {
-		return nil, err
-	}
-	defer f.stopInto(&err)
-	if _, err := f.answers(ctx, ours.requests[0]); err != nil {
-		return nil, err
-	}
-	bare := target{socket: f.socket, requests: ours.requests}
+	defer p.stopInto(&err)
 	for _, n := range connections {
 		var floors, sidecars []load.Result
 		for range o.rounds {
-			a, err := drive(ctx, bare, n, o)
+			a, err := drive(ctx, p.bare, n, o)
 			if err != nil {
 				return nil, fmt.Errorf("the floor with %d connections: %w", n, err)
 			}
-			b, err := drive(ctx, ours, n, o)
+			b, err := drive(ctx, p.ours, n, o)
 			if err != nil {
 				return nil, fmt.Errorf("taskapi with %d connections: %w", n, err)
 			}
