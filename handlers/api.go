@@ -60,17 +60,6 @@ type Agent struct {
 	NodeName   string
 }
 
-// Event is something that the audit log wants to hear of: a refusal of the door, or a request that changes something.
-type Event struct {
-	Owner     auth.Owner      // whose socket
-	Peer      auth.Peer       // who was at the other end
-	Principal *auth.Principal // nil when the door found none
-	Method    string
-	Path      string      // escaped, as it came
-	Status    int         // of the answer
-	Reason    auth.Reason // why the door refused; NotRefused when it did not
-}
-
 // Config is what an API is made of. Door, Allocs, PeerOf and Logger are required.
 type Config struct {
 	Door   Door
@@ -83,8 +72,9 @@ type Config struct {
 	// Logger gets faults of the server, once each, and at debug level what net/http has to say of bad clients.
 	Logger *slog.Logger
 
-	// Audit is called for every Event, from the request's goroutine, before the next request of its connection; nil for none.
-	Audit func(context.Context, Event)
+	// Auditor gets a record of every request that would change something, and of every one refused for want of a capability;
+	// nil for none. What the door refuses before that, it records itself.
+	Auditor auth.Auditor
 
 	// SigningKeyID is the ID of the key that new identities are signed with, shown in the allocation; nil for none.
 	SigningKeyID func() string
@@ -104,7 +94,7 @@ type API struct {
 	agent        Agent
 	peerOf       func(net.Conn) (auth.Peer, error)
 	logger       *slog.Logger
-	audit        func(context.Context, Event)
+	auditor      auth.Auditor
 	signingKeyID func() string
 	jwksDocument func() ([]byte, error)
 	openIDConfig func() ([]byte, error)
@@ -128,7 +118,7 @@ func New(config Config) *API {
 		agent:        config.Agent,
 		peerOf:       config.PeerOf,
 		logger:       config.Logger,
-		audit:        config.Audit,
+		auditor:      config.Auditor,
 		signingKeyID: config.SigningKeyID,
 		jwksDocument: config.JWKS,
 		openIDConfig: config.OpenIDConfiguration,

@@ -42,8 +42,9 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "uni
 
 // bubbled serves the allocation in memory and returns what dials it and what stops it.
 func bubbled(t *testing.T, alloc *fakeAlloc) (dial func() net.Conn, stop func()) {
+	log := new(syncBuffer)
 	a := handlers.New(handlers.Config{
-		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: discard(),
+		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	})
 	closed, shut := context.WithCancel(t.Context())
@@ -60,6 +61,9 @@ func bubbled(t *testing.T, alloc *fakeAlloc) (dial func() net.Conn, stop func())
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Serve = %v", err)
+		}
+		if text := log.String(); text != "" { // a bad client and a late one are no faults of the server
+			t.Errorf("the log holds\n%s", text)
 		}
 	}
 	return dial, stop
@@ -219,23 +223,58 @@ func TestLongAction(t *testing.T) {
 		if got := answer(t, c); got != 200 {
 			t.Errorf("a restart of two minutes = %d, want 200", got)
 		}
+		go func() { _, _ = io.WriteString(c, head("GET", checksPath, goodToken, "")) }()
+		if got := answer(t, c); got != 200 {
+			t.Errorf("the next request of the connection = %d, want 200", got)
+		}
 	})
 }
 
-// TestCutOff: what does not end when the server stops is cut off after its grace.
+// TestCutOff: what does not end when the server stops is cut off after its grace, and Serve returns when it has ended.
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc, started := newAlloc(t), make(chan struct{})
-		alloc.restartRunning = func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }
+		alloc.restartRunning = func(ctx context.Context) error {
+			close(started)
+			<-ctx.Done()
+			time.Sleep(time.Minute)
+			return ctx.Err()
+		}
 		dial, stop := bubbled(t, alloc)
 		c := dial()
 		go func() { _, _ = io.WriteString(c, head("PUT", restartPath, goodToken, "{}")) }()
 		<-started
 		start := time.Now()
 		stop()
-		if got, want := time.Since(start), 3*time.Second; got < want || got > want+time.Second {
+		if got, want := time.Since(start), 63*time.Second; got < want || got > want+time.Second {
 			t.Errorf("stopped after %v, want %v", got, want)
 		}
-		_, _ = io.ReadAll(c)
+		if text, _ := io.ReadAll(c); strings.Contains(string(text), " 200 ") {
+			t.Errorf("answered %q, want no success of what was not done", text)
+		}
+	})
+}
+
+// TestActionOutlivesItsClient: a task that restarts itself is gone before the restart is done, and restarted all the same.
+func TestActionOutlivesItsClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc, started, gone, ended := newAlloc(t), make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		alloc.restartTask = func(ctx context.Context, _ string) error {
+			close(started)
+			<-gone
+			ended <- ctx.Err()
+			return nil
+		}
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		c := dial()
+		go func() { _, _ = io.WriteString(c, head("PUT", restartPath, goodToken, `{"TaskName":"server"}`)) }()
+		<-started
+		_ = c.Close()
+		synctest.Wait() // the server has seen the end of the connection
+		close(gone)
+		if err := <-ended; err != nil {
+			t.Errorf("the restart's context ended with its client: %v", err)
+		}
 	})
 }

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 )
 
@@ -76,7 +77,7 @@ func asError(err error) *Error {
 	}
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return &Error{Kind: TooLarge, Message: tooLargeMessage}
+		return &Error{Kind: TooLarge, Message: fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit)}
 	}
 	return &Error{Kind: Internal, Message: internalMessage, Err: err}
 }
@@ -89,8 +90,8 @@ func (e *Error) status() int {
 	return statuses[e.Kind]
 }
 
-// abandoned reports that err is no more than the client having gone away, or the server's end cutting the request off:
-// nobody reads the answer, and nothing went wrong.
+// abandoned reports that err is no more than the client having gone away, or the server's end cutting the request off: nothing
+// went wrong, and nothing was done either, which whoever still reads has to learn.
 func abandoned(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }

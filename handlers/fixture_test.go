@@ -133,20 +133,21 @@ type server struct {
 	log  *syncBuffer
 	stop func()
 
-	mu     sync.Mutex // guards the fields below
-	events []handlers.Event
+	mu      sync.Mutex // guards the fields below
+	records []auth.Record
 }
 
-func (s *server) audit(_ context.Context, event handlers.Event) {
+// Audit keeps the record.
+func (s *server) Audit(record auth.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = append(s.events, event)
+	s.records = append(s.records, record)
 }
 
-func (s *server) audited() []handlers.Event {
+func (s *server) audited() []auth.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.events
+	return s.records
 }
 
 // syncBuffer is a buffer that a logger and a test can share.
@@ -175,12 +176,12 @@ func newServer(tb testing.TB, alloc *fakeAlloc, change ...func(*handlers.Config)
 	tb.Helper()
 	s := &server{log: new(syncBuffer)}
 	config := handlers.Config{
-		Door:   fakeDoor{},
-		Allocs: allocs{alloc},
-		Agent:  handlers.Agent{Version: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
-		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
-		Logger: slog.New(slog.NewTextHandler(s.log, nil)),
-		Audit:  s.audit,
+		Door:    fakeDoor{},
+		Allocs:  allocs{alloc},
+		Agent:   handlers.Agent{Version: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
+		PeerOf:  func(net.Conn) (auth.Peer, error) { return peer, nil },
+		Logger:  slog.New(slog.NewTextHandler(s.log, nil)),
+		Auditor: s,
 	}
 	for _, f := range change {
 		f(&config)

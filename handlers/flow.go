@@ -12,8 +12,11 @@ import (
 // site is the API on one socket.
 type site struct {
 	*API
-	owner    auth.Owner
-	draining context.Context // ends when the server begins to stop, and blocking queries with it
+	owner auth.Owner
+
+	// The life of the socket, not of a request: draining ends when the server begins to stop, and blocking queries with it; open
+	// ends when what is still under way is cut off, and actions with it.
+	draining, open context.Context
 }
 
 // ServeHTTP takes a request from its head to its answer: the door, the row, the capability, the handler, the encoding. The door
@@ -28,7 +31,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	principal, denial := s.door.Authenticate(r, s.owner, peer)
 	if denial != nil {
-		s.refuse(w, r, peer, nil, denial)
+		denial.Write(w)
 		return
 	}
 
@@ -41,11 +44,16 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	if denial := s.door.Authorize(principal, route.capability); denial != nil {
-		s.refuse(w, r, peer, principal, denial)
+		denial.Write(w)
+		s.record(req, denial.Status, denial.Reason)
 		return
 	}
 
-	result, err := route.handle(r.Context(), req)
+	ctx := r.Context()
+	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
+		ctx = s.open
+	}
+	result, err := route.handle(ctx, req)
 	if req.slow || route.mutates() {
 		renewWriteDeadline(w)
 	}
@@ -59,7 +67,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		result.write(w, status)
 	}
 	if route.mutates() {
-		s.record(r, peer, principal, status, auth.NotRefused)
+		s.record(req, status, auth.NotRefused)
 	}
 }
 
@@ -71,21 +79,12 @@ func routePath(r *http.Request) string {
 	return r.URL.Path
 }
 
-// refuse gives the door's answer.
-func (s *site) refuse(w http.ResponseWriter, r *http.Request, peer auth.Peer, principal *auth.Principal, denial *auth.Denial) {
-	denial.Write(w)
-	s.record(r, peer, principal, denial.Status, denial.Reason)
-}
-
-// statusAbandoned stands in the audit log for a request whose client left before the answer; nginx made the number known.
-const statusAbandoned = 499
-
 // fail answers with an error and returns the status. It is the one place that logs a fault of ours.
 func (s *site) fail(r *request, err error) int {
-	if abandoned(r.Context(), err) {
-		return statusAbandoned
-	}
 	known := asError(err)
+	if abandoned(r.Context(), err) {
+		known = &Error{Kind: Unavailable, Message: "the request was cut off"}
+	}
 	status := known.status()
 	if status == http.StatusInternalServerError {
 		s.logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", clip(r.URL.EscapedPath()),
@@ -114,14 +113,16 @@ func (s *site) recovered(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (s *site) record(r *http.Request, peer auth.Peer, principal *auth.Principal, status int, reason auth.Reason) {
-	if s.audit == nil {
+// record tells the auditor what became of a request; reason is the door's when it refused.
+func (s *site) record(r *request, status int, reason auth.Reason) {
+	if s.auditor == nil {
 		return
 	}
-	s.audit(r.Context(), Event{
-		Owner: s.owner, Peer: peer, Principal: principal,
-		Method: r.Method, Path: r.URL.EscapedPath(), Status: status, Reason: reason,
-	})
+	record := auth.NewRecord(r.Method, r.URL.Path, s.owner, r.Peer, r.Principal, status)
+	if reason != auth.NotRefused {
+		record.Outcome, record.Reason = auth.Denied, reason.String()
+	}
+	s.auditor.Audit(record)
 }
 
 // acquire takes a request from the pool: with the matcher's scratch space in it, routing allocates nothing.

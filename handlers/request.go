@@ -144,8 +144,6 @@ const (
 	maxBody = 64 << 10
 	// bodyTimeout is for the whole body, from the end of the head. A slower sender is cut off.
 	bodyTimeout = 10 * time.Second
-
-	tooLargeMessage = "the body is larger than 65536 bytes"
 )
 
 // boundBody puts the ceilings on the body, whether or not a handler will read it: net/http reads what a handler leaves, to keep

@@ -45,11 +45,11 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	background := context.WithoutCancel(ctx)
 	draining, drain := context.WithCancel(background)
 	defer drain()
-	base, cut := context.WithCancel(background)
+	open, cut := context.WithCancel(background)
 	defer cut()
 
 	var connections sync.WaitGroup
-	server := a.server(&site{API: a, owner: owner, draining: draining}, base, &connections)
+	server := a.server(&site{API: a, owner: owner, draining: draining, open: open}, &connections)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 
@@ -75,16 +75,16 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 
 // server is net/http's, with a ceiling on everything that a client can stretch. It has no ReadTimeout: net/http takes that for
 // the client's having gone away, and would end a blocking query by it; boundBody sets one where a body comes.
-func (a *API) server(handler http.Handler, base context.Context, connections *sync.WaitGroup) *http.Server {
+func (a *API) server(s *site, connections *sync.WaitGroup) *http.Server {
 	return &http.Server{
-		Handler:                      handler,
+		Handler:                      s,
 		MaxHeaderBytes:               maxHeader,
 		ReadHeaderTimeout:            headerTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  idleTimeout,
 		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the door like everything else
 		ErrorLog:                     slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
-		BaseContext:                  func(net.Listener) context.Context { return base },
+		BaseContext:                  func(net.Listener) context.Context { return s.open },
 		ConnContext:                  a.connContext,
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			switch state {

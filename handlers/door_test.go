@@ -1,0 +1,152 @@
+package handlers_test
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/identity"
+	"taskapi/ratelimit"
+)
+
+// live says that the recorded allocation lives.
+type live struct{}
+
+func (live) Liveness(id string) auth.Liveness {
+	if id == allocID {
+		return auth.Live
+	}
+	return auth.Unknown
+}
+
+// boundless is more than a test can send.
+var boundless = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
+
+// realDoor is a door with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
+func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Claims)) string) {
+	t.Helper()
+	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: t.TempDir() + "/keyring"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := auth.ParsePolicy("policy.hcl", []byte(`namespace "poor" { policy = "deny" }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	door, err = auth.NewDoor(auth.Config{
+		Verifier: verifier, Allocations: live{}, Policy: policy, Keys: []identity.KeySource{ring},
+		Logger: slog.New(slog.DiscardHandler),
+		Limits: auth.Limits{Caller: boundless, Global: boundless, Refusals: boundless}, // this is about the verdicts, not their number
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign = func(change func(*identity.Claims)) string {
+		t.Helper()
+		now := time.Now().Unix()
+		claims := identity.Claims{
+			Subject: identity.Subject("global", "default", "demo", "web", "server", "default"), Audience: []string{identity.DefaultAudience},
+			IssuedAt: now, NotBefore: now, ExpiresAt: now + 3600,
+			Namespace: "default", JobID: "demo", AllocationID: allocID, Task: "server",
+		}
+		change(&claims)
+		token, err := ring.Sign(claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	return door, sign
+}
+
+// TestEveryRouteBehindTheDoor walks every row and every method with every kind of credential, through the door that production
+// has: nothing but a good token of this task, or the operator's, learns even whether a path exists.
+func TestEveryRouteBehindTheDoor(t *testing.T) {
+	door, sign := realDoor(t)
+	empty := func() ([]byte, error) { return []byte("{}"), nil }
+	s := newServer(t, quietAlloc(t), func(c *handlers.Config) {
+		c.Door, c.JWKS, c.OpenIDConfiguration = door, empty, empty
+	})
+	task := sign(func(*identity.Claims) {})
+	asOperator := sign(func(c *identity.Claims) { c.Task, c.Role = "", identity.RoleOperator })
+	poor := sign(func(c *identity.Claims) { c.Namespace = "poor" })
+	past := time.Now().Unix() - 60
+	refused := map[string]struct {
+		token  string
+		status int
+		body   string
+	}{
+		"no token":           {"", 401, "Unauthorized"},
+		"garbage":            {"garbage", 403, "Forbidden"},
+		"tampered":           {tampered(task), 403, "Forbidden"},
+		"expired":            {sign(func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = past-60, past-60, past }), 403, "Forbidden"},
+		"another task":       {sign(func(c *identity.Claims) { c.Task = "init" }), 403, "Forbidden"},
+		"another allocation": {sign(func(c *identity.Claims) { c.AllocationID = otherID }), 403, "Forbidden"},
+		"another audience":   {sign(func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), 403, "Forbidden"},
+	}
+	taskHas := auth.CapabilitySet(auth.Authenticated).With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
+
+	paths := []string{"/v1/nothing"}
+	for _, row := range rows() {
+		paths = append(paths, target(row, allocID))
+	}
+	for _, path := range paths {
+		for _, method := range methods {
+			if method == http.MethodConnect {
+				continue // see TestBeforeRouting
+			}
+			for name, bad := range refused {
+				got := s.dial(t).send(t, method, head(method, path, bad.token, anyBody))
+				if got.Status != bad.status || (method != http.MethodHead && got.Body != bad.body) {
+					t.Fatalf("%s: %s %s = %d %q, want %d %q", name, method, path, got.Status, got.Body, bad.status, bad.body)
+				}
+			}
+		}
+	}
+	for _, row := range rows() {
+		for _, method := range row.Methods {
+			for name, c := range map[string]struct {
+				token string
+				has   auth.CapabilitySet
+			}{
+				"the task":      {task, taskHas},
+				"the operator":  {asOperator, ^auth.CapabilitySet(0)},
+				"no capability": {poor, auth.CapabilitySet(auth.Authenticated)},
+			} {
+				want := reply{Status: 200}
+				if !c.has.Has(row.Capability) {
+					want = reply{Status: 403, Body: "Permission denied"}
+				}
+				got := s.dial(t).send(t, method, head(method, target(row, allocID), c.token, anyBody))
+				if got.Status != want.Status || (want.Body != "" && got.Body != want.Body) {
+					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, row.Pattern, got.Status, got.Body, want.Status, want.Body)
+				}
+				if !strings.Contains(row.Pattern, "{alloc}") || want.Status != 200 {
+					continue
+				}
+				got = s.dial(t).send(t, method, head(method, target(row, otherID), c.token, anyBody))
+				if got.Status != http.StatusNotFound {
+					t.Errorf("%s: %s %s of another allocation = %d %q, want 404", name, method, row.Pattern, got.Status, got.Body)
+				}
+			}
+		}
+	}
+}
+
+// tampered is the token with another first byte of its signature.
+func tampered(token string) string {
+	dot := strings.LastIndexByte(token, '.') + 1
+	swapped := byte('A')
+	if token[dot] == swapped {
+		swapped = 'B'
+	}
+	return token[:dot] + string(swapped) + token[dot+1:]
+}
