@@ -1,0 +1,370 @@
+package ports_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/internal/ports"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func dynamic(labels ...string) []*api.NetworkResource {
+	n := &api.NetworkResource{}
+	for _, l := range labels {
+		n.DynamicPorts = append(n.DynamicPorts, api.Port{Label: l})
+	}
+	return []*api.NetworkResource{n}
+}
+
+func static(label string, port int) []*api.NetworkResource {
+	return []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: label, Value: port}}}}
+}
+
+func newReservation(t *testing.T, cfg ports.Config) *ports.Reservation {
+	t.Helper()
+	r, err := ports.Allocate(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// freePort is a port that nobody has now.
+func freePort(t *testing.T) int {
+	t.Helper()
+	r := newReservation(t, ports.Config{Networks: dynamic("x")})
+	defer r.Close()
+	return r.Mappings()[0].Value
+}
+
+func listen(port int) (net.Listener, error) {
+	return net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+}
+
+func TestAllocate(t *testing.T) {
+	fixed := freePort(t)
+	in := []*api.NetworkResource{{
+		Mode:          "host",
+		DynamicPorts:  []api.Port{{Label: "http"}, {Label: "admin-api", To: 8080}, {Label: "same", To: -1}},
+		ReservedPorts: []api.Port{{Label: "fixed", Value: fixed, HostNetwork: "default"}},
+	}}
+	r := newReservation(t, ports.Config{Networks: in})
+	got := r.Mappings()
+	var values []int
+	for i, want := range []api.PortMapping{
+		{Label: "fixed", Value: fixed}, {Label: "http"}, {Label: "admin-api", To: 8080}, {Label: "same"},
+	} {
+		if want.Value == 0 {
+			want.Value = got[i].Value
+			if want.Value < ports.DefaultFirst || want.Value > ports.DefaultLast {
+				t.Errorf("port %d is out of the range", want.Value)
+			}
+		}
+		if want.Label == "same" {
+			want.To = want.Value
+		}
+		want.HostIP = "127.0.0.1"
+		if diff := cmp.Diff(want, got[i]); diff != "" {
+			t.Errorf("mapping %d (-want +got):\n%s", i, diff)
+		}
+		values = append(values, got[i].Value)
+	}
+	want := []*api.NetworkResource{{
+		Mode: "host", IP: "127.0.0.1",
+		DynamicPorts: []api.Port{
+			{Label: "http", Value: values[1], HostNetwork: "default"},
+			{Label: "admin-api", Value: values[2], To: 8080, HostNetwork: "default"},
+			{Label: "same", Value: values[3], To: values[3], HostNetwork: "default"},
+		},
+		ReservedPorts: []api.Port{{Label: "fixed", Value: fixed, HostNetwork: "default"}},
+	}}
+	if diff := cmp.Diff(want, r.Networks()); diff != "" {
+		t.Errorf("networks (-want +got):\n%s", diff)
+	}
+	if in[0].DynamicPorts[0].Value != 0 || in[0].IP != "" {
+		t.Error("the job's own networks were changed")
+	}
+}
+
+func TestPortsAreHeldUntilTheyAreReleased(t *testing.T) {
+	r := newReservation(t, ports.Config{Networks: dynamic("x")})
+	port := r.Mappings()[0].Value
+	addr := "127.0.0.1:" + strconv.Itoa(port)
+	if l, err := listen(port); err == nil {
+		l.Close()
+		t.Fatal("a stranger could listen on a held port")
+	}
+	if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
+		l.Close()
+		t.Error("a stranger could listen on every address of a held port")
+	}
+	if c, err := net.ListenPacket("udp", addr); err == nil {
+		c.Close()
+		t.Error("a stranger could bind a held UDP port")
+	}
+	if c, err := net.Dial("tcp", addr); err == nil {
+		c.Close()
+		t.Error("a held port answers before the task does")
+	}
+	r.ReleaseSockets()
+	r.ReleaseSockets()
+	l, err := listen(port)
+	if err != nil {
+		t.Fatalf("the task can't listen: %v", err)
+	}
+	defer l.Close()
+	c, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatalf("the task can't bind: %v", err)
+	}
+	c.Close()
+}
+
+// The claim outlasts the sockets: a task that binds late, or never, does not lose its port to another allocation.
+func TestPortsAreClaimedUntilClose(t *testing.T) {
+	r := newReservation(t, ports.Config{Networks: dynamic("x")})
+	port := r.Mappings()[0].Value
+	r.ReleaseSockets()
+	_, err := ports.Allocate(ports.Config{Networks: static("y", port)})
+	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("got %v, want ErrTaken that names us", err)
+	}
+	_, err = ports.Allocate(ports.Config{Networks: dynamic("y"), First: port, Last: port})
+	if !errors.Is(err, ports.ErrExhausted) {
+		t.Errorf("got %v, want ErrExhausted", err)
+	}
+	if err := errors.Join(r.Close(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	newReservation(t, ports.Config{Networks: static("y", port)})
+}
+
+func TestStaticPortThatIsTaken(t *testing.T) {
+	port := freePort(t)
+	l, err := listen(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = ports.Allocate(ports.Config{Networks: static("web", port)})
+	if !errors.Is(err, ports.ErrTaken) {
+		t.Fatalf("got %v, want ErrTaken", err)
+	}
+	for _, part := range []string{`"web"`, strconv.Itoa(port), fmt.Sprintf("process %d (ports.test)", os.Getpid())} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %s", err, part)
+		}
+	}
+	ignoring := static("web", port)
+	ignoring[0].ReservedPorts[0].IgnoreCollision = true
+	newReservation(t, ports.Config{Networks: ignoring})
+}
+
+func TestStaticUDPPortThatIsTaken(t *testing.T) {
+	port := freePort(t)
+	c, err := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = ports.Allocate(ports.Config{Networks: static("dns", port)})
+	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), "udp") || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("got %v, want ErrTaken for udp by us", err)
+	}
+	newReservation(t, ports.Config{Networks: dynamic("x")}) // what was taken for the failed one is free again
+}
+
+// A task that was just stopped leaves connections in TIME_WAIT. Its static port is free all the same, and still held.
+func TestStaticPortInTimeWait(t *testing.T) {
+	port := freePort(t)
+	l, err := listen(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close() // the side that closes first is the one that waits
+	client.Read(make([]byte, 1))
+	client.Close()
+	l.Close()
+	r := newReservation(t, ports.Config{Networks: static("web", port)})
+	if l, err := listen(port); err == nil {
+		l.Close()
+		t.Error("a stranger could listen on a held port")
+	}
+	r.ReleaseSockets()
+	l, err = listen(port)
+	if err != nil {
+		t.Fatalf("the task can't listen: %v", err)
+	}
+	l.Close()
+}
+
+func TestExhausted(t *testing.T) {
+	port := freePort(t)
+	l, err := listen(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = ports.Allocate(ports.Config{Networks: dynamic("x"), First: port, Last: port})
+	want := fmt.Sprintf(`port "x": no free port in %d to %d on 127.0.0.1`, port, port)
+	if !errors.Is(err, ports.ErrExhausted) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	other := dynamic("x")
+	other[0].DynamicPorts[0].HostNetwork = "public"
+	to := dynamic("x")
+	to[0].DynamicPorts[0].To = 70000
+	for name, c := range map[string]struct {
+		cfg  ports.Config
+		want error
+		text string
+	}{
+		"label twice":       {ports.Config{Networks: dynamic("x", "x")}, ports.ErrInvalid, `"x" is used twice`},
+		"label of group":    {ports.Config{Networks: dynamic("x"), TaskNetworks: map[string][]*api.NetworkResource{"t": dynamic("x")}}, ports.ErrInvalid, `task "t"`},
+		"host network":      {ports.Config{Networks: other}, ports.ErrInvalid, `"public"`},
+		"to":                {ports.Config{Networks: to}, ports.ErrInvalid, "70000"},
+		"static 0":          {ports.Config{Networks: static("x", 0)}, ports.ErrInvalid, "want 1 to 65535"},
+		"static too high":   {ports.Config{Networks: static("x", 65536)}, ports.ErrInvalid, "65536"},
+		"range":             {ports.Config{First: 5, Last: 4}, ports.ErrInvalid, "5 to 4"},
+		"no address":        {ports.Config{HostIP: "localhost"}, ports.ErrHostIP, `"localhost"`},
+		"another's address": {ports.Config{HostIP: "192.0.2.1", Networks: dynamic("x")}, ports.ErrHostIP, "192.0.2.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := ports.Allocate(c.cfg)
+			if r != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("got %v, %v; want %v that says %s", r, err, c.want, c.text)
+			}
+		})
+	}
+}
+
+// The test runs itself as another user: root may have every port.
+func TestPrivilegedPort(t *testing.T) {
+	if os.Getuid() != 0 {
+		_, err := ports.Allocate(ports.Config{Networks: static("x", 81)})
+		if !errors.Is(err, ports.ErrPermission) {
+			t.Errorf("got %v, want ErrPermission", err)
+		}
+		return
+	}
+	if start, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil && strings.TrimSpace(string(start)) == "0" {
+		t.Skip("this machine has no privileged ports")
+	}
+	dir, err := os.MkdirTemp("", "ports")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	binary, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/test", binary, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(dir+"/test", "-test.run=^TestPrivilegedPort$")
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestTaskNetworks(t *testing.T) {
+	r := newReservation(t, ports.Config{
+		Networks:     dynamic("shared"),
+		TaskNetworks: map[string][]*api.NetworkResource{"a": dynamic("own"), "b": dynamic("own")},
+	})
+	a, b := r.TaskMappings("a"), r.TaskMappings("b")
+	if len(a) != 2 || a[0].Label != "shared" || a[1].Label != "own" || len(b) != 2 || a[1].Value == b[1].Value {
+		t.Errorf("a has %v, b has %v", a, b)
+	}
+	if got := r.TaskNetworks("a")[0].DynamicPorts[0].Value; got != a[1].Value {
+		t.Errorf("the task's network has port %d, its mapping %d", got, a[1].Value)
+	}
+	if len(r.Mappings()) != 1 || len(r.TaskMappings("none")) != 1 {
+		t.Error("a task's own ports went to others")
+	}
+}
+
+func TestReacquire(t *testing.T) {
+	cfg := ports.Config{
+		Networks:     dynamic("x"),
+		TaskNetworks: map[string][]*api.NetworkResource{"a": dynamic("own")},
+	}
+	first := newReservation(t, cfg)
+	held := &api.AllocatedResources{
+		Shared: api.AllocatedSharedResources{Networks: first.Networks(), Ports: first.Mappings()},
+		Tasks:  map[string]*api.AllocatedTaskResources{"a": {Networks: first.TaskNetworks("a")}},
+	}
+	want := first.TaskMappings("a")
+	first.Close()
+	l, err := listen(want[0].Value) // the task, which lived on
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	again, err := ports.Reacquire(cfg, held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if diff := cmp.Diff(want, again.TaskMappings("a")); diff != "" {
+		t.Errorf("other ports than before (-want +got):\n%s", diff)
+	}
+	if _, err := ports.Reacquire(cfg, held); !errors.Is(err, ports.ErrTaken) {
+		t.Errorf("a second time: got %v, want ErrTaken", err)
+	}
+}
+
+// Many that allocate at once never get the same port, and none is left without.
+func TestConcurrentAllocations(t *testing.T) {
+	const n = 40
+	got := make(chan *ports.Reservation, n)
+	for range n {
+		go func() {
+			r, err := ports.Allocate(ports.Config{Networks: dynamic("a", "b"), First: 21000, Last: 21200})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- r
+		}()
+	}
+	seen := map[int]bool{}
+	for range n {
+		r := <-got
+		if r == nil {
+			continue
+		}
+		defer r.Close()
+		for _, m := range r.Mappings() {
+			if seen[m.Value] {
+				t.Errorf("port %d was given twice", m.Value)
+			}
+			seen[m.Value] = true
+		}
+	}
+}
