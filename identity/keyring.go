@@ -226,7 +226,7 @@ func (k *Keyring) Reload() (changed bool, err error) {
 // Watch reloads the ring whenever it changes, until ctx ends: at once where inotify(7) works, and within a second elsewhere. What
 // goes wrong is logged once, not again while it stays the same.
 func (k *Keyring) Watch(ctx context.Context, logger *slog.Logger) {
-	watch(ctx, k.ringFile(), reporting(logger.With("keyring", k.dir), k.Reload))
+	watch(ctx, k.ringFile(), reporting(logger.With("keyring", k.dir), k.Keys, k.Reload))
 }
 
 func (k *Keyring) ringFile() string { return filepath.Join(k.dir, ringFile) }

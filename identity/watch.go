@@ -20,7 +20,7 @@ const (
 )
 
 // watch calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
-func watch(ctx context.Context, path string, look func()) {
+func watch(ctx context.Context, path string, look func() bool) {
 	events := inotify(filepath.Dir(path))
 	if events == nil {
 		poll(ctx, look)
@@ -58,7 +58,7 @@ func inotify(dir string) *os.File {
 }
 
 // poll is watch by the clock alone.
-func poll(ctx context.Context, look func()) {
+func poll(ctx context.Context, look func() bool) {
 	ticker := time.NewTicker(recheck)
 	defer ticker.Stop()
 	for look(); ; look() {
@@ -70,20 +70,26 @@ func poll(ctx context.Context, look func()) {
 	}
 }
 
-// reporting makes a look of a reload: it logs what changed, and an error when it is another than the last time.
-func reporting(logger *slog.Logger, reload func() (bool, error)) func() {
+// reporting makes a look of a reload, which reports whether all is well. It logs what changed, keys of the new set that are of no
+// use, and an error when it is another than the last time.
+func reporting(logger *slog.Logger, keys func() *KeySet, reload func() (bool, error)) func() bool {
 	last := ""
-	return func() {
+	return func() bool {
 		changed, err := reload()
-		switch {
-		case err == nil:
-			last = ""
-		case err.Error() != last:
-			last = err.Error()
-			logger.Warn("keys not reloaded, those loaded before stay trusted", "error", err)
+		if err != nil {
+			if err.Error() != last {
+				last = err.Error()
+				logger.Warn("keys can't be reloaded", "error", err, "keys", keys().Len())
+			}
+			return false
 		}
+		last = ""
 		if changed {
-			logger.Info("keys reloaded")
+			logger.Info("keys reloaded", "keys", keys().Len())
+			for _, k := range keys().Skipped() {
+				logger.Warn("key of another kind passed over", "kid", k.ID, "type", k.Type)
+			}
 		}
+		return true
 	}
 }

@@ -1,0 +1,232 @@
+package identity
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"taskapi/identity/internal/strictjson"
+)
+
+// ErrKeySet is a JWK set that is refused, whole.
+var ErrKeySet = errors.New("key set refused")
+
+// keySetLimit bounds a JWK set: thousands of keys. A Nomad cluster has a handful.
+const keySetLimit = 1 << 20
+
+// keySetLimits bound its JSON: a set holds keys, which hold lists.
+var keySetLimits = strictjson.Limits{Depth: 4, Names: 1 << 15}
+
+// Names of RFC 7517 and RFC 8037 that are written as well as read.
+const (
+	keyType  = "OKP"
+	keyCurve = "Ed25519"
+	keyUse   = "sig"
+)
+
+// privateMembers are the members of a JWK that hold private or secret key material (RFC 7518 sections 6.2.2, 6.3.2 and 6.4,
+// RFC 8037 section 2).
+var privateMembers = []string{"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
+
+// ParseJWKS reads a JWK set (RFC 7517 section 5). Keys that are not Ed25519 are passed over; KeySet.Skipped names them. The whole
+// set is refused, with an error that wraps ErrKeySet and names the key, for one key that holds private material, has the kid of
+// another, or is for Ed25519 without a valid kid, with a use or an algorithm that is not for signatures by it, or with a public
+// key that is no point of the curve or one of small order: who wrote such a set has made a mistake that is not to be guessed at.
+func ParseJWKS(document []byte) (*KeySet, error) {
+	if len(document) > keySetLimit {
+		return nil, fmt.Errorf("%w: longer than %d bytes", ErrKeySet, keySetLimit)
+	}
+	keys, err := readJWKs(string(document))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrKeySet, err)
+	}
+	set := &KeySet{keys: make(map[string]*publicKey, len(keys))}
+	seen := make(map[string]bool, len(keys))
+	for i := range keys {
+		k := &keys[i]
+		if k.hasID && seen[k.id] {
+			err = errors.New("another key has the same kid")
+		} else {
+			err = set.add(k)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: key %d, kid %.64q: %w", ErrKeySet, i+1, k.id, err)
+		}
+		seen[k.id] = true
+	}
+	return set, nil
+}
+
+// jwk is a key of a set as read.
+type jwk struct {
+	kind, curve, id, use, alg, x string
+	operations                   []string
+	hasID, hasUse, hasAlg        bool
+	hasOperations, private       bool
+}
+
+func readJWKs(document string) ([]jwk, error) {
+	var r strictjson.Reader
+	r.Reset(document, keySetLimits)
+	var keys []jwk
+	found := false
+	for r.Object(); r.Next(); {
+		if r.Name() != "keys" {
+			r.Skip()
+			continue
+		}
+		found = true
+		for r.Array(); r.Next(); {
+			keys = append(keys, readJWK(&r))
+		}
+	}
+	if err := r.End(); err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, errors.New(`has no "keys"`)
+	}
+	return keys, nil
+}
+
+func readJWK(r *strictjson.Reader) jwk {
+	var k jwk
+	for r.Object(); r.Next(); {
+		switch name := r.Name(); name {
+		case "kty":
+			k.kind = r.Text()
+		case "crv":
+			k.curve = r.Text()
+		case "kid":
+			k.id, k.hasID = r.Text(), true
+		case "use":
+			k.use, k.hasUse = r.Text(), true
+		case "alg":
+			k.alg, k.hasAlg = r.Text(), true
+		case "x":
+			k.x = r.Text()
+		case "key_ops":
+			k.hasOperations = true
+			for r.Array(); r.Next(); {
+				k.operations = append(k.operations, r.Text())
+			}
+		default:
+			k.private = k.private || slices.Contains(privateMembers, name)
+			r.Skip()
+		}
+	}
+	return k
+}
+
+// add takes one key into the set, or passes it over.
+func (s *KeySet) add(k *jwk) error {
+	forUs := k.kind == keyType && k.curve == keyCurve
+	switch {
+	case k.private:
+		return errors.New("holds private key material: publish public keys alone, and replace this key, which is now known")
+	case k.kind == "":
+		return errors.New("has no kty")
+	case !forUs && k.alg == algorithm:
+		return errors.New("alg is EdDSA, which is not for a key of this kty and crv")
+	case !forUs:
+		s.skipped = append(s.skipped, SkippedKey{ID: k.id, Type: k.typeName()})
+		return nil
+	case !validKeyID(k.id):
+		return errors.New("kid is not 1 to 64 letters, digits, '.', '_' and '-'")
+	case k.hasAlg && k.alg != algorithm:
+		return errors.New("alg is not EdDSA, the one that fits the key")
+	case k.hasUse && k.use != keyUse:
+		return errors.New("use is not sig")
+	case k.hasOperations && !slices.Equal(k.operations, []string{"verify"}):
+		return errors.New("key_ops is not verify alone")
+	}
+	var raw [ed25519.PublicKeySize]byte
+	if len(k.x) != base64.RawURLEncoding.EncodedLen(len(raw)) {
+		return errors.New("x is not 32 bytes in base64url")
+	}
+	if n, ok := decodeSegment(raw[:], k.x); !ok || n != len(raw) {
+		return errors.New("x is not 32 bytes in canonical base64url")
+	}
+	if err := checkPoint(raw[:]); err != nil {
+		return fmt.Errorf("x %w", err)
+	}
+	s.keys[k.id] = newPublicKey(raw[:])
+	return nil
+}
+
+func (k *jwk) typeName() string {
+	if k.kind == keyType {
+		return fmt.Sprintf("%s %.16s", keyType, k.curve)
+	}
+	return fmt.Sprintf("%.16s", k.kind)
+}
+
+// LoadJWKSFile reads the JWK set in a file of at most 1 MiB.
+func LoadJWKSFile(path string) (*KeySet, error) {
+	document, err := readBounded(path)
+	if err != nil {
+		return nil, fmt.Errorf("load key set: %w", err)
+	}
+	set, err := ParseJWKS(document)
+	if err != nil {
+		return nil, fmt.Errorf("load key set %s: %w", path, err)
+	}
+	return set, nil
+}
+
+// readBounded reads a file, and one byte more of it than ParseJWKS takes.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, keySetLimit+1))
+}
+
+// JWKS returns the ring's public keys as a JWK set, the active key first.
+func (k *Keyring) JWKS() []byte {
+	type key struct {
+		Type  string `json:"kty"`
+		Curve string `json:"crv"`
+		Use   string `json:"use"`
+		Alg   string `json:"alg"`
+		ID    string `json:"kid"`
+		X     string `json:"x"`
+	}
+	var set struct {
+		Keys []key `json:"keys"`
+	}
+	ring := k.current.Load()
+	for _, info := range ring.infos {
+		x := base64.RawURLEncoding.EncodeToString(ring.keys.keys[info.ID].bytes[:])
+		set.Keys = append(set.Keys, key{Type: keyType, Curve: keyCurve, Use: keyUse, Alg: algorithm, ID: info.ID, X: x})
+	}
+	return mustEncode(set)
+}
+
+// OpenIDConfiguration returns the document of /.well-known/openid-configuration, with what OpenID Connect Discovery 1.0 section 3
+// requires and Nomad answers. issuer is the iss of the tokens, jwksURI where the JWK set is found.
+func OpenIDConfiguration(issuer, jwksURI string) []byte {
+	return mustEncode(struct {
+		Issuer        string   `json:"issuer"`
+		JWKSURI       string   `json:"jwks_uri"`
+		Algorithms    []string `json:"id_token_signing_alg_values_supported"`
+		ResponseTypes []string `json:"response_types_supported"`
+		SubjectTypes  []string `json:"subject_types_supported"`
+	}{issuer, jwksURI, []string{algorithm}, []string{"code"}, []string{"public"}})
+}
+
+// mustEncode encodes a structure of strings, which always can be.
+func mustEncode(v any) []byte {
+	document, err := json.Marshal(v)
+	if err != nil {
+		panic("identity: encode strings: " + err.Error())
+	}
+	return document
+}

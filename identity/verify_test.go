@@ -1,0 +1,231 @@
+package identity_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/identity"
+)
+
+// asNomad are the claims of a default identity as a Nomad 1.10 server signs them with an EdDSA key.
+var asNomad = fmt.Sprintf(`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"nomad_workload_id":"global:default:web"},"iat":%d,"iss":"https://nomad.example",`+
+	`"jti":"6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11","nbf":%[2]d,"nomad_allocation_id":"5d2b1f0e-0000-4000-8000-000000000002","nomad_job_id":"web",`+
+	`"nomad_namespace":"default","nomad_node":{"id":"n1","pools":["default"]},"nomad_task":"server","sub":"global:default:web:app:server:default"}`,
+	epoch.Unix()+3600, epoch.Unix())
+
+func TestGoodTokens(t *testing.T) {
+	f := newForger("6e1f.A_b-9", 'f')
+	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}, Audiences: []string{"vault.io", "nomadproject.io"}})
+	longest := epoch.Unix() + int64(identity.DefaultMaxTTL/time.Second)
+	for name, token := range map[string]string{
+		"as Nomad's":             f.token(f.header(""), asNomad),
+		"no typ":                 f.token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, goodClaims("")),
+		"members in any order":   f.token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, goodClaims("")),
+		"blanks":                 f.token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(goodClaims(""), ",", " ,\n\t ")),
+		"escapes":                f.token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`, goodClaims(`,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
+		"two audiences":          f.token(f.header(""), withAud(`["other","vault.io"]`)),
+		"claims of all kinds":    f.token(f.header(""), goodClaims(`,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
+		"names alike elsewhere":  f.token(f.header(""), goodClaims(`,"a":{"a":{"a":1},"b":1},"b":{"a":1}`)),
+		"63 names":               f.token(f.header(""), goodClaims(manyNames(58))),
+		"a lifetime of a second": f.token(f.header(""), withExp(fmt.Sprint(epoch.Unix()+1))),
+		"the longest lifetime":   f.token(f.header(""), withExp(fmt.Sprint(longest))),
+		"iat within the leeway":  f.token(f.header(""), withExp(fmt.Sprintf(`%d,"iat":%d`, epoch.Unix()+60, epoch.Unix()+1))),
+		"of 4 KiB":               f.token(f.header(""), goodClaims(`,"x":"`+strings.Repeat("a", 2790)+`"`)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := v.Verify(token, epoch); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestNomadsClaimsAreRead(t *testing.T) {
+	f := newForger("nomad", 'n')
+	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}})
+	verified, err := v.Verify(f.token(f.header(""), asNomad), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := taskClaims()
+	want.ID, want.Issuer = "6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11", "https://nomad.example"
+	if diff := cmp.Diff(want, verified.Claims); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+}
+
+func TestIssuers(t *testing.T) {
+	f := newForger("f", 'f')
+	v := newVerifier(t, identity.VerifierConfig{
+		Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}, Issuers: []string{"https://nomad.example", "https://b.example"},
+	})
+	if _, err := v.Verify(f.token(f.header(""), asNomad), epoch); err != nil {
+		t.Error("an accepted issuer:", err)
+	}
+	for _, member := range []string{
+		"", `,"iss":""`, `,"iss":"https://nomad.example/"`, `,"iss":"https://nomad.exampl"`, `,"iss":"HTTPS://nomad.example"`, `,"iss":"https://nomad.example,https://b.example"`,
+	} {
+		_, err := v.Verify(f.token(f.header(""), goodClaims(member)), epoch)
+		if reason, _ := identity.ReasonOf(err); reason != identity.ReasonIssuer {
+			t.Errorf("claims with %q: %v, want reason issuer", member, err)
+		}
+	}
+}
+
+func TestTimeOfAKeptToken(t *testing.T) {
+	f := newForger("f", 'f')
+	v := newVerifier(t, identity.VerifierConfig{Local: f.keySet(t), Leeway: 2 * time.Second})
+	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  identity.Reason
+	}{
+		{0, ""}, {-2 * time.Second, ""}, {-2*time.Second - 1, identity.ReasonNotYetValid}, {time.Hour - 1, ""}, {time.Hour, identity.ReasonExpired},
+	} {
+		got, _ := identity.ReasonOf(verified.CheckTime(epoch.Add(c.after)))
+		if got != c.want {
+			t.Errorf("%v after it was issued: %q, want %q", c.after, got, c.want)
+		}
+	}
+}
+
+func TestTrusts(t *testing.T) {
+	f, other := newForger("f", 'f'), newForger("f", 'o')
+	local, foreign := &swap{}, &swap{}
+	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.KeySource{foreign}})
+	local.set = f.keySet(t)
+	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name           string
+		local, foreign *identity.KeySet
+		want           bool
+	}{
+		{"as it was", f.keySet(t), nil, true},
+		{"removed", nil, nil, false},
+		{"another key under its ID", other.keySet(t), nil, false},
+		{"another's key under its ID", f.keySet(t), other.keySet(t), true},
+		{"with another issuer now", nil, f.keySet(t), false},
+		{"there again", f.keySet(t), nil, true},
+	} {
+		local.set, foreign.set = c.local, c.foreign
+		if got := v.Trusts(verified); got != c.want {
+			t.Errorf("%s: Trusts says %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// swap is a KeySource that a test changes.
+type swap struct{ set *identity.KeySet }
+
+func (s *swap) Keys() *identity.KeySet { return s.set }
+
+func TestLocalKeysWin(t *testing.T) {
+	mine, theirs := newForger("same", 'm'), newForger("same", 't')
+	v := newVerifier(t, identity.VerifierConfig{Local: mine.keySet(t), Foreign: []identity.KeySource{theirs.keySet(t)}})
+	if _, err := v.Verify(mine.token(mine.header(""), goodClaims(`,"taskapi_role":"operator"`)), epoch); err != nil {
+		t.Error("token of the local key:", err)
+	}
+	_, err := v.Verify(theirs.token(theirs.header(""), goodClaims("")), epoch)
+	if reason, _ := identity.ReasonOf(err); reason != identity.ReasonSignature {
+		t.Errorf("token of another's key with the same ID: %v, want reason signature", err)
+	}
+}
+
+func TestKeptTokenCostsNothing(t *testing.T) {
+	f := newForger("f", 'f')
+	v := newVerifier(t, identity.VerifierConfig{Local: f.keySet(t)})
+	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, use := range map[string]func(){
+		"good":          func() { _ = verified.CheckTime(epoch) },
+		"expired":       func() { _ = verified.CheckTime(epoch.Add(2 * time.Hour)) },
+		"not yet valid": func() { _ = verified.CheckTime(epoch.Add(-time.Hour)) },
+		"trusted":       func() { _ = v.Trusts(verified) },
+	} {
+		if n := testing.AllocsPerRun(100, use); n != 0 {
+			t.Errorf("%s: %v allocations, want none", name, n)
+		}
+	}
+}
+
+func TestVerifierConfigIsChecked(t *testing.T) {
+	keys := newForger("f", 'f').keySet(t)
+	for name, c := range map[string]identity.VerifierConfig{
+		"no local keys":     {},
+		"a nil source":      {Local: keys, Foreign: []identity.KeySource{nil}},
+		"leeway of 3 s":     {Local: keys, Leeway: 3 * time.Second},
+		"negative leeway":   {Local: keys, Leeway: -1},
+		"negative lifetime": {Local: keys, MaxTTL: -1},
+		"an empty audience": {Local: keys, Audiences: []string{""}},
+		"an empty issuer":   {Local: keys, Issuers: []string{""}},
+	} {
+		if v, err := identity.NewVerifier(c); err == nil || v != nil {
+			t.Errorf("%s: got %v and %v, want an error", name, v, err)
+		}
+	}
+}
+
+func TestSignRefusesWhatCheckWould(t *testing.T) {
+	ring := openKeyring(t)
+	for name, edit := range map[string]func(*identity.Claims){
+		"no expiry":                func(c *identity.Claims) { c.ExpiresAt = 0 },
+		"negative expiry":          func(c *identity.Claims) { c.ExpiresAt = -1 },
+		"expiry in year 10000":     func(c *identity.Claims) { c.ExpiresAt = 253402300800 },
+		"nbf after exp":            func(c *identity.Claims) { c.NotBefore = c.ExpiresAt + 1 },
+		"no audience":              func(c *identity.Claims) { c.Audience = nil },
+		"empty audience":           func(c *identity.Claims) { c.Audience = []string{"a", ""} },
+		"unknown role":             func(c *identity.Claims) { c.Role = "admin" },
+		"operator of a task":       func(c *identity.Claims) { c.Role = identity.RoleOperator },
+		"a job that is not UTF-8":  func(c *identity.Claims) { c.JobID = "a\xff" },
+		"a task with a NUL":        func(c *identity.Claims) { c.Task = "a\x00" },
+		"too long for one request": func(c *identity.Claims) { c.JobID = strings.Repeat("j", 4096) },
+	} {
+		c := taskClaims()
+		edit(&c)
+		token, err := ring.Sign(c)
+		if e, ok := errors.AsType[*identity.Error](err); !ok || !e.Reason.Structural() || token != "" {
+			t.Errorf("%s: got a token of %d bytes and %v, want a structural reason", name, len(token), err)
+		}
+	}
+}
+
+func TestSignMakesAnID(t *testing.T) {
+	ring := openKeyring(t)
+	c := taskClaims()
+	c.ID = ""
+	var ids []string
+	for range 2 {
+		u, err := identity.Check(sign(t, ring, c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, u.Claims.ID)
+	}
+	if ids[0] == ids[1] || slices.Contains(ids, "") {
+		t.Errorf("token IDs %q, want two that differ", ids)
+	}
+}
+
+func TestReasonsFallIntoClasses(t *testing.T) {
+	seen := map[identity.Reason]bool{}
+	for _, r := range identity.Reasons() {
+		if seen[r] || r.Structural() && r.Stranger() {
+			t.Errorf("reason %s is twice there, or in two classes", r)
+		}
+		seen[r] = true
+	}
+}
