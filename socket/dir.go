@@ -29,54 +29,81 @@ func idOf(st *unix.Stat_t) fileID { return fileID{dev: st.Dev, ino: st.Ino} }
 
 // openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if
 // root or this process's user owns it: who may only write to a directory on the way can't lead us elsewhere.
-func openDir(path string) (_ *directory, err error) {
-	fd, st, err := openAt(unix.AT_FDCWD, "/")
-	if err != nil {
-		return nil, fmt.Errorf("open directory %q: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-			err = fmt.Errorf("open directory %q: %w", path, err)
-		}
-	}()
-	for links, rest := 0, strings.Split(path, "/"); len(rest) > 0; {
-		name := rest[0]
-		rest = rest[1:]
+func openDir(path string) (*directory, error) {
+	w := walk{rest: strings.Split(path, "/")}
+	err := w.toRoot()
+	for err == nil && len(w.rest) > 0 {
+		name := w.rest[0]
+		w.rest = w.rest[1:]
 		if name == "" || name == "." {
 			continue
 		}
-		next, nextStat, err := openAt(fd, name)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", name, err)
-		}
-		switch nextStat.Mode & unix.S_IFMT {
-		case unix.S_IFDIR:
-			_ = unix.Close(fd)
-			fd, st = next, nextStat
-		case unix.S_IFLNK:
-			if links++; links > maxLinks {
-				_ = unix.Close(next)
-				return nil, fmt.Errorf("%q: %w", name, unix.ELOOP)
-			}
-			target, err := readTrustedLink(next, nextStat)
-			_ = unix.Close(next)
-			if err != nil {
-				return nil, fmt.Errorf("%q: %w", name, err)
-			}
-			if filepath.IsAbs(target) {
-				_ = unix.Close(fd)
-				if fd, st, err = openAt(unix.AT_FDCWD, "/"); err != nil {
-					return nil, err
-				}
-			}
-			rest = append(strings.Split(target, "/"), rest...)
-		default:
-			_ = unix.Close(next)
-			return nil, fmt.Errorf("%q: %w", name, unix.ENOTDIR)
+		if err = w.step(name); err != nil {
+			err = fmt.Errorf("%q: %w", name, err)
 		}
 	}
-	return &directory{fd: fd, path: path, stat: st}, nil
+	if err != nil {
+		w.leave()
+		return nil, fmt.Errorf("open directory %q: %w", path, err)
+	}
+	return &directory{fd: w.fd, path: path, stat: w.stat}, nil
+}
+
+// walk is the way to a directory: the one that was reached, and the names to go.
+type walk struct {
+	fd    int
+	stat  unix.Stat_t
+	rest  []string
+	links int
+	began bool // fd is open
+}
+
+func (w *walk) toRoot() error {
+	fd, st, err := openAt(unix.AT_FDCWD, "/")
+	if err != nil {
+		return err
+	}
+	w.enter(fd, st)
+	return nil
+}
+
+func (w *walk) enter(fd int, st unix.Stat_t) {
+	w.leave()
+	w.fd, w.stat, w.began = fd, st, true
+}
+
+func (w *walk) leave() {
+	if w.began {
+		_ = unix.Close(w.fd)
+	}
+}
+
+// step enters the directory of a name, or puts what a symbolic link says before the rest.
+func (w *walk) step(name string) error {
+	fd, st, err := openAt(w.fd, name)
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		w.enter(fd, st)
+		return nil
+	}
+	defer unix.Close(fd)
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return unix.ENOTDIR
+	}
+	if w.links++; w.links > maxLinks {
+		return unix.ELOOP
+	}
+	target, err := readTrustedLink(fd, st)
+	if err != nil {
+		return err
+	}
+	w.rest = append(strings.Split(target, "/"), w.rest...)
+	if filepath.IsAbs(target) {
+		return w.toRoot()
+	}
+	return nil
 }
 
 func readTrustedLink(fd int, st unix.Stat_t) (string, error) {

@@ -57,7 +57,8 @@ type Config struct {
 	MaxConns int
 	// Total counts the connections of several sockets together; nil means no such limit.
 	Total *Cap
-	// Refusal is what a connection over a limit is told before it is closed, at most 4,096 bytes.
+	// Refusal is what a connection over a limit is told before it is closed, at most 4,096 bytes; as a rule once
+	// it has begun to send.
 	Refusal []byte
 	// Logger may be nil.
 	Logger *slog.Logger

@@ -16,11 +16,14 @@ const (
 	// minBackoff and maxBackoff bound the pause after a failed accept, as in net/http's Serve.
 	minBackoff = 5 * time.Millisecond
 	maxBackoff = time.Second
+	// requestTime is how long a refused client may take to begin its request. Go's net/http drops a connection on which
+	// the answer comes before the request, and its caller never sees that answer.
+	requestTime = 100 * time.Millisecond
 	// lingerTime is how long a refused client may take to read its answer. Closing at once would break the pipe of
-	// one that is still sending its request, and it would never see the answer.
+	// one that is still sending its request, and it would not see the answer either.
 	lingerTime = 250 * time.Millisecond
-	// maxLinger bounds the refused connections held at once; more are answered and closed at once.
-	maxLinger = 32
+	// maxLinger bounds the refused connections held at once, at some 10 kB each; more are answered and closed at once.
+	maxLinger = 128
 	// maxDiscard is as much as is read from a refused client.
 	maxDiscard = 64 << 10
 	// warnEvery keeps a flood from filling the log.
@@ -163,23 +166,33 @@ func (l *Listener) refuse(raw *net.UnixConn) {
 	l.refused.Add(1)
 	l.warn("connection refused, too many are open", "open", l.own.Open(), "limit", l.own.limit,
 		"open_in_all", l.total.Open())
-	_ = raw.SetDeadline(time.Now().Add(lingerTime))
-	_, err := raw.Write(l.refusal)
-	if err != nil || len(l.refusal) == 0 {
-		_ = raw.Close()
-		return
-	}
 	select {
 	case l.lingering <- struct{}{}:
 		l.refusals.Go(func() {
-			_ = raw.CloseWrite()
-			_, _ = io.CopyN(io.Discard, raw, maxDiscard)
-			_ = raw.Close()
-			<-l.lingering
+			defer func() { <-l.lingering }()
+			defer raw.Close()
+			l.answer(raw)
 		})
 	default:
+		_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
+		_, _ = raw.Write(l.refusal)
 		_ = raw.Close()
 	}
+}
+
+// answer waits for a request to begin, and after the refusal for the client to go.
+func (l *Listener) answer(raw *net.UnixConn) {
+	if len(l.refusal) == 0 {
+		return
+	}
+	_ = raw.SetReadDeadline(time.Now().Add(requestTime))
+	_, _ = raw.Read(make([]byte, 1)) // a client that sends nothing is answered too
+	_ = raw.SetDeadline(time.Now().Add(lingerTime))
+	if _, err := raw.Write(l.refusal); err != nil {
+		return
+	}
+	_ = raw.CloseWrite()
+	_, _ = io.CopyN(io.Discard, raw, maxDiscard)
 }
 
 // warn logs at most once in warnEvery.
@@ -217,7 +230,7 @@ func (l *Listener) SetUnlinkOnClose(unlink bool) {
 }
 
 // Close stops listening, removes the socket file if it still is this listener's, and waits for refused clients to be
-// gone, a quarter of a second at most. Connections that were accepted stay open. Further calls return what the first did.
+// gone, half a second at most. Connections that were accepted stay open. Further calls return what the first did.
 func (l *Listener) Close() error {
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr

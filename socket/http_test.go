@@ -1,0 +1,77 @@
+package socket_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"taskapi/socket"
+)
+
+type peerKey struct{}
+
+// The package serves net/http: the peer reaches the handler, and a refusal is an answer that its client understands.
+func TestServesHTTP(t *testing.T) {
+	const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+	path := filepath.Join(t.TempDir(), "api.sock")
+	l := newListener(t, socket.Config{Path: path, MaxConns: 1, Refusal: []byte(refusal)})
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, r.Context().Value(peerKey{}).(socket.Peer).PID)
+		}),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, c.(*socket.Conn).Peer())
+		},
+	}
+	served := make(chan error)
+	go func() { served <- srv.Serve(l) }()
+
+	first, second := newHTTPClient(path), newHTTPClient(path)
+	for range 2 {
+		if status, _, body := get(t, first); status != http.StatusOK || body != fmt.Sprint(os.Getpid()) {
+			t.Errorf("got %d %q, want the pid of this process", status, body)
+		}
+	}
+	if status, header, _ := get(t, second); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
+		t.Errorf("over the cap: %d, Retry-After %q", status, header.Get("Retry-After"))
+	}
+	first.CloseIdleConnections()
+	second.CloseIdleConnections()
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := l.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != http.ErrServerClosed {
+		t.Errorf("Serve: %v", err)
+	}
+	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: 1}); got != want {
+		t.Errorf("Stats() = %+v, want %+v", got, want)
+	}
+}
+
+func newHTTPClient(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return socket.Dial(ctx, path) },
+	}}
+}
+
+func get(t *testing.T, c *http.Client) (int, http.Header, string) {
+	t.Helper()
+	resp, err := c.Get("http://socket/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(body)
+}
