@@ -101,7 +101,7 @@ func printFindings(out io.Writer, findings []jobspec.Finding) int {
 		if f.Severity == jobspec.Refused {
 			refused++
 		}
-		fmt.Fprintf(out, "%s: %s: %s: %s\n", f.Severity, f.Where, f.Feature, oneLine(f.Message))
+		fmt.Fprintln(out, oneLine(f.String()))
 	}
 	return refused
 }

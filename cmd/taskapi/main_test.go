@@ -1,0 +1,25 @@
+package main
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("TASKAPI_TEST_SERVE"); addr != "" {
+		serveForTest(addr)
+	}
+	testscript.Main(m, map[string]func(){"taskapi": main})
+}
+
+func dialUnix(t *testing.T, path string) (net.Conn, error) {
+	t.Helper()
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		t.Cleanup(func() { conn.Close() })
+	}
+	return conn, err
+}
