@@ -153,7 +153,8 @@ func (r *resolver) address(c api.ServiceCheck) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }
 
-// http prepares an HTTP probe: the request is checked here, once, so that a run can't fail for how it is written.
+// http prepares an HTTP probe. What can't be sent at all is an error here; a header that is none fails its runs, because its value
+// may come from the environment.
 func (r *resolver) http(c api.ServiceCheck, address string) (func(context.Context) outcome, error) {
 	protocol := cmp.Or(c.Protocol, "http")
 	if protocol != "http" && protocol != "https" {
@@ -192,7 +193,7 @@ func header(own map[string][]string, version string) http.Header {
 }
 
 // checkID is Nomad's for the same check of the same allocation, so that it is stable across restarts: the SHA-256 of the fields
-// below one after the other, texts without a separator and durations as 64 bits of nanoseconds, least byte first. 
+// below one after the other, texts without a separator and durations as 64 bits of nanoseconds, least byte first.
 func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	var b bytes.Buffer
 	for _, s := range []string{alloc.ID, alloc.TaskGroup, c.TaskName, c.Name, c.Type, c.PortLabel, c.OnUpdate, c.AddressMode} {

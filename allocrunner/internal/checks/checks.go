@@ -47,14 +47,19 @@ type Config struct {
 
 	Logger *slog.Logger
 
+	// OnChange is called after every change of the results, from the goroutine that made it. It must not block and not call
+	// Stop; nil for none.
+	OnChange func()
+
 	// DialContext opens connections; nil is net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Runner runs the checks of one allocation. Its methods are safe for concurrent use.
 type Runner struct {
-	checks []check
-	logger *slog.Logger
+	checks   []check
+	logger   *slog.Logger
+	onChange func()
 
 	results atomic.Pointer[snapshot]
 
@@ -79,7 +84,10 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{checks: list, logger: cfg.Logger}
+	r := &Runner{checks: list, logger: cfg.Logger, onChange: cfg.OnChange}
+	if r.onChange == nil {
+		r.onChange = func() {}
+	}
 	r.results.Store(&snapshot{version: cfg.After})
 	return r, nil
 }
@@ -105,6 +113,7 @@ func (r *Runner) Run(ctx context.Context) {
 	if !r.begin(cancel) {
 		return
 	}
+	r.onChange()
 	defer r.Stop()
 	var running sync.WaitGroup
 	for i := range r.checks {
@@ -138,15 +147,24 @@ func (r *Runner) begin(cancel context.CancelFunc) bool {
 // Stop clears the results at once, for good, and makes Run return; also a Run that has not begun. It does not wait, and is
 // harmless again.
 func (r *Runner) Stop() {
+	if r.clear() {
+		r.onChange()
+	}
+}
+
+// clear reports whether there was anything to clear.
+func (r *Runner) clear() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
 	if r.cancel != nil {
 		r.cancel()
 	}
-	if r.results.Load().statuses != nil {
-		r.publishLocked(nil)
+	if r.results.Load().statuses == nil {
+		return false
 	}
+	r.publishLocked(nil)
+	return true
 }
 
 // repeat runs one check: at once, then at whole intervals from the first run, without catching up on those it missed.
@@ -170,7 +188,12 @@ func (r *Runner) repeat(ctx context.Context, c *check) {
 func (r *Runner) record(ctx context.Context, c *check, o outcome) {
 	status := c.about
 	status.Status, status.StatusCode, status.Output, status.Timestamp = o.status, o.code, o.output, time.Now().Unix()
-	if was, ok := r.replace(ctx, status); ok && was != status.Status {
+	was, ok := r.replace(ctx, status)
+	if !ok {
+		return
+	}
+	r.onChange()
+	if was != status.Status {
 		r.logger.Info("check changed", "service", status.Service, "check", status.Check, "from", was, "to", status.Status)
 	}
 }

@@ -1,0 +1,398 @@
+package checks_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/internal/checks"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newAlloc is an allocation with one group service, on the port http, that has these checks.
+func newAlloc(list ...api.ServiceCheck) *api.Allocation {
+	group := &api.TaskGroup{
+		Name:     new("web"),
+		Tasks:    []*api.Task{{Name: "server"}},
+		Services: []*api.Service{{Name: "demo-web", Provider: "nomad", PortLabel: "http", AddressMode: "auto", Checks: list}},
+	}
+	return &api.Allocation{
+		ID: "c0d1e142-a4a0-95b1-a59a-729f2d54a5d4", Name: "demo.web[0]", TaskGroup: "web",
+		Job: &api.Job{ID: new("demo"), TaskGroups: []*api.TaskGroup{group}},
+	}
+}
+
+func tcpCheck(name string) api.ServiceCheck {
+	return api.ServiceCheck{Name: name, Type: "tcp", OnUpdate: "require_healthy", Interval: 2 * time.Second, Timeout: time.Second}
+}
+
+func httpCheck(name, path string) api.ServiceCheck {
+	c := tcpCheck(name)
+	c.Type, c.Path = "http", path
+	return c
+}
+
+func onPort(port int) func(string) []api.PortMapping {
+	return func(string) []api.PortMapping {
+		return []api.PortMapping{{Label: "http", Value: port, HostIP: "127.0.0.1"}}
+	}
+}
+
+func newConfig(alloc *api.Allocation) checks.Config {
+	return checks.Config{
+		Alloc: alloc, Ports: onPort(20530), Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// start makes a runner and runs it to the end of the test.
+func start(t *testing.T, cfg checks.Config) *checks.Runner {
+	t.Helper()
+	r, err := checks.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return r
+}
+
+// byName gives the results by the check's name.
+func byName(r *checks.Runner) map[string]api.AllocCheckStatus {
+	out := map[string]api.AllocCheckStatus{}
+	statuses, _ := r.Results()
+	for id, s := range statuses {
+		if id != s.ID {
+			panic("a result under another ID than its own")
+		}
+		out[s.Check] = s
+	}
+	return out
+}
+
+// dialer is a network of its own: every dial takes its time and ends with its error, or with a connection.
+type dialer struct {
+	takes time.Duration
+
+	mu    sync.Mutex // guards the fields below
+	err   error
+	first time.Time
+	at    []time.Duration // when dials began, since the first
+	busy  int
+	most  int // dials at once
+}
+
+func (d *dialer) fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+}
+
+func (d *dialer) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.first.IsZero() {
+		d.first = time.Now()
+	}
+	d.at = append(d.at, time.Since(d.first))
+	d.busy++
+	d.most = max(d.most, d.busy)
+}
+
+func (d *dialer) end() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.busy--
+	return d.err
+}
+
+func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	d.begin()
+	select {
+	case <-time.After(d.takes):
+	case <-ctx.Done():
+		d.end()
+		return nil, ctx.Err()
+	}
+	if err := d.end(); err != nil {
+		return nil, err
+	}
+	client, server := net.Pipe()
+	server.Close()
+	return client, nil
+}
+
+func TestSchedule(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes    time.Duration
+		interval time.Duration
+		timeout  time.Duration
+		want     []time.Duration
+		status   string
+	}{
+		"at once, then each interval": {0, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
+		"no drift":                    {700 * time.Millisecond, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
+		"a long run costs runs":       {5 * time.Second, 2 * time.Second, 9 * time.Second, []time.Duration{0, 6 * time.Second}, "success"},
+		"a timeout ends a run":        {time.Hour, 2 * time.Second, 3 * time.Second, []time.Duration{0, 4 * time.Second}, "failure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				check := tcpCheck("tcp")
+				check.Interval, check.Timeout = c.interval, c.timeout
+				d := &dialer{takes: c.takes}
+				cfg := newConfig(newAlloc(check))
+				cfg.DialContext = d.dial
+				r := start(t, cfg)
+				time.Sleep(7*time.Second + 500*time.Millisecond)
+				synctest.Wait()
+				if diff := cmp.Diff(c.want, d.at); diff != "" {
+					t.Errorf("runs began at (-want +got):\n%s", diff)
+				}
+				if d.most != 1 {
+					t.Errorf("%d runs of one check at once", d.most)
+				}
+				if got := byName(r)["tcp"].Status; got != c.status {
+					t.Errorf("status %q, want %q", got, c.status)
+				}
+			})
+		})
+	}
+}
+
+func TestResultsFromPendingToStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("dial tcp 127.0.0.1:20530: connect: connection refused")
+		d := &dialer{takes: 500 * time.Millisecond, err: refused}
+		cfg := newConfig(newAlloc(tcpCheck("tcp")))
+		changes := 0
+		cfg.DialContext, cfg.After, cfg.OnChange = d.dial, 7, func() { changes++ }
+		r, err := checks.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, version := r.Results(); got != nil || version != 7 {
+			t.Errorf("before Run: %v, version %d", got, version)
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(t.Context()) }()
+		synctest.Wait()
+		begin := time.Now().Unix()
+		want := api.AllocCheckStatus{
+			ID:    "0ceb1a6f9e16a51a13d70fc210677c8693bffdf94cd87300a456df9858f98612", // as recorded from Nomad
+			Check: "tcp", Group: "demo.web[0]", Service: "demo-web", Mode: "healthiness",
+			Status: "pending", Output: "nomad: waiting to run", Timestamp: begin,
+		}
+		expect := func(version uint64) {
+			t.Helper()
+			got, v := r.Results()
+			if diff := cmp.Diff(api.AllocCheckStatuses{want.ID: want}, got); diff != "" || v != version {
+				t.Errorf("version %d, want %d; results (-want +got):\n%s", v, version, diff)
+			}
+		}
+		expect(8)
+		old, _ := r.Results()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		want.Status, want.Output = "failure", refused.Error()
+		expect(9)
+		if old[want.ID].Status != "pending" {
+			t.Error("results that were read have changed")
+		}
+		d.fail(nil)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		want.Status, want.Output, want.Timestamp = "success", "nomad: tcp ok", begin+2
+		expect(10)
+		time.Sleep(1100 * time.Millisecond) // into the third run
+		synctest.Wait()
+		r.Stop()
+		if got, version := r.Results(); got != nil || version != 11 {
+			t.Errorf("after Stop: %v, version %d", got, version)
+		}
+		<-done
+		r.Stop()
+		if got, version := r.Results(); got != nil || version != 11 {
+			t.Errorf("after Run: %v, version %d", got, version)
+		}
+		if changes != 4 {
+			t.Errorf("told of %d changes, want 4", changes)
+		}
+	})
+}
+
+func TestStopBeforeRun(t *testing.T) {
+	cfg := newConfig(newAlloc(tcpCheck("tcp")))
+	cfg.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		t.Error("a check ran")
+		return nil, io.EOF
+	}
+	r, err := checks.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Stop()
+	r.Run(t.Context())
+	if got, _ := r.Results(); got != nil {
+		t.Errorf("results: %v", got)
+	}
+}
+
+func TestWithoutChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc()
+		consul := tcpCheck("other provider's")
+		alloc.GetTaskGroup().Services = append(alloc.GetTaskGroup().Services,
+			&api.Service{Name: "c", Provider: "consul", PortLabel: "nope", Checks: []api.ServiceCheck{consul}})
+		r := start(t, newConfig(alloc))
+		time.Sleep(time.Hour)
+		if got, version := r.Results(); got != nil || version != 0 || r.Len() != 0 {
+			t.Errorf("results %v, version %d, %d checks", got, version, r.Len())
+		}
+	})
+}
+
+// IDs are Nomad's, so they were recorded from it.
+func TestIDs(t *testing.T) {
+	alloc := newAlloc(httpCheck("alive", "/"), tcpCheck("tcp"))
+	twin := *alloc.GetTaskGroup().Services[0]
+	twin.Name = "twin"
+	alloc.GetTaskGroup().Services = append(alloc.GetTaskGroup().Services, &twin)
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(alloc)
+		cfg.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF }
+		r := start(t, cfg)
+		synctest.Wait()
+		got, _ := r.Results()
+		for id, name := range map[string]string{
+			"7244d981f6d4d23d9ae45ed5e312069a0052f4f9e5b6c5f3946446ad0c6c5c74": "alive",
+			"0ceb1a6f9e16a51a13d70fc210677c8693bffdf94cd87300a456df9858f98612": "tcp",
+		} {
+			if s := got[id]; s.Check != name || s.Service != "demo-web" {
+				t.Errorf("result %s is %+v, want %s", id, s, name)
+			}
+		}
+		if len(got) != 4 {
+			t.Errorf("%d results, want 4: checks that Nomad gives one ID hide each other", len(got))
+		}
+	})
+}
+
+func TestFieldsOfTaskServices(t *testing.T) {
+	alloc := newAlloc()
+	check := tcpCheck("")
+	check.OnUpdate, check.PortLabel = "ignore", "${PORT}"
+	alloc.GetTaskGroup().Tasks[0].Services = []*api.Service{
+		{Name: "svc-${WHO}", Provider: "nomad", PortLabel: "http", Checks: []api.ServiceCheck{check}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(alloc)
+		var dialled string
+		cfg.DialContext = func(_ context.Context, _, address string) (net.Conn, error) {
+			dialled = address
+			return nil, io.EOF
+		}
+		cfg.Replace = func(task, s string) string {
+			return strings.NewReplacer("${WHO}", "of-"+task, "${PORT}", "8080").Replace(s)
+		}
+		r := start(t, cfg)
+		synctest.Wait()
+		got := byName(r)[`service: "svc-of-server" check`]
+		want := api.AllocCheckStatus{
+			ID: got.ID, Check: `service: "svc-of-server" check`, Group: "demo.web[0]", Service: "svc-of-server", Task: "server",
+			Mode: "readiness", Status: "failure", Output: "EOF", Timestamp: time.Now().Unix(),
+		}
+		if diff := cmp.Diff(want, got); diff != "" || len(got.ID) != 64 {
+			t.Errorf("result (-want +got):\n%s", diff)
+		}
+		if dialled != "127.0.0.1:8080" {
+			t.Errorf("dialled %s", dialled)
+		}
+	})
+}
+
+func TestAddress(t *testing.T) {
+	for name, c := range map[string]struct {
+		service api.Service
+		check   api.ServiceCheck
+		want    string
+	}{
+		"port of the service": {api.Service{PortLabel: "http"}, api.ServiceCheck{}, "127.0.0.1:20530"},
+		"port of the check":   {api.Service{PortLabel: "http"}, api.ServiceCheck{PortLabel: "admin"}, "127.0.0.2:20531"},
+		"number":              {api.Service{PortLabel: "8080"}, api.ServiceCheck{}, "127.0.0.9:8080"},
+		"label like a number": {api.Service{PortLabel: "7"}, api.ServiceCheck{}, "127.0.0.7:20532"},
+		"address given":       {api.Service{PortLabel: "http", Address: "::1"}, api.ServiceCheck{AddressMode: "host"}, "[::1]:20530"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.service.Name, c.service.Provider = "s", "nomad"
+				c.check.Type, c.check.Interval, c.check.Timeout = "tcp", time.Second, time.Second
+				c.service.Checks = []api.ServiceCheck{c.check}
+				alloc := newAlloc()
+				alloc.GetTaskGroup().Services = []*api.Service{&c.service}
+				cfg := newConfig(alloc)
+				cfg.HostIP = "127.0.0.9"
+				cfg.Ports = func(string) []api.PortMapping {
+					return []api.PortMapping{
+						{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.1"}, {Label: "admin", Value: 20531, HostIP: "127.0.0.2"},
+						{Label: "7", Value: 20532, HostIP: "127.0.0.7"},
+					}
+				}
+				var got string
+				cfg.DialContext = func(_ context.Context, _, address string) (net.Conn, error) {
+					got = address
+					return nil, io.EOF
+				}
+				start(t, cfg)
+				synctest.Wait()
+				if got != c.want {
+					t.Errorf("dialled %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	change := func(f func(*api.ServiceCheck)) *api.Allocation {
+		c := httpCheck("c", "/")
+		f(&c)
+		return newAlloc(c)
+	}
+	for name, c := range map[string]struct {
+		alloc *api.Allocation
+		want  string
+	}{
+		"type":         {change(func(c *api.ServiceCheck) { c.Type = "grpc" }), `"grpc"; want http or tcp`},
+		"interval":     {change(func(c *api.ServiceCheck) { c.Interval = 0 }), "interval is 0s"},
+		"timeout":      {change(func(c *api.ServiceCheck) { c.Timeout = -1 }), "timeout -1ns"},
+		"protocol":     {change(func(c *api.ServiceCheck) { c.Protocol = "gopher" }), `"gopher"; want http or https`},
+		"label":        {change(func(c *api.ServiceCheck) { c.PortLabel = "nope" }), `port "nope"`},
+		"number":       {change(func(c *api.ServiceCheck) { c.PortLabel = "65536" }), `port "65536"`},
+		"address mode": {change(func(c *api.ServiceCheck) { c.AddressMode = "driver" }), `address_mode "driver"`},
+		"method":       {change(func(c *api.ServiceCheck) { c.Method = "GET /" }), "invalid method"},
+		"path":         {change(func(c *api.ServiceCheck) { c.Path = "http://example.com/" }), "names a server"},
+		"path of two":  {change(func(c *api.ServiceCheck) { c.Path = "//example.com/" }), "names a server"},
+		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }), "%zz"},
+		"group":        {&api.Allocation{TaskGroup: "nope", Job: newAlloc().Job}, `no group "nope"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := checks.New(newConfig(c.alloc))
+			if r != nil || !errors.Is(err, checks.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want ErrInvalid that says %s", err, c.want)
+			}
+		})
+	}
+}

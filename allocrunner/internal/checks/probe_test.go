@@ -1,0 +1,286 @@
+package checks_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/checks"
+)
+
+// watched is a runner whose changes can be waited for.
+type watched struct {
+	*checks.Runner
+	changed chan struct{}
+}
+
+func startWatched(t *testing.T, cfg checks.Config) watched {
+	t.Helper()
+	changed := make(chan struct{}, 1)
+	cfg.OnChange = func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	return watched{start(t, cfg), changed}
+}
+
+// await waits for the check's first run, which is at once.
+func (w watched) await(t *testing.T, name string) api.AllocCheckStatus {
+	t.Helper()
+	for {
+		if s := byName(w.Runner)[name]; s.Status != "pending" && s.Status != "" {
+			return s
+		}
+		select {
+		case <-w.changed:
+		case <-time.After(10 * time.Second): // far beyond every check's timeout
+			t.Fatalf("check %q never ran", name)
+		}
+	}
+}
+
+func portOf(t *testing.T, address string) int {
+	t.Helper()
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// newServer has a wait group of the connections that are open.
+func newServer(t *testing.T, h http.Handler) (*httptest.Server, *sync.WaitGroup) {
+	t.Helper()
+	open := new(sync.WaitGroup)
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			open.Add(-1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	return s, open
+}
+
+func handler() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(pattern string, code int, body string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			io.WriteString(w, body)
+		})
+	}
+	answer("/ok", 200, "not shown")
+	answer("/created", 201, "made")
+	answer("/nothing", 204, "")
+	answer("/notmodified", 304, "")
+	answer("/missing", 404, "no such page")
+	answer("/broken", 500, strings.Repeat("é", 4000))
+	answer("/binary", 503, "a\xff\x00b")
+	mux.Handle("/once", http.RedirectHandler("/created", http.StatusFound))
+	mux.HandleFunc("/hops/{n}", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.PathValue("n"))
+		if n == 0 {
+			return
+		}
+		http.Redirect(w, r, fmt.Sprintf("/hops/%d", n-1), http.StatusFound)
+	})
+	mux.HandleFunc("/endless", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		for r.Context().Err() == nil {
+			io.WriteString(w, strings.Repeat("x", 1024))
+		}
+	})
+	mux.HandleFunc("/cut", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusBadGateway)
+		io.WriteString(w, "half")
+	})
+	return mux
+}
+
+func TestHTTP(t *testing.T) {
+	server, open := newServer(t, handler())
+	port := portOf(t, server.Listener.Addr().String())
+	cases := map[string]struct {
+		status string
+		code   int
+		output string
+	}{
+		"/ok":          {"success", 200, "nomad: http ok"},
+		"/created":     {"success", 201, "made"},
+		"/nothing":     {"success", 204, ""},
+		"/notmodified": {"success", 304, ""},
+		"/missing":     {"failure", 404, "no such page"},
+		"/missing?x=1": {"failure", 404, "no such page"},
+		"/broken":      {"failure", 500, strings.Repeat("é", 1536)},
+		"/binary":      {"failure", 503, "a\x00b"},
+		"/once":        {"success", 201, "made"},
+		"/hops/10":     {"failure", 0, `nomad: Get "/hops/0": stopped after 10 redirects`},
+		"/hops/9":      {"success", 200, "nomad: http ok"},
+		"/endless":     {"failure", 418, strings.Repeat("x", 3072)},
+		"/cut":         {"failure", 502, "half"},
+		"ok":           {"success", 200, "nomad: http ok"},
+		"header":       {"failure", 0, `nomad: Get "URLheader": net/http: invalid header field name "a b"`},
+	}
+	var list []api.ServiceCheck
+	for path := range cases {
+		check := httpCheck(path, path)
+		if path == "header" {
+			check.Header = map[string][]string{"a b": {"x"}}
+		}
+		list = append(list, check)
+	}
+	cfg := newConfig(newAlloc(list...))
+	cfg.Ports = onPort(port)
+	r := startWatched(t, cfg)
+	for path, want := range cases {
+		got := r.await(t, path)
+		want.output = strings.Replace(want.output, "URL", server.URL+"/", 1)
+		if got.Status != want.status || got.StatusCode != want.code || got.Output != want.output {
+			t.Errorf("%s: %s %d %q, want %s %d %q", path, got.Status, got.StatusCode, got.Output, want.status, want.code, want.output)
+		}
+	}
+	r.Stop()
+	open.Wait() // would not return if the checks kept a connection
+}
+
+func TestHTTPRequest(t *testing.T) {
+	type request struct {
+		Method, URL, Host, Body string
+		Header                  http.Header
+	}
+	got := make(chan request, 2)
+	server, _ := newServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got <- request{r.Method, r.RequestURI, r.Host, string(body), r.Header}
+	}))
+	port := portOf(t, server.Listener.Addr().String())
+	full := httpCheck("full", "/${v}?q=${v}")
+	full.Method, full.Body = "PU${t}", "body ${v}"
+	full.Header = map[string][]string{"X-${v}": {"1", "${v}"}, "Host": {"example.com"}, "user-agent": {"mine"}}
+	for name, c := range map[string]struct {
+		check api.ServiceCheck
+		want  request
+	}{
+		"default": {httpCheck("plain", ""), request{"GET", "/", server.Listener.Addr().String(), "", http.Header{
+			"User-Agent": {"taskapi/1.2.3"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}}}},
+		"all": {full, request{"PUT", "/val?q=val", "example.com", "body val", http.Header{
+			"User-Agent": {"mine"}, "X-Val": {"1", "val"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}, "Content-Length": {"8"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := newConfig(newAlloc(c.check))
+			cfg.Ports = onPort(port)
+			cfg.Replace = func(task, s string) string { return strings.NewReplacer("${v}", "val", "${t}", "T").Replace(s) }
+			r := startWatched(t, cfg)
+			if diff := cmp.Diff(c.want, <-got); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+			r.await(t, c.check.Name)
+		})
+	}
+}
+
+func TestHTTPS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	var name atomic.Value
+	server.TLS = &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		if h.ServerName != "" {
+			name.Store(h.ServerName)
+		}
+		return nil, nil
+	}}
+	server.StartTLS()
+	defer server.Close()
+	strict, lax := httpCheck("strict", "/"), httpCheck("lax", "/")
+	strict.Protocol, lax.Protocol = "https", "https"
+	lax.TLSSkipVerify, lax.TLSServerName = true, "inner.example"
+	cfg := newConfig(newAlloc(strict, lax))
+	cfg.Ports = onPort(portOf(t, server.Listener.Addr().String()))
+	r := startWatched(t, cfg)
+	if got := r.await(t, "lax"); got.Status != "success" || got.StatusCode != 200 {
+		t.Errorf("without verification: %+v", got)
+	}
+	if got := r.await(t, "strict"); got.Status != "failure" || !strings.Contains(got.Output, "certificate") {
+		t.Errorf("with verification: %+v", got)
+	}
+	if name.Load() != "inner.example" {
+		t.Errorf("server name %v", name.Load())
+	}
+}
+
+func TestTCPAndNobodyThere(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	cfg := newConfig(newAlloc(tcpCheck("tcp")))
+	cfg.Ports = onPort(portOf(t, addr))
+	r := startWatched(t, cfg)
+	if got := r.await(t, "tcp"); got.Status != "success" || got.Output != "nomad: tcp ok" || got.StatusCode != 0 {
+		t.Errorf("with a listener: %+v", got)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the check's connection is not closed: read %d, %v", n, err)
+	}
+	conn.Close()
+	l.Close()
+
+	cfg.Alloc = newAlloc(tcpCheck("tcp"), httpCheck("http", "/x"))
+	r = startWatched(t, cfg)
+	refused := "dial tcp " + addr + ": connect: connection refused"
+	if got := r.await(t, "tcp"); got.Status != "failure" || got.Output != refused {
+		t.Errorf("tcp without a listener: %+v", got)
+	}
+	want := fmt.Sprintf("nomad: Get %q: %s", (&url.URL{Scheme: "http", Host: addr, Path: "/x"}).String(), refused)
+	if got := r.await(t, "http"); got.Status != "failure" || got.Output != want || got.StatusCode != 0 {
+		t.Errorf("http without a listener: %+v", got)
+	}
+}
+
+// A server that accepts and never answers costs a timeout and no more.
+func TestSilentServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	check := httpCheck("http", "/")
+	check.Timeout = 50 * time.Millisecond
+	cfg := newConfig(newAlloc(check))
+	cfg.Ports = onPort(portOf(t, l.Addr().String()))
+	r := startWatched(t, cfg)
+	if got := r.await(t, "http"); got.Status != "failure" || !strings.Contains(got.Output, "deadline exceeded") {
+		t.Errorf("got %+v", got)
+	}
+}
