@@ -31,7 +31,9 @@ var jobRows = []row[api.Job]{
 			return !slices.Contains([]string{"", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}, deref(j.Type))
 		}},
 	{"type", Note, "one machine runs one allocation: system is run as service is, sysbatch as batch is",
-		func(j *api.Job) bool { return deref(j.Type) == api.JobTypeSystem || deref(j.Type) == api.JobTypeSysbatch }},
+		func(j *api.Job) bool {
+			return deref(j.Type) == api.JobTypeSystem || deref(j.Type) == api.JobTypeSysbatch
+		}},
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return deref(j.Stop) }},
 	{"payload", Refused, "nothing here hands a dispatch payload to a task", func(j *api.Job) bool { return len(j.Payload) > 0 }},
 	{"consul_namespace", Refused, "there is no Consul here", func(j *api.Job) bool { return deref(j.ConsulNamespace) != "" }},
@@ -55,11 +57,6 @@ var groupRows = []row[api.TaskGroup]{
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && deref(g.EphemeralDisk.Sticky) }},
 	{"ephemeral_disk migrate", Warning, "there is no other machine to take data from",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && deref(g.EphemeralDisk.Migrate) }},
-	{"restart render_templates", Warning, "nothing renders templates anew at a restart", rendersTemplates},
-}
-
-func rendersTemplates(g *api.TaskGroup) bool {
-	return g.RestartPolicy != nil && deref(g.RestartPolicy.RenderTemplates)
 }
 
 var networkRows = []row[api.NetworkResource]{
@@ -90,6 +87,8 @@ var taskRows = []row[api.Task]{
 	{"dispatch_payload", Refused, "nothing here dispatches jobs", func(t *api.Task) bool { return t.DispatchPayload != nil }},
 	{"schedule", Refused, "tasks are not started and stopped by the clock", func(t *api.Task) bool { return t.Schedule != nil }},
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", func(t *api.Task) bool { return t.Kind != "" }},
+	{"restart render_templates", Warning, "nothing renders templates anew at a restart",
+		func(t *api.Task) bool { return t.RestartPolicy != nil && deref(t.RestartPolicy.RenderTemplates) }},
 	{"action", Warning, "actions can't be run yet", func(t *api.Task) bool { return len(t.Actions) > 0 }},
 	{"scaling", Note, "there is no autoscaler", func(t *api.Task) bool { return len(t.ScalingPolicies) > 0 }},
 }
@@ -106,7 +105,9 @@ var serviceRows = []row[api.Service]{
 	{"service provider", Warning, `a service whose provider is Consul, which is the default, is not registered and its checks don't run; say provider = "nomad"`,
 		func(s *api.Service) bool { return s.Provider == "" || s.Provider == api.ServiceProviderConsul }},
 	{"service provider", Refused, `the provider must be "nomad"`,
-		func(s *api.Service) bool { return !slices.Contains([]string{"", api.ServiceProviderConsul, "nomad"}, s.Provider) }},
+		func(s *api.Service) bool {
+			return !slices.Contains([]string{"", api.ServiceProviderConsul, "nomad"}, s.Provider)
+		}},
 	{"service identity", Warning, "identities of services are for Consul; none is made", func(s *api.Service) bool { return s.Identity != nil }},
 	{"check_restart", Warning, "tasks are not restarted for failing checks yet", restartsOnChecks},
 }
@@ -141,10 +142,14 @@ var checkRows = []row[api.ServiceCheck]{
 	{"initial_status", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.InitialStatus != "" }},
 	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
 	{"on_update", Refused, `it must be "require_healthy" or "ignore"`,
-		func(c *api.ServiceCheck) bool { return !slices.Contains([]string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnore}, c.OnUpdate) }},
+		func(c *api.ServiceCheck) bool {
+			return !slices.Contains([]string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnore}, c.OnUpdate)
+		}},
 	{"check address_mode", Refused, `the address mode must be "auto" or "host"`,
 		func(c *api.ServiceCheck) bool { return !slices.Contains([]string{"", "auto", "host"}, c.AddressMode) }},
 	{"check protocol", Refused, `it must be "http" or "https"`,
-		func(c *api.ServiceCheck) bool { return c.Type == "http" && !slices.Contains([]string{"", "http", "https"}, c.Protocol) }},
+		func(c *api.ServiceCheck) bool {
+			return c.Type == "http" && !slices.Contains([]string{"", "http", "https"}, c.Protocol)
+		}},
 	{"check path", Refused, "an http check needs a path", func(c *api.ServiceCheck) bool { return c.Type == "http" && c.Path == "" }},
 }

@@ -44,7 +44,9 @@ var schedulerParts = []struct {
 		return len(j.Datacenters) > 1 || len(j.Datacenters) == 1 && j.Datacenters[0] != "*"
 	}},
 	{"node_pool", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.NodePool) != "" && *j.NodePool != "default" }},
-	{"priority", func(j *api.Job, _ *api.TaskGroup) bool { return j.Priority != nil && *j.Priority != api.JobDefaultPriority }},
+	{"priority", func(j *api.Job, _ *api.TaskGroup) bool {
+		return j.Priority != nil && *j.Priority != api.JobDefaultPriority
+	}},
 	{"all_at_once", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.AllAtOnce) }},
 	{"prevent_reschedule_on_lost", func(_ *api.Job, g *api.TaskGroup) bool { return deref(g.PreventRescheduleOnLost) }},
 	{"ephemeral_disk size", func(_ *api.Job, g *api.TaskGroup) bool {

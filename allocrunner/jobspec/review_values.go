@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -41,7 +42,7 @@ func (r *reviewer) checkName(kind, name string) {
 		r.refuse(kind+" name", "the name %q has a slash, backslash or NUL in it", name)
 	case name == "." || name == "..":
 		r.refuse(kind+" name", "%q is no name but a way through directories", name)
-	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == '�' }):
+	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == utf8.RuneError }):
 		r.refuse(kind+" name", "the name %q has a control character in it", name)
 	}
 }
@@ -93,8 +94,8 @@ func (r *reviewer) logs(l *api.LogConfig) {
 	if l.MaxFileSizeMB != nil && *l.MaxFileSizeMB < 1 {
 		r.refuse("logs", "max_file_size is %d; at least 1 (MiB) is needed", *l.MaxFileSizeMB)
 	}
-	if l.Enabled != nil {
-		r.refuse("logs", "enabled is of old; say disabled = %v", !*l.Enabled)
+	if l.Enabled != nil && *l.Enabled == deref(l.Disabled) {
+		r.refuse("logs", "enabled = %v is of old and not what disabled says; say disabled = %v alone", *l.Enabled, !*l.Enabled)
 	}
 }
 
@@ -102,8 +103,8 @@ func (r *reviewer) logs(l *api.LogConfig) {
 const minInterval = 5 * time.Second
 
 func (r *reviewer) restart(p *api.RestartPolicy) {
-	if p == nil {
-		return
+	if p == nil || len(r.path) > 1 && reflect.DeepEqual(p, r.group.RestartPolicy) {
+		return // a task that has its group's policy: the group has the finding
 	}
 	attempts, delay, interval, mode := deref(p.Attempts), deref(p.Delay), deref(p.Interval), deref(p.Mode)
 	switch {
