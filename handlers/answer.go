@@ -40,15 +40,13 @@ func newBody(content []byte, contentType []string) *body {
 	return &body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
 }
 
-// encode is v as a JSON body. Like Nomad it leaves <, > and & alone and ends without a newline.
+// encode is v as a JSON body.
 func encode(v any) (*body, error) {
-	var buffer bytes.Buffer
-	encoder := json.NewEncoder(&buffer)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
+	content, err := json.Marshal(v)
+	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
-	return newBody(bytes.TrimSuffix(buffer.Bytes(), []byte("\n")), jsonType), nil
+	return newBody(content, jsonType), nil
 }
 
 // respond is encode as the last step of a handler.

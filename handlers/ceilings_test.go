@@ -203,7 +203,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestLongAction: an action may take longer than an answer may.
+// TestLongAction: an action may take longer than an answer or a body may, and the connection is as good as new after it.
 func TestLongAction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc(t)
@@ -215,6 +215,7 @@ func TestLongAction(t *testing.T) {
 				return ctx.Err()
 			}
 		}
+		alloc.wait = func(ctx context.Context, _ uint64) *api.Allocation { <-ctx.Done(); return alloc.snapshot() }
 		dial, stop := bubbled(t, alloc)
 		defer stop()
 		c := dial()
@@ -223,9 +224,10 @@ func TestLongAction(t *testing.T) {
 		if got := answer(t, c); got != 200 {
 			t.Errorf("a restart of two minutes = %d, want 200", got)
 		}
-		go func() { _, _ = io.WriteString(c, head("GET", checksPath, goodToken, "")) }()
-		if got := answer(t, c); got != 200 {
-			t.Errorf("the next request of the connection = %d, want 200", got)
+		start := time.Now()
+		go func() { _, _ = io.WriteString(c, head("GET", "/v1/allocations?index=34&wait=20s", goodToken, "")) }()
+		if got, took := answer(t, c), time.Since(start); got != 200 || took != 20*time.Second {
+			t.Errorf("the connection's next request, a wait of 20s = %d after %v", got, took)
 		}
 	})
 }

@@ -27,7 +27,9 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok { // its connection was closed as it came: see connContext
 		panic(http.ErrAbortHandler)
 	}
-	boundBody(w, r)
+	if r.Body != http.NoBody {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	}
 
 	principal, denial := s.door.Authenticate(r, s.owner, peer)
 	if denial != nil {

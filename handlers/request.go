@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -138,23 +137,8 @@ func clip(text string) string {
 	return strconv.Quote(text[:clipLength]) + "..."
 }
 
-// The ceilings of a body.
-const (
-	// maxBody is far above any request of this API: the longest, a signal, is some hundred bytes.
-	maxBody = 64 << 10
-	// bodyTimeout is for the whole body, from the end of the head. A slower sender is cut off.
-	bodyTimeout = 10 * time.Second
-)
-
-// boundBody puts the ceilings on the body, whether or not a handler will read it: net/http reads what a handler leaves, to keep
-// the connection, and would wait for it for ever. Every connection of ours takes deadlines, so setting one does not fail.
-func boundBody(w http.ResponseWriter, r *http.Request) {
-	if r.Body == http.NoBody {
-		return
-	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-}
+// maxBody is the ceiling of a body, far above any request of this API: the longest, a signal, is some hundred bytes.
+const maxBody = 64 << 10
 
 // decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty body is
 // an error unless optional, and leaves v alone then. Anything after the value is an error.
@@ -167,7 +151,6 @@ func (r *request) decode(v any, optional bool) error {
 	if err != nil && !(optional && err == io.EOF) {
 		return bodyError(err)
 	}
-	r.bodyDone()
 	return nil
 }
 
@@ -184,13 +167,6 @@ func trailing(decoder *json.Decoder) error {
 	return errors.New("there is more after the JSON value")
 }
 
-// bodyDone lifts the body's deadline: the handler may take its time now, and net/http watches the connection meanwhile.
-func (r *request) bodyDone() {
-	if r.Body != http.NoBody {
-		_ = http.NewResponseController(r.w).SetReadDeadline(time.Time{})
-	}
-}
-
 // bodyError classifies a failure to read or decode a body.
 func bodyError(err error) error {
 	var tooLarge *http.MaxBytesError
@@ -198,7 +174,7 @@ func bodyError(err error) error {
 	case errors.As(err, &tooLarge):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return invalid(fmt.Sprintf("Failed to decode body: it did not arrive within %v", bodyTimeout))
+		return invalid(fmt.Sprintf("Failed to decode body: it did not arrive within %v", requestTimeout))
 	case errors.Is(err, context.Canceled):
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 const (
 	// maxHeader leaves room for the longest token the door takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
 	maxHeader = 8 << 10
-	// headerTimeout is for one head, from its first byte, and for the first byte of a new connection.
-	headerTimeout = 10 * time.Second
+	// requestTimeout is for a whole request, head and body, from its first byte; for the first on a connection, from its start.
+	requestTimeout = 10 * time.Second
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
 	// request that is just being sent.
 	idleTimeout = 10 * time.Minute
@@ -73,13 +73,13 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	return nil
 }
 
-// server is net/http's, with a ceiling on everything that a client can stretch. It has no ReadTimeout: net/http takes that for
-// the client's having gone away, and would end a blocking query by it; boundBody sets one where a body comes.
+// server is net/http's, with a ceiling on everything that a client can stretch. ReadTimeout is over once a request has been read:
+// net/http lifts it then, to watch the connection for the client's going away.
 func (a *API) server(s *site, connections *sync.WaitGroup) *http.Server {
 	return &http.Server{
 		Handler:                      s,
 		MaxHeaderBytes:               maxHeader,
-		ReadHeaderTimeout:            headerTimeout,
+		ReadTimeout:                  requestTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  idleTimeout,
 		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the door like everything else
