@@ -111,9 +111,8 @@ func (d *Door) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal
 	e := d.cache.hit(d.prints.tag(token))
 	if e == nil {
 		v := d.lookUp(token, caller{owner, peer.UID})
-		if v.limited() && d.limits.holder.Hold(r.Context()) {
-			d.counters.held.Add(1)
-			v = d.lookUp(token, caller{owner, peer.UID}) // by now there may be room, and if not, this says how long from now
+		if v.why == GlobalLimited && d.hold(r) {
+			v = d.lookUp(token, caller{owner, peer.UID}) // others filled the limit: their flood must not shut this caller out
 		}
 		if v.why != NotRefused {
 			return nil, d.refuse(r, nil, owner, peer, v)

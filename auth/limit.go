@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"context"
 	"time"
 
 	"taskapi/ratelimit"
@@ -14,11 +13,11 @@ type Limits struct {
 	Caller ratelimit.Rate
 	// Global is how many all callers may have. Default: 200 a second, burst 200.
 	Global ratelimit.Rate
-	// Refusals is how many refusals of any kind a caller gets at once; those beyond are held back. Default: 50 a second, burst 100:
-	// nobody feels it who does not send bad requests in a loop.
+	// Refusals is how many refusals of any kind a caller gets at once; those beyond are held back, on every connection of its
+	// own. Default: 50 a second, burst 100: nobody feels it who does not send bad requests in a loop.
 	Refusals ratelimit.Rate
-	// HoldFor is how long a refusal is held back. Default: 250 ms, which leaves a connection 4 bad requests a second, and is less than
-	// half of the shortest Retry-After.
+	// HoldFor is how long a refusal is held back. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
+	// a flood over ten connections costs less than one good caller.
 	HoldFor time.Duration
 	// HoldMax is how many refusals may be held back at a time; those beyond go out at once. Default: 512, as many as there may be
 	// connections.
@@ -92,7 +91,7 @@ func over(d ratelimit.Decision) verdict {
 	if d.Scope == ratelimit.ScopeGlobal {
 		why = GlobalLimited
 	}
-	return verdict{why: why, retryAfter: d.RetryAfter}
+	return verdict{why: why}
 }
 
 // failed counts a failed look-up that has cost little so far. What it returns is the verdict v, or that of the limit.
@@ -101,9 +100,4 @@ func (l *limits) failed(who caller, now time.Time, v verdict) verdict {
 		return over(d)
 	}
 	return v
-}
-
-// slow holds a refusal back if the caller had too many of them, and reports whether it did.
-func (l *limits) slow(ctx context.Context, who caller) bool {
-	return !l.refusals.Allow(time.Now(), who).OK && l.holder.Hold(ctx)
 }

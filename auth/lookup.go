@@ -10,9 +10,8 @@ import (
 // verdict is what a look-up found: a good token's entry, or why there is none. An entry says only that the token is good: it is
 // still to be examined.
 type verdict struct {
-	entry      *entry
-	why        Reason
-	retryAfter time.Duration // when a limit refused
+	entry *entry
+	why   Reason
 }
 
 // limited reports whether a limit refused.

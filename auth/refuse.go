@@ -15,15 +15,25 @@ func (d *Door) refuse(r *http.Request, p *Principal, owner Owner, peer Peer, v v
 		d.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
 			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", suppressed)
 	}
-	if v.limited() { // held already
-		denial := denials[v.why]
-		denial.RetryAfter = v.retryAfter
-		return &denial
+	who := caller{owner, peer.UID}
+	if v.limited() || !d.limits.refusals.Allow(now, who).OK {
+		d.hold(r)
 	}
-	if d.limits.slow(r.Context(), caller{owner, peer.UID}) {
-		d.counters.held.Add(1)
+	if !v.limited() {
+		return &denials[v.why]
 	}
-	return &denials[v.why]
+	denial := denials[v.why]
+	denial.RetryAfter = d.limits.lookups.Peek(time.Now(), who).RetryAfter
+	return &denial
+}
+
+// hold lets the caller wait, and reports whether it did.
+func (d *Door) hold(r *http.Request) bool {
+	if !d.limits.holder.Hold(r.Context()) {
+		return false
+	}
+	d.counters.held.Add(1)
+	return true
 }
 
 // auditDenial writes a refusal into the audit log, unless there were too many of its kind.

@@ -29,11 +29,13 @@ const (
 )
 
 var (
-	web      = auth.Owner{AllocationID: allocID, Task: "web"}
-	db       = auth.Owner{AllocationID: allocID, Task: "db"}
-	operator = auth.Owner{AllocationID: allocID}
-	peer     = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
-	unfelt   = auth.Limits{ // limits that no test runs into by accident
+	web           = auth.Owner{AllocationID: allocID, Task: "web"}
+	db            = auth.Owner{AllocationID: allocID, Task: "db"}
+	operator      = auth.Owner{AllocationID: allocID}
+	peer          = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
+	discardLogger = slog.New(slog.DiscardHandler)
+
+	unfelt = auth.Limits{ // limits that no test runs into by accident
 		Caller:   ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
 		Global:   ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
 		Refusals: ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
@@ -198,13 +200,24 @@ func (w *world) expect(what, token string, owner auth.Owner, want auth.Reason) {
 
 // lockedBuffer is a buffer that many may write to.
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu   sync.Mutex
+	b    bytes.Buffer
+	deaf bool
+}
+
+// discard makes it forget what is written from now on.
+func (b *lockedBuffer) discard() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deaf = true
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.deaf {
+		return len(p), nil
+	}
 	return b.b.Write(p)
 }
 

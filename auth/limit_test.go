@@ -1,0 +1,276 @@
+package auth_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/identity"
+	"taskapi/ratelimit"
+)
+
+// standard leaves the limits at their defaults.
+func standard(c *auth.Config) { c.Limits = auth.Limits{} }
+
+// exhaust fails until the limit refuses, and returns how often it did not.
+func (w *world) exhaust(owner auth.Owner, peer auth.Peer) int {
+	w.tb.Helper()
+	for n := range 1000 {
+		if why := w.askAs(forge(w.token(owner), n), owner, peer); why == auth.CallerLimited {
+			return n
+		} else if why != auth.BadSignature {
+			w.tb.Fatalf("forged token %d: %s", n, why)
+		}
+	}
+	w.tb.Fatal("1000 forged tokens did not exhaust the limit")
+	return 0
+}
+
+func TestCallersAreLimitedApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, standard)
+		cached := w.token(web)
+		w.expect("good", cached, web, auth.NotRefused)
+		if n := w.exhaust(web, peer); n != 20 {
+			t.Errorf("%d failures were let through, want the burst of 20", n)
+		}
+		for _, test := range []struct {
+			name, token string
+			owner       auth.Owner
+			uid         uint32
+			want        auth.Reason
+		}{
+			{"cached, same caller", cached, web, peer.UID, auth.NotRefused},
+			{"new, same caller", w.token(web), web, peer.UID, auth.CallerLimited},
+			{"unknown key, same caller", unknownKey(cached, 1), web, peer.UID, auth.CallerLimited},
+			{"garbage, same caller", "garbage", web, peer.UID, auth.Malformed},
+			{"none, same caller", "", web, peer.UID, auth.NoToken},
+			{"new, another user", w.token(web), web, 2000, auth.NotRefused},
+			{"new, another socket", w.token(db), db, peer.UID, auth.NotRefused},
+			{"forged, another user", forge(cached, 99), web, 2000, auth.BadSignature},
+		} {
+			if got := w.askAs(test.token, test.owner, auth.Peer{UID: test.uid}); got != test.want {
+				t.Errorf("%s: got %s, want %s", test.name, got, test.want)
+			}
+		}
+	})
+}
+
+// What counts as a failed look-up, and what does not.
+func TestWhatCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			name   string
+			token  func(w *world, n int) string
+			counts bool
+		}{
+			{"forged", func(w *world, n int) string { return forge(w.token(web), n) }, true},
+			{"the same forged", func(w *world, _ int) string {
+				return forge(w.with(web, func(c *identity.Claims) { c.ID = "same" }), 0)
+			}, true},
+			{"unknown key", func(w *world, n int) string { return unknownKey(w.token(web), n) }, true},
+			{"unknown allocation", func(w *world, _ int) string { return w.token(auth.Owner{AllocationID: otherID, Task: "web"}) }, true},
+			{"wrong audience", func(w *world, _ int) string {
+				return w.with(web, func(c *identity.Claims) { c.Audience = []string{"x"} })
+			}, true},
+			{"expired", func(w *world, _ int) string {
+				return w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, 1 })
+			}, true},
+			{"good", func(w *world, _ int) string { return w.token(web) }, false},
+			{"another task's", func(w *world, _ int) string { return w.token(db) }, false},
+			{"garbage", func(_ *world, n int) string { return "garbage" + strconv.Itoa(n) }, false},
+			{"none", func(*world, int) string { return "" }, false},
+		} {
+			w := newWorld(t, standard, func(c *auth.Config) { c.Limits.HoldFor = 1 })
+			limited := false
+			for n := range 30 {
+				limited = w.ask(test.token(w, n), web) == auth.CallerLimited || limited
+			}
+			if limited != test.counts {
+				t.Errorf("%s: limited %v, want %v", test.name, limited, test.counts)
+			}
+		}
+	})
+}
+
+// Retry-After is true: waiting that long works, waiting half of it does not.
+func TestRetryAfterIsTrue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			part time.Duration
+			want auth.Reason
+		}{{1, auth.NotRefused}, {2, auth.CallerLimited}} {
+			w := newWorld(t, standard)
+			w.exhaust(web, peer)
+			time.Sleep(3 * time.Second) // 20 again
+			w.exhaust(web, peer)
+			time.Sleep(time.Second) // 10
+			for w.ask(forge(w.token(web), 0), web) == auth.BadSignature {
+			}
+			token := w.token(web)
+			_, denial := w.door.Authenticate(request(token), web, peer)
+			if denial == nil || denial.Status != http.StatusTooManyRequests || denial.RetryAfter <= 0 {
+				t.Fatalf("got %+v", denial)
+			}
+			time.Sleep(denial.RetryAfter / test.part)
+			w.expect("after "+(denial.RetryAfter/test.part).String()+" of "+denial.RetryAfter.String(), token, web, test.want)
+		}
+	})
+}
+
+// The first answer's header is true as it stands, in whole seconds.
+func TestRetryAfterInSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, standard)
+		for n := range 20 {
+			w.expect("forged", forge(w.token(web), n), web, auth.BadSignature)
+		}
+		token := w.token(web)
+		_, denial := w.door.Authenticate(request(forge(token, 0)), web, peer)
+		answer := httptest.NewRecorder()
+		denial.Write(answer)
+		if got := answer.Header().Get("Retry-After"); got != "1" {
+			t.Fatalf("Retry-After is %q", got)
+		}
+		time.Sleep(time.Second / 2)
+		w.expect("after half a second", token, web, auth.CallerLimited)
+		time.Sleep(time.Second / 2)
+		w.expect("after a second", token, web, auth.NotRefused)
+	})
+}
+
+func TestGlobalLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, standard, func(c *auth.Config) { c.Limits.HoldFor = 1 })
+		cached := w.token(web)
+		w.expect("good", cached, web, auth.NotRefused)
+		counts := map[auth.Reason]int{}
+		for uid := range 15 {
+			for n := range 15 {
+				counts[w.askAs(forge(cached, uid*100+n), web, auth.Peer{UID: uint32(uid)})]++
+			}
+		}
+		if counts[auth.BadSignature] < 200 || counts[auth.GlobalLimited] == 0 || counts[auth.CallerLimited] != 0 {
+			t.Errorf("got %v", counts)
+		}
+		w.expect("good among them", cached, web, auth.NotRefused)
+		time.Sleep(time.Second)
+		w.expect("new, afterwards", w.token(web), web, auth.NotRefused)
+	})
+}
+
+// Who comes new while others fill the limit for all is not shut out, but waits a moment.
+func TestGlobalLimitShutsNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, standard, func(c *auth.Config) { c.Limits.Global = ratelimit.Rate{PerSecond: 10, Burst: 5} })
+		for n := range 5 {
+			w.ask(forge(w.token(web), n), web)
+		}
+		start := time.Now()
+		if got := w.askAs(w.token(web), web, auth.Peer{UID: 2000}); got != auth.NotRefused {
+			t.Errorf("a new caller got %s", got)
+		}
+		if took := time.Since(start); took != 250*time.Millisecond {
+			t.Errorf("it waited %v", took)
+		}
+	})
+}
+
+// A flood is slowed, whatever is wrong with its requests, over however many connections it comes; and nobody else waits.
+func TestFloodIsSlowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, token := range map[string]func(w *world, n int) string{
+			"none":      func(*world, int) string { return "" },
+			"garbage":   func(*world, int) string { return "garbage" },
+			"forged":    func(w *world, n int) string { return forge(w.token(web), n) },
+			"elsewhere": func(w *world, _ int) string { return w.token(db) },
+		} {
+			w := newWorld(t, standard)
+			good := w.token(web)
+			w.expect("good", good, web, auth.NotRefused)
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			var flood sync.WaitGroup
+			var answers atomic.Int64
+			for c := range 8 {
+				flood.Go(func() {
+					for n := c; ctx.Err() == nil; n += 8 {
+						w.ask(token(w, n), web)
+						answers.Add(1)
+					}
+				})
+			}
+			for range 90 {
+				time.Sleep(100 * time.Millisecond)
+				start := time.Now()
+				w.expect("good", good, web, auth.NotRefused)
+				if got := w.askAs(w.token(web), web, auth.Peer{UID: 2000}); got != auth.NotRefused {
+					t.Errorf("%s: another's new token got %s", name, got)
+				}
+				if took := time.Since(start); took != 0 {
+					t.Errorf("%s: others waited %v", name, took)
+				}
+			}
+			flood.Wait()
+			stop()
+			if got := answers.Load(); got > 100+10*50+10*8*4+8 {
+				t.Errorf("%s: %d answers in 10 s", name, got)
+			}
+		}
+	})
+}
+
+// Holding back ends with the request, and holds no more than it may.
+func TestHoldingBackIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *auth.Config) {
+			c.Limits = auth.Limits{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}, HoldFor: hour, HoldMax: 2}
+		})
+		w.ask("", web)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan time.Time, 2)
+		for range 2 {
+			go func() {
+				w.door.Authenticate(request("").WithContext(ctx), web, peer)
+				ended <- time.Now()
+			}()
+		}
+		synctest.Wait()
+		start := time.Now()
+		w.ask("", web)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("a third refusal was held for %v", took)
+		}
+		cancel()
+		for range 2 {
+			if at := <-ended; at != start {
+				t.Errorf("a request that was over was held for another %v", at.Sub(start))
+			}
+		}
+		if got := w.door.Stats().Held; got != 2 {
+			t.Errorf("%d were held", got)
+		}
+	})
+}
+
+func TestConfigErrors(t *testing.T) {
+	if _, err := auth.NewDoor(auth.Config{}); err == nil || !strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
+		t.Errorf("got %v", err)
+	}
+	w := newWorld(t)
+	for _, limits := range []auth.Limits{
+		{Caller: ratelimit.Rate{PerSecond: -1, Burst: 1}}, {Global: ratelimit.Rate{PerSecond: 1}}, {HoldMax: -1},
+	} {
+		_, err := auth.NewDoor(auth.Config{Verifier: w.verifier, Allocations: w.allocs, Logger: discardLogger, Limits: limits})
+		if err == nil {
+			t.Errorf("%+v is taken", limits)
+		}
+	}
+}
