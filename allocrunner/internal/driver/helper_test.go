@@ -24,7 +24,7 @@ import (
 // TestMain runs the tests, or is one of the programs that they start: "helper NAME ARGS...".
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "helper" {
-		os.Exit(helper(os.Args[2], os.Args[3:]))
+		unix.Exit(helper(os.Args[2], os.Args[3:])) // os.Exit would let the race detector sleep for a second
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -1,0 +1,277 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// cancelTime is how long a cancelled call still waits for the keeper to say what came of it, so that a start is not forgotten.
+const cancelTime = 5 * time.Second
+
+// exitTime is how long a keeper may take to end when it has said its last word.
+const exitTime = 5 * time.Second
+
+// Client is a driver.Supervisor whose processes a keeper has. When the connection breaks every method returns an error that is
+// driver.ErrLost, or ErrReplaced; it is not made anew: Open does that. A Client is to be closed or detached in any case.
+type Client struct {
+	id   driver.Identity
+	conn *net.UnixConn
+	out  frameWriter
+	done chan struct{} // closed when the connection is over
+
+	mu      sync.Mutex // guards all below
+	lastID  uint64
+	pending map[uint64]chan answer
+	why     error       // the connection is over
+	child   *os.Process // the keeper, when this program started it and has not waited for it
+}
+
+var _ driver.Supervisor = (*Client)(nil)
+
+func newClient(conn *net.UnixConn, in *bufio.Reader, id driver.Identity) *Client {
+	c := &Client{id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), pending: map[uint64]chan answer{}}
+	go c.receive(in)
+	return c
+}
+
+// adopt gives the client the keeper's process to wait for.
+func (c *Client) adopt(child *os.Process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.child = child
+}
+
+// Keeper is the identity of the keeper's process.
+func (c *Client) Keeper() driver.Identity { return c.id }
+
+// Done is closed when the connection to the keeper is over: the keeper was lost, or somebody else controls it, or the client was
+// closed or detached.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// receive hands answers to who waits for them.
+func (c *Client) receive(in *bufio.Reader) {
+	why := driver.ErrLost
+	for {
+		var a answer
+		if readFrame(in, &a) != nil {
+			break
+		}
+		if a.ID == 0 {
+			why = a.Err.unpack()
+			break
+		}
+		c.mu.Lock()
+		waiter := c.pending[a.ID]
+		delete(c.pending, a.ID)
+		c.mu.Unlock()
+		if waiter != nil {
+			waiter <- a // has room for one
+		}
+	}
+	c.over(why)
+	c.conn.Close()
+	close(c.done)
+}
+
+// over records why the connection is over; the first reason counts.
+func (c *Client) over(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.why == nil {
+		c.why = why
+	}
+}
+
+func (c *Client) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.why
+}
+
+// call sends a request and waits for the answer. When ctx ends it asks the keeper to give up, and still waits for what it says.
+func (c *Client) call(ctx context.Context, req request) (answer, error) {
+	waiter := make(chan answer, 1)
+	c.mu.Lock()
+	if c.why != nil {
+		defer c.mu.Unlock()
+		return answer{}, c.why
+	}
+	c.lastID++
+	req.ID = c.lastID
+	c.pending[req.ID] = waiter
+	c.mu.Unlock()
+	defer c.forget(req.ID)
+	if err := ctx.Err(); err != nil {
+		return answer{}, err
+	}
+	if err := c.out.write(req); err != nil {
+		return answer{}, fmt.Errorf("%w: %w", driver.ErrLost, err)
+	}
+	select {
+	case a := <-waiter:
+		return a, a.Err.unpack()
+	case <-c.done:
+		return c.late(waiter)
+	case <-ctx.Done():
+	}
+	_ = c.out.write(request{ID: req.ID, Op: opCancel}) // a broken connection shows below
+	timer := time.NewTimer(cancelTime)
+	defer timer.Stop()
+	select {
+	case a := <-waiter:
+		return a, a.Err.unpack()
+	case <-c.done:
+		return c.late(waiter)
+	case <-timer.C:
+		return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
+	}
+}
+
+// late takes an answer that came just before the connection was over.
+func (c *Client) late(waiter <-chan answer) (answer, error) {
+	select {
+	case a := <-waiter:
+		return a, a.Err.unpack()
+	default:
+		return answer{}, c.reason()
+	}
+}
+
+func (c *Client) forget(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pending, id)
+}
+
+// callTask is call, with operation and task in errors of the connection; the keeper's own have them already.
+func (c *Client) callTask(ctx context.Context, req request) (answer, error) {
+	a, err := c.call(ctx, req)
+	if err != nil && a.Err == nil {
+		err = fmt.Errorf("%s task %q: %w", req.Op, req.Task, err)
+	}
+	return a, err
+}
+
+// Start implements driver.Supervisor.
+func (c *Client) Start(ctx context.Context, spec driver.Spec) (driver.Status, error) {
+	a, err := c.callTask(ctx, request{Op: opStart, Task: spec.Task, Spec: packSpec(spec)})
+	if err != nil {
+		return driver.Status{}, err
+	}
+	if a.Status == nil {
+		return driver.Status{}, fmt.Errorf("start task %q: the keeper's answer has no status", spec.Task)
+	}
+	return *a.Status, nil
+}
+
+// Wait implements driver.Supervisor.
+func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
+	a, err := c.callTask(ctx, request{Op: opWait, Task: task})
+	if err != nil {
+		return interfaces.ExitResult{}, err
+	}
+	if a.Exit == nil {
+		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: the keeper's answer has no result", task)
+	}
+	return *a.Exit, nil
+}
+
+// Signal implements driver.Supervisor.
+func (c *Client) Signal(ctx context.Context, task string, sig syscall.Signal) error {
+	_, err := c.callTask(ctx, request{Op: opSignal, Task: task, Signal: sig})
+	return err
+}
+
+// KillTree implements driver.Supervisor.
+func (c *Client) KillTree(ctx context.Context, task string) (int, error) {
+	a, err := c.callTask(ctx, request{Op: opKillTree, Task: task})
+	return a.Leftover, err
+}
+
+// List implements driver.Supervisor. After Attach it tells what runs, and what has ended meanwhile.
+func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
+	a, err := c.call(ctx, request{Op: opList})
+	if err != nil {
+		return nil, fmt.Errorf("list tasks: %w", err)
+	}
+	return a.List, nil
+}
+
+// Close ends the keeper with all its tasks, and returns when it is gone. It is no error when it was gone before; one that
+// somebody else controls is left alone. It is safe to call twice.
+func (c *Client) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
+	defer cancel()
+	_, err := c.call(ctx, request{Op: opClose})
+	if errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) || errors.Is(err, ErrReplaced) {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("close keeper: %w", err)
+	}
+	replaced := errors.Is(c.reason(), ErrReplaced)
+	c.hangUp(ctx, err == nil && !replaced)
+	return err
+}
+
+// Detach leaves the keeper and its tasks running, for a later Attach. It is safe to call twice.
+func (c *Client) Detach() error {
+	c.hangUp(context.Background(), false)
+	return nil
+}
+
+// hangUp ends the connection. When the keeper ends, too, it waits for that.
+func (c *Client) hangUp(ctx context.Context, ends bool) {
+	if ends {
+		select { // the keeper's last word comes before its end
+		case <-c.done:
+		case <-ctx.Done():
+		}
+	}
+	c.conn.Close()
+	<-c.done
+	if ends {
+		waitGone(c.id)
+	}
+	c.mu.Lock()
+	c.why = driver.ErrClosed
+	child := c.child
+	c.child = nil
+	c.mu.Unlock()
+	if child == nil {
+		return
+	}
+	if c.id.Runs() {
+		_ = child.Release() // PID 1 will reap it, or this program's end
+		return
+	}
+	_, _ = child.Wait()
+}
+
+// waitGone waits for the end of a process that is about to end, of bounded time.
+func waitGone(id driver.Identity) {
+	fd, err := unix.PidfdOpen(id.PID, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	for deadline := time.Now().Add(exitTime); id.Runs(); {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return
+		}
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1) // a signal only brings another look
+	}
+}

@@ -1,0 +1,90 @@
+// Package keeper keeps an allocation's tasks running while the sidecar that controls them dies, is upgraded, and comes back. The
+// keeper is a small process of its own, the same program executed anew, which runs a driver.Local: it is the parent of the
+// tasks and the writer of their logs. The sidecar holds a Client, a driver.Supervisor that speaks to it over a Unix socket in
+// the allocation directory.
+//
+//	sidecar ── keeper.sock ── keeper ── tasks
+//
+// The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until they are
+// asked for, if need be in a file after its own end; only its own user's processes may control it, and of those the latest.
+// It ends when it is told to, or when no task has run and no client has been there for a while. When the keeper itself is
+// killed, the first processes of its tasks get SIGKILL from the kernel, clients get driver.ErrLost, and the next Start kills
+// what else is left: there is never a second copy of a task. It decides nothing about tasks: no restarts, no timeouts.
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+)
+
+// The closed set of errors of Start and Attach, besides driver's and ctx's.
+var (
+	// ErrNoKeeper: no keeper runs for this allocation.
+	ErrNoKeeper = errors.New("no keeper runs")
+	// ErrKeeperRuns: one does already.
+	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
+	// ErrReplaced: another client has taken control of the keeper since.
+	ErrReplaced = errors.New("another client controls the keeper now")
+	// ErrVersion: the keeper speaks a protocol that this program does not.
+	ErrVersion = errors.New("the keeper is of an unknown version: stop the allocation with the program that started it")
+)
+
+// Files in the allocation directory, all 0600.
+const (
+	socketFile = "keeper.sock"
+	recordFile = "keeper.json"
+	logFile    = "keeper.log" // locked by the keeper as long as it lives
+)
+
+// Record is what the keeper writes down of itself after every change.
+type Record struct {
+	Keeper driver.Identity
+	Cgroup string          // that holds its tasks, empty for none
+	Tasks  []driver.Status // the latest process of each task
+	Ended  bool            // it has ended in order: none of the tasks runs
+}
+
+// Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which it knew; of
+// one without an Exit nothing is known. The error is os.ErrNotExist when there has been no keeper, or it was closed in order.
+func Last(dir string) (Record, error) {
+	var r Record
+	text, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if err != nil {
+		return r, fmt.Errorf("read the keeper's record: %w", err)
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("read the keeper's record %s: %w", filepath.Join(dir, recordFile), err)
+	}
+	return r, nil
+}
+
+// write replaces the record. It is not synced: after a crash of the machine no process of it runs in any case.
+func (r Record) write(dir string) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(dir, recordFile+".new")
+	if err := os.WriteFile(temporary, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(dir, recordFile))
+}
+
+// inDir calls use with a path of the socket that is short enough for a socket address (107 bytes), however long dir is.
+func inDir(dir string, use func(path string) error) error {
+	d, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return use("/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + socketFile)
+}

@@ -1,0 +1,562 @@
+package keeper_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
+)
+
+// TestMain runs the tests, or is a keeper, or a sidecar that is to be killed: "sidecar DIR SCRIPT".
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == keeper.Command:
+		unix.Exit(keeper.Main()) // os.Exit would let the race detector sleep for a second
+	case len(os.Args) > 3 && os.Args[1] == "sidecar":
+		os.Exit(sidecar(os.Args[2], os.Args[3]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// sidecar starts a keeper and one task and says the task's number.
+func sidecar(dir, script string) int {
+	c, err := keeper.Start(context.Background(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	status, err := c.Start(context.Background(), shell(dir, "t", script))
+	fmt.Println(status.PID, err)
+	select {}
+}
+
+func mark(dir string) string { return "NOMAD_ALLOC_ID=" + dir }
+
+func shell(dir, task, script string) driver.Spec {
+	return driver.Spec{
+		Task: task, Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir,
+		Env:  []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, mark(dir)},
+		Logs: driver.LogSpec{Dir: dir, MaxFiles: 100, MaxFileBytes: 1 << 20},
+	}
+}
+
+func start(t *testing.T, cfg keeper.Config) *keeper.Client {
+	t.Helper()
+	cfg.Mark = mark(cfg.Dir)
+	c, err := keeper.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, c)
+	return c
+}
+
+func attach(t *testing.T, dir string) *keeper.Client {
+	t.Helper()
+	c, err := keeper.Attach(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, c)
+	return c
+}
+
+func closeLater(t *testing.T, c *keeper.Client) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func run(t *testing.T, c *keeper.Client, spec driver.Spec) driver.Status {
+	t.Helper()
+	status, err := c.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+// newFIFO makes the pipe that shell names, which never makes a writer wait.
+func newFIFO(t *testing.T, dir string) *bufio.Reader {
+	t.Helper()
+	path := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return bufio.NewReader(f)
+}
+
+func readPID(t *testing.T, r *bufio.Reader) int {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	pid, err2 := strconv.Atoi(strings.TrimSpace(line))
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func identify(t *testing.T, pid int) driver.Identity {
+	t.Helper()
+	id, err := driver.Identify(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// gone waits for the end of a process.
+func gone(t *testing.T, id driver.Identity) {
+	t.Helper()
+	for id.Runs() {
+		if t.Context().Err() != nil {
+			t.Fatalf("process %d still runs", id.PID)
+		}
+		unix.Poll(nil, 2)
+	}
+}
+
+func TestASupervisorLikeAnyOther(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	spec := shell(dir, "t", `printf 'odd: %s\n' "$ODD"; sleep 1000 & echo $! >$FIFO; trap 'exit 3' USR1; wait`)
+	spec.Env = append(spec.Env, "ODD=\xff\xfe\"\n")
+	status := run(t, c, spec)
+	child := readPID(t, fifo)
+
+	if _, err := c.Start(t.Context(), spec); !errors.Is(err, driver.ErrRunning) {
+		t.Errorf("second start: %v", err)
+	}
+	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 1)
+	go func() { _, err := c.Wait(ctx, "t"); waited <- err }()
+	cancel()
+	if err := <-waited; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled wait: %v", err)
+	}
+	if err := c.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+		t.Error(err)
+	}
+	exit, err := c.Wait(t.Context(), "t")
+	if err != nil || exit.ExitCode != 3 || exit.At.IsZero() {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	if n, err := c.KillTree(t.Context(), "t"); n != 1 || err != nil {
+		t.Errorf("%d killed, %v", n, err)
+	}
+	for unix.Kill(child, 0) == nil { // until it is reaped, too
+		unix.Poll(nil, 2)
+	}
+	if err := c.Signal(t.Context(), "t", unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
+		t.Errorf("signal after the end: %v", err)
+	}
+	if text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0")); string(text) != "odd: \xff\xfe\"\n\n" {
+		t.Errorf("output %q", text)
+	}
+	spec.Path = "/no/such"
+	_, err = c.Start(t.Context(), spec)
+	startErr, ok := errors.AsType[*driver.StartError](err)
+	if !ok || !errors.Is(err, unix.ENOENT) || !strings.Contains(startErr.Reason, "install it") {
+		t.Errorf("start of nothing: %v", err)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	var wg sync.WaitGroup
+	for i := range 20 {
+		task := fmt.Sprint("t", i)
+		wg.Go(func() {
+			for want := range 3 {
+				if _, err := c.Start(t.Context(), shell(dir, task, fmt.Sprintf("echo hello; exit %d", want))); err != nil {
+					t.Error(err)
+					return
+				}
+				exit, err := c.Wait(t.Context(), task)
+				if err != nil || exit.ExitCode != want {
+					t.Errorf("%s: %+v, %v", task, exit, err)
+				}
+				if _, err := c.KillTree(t.Context(), task); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if text, _ := os.ReadFile(filepath.Join(dir, "t7.stdout.0")); string(text) != "hello\nhello\nhello\n" {
+		t.Errorf("output %q", text)
+	}
+}
+
+// TestTheSidecarIsKilled and comes back: the same process, every byte of its output, its exit code.
+func TestTheSidecarIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	go_ := filepath.Join(dir, "go")
+	if err := unix.Mkfifo(go_, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const lines = 20000
+	first := exec.Command("/proc/self/exe", "sidecar", dir,
+		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i"; i=$((i+1)); [ $i = 100 ] && echo half >%s; done; read x <%s; exit 42`, lines, go_, go_))
+	said, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(said).ReadString('\n')
+	var pid int
+	if _, err := fmt.Sscanf(line, "%d <nil>", &pid); err != nil {
+		t.Fatalf("the sidecar says %q", line)
+	}
+	if _, err := os.ReadFile(go_); err != nil { // in the middle of the output
+		t.Fatal(err)
+	}
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+
+	c := attach(t, dir)
+	list, err := c.List(t.Context())
+	if err != nil || len(list) != 1 || list[0].PID != pid || list[0].Exit != nil {
+		t.Fatalf("list %+v, %v; want process %d", list, err, pid)
+	}
+	if err := os.WriteFile(go_, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 42 {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+		t.Error(err)
+	}
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	if text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0")); string(text) != want.String() {
+		t.Errorf("%d bytes of output, want %d", len(text), want.Len())
+	}
+}
+
+// TestExitsAreKeptWhileNobodyIsThere, with what the task left behind killed.
+func TestExitsAreKeptWhileNobodyIsThere(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status := run(t, c, shell(dir, "t", `sleep 1000 & echo $! >$FIFO; while [ -d sub ]; do sleep 0.01; done; exit 9`))
+	child, task := identify(t, readPID(t, fifo)), identify(t, status.PID)
+	if err := c.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "sub")); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, task)
+	gone(t, child)
+	again := attach(t, dir)
+	if list, err := again.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil || list[0].Exit.ExitCode != 9 {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	if exit, err := again.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 9 {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+}
+
+func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir, Idle: time.Millisecond})
+	run(t, c, shell(dir, "t", "exit 6"))
+	if _, err := c.Wait(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	id := c.Keeper()
+	if err := c.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, id)
+	if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
+		t.Errorf("attach: %v", err)
+	}
+	last, err := keeper.Last(dir)
+	if err != nil || !last.Ended || len(last.Tasks) != 1 || last.Tasks[0].Exit == nil || last.Tasks[0].Exit.ExitCode != 6 {
+		t.Errorf("%+v, %v", last, err)
+	}
+	next := start(t, keeper.Config{Dir: dir})
+	if list, err := next.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("the next keeper has tasks %+v, %v", list, err)
+	}
+}
+
+// TestTheKeeperIsKilled: clients are told, no task survives, and the next keeper clears up.
+func TestTheKeeperIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' & exec sleep 1000`))
+	child, task := identify(t, readPID(t, fifo)), identify(t, status.PID)
+	waited := make(chan error, 1)
+	go func() { _, err := c.Wait(t.Context(), "t"); waited <- err }()
+	if err := unix.Kill(c.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done()
+	if err := <-waited; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("wait: %v", err)
+	}
+	if _, err := c.Start(t.Context(), shell(dir, "u", "true")); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("start: %v", err)
+	}
+	gone(t, task)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
+		t.Errorf("attach: %v", err)
+	}
+	last, err := keeper.Last(dir)
+	if err != nil || last.Ended || len(last.Tasks) != 1 || last.Tasks[0].Exit != nil {
+		t.Errorf("record %+v, %v", last, err)
+	}
+	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	if err != nil || attached {
+		t.Fatal(attached, err)
+	}
+	closeLater(t, next)
+	if child.Runs() {
+		t.Error("a process of the lost keeper still runs")
+	}
+	if last.Cgroup != "" {
+		if _, err := os.Stat(last.Cgroup); err == nil {
+			t.Errorf("%s is still there", last.Cgroup)
+		}
+	}
+	run(t, next, shell(dir, "t", "exit 0"))
+}
+
+func TestTheLatestClientWins(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, keeper.Config{Dir: dir})
+	run(t, first, shell(dir, "t", "exec sleep 1000"))
+	second, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir})
+	if err != nil || !attached {
+		t.Fatal(attached, err)
+	}
+	closeLater(t, second)
+	<-first.Done()
+	if _, err := first.List(t.Context()); !errors.Is(err, keeper.ErrReplaced) {
+		t.Errorf("the first client's list: %v", err)
+	}
+	if err := first.Close(); err != nil { // ends nothing that is not its own
+		t.Error(err)
+	}
+	if list, err := second.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	if _, err := keeper.Start(t.Context(), keeper.Config{Dir: dir}); !errors.Is(err, keeper.ErrKeeperRuns) {
+		t.Errorf("second keeper: %v", err)
+	}
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40)) // longer than a socket address may be
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, keeper.Config{Dir: dir})
+	task := identify(t, run(t, c, shell(dir, "t", `trap "" TERM INT; while :; do sleep 1; done`)).PID)
+	if info, err := os.Stat(filepath.Join(dir, "keeper.sock")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket %v, %v", info, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if task.Runs() || c.Keeper().Runs() {
+		t.Errorf("task runs: %v, keeper runs: %v", task.Runs(), c.Keeper().Runs())
+	}
+	for _, name := range []string{"keeper.sock", "keeper.json"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	if _, err := c.List(t.Context()); !errors.Is(err, driver.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestSIGTERM(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	task := identify(t, run(t, c, shell(dir, "t", `exec sleep 1000`)).PID)
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGINT} {
+		if err := unix.Kill(c.Keeper().PID, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.List(t.Context()); err != nil || !task.Runs() {
+		t.Fatalf("with a client the keeper ended by a signal: %v", err)
+	}
+	if err := c.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	for id := c.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
+		unix.Kill(id.PID, unix.SIGTERM)
+	}
+	if task.Runs() {
+		t.Error("the task still runs")
+	}
+}
+
+func TestABadClientHurtsNobody(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	for _, text := range []string{"", "\x00", "\xff\xff\xff\xff", "\x00\x00\x00\x02{]", "GET / HTTP/1.1\r\n\r\n"} {
+		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(text)); err != nil {
+			t.Error(err)
+		}
+		conn.Close()
+	}
+	if _, err := c.List(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnotherUserMayNotControl(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("takes root to be somebody else")
+	}
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	// Even one for whom the socket's mode is no bar.
+	for path := filepath.Join(dir, "keeper.sock"); path != "/tmp" && path != "/"; path = filepath.Dir(path) {
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := make(chan error, 1)
+	go func() { // on a thread of its own, which ends with it
+		runtime.LockOSThread()
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); e != 0 {
+			errs <- e
+			return
+		}
+		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
+		if err != nil {
+			errs <- err
+			return
+		}
+		defer conn.Close()
+		conn.Write([]byte("\x00\x00\x00\x0d{\"Version\":1}"))
+		if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
+			errs <- fmt.Errorf("it answers: %d, %w", n, err)
+			return
+		}
+		errs <- nil
+	}()
+	if err := <-errs; err != nil {
+		t.Error(err)
+	}
+	if _, err := c.List(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRecordsThatAreNotTrue(t *testing.T) {
+	self := identify(t, os.Getpid())
+	for name, text := range map[string]string{
+		"none":             "",
+		"no JSON":          "{",
+		"number reused":    fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, self.PID, self.Start+1, self.Boot),
+		"before a reboot":  fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":"other"}}`, self.PID, self.Start),
+		"no such process":  `{"Keeper":{"PID":4194304,"Start":1,"Boot":"x"}}`,
+		"a strange number": `{"Keeper":{"PID":-1}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if text != "" {
+				if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
+				t.Errorf("attach: %v", err)
+			}
+			start(t, keeper.Config{Dir: dir})
+		})
+	}
+	t.Run("another process", func(t *testing.T) {
+		dir := t.TempDir()
+		text := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, self.PID, self.Start, self.Boot)
+		if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", filepath.Join(dir, "keeper.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		other := exec.Command("sleep", "1000") // recorded, but the socket is ours
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { other.Process.Kill(); other.Wait() }()
+		id := identify(t, other.Process.Pid)
+		text = fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, id.PID, id.Start, id.Boot)
+		if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := keeper.Attach(t.Context(), dir); err == nil || errors.Is(err, keeper.ErrNoKeeper) {
+			t.Errorf("attach: %v", err)
+		}
+	})
+}
+
+func TestAProgramThatIsNoKeeper(t *testing.T) {
+	for exe, want := range map[string]string{"/bin/true": "without a word", "/no/such": "no such file"} {
+		if _, err := keeper.Start(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", exe, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := keeper.Start(ctx, keeper.Config{Dir: t.TempDir()}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}

@@ -1,0 +1,159 @@
+package keeper
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+)
+
+// Command is the first argument with which the program is executed anew to be a keeper.
+const Command = "keeper"
+
+// maxLog is where the keeper's own log begins anew: it says a few lines in a lifetime, and must not grow for ever.
+const maxLog = 256 << 10
+
+// settings go to the keeper over its standard input.
+type settings struct {
+	Dir      string
+	Idle     time.Duration
+	NoCgroup bool
+}
+
+// The descriptors that a keeper is started with.
+const (
+	stdin  = 0 // settings, as JSON
+	stdout = 1 // one line comes back: ready, or why not
+	stderr = 2 // the log file
+)
+
+// ready is the line that says so.
+const ready = "ready"
+
+// Main is a keeper's whole life. The program's main calls it before anything else when os.Args[1] is Command, and exits with what
+// it returns: 0 after an orderly end, 1 when it could not begin. It takes what it needs from its descriptors, and no flags.
+func Main() int {
+	log := &boundedLog{file: os.Stderr}
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	s, listener, err := begin(logger)
+	if err != nil {
+		fmt.Fprintln(os.Stdout, err)
+		return 1
+	}
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, unix.SIGTERM)
+	// Whoever started us may have had a terminal. A limit on file sizes must cost a log, not the tasks.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGXFSZ, unix.SIGXCPU)
+
+	debug.FreeOSMemory() // what the program's initialisation has left
+	fmt.Fprintln(os.Stdout, ready)
+	if err := toNull(stdin, stdout); err != nil {
+		logger.Warn("standard input and output stay as they are", "error", err)
+	}
+	keep := s.serve(listener, ends)
+	os.Remove(filepath.Join(s.dir, socketFile))
+	if !keep {
+		os.Remove(filepath.Join(s.dir, recordFile))
+	}
+	return 0
+}
+
+// begin makes this process the allocation's keeper.
+func begin(logger *slog.Logger) (*server, net.Listener, error) {
+	var set settings
+	if err := json.NewDecoder(os.Stdin).Decode(&set); err != nil {
+		return nil, nil, fmt.Errorf("read the keeper's settings: %w", err)
+	}
+	if err := unix.Flock(stderr, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, nil, fmt.Errorf("lock %s: %w", filepath.Join(set.Dir, logFile), err)
+	}
+	// For ps: the program's file name says less. Only cosmetic, so it may fail.
+	_ = os.WriteFile("/proc/self/comm", []byte("taskapi-keeper"), 0)
+	if err := os.Chdir("/"); err != nil {
+		return nil, nil, err
+	}
+	self, err := driver.Identify(os.Getpid())
+	if err != nil {
+		return nil, nil, err
+	}
+	listener, err := listen(set.Dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen: %w", err)
+	}
+	s := &server{
+		dir: set.Dir, idle: set.Idle, logger: logger, self: self,
+		local:   driver.New(driver.Config{Logger: logger, Sole: true, NoCgroup: set.NoCgroup}),
+		changed: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	s.record(false)
+	return s, listener, nil
+}
+
+// listen makes the socket, 0600 from its birth. We hold the lock, so one that is there is stale.
+func listen(dir string) (listener net.Listener, err error) {
+	defer unix.Umask(unix.Umask(0o177))
+	err = inDir(dir, func(path string) error {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			return err
+		}
+		l.SetUnlinkOnClose(false) // the path is no longer good by then
+		listener = l
+		return nil
+	})
+	return listener, err
+}
+
+func toNull(fds ...int) error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	for _, fd := range fds {
+		if err := unix.Dup3(int(null.Fd()), fd, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// boundedLog empties the log file when it has grown too long. slog writes one line at a time, under a lock.
+type boundedLog struct{ file *os.File }
+
+func (b *boundedLog) Write(p []byte) (int, error) {
+	if info, err := b.file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > maxLog {
+		_ = b.file.Truncate(0) // opened for appending, so the next byte is the first
+	}
+	return b.file.Write(p)
+}
+
+// readReady reads the one line that a new keeper says.
+func readReady(r io.Reader) error {
+	line, err := bufio.NewReader(io.LimitReader(r, 4096)).ReadString('\n')
+	switch line = strings.TrimSpace(line); {
+	case line == ready:
+		return nil
+	case line != "":
+		return errors.New(line)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("it ended without a word; %s may say why", logFile)
+	}
+	return err
+}

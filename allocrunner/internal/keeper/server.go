@@ -1,0 +1,234 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+)
+
+// helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
+const helloTime = 5 * time.Second
+
+// maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of 300 tasks fit.
+const maxRequests = 1024
+
+// acceptPause keeps a lack of descriptors, which is what Accept fails of, from becoming a tight loop.
+const acceptPause = 100 * time.Millisecond
+
+// leaveTime bounds the killing of what a task left behind while nobody is there to ask for it.
+const leaveTime = 10 * time.Second
+
+// server is the keeper's inside.
+type server struct {
+	dir    string
+	idle   time.Duration // without task and client, after which it ends
+	logger *slog.Logger
+	local  *driver.Local
+	self   driver.Identity
+	wg     sync.WaitGroup
+
+	changed chan struct{} // a client or a task came or went
+	closed  chan struct{} // a client has closed the keeper
+	closes  sync.Once
+
+	mu     sync.Mutex // guards all below
+	client *session   // who controls the keeper, or nil
+	ended  bool
+}
+
+// serve runs until the keeper is closed, or is idle for long enough, or gets a signal to end while it has no client. It reports
+// whether the record shall stay.
+func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool) {
+	s.wg.Go(func() { s.accept(listener) })
+	keep = s.run(ends)
+	listener.Close()
+	if err := s.local.Close(); err != nil {
+		s.logger.Error("tasks are left running", "error", err)
+	}
+	s.record(true)
+	s.dismiss()
+	s.wg.Wait()
+	return keep
+}
+
+// run waits for a reason to end. It reports whether there may be exits that nobody has asked for.
+func (s *server) run(ends <-chan os.Signal) bool {
+	timer := time.NewTimer(s.idle)
+	defer timer.Stop()
+	for {
+		s.record(false)
+		if !s.idles() {
+			timer.Stop()
+		} else {
+			timer.Reset(s.idle)
+		}
+		select {
+		case <-s.changed:
+		case <-s.closed:
+			return false
+		case <-timer.C:
+			if s.idles() {
+				s.logger.Info("no task runs and no client comes: the keeper ends")
+				return true
+			}
+		case sig := <-ends:
+			if s.controlled() {
+				s.logger.Info("signal left to the client", "signal", sig.String())
+				continue
+			}
+			s.logger.Warn("the keeper ends with its tasks", "signal", sig.String())
+			return true
+		}
+	}
+}
+
+func (s *server) idles() bool { return !s.controlled() && !s.tasksRun() }
+
+func (s *server) controlled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.client != nil
+}
+
+func (s *server) tasksRun() bool {
+	list, _ := s.local.List(context.Background()) // Local's never fails
+	return slices.ContainsFunc(list, func(t driver.Status) bool { return t.Exit == nil })
+}
+
+// record writes down what is. A full disk costs the next sidecar knowledge, nothing else.
+func (s *server) record(ended bool) {
+	tasks, _ := s.local.List(context.Background())
+	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended}
+	if err := r.write(s.dir); err != nil {
+		s.logger.Warn("the record can't be written", "error", err)
+	}
+}
+
+func (s *server) change() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *server) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.logger.Warn("a client can't be accepted", "error", err)
+			time.Sleep(acceptPause)
+			continue
+		}
+		s.wg.Go(func() {
+			defer conn.Close()
+			if err := s.attend(conn.(*net.UnixConn)); err != nil {
+				s.logger.Warn("client", "error", err)
+			}
+		})
+	}
+}
+
+// attend serves one connection to its end.
+func (s *server) attend(conn *net.UnixConn) error {
+	peer, err := peerOf(conn)
+	if err != nil {
+		return err
+	}
+	if peer.Uid != uint32(os.Geteuid()) {
+		return fmt.Errorf("process %d of user %d may not control this keeper", peer.Pid, peer.Uid)
+	}
+	_ = conn.SetDeadline(time.Now().Add(helloTime)) // fails on a closed connection only, which reading shows
+	var theirs hello
+	if err := readFrame(conn, &theirs); err != nil {
+		return fmt.Errorf("hello of process %d: %w", peer.Pid, err)
+	}
+	c := &session{server: s, conn: conn, out: frameWriter{w: conn}, cancels: map[uint64]context.CancelFunc{}}
+	if err := c.out.write(hello{Version: version}); err != nil {
+		return fmt.Errorf("hello to process %d: %w", peer.Pid, err)
+	}
+	_ = conn.SetDeadline(time.Time{})
+	s.take(c)
+	defer s.leave(c)
+	s.change()
+	return c.serve()
+}
+
+// take makes c the client, and ends the one before.
+func (s *server) take(c *session) {
+	s.mu.Lock()
+	last := s.client
+	s.client = c
+	ended := s.ended
+	s.mu.Unlock()
+	if last != nil {
+		last.end(ErrReplaced)
+	}
+	if ended {
+		c.end(driver.ErrLost)
+	}
+}
+
+// dismiss ends the client, and every one who may still come.
+func (s *server) dismiss() {
+	s.mu.Lock()
+	last := s.client
+	s.ended = true
+	s.mu.Unlock()
+	if last != nil {
+		last.end(driver.ErrLost)
+	}
+}
+
+// leave: c is no client any more.
+func (s *server) leave(c *session) {
+	s.mu.Lock()
+	if s.client == c {
+		s.client = nil
+	}
+	s.mu.Unlock()
+	s.change()
+}
+
+// follow waits for the end of a task that has just started. With nobody there to do it, it kills what the task left behind.
+func (s *server) follow(task string) {
+	if _, err := s.local.Wait(context.Background(), task); err != nil {
+		return
+	}
+	s.change()
+	if s.controlled() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	defer cancel()
+	n, err := s.local.KillTree(ctx, task)
+	if n > 0 || err != nil {
+		s.logger.Warn("the task left processes behind", "task", task, "killed", n, "error", err)
+	}
+}
+
+// peerOf is who is at the other end.
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return cred, errors.Join(err, credErr)
+}

@@ -1,0 +1,125 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"taskapi/allocrunner/internal/driver"
+)
+
+// session is one client's connection.
+type session struct {
+	server *server
+	conn   *net.UnixConn
+	out    frameWriter
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex // guards cancels
+	cancels map[uint64]context.CancelFunc
+}
+
+// serve handles requests until the client is gone, and then cancels those under way.
+func (c *session) serve() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer c.wg.Wait()
+	defer cancel()
+	in := bufio.NewReader(c.conn)
+	for {
+		var req request
+		if err := readFrame(in, &req); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("read request: %w", err)
+		}
+		if req.Op == opCancel {
+			c.cancel(req.ID)
+			continue
+		}
+		reqCtx, ok := c.begin(ctx, req.ID)
+		if !ok {
+			return fmt.Errorf("request %d is a second one, or one of more than %d", req.ID, maxRequests)
+		}
+		c.wg.Go(func() {
+			a := c.handle(reqCtx, req)
+			a.ID = req.ID
+			c.cancel(req.ID)
+			c.send(a)
+			if req.Op == opClose {
+				c.server.closes.Do(func() { close(c.server.closed) })
+			}
+		})
+	}
+}
+
+func (c *session) begin(ctx context.Context, id uint64) (context.Context, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, taken := c.cancels[id]; taken || id == 0 || len(c.cancels) >= maxRequests {
+		return nil, false
+	}
+	ctx, c.cancels[id] = context.WithCancel(ctx)
+	return ctx, true
+}
+
+func (c *session) cancel(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cancel := c.cancels[id]; cancel != nil {
+		cancel()
+		delete(c.cancels, id)
+	}
+}
+
+// send answers. One who takes no answers is cut off: its memory is not ours to fill.
+func (c *session) send(a answer) {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(helloTime))
+	if c.out.write(a) != nil {
+		c.conn.Close()
+	}
+}
+
+// end tells the client why it is no longer one.
+func (c *session) end(reason error) {
+	c.send(answer{Err: packError(reason)})
+	c.conn.Close()
+}
+
+func (c *session) handle(ctx context.Context, req request) (a answer) {
+	local := c.server.local
+	var err error
+	switch req.Op {
+	case opStart:
+		if req.Spec == nil {
+			err = errors.New("start without a spec")
+			break
+		}
+		var status driver.Status
+		if status, err = local.Start(ctx, req.Spec.unpack()); err == nil {
+			a.Status = &status
+			c.server.wg.Go(func() { c.server.follow(status.Task) })
+			c.server.change()
+		}
+	case opWait:
+		exit, e := local.Wait(ctx, req.Task)
+		a.Exit, err = &exit, e
+	case opSignal:
+		err = local.Signal(ctx, req.Task, req.Signal)
+	case opKillTree:
+		a.Leftover, err = local.KillTree(ctx, req.Task)
+	case opList:
+		a.List, err = local.List(ctx)
+	case opClose:
+		err = local.Close()
+	default:
+		err = fmt.Errorf("unknown operation %q: the client is newer than the keeper", req.Op)
+	}
+	a.Err = packError(err)
+	return a
+}

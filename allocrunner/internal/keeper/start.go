@@ -1,0 +1,218 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+)
+
+// The defaults of a Config.
+const (
+	// defaultExe is this very program, also when its file has been replaced by an upgrade meanwhile.
+	defaultExe = "/proc/self/exe"
+	// defaultIdle leaves an operator time to bring the sidecar back. Nothing is lost afterwards: exits are in the record.
+	defaultIdle = 10 * time.Minute
+)
+
+// startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual.
+const startTime = 10 * time.Second
+
+// keeperEnv is a keeper's whole environment: small heap, few threads. It has a dozen live objects to look after, and moves
+// output with system calls.
+var keeperEnv = []string{"GOGC=20", "GOMAXPROCS=2"}
+
+// Config says how to start a keeper. Dir is required.
+type Config struct {
+	// Dir is the allocation directory, absolute. It exists and only our user may write to it.
+	Dir string
+
+	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_ID=" and its ID. By it
+	// Start finds what a killed keeper has left running. Empty: only cgroups are looked at.
+	Mark string
+
+	// Exe is the program whose main calls Main; empty: this program.
+	Exe string
+
+	// Idle is how long the keeper stays with neither task nor client; 0: ten minutes.
+	Idle time.Duration
+
+	// NoCgroup is driver.Config's.
+	NoCgroup bool
+}
+
+// Open attaches to the allocation's keeper, or starts one when there is none. attached says which.
+func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error) {
+	c, err = Attach(ctx, cfg.Dir)
+	if !errors.Is(err, ErrNoKeeper) {
+		return c, err == nil, err
+	}
+	c, err = Start(ctx, cfg)
+	return c, false, err
+}
+
+// Start starts the allocation's keeper and attaches to it. It first kills what an earlier keeper that was killed has left
+// running. The keeper is in a session of its own and outlives this program. Errors: ErrKeeperRuns.
+func Start(ctx context.Context, cfg Config) (*Client, error) {
+	if !filepath.IsAbs(cfg.Dir) {
+		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
+	}
+	last, err := Last(cfg.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		last = Record{} // unreadable: a torn write in a crash of the machine, which no process survived
+	}
+	if last.Keeper.Runs() {
+		return nil, fmt.Errorf("start keeper: process %d: %w", last.Keeper.PID, ErrKeeperRuns)
+	}
+	if err == nil && !last.Ended {
+		if _, err := driver.KillStrays(ctx, last.Cgroup, cfg.Mark); err != nil {
+			return nil, fmt.Errorf("start keeper: kill what the last one left running: %w", err)
+		}
+	}
+	proc, err := spawn(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start keeper: %w", err)
+	}
+	c, err := Attach(ctx, cfg.Dir)
+	if err != nil {
+		_ = proc.Kill() // ended already, then
+		_, _ = proc.Wait()
+		return nil, fmt.Errorf("start keeper: %w", err)
+	}
+	c.adopt(proc)
+	return c, nil
+}
+
+// spawn executes the program anew and waits until it is ready.
+func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
+	log, err := os.OpenFile(filepath.Join(cfg.Dir, logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	in, inEnd, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	defer inEnd.Close()
+	out, outEnd, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	defer outEnd.Close()
+
+	proc, err := execute(cfg, []*os.File{in, outEnd, log})
+	if err != nil {
+		return nil, err
+	}
+	outEnd.Close()
+	set := settings{Dir: cfg.Dir, Idle: cfg.Idle, NoCgroup: cfg.NoCgroup}
+	if set.Idle == 0 {
+		set.Idle = defaultIdle
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = json.NewEncoder(inEnd).Encode(set)
+	if err == nil {
+		err = readReady(out)
+	}
+	if err != nil {
+		_ = proc.Kill() // ended already, then
+		_, _ = proc.Wait()
+		return nil, errors.Join(err, ctx.Err())
+	}
+	return proc, nil
+}
+
+func execute(cfg Config, files []*os.File) (*os.Process, error) {
+	exe := cfg.Exe
+	if exe == "" {
+		exe = defaultExe
+	}
+	driver.CloseOnExec()
+	// The directory is only for ps to show.
+	return os.StartProcess(exe, []string{"taskapi", Command, cfg.Dir}, &os.ProcAttr{
+		Dir: "/", Env: keeperEnv, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// Attach takes control of the keeper that runs for the allocation in dir; a client before is told ErrReplaced. Errors: ErrNoKeeper
+// (Last then says what is known of its tasks), ErrVersion, or that one runs but does not answer.
+func Attach(ctx context.Context, dir string) (*Client, error) {
+	last, err := Last(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("attach to keeper: %w: %w", ErrNoKeeper, err)
+	}
+	if err != nil || !last.Keeper.Runs() {
+		return nil, fmt.Errorf("attach to keeper in %s: %w", dir, ErrNoKeeper)
+	}
+	c, err := connect(ctx, dir, last.Keeper)
+	if err != nil && !last.Keeper.Runs() {
+		return nil, fmt.Errorf("attach to keeper in %s: %w: %w", dir, ErrNoKeeper, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach to keeper, process %d: %w", last.Keeper.PID, err)
+	}
+	return c, nil
+}
+
+// connect connects, makes sure who answers, and says hello.
+func connect(ctx context.Context, dir string, id driver.Identity) (*Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, helloTime)
+	defer cancel()
+	var conn *net.UnixConn
+	err := inDir(dir, func(path string) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err == nil {
+			conn = c.(*net.UnixConn)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	in, err := greet(ctx, conn, id)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return newClient(conn, in, id), nil
+}
+
+func greet(ctx context.Context, conn *net.UnixConn, id driver.Identity) (*bufio.Reader, error) {
+	peer, err := peerOf(conn)
+	if err != nil {
+		return nil, err
+	}
+	if peer.Uid != uint32(os.Geteuid()) || int(peer.Pid) != id.PID {
+		return nil, fmt.Errorf("the socket belongs to process %d of user %d", peer.Pid, peer.Uid)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := (&frameWriter{w: conn}).write(hello{Version: version}); err != nil {
+		return nil, err
+	}
+	in := bufio.NewReader(conn)
+	var theirs hello
+	if err := readFrame(in, &theirs); err != nil {
+		return nil, fmt.Errorf("it does not answer: %w", err)
+	}
+	if theirs.Version != version {
+		return nil, fmt.Errorf("it speaks version %d, this program %d: %w", theirs.Version, version, ErrVersion)
+	}
+	return in, nil
+}

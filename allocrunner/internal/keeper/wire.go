@@ -1,0 +1,192 @@
+package keeper
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// version is the protocol's. Fields may be added under the same number: who does not know one ignores it. A keeper lives through
+// upgrades of the program, so a newer client must speak its keeper's version for as long as one may run.
+const version = 1
+
+// maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2 MiB with
+// the usual stack limit, a third more in base64), with room.
+const maxFrame = 8 << 20
+
+// A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each side.
+// Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels the one of
+// the same ID and is not answered itself. An answer with ID 0 is the keeper's last word on the connection.
+type hello struct {
+	Version int
+}
+
+// The operations: those of driver.Supervisor, and cancel.
+const (
+	opStart    = "start"
+	opWait     = "wait"
+	opSignal   = "signal"
+	opKillTree = "killtree"
+	opList     = "list"
+	opClose    = "close"
+	opCancel   = "cancel"
+)
+
+type request struct {
+	ID     uint64
+	Op     string
+	Task   string         `json:",omitempty"`
+	Signal syscall.Signal `json:",omitempty"`
+	Spec   *wireSpec      `json:",omitempty"`
+}
+
+type answer struct {
+	ID       uint64
+	Err      *wireError             `json:",omitempty"`
+	Status   *driver.Status         `json:",omitempty"` // start
+	Exit     *interfaces.ExitResult `json:",omitempty"` // wait
+	Leftover int                    `json:",omitempty"` // killtree
+	List     []driver.Status        `json:",omitempty"` // list
+}
+
+// wireSpec is a driver.Spec whose strings survive JSON also when they are no UTF-8.
+type wireSpec struct {
+	driver.Spec
+	Path, Dir []byte
+	Args, Env [][]byte
+}
+
+func packSpec(s driver.Spec) *wireSpec {
+	w := &wireSpec{Spec: s, Path: []byte(s.Path), Dir: []byte(s.Dir), Args: toBytes(s.Args), Env: toBytes(s.Env)}
+	w.Spec.Args, w.Spec.Env = nil, nil
+	return w
+}
+
+func (w *wireSpec) unpack() driver.Spec {
+	s := w.Spec
+	s.Path, s.Dir, s.Args, s.Env = string(w.Path), string(w.Dir), toStrings(w.Args), toStrings(w.Env)
+	return s
+}
+
+func toBytes(list []string) [][]byte {
+	out := make([][]byte, len(list))
+	for i, s := range list {
+		out[i] = []byte(s)
+	}
+	return out
+}
+
+func toStrings(list [][]byte) []string {
+	out := make([]string, len(list))
+	for i, b := range list {
+		out[i] = string(b)
+	}
+	return out
+}
+
+// wireError is an error as text, with what errors.Is and errors.As shall find in it.
+type wireError struct {
+	Kind   string // of kinds, "start", or empty
+	Text   string
+	Reason string        `json:",omitempty"` // of a driver.StartError
+	Errno  syscall.Errno `json:",omitempty"`
+}
+
+var kinds = map[string]error{
+	"notrunning": driver.ErrNotRunning,
+	"running":    driver.ErrRunning,
+	"closed":     driver.ErrClosed,
+	"lost":       driver.ErrLost,
+	"replaced":   ErrReplaced,
+	"canceled":   context.Canceled,
+	"deadline":   context.DeadlineExceeded,
+}
+
+func packError(err error) *wireError {
+	if err == nil {
+		return nil
+	}
+	w := &wireError{Text: err.Error()}
+	_ = errors.As(err, &w.Errno) // stays zero without one
+	if start, ok := errors.AsType[*driver.StartError](err); ok {
+		w.Kind, w.Reason = "start", start.Reason
+		return w
+	}
+	for kind, known := range kinds {
+		if errors.Is(err, known) {
+			w.Kind = kind
+		}
+	}
+	return w
+}
+
+func (w *wireError) unpack() error {
+	if w == nil {
+		return nil
+	}
+	var inner error
+	if w.Errno != 0 {
+		inner = w.Errno
+	}
+	if w.Kind == "start" {
+		return &remoteError{text: w.Text, inner: &driver.StartError{Reason: w.Reason, Err: inner}}
+	}
+	if known := kinds[w.Kind]; known != nil {
+		inner = known
+	}
+	return &remoteError{text: w.Text, inner: inner}
+}
+
+// remoteError reads as it did in the keeper.
+type remoteError struct {
+	text  string
+	inner error
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.inner }
+
+// readFrame reads one message.
+func readFrame(r io.Reader, v any) error {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > maxFrame {
+		return fmt.Errorf("a message of %d bytes is longer than %d", n, maxFrame)
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}
+
+// frameWriter writes whole messages from many goroutines.
+type frameWriter struct {
+	mu sync.Mutex // held while writing, which keeps frames whole
+	w  io.Writer
+}
+
+func (f *frameWriter) write(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(body) > maxFrame {
+		return fmt.Errorf("a message of %d bytes is longer than %d", len(body), maxFrame)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err = f.w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	return err
+}
