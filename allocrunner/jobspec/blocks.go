@@ -11,8 +11,9 @@ import (
 	"taskapi/allocrunner/jobspec/internal/hcleval"
 )
 
-// maxBlocks bounds the blocks of a job after dynamic blocks were unrolled; "dynamic" inside "dynamic" multiplies.
-const maxBlocks = 50_000
+// maxBlocks bounds the blocks of a job after dynamic blocks were unrolled; "dynamic" inside "dynamic" multiplies. A
+// job of a hundred tasks has about a thousand.
+const maxBlocks = 10_000
 
 // decoder walks blocks and the SDK's structs side by side, guided by the structs' hcl tags.
 type decoder struct {

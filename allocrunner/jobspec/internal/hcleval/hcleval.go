@@ -55,7 +55,6 @@ func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value,
 	if !v.IsWhollyKnown() {
 		return cty.DynamicVal, append(diags, tooLarge(expr.Range()))
 	}
-	v, _ = v.UnmarkDeep()
 	return v, diags
 }
 

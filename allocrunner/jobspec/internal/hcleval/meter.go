@@ -14,8 +14,8 @@ const (
 	// "for"s and locals that double one another would otherwise fill the memory from a few lines.
 	allowance = 64 << 20
 
-	// valueCost is charged for each element besides its text, so that empty values are not free.
-	valueCost = 16
+	// valueCost is charged for each element besides its text: about what a cty.Value and its place in a list take.
+	valueCost = 64
 
 	// maxExponent bounds numbers, in bits: text of 1e999999999 would have a billion digits.
 	maxExponent = 4096
@@ -31,7 +31,6 @@ func (m *meter) charge(v cty.Value, at hcl.Range) *hcl.Diagnostic {
 	if m.left < 0 {
 		return tooLarge(at)
 	}
-	v, _ = v.UnmarkDeep()
 	if err := m.take(v); err != nil {
 		return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Number out of range", Detail: err.Error(), Subject: &at}
 	}
