@@ -27,6 +27,8 @@ type Door interface {
 	Authorize(p *auth.Principal, capability auth.Capability) *auth.Denial
 }
 
+var _ Door = (*auth.Door)(nil)
+
 // Allocs finds allocations.
 type Allocs interface {
 	// Get is the allocation with the ID, in lower case, and whether there is one.

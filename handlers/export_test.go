@@ -1,6 +1,11 @@
 package handlers
 
-import "taskapi/auth"
+import (
+	"context"
+	"net/http"
+
+	"taskapi/auth"
+)
 
 // Row is a row of the table, for tests that walk it.
 type Row struct {
@@ -21,4 +26,13 @@ func (a *API) Rows() []Row {
 // NewRow makes a row with a capability of the caller's choice.
 func NewRow(capability auth.Capability) {
 	row(read, "/v1/test", capability, (&API{}).statusLeader)
+}
+
+// Handler is the API on one socket without a server around it, for requests from the peer.
+func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
+	life := context.Background()
+	s := &site{API: a, owner: owner, draining: life, open: life}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer)))
+	})
 }

@@ -73,7 +73,7 @@ func flag(query url.Values, name string, absent bool) (bool, error) {
 	}
 	value, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, invalid(fmt.Sprintf("%s must be true or false, not %q", name, text))
+		return false, invalid(fmt.Sprintf("%s must be true or false, not %s", name, clip(text)))
 	}
 	return value, nil
 }
