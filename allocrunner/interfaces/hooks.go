@@ -59,6 +59,18 @@ type TaskPrestartRequest struct {
 	// owned by the task's user, and never outside, whatever the task has made of its directory. It may be called, later, too,
 	// until the task is over.
 	WriteFile func(path string, data []byte) error
+
+	// Lifecycle acts on the task's process, now or later.
+	Lifecycle TaskLifecycle
+}
+
+// TaskLifecycle is what a hook may do to its own task.
+type TaskLifecycle interface {
+	// Restart ends the process for a new one, not counted by the restart policy, and returns when the old one is gone. reason
+	// is for the event. Errors: ErrTaskNotRunning.
+	Restart(ctx context.Context, reason string) error
+	// Signal sends a signal, by name, to the task's first process. Errors: ErrUnknownSignal, ErrTaskNotRunning.
+	Signal(ctx context.Context, name string) error
 }
 
 // TaskPrestartResponse is what a prestart hook gives; nil gives nothing.

@@ -76,7 +76,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see 'taskapi %s --help'", err, cmd.Name()))
 	})
-	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), versionCommand(w))
+	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), keyringCommand(w), versionCommand(w))
 	return root
 }
 

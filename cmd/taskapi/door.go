@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net"
+	"os"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -15,23 +17,32 @@ import (
 
 // openDoor makes the door and the API behind it.
 func (s *sidecar) openDoor(alloc *api.Allocation) error {
+	local, foreign := s.keySources()
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{
-		Local:  s.keyring,
-		MaxTTL: max(identity.DefaultMaxTTL, s.options.identityTTL),
+		Local:     local,
+		Foreign:   foreign,
+		Audiences: s.options.audiences,
+		MaxTTL:    max(identity.DefaultMaxTTL, s.options.identityTTL+time.Minute),
 	})
 	if err != nil {
 		return fmt.Errorf("verification of tokens: %w", err)
+	}
+	auditor, err := s.openAudit()
+	if err != nil {
+		return err
 	}
 	door, err := auth.NewDoor(auth.Config{
 		Verifier:    verifier,
 		Allocations: liveness{alloc.ID, s.runner},
 		Logger:      s.logger,
-		Keys:        []identity.KeySource{s.keyring},
+		Policy:      s.policy,
+		Keys:        append([]identity.KeySource{local}, foreign...),
+		Auditor:     auditor,
 	})
 	if err != nil {
 		return err
 	}
-	s.api = handlers.New(handlers.Config{
+	config := handlers.Config{
 		Door:   door,
 		Allocs: only{alloc.ID, served{s.runner}},
 		Agent: handlers.Agent{
@@ -45,8 +56,41 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.List()[0].ID }, // the active key is the first, and there always is one
 		Metrics:      func() []handlers.Metric { return doorMetrics(door.Stats()) },
-	})
+		Auditor:      auditor,
+		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
+	}
+	if s.options.issuer != "" {
+		config.OpenIDConfiguration = func() ([]byte, error) { return openIDConfiguration(s.options.issuer), nil }
+	}
+	s.api = handlers.New(config)
 	return nil
+}
+
+// openAudit opens the audit log, nil for none. Lines are added to what is there.
+func (s *sidecar) openAudit() (auth.Auditor, error) {
+	path := s.options.auditLog
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--audit-log %s: %w", path, unwrapPath(err)))
+	}
+	s.auditFile = f
+	return auth.NewAuditLog(f), nil
+}
+
+// openPolicy reads a policy file, nil for none.
+func openPolicy(path string) (*auth.Policy, error) {
+	if path == "" {
+		return nil, nil
+	}
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--policy %s: %w", path, unwrapPath(err)))
+	}
+	policy, err := auth.ParsePolicy(path, src)
+	return policy, usage(err)
 }
 
 // liveness is what the door asks about allocations: this process has one.

@@ -27,7 +27,12 @@ const defaultIdentityTTL = 365 * 24 * time.Hour
 // runOptions are the flags of taskapi run.
 type runOptions struct {
 	jobFlags
-	dataDir     string
+	keyFlags
+	jwks        []string
+	audiences   []string
+	issuer      string
+	policy      string
+	auditLog    string
 	allocID     string
 	hostIP      string
 	identityTTL time.Duration
@@ -50,8 +55,13 @@ Exit code: 0 when the allocation completes or is stopped, 1 when it fails, 2 whe
 		},
 	}
 	opts.jobFlags.add(cmd)
+	opts.keyFlags.add(cmd)
 	f := cmd.Flags()
-	f.StringVar(&opts.dataDir, "data-dir", "", "where keys, state and allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	f.StringArrayVar(&opts.jwks, "jwks", nil, "JWK set, a file or URL, of another issuer whose identities are trusted; may be repeated")
+	f.StringArrayVar(&opts.audiences, "audience", nil, "audience that a token must name (default nomadproject.io); may be repeated")
+	f.StringVar(&opts.issuer, "issuer", "", "issuer (iss) of new identities, a URL")
+	f.StringVar(&opts.policy, "policy", "", "file that says what each task may do")
+	f.StringVar(&opts.auditLog, "audit-log", "", "file that gets a JSON line for each refusal and each change")
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.StringVar(&opts.hostIP, "host-ip", "127.0.0.1", "address on which the group's ports are taken")
 	f.DurationVar(&opts.identityTTL, "identity-ttl", defaultIdentityTTL, "life of an identity that names no ttl")

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -33,6 +35,10 @@ type sidecar struct {
 	layout      layout
 	logger      *slog.Logger
 	keyring     *identity.Keyring
+	issuers     []issuer
+	wallets     []*wallet // of the tasks
+	auditFile   *os.File  // nil for none
+	policy      *auth.Policy
 	connections *socket.Cap
 	runtimeDirs []string
 	runner      interfaces.AllocRunner
@@ -52,7 +58,13 @@ func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, lo
 	if err := l.make(); err != nil {
 		return nil, err
 	}
-	if s.keyring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring()}); err != nil {
+	if s.keyring, err = identity.OpenKeyring(opts.keyringConfig(l)); err != nil {
+		return nil, err
+	}
+	if s.issuers, err = openIssuers(opts.jwks, logger); err != nil {
+		return nil, err
+	}
+	if s.policy, err = openPolicy(opts.policy); err != nil {
 		return nil, err
 	}
 	if err := s.openState(alloc.ID); err != nil {
@@ -60,7 +72,7 @@ func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, lo
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.state.Close())
+			err = errors.Join(err, s.close())
 		}
 	}()
 	if s.runner, err = allocrunner.New(interfaces.Config{
@@ -72,8 +84,8 @@ func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, lo
 		Logger:     logger,
 		State:      s.state,
 		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
-		TaskHooks: func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
-			return []interfaces.TaskHook{&taskHook{side: s, task: task}}
+		TaskHooks: func(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
+			return []interfaces.TaskHook{s.newTaskHook(alloc, task)}
 		},
 		OnEvent: p.taskEvent,
 	}); err != nil {
@@ -105,13 +117,58 @@ func (s *sidecar) openState(id string) error {
 
 // run runs the allocation to its end.
 func (s *sidecar) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, s.state.Close()) }()
+	defer func() { err = errors.Join(err, s.close()) }()
 	var background sync.WaitGroup
 	defer background.Wait()
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	background.Go(func() { s.keyring.Watch(watching, s.logger) })
+	background.Go(func() { s.reissueOnChange(watching) })
+	for _, i := range s.issuers {
+		background.Go(func() { i.follow(watching, s.logger) })
+	}
 	return s.runner.Run(ctx)
+}
+
+// close gives back what newSidecar opened.
+func (s *sidecar) close() error {
+	err := s.state.Close()
+	if s.auditFile != nil {
+		err = errors.Join(err, s.auditFile.Close())
+	}
+	return err
+}
+
+// keyChangePoll is how often the sidecar looks whether the key ring has been changed, which costs a comparison of pointers. The
+// ring itself follows its file; a removed key's tokens are refused before this.
+const keyChangePoll = 250 * time.Millisecond
+
+// reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them leaves the ring.
+func (s *sidecar) reissueOnChange(ctx context.Context) {
+	tick := time.NewTicker(keyChangePoll)
+	defer tick.Stop()
+	keys, active := s.keyring.Keys(), s.keyring.List()[0].ID
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s.keyring.Keys() == keys {
+			continue
+		}
+		keys = s.keyring.Keys()
+		if slices.Contains(keys.IDs(), active) {
+			continue
+		}
+		active = s.keyring.List()[0].ID
+		if err := s.writeOperatorToken(s.runner.Alloc()); err != nil {
+			s.logger.Warn("the operator's token was signed by a removed key and could not be replaced", "error", err)
+		}
+		for _, w := range s.wallets {
+			w.reissue()
+		}
+	}
 }
 
 // operatorHook gives the operator a socket and a token while the allocation lives.
@@ -134,6 +191,21 @@ func (h *operatorHook) Prerun(_ context.Context, alloc *api.Allocation) error {
 	if err := s.checkTaskSockets(alloc); err != nil {
 		return err
 	}
+	if err := s.writeOperatorToken(alloc); err != nil {
+		return err
+	}
+	var err error
+	h.server, err = s.serve(socketSpec{
+		path:  s.layout.operatorSocket(alloc.ID),
+		owner: auth.Owner{AllocationID: alloc.ID},
+		uid:   -1,
+		gid:   -1,
+	})
+	return err
+}
+
+// writeOperatorToken signs a token of the operator and puts it in place of the one before.
+func (s *sidecar) writeOperatorToken(alloc *api.Allocation) error {
 	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.identityTTL)
 	claims.Role = identity.RoleOperator
 	token, err := s.keyring.Sign(claims)
@@ -143,13 +215,7 @@ func (h *operatorHook) Prerun(_ context.Context, alloc *api.Allocation) error {
 	if err := replaceFile(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
 		return fmt.Errorf("write the operator's token: %w", err)
 	}
-	h.server, err = s.serve(socketSpec{
-		path:  s.layout.operatorSocket(alloc.ID),
-		owner: auth.Owner{AllocationID: alloc.ID},
-		uid:   -1,
-		gid:   -1,
-	})
-	return err
+	return nil
 }
 
 // Postrun implements interfaces.RunnerPostrunHook.

@@ -19,11 +19,19 @@ import (
 
 // taskHook gives a task its identities and its socket, from before its first start until it is over.
 type taskHook struct {
-	side *sidecar
-	task *api.Task
+	side   *sidecar
+	task   *api.Task
+	wallet *wallet
 
 	mu     sync.Mutex // guards the field below
-	server *server    // nil while the task has no socket
+	server *taskServer
+}
+
+// taskServer is what a task has while it is not over: its socket, and the renewal of its identities.
+type taskServer struct {
+	*server
+	stopRenewal context.CancelFunc
+	renewal     sync.WaitGroup
 }
 
 var (
@@ -31,12 +39,20 @@ var (
 	_ interfaces.TaskStopHook     = (*taskHook)(nil)
 )
 
+// newTaskHook makes the hook of one task.
+func (s *sidecar) newTaskHook(alloc *api.Allocation, task *api.Task) *taskHook {
+	issue := func(wi *api.WorkloadIdentity) (string, error) { return s.sign(alloc, task.Name, wi) }
+	h := &taskHook{side: s, task: task, wallet: newWallet(task, issue, s.logger)}
+	s.wallets = append(s.wallets, h.wallet)
+	return h
+}
+
 // Name implements interfaces.TaskHook.
 func (h *taskHook) Name() string { return "task_api" }
 
 // Prestart implements interfaces.TaskPrestartHook. The socket stays through restarts; tokens are new with each start.
 func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
-	env, err := h.identities(req)
+	env, err := h.wallet.fill(req)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +71,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	if h.server != nil {
 		return h.server.addr, nil
 	}
-	server, err := h.side.serve(socketSpec{
+	opened, err := h.side.serve(socketSpec{
 		path:  filepath.Join(req.Dir.SecretsDir, apiSocketName),
 		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task.Name},
 		uid:   int(req.User.UID),
@@ -64,8 +80,10 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	h.server = server
-	return server.addr, nil
+	ctx, cancel := context.WithCancel(context.Background())
+	h.server = &taskServer{server: opened, stopRenewal: cancel}
+	h.server.renewal.Go(func() { h.wallet.run(ctx) })
+	return opened.addr, nil
 }
 
 // Stop implements interfaces.TaskStopHook.
@@ -77,57 +95,9 @@ func (h *taskHook) Stop(context.Context) error {
 	if server == nil {
 		return nil
 	}
+	server.stopRenewal()
+	server.renewal.Wait()
 	return server.close()
-}
-
-// identities signs the task's tokens, writes those that are files and gives those that are variables.
-func (h *taskHook) identities(req *interfaces.TaskPrestartRequest) (map[string]string, error) {
-	env := map[string]string{}
-	for _, wi := range workloadIdentities(h.task) {
-		token, err := h.side.sign(req.Alloc, h.task.Name, wi)
-		if err != nil {
-			return nil, err
-		}
-		if wi.Env {
-			env[tokenVariable(wi.Name)] = token
-		}
-		if wi.File {
-			if err := req.WriteFile(tokenPath(wi), []byte(token)); err != nil {
-				return nil, fmt.Errorf("write identity %q: %w", wi.Name, err)
-			}
-		}
-	}
-	return env, nil
-}
-
-// workloadIdentities are a task's identities, the default one first. Every task has that.
-func workloadIdentities(task *api.Task) []*api.WorkloadIdentity {
-	first := &api.WorkloadIdentity{}
-	if task.Identity != nil {
-		copied := *task.Identity
-		first = &copied
-	}
-	first.Name = identity.DefaultName
-	return append([]*api.WorkloadIdentity{first}, task.Identities...)
-}
-
-// tokenVariable is the environment variable of an identity that has env = true.
-func tokenVariable(name string) string {
-	if name == identity.DefaultName {
-		return "NOMAD_TOKEN"
-	}
-	return "NOMAD_TOKEN_" + name
-}
-
-// tokenPath is the file of an identity that has file = true, relative to the task's directory.
-func tokenPath(wi *api.WorkloadIdentity) string {
-	switch {
-	case wi.Filepath != "":
-		return wi.Filepath
-	case wi.Name == identity.DefaultName:
-		return filepath.Join("secrets", tokenName)
-	}
-	return filepath.Join("secrets", "nomad_"+wi.Name+".jwt")
 }
 
 // sign makes a token of a task's identity. An identity without a ttl lives as long as the sidecar's flag says: a token in an
@@ -153,11 +123,12 @@ func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Dura
 	now := time.Now()
 	return identity.Claims{
 		ID:           uuid.NewString(),
+		Issuer:       s.options.issuer,
 		Subject:      identity.Subject(*alloc.Job.Region, alloc.Namespace, alloc.JobID, alloc.TaskGroup, task, name),
 		Audience:     []string{identity.DefaultAudience},
 		IssuedAt:     now.Unix(),
 		NotBefore:    now.Unix(),
-		ExpiresAt:    now.Add(ttl).Unix(),
+		ExpiresAt:    now.Add(ttl + time.Second - 1).Unix(), // up to a whole second
 		Namespace:    alloc.Namespace,
 		JobID:        alloc.JobID,
 		AllocationID: alloc.ID,

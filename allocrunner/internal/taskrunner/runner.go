@@ -57,6 +57,8 @@ type ConfigError struct{ Err error }
 func (e *ConfigError) Error() string { return e.Err.Error() }
 func (e *ConfigError) Unwrap() error { return e.Err }
 
+var _ interfaces.TaskLifecycle = (*Runner)(nil)
+
 // Runner runs one task. Make it with New; Run once.
 type Runner struct {
 	cfg    Config
@@ -128,10 +130,12 @@ func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 func (r *Runner) Running() bool { return r.record.running() }
 
 // Open lets the task start, now that the group's order has reached it.
-func (r *Runner) Open() { r.post(opened{}, nil) }
+func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }
 
 // Kill ends the task; reason is the event that says why, or nil. force skips every delay.
-func (r *Runner) Kill(reason *api.TaskEvent, force bool) { r.post(killed{reason, force}, nil) }
+func (r *Runner) Kill(reason *api.TaskEvent, force bool) {
+	r.post(context.Background(), killed{reason, force}, nil)
+}
 
 // Reset takes the task back to before its start and returns when its process is gone.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
@@ -151,19 +155,18 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 	return r.ask(ctx, signalRequest{name})
 }
 
-func (r *Runner) post(ev any, reply chan<- error) {
+// post hands an event to the task's goroutine. When ctx or Run ends first, nobody takes it.
+func (r *Runner) post(ctx context.Context, ev any, reply chan<- error) {
 	select {
 	case r.mailbox <- message{ev, reply}:
+	case <-ctx.Done():
 	case <-r.done:
-		if reply != nil {
-			reply <- interfaces.ErrTaskNotRunning
-		}
 	}
 }
 
 func (r *Runner) ask(ctx context.Context, ev any) error {
 	reply := make(chan error, 1)
-	r.post(ev, reply)
+	r.post(ctx, ev, reply)
 	select {
 	case err := <-reply:
 		return err

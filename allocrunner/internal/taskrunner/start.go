@@ -30,6 +30,7 @@ func (r *Runner) launch(ctx context.Context) *startFailed {
 	if err != nil {
 		return &startFailed{event: driverFailureEvent(err.Error())}
 	}
+	req.Lifecycle = r
 	env, failed := r.runPrestart(ctx, req)
 	if failed != nil {
 		return failed

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/identity"
+)
+
+// keyFlags say where the key ring is, for every command that needs it.
+type keyFlags struct {
+	dataDir string
+	sealKey string
+}
+
+func (f *keyFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "where keys, state and allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", "file with the key that the key ring is sealed with (default seal.key in the key ring)")
+}
+
+func (f *keyFlags) keyringConfig(l layout) identity.KeyringConfig {
+	return identity.KeyringConfig{Dir: l.keyring(), SealKeyFile: f.sealKey}
+}
+
+// open opens the ring of the data directory that the flags name.
+func (f *keyFlags) open(w world) (*identity.Keyring, error) {
+	l, err := newLayout(f.dataDir, w)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.make(); err != nil {
+		return nil, err
+	}
+	return identity.OpenKeyring(f.keyringConfig(l))
+}
+
+// keyringCommand is the tree of taskapi keyring, after Nomad's operator root keyring.
+func keyringCommand(w world) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keyring",
+		Short: "List, rotate and remove the keys that sign identities",
+		Long: `The keys that sign identities. A running allocation takes over a change at once: after a rotation new tokens are
+signed with the new key and old ones are good until they expire; tokens of a removed key are refused from then on.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(unknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(keyringList(w), keyringRotate(w), keyringRemove(w), keyringExport(w))
+	return cmd
+}
+
+func keyringList(w world) *cobra.Command {
+	var flags keyFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the keys, the active one first",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			ring, err := flags.open(w)
+			if err != nil {
+				return err
+			}
+			return printKeys(w.stdout, ring.List(), asJSON)
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// keyLine is a key as keyring list --json prints it, with the names of Nomad's API.
+type keyLine struct {
+	KeyID      string
+	State      identity.KeyState
+	CreateTime int64 // nanoseconds since the Unix epoch
+}
+
+func printKeys(out io.Writer, keys []identity.KeyInfo, asJSON bool) error {
+	if asJSON {
+		lines := []keyLine{}
+		for _, k := range keys {
+			lines = append(lines, keyLine{k.ID, k.State, k.CreatedAt.UnixNano()})
+		}
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(lines)
+	}
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "Key\tState\tCreated")
+	for _, k := range keys {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", k.ID, k.State, date(k.CreatedAt))
+	}
+	return table.Flush()
+}
+
+func keyringRotate(w world) *cobra.Command {
+	var flags keyFlags
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Make a new key and sign with it from now on",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			ring, err := flags.open(w)
+			if err != nil {
+				return err
+			}
+			key, err := ring.Rotate()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(w.stdout, "%s is active; tokens of older keys are good until they expire\n", key.ID)
+			return err
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func keyringRemove(w world) *cobra.Command {
+	var flags keyFlags
+	cmd := &cobra.Command{
+		Use:   "remove [flags] KEY",
+		Short: "Remove an inactive key: its tokens are refused at once",
+		Args:  oneArg("KEY"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			ring, err := flags.open(w)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var ids []string
+			for _, k := range ring.List() {
+				if k.State == identity.KeyInactive {
+					ids = append(ids, k.ID)
+				}
+			}
+			return ids, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			ring, err := flags.open(w)
+			if err != nil {
+				return err
+			}
+			err = ring.Remove(strings.ToLower(args[0]))
+			if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
+				return usage(err)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(w.stdout, "%s is removed; its tokens are refused\n", args[0])
+			return err
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+func keyringExport(w world) *cobra.Command {
+	var flags keyFlags
+	var openID string
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Print the public keys as a JWK set, for others to trust",
+		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With --openid it prints
+the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			ring, err := flags.open(w)
+			if err != nil {
+				return err
+			}
+			document := ring.JWKS()
+			if openID != "" {
+				document = openIDConfiguration(openID)
+			}
+			_, err = fmt.Fprintf(w.stdout, "%s\n", document)
+			return err
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().StringVar(&openID, "openid", "", "print the OpenID configuration of this issuer, a URL")
+	return cmd
+}
