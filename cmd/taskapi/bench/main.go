@@ -99,7 +99,7 @@ func measure(ctx context.Context, o options) (*report, error) {
 		case "a":
 			report.Throughput, err = measureThroughput(ctx, lab, o)
 		case "b":
-			report.Start, err = measureStart(ctx, lab)
+			report.Start, err = measureStart(ctx, lab, o)
 		case "c":
 			report.Memory, err = measureMemory(ctx, lab)
 		case "d":

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,29 +12,22 @@ import (
 	"time"
 )
 
-// TestMain lets the test's own executable play the roles, as the benchmark's does.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
 // TestMeasure runs every measurement on a real taskapi, so briefly that the figures mean nothing: what it holds is that they
 // can be measured.
 func TestMeasure(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	binary := filepath.Join(t.TempDir(), "taskapi")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "taskapi/cmd/taskapi")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v:\n%s", err, out)
-	}
-	got, err := measure(ctx, options{binary: binary, run: "a,b,c,d", seconds: 0.05, rounds: 1})
+	binary, bench := build(ctx, t, "taskapi/cmd/taskapi"), build(ctx, t, "taskapi/cmd/taskapi/bench")
+	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.05", "-rounds", "1")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
+	cmd.Stderr = t.Output()
+	text, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
+	}
+	var got report
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
 	if len(got.Throughput) != len(connections) || got.Throughput[0].Ratio.Median <= 0 {
 		t.Errorf("throughput: %+v", got.Throughput)
@@ -56,4 +50,16 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
 	}
+}
+
+// build builds a program as `make build` does, without the race detector: it makes every process end a second later.
+func build(ctx context.Context, t *testing.T, pkg string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", pkg, err, out)
+	}
+	return path
 }

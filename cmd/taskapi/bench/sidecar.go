@@ -18,7 +18,7 @@ const startTime = 30 * time.Second
 // taskName is the one task of the allocation under test.
 const taskName = "server"
 
-// jobFile runs this program as a task. The checks run once at the start and then so seldom that they disturb no round.
+// jobFile runs this program as a task. Its two checks, once a second, are part of what an idle taskapi does.
 const jobFile = `
 job "bench" {
   group "g" {
@@ -37,14 +37,14 @@ job "bench" {
         name     = "alive"
         type     = "http"
         path     = "/"
-        interval = "10s"
-        timeout  = "2s"
+        interval = "1s"
+        timeout  = "1s"
       }
       check {
         name     = "port"
         type     = "tcp"
-        interval = "10s"
-        timeout  = "2s"
+        interval = "1s"
+        timeout  = "1s"
       }
     }
     task "` + taskName + `" {
