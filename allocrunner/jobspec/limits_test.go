@@ -47,7 +47,7 @@ func TestHostileInputsAreRefusedSoon(t *testing.T) {
 		"brackets":         {inTask("user = " + strings.Repeat("(", 100_000)), "nested more than"},
 		"lists":            {inTask("user = " + strings.Repeat("[", 100_000)), "nested more than"},
 		"blocks":           {strings.Repeat("a {\n", 100_000), "nested more than"},
-		"templates":        {inTask("user = " + strings.Repeat(`"${`, 1000)+"1"+strings.Repeat(`}"`, 1000)), "nested more than"},
+		"templates":        {inTask("user = " + strings.Repeat(`"${`, 1000) + "1" + strings.Repeat(`}"`, 1000)), "nested more than"},
 		"unary":            {inTask("user = " + strings.Repeat("!", 100_000) + "true"), "operators"},
 		"chain":            {inTask("user = 1" + strings.Repeat("+1", 100_000)), "operators"},
 		"conditions":       {inTask("user = " + strings.Repeat("true ? 1 : ", 100_000) + "1"), "operators"},

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// allowance is what the values computed for one job file may add up to, in bytes: 16 times the largest job file. Nested
+	// allowance is what the values computed for one job file may add up to, in bytes: 8 times the largest job file. Nested
 	// "for"s and locals that double one another would otherwise fill the memory from a few lines.
-	allowance = 64 << 20
+	allowance = 32 << 20
 
 	// valueCost is charged for each element besides its text: about what a cty.Value and its place in a list take.
 	valueCost = 64

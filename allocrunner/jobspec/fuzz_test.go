@@ -1,0 +1,95 @@
+package jobspec_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec"
+)
+
+func seed(f *testing.F) {
+	f.Helper()
+	for _, pattern := range []string{"testdata/*.hcl", "testdata/*.json", "../../examples/*.hcl"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(body)
+		}
+	}
+	for _, body := range []string{`job "j" {}`, `{"ID":"x"}`, `{"Job":{"ID":"x","TaskGroups":[{}]}}`, doubling(), inTask("config {\na \"b\" {}\n}"),
+		inTask("user = \"${a.b[0].*.c}$${d}%{ if e }f%{ endif }\""), inTask("env = { for k, v in { a = b } : k => v }"),
+		"variable \"a\" {\ntype = list(string)\n}\nvariables { b = [c] }\nlocals { d = local.e }\njob \"j\" {}",
+		`{"ID":"x","Update":{},"Multiregion":{},"Periodic":{},"TaskGroups":[{"Update":{},"Scaling":{},"Services":[{"Checks":[{}],"Connect":{"Gateway":{}}}],"Tasks":[{"Templates":[{}],"Vault":{},"Resources":{}}]}]}`} {
+		f.Add([]byte(body))
+	}
+}
+
+// FuzzParse: no text makes it panic, and a job that is read survives being written as JSON and read again. Every job, canonical
+// or not, can be reviewed.
+func FuzzParse(f *testing.F) {
+	seed(f)
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		job, err := jobspec.Parse(jobspec.Config{Filename: "job", Dir: dir, Body: body})
+		if err != nil {
+			_ = err.Error()
+			return
+		}
+		first := encode(t, job)
+		again, err := jobspec.Parse(jobspec.Config{Filename: "again.json", Body: first})
+		if err != nil {
+			if len(first) > 4<<20 || *job.ID == "" {
+				return // larger as JSON than a job file may be; or nameless, which JSON jobs can't be
+			}
+			t.Fatalf("the job's own JSON is refused: %v\n%s", err, first)
+		}
+		if diff := cmp.Diff(string(first), string(encode(t, again))); diff != "" {
+			t.Errorf("the JSON read again differs (-first +second):\n%s", diff)
+		}
+		reviewAll(t, job)
+	})
+}
+
+// FuzzReview: no api.Job at all makes it panic, whatever is nil in it.
+func FuzzReview(f *testing.F) {
+	seed(f)
+	f.Add([]byte(`{"TaskGroups":[null,{"Name":"g","Networks":[null,{"DynamicPorts":[{}]}],"Services":[null,{"Provider":"nomad","Checks":[{}]}],"Tasks":[null,{"Resources":{"Networks":[null]},"Identities":[null,{}],"LogConfig":{},"RestartPolicy":{},"Templates":[null],"Lifecycle":{}}]}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var job api.Job
+		if json.Unmarshal(body, &job) == nil {
+			reviewAll(t, &job)
+		}
+	})
+}
+
+func reviewAll(t *testing.T, job *api.Job) {
+	t.Helper()
+	names := []string{""}
+	for _, g := range job.TaskGroups {
+		if g != nil && g.Name != nil {
+			names = append(names, *g.Name)
+		}
+	}
+	for _, name := range names {
+		chosen, findings, err := jobspec.Review(job, name)
+		if (err == nil) != (chosen != nil) {
+			t.Errorf("group %q: %v with error %v", name, chosen, err)
+		}
+		for _, finding := range findings {
+			if finding.Feature == "" || finding.Message == "" || finding.Where == "" {
+				t.Errorf("a finding says nothing: %#v", finding)
+			}
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package jobspec_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec"
+)
+
+// reviewOf reviews a job of one group "g", as "severity where: feature" lines.
+func reviewOf(tb testing.TB, body string) []string {
+	tb.Helper()
+	job, err := parse(tb, body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, findings, err := jobspec.Review(job, "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return lines(findings)
+}
+
+func lines(findings []jobspec.Finding) []string {
+	var out []string
+	for _, f := range findings {
+		out = append(out, string(f.Severity)+" "+f.Where+": "+f.Feature)
+	}
+	return out
+}
+
+const raw = "driver = \"raw_exec\"\n"
+
+func task(lines string) string {
+	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\n" + raw + lines + "\n}\n}\n}\n"
+}
+
+func group(lines string) string {
+	return "job \"j\" {\ngroup \"g\" {\n" + lines + "\ntask \"t\" {\n" + raw + "}\n}\n}\n"
+}
+
+func inJob(lines string) string {
+	return "job \"j\" {\n" + lines + "\ngroup \"g\" {\ntask \"t\" {\n" + raw + "}\n}\n}\n"
+}
+
+func service(lines string) string {
+	return group("network {\nport \"http\" {}\n}\nservice {\nname = \"s\"\nport = \"http\"\nprovider = \"nomad\"\n" + lines + "\n}")
+}
+
+func check(lines string) string {
+	return service("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = \"1s\"\n" + lines + "\n}")
+}
+
+func TestReviewSaysWhatWillNotHappen(t *testing.T) {
+	const inG, inT = `group "g": `, `group "g" > task "t": `
+	const inS, inC = `group "g" > service "s": `, `group "g" > service "s" > check "c": `
+	for name, tc := range map[string]struct {
+		body string
+		want []string
+	}{
+		"nothing":           {task(""), nil},
+		"supported":         {check("header { A = [\"b\"] }\nmethod = \"GET\""), nil},
+		"driver":            {"job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"docker\"\n}\n}\n}", []string{"refused " + inT + "driver"}},
+		"no driver":         {"job \"j\" {\ngroup \"g\" {\ntask \"t\" {}\n}\n}", []string{"refused " + inT + "driver"}},
+		"periodic":          {inJob("periodic { cron = \"* * * * *\" }"), []string{"refused job: periodic"}},
+		"parameterized":     {inJob("parameterized {}"), []string{"refused job: parameterized"}},
+		"multiregion":       {inJob("multiregion {}"), []string{"refused job: multiregion"}},
+		"unknown type":      {inJob("type = \"cron\""), []string{"refused job: type"}},
+		"system":            {inJob("type = \"system\""), []string{"note job: type"}},
+		"sysbatch":          {inJob("type = \"sysbatch\""), []string{"note job: type"}},
+		"batch":             {inJob("type = \"batch\""), nil},
+		"ui":                {inJob("ui { description = \"x\" }"), []string{"note job: ui"}},
+		"scheduling, once":  {inJob("priority = 90\ndatacenters = [\"dc1\"]\nconstraint { distinct_hosts = true }"), []string{"note job: scheduling"}},
+		"update":            {group("update { max_parallel = 7 }"), []string{"note job: scheduling"}},
+		"count":             {group("count = 3"), []string{"note job: scheduling"}},
+		"group consul":      {group("consul {}"), []string{"refused " + inG + "consul"}},
+		"volume":            {group("volume \"v\" {\ntype = \"host\"\n}"), []string{"refused " + inG + "volume"}},
+		"csi volume":        {group("volume \"v\" {\ntype = \"csi\"\n}"), []string{"refused " + inG + "volume"}},
+		"scaling":           {group("scaling { max = 3 }"), []string{"note " + inG + "scaling"}},
+		"disconnect":        {group("disconnect {}"), []string{"warning " + inG + "disconnect"}},
+		"max_run_duration":  {group("max_run_duration = \"1h\""), []string{"warning " + inG + "max_run_duration"}},
+		"ephemeral disk":    {group("ephemeral_disk {\nsticky = true\nmigrate = true\n}"), []string{"warning " + inG + "ephemeral_disk sticky", "warning " + inG + "ephemeral_disk migrate"}},
+		"bridge":            {group("network { mode = \"bridge\" }"), []string{"refused " + inG + "network mode"}},
+		"host":              {group("network { mode = \"host\" }"), nil},
+		"dns":               {group("network {\ndns {}\n}"), []string{"refused " + inG + "network dns"}},
+		"cni":               {group("network {\ncni {}\n}"), []string{"refused " + inG + "network cni"}},
+		"host_network":      {group("network {\nport \"a\" { host_network = \"x\" }\n}"), []string{"refused " + inG + "port host_network"}},
+		"two networks":      {group("network {}\nnetwork {}"), []string{"refused " + inG + "network"}},
+		"duplicate port":    {group("network {\nport \"a\" {}\nport \"a\" {}\n}"), []string{"refused " + inG + "port"}},
+		"same variable":     {group("network {\nport \"a-b\" {}\nport \"a_b\" {}\n}"), []string{"refused " + inG + "port"}},
+		"static range":      {group("network {\nport \"a\" { static = 70000 }\nport \"b\" { static = -1 }\n}"), []string{"refused " + inG + "port", "refused " + inG + "port"}},
+		"same static":       {group("network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}"), []string{"refused " + inG + "port"}},
+		"restart mode":      {group("restart { mode = \"x\" }"), []string{"refused " + inG + "restart"}},
+		"restart interval":  {group("restart { interval = \"1s\" }"), []string{"refused " + inG + "restart"}},
+		"restart sum":       {group("restart {\nattempts = 10\ndelay = \"1m\"\ninterval = \"5m\"\n}"), []string{"refused " + inG + "restart"}},
+		"restart never":     {group("restart {\nattempts = 0\nmode = \"delay\"\n}"), []string{"refused " + inG + "restart"}},
+		"restart off":       {group("restart {\nattempts = 0\nmode = \"fail\"\n}"), nil},
+		"task's restart":    {task("restart { interval = \"1s\" }"), []string{"refused " + inT + "restart"}},
+		"no task":           {"job \"j\" {\ngroup \"g\" {}\n}", []string{"refused " + inG + "task"}},
+		"no main task":      {task("lifecycle { hook = \"prestart\" }"), []string{"refused " + inG + "lifecycle"}},
+		"lifecycle hook":    {task("lifecycle { hook = \"prestrt\" }"), []string{"refused " + inT + "lifecycle", "refused " + inG + "lifecycle"}},
+		"artifact":          {task("artifact {}"), []string{"refused " + inT + "artifact"}},
+		"template":          {task("template {}"), []string{"refused " + inT + "template"}},
+		"volume_mount":      {task("volume_mount {}"), []string{"refused " + inT + "volume_mount"}},
+		"vault":             {task("vault {}"), []string{"refused " + inT + "vault"}},
+		"job's vault":       {inJob("vault {}"), []string{"refused " + inT + "vault"}},
+		"task consul":       {task("consul {}"), []string{"refused " + inT + "consul"}},
+		"secret":            {task("secret \"s\" {}"), []string{"refused " + inT + "secret"}},
+		"csi_plugin":        {task("csi_plugin {}"), []string{"refused " + inT + "csi_plugin"}},
+		"dispatch_payload":  {task("dispatch_payload {}"), []string{"refused " + inT + "dispatch_payload"}},
+		"schedule":          {task("schedule {}"), []string{"refused " + inT + "schedule"}},
+		"kind":              {task("kind = \"x\""), []string{"refused " + inT + "kind"}},
+		"action":            {task("action \"a\" { command = \"x\" }"), []string{"warning " + inT + "action"}},
+		"cores":             {task("resources { cores = 1 }"), []string{"refused " + inT + "resources cores"}},
+		"device":            {task("resources {\ndevice \"gpu\" {}\n}"), []string{"refused " + inT + "resources device"}},
+		"numa":              {task("resources {\nnuma {}\n}"), []string{"refused " + inT + "resources numa"}},
+		"task network":      {task("resources {\nnetwork {}\n}"), []string{"refused " + inT + "resources network"}},
+		"resources":         {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
+		"kill_signal":       {task("kill_signal = \"SIGNOPE\""), []string{"refused " + inT + "kill_signal"}},
+		"kill_signal short": {task("kill_signal = \"term\""), nil},
+		"kill_timeout":      {task("kill_timeout = \"-1s\""), []string{"refused " + inT + "kill_timeout"}},
+		"logs":              {task("logs { max_files = 0 }"), []string{"refused " + inT + "logs"}},
+		"logs enabled":      {task("logs { enabled = false }"), []string{"refused " + inT + "logs"}},
+		"identity name":     {task("identity { name = \"a b\" }"), []string{"refused " + inT + "identity"}},
+		"identity twice":    {task("identity { name = \"a\" }\nidentity { name = \"a\" }"), []string{"refused " + inT + "identity"}},
+		"identity ttl":      {task("identity { ttl = \"-1s\" }"), []string{"refused " + inT + "identity"}},
+		"identity path":     {task("identity { filepath = \"local/../../x\" }"), []string{"refused " + inT + "identity"}},
+		"identity absolute": {task("identity { filepath = \"/etc/x\" }"), []string{"refused " + inT + "identity"}},
+		"identity inside":   {task("identity { filepath = \"local/../x\" }"), nil},
+		"identity mode":     {task("identity { change_mode = \"x\" }"), []string{"refused " + inT + "identity"}},
+		"no change_signal":  {task("identity { change_mode = \"signal\" }"), []string{"refused " + inT + "identity"}},
+		"change_signal":     {task("identity {\nchange_mode = \"signal\"\nchange_signal = \"X\"\n}"), []string{"refused " + inT + "identity change_signal"}},
+		"consul service":    {group("service { name = \"s\" }"), []string{"warning " + inS + "service provider"}},
+		"unknown provider":  {group("service {\nname = \"s\"\nprovider = \"etcd\"\n}"), []string{"refused " + inS + "service provider"}},
+		"connect":           {group("service {\nname = \"s\"\nconnect {}\n}"), []string{"refused " + inS + "connect", "warning " + inS + "service provider"}},
+		"service port":      {group("service {\nname = \"s\"\nprovider = \"nomad\"\nport = \"web\"\n}"), []string{"refused " + inS + "service port"}},
+		"check_restart":     {service("check_restart { limit = 1 }"), []string{"warning " + inS + "check_restart"}},
+		"weights":           {service("weights {}"), []string{"refused " + inS + "service weights"}},
+		"service task":      {service("task = \"nope\""), []string{"refused " + inS + "service task"}},
+		"script check":      {strings.Replace(check("command = \"x\""), `"tcp"`, `"script"`, 1), []string{"refused " + inC + "check type", "refused " + inC + "check command"}},
+		"grpc check":        {service("check {\nname = \"c\"\ntype = \"grpc\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"), []string{"refused " + inC + "check type"}},
+		"check times":       {service("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"10ms\"\n}"), []string{"refused " + inC + "check interval", "refused " + inC + "check timeout"}},
+		"check port":        {check("port = \"nope\""), []string{"refused " + inC + "check port"}},
+		"check number":      {check("port = \"8080\""), nil},
+		"check passing":     {check("success_before_passing = 2"), []string{"refused " + inC + "success_before_passing"}},
+		"ignore_warnings":   {check("on_update = \"ignore_warnings\""), []string{"refused " + inC + "on_update"}},
+		"http without path": {service("check {\nname = \"c\"\ntype = \"http\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"), []string{"refused " + inC + "check path"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, reviewOf(t, tc.body)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReviewRefusesNames(t *testing.T) {
+	long := strings.Repeat("x", 129)
+	for name, ok := range map[string]bool{"a": true, "a.b-c_d": true, "ü": true, strings.Repeat("x", 128): true, "": false, "a/b": false,
+		"..": false, ".": false, "a\x00b": false, "a\nb": false, "a\\b": false, long: false} {
+		jobOf := func(job, group, task string) *api.Job {
+			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec"}}}}}
+		}
+		for kind, job := range map[string]*api.Job{"job": jobOf(name, "g", "t"), "group": jobOf("j", name, "t"), "task": jobOf("j", "g", name)} {
+			_, findings, err := jobspec.Review(job, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused := slices.ContainsFunc(findings, func(f jobspec.Finding) bool { return f.Feature == kind+" name" })
+			if refused == ok || jobspec.AnyRefused(findings) == ok {
+				t.Errorf("%s named %q: refused = %v", kind, name, refused)
+			}
+		}
+	}
+	for _, name := range []string{"alloc", "operator.sock", "state.db"} {
+		got := reviewOf(t, strings.Replace(task(""), `"t"`, `"`+name+`"`, 1))
+		if want := []string{`refused group "g" > task "` + name + `": task name`}; !slices.Equal(got, want) {
+			t.Errorf("task %s: %v", name, got)
+		}
+	}
+	twice := "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\n" + raw + "}\ntask \"t\" {\n" + raw + "}\n}\n}\n"
+	if got := reviewOf(t, twice); !slices.Equal(got, []string{`refused group "g": task`}) {
+		t.Errorf("two tasks of a name: %v", got)
+	}
+}
+
+func TestReviewChoosesTheGroup(t *testing.T) {
+	job := func(names ...string) *api.Job {
+		j := &api.Job{}
+		for _, name := range names {
+			j.TaskGroups = append(j.TaskGroups, &api.TaskGroup{Name: &name})
+		}
+		return j
+	}
+	for name, tc := range map[string]struct {
+		job   *api.Job
+		group string
+		want  string
+		is    error
+		text  string
+	}{
+		"none":        {job(), "", "", jobspec.ErrNoGroup, "the job has no group"},
+		"only null":   {&api.Job{TaskGroups: []*api.TaskGroup{nil}}, "", "", jobspec.ErrNoGroup, "the job has no group"},
+		"the one":     {job("a"), "", "a", nil, ""},
+		"named":       {job("a", "b"), "b", "b", nil, ""},
+		"not named":   {job("a", "b"), "", "", jobspec.ErrGroupNotNamed, `choose it with --group: "a", "b"`},
+		"unknown":     {job("a", "b"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a", "b"`},
+		"unknown one": {job("a"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a"`},
+		"nil job":     {nil, "", "", jobspec.ErrInvalid, "there is no job"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, _, err := jobspec.Review(tc.job, tc.group)
+			if !errors.Is(err, tc.is) || err != nil && !strings.Contains(err.Error(), tc.text) {
+				t.Fatalf("error %v, want %v, %q", err, tc.is, tc.text)
+			}
+			if err == nil && *got.Name != tc.want {
+				t.Errorf("got group %q, want %q", *got.Name, tc.want)
+			}
+		})
+	}
+}
+
+// TestReviewOfEverything pins, by name, what is said about the files that use all there is.
+func TestReviewOfEverything(t *testing.T) {
+	for file, group := range map[string]string{"testdata/everything.nomad.hcl": "web", "testdata/mesh.nomad.hcl": "gateways", "testdata/mesh.nomad.hcl ": "proxied"} {
+		job, err := jobspec.ParseFile(strings.TrimSpace(file), nil, jobspec.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, findings, err := jobspec.Review(job, group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !jobspec.AnyRefused(findings) {
+			t.Errorf("%s: nothing is refused", file)
+		}
+		if group != "web" {
+			continue
+		}
+		got := lines(findings)
+		for _, want := range []string{"note job: scheduling", `refused group "web": volume`, `refused group "web" > task "server": template`,
+			`warning group "web" > service "web-${NOMAD_ALLOC_INDEX}": check_restart`} {
+			if !slices.Contains(got, want) {
+				t.Errorf("%q is missing in:\n%s", want, strings.Join(got, "\n"))
+			}
+		}
+	}
+}
