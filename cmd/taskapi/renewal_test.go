@@ -108,7 +108,7 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, o, _ := newTold(t, &api.WorkloadIdentity{Name: "a", TTL: time.Minute, File: true})
 		o.fail = true
-		follow(t, w, 32*time.Second)
+		follow(t, w, 31500*time.Millisecond)
 		o.fail = false
 		follow(t, w, time.Second)
 		want := []string{

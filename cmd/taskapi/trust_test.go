@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/identity"
+)
+
+// cli runs a command that ends by itself and gives what it printed.
+func cli(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), args, world{strings.NewReader(""), &out, &errs, os.Environ()}); code != exitOK {
+		t.Fatalf("taskapi %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
+	}
+	return out.String()
+}
+
+func mustWrite(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestKeysChangeUnderARunningSidecar rotates and removes keys with commands of their own.
+func TestKeysChangeUnderARunningSidecar(t *testing.T) {
+	r := startRun(t, shortDir(t), testJob)
+	r.operator()
+	socket := r.layout.operatorSocket(testAllocID)
+	allowed := func(token string) bool {
+		_, err := r.client(socket, token).Status().Leader()
+		return err == nil
+	}
+	oldOperator, oldTask := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
+	var before []keyLine
+	if err := json.Unmarshal([]byte(cli(t, "keyring", "list", "--json", "--data-dir", r.layout.dir)), &before); err != nil || len(before) != 1 {
+		t.Fatalf("%v, %v", before, err)
+	}
+	cli(t, "keyring", "rotate", "--data-dir", r.layout.dir)
+	if !allowed(oldOperator) {
+		t.Fatal("a token of the rotated key is refused")
+	}
+	cli(t, "keyring", "remove", "--data-dir", r.layout.dir, before[0].KeyID)
+	r.eventually("refused", func() bool { return !allowed(oldOperator) })
+	r.eventually("replaced", func() bool {
+		return r.file("operator.token") != oldOperator && r.file("server", "secrets", "nomad_token") != oldTask
+	})
+	if allowed(oldOperator) || !allowed(r.file("operator.token")) {
+		t.Error("the old token is let in, or the new one is not")
+	}
+	if _, err := r.task().Status().Leader(); err != nil {
+		t.Errorf("the task's new token: %v", err)
+	}
+}
+
+// TestAnotherIssuer trusts a key set for tasks, never for the operator.
+func TestAnotherIssuer(t *testing.T) {
+	foreignDir := t.TempDir()
+	foreign, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(foreignDir, "ring")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	jwks := mustWrite(t, filepath.Join(foreignDir, "jwks.json"), string(foreign.JWKS()))
+	r := startRun(t, shortDir(t), testJob, "--jwks", jwks)
+	r.operator()
+	claims := identity.Claims{
+		Subject: "global:default:demo:web:server:default", Audience: []string{identity.DefaultAudience},
+		ExpiresAt: time.Now().Add(time.Hour).Unix(), AllocationID: testAllocID, JobID: "demo", Namespace: "default",
+	}
+	for role, want := range map[identity.Role]bool{identity.RoleTask: true, identity.RoleOperator: false} {
+		claims.Role, claims.Task = role, map[identity.Role]string{identity.RoleTask: "server"}[role]
+		token, err := foreign.Sign(claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.client(r.allocDir("server", "secrets", "api.sock"), token).Status().Leader(); (err == nil) != want {
+			t.Errorf("role %q: got %v, want let in: %v", role, err, want)
+		}
+	}
+}
+
+// TestPolicyAndAudit narrows what a task may do and finds the refusal, and what was done, in the audit log.
+func TestPolicyAndAudit(t *testing.T) {
+	dir := t.TempDir()
+	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
+	log := filepath.Join(dir, "audit.log")
+	r := startRun(t, shortDir(t), testJob, "--policy", policy, "--audit-log", log)
+	operator := r.operator()
+	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.task().Allocations().Restart(alloc, "other", nil); err == nil || !strings.Contains(err.Error(), "403 (Permission denied)") {
+		t.Errorf("restart by the task: got %v, want 403", err)
+	}
+	if err := operator.Allocations().Restart(alloc, "other", nil); err != nil {
+		t.Errorf("restart by the operator: %v", err)
+	}
+	token := r.file("server", "secrets", "nomad_token")
+	r.stop()
+	content, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(content), token[len(token)-20:]) {
+		t.Error("the audit log holds a signature")
+	}
+	var records []auth.Record
+	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
+		var record auth.Record
+		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
+			t.Fatalf("%s: %v", lines.Text(), err)
+		}
+		records = append(records, record)
+	}
+	if len(records) != 2 || records[0].Status != 403 || records[0].Task != "server" || records[1].Status != 200 || records[1].Outcome != auth.Done {
+		t.Errorf("audit log:\n%s", content)
+	}
+}
+
+// TestRenewedTokenIsNeverRefused reads the token's file before each request, over several lives of the token.
+func TestRenewedTokenIsNeverRefused(t *testing.T) {
+	job := strings.Replace(testJob, "        env  = true\n        file = true\n", "        file = true\n        ttl  = \"2s\"\n", 1)
+	r := startRun(t, shortDir(t), job)
+	r.operator()
+	client, tokens := r.task(), map[string]bool{}
+	r.eventually("three tokens used", func() bool {
+		token := r.file("server", "secrets", "nomad_token")
+		tokens[token] = true
+		client.SetSecretID(token)
+		if _, err := client.Status().Leader(); err != nil {
+			t.Fatalf("after %d tokens: %v", len(tokens), err)
+		}
+		return len(tokens) == 3
+	})
+}
