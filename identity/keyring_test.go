@@ -156,26 +156,33 @@ func TestReloadKeepsTheKeysWhenTheRingIsGone(t *testing.T) {
 	}
 }
 
-// watchLog runs a watch until the test ends and returns its log.
-func watchLog(t *testing.T, watch func(context.Context, *slog.Logger)) *bytes.Buffer {
+// runWatch runs a watch until the test ends and returns its log.
+func runWatch(t *testing.T, watch func(context.Context, *slog.Logger)) *logBuffer {
 	ctx, cancel := context.WithCancel(context.Background())
-	var log lockedBuffer
+	log := new(logBuffer)
 	var done sync.WaitGroup
-	done.Go(func() { watch(ctx, slog.New(slog.NewJSONHandler(&log, nil))) })
+	done.Go(func() { watch(ctx, slog.New(slog.NewJSONHandler(log, nil))) })
 	t.Cleanup(func() { cancel(); done.Wait() })
-	return &log.b
+	return log
 }
 
-// lockedBuffer may be written by a watch while a test writes nothing and, after the watch has ended, reads.
-type lockedBuffer struct {
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *lockedBuffer) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
+}
+
+// count returns how often the log holds text.
+func (l *logBuffer) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
 }
 
 // eventually waits until the condition holds; what waits for ever is ended by the test's own time limit.
@@ -196,7 +203,7 @@ func TestWatchSeesOtherProcesses(t *testing.T) {
 	v := newVerifier(t, identity.VerifierConfig{Local: running})
 	old := sign(t, running, taskClaims())
 	oldID := running.List()[0].ID
-	watchLog(t, running.Watch)
+	runWatch(t, running.Watch)
 
 	operator := mustOpen(t, dir)
 	start := time.Now()
@@ -218,7 +225,7 @@ func TestWatchSeesOtherProcesses(t *testing.T) {
 func TestWatchOutlivesItsDirectory(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	ring := mustOpen(t, dir)
-	watchLog(t, ring.Watch)
+	runWatch(t, ring.Watch)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}

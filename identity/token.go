@@ -2,6 +2,7 @@ package identity
 
 import (
 	"encoding/base64"
+	"slices"
 	"strings"
 
 	"taskapi/identity/internal/strictjson"
@@ -241,11 +242,8 @@ func (c *Claims) check() *Error {
 		return refuse(ReasonClaims, "a role that does not exist")
 	case c.Role == RoleOperator && c.Task != "":
 		return refuse(ReasonClaims, "an operator's token names a task")
-	}
-	for _, a := range c.Audience {
-		if a == "" {
-			return refuse(ReasonClaims, "an empty audience")
-		}
+	case slices.Contains(c.Audience, ""):
+		return refuse(ReasonClaims, "an empty audience")
 	}
 	return nil
 }

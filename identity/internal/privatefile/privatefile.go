@@ -153,12 +153,14 @@ const (
 type Lock struct{ f *os.File }
 
 // Acquire takes the lock, making the file where it is missing. The error wraps ErrBusy when it could not be had in 5 seconds.
-func Acquire(path string) (*Lock, error) {
+func Acquire(path string) (*Lock, error) { return acquire(path, lockTimeout) }
+
+func acquire(path string, timeout time.Duration) (*Lock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(lockTimeout); ; time.Sleep(lockInterval) {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(lockInterval) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
@@ -166,7 +168,7 @@ func Acquire(path string) (*Lock, error) {
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		case time.Now().After(deadline):
-			return nil, errors.Join(fmt.Errorf("lock %s: waited %v: %w", path, lockTimeout, ErrBusy), f.Close())
+			return nil, errors.Join(fmt.Errorf("lock %s: waited %v: %w", path, timeout, ErrBusy), f.Close())
 		}
 	}
 }

@@ -238,6 +238,8 @@ func (r *Reader) Skip() {
 		r.word("false")
 	case c == 'n':
 		r.word("null")
+	case c != '-' && (c < '0' || c > '9'):
+		r.fail("want a value")
 	default:
 		if _, err := strconv.ParseFloat(r.number(), 64); err != nil {
 			r.fail("a number that does not fit a float64")

@@ -1,0 +1,167 @@
+package privatefile
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+func TestOwner(t *testing.T) {
+	if err := checkOwner("f", 7, 7); err != nil {
+		t.Errorf("own file: %v", err)
+	}
+	for _, owner := range []uint32{0, 8, 1<<32 - 1} {
+		if err := checkOwner("f", owner, 7); !errors.Is(err, ErrExposed) {
+			t.Errorf("file of uid %d, read by 7: %v, want ErrExposed", owner, err)
+		}
+	}
+}
+
+func TestReadTakesPrivateRegularFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good")
+	if err := Write(good, []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	data, version, err := Read(good, 6)
+	if err != nil || string(data) != "secret" {
+		t.Fatalf("read %q, %v", data, err)
+	}
+	if again, err := Stat(good); err != nil || again != version {
+		t.Errorf("version %v, %v, want the %v that was read", again, err, version)
+	}
+	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.Symlink(good, link), syscall.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		path  string
+		limit int64
+		want  error
+	}{
+		"missing": {dir + "/none", 6, fs.ErrNotExist}, "too long": {good, 5, ErrNotRegular}, "a link": {link, 6, ErrNotRegular},
+		"a fifo": {fifo, 6, ErrNotRegular}, "a directory": {dir, 1 << 20, ErrNotRegular},
+	} {
+		if _, _, err := Read(c.path, c.limit); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	for mode := range fs.FileMode(0o100) {
+		if err := os.Chmod(good, 0o600|mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Read(good, 6); errors.Is(err, ErrExposed) != (mode != 0) {
+			t.Errorf("mode %o: %v", 0o600|mode, err)
+		}
+	}
+}
+
+func TestWriteMakesANewVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	for range 2 {
+		if err := Write(path, []byte("a")); err != nil {
+			t.Fatal(err)
+		}
+		before, err := Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Held open, the old inode can't be used again.
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Write(path, []byte("b")); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := Stat(path); err != nil || after == before {
+			t.Errorf("version %v after a write, %v before, %v", after, before, err)
+		}
+		f.Close()
+	}
+}
+
+func TestCreateIsWonByOne(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	var won atomic.Int32
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			switch err := Create(path, bytes.Repeat([]byte{byte(i)}, 100)); {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, fs.ErrExist):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	data, _, err := Read(path, 100)
+	if err != nil || won.Load() != 1 || len(bytes.Trim(data, string(data[:1]))) != 0 {
+		t.Errorf("%d winners, %x, %v", won.Load(), data, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("directory holds %v, %v, want one file", entries, err)
+	}
+}
+
+func TestLockExcludes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var inside, most atomic.Int32
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 5 {
+				lock, err := Acquire(path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				most.Store(max(most.Load(), inside.Add(1)))
+				inside.Add(-1)
+				if err := lock.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d held the lock at once", most.Load())
+	}
+}
+
+func TestLockHeldTooLong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	lock, err := Acquire(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	if _, err := acquire(path, lockInterval); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second one: %v, want ErrBusy", err)
+	}
+}
+
+func TestMarkOutlivesTheLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	for _, want := range []bool{false, true} {
+		lock, err := Acquire(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := lock.Marked(); got != want || err != nil {
+			t.Errorf("marked: %v, %v, want %v", got, err, want)
+		}
+		if err := errors.Join(lock.Mark(), lock.Release()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package identity_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/identity"
+)
+
+func setOf(forgers ...forger) []byte {
+	var keys []string
+	for _, f := range forgers {
+		keys = append(keys, f.jwk(""))
+	}
+	return []byte(`{"keys":[` + strings.Join(keys, ",") + `]}`)
+}
+
+func TestFileSourceFollowsItsFile(t *testing.T) {
+	a, b := newForger("a", 'a'), newForger("b", 'b')
+	path := t.TempDir() + "/jwks.json"
+	if _, err := identity.OpenFileSource(path); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("no file: %v", err)
+	}
+	write(t, path, setOf(a), 0o644)
+	source, err := identity.OpenFileSource(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name    string
+		do      func() error
+		changed bool
+		err     error
+		ids     []string
+	}{
+		{"nothing", func() error { return nil }, false, nil, []string{"a"}},
+		{"rewritten alike", func() error { return os.WriteFile(path, setOf(a), 0o644) }, false, nil, []string{"a"}},
+		{"another key of the same length", func() error { return os.WriteFile(path, setOf(b), 0o644) }, true, nil, []string{"b"}},
+		{"two keys", func() error { return os.WriteFile(path, setOf(a, b), 0o644) }, true, nil, []string{"a", "b"}},
+		{"bad", func() error { return os.WriteFile(path, []byte("{"), 0o644) }, false, identity.ErrKeySet, []string{"a", "b"}},
+		{"still bad", func() error { return nil }, false, identity.ErrKeySet, []string{"a", "b"}},
+		{"gone", func() error { return os.Remove(path) }, false, os.ErrNotExist, []string{"a", "b"}},
+		{"there again", func() error { return os.WriteFile(path, setOf(a), 0o644) }, true, nil, []string{"a"}},
+		{"replaced by a rename", func() error {
+			return errors.Join(os.WriteFile(path+".new", setOf(b), 0o644), os.Rename(path+".new", path))
+		}, true, nil, []string{"b"}},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		changed, err := source.Reload()
+		if changed != step.changed || !errors.Is(err, step.err) || !slices.Equal(source.Keys().IDs(), step.ids) {
+			t.Errorf("%s: changed %v, error %v, keys %v; want %v, %v, %v", step.name, changed, err, source.Keys().IDs(), step.changed, step.err, step.ids)
+		}
+	}
+}
+
+func TestFileSourceWatch(t *testing.T) {
+	a, b := newForger("a", 'a'), newForger("b", 'b')
+	path := t.TempDir() + "/jwks.json"
+	write(t, path, setOf(a), 0o644)
+	source, err := identity.OpenFileSource(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := runWatch(t, source.Watch)
+	write(t, path, []byte("{"), 0o644)
+	eventually(t, "the bad set is reported", func() bool { return log.count("keys can't be reloaded") > 0 })
+	write(t, path, []byte(`{"keys":[`+b.jwk("")+`,`+rsaKey+`]}`), 0o644)
+	eventually(t, "the new set is trusted", func() bool { return slices.Equal(source.Keys().IDs(), []string{"b"}) })
+	eventually(t, "the RSA key is warned about", func() bool { return log.count(`"kid":"rsa-1"`) == 1 })
+	if n := log.count("key set refused"); n > 2 { // a write that was seen when half done may add one
+		t.Errorf("the bad set was reported %d times", n)
+	}
+}
+
+// answers is an issuer's web server: it gives each fetch the next answer, and the last one for ever, and counts.
+type answers struct {
+	list    []string // a body, or a status
+	fetches []time.Duration
+	start   time.Time
+}
+
+func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
+	a.fetches = append(a.fetches, time.Since(a.start))
+	body := a.list[min(len(a.fetches), len(a.list))-1]
+	switch body {
+	case "down":
+		return nil, errors.New("connection refused")
+	case "503":
+		return &http.Response{StatusCode: 503, Body: http.NoBody}, nil
+	}
+	return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(body))}, nil
+}
+
+func TestURLSourceKeepsToItsSchedule(t *testing.T) {
+	a, b := newForger("a", 'a'), newForger("b", 'b')
+	synctest.Test(t, func(t *testing.T) {
+		issuer := &answers{start: time.Now(), list: []string{string(setOf(a)), "down", "503", "{", string(setOf(b)), "down"}}
+		source, err := identity.NewURLSource(identity.URLSourceConfig{
+			URL: "https://issuer.example/jwks", Refresh: time.Hour, MaxStale: 2 * time.Hour, Transport: issuer,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := source.Keys().Len(); n != 0 {
+			t.Errorf("%d keys before Run", n)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		log := new(logBuffer)
+		done := make(chan struct{})
+		go func() { defer close(done); source.Run(ctx, slog.New(slog.NewTextHandler(log, nil))) }()
+		at := func(after time.Duration, want string) {
+			t.Helper()
+			time.Sleep(after - time.Since(issuer.start))
+			synctest.Wait()
+			if got := strings.Join(source.Keys().IDs(), " "); got != want {
+				t.Errorf("%v after the start: keys %q, want %q", after, got, want)
+			}
+		}
+		const floor = identity.MinRefresh
+		at(0, "a")
+		at(time.Hour, "a")         // down
+		at(time.Hour+floor, "a")   // 503
+		at(time.Hour+2*floor, "a") // a bad set
+		at(time.Hour+3*floor, "b")
+		// From here on it is down for good.
+		at(3*time.Hour+2*floor, "b")
+		at(3*time.Hour+3*floor, "")
+		cancel()
+		<-done
+		want := []time.Duration{0, time.Hour, time.Hour + floor, time.Hour + 2*floor, time.Hour + 3*floor}
+		for at := 2*time.Hour + 3*floor; at <= 3*time.Hour+3*floor; at += floor {
+			want = append(want, at)
+		}
+		if !slices.Equal(issuer.fetches, want) {
+			t.Errorf("fetched at %v, want %v", issuer.fetches, want)
+		}
+		// Down, 503, a bad set; down again; no key trusted any more.
+		if n := log.count("can't be reloaded"); n != 5 {
+			t.Errorf("%d failures logged, want 5, each once", n)
+		}
+	})
+}
+
+func TestURLSourceFetches(t *testing.T) {
+	a := newForger("a", 'a')
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		text   string // in the log
+		keys   int
+	}{
+		"good": {func(w http.ResponseWriter, _ *http.Request) { w.Write(setOf(a)) }, "keys reloaded", 1},
+		"an endless body": {func(w http.ResponseWriter, _ *http.Request) {
+			for _, err := w.Write(make([]byte, 1<<16)); err == nil; _, err = w.Write(make([]byte, 1<<16)) {
+			}
+		}, "longer than", 0},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "status 302", 0},
+		"a page":     {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, "key set refused", 0},
+		"not found":  {http.NotFound, "status 404", 0},
+		"cut off midway": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "999")
+			w.Write(setOf(a))
+		}, "fetch key set", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(c.answer)
+			defer server.Close()
+			source, err := identity.NewURLSource(identity.URLSourceConfig{URL: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			log := runWatch(t, source.Run)
+			eventually(t, "the log says "+c.text, func() bool { return log.count(c.text) == 1 })
+			if got := source.Keys().Len(); got != c.keys {
+				t.Errorf("%d keys, want %d", got, c.keys)
+			}
+		})
+	}
+}
+
+func TestURLSourceConfigIsChecked(t *testing.T) {
+	for name, c := range map[string]identity.URLSourceConfig{
+		"no URL":           {},
+		"no scheme":        {URL: "issuer.example/jwks"},
+		"a file":           {URL: "file:///etc/jwks"},
+		"no host":          {URL: "https:///jwks"},
+		"a user":           {URL: "https://user:secret@issuer.example/jwks"},
+		"not a URL":        {URL: "https://[::1/jwks"},
+		"too often":        {URL: "https://issuer.example", Refresh: time.Second},
+		"stale by default": {URL: "https://issuer.example", Refresh: time.Hour, MaxStale: time.Minute},
+	} {
+		source, err := identity.NewURLSource(c)
+		if err == nil || source != nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		if strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: error %q shows the password", name, err)
+		}
+	}
+}
