@@ -18,7 +18,7 @@ func TestMeasure(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	binary, bench := build(ctx, t, "taskapi/cmd/taskapi"), build(ctx, t, "taskapi/cmd/taskapi/bench")
-	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.05", "-rounds", "1")
+	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.3", "-rounds", "1")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
 	cmd.Stderr = t.Output()
 	text, err := cmd.Output()

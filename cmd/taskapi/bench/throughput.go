@@ -49,8 +49,12 @@ func measureThroughput(ctx context.Context, l *lab, o options) (rows []throughpu
 }
 
 func drive(ctx context.Context, t target, n int, o options) (load.Result, error) {
-	return load.Run(ctx, load.Config{
+	r, err := load.Run(ctx, load.Config{
 		Socket: t.socket, Connections: n, Requests: t.requests,
 		Warmup: warmup, For: time.Duration(o.seconds * float64(time.Second)),
 	})
+	if err == nil && r.Replies == 0 {
+		err = fmt.Errorf("no reply on %s in %v s: give -seconds more", t.socket, o.seconds)
+	}
+	return r, err
 }
