@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // The exit codes.
@@ -60,6 +61,7 @@ func newRoot(w world) *cobra.Command {
 its tasks a Unix socket where Nomad's HTTP API answers to the holder of the task's identity.
 
 Flags may be written in Nomad's style (-var) or GNU's (--var).`,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
@@ -73,19 +75,61 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetIn(w.stdin)
 	root.SetOut(w.stdout)
 	root.SetErr(w.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w; see 'taskapi %s --help'", err, cmd.Name()))
-	})
+	root.SetVersionTemplate(versionLine())
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), keyringCommand(w), versionCommand(w))
+	strictHelp(root)
+	strictCompletion(root)
 	return root
 }
 
+// wanted says what a flag's value must be, by its type's name.
+var wanted = map[string]string{
+	"bool":     "true or false",
+	"duration": "a duration, such as 90s, 30m or 24h",
+}
+
+// flagError says what is wrong with a flag in the words of this program.
+func flagError(cmd *cobra.Command, err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if what, ok := wanted[bad.GetFlag().Value.Type()]; ok {
+			err = fmt.Errorf("--%s %q must be %s", bad.GetFlag().Name, bad.GetValue(), what)
+		}
+	}
+	return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
+}
+
+// strictHelp makes "help" refuse a command that there is not.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"}) // it has just been made
+	help.Args = func(_ *cobra.Command, args []string) error {
+		found, rest, err := root.Find(args)
+		if err != nil || len(rest) > 0 {
+			return usage(unknownCommand(found, rest[0]))
+		}
+		return nil
+	}
+}
+
+// strictCompletion makes "completion" refuse a shell that there is not, and more than a shell.
+func strictCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"}) // it has just been made
+	completion.Args = cobra.ArbitraryArgs
+	completion.RunE = root.RunE
+	for _, shell := range completion.Commands() {
+		shell.Args = noArgs
+	}
+}
+
+// unknownCommand is the error for a name that is no command below cmd.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	cmd.SuggestionsMinimumDistance = 2 // two slips of the finger
-	if near := cmd.SuggestionsFor(name); len(near) > 0 {
+	if near := cmd.SuggestionsFor(name); len(near) > 0 && name != "" {
 		return fmt.Errorf("unknown command %q; did you mean %q?", name, near[0])
 	}
-	return fmt.Errorf("unknown command %q; see 'taskapi --help'", name)
+	return fmt.Errorf("unknown command %q; see '%s --help'", name, cmd.CommandPath())
 }
 
 // doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay.

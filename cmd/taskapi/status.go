@@ -35,10 +35,18 @@ func statusCommand(w world) *cobra.Command {
 		Short: "Show allocations, running or ended",
 		Long: `Without ALLOC, lists the allocations of the data directory. With ALLOC, an ID or the beginning of one, shows that
 allocation with its tasks and their events. --json prints what GET /v1/allocation/:id answers.`,
-		Args: cobra.MaximumNArgs(1),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return nil
+			case args[0] == "":
+				return usage(errors.New("ALLOC is empty: give an allocation's ID or the beginning of one, or leave it out to list them"))
+			}
+			return oneArg("ALLOC")(cmd, args)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			l, err := newLayout(dataDir, w)
-			if err != nil {
+			if err != nil || len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			ids, _ := l.allocIDs()

@@ -21,7 +21,7 @@ func versionCommand(w world) *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(w.stdout).Encode(map[string]string{"version": version, "go": runtime.Version()})
 			}
-			_, err := fmt.Fprintf(w.stdout, "taskapi %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(w.stdout, versionLine())
 			return err
 		},
 	}
@@ -29,9 +29,15 @@ func versionCommand(w world) *cobra.Command {
 	return cmd
 }
 
+// versionLine is what "version" and --version print.
+func versionLine() string {
+	return fmt.Sprintf("taskapi %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// noArgs accepts no argument.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage(fmt.Errorf("taskapi %s takes no argument, and got %q", cmd.Name(), args[0]))
+		return usage(fmt.Errorf("%q is too many: '%s' takes no argument", args[0], cmd.CommandPath()))
 	}
 	return nil
 }
