@@ -5,6 +5,8 @@ GO ?= go
 VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
 # How long each fuzz target runs in `make fuzz`.
 FUZZTIME ?= 10s
+# Flags for the benchmark: make bench BENCH='-run a -rounds 9'.
+BENCH ?=
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -35,7 +37,7 @@ fuzz:
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
 bench: build
-	$(GO) run ./cmd/taskapi/bench
+	$(GO) run ./cmd/taskapi/bench $(BENCH)
 	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers
 
 demo: build
