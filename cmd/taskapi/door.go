@@ -55,9 +55,11 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		PeerOf:       peerOf,
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.List()[0].ID }, // the active key is the first, and there always is one
-		Metrics:      func() []handlers.Metric { return doorMetrics(door.Stats()) },
-		Auditor:      auditor,
-		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
+		Metrics: func() []handlers.Metric {
+			return append(doorMetrics(door.Stats()), socketMetrics(s.sockets.stats())...)
+		},
+		Auditor: auditor,
+		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
 	if s.options.issuer != "" {
 		config.OpenIDConfiguration = func() ([]byte, error) { return openIDConfiguration(s.options.issuer), nil }

@@ -40,6 +40,7 @@ type sidecar struct {
 	auditFile   *os.File  // nil for none
 	policy      *auth.Policy
 	connections *socket.Cap
+	sockets     sockets
 	runtimeDirs []string
 	runner      interfaces.AllocRunner
 	api         *handlers.API

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/identity"
-	"taskapi/socket"
 )
 
 // taskHook gives a task its identities and its socket, from before its first start until it is over.
@@ -134,49 +132,4 @@ func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Dura
 		AllocationID: alloc.ID,
 		Task:         task,
 	}
-}
-
-// server is one socket being served.
-type server struct {
-	addr   string // the path by which clients dial it
-	cancel context.CancelFunc
-	done   chan error
-	unlink func() error
-}
-
-// socketSpec says which socket, whose, and who may connect.
-type socketSpec struct {
-	path     string
-	owner    auth.Owner
-	uid, gid int
-}
-
-// serve opens a socket and answers on it until close.
-func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
-	addr, unlink, err := socket.ShortLink(s.runtimeDirs, spec.path)
-	if err != nil {
-		return nil, err
-	}
-	listener, err := socket.Listen(socket.Config{
-		Path:    spec.path,
-		Mode:    0o600,
-		UID:     spec.uid,
-		GID:     spec.gid,
-		Total:   s.connections,
-		Refusal: []byte(refusal),
-		Logger:  s.logger,
-	})
-	if err != nil {
-		return nil, errors.Join(err, unlink())
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	srv := &server{addr: addr, cancel: cancel, done: make(chan error, 1), unlink: unlink}
-	go func() { srv.done <- s.api.Serve(ctx, listener, spec.owner) }()
-	return srv, nil
-}
-
-// close ends the socket and waits for the requests on it.
-func (s *server) close() error {
-	s.cancel()
-	return errors.Join(<-s.done, s.unlink())
 }

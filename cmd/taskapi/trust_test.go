@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/auth"
 	"taskapi/identity"
 )
@@ -143,4 +145,31 @@ func TestRenewedTokenIsNeverRefused(t *testing.T) {
 		}
 		return len(tokens) == 3
 	})
+}
+
+// TestMetricsAreTheOperatorsAlone reads what the rooms have counted.
+func TestMetricsAreTheOperatorsAlone(t *testing.T) {
+	r := startRun(t, shortDir(t), testJob)
+	operator := r.operator()
+	if _, err := r.client(r.layout.operatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
+		t.Error("garbage is let in")
+	}
+	text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`taskapi_door_refused_total{reason="malformed"} 1`,
+		"taskapi_door_cache_misses_total", "taskapi_door_verify_seconds_total", "taskapi_socket_connections_accepted_total",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in:\n%s", want, text)
+		}
+	}
+	if summary, _, err := operator.Operator().MetricsSummary(nil); err != nil || len(summary.Counters) == 0 {
+		t.Errorf("JSON: %+v, %v", summary, err)
+	}
+	if _, err := r.task().Operator().Metrics(nil); err == nil || !strings.Contains(err.Error(), "403 (Permission denied)") {
+		t.Errorf("as a task: got %v, want 403", err)
+	}
 }

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/socket"
+)
+
+// server is one socket being served.
+type server struct {
+	addr   string // the path by which clients dial it
+	cancel context.CancelFunc
+	done   chan error
+	unlink func() error
+}
+
+// socketSpec says which socket, whose, and who may connect.
+type socketSpec struct {
+	path     string
+	owner    auth.Owner
+	uid, gid int
+}
+
+// serve opens a socket and answers on it until close.
+func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
+	addr, unlink, err := socket.ShortLink(s.runtimeDirs, spec.path)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := socket.Listen(socket.Config{
+		Path:    spec.path,
+		Mode:    0o600,
+		UID:     spec.uid,
+		GID:     spec.gid,
+		Total:   s.connections,
+		Refusal: []byte(refusal),
+		Logger:  s.logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, unlink())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.sockets.add(listener)
+	srv := &server{addr: addr, cancel: cancel, done: make(chan error, 1), unlink: unlink}
+	go func() {
+		err := s.api.Serve(ctx, listener, spec.owner)
+		s.sockets.remove(listener)
+		srv.done <- err
+	}()
+	return srv, nil
+}
+
+// close ends the socket and waits for the requests on it.
+func (s *server) close() error {
+	s.cancel()
+	return errors.Join(<-s.done, s.unlink())
+}
+
+// sockets counts the connections of all sockets, those that are closed by now included.
+type sockets struct {
+	mu     sync.Mutex // guards the fields below
+	open   map[*socket.Listener]struct{}
+	closed socket.Stats // of sockets that are gone
+}
+
+func (s *sockets) add(l *socket.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = map[*socket.Listener]struct{}{}
+	}
+	s.open[l] = struct{}{}
+}
+
+func (s *sockets) remove(l *socket.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, l)
+	s.closed = sum(s.closed, l.Stats())
+}
+
+// stats is the sum over all sockets.
+func (s *sockets) stats() socket.Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total := s.closed
+	for l := range s.open {
+		total = sum(total, l.Stats())
+	}
+	return total
+}
+
+func sum(a, b socket.Stats) socket.Stats {
+	return socket.Stats{
+		Accepted:     a.Accepted + b.Accepted,
+		Refused:      a.Refused + b.Refused,
+		Unidentified: a.Unidentified + b.Unidentified,
+		Open:         a.Open + b.Open,
+	}
+}
+
+// socketMetrics names what the sockets have counted.
+func socketMetrics(s socket.Stats) []handlers.Metric {
+	return []handlers.Metric{
+		{Name: "taskapi_socket_connections_accepted_total", Value: float64(s.Accepted), Counter: true},
+		{Name: "taskapi_socket_connections_refused_total", Value: float64(s.Refused), Counter: true},
+		{Name: "taskapi_socket_connections_unidentified_total", Value: float64(s.Unidentified), Counter: true},
+		{Name: "taskapi_socket_connections_open", Value: float64(s.Open)},
+	}
+}
