@@ -23,7 +23,9 @@ func addServerDefaults(job *api.Job) {
 	}
 	job.Update = serverUpdate(job.Update)
 	for _, group := range job.TaskGroups {
+		//lint:ignore SA1019 a server still writes it
 		if group.PreventRescheduleOnLost == nil {
+			//lint:ignore SA1019 a server still writes it
 			group.PreventRescheduleOnLost = new(false)
 		}
 		defaultHostNetworks(group.Networks)

@@ -134,6 +134,7 @@ func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
 	r.schedulerNote()
 	r.checkName("job", deref(r.job.ID))
+	r.environment("meta", r.job.Meta)
 	seen := map[string]bool{}
 	for _, g := range r.job.TaskGroups {
 		if g == nil {
@@ -153,6 +154,7 @@ func (r *reviewer) groupLevel() {
 	r.in("group", deref(g.Name), func() {
 		r.checkName("group", deref(g.Name))
 		apply(r, groupRows, g)
+		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
 		r.services(g.Services, nil)
 		r.restart(g.RestartPolicy)
@@ -200,6 +202,9 @@ func (r *reviewer) task(t *api.Task) {
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)
 	}
+	r.config(t)
+	r.environment("env", t.Env)
+	r.environment("meta", t.Meta)
 	r.lifecycle(t.Lifecycle)
 	r.services(t.Services, t)
 	r.restart(t.RestartPolicy)

@@ -49,8 +49,10 @@ var groupRows = []row[api.TaskGroup]{
 	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block",
 		func(g *api.TaskGroup) bool { return g.Disconnect != nil }},
 	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it",
+		//lint:ignore SA1019 job files may still say it
 		func(g *api.TaskGroup) bool { return g.StopAfterClientDisconnect != nil }},
 	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it",
+		//lint:ignore SA1019 job files may still say it
 		func(g *api.TaskGroup) bool { return g.MaxClientDisconnect != nil }},
 	{"max_run_duration", Warning, "nothing ends the allocation after that time yet", func(g *api.TaskGroup) bool { return g.MaxRunDuration != nil }},
 	{"ephemeral_disk sticky", Warning, "each allocation begins with an empty directory; nothing is taken over from an earlier one",

@@ -48,6 +48,7 @@ var schedulerParts = []struct {
 		return j.Priority != nil && *j.Priority != api.JobDefaultPriority
 	}},
 	{"all_at_once", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.AllAtOnce) }},
+	//lint:ignore SA1019 job files may still say it
 	{"prevent_reschedule_on_lost", func(_ *api.Job, g *api.TaskGroup) bool { return deref(g.PreventRescheduleOnLost) }},
 	{"ephemeral_disk size", func(_ *api.Job, g *api.TaskGroup) bool {
 		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil && *g.EphemeralDisk.SizeMB != *api.DefaultEphemeralDisk().SizeMB

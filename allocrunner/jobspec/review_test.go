@@ -34,10 +34,16 @@ func lines(findings []jobspec.Finding) []string {
 	return out
 }
 
-const raw = "driver = \"raw_exec\"\n"
+const raw = "driver = \"raw_exec\"\n" + rawConfig
+
+const rawConfig = "config {\ncommand = \"true\"\n}\n"
 
 func task(lines string) string {
 	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\n" + raw + lines + "\n}\n}\n}\n"
+}
+
+func configured(lines string) string {
+	return strings.Replace(task(""), rawConfig, "config {\n"+lines+"\n}\n", 1)
 }
 
 func group(lines string) string {
@@ -66,6 +72,13 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"nothing":           {task(""), nil},
 		"supported":         {check("header { A = [\"b\"] }\nmethod = \"GET\""), nil},
 		"driver":            {"job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"docker\"\n}\n}\n}", []string{"refused " + inT + "driver"}},
+		"unknown config":    {configured("command = \"x\"\nimage = \"y\""), []string{"refused " + inT + "config"}},
+		"no command":        {configured(""), []string{"refused " + inT + "config"}},
+		"args as text":      {configured("command = \"x\"\nargs = \"y\""), []string{"refused " + inT + "config"}},
+		"runtime config":    {configured("command = \"${NOMAD_TASK_DIR}/x\"\nwork_dir = NOMAD_TASK_DIR\noom_score_adj = \"${meta.oom}\""), nil},
+		"env name":          {task("env = { \"a=b\" = 1 }"), []string{"refused " + inT + "env"}},
+		"meta name":         {group("meta = { \"\" = 1 }"), []string{"refused " + inG + "meta"}},
+		"env value":         {inJob("meta { a = \"\\u0000\" }"), []string{"refused job: meta"}},
 		"no driver":         {"job \"j\" {\ngroup \"g\" {\ntask \"t\" {}\n}\n}", []string{"refused " + inT + "driver"}},
 		"periodic":          {inJob("periodic { cron = \"* * * * *\" }"), []string{"refused job: periodic"}},
 		"parameterized":     {inJob("parameterized {}"), []string{"refused job: parameterized"}},
@@ -164,7 +177,7 @@ func TestReviewRefusesNames(t *testing.T) {
 	for name, ok := range map[string]bool{"a": true, "a.b-c_d": true, "ü": true, strings.Repeat("x", 128): true, "": false, "a/b": false,
 		"..": false, ".": false, "a\x00b": false, "a\nb": false, "a\\b": false, long: false} {
 		jobOf := func(job, group, task string) *api.Job {
-			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec"}}}}}
+			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec", Config: map[string]any{"command": "true"}}}}}}
 		}
 		for kind, job := range map[string]*api.Job{"job": jobOf(name, "g", "t"), "group": jobOf("j", name, "t"), "task": jobOf("j", "g", name)} {
 			_, findings, err := jobspec.Review(job, "")

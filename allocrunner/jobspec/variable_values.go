@@ -69,9 +69,9 @@ func didYouMean(name string, candidates []string) string {
 	return ""
 }
 
-// setText sets a variable from text: as it stands for a string, number or bool, and as an HCL expression for other types.
+// setText sets a variable from text: as it stands for a string, number or bool, and as an HCL expression for other types. The
+// text is never quoted in errors: it may be a secret.
 func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
-	f.sources[source] = []byte(text)
 	if v.typ.IsPrimitiveType() || v.typ == cty.DynamicPseudoType && plainDefault(v.value) {
 		end := hcl.Pos{Line: 1, Column: 1 + len(text), Byte: len(text)}
 		return f.set(v, hcl.StaticExpr(cty.StringVal(text), hcl.Range{Filename: source, Start: hcl.InitialPos, End: end}))
