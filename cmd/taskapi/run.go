@@ -2,20 +2,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
-
-	"taskapi/allocrunner"
 )
 
 // datacenter is where the one machine is: Nomad's default name.
@@ -80,6 +79,9 @@ func runAllocation(ctx context.Context, opts runOptions, jobFile string, w world
 	if err != nil {
 		return err
 	}
+	if _, err := netip.ParseAddr(opts.hostIP); err != nil {
+		return usage(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", opts.hostIP))
+	}
 	if opts.identityTTL <= 0 {
 		return usage(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", opts.identityTTL))
 	}
@@ -104,16 +106,12 @@ func runAllocation(ctx context.Context, opts runOptions, jobFile string, w world
 // concluded says how the allocation ended, and gives the command's error.
 func concluded(err error, side *sidecar, p *printer) error {
 	status := side.runner.Alloc().ClientStatus
-	switch {
-	case err == nil:
+	if err == nil {
 		p.allocEvent("Ended", "allocation is "+status, "status", status)
 		return nil
-	case errors.Is(err, allocrunner.ErrFailed):
-		p.allocEvent("Ended", oneLine(err.Error()), "status", status)
-		return errSilent
 	}
 	p.allocEvent("Ended", oneLine(err.Error()), "status", status)
-	return err
+	return errSilent // the event has said why
 }
 
 // stopOnSignals ends ctx on the first SIGINT or SIGTERM and kills the allocation on the second. SIGHUP does nothing: a closed
@@ -159,10 +157,11 @@ func allocationID(given string) (string, error) {
 	if given == "" {
 		return uuid.NewString(), nil
 	}
-	if !uuidForm.MatchString(given) {
-		return "", usage(fmt.Errorf("--alloc-id %q is no UUID: it has 36 characters, like %s", given, uuid.NewString()))
+	id := strings.ToLower(given)
+	if !uuidForm.MatchString(id) {
+		return "", usage(fmt.Errorf("--alloc-id %q is no UUID: give one like %s, or none", given, uuid.NewString()))
 	}
-	return given, nil
+	return id, nil
 }
 
 // newAllocation is the allocation as a scheduler would have placed it on this machine.

@@ -103,7 +103,7 @@ func (s *sidecar) openState(id string) error {
 	}
 	db, err := state.Open(filepath.Join(dir, state.FileName))
 	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s is already run by another taskapi: %w", id, err)
+		return fmt.Errorf("allocation %s is already run by another taskapi; 'taskapi status' shows it", id)
 	}
 	if err != nil {
 		return err
