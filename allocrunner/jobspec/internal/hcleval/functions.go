@@ -109,18 +109,21 @@ func functions(dir string) map[string]function.Function {
 	}
 }
 
-// lengthFunc counts the elements of a collection, or the characters of a string, as documented.
+// lengthFunc counts the elements of a collection or an object, or the characters of a string, as documented.
 var lengthFunc = function.New(&function.Spec{
 	Params: []function.Parameter{{Name: "value", Type: cty.DynamicPseudoType, AllowDynamicType: true}},
 	Type: func(args []cty.Value) (cty.Type, error) {
-		if ty := args[0].Type(); ty == cty.String || ty == cty.DynamicPseudoType {
+		if ty := args[0].Type(); ty == cty.String || ty == cty.DynamicPseudoType || ty.IsObjectType() {
 			return cty.Number, nil
 		}
 		return stdlib.LengthFunc.ReturnTypeForValues(args)
 	},
 	Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-		if args[0].Type() == cty.String {
+		switch ty := args[0].Type(); {
+		case ty == cty.String:
 			return stdlib.Strlen(args[0])
+		case ty.IsObjectType():
+			return cty.NumberIntVal(int64(len(ty.AttributeTypes()))), nil
 		}
 		return stdlib.Length(args[0])
 	},
