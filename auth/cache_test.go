@@ -82,6 +82,28 @@ func TestFirstUsesShareOneVerification(t *testing.T) {
 	})
 }
 
+// Those who share a failed verification have failed like the one who led.
+func TestSharedFailuresCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, standard)
+		w.verifier.gate = make(chan struct{})
+		forged := forge(w.token(web), 1)
+		results := make(chan auth.Reason, 30)
+		for range 30 {
+			go func() { results <- w.ask(forged, web) }()
+		}
+		synctest.Wait()
+		close(w.verifier.gate)
+		counts := map[auth.Reason]int{}
+		for range 30 {
+			counts[<-results]++
+		}
+		if counts[auth.BadSignature] != 20 || counts[auth.CallerLimited] != 10 {
+			t.Errorf("got %v, want the burst of 20 and the rest limited", counts)
+		}
+	})
+}
+
 func TestBadTokensAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -122,6 +144,9 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 		w.expect("before the allocation", token, web, auth.UnknownAllocation)
 		w.allocs.set(allocID, auth.Live)
 		w.expect("with it", token, web, auth.NotRefused)
+		if got := w.door.Stats().Cached.Bad; got != 0 {
+			t.Errorf("%d refusals are still remembered", got)
+		}
 
 		soon := w.with(web, func(c *identity.Claims) { c.NotBefore += 3 })
 		w.expect("early", soon, web, auth.NotYetValid)
