@@ -18,13 +18,20 @@ type stat struct {
 	dead                 bool   // a zombie, or gone
 }
 
-// readStat reads one process. The error is os.ErrNotExist or ESRCH when there is none.
+// readStat reads one process. The error is ENOENT or ESRCH when there is none.
 func readStat(pid int) (stat, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	// By plain system calls: a tree is looked for among all processes of the machine, and package os takes twice as long.
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return stat{}, err
 	}
-	return parseStat(pid, string(text))
+	defer unix.Close(fd)
+	var buf [1024]byte // 52 numbers and a name of 15 bytes
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(pid, string(buf[:n]))
 }
 
 // parseStat reads proc_pid_stat(5). The program's name, in parentheses, may hold blanks and parentheses.

@@ -143,8 +143,29 @@ func closeAll(files []*os.File) {
 	}
 }
 
+// awaitEnd waits until the process can be waited for. It does so in the runtime's poller, because a thread that blocks in waitid
+// costs some 40 KB for each task, its kernel stack included. Where the kernel can't (before 5.10) it returns at once.
+func awaitEnd(pid int) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // our child, not reaped yet: the number is still its own
+	if err != nil {
+		return
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool { // an error means that it can't be polled
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	})
+}
+
 // wait waits for the end and records it.
 func (p *process) wait() {
+	awaitEnd(p.pid)
 	state, err := p.proc.Wait()
 	p.exit = interfaces.ExitResult{At: time.Now()}
 	if err != nil {
