@@ -66,6 +66,9 @@ func (s *server) run(ends <-chan os.Signal) bool {
 	timer := time.NewTimer(s.idle)
 	defer timer.Stop()
 	for {
+		if !s.controlled() {
+			s.sweep()
+		}
 		s.record(false)
 		if !s.idles() {
 			timer.Stop()
@@ -202,20 +205,26 @@ func (s *server) leave(c *session) {
 	s.change()
 }
 
-// follow waits for the end of a task that has just started. With nobody there to do it, it kills what the task left behind.
+// follow waits for the end of a task that has just started.
 func (s *server) follow(task string) {
-	if _, err := s.local.Wait(context.Background(), task); err != nil {
-		return
+	if _, err := s.local.Wait(context.Background(), task); err == nil {
+		s.change()
 	}
-	s.change()
-	if s.controlled() {
-		return
-	}
+}
+
+// sweep kills what ended tasks have left behind, which a client does otherwise.
+func (s *server) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
-	n, err := s.local.KillTree(ctx, task)
-	if n > 0 || err != nil {
-		s.logger.Warn("the task left processes behind", "task", task, "killed", n, "error", err)
+	list, _ := s.local.List(ctx)
+	for _, task := range list {
+		if task.Exit == nil {
+			continue
+		}
+		n, err := s.local.KillTree(ctx, task.Task)
+		if n > 0 || err != nil {
+			s.logger.Warn("the task left processes behind", "task", task.Task, "killed", n, "error", err)
+		}
 	}
 }
 
