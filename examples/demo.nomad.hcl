@@ -77,9 +77,10 @@ job "demo" {
         sidecar = true
       }
 
-      # The token is also written to secrets/nomad_token.
+      # The token is in secrets/nomad_token, and is renewed there long before it expires. Real jobs have a ttl of an hour or so.
       identity {
         file = true
+        ttl  = "3s"
       }
 
       config {

@@ -66,7 +66,7 @@ func (p *printer) print(l line) {
 	if who == "" {
 		who = "allocation"
 	}
-	fmt.Fprintf(p.out, "%s  %-*s  %-15s %s\n", l.Time.Local().Format("15:04:05.000"), p.width, who, l.Type, oneLine(l.Message))
+	fmt.Fprintf(p.out, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), p.width, who, l.Type, oneLine(l.Message))
 }
 
 // oneLine keeps a message on its line, and what a task or a file put into it from steering the terminal.

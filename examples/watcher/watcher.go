@@ -30,6 +30,7 @@ type config struct {
 type watcher struct {
 	config
 	client *api.Client
+	tokens []string // those used so far, the latest last
 }
 
 func newWatcher(c config) (*watcher, error) {
@@ -63,6 +64,9 @@ func (w *watcher) tour(ctx context.Context) error {
 		return err
 	}
 	if err := w.restart(ctx, alloc, before); err != nil {
+		return err
+	}
+	if err := w.renewal(ctx); err != nil {
 		return err
 	}
 	w.say("done")
@@ -139,6 +143,16 @@ func (w *watcher) restart(ctx context.Context, alloc *api.Allocation, before pag
 	return nil
 }
 
+// renewal goes on asking until the token in the file is another one than at first. No request is ever refused: both tokens are
+// good while they overlap.
+func (w *watcher) renewal(ctx context.Context) error {
+	_, err := w.allocation(ctx, "the token is renewed", func(*api.Allocation) bool { return len(w.tokens) > 1 })
+	if err == nil {
+		w.say("my token was renewed meanwhile, and every request was let in")
+	}
+	return err
+}
+
 // allocation waits until the allocation is as wanted.
 func (w *watcher) allocation(ctx context.Context, what string, wanted func(*api.Allocation) bool) (*api.Allocation, error) {
 	var alloc *api.Allocation
@@ -167,6 +181,9 @@ func (w *watcher) query(ctx context.Context) (*api.QueryOptions, error) {
 		return nil, fmt.Errorf("read the token: %w", err)
 	}
 	q := &api.QueryOptions{AuthToken: strings.TrimSpace(string(token))}
+	if !slices.Contains(w.tokens, q.AuthToken) {
+		w.tokens = append(w.tokens, q.AuthToken)
+	}
 	return q.WithContext(ctx), nil
 }
 

@@ -126,6 +126,7 @@ the server says "hello": greeting read 2 time(s) by process 100
 restarted "server"
 the server says "hello": greeting read 2 time(s) by process 101
 events of "server": Started, Restart Signaled
+my token was renewed meanwhile, and every request was let in
 done
 `
 	if out.String() != want {
