@@ -309,7 +309,7 @@ func TestBadTokens(t *testing.T) {
 			if _, err := identity.Check(bad.token); (err != nil) != reason.Structural() {
 				t.Errorf("Check: %v, want an error exactly for a structural reason, and this is %s", err, reason)
 			}
-			for _, segment := range strings.Split(bad.token, ".") {
+			for segment := range strings.SplitSeq(bad.token, ".") {
 				if len(segment) > 8 && strings.Contains(err.Error(), segment[:8]) {
 					t.Errorf("error %q quotes the token", err)
 				}

@@ -30,7 +30,7 @@ func FuzzCheck(f *testing.F) {
 			}
 			return
 		}
-		for _, segment := range strings.Split(token, ".") {
+		for segment := range strings.SplitSeq(token, ".") {
 			decoded, err := base64.RawURLEncoding.DecodeString(segment)
 			if err != nil || base64.RawURLEncoding.EncodeToString(decoded) != segment {
 				t.Errorf("accepted a segment that is not canonical")

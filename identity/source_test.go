@@ -84,6 +84,27 @@ func TestFileSourceWatch(t *testing.T) {
 	}
 }
 
+// TestFileSourceSeesChangesWithinOneTick changes a file so that its length and time of change stay as they were.
+func TestFileSourceSeesChangesWithinOneTick(t *testing.T) {
+	path := t.TempDir() + "/jwks.json"
+	tick := time.Now().Add(time.Hour) // ahead, so that it is never long past
+	put := func(f forger) {
+		write(t, path, setOf(f), 0o644)
+		if err := os.Chtimes(path, tick, tick); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(newForger("a", 'a'))
+	source, err := identity.OpenFileSource(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(newForger("b", 'b'))
+	if changed, err := source.Reload(); !changed || err != nil || !slices.Equal(source.Keys().IDs(), []string{"b"}) {
+		t.Errorf("changed %v, error %v, keys %v; want the new key", changed, err, source.Keys().IDs())
+	}
+}
+
 // answers is an issuer's web server: it gives each fetch the next answer, and the last one for ever, and counts.
 type answers struct {
 	list    []string // a body, or a status

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"taskapi/identity"
 )
@@ -201,6 +202,44 @@ func TestSignRefusesWhatCheckWould(t *testing.T) {
 			t.Errorf("%s: got a token of %d bytes and %v, want a structural reason", name, len(token), err)
 		}
 	}
+}
+
+// TestWhatIsSignedVerifies signs claims of any content and expects them back.
+func TestWhatIsSignedVerifies(t *testing.T) {
+	ring := openKeyring(t)
+	v := newVerifier(t, identity.VerifierConfig{Local: ring, Audiences: []string{"a"}})
+	text := rapid.StringOfN(rapid.Rune().Filter(func(r rune) bool { return r != 0 }), 0, 40, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		now := epoch.Unix()
+		want := identity.Claims{
+			ID:           rapid.StringN(1, 40, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }).Draw(t, "jti"),
+			Issuer:       text.Draw(t, "iss"),
+			Subject:      text.Draw(t, "sub"),
+			Audience:     rapid.Permutation(append(rapid.SliceOfN(rapid.StringMatching("[b-z]+"), 0, 3).Draw(t, "others"), "a")).Draw(t, "aud"),
+			IssuedAt:     rapid.Int64Range(0, now).Draw(t, "iat"),
+			NotBefore:    rapid.Int64Range(0, now).Draw(t, "nbf"),
+			ExpiresAt:    now + rapid.Int64Range(1, 366*24*3600).Draw(t, "ttl"),
+			Namespace:    text.Draw(t, "namespace"),
+			JobID:        text.Draw(t, "job"),
+			AllocationID: text.Draw(t, "allocation"),
+		}
+		if rapid.Bool().Draw(t, "operator") {
+			want.Role = identity.RoleOperator
+		} else {
+			want.Task = text.Draw(t, "task")
+		}
+		token, err := ring.Sign(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := v.Verify(token, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got.Claims); diff != "" {
+			t.Errorf("claims (-signed +verified):\n%s", diff)
+		}
+	})
 }
 
 func TestSignMakesAnID(t *testing.T) {
