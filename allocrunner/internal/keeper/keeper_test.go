@@ -143,7 +143,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := newFIFO(t, dir)
-	spec := shell(dir, "t", `printf 'odd: %s\n' "$ODD"; sleep 1000 & echo $! >$FIFO; trap 'exit 3' USR1; wait`)
+	spec := shell(dir, "t", `printf 'odd: %s\n' "$ODD"; trap 'exit 3' USR1; sleep 1000 & echo $! >$FIFO; wait`)
 	spec.Env = append(spec.Env, "ODD=\xff\xfe\"\n")
 	status := run(t, c, spec)
 	child := readPID(t, fifo)

@@ -43,7 +43,7 @@ type server struct {
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
-	ended  bool
+	ended  bool       // no client is taken any more
 }
 
 // serve runs until the keeper is closed, or is idle for long enough, or gets a signal to end while it has no client. It reports
@@ -63,16 +63,17 @@ func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool)
 
 // run waits for a reason to end. It reports whether there may be exits that nobody has asked for.
 func (s *server) run(ends <-chan os.Signal) bool {
-	timer := time.NewTimer(s.idle)
+	timer := time.NewTimer(max(s.idle, startTime)) // who started us is on its way
 	defer timer.Stop()
-	for {
+	for first := true; ; first = false {
 		if !s.controlled() {
 			s.sweep()
 		}
 		s.record(false)
-		if !s.idles() {
+		switch {
+		case !s.idles():
 			timer.Stop()
-		} else {
+		case !first:
 			timer.Reset(s.idle)
 		}
 		select {
@@ -80,7 +81,7 @@ func (s *server) run(ends <-chan os.Signal) bool {
 		case <-s.closed:
 			return false
 		case <-timer.C:
-			if s.idles() {
+			if s.endIdle() {
 				s.logger.Info("no task runs and no client comes: the keeper ends")
 				return true
 			}
@@ -96,6 +97,14 @@ func (s *server) run(ends <-chan os.Signal) bool {
 }
 
 func (s *server) idles() bool { return !s.controlled() && !s.tasksRun() }
+
+// endIdle ends the taking of clients if there is no reason to stay.
+func (s *server) endIdle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = s.ended || s.client == nil && !s.tasksRun()
+	return s.ended
+}
 
 func (s *server) controlled() bool {
 	s.mu.Lock()
@@ -159,29 +168,32 @@ func (s *server) attend(conn *net.UnixConn) error {
 		return fmt.Errorf("hello of process %d: %w", peer.Pid, err)
 	}
 	c := &session{server: s, conn: conn, out: frameWriter{w: conn}, cancels: map[uint64]context.CancelFunc{}}
+	if !s.take(c) {
+		return nil // without a hello: who gets one can rely on us
+	}
+	defer s.leave(c)
 	if err := c.out.write(hello{Version: version}); err != nil {
 		return fmt.Errorf("hello to process %d: %w", peer.Pid, err)
 	}
 	_ = conn.SetDeadline(time.Time{})
-	s.take(c)
-	defer s.leave(c)
 	s.change()
 	return c.serve()
 }
 
-// take makes c the client, and ends the one before.
-func (s *server) take(c *session) {
+// take makes c the client, and ends the one before. It reports false when the keeper is about to end.
+func (s *server) take(c *session) bool {
 	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return false
+	}
 	last := s.client
 	s.client = c
-	ended := s.ended
 	s.mu.Unlock()
 	if last != nil {
 		last.end(ErrReplaced)
 	}
-	if ended {
-		c.end(driver.ErrLost)
-	}
+	return true
 }
 
 // dismiss ends the client, and every one who may still come.

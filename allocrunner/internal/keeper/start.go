@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -161,6 +162,9 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 		return nil, fmt.Errorf("attach to keeper in %s: %w", dir, ErrNoKeeper)
 	}
 	c, err := connect(ctx, dir, last.Keeper)
+	if endsNow(err) {
+		waitGone(last.Keeper)
+	}
 	if err != nil && !last.Keeper.Runs() {
 		return nil, fmt.Errorf("attach to keeper in %s: %w: %w", dir, ErrNoKeeper, err)
 	}
@@ -168,6 +172,12 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 		return nil, fmt.Errorf("attach to keeper, process %d: %w", last.Keeper.PID, err)
 	}
 	return c, nil
+}
+
+// endsNow reports whether err is what a keeper that is about to end leaves of a connection.
+func endsNow(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) ||
+		errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
 }
 
 // connect connects, makes sure who answers, and says hello.
