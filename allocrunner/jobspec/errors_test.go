@@ -143,6 +143,9 @@ func TestJSONForms(t *testing.T) {
 	if config["n"] != 12345678901234567 || config["f"] != 0.5 {
 		t.Errorf("numbers in config: %#v", config)
 	}
+	if _, err := jobspec.ParseFile("testdata/wire.server.json", nil, jobspec.Config{}); err != nil {
+		t.Errorf("the job as a server has it: %v", err)
+	}
 	if got := *wrapped.Name; got != "x" {
 		t.Errorf("name %q, want that of the ID", got)
 	}
