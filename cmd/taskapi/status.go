@@ -129,6 +129,9 @@ func (l layout) look(ctx context.Context, id string) found {
 	if errors.Is(err, state.ErrInUse) {
 		return found{absent: fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, liveErr)}
 	}
+	if errors.Is(err, state.ErrNotFound) {
+		return found{absent: fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)}
+	}
 	if err != nil {
 		return found{absent: fmt.Errorf("allocation %s: %w", id, err)}
 	}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"taskapi/socket"
+)
+
+// scriptDeadline is when a script gives up on something that should have happened long before.
+const scriptDeadline = 20 * time.Second
+
+// TestScripts runs the program as people do: testdata/script/*.txtar, with the commands below besides testscript's own.
+//
+//	exits CODE PROGRAM ARG...              run a program and require its exit code
+//	start NAME PROGRAM ARG...              run one beside the script, into the files NAME.out and NAME.err
+//	signal NAME SIGNAL                     send it a signal
+//	ends NAME CODE                         wait for its end and require its exit code
+//	await FILE PATTERN                     wait until the file has a line that matches
+//	get SOCKET TOKENFILE PATH              ask the API, into stdout
+//	json FILE PATH VALUE                   require the value at a path such as .Tasks.0.Name, as JSON; "-" for an absent one
+//	events FILE                            require lines of run --json, each with the documented fields
+//	hold VARIABLE                          listen on a free port of 127.0.0.1 until the script ends
+//	nothing-left DIR                       require no socket below DIR, and no process that works there
+//	repeat VARIABLE TEXT COUNT             a long value
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		WorkdirRoot:         openToAll(t),
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			processes := processes{}
+			env.Values[processesKey{}] = processes
+			env.Defer(func() {
+				processes.kill()
+				for pid := range workingIn(env.WorkDir) { // what a killed taskapi has left running
+					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				}
+			})
+			env.Setenv("D", filepath.Join(env.WorkDir, "d"))
+			env.Setenv("ID", testAllocID)
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // under the race detector a program takes a second to exit otherwise
+			return os.Chmod(env.WorkDir, 0o755)
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" {
+				return os.Geteuid() == 0, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"await":        await,
+			"ends":         ends,
+			"events":       events,
+			"exits":        exits,
+			"get":          get,
+			"hold":         hold,
+			"json":         checkJSON,
+			"nothing-left": nothingLeft,
+			"repeat":       repeat,
+			"signal":       sendSignal,
+			"start":        start,
+		},
+	})
+}
+
+// openToAll makes the directory of the scripts, which another user may pass through, and opens the program to others, too: a
+// script may run it as somebody else. The names are short, since sockets lie in it.
+func openToAll(t *testing.T) string {
+	program, err := exec.LookPath("taskapi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := shortDir(t)
+	for _, d := range []string{dir, filepath.Dir(program), filepath.Dir(filepath.Dir(program))} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// want gives the arguments of a command that takes exactly, or with a negative count at least, so many.
+func want(ts *testscript.TestScript, neg bool, args []string, count int, usage string) {
+	if neg || (count >= 0 && len(args) != count) || len(args) < -count {
+		ts.Fatalf("usage: %s", usage)
+	}
+}
+
+func number(ts *testscript.TestScript, s string) int {
+	n, err := strconv.Atoi(s)
+	ts.Check(err)
+	return n
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, -2, "exits CODE PROGRAM ARG...")
+	err := ts.Exec(args[1], args[2:]...)
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if err != nil && !ok {
+		ts.Fatalf("%v", err)
+	}
+	code := 0
+	if ok {
+		code = exit.ExitCode()
+	}
+	if code != number(ts, args[0]) {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// processes are those that a script has started, by their names.
+type processes map[string]*process
+
+type processesKey struct{}
+
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+func (p processes) kill() {
+	for _, one := range p {
+		_ = one.cmd.Process.Kill() // it may have ended
+		<-one.done
+	}
+}
+
+// named is the process that the script has started under a name.
+func named(ts *testscript.TestScript, name string) *process {
+	p, ok := ts.Value(processesKey{}).(processes)[name]
+	if !ok {
+		ts.Fatalf("nothing was started as %q", name)
+	}
+	return p
+}
+
+func start(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, -2, "start NAME PROGRAM ARG...")
+	name := args[0]
+	path, err := exec.LookPath(args[1])
+	ts.Check(err)
+	cmd := exec.Command(path, args[2:]...)
+	cmd.Dir = ts.MkAbs(".")
+	for _, key := range []string{"HOME", "PATH", "GORACE", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"} {
+		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
+	}
+	for ext, stream := range map[string]*io.Writer{".out": &cmd.Stdout, ".err": &cmd.Stderr} {
+		f, err := os.Create(ts.MkAbs(name + ext))
+		ts.Check(err)
+		defer f.Close()
+		*stream = f
+	}
+	ts.Check(cmd.Start())
+	p := &process{cmd, make(chan struct{})}
+	ts.Value(processesKey{}).(processes)[name] = p
+	go func() {
+		_ = cmd.Wait() // ends looks at the exit code
+		close(p.done)
+	}()
+}
+
+var signals = map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "TERM": syscall.SIGTERM}
+
+func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 2, "signal NAME SIGNAL")
+	sig, ok := signals[args[1]]
+	if !ok {
+		ts.Fatalf("unknown signal %q", args[1])
+	}
+	ts.Check(named(ts, args[0]).cmd.Process.Signal(sig))
+}
+
+func ends(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 2, "ends NAME CODE")
+	p := named(ts, args[0])
+	select {
+	case <-p.done:
+	case <-time.After(scriptDeadline):
+		ts.Fatalf("%s does not end; it has printed:\n%s", args[0], ts.ReadFile(args[0]+".out"))
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != number(ts, args[1]) {
+		ts.Fatalf("%s: %v, want exit code %s; it has printed:\n%s%s", args[0], p.cmd.ProcessState, args[1],
+			ts.ReadFile(args[0]+".out"), ts.ReadFile(args[0]+".err"))
+	}
+}
+
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 2, "await FILE PATTERN")
+	pattern, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	var data []byte
+	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) { // another process's file
+		if data, _ = os.ReadFile(ts.MkAbs(args[0])); pattern.Match(data) {
+			return
+		}
+	}
+	ts.Fatalf("%s never has %q:\n%s", args[0], args[1], data)
+}
+
+func get(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 3, "get SOCKET TOKENFILE PATH")
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return socket.Dial(ctx, args[0])
+	}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequest(http.MethodGet, "http://taskapi"+args[2], nil)
+	ts.Check(err)
+	req.Header.Set("X-Nomad-Token", ts.ReadFile(args[1]))
+	resp, err := (&http.Client{Transport: transport, Timeout: scriptDeadline}).Do(req)
+	ts.Check(err)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		ts.Fatalf("GET %s: %s", args[2], resp.Status)
+	}
+	_, err = io.Copy(ts.Stdout(), resp.Body)
+	ts.Check(err)
+}
+
+func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 3, "json FILE PATH VALUE")
+	var value any
+	if err := json.Unmarshal([]byte(ts.ReadFile(args[0])), &value); err != nil {
+		ts.Fatalf("%s is not JSON: %v", args[0], err)
+	}
+	got := "-"
+	if value, ok := at(value, strings.Split(args[1], ".")[1:]); ok {
+		encoded, err := json.Marshal(value)
+		ts.Check(err)
+		got = string(encoded)
+	}
+	if got != args[2] {
+		ts.Fatalf("%s has %s at %s, want %s", args[0], got, args[1], args[2])
+	}
+}
+
+// at is the value at a path of keys and indices.
+func at(value any, path []string) (any, bool) {
+	for _, step := range path {
+		switch v := value.(type) {
+		case map[string]any:
+			next, ok := v[step]
+			if !ok {
+				return nil, false
+			}
+			value = next
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(v) {
+				return nil, false
+			}
+			value = v[i]
+		default:
+			return nil, false
+		}
+	}
+	return value, true
+}
+
+func events(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 1, "events FILE")
+	last := line{}
+	for in := bufio.NewScanner(strings.NewReader(ts.ReadFile(args[0]))); in.Scan(); {
+		l := line{}
+		dec := json.NewDecoder(strings.NewReader(in.Text()))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&l); err != nil {
+			ts.Fatalf("%v: %s", err, in.Text())
+		}
+		if l.Time.IsZero() || l.Time.Location() != time.UTC || l.Alloc == "" || l.Type == "" || l.Message == "" {
+			ts.Fatalf("a field is missing, or the time is not UTC: %s", in.Text())
+		}
+		if last.Type == "" && l.Type != "Starting" {
+			ts.Fatalf("the first line is %s", in.Text())
+		}
+		last = l
+	}
+	if last.Type != "Ended" || last.Details["status"] == "" || last.Task != "" {
+		ts.Fatalf("the last line is not the end with its status: %+v", last)
+	}
+}
+
+func hold(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 1, "hold VARIABLE")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { l.Close() })
+	ts.Setenv(args[0], strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
+
+func repeat(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 3, "repeat VARIABLE TEXT COUNT")
+	ts.Setenv(args[0], strings.Repeat(args[1], number(ts, args[2])))
+}
+
+func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 1, "nothing-left DIR")
+	dir := ts.MkAbs(args[0])
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type() == fs.ModeSocket {
+			err = fmt.Errorf("socket %s is left", path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		ts.Fatalf("%v", err)
+	}
+	// A process that has been killed is gone from its directory a moment later.
+	var left map[int]string
+	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) {
+		if left = workingIn(dir); len(left) == 0 {
+			return
+		}
+	}
+	ts.Fatalf("processes are left: %v", left)
+}
+
+// workingIn are the processes whose working directory is below dir, with their commands.
+func workingIn(dir string) map[int]string {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	found := map[int]string{}
+	for _, link := range links {
+		cwd, err := os.Readlink(link)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err == nil && strings.HasPrefix(cwd, dir+"/") && pid > 1 {
+			command, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
+			found[pid] = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
+		}
+	}
+	return found
+}
