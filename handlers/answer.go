@@ -85,12 +85,6 @@ func (a answer) write(w http.ResponseWriter, status int) {
 // writeTimeout is for one response: what does not leave within it is for a client that does not read.
 const writeTimeout = 30 * time.Second
 
-// renewWriteDeadline gives a response that was long in coming its whole time, counted from now. Where the connection takes no
-// deadline the server's own stays.
-func renewWriteDeadline(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-}
-
 // cache keeps the latest encoding of one kind of answer. There is a single slot: a process runs one allocation, and with more
 // of them the slot is merely of less use. Several requests that miss at once encode several times; one of them stays.
 type cache struct {

@@ -95,8 +95,8 @@ func TestSlowClients(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			dial, stop := bubbled(t, newAlloc(t))
 			defer stop()
-			if got, want := cutAfter(t, dial()), 10*time.Second; got != want {
-				t.Errorf("cut off after %v, want %v", got, want)
+			if got := cutAfter(t, dial()); got < 10*time.Second || got > 11*time.Second {
+				t.Errorf("cut off after %v, want 10s to 11s", got)
 			}
 		})
 	})
@@ -116,8 +116,8 @@ func TestSlowClients(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			if got := time.Since(start); got > 11*time.Second {
-				t.Errorf("cut off after %v, want 10s or one drop more", got)
+			if got := time.Since(start); got > 12*time.Second {
+				t.Errorf("cut off after %v, want 10s to 11s or one drop more", got)
 			}
 			if text := <-last; strings.Contains(text, "200 OK") {
 				t.Errorf("answered %q, want no more than a reproach", text)

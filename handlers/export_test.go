@@ -33,6 +33,7 @@ func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 	life := context.Background()
 	s := &site{API: a, owner: owner, draining: life, open: life}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer)))
+		c := &connection{peer: peer, watchdog: &watchdog{}}
+		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, c)))
 	})
 }

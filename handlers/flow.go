@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"time"
 
 	"taskapi/auth"
 )
@@ -23,21 +24,23 @@ type site struct {
 // comes before everything, so that what has no token learns of no path or method.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
-	peer, ok := r.Context().Value(peerKey{}).(auth.Peer)
-	if !ok { // its connection was closed as it came: see connContext
+	conn := connectionOf(r.Context())
+	if conn == nil { // it was closed as it came: see connContext
 		panic(http.ErrAbortHandler)
 	}
+	conn.enter(serving)
+	defer conn.enter(writing) // what the handler has not written net/http writes when it returns
 	if r.Body != http.NoBody {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		boundBody(w, r)
 	}
 
-	principal, denial := s.door.Authenticate(r, s.owner, peer)
+	principal, denial := s.door.Authenticate(r, s.owner, conn.peer)
 	if denial != nil {
 		denial.Write(w)
 		return
 	}
 
-	req := s.acquire(w, r, principal, peer)
+	req := s.acquire(w, r, principal, conn.peer)
 	defer s.release(req)
 	route, allow := s.router.find(&req.route, r.Method, routePath(r))
 	if route == nil {
@@ -56,9 +59,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ctx = s.open
 	}
 	result, err := route.handle(ctx, req)
-	if req.slow || route.mutates() {
-		renewWriteDeadline(w)
-	}
+	conn.enter(writing)
 	status := http.StatusOK
 	if err != nil {
 		status = s.fail(req, err)
@@ -71,6 +72,12 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if route.mutates() {
 		s.record(req, status, auth.NotRefused)
 	}
+}
+
+// boundBody bounds a request's body in size and time.
+func boundBody(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout)) // net/http lifts it once the body is read
 }
 
 // routePath is the path as the router matches it: escaped where the escaping says more than the decoded text.

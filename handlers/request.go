@@ -29,7 +29,6 @@ type request struct {
 	w     http.ResponseWriter
 	route chi.Context // the matcher's scratch; the parameters live here
 	query url.Values  // parsed on first use
-	slow  bool        // the answer may come long after the request: the write deadline has to be set anew
 }
 
 // param is the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path

@@ -16,7 +16,7 @@ import (
 const (
 	// maxHeader leaves room for the longest token the door takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
 	maxHeader = 8 << 10
-	// requestTimeout is for a whole request, head and body, from its first byte; for the first on a connection, from its start.
+	// requestTimeout is for a request's head, from its first byte, for the first on a connection from its start; and again for a body.
 	requestTimeout = 10 * time.Second
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
 	// request that is just being sent.
@@ -35,9 +35,6 @@ const Refusal = "HTTP/1.1 503 Service Unavailable\r\n" +
 	"\r\n" +
 	"too many connections"
 
-// peerKey is the key of a connection's auth.Peer in its context.
-type peerKey struct{}
-
 // Serve answers requests on the owner's socket until ctx ends or the listener fails. When ctx ends it lets requests under way
 // finish for three seconds, blocking queries ending at once, and returns nil; the listener is closed and every goroutine and
 // connection is gone by then. An error is the listener's, with its address.
@@ -48,10 +45,15 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	open, cut := context.WithCancel(background)
 	defer cut()
 
-	var connections sync.WaitGroup
-	server := a.server(&site{API: a, owner: owner, draining: draining, open: open}, &connections)
+	var connections, watch sync.WaitGroup
+	defer watch.Wait()
+	watching, stopWatching := context.WithCancel(background)
+	defer stopWatching()
+	dog := &watchdog{open: map[*connection]struct{}{}}
+	watch.Go(func() { dog.run(watching) })
+	server := a.server(&site{API: a, owner: owner, draining: draining, open: open}, dog.state(&connections))
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(dog.listen(listener)) }()
 
 	select {
 	case err := <-served:
@@ -73,37 +75,29 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	return nil
 }
 
-// server is net/http's, with a ceiling on everything that a client can stretch. ReadTimeout is over once a request has been read:
-// net/http lifts it then, to watch the connection for the client's going away.
-func (a *API) server(s *site, connections *sync.WaitGroup) *http.Server {
+// server is net/http's, with a ceiling on everything that a client can stretch. It has no timeouts: the watchdog, by way of state,
+// sees to them.
+func (a *API) server(s *site, state func(net.Conn, http.ConnState)) *http.Server {
 	return &http.Server{
 		Handler:                      s,
 		MaxHeaderBytes:               maxHeader,
-		ReadTimeout:                  requestTimeout,
-		WriteTimeout:                 writeTimeout,
-		IdleTimeout:                  idleTimeout,
 		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the door like everything else
 		ErrorLog:                     slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
 		BaseContext:                  func(net.Listener) context.Context { return s.open },
 		ConnContext:                  a.connContext,
-		ConnState: func(_ net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
-				connections.Add(1)
-			case http.StateClosed, http.StateHijacked:
-				connections.Done()
-			}
-		},
+		ConnState:                    state,
 	}
 }
 
 // connContext notes who is at the other end, as the kernel saw it when the connection was made.
 func (a *API) connContext(ctx context.Context, conn net.Conn) context.Context {
-	peer, err := a.peerOf(conn)
+	c := conn.(*connection)
+	peer, err := a.peerOf(c.Conn)
 	if err != nil {
 		a.logger.Warn("connection closed: its peer is unknown", "error", err)
 		_ = conn.Close() // no request can be read from it any more
 		return ctx
 	}
-	return context.WithValue(ctx, peerKey{}, peer)
+	c.peer = peer
+	return context.WithValue(ctx, connectionKey{}, c)
 }

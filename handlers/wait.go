@@ -31,7 +31,6 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	if index == 0 || now.ModifyIndex > index {
 		return now, nil
 	}
-	r.slow = true
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	stop := context.AfterFunc(r.site.draining, cancel)

@@ -219,7 +219,8 @@ func (r *running) client(addr, token string) *api.Client {
 func (r *running) operator() *api.Client {
 	r.t.Helper()
 	r.eventually("running", func() bool {
-		return strings.Contains(r.stdout.String(), "server      Started") || strings.Contains(r.stdout.String(), `"task":"server","type":"Started"`)
+		out := r.stdout.String()
+		return strings.Contains(out, "server      Started") && strings.Contains(out, "other       Started")
 	})
 	return r.client(r.layout.operatorSocket(testAllocID), r.file("operator.token"))
 }
