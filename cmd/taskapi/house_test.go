@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"go/build"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// house is who may import whom within the module. What is not here may import none of the module's packages: identity, socket and
+// ratelimit, which know nothing of each other, and the small rooms inside the others.
+//
+// Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
+// allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
+var house = map[string][]string{
+	"allocrunner": {
+		"allocrunner/interfaces",
+		"allocrunner/internal/allocdir",
+		"allocrunner/internal/checks",
+		"allocrunner/internal/driver",
+		"allocrunner/internal/lifecycle",
+		"allocrunner/internal/ports",
+		"allocrunner/internal/taskenv",
+		"allocrunner/internal/taskrunner",
+	},
+	"allocrunner/internal/allocdir": {"allocrunner/interfaces"},
+	"allocrunner/internal/driver":   {"allocrunner/interfaces", "allocrunner/internal/logs"},
+	"allocrunner/internal/keeper":   {"allocrunner/interfaces", "allocrunner/internal/driver"},
+	"allocrunner/internal/taskenv":  {"allocrunner/interfaces"},
+	"allocrunner/internal/taskrunner": {
+		"allocrunner/interfaces",
+		"allocrunner/internal/driver",
+		"allocrunner/internal/lifecycle",
+		"allocrunner/internal/restarts",
+	},
+	"allocrunner/jobspec": {
+		"allocrunner/internal/driver", // its reading of a task's config: a review refuses what a start would
+		"allocrunner/jobspec/internal/hcleval",
+	},
+	"auth":     {"identity", "ratelimit"},
+	"handlers": {"auth", "identity"},
+	"identity": {"identity/internal/privatefile", "identity/internal/strictjson"},
+
+	// The one place that knows every part.
+	"cmd/taskapi": {
+		"allocrunner",
+		"allocrunner/interfaces",
+		"allocrunner/jobspec",
+		"allocrunner/state",
+		"auth",
+		"handlers",
+		"identity",
+		"socket",
+	},
+	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},
+}
+
+const moduleRoot = "../.."
+
+// packages are the module's, by their paths within it. Tests are no part of them, and may import what they like.
+func packages(t *testing.T) map[string]*build.Package {
+	t.Helper()
+	found := map[string]*build.Package{}
+	err := filepath.WalkDir(moduleRoot, func(dir string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if name := d.Name(); dir != moduleRoot && (name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")) {
+			return filepath.SkipDir
+		}
+		p, err := build.ImportDir(dir, 0)
+		if _, none := errors.AsType[*build.NoGoError](err); none {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		path, err := filepath.Rel(moduleRoot, dir)
+		if len(p.GoFiles) > 0 {
+			found[path] = p
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestHouse holds the packages to the table: no arrow that is not in it, and no entry that no package needs.
+func TestHouse(t *testing.T) {
+	unused := map[string]bool{}
+	for from, tos := range house {
+		for _, to := range tos {
+			unused[from+" -> "+to] = true
+		}
+	}
+	for from, p := range packages(t) {
+		for _, path := range p.Imports {
+			to, ours := strings.CutPrefix(path, "taskapi/")
+			if !ours {
+				continue
+			}
+			delete(unused, from+" -> "+to)
+			if !slices.Contains(house[from], to) {
+				t.Errorf("%s: %s may not import %s: keep them apart with an interface of %[2]s, or add the arrow to the table and say why",
+					p.ImportPos[path][0], from, to)
+			}
+		}
+	}
+	for _, arrow := range slices.Sorted(maps.Keys(unused)) {
+		t.Errorf("the table allows %s, which no file needs: remove it", arrow)
+	}
+}
+
+// TestPackageComments requires that every package says what it is.
+func TestPackageComments(t *testing.T) {
+	for path, p := range packages(t) {
+		want := "Package " + p.Name + " "
+		if p.IsCommand() {
+			want = "Command "
+		}
+		if !strings.HasPrefix(p.Doc, want) {
+			t.Errorf("%s: the package comment is missing or does not begin with %q", path, want)
+		}
+	}
+}
