@@ -38,7 +38,6 @@ func newLayout(given string, w world) (layout, error) {
 }
 
 func (l layout) keyring() string                 { return filepath.Join(l.dir, "keyring") }
-func (l layout) portLocks() string               { return filepath.Join(l.dir, "ports") }
 func (l layout) allocs() string                  { return filepath.Join(l.dir, "allocs") }
 func (l layout) alloc(id string) string          { return filepath.Join(l.allocs(), id) }
 func (l layout) operatorSocket(id string) string { return filepath.Join(l.alloc(id), "operator.sock") }
