@@ -251,7 +251,11 @@ func TestAFullDiskIsCountedAndTold(t *testing.T) {
 		t.Fatalf("notes %v, lost %d, end %q", notes, r.Lost(), got[max(0, len(got)-200):])
 	}
 	before, _, _ := strings.Cut(got, "[taskapi")
-	if kept := int64(len(strings.TrimRight(before, "\n")) + strings.Count(before, "\n") - 1); kept+r.Lost() != lines*1000 {
+	kept := int64(len(before))
+	if strings.HasSuffix(before, "y\n") && kept%1000 != 0 {
+		kept-- // the note begins a new line
+	}
+	if kept+r.Lost() != lines*1000 {
 		t.Errorf("%d kept + %d lost != %d", kept, r.Lost(), lines*1000)
 	}
 }
