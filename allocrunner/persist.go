@@ -22,21 +22,18 @@ func (r *Runner) persist(ctx context.Context) {
 		if alloc.ModifyIndex <= written {
 			break
 		}
-		err := r.cfg.State.PutAllocation(alloc)
-		switch {
-		case err == nil:
-			written = alloc.ModifyIndex
-			if failing {
-				r.logger.Info("state is written again")
-			}
-			failing = false
-		default:
+		if err := r.cfg.State.PutAllocation(alloc); err != nil {
 			if !failing {
 				r.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk", "error", err)
 			}
 			failing = true
 			pause(ctx, persistRetry)
+			continue
 		}
+		if failing {
+			r.logger.Info("state is written again")
+		}
+		written, failing = alloc.ModifyIndex, false
 	}
 }
 

@@ -162,7 +162,7 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 	r.begin()
 	r.drive(ctx)
 	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
-		return fmt.Errorf("%w: %s", ErrFailed, r.failures())
+		return fmt.Errorf("%w: %w", ErrFailed, r.failures())
 	}
 	return nil
 }

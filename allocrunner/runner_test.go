@@ -29,7 +29,7 @@ const deadline = 20 * time.Second
 // shell is a task that runs a script; edits change it.
 func shell(name, script string, edits ...func(*api.Task)) *api.Task {
 	t := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []any{"-c", script})
-	t.KillTimeout = ptr(2 * time.Second)
+	t.KillTimeout = new(2 * time.Second)
 	for _, edit := range edits {
 		edit(t)
 	}
@@ -39,8 +39,6 @@ func shell(name, script string, edits ...func(*api.Task)) *api.Task {
 func lifecycle(hook string, sidecar bool) func(*api.Task) {
 	return func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: hook, Sidecar: sidecar} }
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // running is an allocation under way.
 type running struct {
@@ -63,9 +61,9 @@ func run(t *testing.T, jobType string, tasks ...*api.Task) *running {
 func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config), tasks ...*api.Task) *running {
 	t.Helper()
 	group := api.NewTaskGroup("g", 1)
-	group.RestartPolicy = &api.RestartPolicy{Attempts: ptr(0), Interval: ptr(time.Minute), Delay: ptr(10 * time.Millisecond), Mode: ptr("fail")}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Delay: new(10 * time.Millisecond), Mode: new("fail")}
 	group.Tasks = tasks
-	job := &api.Job{ID: ptr("job"), Name: ptr("job"), Type: &jobType, TaskGroups: []*api.TaskGroup{group}, Datacenters: []string{"dc1"}}
+	job := &api.Job{ID: new("job"), Name: new("job"), Type: &jobType, TaskGroups: []*api.TaskGroup{group}, Datacenters: []string{"dc1"}}
 	r := &running{t: t, dir: filepath.Join(t.TempDir(), "alloc"), result: make(chan error, 1)}
 	cfg := interfaces.Config{
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
@@ -200,7 +198,7 @@ func TestFailureIsToldWithItsReason(t *testing.T) {
 
 func TestRestartPolicyIsFollowed(t *testing.T) {
 	r := run(t, "batch", shell("main", `echo x >> $NOMAD_TASK_DIR/runs; exit 1`, func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: ptr(2)}
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(2)}
 	}))
 	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
 		t.Fatalf("got %v, want ErrFailed", err)
@@ -259,7 +257,7 @@ func TestStopIsOrderly(t *testing.T) {
 
 func TestDeafTaskIsKilled(t *testing.T) {
 	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`, func(t *api.Task) {
-		t.KillTimeout = ptr(50 * time.Millisecond)
+		t.KillTimeout = new(50 * time.Millisecond)
 	}))
 	r.untilFile("main/local/up")
 	r.stop()
@@ -364,7 +362,7 @@ func TestSignalsByName(t *testing.T) {
 func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
 	r := run(t, "batch", shell("main", "", func(t *api.Task) {
 		t.Config = map[string]any{"command": "/no/such/program"}
-		t.RestartPolicy = &api.RestartPolicy{Attempts: ptr(1)}
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1)}
 	}))
 	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
 		t.Fatalf("got %v, want ErrFailed", err)
@@ -373,7 +371,7 @@ func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
 }
 
 func TestUnknownReferenceFailsForGood(t *testing.T) {
-	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: ptr(5)} }))
+	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)} }))
 	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
 		t.Fatalf("got %v, want ErrFailed", err)
 	}

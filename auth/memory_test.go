@@ -70,8 +70,8 @@ func (w *walk) value(v reflect.Value) {
 	case reflect.Interface:
 		w.value(v.Elem())
 	case reflect.Struct:
-		for i := range v.NumField() {
-			w.value(v.Field(i))
+		for _, field := range v.Fields() {
+			w.value(field)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {

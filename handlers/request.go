@@ -147,7 +147,7 @@ func (r *request) decode(v any, optional bool) error {
 	if err == nil {
 		err = trailing(decoder)
 	}
-	if err != nil && !(optional && err == io.EOF) {
+	if empty := optional && errors.Is(err, io.EOF); err != nil && !empty {
 		return bodyError(err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ import (
 // wantSDKError checks for the words that the SDK makes of an error answer.
 func wantSDKError(t *testing.T, err error, status int, body string) {
 	t.Helper()
-	unexpected, ok := err.(api.UnexpectedResponseError)
+	unexpected, ok := errors.AsType[api.UnexpectedResponseError](err)
 	if !ok {
 		t.Errorf("error = %v, want an unexpected response", err)
 		return

@@ -70,7 +70,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 		cut()
 		_ = server.Close()
 	}
-	<-served
+	_ = <-served // http.ErrServerClosed
 	connections.Wait()
 	return nil
 }

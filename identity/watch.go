@@ -27,10 +27,10 @@ func watch(ctx context.Context, path string, look func() bool) {
 		return
 	}
 	defer events.Close()
-	defer context.AfterFunc(ctx, func() { events.SetReadDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })()
 	buf := make([]byte, inotifyBuffer)
 	for look(); ctx.Err() == nil; look() {
-		events.SetReadDeadline(time.Now().Add(recheck))
+		_ = events.SetReadDeadline(time.Now().Add(recheck))
 		if ctx.Err() != nil { // the deadline of AfterFunc may just have been overwritten
 			return
 		}

@@ -52,7 +52,7 @@ func (m *model) want(key string) ratelimit.Decision {
 	b := m.bucket(key)
 	wait := b.wait()
 	if g := m.cfg.Grain; g > 0 && wait > 0 {
-		wait = (wait + g - 1) / g * g
+		wait = (wait + g - 1).Truncate(g)
 	}
 	if b.closed > m.elapsed {
 		wait = b.closed - m.elapsed

@@ -208,7 +208,7 @@ func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
 	}
 	need := wait(b.tokens, now)
 	if g := l.cfg.Grain; g > 0 && need > 0 {
-		need = (need + g - 1) / g * g
+		need = (need + g - 1).Truncate(g)
 	}
 	return need
 }

@@ -2,6 +2,7 @@ package socket_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -48,7 +49,7 @@ func TestServesHTTP(t *testing.T) {
 	if err := l.Drain(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := <-served; err != http.ErrServerClosed {
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Errorf("Serve: %v", err)
 	}
 	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: 1}); got != want {

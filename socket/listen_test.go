@@ -135,7 +135,7 @@ func mkdirDeep(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range strings.Split(filepath.Dir(path)[1:], "/") {
+	for name := range strings.SplitSeq(filepath.Dir(path)[1:], "/") {
 		if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}

@@ -11,11 +11,13 @@ import (
 )
 
 // The closed set of errors that an AllocRunner's methods return, wrapped with the operation and the object. The text of each is
-// the wire's.
+// the wire's, capitals and all.
 var (
 	// ErrTaskNotFound: the allocation has no task of that name.
+	//lint:ignore ST1005 clients match on these words
 	ErrTaskNotFound = errors.New("Task not found")
 	// ErrTaskNotRunning: the task has no process now (pending, in a restart delay, or dead).
+	//lint:ignore ST1005 clients match on these words
 	ErrTaskNotRunning = errors.New("Task not running")
 	// ErrUnknownSignal: no signal has that name on this machine.
 	ErrUnknownSignal = errors.New("unknown signal")

@@ -85,8 +85,8 @@ func serverResources(resources *api.Resources) {
 
 // setNilPointers makes every nil pointer of a struct point to a zero value.
 func setNilPointers(v reflect.Value) {
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Pointer && f.IsNil() {
+	for _, f := range v.Fields() {
+		if f := f; f.Kind() == reflect.Pointer && f.IsNil() {
 			f.Set(reflect.New(f.Type().Elem()))
 		}
 	}

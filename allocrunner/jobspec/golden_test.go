@@ -110,8 +110,8 @@ func collectTagged(t reflect.Type, known map[string]bool, seen map[reflect.Type]
 		return
 	}
 	seen[t] = true
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
+		f := f
 		if _, ok := f.Tag.Lookup("hcl"); !ok {
 			continue
 		}

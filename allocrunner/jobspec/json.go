@@ -194,8 +194,8 @@ func memberType(t reflect.Type, key string) (reflect.Type, bool) {
 	case t.Kind() != reflect.Struct:
 		return nil, true // decoding says that an object is no value for it
 	}
-	for i := range t.NumField() {
-		if f := t.Field(i); f.Tag.Get("json") != "-" && strings.EqualFold(f.Name, key) {
+	for f := range t.Fields() {
+		if f := f; f.Tag.Get("json") != "-" && strings.EqualFold(f.Name, key) {
 			return f.Type, true
 		}
 	}
@@ -207,8 +207,8 @@ func fieldNames(t reflect.Type) []string {
 		return nil
 	}
 	var names []string
-	for i := range t.NumField() {
-		names = append(names, t.Field(i).Name)
+	for field := range t.Fields() {
+		names = append(names, field.Name)
 	}
 	return names
 }

@@ -114,12 +114,15 @@ func concluded(err error, side *sidecar, p *printer) error {
 	return errSilent // the event has said why
 }
 
-// stopOnSignals ends ctx on the first SIGINT or SIGTERM and kills the allocation on the second. SIGHUP does nothing: a closed
-// terminal is no reason to stop.
+// stopOnSignals ends ctx on the first SIGINT or SIGTERM and kills the allocation on the second. SIGHUP and SIGPIPE do nothing: a
+// closed terminal, or a reader of the events that has gone away, is no reason to stop. They are caught rather than ignored, as
+// tasks would inherit that.
 func stopOnSignals(ctx context.Context, side *sidecar, p *printer) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	unheard := make(chan os.Signal) // nobody receives
+	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE)
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -129,9 +132,6 @@ func stopOnSignals(ctx context.Context, side *sidecar, p *printer) (context.Cont
 			case <-done:
 				return
 			case sig := <-signals:
-				if sig == syscall.SIGHUP {
-					continue
-				}
 				if stops++; stops == 1 {
 					p.allocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
 					cancel(fmt.Errorf("stopped by %v", sig))
@@ -144,6 +144,7 @@ func stopOnSignals(ctx context.Context, side *sidecar, p *printer) (context.Cont
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
+		signal.Stop(unheard)
 		close(done)
 		<-ended
 		cancel(nil)

@@ -242,7 +242,7 @@ func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
 		}
 		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, apiSocketName))
 		if err != nil {
-			err = fmt.Errorf("task %q: socket %s: %w; choose a shorter --data-dir of plain characters", t.Name, path, err)
+			err = fmt.Errorf("task %q: %w", t.Name, err)
 		}
 		return errors.Join(err, remove(), os.Remove(standIn))
 	}

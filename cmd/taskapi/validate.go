@@ -89,9 +89,9 @@ func validate(flags jobFlags, path string, asJSON bool, w world) error {
 		return usage(fmt.Errorf("%s would not run: %d %s can't be had here", path, refused, plural(refused, "thing", "things")))
 	}
 	if !asJSON {
-		fmt.Fprintf(say, "%s would run: job %q, group %q, tasks %s\n", path, *job.ID, *group.Name, taskNames(group))
+		_, err = fmt.Fprintf(say, "%s would run: job %q, group %q, tasks %s\n", path, *job.ID, *group.Name, taskNames(group))
 	}
-	return nil
+	return err
 }
 
 // printFindings prints what a review found, worst first as Review orders it, and counts what is refused.

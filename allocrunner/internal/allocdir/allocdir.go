@@ -20,6 +20,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -154,10 +155,8 @@ func mayPass(st unix.Stat_t, user interfaces.User) bool {
 		return st.Mode&0o100 != 0
 	}
 	groups := append([]uint32{user.GID}, user.Groups...)
-	for _, g := range groups {
-		if st.Gid == g {
-			return st.Mode&0o010 != 0
-		}
+	if slices.Contains(groups, st.Gid) {
+		return st.Mode&0o010 != 0
 	}
 	return st.Mode&0o001 != 0
 }

@@ -2,6 +2,7 @@ package checks_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -250,7 +251,7 @@ func TestTCPAndNobodyThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the check's connection is not closed: read %d, %v", n, err)
 	}
 	conn.Close()

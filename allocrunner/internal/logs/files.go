@@ -103,10 +103,10 @@ func (r *Rotator) removeLocked(index int) {
 func (r *Rotator) fileName(index int) string { return fmt.Sprintf("%s.%d", r.cfg.Name, index) }
 
 // openFile opens a log file for appending and returns its size. The log directory may be writable by tasks, so links are not
-// followed, a pipe can't block us, and a file with a second name elsewhere is not written to.
+// followed, and a file with a second name elsewhere is not written to. Opening for reading, too, does not block on a pipe.
 func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
 	name := r.fileName(index)
-	flags |= unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	flags |= unix.O_RDWR | unix.O_CREAT | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(r.dir.Fd()), name, flags, fileMode)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
@@ -120,9 +120,6 @@ func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
 	}
 	if err == nil && st.Mode&0o777 != fileMode && st.Uid == uint32(os.Geteuid()) {
 		err = unix.Fchmod(fd, fileMode) // the umask may have taken bits away
-	}
-	if err == nil {
-		err = unix.SetNonblock(fd, false)
 	}
 	if err != nil {
 		unix.Close(fd)

@@ -214,14 +214,11 @@ func (r *Rotator) noteLocked() bool {
 		text = "\n" + text
 	}
 	note := []byte(text)
-	if n, err := r.file.Write(note); err != nil {
-		if n > 0 {
-			// Half a note would be mistaken for output. If this fails, too, it is so.
-			_ = r.file.Truncate(r.size)
-		}
+	n, err := r.file.Write(note)
+	r.size += int64(n)
+	if err != nil {
 		return false
 	}
-	r.size += int64(len(note))
 	r.lineStart = true
 	r.cfg.Logger.Warn("task output is written again", "log", r.cfg.Name, "lost_bytes", r.lost)
 	r.lost, r.reason = 0, nil
