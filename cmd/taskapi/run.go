@@ -121,7 +121,7 @@ func stopOnSignals(ctx context.Context, side *sidecar, p *printer) (context.Cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	unheard := make(chan os.Signal) // nobody receives
+	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE)
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
