@@ -70,7 +70,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 		cut()
 		_ = server.Close()
 	}
-	_ = <-served // http.ErrServerClosed
+	<-served //nolint:errcheck // http.ErrServerClosed, always
 	connections.Wait()
 	return nil
 }
