@@ -65,7 +65,7 @@ Exit code: 0 when the allocation completes or is stopped, 1 when it fails, 2 whe
 	f.StringVar(&opts.hostIP, "host-ip", "127.0.0.1", "address on which the group's ports are taken")
 	f.DurationVar(&opts.identityTTL, "identity-ttl", defaultIdentityTTL, "life of an identity that names no ttl")
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
-	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log each step to standard error")
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
 	return cmd
 }
 
