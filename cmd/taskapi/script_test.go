@@ -99,7 +99,7 @@ func openToAll(t *testing.T) string {
 	return dir
 }
 
-// want gives the arguments of a command that takes exactly, or with a negative count at least, so many.
+// want requires a command's arguments to be exactly, or with a negative count at least, so many.
 func want(ts *testscript.TestScript, neg bool, args []string, count int, usage string) {
 	if neg || (count >= 0 && len(args) != count) || len(args) < -count {
 		ts.Fatalf("usage: %s", usage)
