@@ -143,9 +143,12 @@ type cgroup struct {
 	dir string
 }
 
+// works reports whether there is one.
+func (g *cgroup) works() bool { return g != nil && g.dir != "" }
+
 // open opens the directory for clone3; nil when there is none.
 func (g *cgroup) open() *os.File {
-	if g == nil || g.dir == "" {
+	if !g.works() {
 		return nil
 	}
 	dir, err := os.OpenFile(g.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -179,7 +182,7 @@ func (g *cgroup) disprove() {
 
 // kill sends SIGKILL to all inside, descending cgroups included.
 func (g *cgroup) kill() error {
-	if g == nil || g.dir == "" {
+	if !g.works() {
 		return nil
 	}
 	return os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
@@ -187,7 +190,7 @@ func (g *cgroup) kill() error {
 
 // pids are the processes directly inside.
 func (g *cgroup) pids() []int {
-	if g == nil || g.dir == "" {
+	if !g.works() {
 		return nil
 	}
 	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
@@ -202,7 +205,7 @@ func (g *cgroup) pids() []int {
 
 // populated reports whether anything lives inside, descending cgroups included.
 func (g *cgroup) populated() bool {
-	if g == nil || g.dir == "" {
+	if !g.works() {
 		return false
 	}
 	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.events"))
@@ -211,7 +214,7 @@ func (g *cgroup) populated() bool {
 
 // remove removes the empty cgroup.
 func (g *cgroup) remove() {
-	if g != nil && g.dir != "" {
+	if g.works() {
 		_ = removeCgroup(g.dir) // as in close
 	}
 }

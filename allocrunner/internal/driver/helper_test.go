@@ -38,15 +38,18 @@ func helper(name string, args []string) int {
 		signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 		fmt.Println("ready")
 		select {}
+	case "strays":
+		fmt.Println(driver.KillStrays(context.Background(), "", args[0]))
+		return 0
 	case "longline":
 		n, _ := strconv.Atoi(args[0])
 		for range n {
 			os.Stdout.Write([]byte(strings.Repeat("x", 1<<20)))
 		}
 		return 0
-	case "supervise": // runs a shell command as a task and waits for ever
+	case "supervise": // LOGDIR PROGRAM ARGS...: runs the program as task t and waits for ever
 		l := driver.New(driver.Config{Logger: slog.New(slog.DiscardHandler), NoCgroup: true})
-		spec := driver.Spec{Task: "t", Path: "/bin/sh", Args: []string{"-c", args[0]}, Dir: "/", Logs: driver.LogSpec{Disabled: true}}
+		spec := driver.Spec{Task: "t", Path: args[1], Args: args[2:], Dir: "/", Logs: driver.LogSpec{Dir: args[0], MaxFiles: 2, MaxFileBytes: 1 << 20}}
 		if _, err := l.Start(context.Background(), spec); err != nil {
 			fmt.Println(err)
 			return 1
@@ -70,6 +73,7 @@ type report struct {
 	User    []int
 	Groups  []int
 	OOM     string
+	Reopen  string // what comes of opening its own output by name
 }
 
 func newReport() report {
@@ -99,6 +103,11 @@ func newReport() report {
 	sid, _ := unix.Getsid(0)
 	r.Session, r.Group = sid == os.Getpid(), unix.Getpgrp() == os.Getpid()
 	oom, _ := os.ReadFile("/proc/self/oom_score_adj")
+	again, err := os.OpenFile("/dev/stdout", os.O_WRONLY, 0)
+	if err != nil {
+		r.Reopen = err.Error()
+	}
+	again.Close()
 	r.OOM = strings.TrimSpace(string(oom))
 	return r
 }

@@ -71,6 +71,32 @@ func TestWhatAProcessIsBornWith(t *testing.T) {
 	}
 }
 
+// TestSignalsAreNotBlocked, though they were when this program's thread, and so the supervisor, began.
+func TestSignalsAreNotBlocked(t *testing.T) {
+	dir := t.TempDir()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var blocked, before unix.Sigset_t
+	blocked.Val[0] = 1 << (unix.SIGUSR2 - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &blocked, &before); err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(self(), "helper", "supervise", dir, self(), "helper", "report")
+	err := parent.Start()
+	if err := errors.Join(err, unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { parent.Process.Kill(); parent.Wait() }()
+	var text []byte
+	for ; !strings.HasSuffix(string(text), "\n"); pause() {
+		text, _ = os.ReadFile(filepath.Join(dir, "t.stdout.0"))
+	}
+	var got report
+	if err := json.Unmarshal(text, &got); err != nil || got.Blocked != "0000000000000000" {
+		t.Errorf("blocked signals %s, %v", got.Blocked, err)
+	}
+}
+
 func copyProgram(t *testing.T, to string) {
 	t.Helper()
 	text, err := os.ReadFile(self())
@@ -335,7 +361,7 @@ func TestProcessesDieWithTheirParent(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	parent := exec.Command(self(), "helper", "supervise", "exec sleep 1000 >"+fifo)
+	parent := exec.Command(self(), "helper", "supervise", e.dir, "/bin/sh", "-c", "exec sleep 1000 >"+fifo)
 	if err := parent.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -38,12 +38,6 @@ func (o *ownSet) remove(pid int) {
 	delete(o.pids, pid)
 }
 
-func (o *ownSet) has(pid int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.pids[pid]
-}
-
 // reaper collects the orphans that this program inherits from its tasks when they die. Where others start processes, too
 // (not sole), it takes only those that a tree was found to hold: to reap a stranger's child would steal its exit code.
 type reaper struct {

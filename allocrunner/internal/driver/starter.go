@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"errors"
 	"math"
 	"os"
 	"os/signal"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,13 +17,6 @@ import (
 
 // taskUmask is what every task begins with, whatever this program was started with.
 const taskUmask = 0o022
-
-// A program that was just written may still be open for writing in a child that another thread has forked but that has not
-// reached its exec yet: ETXTBSY passes by itself within this many tries, 2, 4, 8... ms apart.
-const (
-	busyTries = 6
-	busyPause = 2 * time.Millisecond
-)
 
 // command is what the starter needs to know to start a process.
 type command struct {
@@ -124,13 +115,7 @@ func (s *starter) try(c command) (*os.Process, error) {
 
 func (s *starter) fork(spec Spec, attr *os.ProcAttr) (*os.Process, error) {
 	argv := append([]string{spec.Path}, spec.Args...)
-	for try := 1; ; try++ {
-		proc, err := s.own.start(func() (*os.Process, error) { return os.StartProcess(spec.Path, argv, attr) })
-		if err == nil || !errors.Is(err, unix.ETXTBSY) || try == busyTries {
-			return proc, err
-		}
-		time.Sleep(busyPause << (try - 1))
-	}
+	return s.own.start(func() (*os.Process, error) { return os.StartProcess(spec.Path, argv, attr) })
 }
 
 // credential is whom to become; nil is who we are.

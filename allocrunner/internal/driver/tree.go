@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -46,8 +47,10 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 // until it is dead, though the ancestor by which it was known may be gone.
 func (l *Local) killAll(ctx context.Context, p *process) (map[int]uint64, error) {
 	seen := map[int]uint64{}
+	empty := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		members, err := l.members(p, seen)
+		running := p.running() // before the look: a parent that ends during it hides its children
+		members, err := l.members(p, running, seen)
 		if err != nil {
 			return seen, fmt.Errorf("read /proc: %w", err)
 		}
@@ -55,7 +58,9 @@ func (l *Local) killAll(ctx context.Context, p *process) (map[int]uint64, error)
 			seen[s.pid] = s.start
 			l.reaper.know(s)
 		}
-		if len(members) == 0 && !p.running() && !p.group.populated() {
+		if len(members) > 0 || running || p.group.populated() {
+			empty = 0
+		} else if empty++; empty == p.looks() {
 			return seen, nil
 		}
 		if err := killMembers(p, members); err != nil {
@@ -69,11 +74,20 @@ func (l *Local) killAll(ctx context.Context, p *process) (map[int]uint64, error)
 	}
 }
 
+// looks is how often in a row a tree must be found empty. /proc is no snapshot: a process whose parent ends between two reads has
+// none for one look. A cgroup can't be wrong.
+func (p *process) looks() int {
+	if p.group.works() {
+		return 1
+	}
+	return 2
+}
+
 // killMembers kills the cgroup first, which is atomic, then by number whom that did not reach.
 func killMembers(p *process, members []stat) error {
 	_ = p.group.kill() // what it would have reached is among the members
 	if p.running() {
-		if err := p.signal(unix.SIGKILL); err != nil && p.running() && err != ErrNotRunning {
+		if err := p.signal(unix.SIGKILL); err != nil && p.running() && !errors.Is(err, ErrNotRunning) {
 			return fmt.Errorf("kill process %d: %w", p.pid, err)
 		}
 	}
@@ -93,13 +107,13 @@ func first(members []stat, p *process) int {
 }
 
 // members finds the living processes of the tree, but for p's first.
-func (l *Local) members(p *process, seen map[int]uint64) ([]stat, error) {
+func (l *Local) members(p *process, running bool, seen map[int]uint64) ([]stat, error) {
 	all, err := snapshot()
 	if err != nil {
 		return nil, err
 	}
 	in := map[int]bool{}
-	if p.running() {
+	if running {
 		in[p.pid] = true
 	}
 	for _, pid := range p.group.pids() {
@@ -109,7 +123,7 @@ func (l *Local) members(p *process, seen map[int]uint64) ([]stat, error) {
 	self := os.Getpid()
 	for pid, s := range all {
 		start, known := seen[pid]
-		orphan := s.parent == self && !l.starter.own.has(pid)
+		orphan := s.parent == self && pid != p.pid
 		if known && start == s.start || orphan && l.orphanOf(p, s, last) {
 			in[pid] = true
 		}

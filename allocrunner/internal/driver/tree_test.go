@@ -96,6 +96,21 @@ func TestKillTreeSparesOthers(t *testing.T) {
 	}
 }
 
+// TestAnOrphanIsKnownByItsEnvironment while another task runs.
+func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
+	e := newLocal(t, driver.Config{NoCgroup: true, Sole: true})
+	r := e.fifo()
+	e.start(e.shell("a", `exec sleep 1000`))
+	e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &) ; exec sleep 1000`))
+	orphan := readPID(t, r)
+	if n := e.killTree("b"); n != 1 || alive(orphan) {
+		t.Errorf("%d killed, the orphan is alive: %v", n, alive(orphan))
+	}
+	if err := e.Signal(t.Context(), "a", 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTheLastTaskTakesAllOrphans that a sole parent has, also one without session or environment to be known by.
 func TestTheLastTaskTakesAllOrphans(t *testing.T) {
 	e := newLocal(t, driver.Config{NoCgroup: true, Sole: true})
@@ -152,6 +167,9 @@ func TestCgroupsAreRemoved(t *testing.T) {
 		t.Skip("no cgroup v2 with cgroup.kill can be made here")
 	}
 	e.wait("t")
+	if err := os.MkdirAll(dir+"/task.t/made/by/it", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -194,6 +212,15 @@ func TestKillStrays(t *testing.T) {
 				t.Errorf("exit %+v", exit)
 			}
 		})
+	}
+}
+
+// TestKillStraysSparesItsCaller, which may be of the same allocation.
+func TestKillStraysSparesItsCaller(t *testing.T) {
+	caller := exec.Command(self(), "helper", "strays", "NOMAD_ALLOC_ID=spare-me")
+	caller.Env = []string{"NOMAD_ALLOC_ID=spare-me"}
+	if out, err := caller.Output(); err != nil || string(out) != "0 <nil>\n" {
+		t.Errorf("it says %q, %v", out, err)
 	}
 }
 

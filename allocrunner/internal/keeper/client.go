@@ -131,7 +131,11 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 	defer timer.Stop()
 	select {
 	case a := <-waiter:
-		return a, a.Err.unpack()
+		err := a.Err.unpack()
+		if errors.Is(err, context.Canceled) {
+			return answer{}, ctx.Err() // which is why we cancelled
+		}
+		return a, err
 	case <-c.done:
 		return c.late(waiter)
 	case <-timer.C:

@@ -154,11 +154,9 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
 		t.Errorf("list %+v, %v", list, err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	waited := make(chan error, 1)
-	go func() { _, err := c.Wait(ctx, "t"); waited <- err }()
-	cancel()
-	if err := <-waited; !errors.Is(err, context.Canceled) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // the request is on its way by then
+	defer cancel()
+	if _, err := c.Wait(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("cancelled wait: %v", err)
 	}
 	if err := c.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
@@ -421,9 +419,15 @@ func TestSIGTERM(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	task := identify(t, run(t, c, shell(dir, "t", `exec sleep 1000`)).PID)
-	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGINT} {
+	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
 		if err := unix.Kill(c.Keeper().PID, sig); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for said := ""; !strings.Contains(said, "signal left to the client"); unix.Poll(nil, 2) {
+		text, err := os.ReadFile(filepath.Join(dir, "keeper.log"))
+		if said = string(text); err != nil || strings.Contains(said, "the keeper ends") {
+			t.Fatal(said, err)
 		}
 	}
 	if _, err := c.List(t.Context()); err != nil || !task.Runs() {
@@ -543,6 +547,8 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := keeper.Attach(t.Context(), dir); err == nil || errors.Is(err, keeper.ErrNoKeeper) {
+			t.Errorf("attach: %v", err)
+		} else if !strings.Contains(err.Error(), "belongs to process") {
 			t.Errorf("attach: %v", err)
 		}
 	})

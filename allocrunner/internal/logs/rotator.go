@@ -6,6 +6,7 @@
 package logs
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -188,10 +189,8 @@ func room(p []byte, size, limit int64, lineStart bool) int {
 		return int(n)
 	}
 	fits := p[:min(n, left)]
-	for i := len(fits) - 1; i >= 0 && size+int64(i)+1 >= limit-lineZone; i-- {
-		if fits[i] == '\n' {
-			return i + 1
-		}
+	if i := bytes.LastIndexByte(fits, '\n'); i >= 0 {
+		return i + 1 // the rest is looked at again, as the beginning of a line
 	}
 	if lineStart && size > 0 && size >= limit-lineZone {
 		return 0

@@ -156,6 +156,40 @@ func TestNothingIsLostAndShortLinesAreWhole(t *testing.T) {
 	})
 }
 
+// TestWhereAFileEnds near a limit of 100 KiB, so in the last 32 KiB.
+func TestWhereAFileEnds(t *testing.T) {
+	line := func(kib int) string { return strings.Repeat("x", kib<<10-1) + "\n" }
+	part := func(kib int) string { return strings.Repeat("y", kib<<10) }
+	for name, c := range map[string]struct {
+		writes []string
+		want   int // KiB in the first file
+	}{
+		"lines fill it exactly":                    {[]string{line(50), line(50), line(1)}, 100},
+		"a whole line does not fit":                {[]string{line(90), line(20)}, 90},
+		"the beginning of a line does not fit":     {[]string{line(90), part(20)}, 90},
+		"a line that fits comes with one that not": {[]string{line(60), line(20) + line(30)}, 80},
+		"a piece ends within a line, in the zone":  {[]string{line(70) + part(20), line(30)}, 70},
+		"a piece ends within a line, at the limit": {[]string{line(80) + part(20), line(1)}, 80},
+		"a line began before the zone, and fits":   {[]string{part(60), part(20), line(10), line(20)}, 90},
+		"a line began before the zone, and not":    {[]string{line(10), part(60), part(50)}, 100},
+		"a long line comes with a short one":       {[]string{line(50) + part(60)}, 100},
+		"a line fits before the zone only":         {[]string{line(60), part(60)}, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := open(t, config(dir, 10, 100<<10))
+			for _, text := range c.writes {
+				r.Write([]byte(text))
+			}
+			files := contents(t, dir)
+			want := c.want << 10
+			if len(files[0]) != want || joined(files) != strings.Join(c.writes, "") {
+				t.Errorf("the first file has %d bytes, want %d; all have %d", len(files[0]), want, len(joined(files)))
+			}
+		})
+	}
+}
+
 func TestAnEndlessLineIsSplitAtTheLimit(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, config(dir, 100, 64<<10))
