@@ -147,7 +147,7 @@ func (l *Local) start(ctx context.Context, old *process, spec Spec) (*process, e
 // watch waits for the end of the process, says so, and then gives its output a bounded time.
 func (l *Local) watch(p *process) {
 	p.wait()
-	l.starter.own.remove(p.pid)
+	l.starter.own.remove(p.proc)
 	l.reaper.kick()
 	timer := time.NewTimer(l.cfg.DrainTime)
 	defer timer.Stop()

@@ -17,25 +17,28 @@ const reapPause = 50 * time.Millisecond
 // ownSet holds the first processes: who waits for them is os.Process, and no one else may.
 type ownSet struct {
 	mu   sync.Mutex // held while a process starts, so that none is reaped before it is known
-	pids map[int]bool
+	pids map[int]*os.Process
 }
 
-func newOwnSet() *ownSet { return &ownSet{pids: map[int]bool{}} }
+func newOwnSet() *ownSet { return &ownSet{pids: map[int]*os.Process{}} }
 
 func (o *ownSet) start(start func() (*os.Process, error)) (*os.Process, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	proc, err := start()
 	if err == nil {
-		o.pids[proc.Pid] = true
+		o.pids[proc.Pid] = proc
 	}
 	return proc, err
 }
 
-func (o *ownSet) remove(pid int) {
+// remove forgets a process that has been waited for, unless its number is another's by now.
+func (o *ownSet) remove(proc *os.Process) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.pids, pid)
+	if o.pids[proc.Pid] == proc {
+		delete(o.pids, proc.Pid)
+	}
 }
 
 // reaper collects the orphans that this program inherits from its tasks when they die. Where others start processes, too
@@ -106,7 +109,7 @@ func (r *reaper) reap() {
 	r.own.mu.Lock() // nothing starts meanwhile
 	defer r.own.mu.Unlock()
 	for pid, s := range all {
-		if s.parent == os.Getpid() && s.dead && !r.own.pids[pid] && r.mayReap(s) {
+		if s.parent == os.Getpid() && s.dead && r.own.pids[pid] == nil && r.mayReap(s) {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // gone already, then
 		}
 	}

@@ -64,6 +64,11 @@ func start(t *testing.T, cfg keeper.Config) *keeper.Client {
 		t.Fatal(err)
 	}
 	closeLater(t, c)
+	t.Cleanup(func() {
+		if text, _ := os.ReadFile(filepath.Join(cfg.Dir, "keeper.log")); t.Failed() {
+			t.Logf("the keeper's log:\n%s", text)
+		}
+	})
 	return c
 }
 
