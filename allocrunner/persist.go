@@ -3,6 +3,10 @@ package allocrunner
 import (
 	"context"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // persistRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost nothing,
@@ -22,7 +26,7 @@ func (r *Runner) persist(ctx context.Context) {
 		if alloc.ModifyIndex <= written {
 			break
 		}
-		if err := r.cfg.State.PutAllocation(alloc); err != nil {
+		if err := r.cfg.State.Put(r.saved(alloc)); err != nil {
 			if !failing {
 				r.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk", "error", err)
 			}
@@ -37,12 +41,21 @@ func (r *Runner) persist(ctx context.Context) {
 	}
 }
 
-// persistLast writes how the allocation ended.
-func (r *Runner) persistLast() error {
+// persistNow writes how the allocation stands.
+func (r *Runner) persistNow() error {
 	if r.cfg.State == nil {
 		return nil
 	}
-	return r.cfg.State.PutAllocation(r.Alloc())
+	return r.cfg.State.Put(r.saved(r.Alloc()))
+}
+
+// saved is the allocation with what another runner has to know to go on with it.
+func (r *Runner) saved(alloc *api.Allocation) interfaces.Saved {
+	saved := interfaces.Saved{Alloc: alloc, Tasks: map[string]interfaces.SavedTask{}, Over: r.Over()}
+	for _, t := range r.tasks {
+		saved.Tasks[t.Name()] = t.Saved()
+	}
+	return saved
 }
 
 func pause(ctx context.Context, d time.Duration) {

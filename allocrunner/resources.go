@@ -23,30 +23,29 @@ type resources struct {
 	node      taskenv.Node
 	ports     *ports.Reservation
 	processes driver.Supervisor
+	known     []driver.Status // the processes of an earlier runner's tasks
 	checks    *checks.Runner
 	freePorts sync.Once
 }
 
 // acquire takes all that the tasks will need, or says what is not to be had.
-func (r *Runner) acquire(context.Context) error {
+func (r *Runner) acquire(ctx context.Context) error {
 	if err := allocdir.BuildAlloc(r.cfg.Dir); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
 	if err := r.checkUsers(); err != nil {
 		return err
 	}
-	reservation, err := ports.Allocate(ports.Config{
-		Networks:     r.group.Networks,
-		TaskNetworks: taskNetworks(r.group),
-		HostIP:       r.cfg.HostIP,
-	})
+	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
 	}
 	r.resources.ports = reservation
 	r.resources.node = r.detectNode()
 	r.snapshots.change(func(a *api.Allocation) { setResources(a, r.group, reservation) })
-	r.resources.processes = driver.New(driver.Config{Logger: r.logger})
+	if r.resources.processes, r.resources.known, err = r.supervise(ctx); err != nil {
+		return err
+	}
 	r.resources.checks, err = checks.New(checks.Config{
 		Alloc:   r.Alloc(),
 		Replace: r.replaceEnv,
@@ -59,6 +58,19 @@ func (r *Runner) acquire(context.Context) error {
 		return fmt.Errorf("checks: %w", err)
 	}
 	return nil
+}
+
+// reservePorts takes the group's ports, those that an earlier runner took for its tasks where there was one.
+func (r *Runner) reservePorts() (*ports.Reservation, error) {
+	cfg := ports.Config{
+		Networks:     r.group.Networks,
+		TaskNetworks: taskNetworks(r.group),
+		HostIP:       r.cfg.HostIP,
+	}
+	if r.cfg.Saved != nil && r.cfg.Saved.Alloc.AllocatedResources != nil {
+		return ports.Reacquire(cfg, r.cfg.Saved.Alloc.AllocatedResources)
+	}
+	return ports.Allocate(cfg)
 }
 
 // checkUsers finds out before anything starts that each task's user exists.
@@ -81,6 +93,16 @@ func (res *resources) release() error {
 		errs = append(errs, res.ports.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// leave gives back what is this process's and leaves the tasks running.
+func (res *resources) leave() error {
+	kept, ok := res.processes.(interface{ Detach() error })
+	if !ok {
+		return nil
+	}
+	res.processes = nil
+	return kept.Detach()
 }
 
 // beforeStart is called before a task starts: its ports are its own from here on.

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/taskrunner"
 )
@@ -63,7 +64,11 @@ func New(cfg interfaces.Config) (*Runner, error) {
 		changed: make(chan struct{}, 1),
 		kill:    make(chan struct{}),
 	}
-	r.snapshots.init(cfg.Alloc, group)
+	if cfg.Saved != nil {
+		r.snapshots.restore(cfg.Saved.Alloc)
+	} else {
+		r.snapshots.init(cfg.Alloc, group)
+	}
 	for _, t := range group.Tasks {
 		r.order = append(r.order, lifecycle.Of(t))
 		tr, err := r.newTask(t)
@@ -110,11 +115,14 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	if err == nil {
 		err = r.prerun(ctx)
 	}
-	if err != nil {
-		r.snapshots.failBefore(err)
-		return errors.Join(err, r.persistLast())
+	switch {
+	case err == nil:
+		return errors.Join(r.runTasks(ctx, life), r.persistNow())
+	case r.cfg.Saved != nil: // what could not be taken over goes on as it is, for another try
+		return errors.Join(err, r.resources.leave())
 	}
-	return errors.Join(r.runTasks(ctx, life), r.persistLast())
+	r.snapshots.failBefore(err)
+	return errors.Join(err, r.persistNow())
 }
 
 // prerun calls the runner's hooks before anything starts.
@@ -152,9 +160,12 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 	background.Go(func() { r.persist(life) })
 	background.Go(func() { r.resources.checks.Run(life) })
 	for _, t := range r.tasks {
-		t.Receive()
+		r.receive(t)
 	}
 	r.publish()
+	if err := r.persistNow(); err != nil { // before the first start: whoever comes after a kill must know of this allocation
+		r.logger.Warn("state could not be written before the tasks start", "error", err)
+	}
 	for _, t := range r.tasks {
 		background.Go(func() { t.Run(life, r.resources.processes) })
 		defer t.Close()
@@ -167,11 +178,30 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 	return nil
 }
 
+// receive makes a task begin, or go on where an earlier runner left it.
+func (r *Runner) receive(t *taskrunner.Runner) {
+	if r.cfg.Saved == nil {
+		t.Receive()
+		return
+	}
+	var known *driver.Status
+	for _, s := range r.resources.known {
+		if s.Task == t.Name() {
+			known = &s
+		}
+	}
+	t.Restore(r.cfg.Saved.Tasks[t.Name()], r.cfg.Saved.Alloc.TaskStates[t.Name()], known)
+}
+
 // drive applies the group's order to its tasks until all are over.
 func (r *Runner) drive(ctx context.Context) {
 	stop, delay := ctx.Done(), (<-chan time.Time)(nil)
 	kill := r.kill
 	var ending lifecycle.Ending
+	if r.Alloc().DesiredStatus == api.AllocDesiredStatusStop { // an earlier runner was told
+		ending = lifecycle.Ending{Cause: lifecycle.Stopped}
+		r.beginEnding()
+	}
 	sent := map[string]lifecycle.Cause{}
 	for {
 		d := lifecycle.Next(r.order, r.states(), ending)

@@ -21,7 +21,12 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if code, kept := allocrunner.KeeperMain(os.Args); kept {
+		os.Exit(code)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // deadline is when a test gives up on something that should have happened long before.
 const deadline = 20 * time.Second
@@ -173,6 +178,7 @@ func (r *running) wantEvents(task string, want ...string) {
 }
 
 func TestBatchCompletes(t *testing.T) {
+	t.Parallel()
 	r := run(t, "batch", shell("main", "exit 0"))
 	if err := r.end(); err != nil {
 		t.Fatal(err)
@@ -185,6 +191,7 @@ func TestBatchCompletes(t *testing.T) {
 }
 
 func TestFailureIsToldWithItsReason(t *testing.T) {
+	t.Parallel()
 	r := run(t, "batch", shell("main", "exit 3"))
 	err := r.end()
 	if !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "main": Policy allows no restarts`) {
@@ -197,6 +204,7 @@ func TestFailureIsToldWithItsReason(t *testing.T) {
 }
 
 func TestRestartPolicyIsFollowed(t *testing.T) {
+	t.Parallel()
 	r := run(t, "batch", shell("main", `echo x >> $NOMAD_TASK_DIR/runs; exit 1`, func(t *api.Task) {
 		t.RestartPolicy = &api.RestartPolicy{Attempts: new(2)}
 	}))
@@ -212,6 +220,7 @@ func TestRestartPolicyIsFollowed(t *testing.T) {
 }
 
 func TestOrderOfHooks(t *testing.T) {
+	t.Parallel()
 	mark := func(name string) string { return `echo ` + name + ` >> $NOMAD_ALLOC_DIR/order` }
 	r := run(t, "batch",
 		shell("bye", mark("bye"), lifecycle("poststop", false)),
@@ -232,6 +241,7 @@ func TestOrderOfHooks(t *testing.T) {
 }
 
 func TestFailedPrestartEndsAll(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service", shell("init", "exit 1", lifecycle("prestart", false)), shell("main", "exec sleep 1000"))
 	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
 		t.Fatalf("got %v, want ErrFailed", err)
@@ -240,8 +250,10 @@ func TestFailedPrestartEndsAll(t *testing.T) {
 }
 
 func TestStopIsOrderly(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service", shell("main", `trap 'echo got INT > $NOMAD_TASK_DIR/end; exit 7' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
 	r.untilFile("main/local/up")
+	r.untilState("main", "running")
 	r.stop()
 	if err := r.end(); err != nil {
 		t.Fatalf("a stopped allocation: %v", err)
@@ -256,10 +268,12 @@ func TestStopIsOrderly(t *testing.T) {
 }
 
 func TestDeafTaskIsKilled(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service", shell("main", `trap '' INT; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`, func(t *api.Task) {
 		t.KillTimeout = new(50 * time.Millisecond)
 	}))
 	r.untilFile("main/local/up")
+	r.untilState("main", "running")
 	r.stop()
 	if err := r.end(); err != nil {
 		t.Fatal(err)
@@ -272,10 +286,12 @@ func TestDeafTaskIsKilled(t *testing.T) {
 }
 
 func TestKillSkipsDelaysAndPoststop(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service",
 		shell("main", "echo up > $NOMAD_TASK_DIR/up; exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = time.Hour }),
 		shell("bye", "exec sleep 1000", lifecycle("poststop", false)))
 	r.untilFile("main/local/up")
+	r.untilState("main", "running")
 	r.stop()
 	r.until("in its shutdown delay", func(*api.Allocation) bool { return slices.Contains(r.of("main"), "Waiting for shutdown delay") })
 	r.runner.Kill()
@@ -286,6 +302,7 @@ func TestKillSkipsDelaysAndPoststop(t *testing.T) {
 }
 
 func TestRestartOnRequest(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service", shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000`), shell("other", "exec sleep 1000"))
 	r.untilState("main", "running")
 	r.untilState("other", "running")
@@ -319,6 +336,7 @@ func TestRestartOnRequest(t *testing.T) {
 }
 
 func TestRestartOfAllRunsTheOrderAnew(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service",
 		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
 		shell("main", `echo main >> $NOMAD_ALLOC_DIR/order; exec sleep 1000`))
@@ -340,9 +358,11 @@ func TestRestartOfAllRunsTheOrderAnew(t *testing.T) {
 }
 
 func TestSignalsByName(t *testing.T) {
+	t.Parallel()
 	r := run(t, "service",
 		shell("main", `trap 'echo HUP > $NOMAD_TASK_DIR/got' HUP; trap 'echo USR1 > $NOMAD_TASK_DIR/got' USR1; echo up > $NOMAD_TASK_DIR/up; while :; do sleep 0.01; done`))
 	r.untilFile("main/local/up")
+	r.untilState("main", "running")
 	for _, tc := range []struct{ task, name, want string }{
 		{"main", "sighup", "HUP"}, {"main", "USR1", "USR1"}, {"", "SIGHUP", "HUP"},
 	} {
@@ -360,6 +380,7 @@ func TestSignalsByName(t *testing.T) {
 }
 
 func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
 	r := run(t, "batch", shell("main", "", func(t *api.Task) {
 		t.Config = map[string]any{"command": "/no/such/program"}
 		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1)}
@@ -371,6 +392,7 @@ func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
 }
 
 func TestUnknownReferenceFailsForGood(t *testing.T) {
+	t.Parallel()
 	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)} }))
 	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
 		t.Fatalf("got %v, want ErrFailed", err)
@@ -379,6 +401,7 @@ func TestUnknownReferenceFailsForGood(t *testing.T) {
 }
 
 func TestTasksSeeTheirWorld(t *testing.T) {
+	t.Parallel()
 	r := runWith(t, "batch", func(g *api.TaskGroup, _ *interfaces.Config) {
 		g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
 	}, shell("main", `echo "$0 ${NOMAD_PORT_http} $GREETING" > local/out`, func(t *api.Task) {
@@ -394,6 +417,7 @@ func TestTasksSeeTheirWorld(t *testing.T) {
 }
 
 func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -423,6 +447,7 @@ func (refusing) Prerun(context.Context, *api.Allocation) error { return errors.N
 
 // TestHooksInOrder calls every kind of hook, and calls Stop for a task that never started, too.
 func TestHooksInOrder(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var calls []string
 	note := func(s string) {

@@ -37,6 +37,13 @@ func (s *snapshots) init(given *api.Allocation, group *api.TaskGroup) {
 	s.current.Store(&alloc)
 }
 
+// restore goes on from an allocation that was written down.
+func (s *snapshots) restore(saved *api.Allocation) {
+	alloc := *saved
+	s.changed = make(chan struct{})
+	s.current.Store(&alloc)
+}
+
 func (s *snapshots) latest() *api.Allocation { return s.current.Load() }
 func (s *snapshots) over() bool              { return s.ended.Load() }
 

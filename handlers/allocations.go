@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -23,6 +24,12 @@ func (a *API) allocationGet(ctx context.Context, r *request) (answer, error) {
 		return wireAllocationOf(current, keyID)
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// EncodeAllocation is the allocation as GET /v1/allocation/:id?pretty answers it, for those that nobody answers for any more. The
+// signing key, which is the server's to know, is left out.
+func EncodeAllocation(a *api.Allocation) ([]byte, error) {
+	return json.MarshalIndent(wireAllocationOf(a, ""), "", prettyIndent)
 }
 
 func (a *API) keyID() string {

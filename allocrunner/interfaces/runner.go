@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -76,8 +77,14 @@ type Config struct {
 	// Logger gets what the operator of the runner should see. Task output never goes there.
 	Logger *slog.Logger
 
-	// State outlives the process; nil keeps nothing.
+	// State outlives the process; nil keeps nothing. Saved is what a State was last given by a runner of the same allocation that
+	// did not live to see its end; nil for a new allocation. The runner goes on from there: tasks that still run are taken over.
 	State State
+	Saved *Saved
+
+	// InProcess makes the tasks children of this process, which end with it. Otherwise a keeper process of their own is their
+	// parent, and they outlive this one.
+	InProcess bool
 
 	// HostIP is the address of the group's ports, empty for the loopback address; Datacenter and Version are what
 	// ${node.datacenter} and the User-Agent of checks say.
@@ -93,10 +100,28 @@ type Config struct {
 	OnEvent func(task string, event *api.TaskEvent)
 }
 
-// State is what a runner writes down as it goes.
+// State is where a runner writes down how far it is.
 type State interface {
-	// PutAllocation replaces the allocation that is written down. When it returns nil, the allocation outlives this process.
-	PutAllocation(*api.Allocation) error
+	// Put replaces what is written down. When it returns nil, that outlives this process.
+	Put(Saved) error
+}
+
+// Saved is an allocation on its way, or at its end.
+type Saved struct {
+	Alloc *api.Allocation
+	Tasks map[string]SavedTask
+	Over  bool // nothing is left to do
+}
+
+// SavedTask is what another runner has to know of a task besides its state in the allocation.
+type SavedTask struct {
+	Phase         string // where the task is in its life, in the words of the runner that wrote it
+	Restarting    bool   // its process is being ended for a new one
+	Failed        bool
+	SetUp         bool      // its directory has been announced
+	IntervalStart time.Time // of the restart policy
+	Attempts      int       // in that interval
+	Due           time.Time // of the end of a restart delay; zero for none
 }
 
 // Factory makes a runner. It does no I/O: what can fail on the machine fails in Run.

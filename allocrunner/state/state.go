@@ -11,9 +11,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // FileName is the state's name in the allocation directory.
@@ -39,8 +40,10 @@ var (
 	metaBucket  = []byte("meta")
 	allocBucket = []byte("allocation")
 	formatKey   = []byte("format")
-	allocKey    = []byte("snapshot")
+	savedKey    = []byte("saved")
 )
+
+var _ interfaces.State = (*DB)(nil)
 
 // DB is an open state file. Its methods are safe for concurrent use.
 type DB struct{ bolt *bolt.DB }
@@ -58,14 +61,14 @@ func Open(path string) (*DB, error) {
 	return db, nil
 }
 
-// Read gives the allocation that the state at path holds. Errors: ErrInUse while a process writes it, ErrNotFound, ErrDamaged.
-func Read(path string) (alloc *api.Allocation, err error) {
+// Read gives what the state at path holds. Errors: ErrInUse while a process writes it, ErrNotFound, ErrDamaged.
+func Read(path string) (saved *interfaces.Saved, err error) {
 	db, err := open(path, true)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return db.Allocation()
+	return db.Saved()
 }
 
 func open(path string, readOnly bool) (*DB, error) {
@@ -107,38 +110,41 @@ func initialize(tx *bolt.Tx) error {
 // Close closes the file. It is safe to call twice.
 func (db *DB) Close() error { return db.bolt.Close() }
 
-// PutAllocation replaces the allocation in the state. When it returns nil, the allocation is on the disk.
-func (db *DB) PutAllocation(alloc *api.Allocation) error {
-	data, err := json.Marshal(alloc)
+// Put implements interfaces.State: when it returns nil, what it was given is on the disk.
+func (db *DB) Put(saved interfaces.Saved) error {
+	data, err := json.Marshal(saved)
 	if err != nil {
-		return fmt.Errorf("encode allocation %s: %w", alloc.ID, err)
+		return fmt.Errorf("encode allocation %s: %w", saved.Alloc.ID, err)
 	}
-	err = db.bolt.Update(func(tx *bolt.Tx) error { return tx.Bucket(allocBucket).Put(allocKey, data) })
+	err = db.bolt.Update(func(tx *bolt.Tx) error { return tx.Bucket(allocBucket).Put(savedKey, data) })
 	if err != nil {
-		return fmt.Errorf("write allocation %s: %w", alloc.ID, err)
+		return fmt.Errorf("write allocation %s: %w", saved.Alloc.ID, err)
 	}
 	return nil
 }
 
-// Allocation is the allocation in the state. Errors: ErrNotFound, ErrDamaged.
-func (db *DB) Allocation() (*api.Allocation, error) {
-	var alloc *api.Allocation
+// Saved is what was put last. Errors: ErrNotFound, ErrDamaged.
+func (db *DB) Saved() (*interfaces.Saved, error) {
+	var saved interfaces.Saved
 	err := db.bolt.View(func(tx *bolt.Tx) error {
 		bucket := tx.Bucket(allocBucket)
 		if bucket == nil {
 			return ErrNotFound
 		}
-		data := bucket.Get(allocKey)
+		data := bucket.Get(savedKey)
 		if data == nil {
 			return ErrNotFound
 		}
-		if err := json.Unmarshal(data, &alloc); err != nil {
+		if err := json.Unmarshal(data, &saved); err != nil {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if saved.Alloc == nil {
+			return fmt.Errorf("%w: no allocation in it", ErrDamaged)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read allocation: %w", err)
 	}
-	return alloc, nil
+	return &saved, nil
 }

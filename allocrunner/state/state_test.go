@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
 
@@ -18,12 +20,16 @@ func TestStateOutlivesItsWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Allocation(); !errors.Is(err, state.ErrNotFound) {
+	if _, err := db.Saved(); !errors.Is(err, state.ErrNotFound) {
 		t.Errorf("new state: got %v, want ErrNotFound", err)
 	}
-	want := &api.Allocation{ID: "a", ClientStatus: "complete", ModifyIndex: 7,
-		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Events: []*api.TaskEvent{{Type: "Received"}}}}}
-	if err := db.PutAllocation(want); err != nil {
+	want := &interfaces.Saved{
+		Alloc: &api.Allocation{ID: "a", ClientStatus: "complete", ModifyIndex: 7,
+			TaskStates: map[string]*api.TaskState{"t": {State: "dead", Events: []*api.TaskEvent{{Type: "Received"}}}}},
+		Tasks: map[string]interfaces.SavedTask{"t": {Phase: "backoff", Attempts: 2, Due: time.Unix(9, 0).UTC()}},
+		Over:  true,
+	}
+	if err := db.Put(*want); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(db.Close(), db.Close()); err != nil {

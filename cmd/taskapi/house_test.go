@@ -22,6 +22,7 @@ var house = map[string][]string{
 		"allocrunner/internal/allocdir",
 		"allocrunner/internal/checks",
 		"allocrunner/internal/driver",
+		"allocrunner/internal/keeper",
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/ports",
 		"allocrunner/internal/taskenv",
@@ -41,9 +42,10 @@ var house = map[string][]string{
 		"allocrunner/internal/driver", // its reading of a task's config: a review refuses what a start would
 		"allocrunner/jobspec/internal/hcleval",
 	},
-	"auth":     {"identity", "ratelimit"},
-	"handlers": {"auth", "identity"},
-	"identity": {"identity/internal/privatefile", "identity/internal/strictjson"},
+	"allocrunner/state": {"allocrunner/interfaces"},
+	"auth":              {"identity", "ratelimit"},
+	"handlers":          {"auth", "identity"},
+	"identity":          {"identity/internal/privatefile", "identity/internal/strictjson"},
 
 	// The one place that knows every part.
 	"cmd/taskapi": {

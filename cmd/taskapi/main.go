@@ -6,9 +6,14 @@ import (
 	"context"
 	"io"
 	"os"
+
+	"taskapi/allocrunner"
 )
 
 func main() {
+	if code, kept := allocrunner.KeeperMain(os.Args); kept {
+		os.Exit(code)
+	}
 	os.Exit(run(context.Background(), os.Args[1:], world{
 		stdin:  os.Stdin,
 		stdout: os.Stdout,

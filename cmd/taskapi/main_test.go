@@ -12,6 +12,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv("TASKAPI_TEST_SERVE"); addr != "" {
 		serveForTest(addr)
 	}
+	if os.Getenv("TASKAPI_TEST_MAIN") != "" { // a test that has to kill it runs it as a process of its own
+		main()
+	}
 	testscript.Main(m, map[string]func(){"taskapi": main})
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,6 +47,7 @@ type sidecar struct {
 	runner      interfaces.AllocRunner
 	api         *handlers.API
 	state       *state.DB
+	resumed     *interfaces.Saved // of an allocation whose taskapi was killed; nil for a new one
 }
 
 // newSidecar puts the rooms together for an allocation and prepares the machine: directories, keys, state. Nothing runs yet.
@@ -68,8 +71,11 @@ func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, lo
 	if s.policy, err = openPolicy(opts.policy); err != nil {
 		return nil, err
 	}
-	if err := s.openState(alloc.ID); err != nil {
+	if err := s.openState(alloc); err != nil {
 		return nil, err
+	}
+	if s.resumed != nil {
+		alloc = s.resumed.Alloc
 	}
 	defer func() {
 		if err != nil {
@@ -84,6 +90,7 @@ func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, lo
 		Version:    version,
 		Logger:     logger,
 		State:      s.state,
+		Saved:      s.resumed,
 		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
 		TaskHooks: func(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(alloc, task)}
@@ -95,24 +102,50 @@ func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, lo
 	return s, s.openDoor(alloc)
 }
 
-// openState claims the allocation's directory. An allocation runs once.
-func (s *sidecar) openState(id string) error {
-	dir := s.layout.alloc(id)
+// openState claims the allocation's directory, and finds out whether another taskapi has left the allocation there.
+func (s *sidecar) openState(alloc *api.Allocation) error {
+	dir := s.layout.alloc(alloc.ID)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
 	}
 	db, err := state.Open(filepath.Join(dir, state.FileName))
 	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s is already run by another taskapi; 'taskapi status' shows it", id)
+		return fmt.Errorf("allocation %s is already run by another taskapi; 'taskapi status' shows it", alloc.ID)
 	}
 	if err != nil {
 		return err
 	}
-	if old, err := db.Allocation(); err == nil {
-		return errors.Join(usage(fmt.Errorf("allocation %s has been run before and was last %s: give another --alloc-id, or none",
-			id, old.ClientStatus)), db.Close())
+	saved, err := db.Saved()
+	if err == nil {
+		err = resumable(saved, alloc)
+	} else if errors.Is(err, state.ErrNotFound) {
+		err = nil
 	}
-	s.state = db
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	s.state, s.resumed = db, saved
+	return nil
+}
+
+// resumable reports whether an allocation that was left behind is the one that is asked for, and not over.
+func resumable(saved *interfaces.Saved, asked *api.Allocation) error {
+	if saved.Over {
+		return usage(fmt.Errorf("allocation %s has been run before and was last %s: give another --alloc-id, or none",
+			asked.ID, saved.Alloc.ClientStatus))
+	}
+	was, err := json.Marshal(saved.Alloc.Job)
+	if err != nil {
+		return fmt.Errorf("job of allocation %s: %w", asked.ID, err)
+	}
+	is, err := json.Marshal(asked.Job)
+	if err != nil {
+		return fmt.Errorf("job %q: %w", asked.JobID, err)
+	}
+	if !bytes.Equal(was, is) || saved.Alloc.TaskGroup != asked.TaskGroup {
+		return usage(fmt.Errorf("allocation %s was started from another job file, group or variables than these, and its tasks may still run: "+
+			"give what it was started with to go on with it, or another --alloc-id", asked.ID))
+	}
 	return nil
 }
 

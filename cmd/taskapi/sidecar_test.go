@@ -233,6 +233,7 @@ func (r *running) task() *api.Client {
 
 // TestSDK walks every endpoint with the official SDK, as the operator and as a task.
 func TestSDK(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	operator := r.operator()
 	for _, tc := range []struct {
@@ -326,6 +327,7 @@ func restartAndSignal(t *testing.T, r *running, client *api.Client, alloc *api.A
 
 // TestBlockingQuery is answered by the change that it waits for.
 func TestBlockingQuery(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	client := r.operator()
 	alloc, meta, err := client.Allocations().Info(testAllocID, nil)
@@ -351,6 +353,7 @@ func TestBlockingQuery(t *testing.T) {
 
 // TestOnlyTheOwnerGetsIn holds that a token opens the socket of its own task and no other.
 func TestOnlyTheOwnerGetsIn(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	r.eventually("both sockets", func() bool {
@@ -387,6 +390,7 @@ func TestOnlyTheOwnerGetsIn(t *testing.T) {
 
 // TestFilesAreAsTheyShouldBe looks at modes and names that others rely on.
 func TestFilesAreAsTheyShouldBe(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	for path, want := range map[string]os.FileMode{
@@ -415,6 +419,7 @@ func TestFilesAreAsTheyShouldBe(t *testing.T) {
 
 // TestLongAndOddDataDirectories get sockets that ordinary clients can dial, by a short link.
 func TestLongAndOddDataDirectories(t *testing.T) {
+	t.Parallel()
 	for name, dir := range map[string]string{
 		"long":    strings.Repeat("d", 120),
 		"a space": "data dir",
@@ -471,6 +476,7 @@ func variable(environ, name string) string {
 
 // TestRawRequests sends what no SDK sends: every one is authenticated first.
 func TestRawRequests(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	for _, request := range []string{

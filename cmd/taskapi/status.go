@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/state"
+	"taskapi/handlers"
 	"taskapi/socket"
 )
 
@@ -112,6 +113,7 @@ type found struct {
 	alloc  *api.Allocation
 	wire   []byte // as the API answers it
 	live   bool
+	over   bool  // by what was left: nothing of it will run any more
 	absent error // why there is no alloc
 }
 
@@ -125,7 +127,7 @@ func (l layout) look(ctx context.Context, id string) found {
 		}
 		return found{alloc: &alloc, wire: wire, live: true}
 	}
-	alloc, err := state.Read(filepath.Join(l.alloc(id), state.FileName))
+	saved, err := state.Read(filepath.Join(l.alloc(id), state.FileName))
 	if errors.Is(err, state.ErrInUse) {
 		return found{absent: fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, liveErr)}
 	}
@@ -135,8 +137,8 @@ func (l layout) look(ctx context.Context, id string) found {
 	if err != nil {
 		return found{absent: fmt.Errorf("allocation %s: %w", id, err)}
 	}
-	wire, err = json.MarshalIndent(alloc, "", "  ")
-	return found{alloc: alloc, wire: wire, absent: err}
+	wire, err = handlers.EncodeAllocation(saved.Alloc)
+	return found{alloc: saved.Alloc, wire: wire, over: saved.Over, absent: err}
 }
 
 // ask gets the allocation from the operator's socket.
@@ -224,10 +226,13 @@ func showAllocation(ctx context.Context, l layout, prefix string, asJSON bool, o
 	return f.print(l, out)
 }
 
+// left reports that the allocation is not over and nobody looks after it: its taskapi was killed. Its tasks may still run.
+func (f found) left() bool { return !f.live && !f.over }
+
 // status is the allocation's, and that nobody runs it when that is so and it should.
 func (f found) status() string {
-	if !f.live && !f.alloc.ClientTerminalStatus() {
-		return f.alloc.ClientStatus + " (not running: its taskapi is gone)"
+	if f.left() {
+		return f.alloc.ClientStatus + " (its taskapi is gone)"
 	}
 	return f.alloc.ClientStatus
 }
@@ -240,6 +245,9 @@ func (f found) print(l layout, out io.Writer) error {
 	row("Name", a.Name)
 	row("Status", f.status())
 	row("Description", a.ClientDescription)
+	if f.left() {
+		row("Go on", "taskapi run --alloc-id "+a.ID+" and the rest as before takes over the tasks that still run")
+	}
 	row("Created", date(time.Unix(0, a.CreateTime)))
 	row("Directory", l.alloc(a.ID))
 	if a.AllocatedResources != nil {

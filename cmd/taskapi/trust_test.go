@@ -36,6 +36,7 @@ func mustWrite(t *testing.T, path, content string) string {
 
 // TestKeysChangeUnderARunningSidecar rotates and removes keys with commands of their own.
 func TestKeysChangeUnderARunningSidecar(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	socket := r.layout.operatorSocket(testAllocID)
@@ -67,6 +68,7 @@ func TestKeysChangeUnderARunningSidecar(t *testing.T) {
 
 // TestAnotherIssuer trusts a key set for tasks, never for the operator.
 func TestAnotherIssuer(t *testing.T) {
+	t.Parallel()
 	foreignDir := t.TempDir()
 	foreign, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(foreignDir, "ring")})
 	if err != nil {
@@ -93,6 +95,7 @@ func TestAnotherIssuer(t *testing.T) {
 
 // TestPolicyAndAudit narrows what a task may do and finds the refusal, and what was done, in the audit log.
 func TestPolicyAndAudit(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
 	log := filepath.Join(dir, "audit.log")
@@ -132,6 +135,7 @@ func TestPolicyAndAudit(t *testing.T) {
 
 // TestRenewedTokenIsNeverRefused reads the token's file before each request, over several lives of the token.
 func TestRenewedTokenIsNeverRefused(t *testing.T) {
+	t.Parallel()
 	job := strings.Replace(testJob, "        env  = true\n        file = true\n", "        file = true\n        ttl  = \"2s\"\n", 1)
 	r := startRun(t, shortDir(t), job)
 	r.operator()
@@ -149,6 +153,7 @@ func TestRenewedTokenIsNeverRefused(t *testing.T) {
 
 // TestMetricsAreTheOperatorsAlone reads what the rooms have counted.
 func TestMetricsAreTheOperatorsAlone(t *testing.T) {
+	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	operator := r.operator()
 	if _, err := r.client(r.layout.operatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {

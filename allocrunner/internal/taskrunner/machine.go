@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,6 +33,17 @@ const (
 	backoff                    // it waits to be started again
 	dead
 )
+
+// phaseNames are the phases as they are written down.
+var phaseNames = [...]string{
+	waiting: "waiting", starting: "starting", running: "running", shutdownDelay: "shutdown_delay", stopping: "stopping",
+	backoff: "backoff", dead: "dead",
+}
+
+func (p phase) String() string { return phaseNames[p] }
+
+// phaseNamed is the phase of that name; an unknown one is waiting, from which everything is decided anew.
+func phaseNamed(name string) phase { return phase(max(0, slices.Index(phaseNames[:], name))) }
 
 // intent is what follows when a process that is being stopped, or started, is gone.
 type intent int

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 )
 
@@ -17,7 +18,7 @@ type record struct {
 	state  api.TaskState
 	phase  lifecycle.Phase
 	failed bool
-	live   bool // there is a process that a signal would find
+	kept   interfaces.SavedTask
 }
 
 // add stamps an event and puts it at the end, dropping the oldest beyond maxEvents, and notes what the event says of the task.
@@ -39,10 +40,17 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 }
 
 // set takes over where the task is now. A task's FinishedAt is that of its first death, as in Nomad.
-func (r *record) set(m machine, now time.Time) {
+func (r *record) set(m machine, now, due time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase, r.failed, r.live = m.lifecyclePhase(), m.failed, m.hasProcess()
+	r.phase, r.failed = m.lifecyclePhase(), m.failed
+	r.kept = interfaces.SavedTask{
+		Phase: m.phase.String(), Restarting: m.intent == restart, Failed: m.failed, SetUp: m.setUp,
+		IntervalStart: m.tracker.Start, Attempts: m.tracker.Count,
+	}
+	if m.phase == backoff {
+		r.kept.Due = due
+	}
 	r.state.Failed = m.failed
 	switch r.phase {
 	case lifecycle.Running:
@@ -63,6 +71,25 @@ func (r *record) wire() *api.TaskState {
 	defer r.mu.Unlock()
 	state := r.state
 	return &state
+}
+
+// restore takes over a state that was written down.
+func (r *record) restore(state *api.TaskState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = *state
+}
+
+func (r *record) saved() interfaces.SavedTask {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kept
+}
+
+func (r *record) startedAt() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.StartedAt
 }
 
 func (r *record) lifecycle() lifecycle.State {

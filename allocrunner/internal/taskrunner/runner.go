@@ -75,6 +75,7 @@ type Runner struct {
 	machine     machine
 	timer       *time.Timer
 	cancelStart context.CancelFunc
+	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
 	waiters     []chan<- error // callers of Restart, answered when the old process is gone
 	effects     sync.WaitGroup
 }
@@ -185,6 +186,7 @@ func (r *Runner) ask(ctx context.Context, ev any) error {
 // Receive records that the task has been received. It is called once, before Run.
 func (r *Runner) Receive() {
 	r.machine.tracker.Start = time.Now()
+	r.record.set(r.machine, time.Now(), time.Time{})
 	r.emit(receivedEvent())
 }
 
@@ -201,6 +203,7 @@ func (r *Runner) Run(ctx context.Context, processes driver.Supervisor) {
 	r.timer = time.NewTimer(time.Hour)
 	r.timer.Stop()
 	defer r.timer.Stop()
+	r.carryOn(ctx)
 	for {
 		select {
 		case <-r.quit:
@@ -277,11 +280,21 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 			r.emit(e.event)
 		}
 	}
-	r.record.set(r.machine, time.Now())
+	r.record.set(r.machine, time.Now(), time.Now().Add(armed(acts)))
 	r.cfg.OnChange()
 	for _, a := range acts {
 		r.do(ctx, a)
 	}
+}
+
+// armed is how long the timer among the effects runs, zero for none.
+func armed(acts []any) time.Duration {
+	for _, a := range acts {
+		if t, ok := a.(arm); ok {
+			return t.after
+		}
+	}
+	return 0
 }
 
 // do performs one effect.

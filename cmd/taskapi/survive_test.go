@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// survivorJob is a task that counts its life in its output, and one that ends when it finds a file.
+const survivorJob = `
+job "survivor" {
+  type = "batch"
+  group "g" {
+    network {
+      port "p" {}
+    }
+    restart {
+      attempts = 1
+      delay    = "10ms"
+      mode     = "fail"
+    }
+    task "counter" {
+      driver = "raw_exec"
+      identity {
+        env  = true
+        file = true
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo $$ > local/pid; i=0; while [ ! -e local/stop ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 0"]
+      }
+    }
+    task "fails" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo run >> local/runs; while [ ! -e local/fail ]; do sleep 0.01; done; rm local/fail; exit 3"]
+      }
+    }
+  }
+}
+`
+
+// sidecarProcess is taskapi as a process of its own, which can be killed.
+type sidecarProcess struct {
+	*exec.Cmd
+	out *syncBuffer
+}
+
+// startProcess runs the job file in a process.
+func startProcess(t *testing.T, dataDir, file string) sidecarProcess {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sidecarProcess{exec.Command(self, "run", "-data-dir", dataDir, "-alloc-id", testAllocID, file), new(syncBuffer)}
+	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	p.Stdout, p.Stderr = p.out, p.out
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// until waits for something that a process brings about.
+func until(t *testing.T, p sidecarProcess, what string, ok func() bool) {
+	t.Helper()
+	for give := time.Now().Add(deadline); !ok(); {
+		if time.Now().After(give) {
+			t.Fatalf("never %s:\n%s", what, p.out)
+		}
+		time.Sleep(5 * time.Millisecond) // another process's doing can only be polled for
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestTasksSurviveAKill kills taskapi twice: the same processes go on, no line of output is lost, what ended meanwhile is known with
+// its exit code, and what failed meanwhile is restarted by its policy.
+func TestTasksSurviveAKill(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	alloc := layout{dir}.alloc(testAllocID)
+	path := func(parts ...string) string { return filepath.Join(append([]string{alloc}, parts...)...) }
+
+	first := startProcess(t, dir, file)
+	until(t, first, "both run", func() bool {
+		return strings.Count(first.out.String(), " Started") == 2 && exists(path("counter", "local", "pid")) && exists(path("fails", "local", "runs"))
+	})
+	pid, _ := os.ReadFile(path("counter", "local", "pid"))
+	port := shownPort(t, dir)
+	kill(t, first)
+	mustWrite(t, path("fails", "local", "fail"), "")
+	until(t, first, "the failing task has ended", func() bool { return !exists(path("fails", "local", "fail")) })
+
+	second := startProcess(t, dir, file)
+	until(t, second, "the failed task runs again", func() bool {
+		runs, _ := os.ReadFile(path("fails", "local", "runs"))
+		return string(runs) == "run\nrun\n"
+	})
+	if out := second.out.String(); !strings.Contains(out, "Resuming") || !strings.Contains(out, "Exit Code: 3") {
+		t.Errorf("the second taskapi does not say what happened:\n%s", out)
+	}
+	if now, _ := os.ReadFile(path("counter", "local", "pid")); string(now) != string(pid) || !exists("/proc/"+strings.TrimSpace(string(pid))) {
+		t.Errorf("the task is another process: %s, was %s", now, pid)
+	}
+	if got := shownPort(t, dir); got != port {
+		t.Errorf("port %d, was %d", got, port)
+	}
+	until(t, second, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
+	kill(t, second)
+	mustWrite(t, path("counter", "local", "stop"), "")
+	until(t, second, "the counter has ended", func() bool { return !exists("/proc/" + strings.TrimSpace(string(pid))) })
+
+	third := startProcess(t, dir, file)
+	until(t, third, "the end of the counter is known", func() bool { return strings.Contains(third.out.String(), "Exit Code: 0") })
+	mustWrite(t, path("fails", "local", "fail"), "") // now its restarts are used up
+	var exit *exec.ExitError
+	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+		t.Errorf("got %v, want exit code 1:\n%s", err, third.out)
+	}
+	wantWholeOutput(t, path("alloc", "logs", "counter.stdout.0"))
+	if out := cli(t, "status", "--data-dir", dir, testAllocID[:4]); !strings.Contains(out, `Task "counter": dead, 0 restarts`) || !strings.Contains(out, `Task "fails": dead (failed), 1 restart`) {
+		t.Errorf("status:\n%s", out)
+	}
+}
+
+func kill(t *testing.T, p sidecarProcess) {
+	t.Helper()
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait() // killed
+}
+
+// taskAsks has a task's token tried on its socket.
+func taskAsks(t *testing.T, alloc, task string) error {
+	t.Helper()
+	token, err := os.ReadFile(filepath.Join(alloc, task, "secrets", "nomad_token"))
+	if err != nil {
+		return err
+	}
+	config := api.DefaultConfig()
+	config.Address, config.SecretID = "unix://"+filepath.Join(alloc, task, "secrets", "api.sock"), string(token)
+	client, err := api.NewClient(config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = client.Status().Leader()
+	return err
+}
+
+// shownPort is the port that status shows.
+func shownPort(t *testing.T, dataDir string) int {
+	t.Helper()
+	_, rest, ok := strings.Cut(cli(t, "status", "--data-dir", dataDir, testAllocID), "127.0.0.1:")
+	port, err := strconv.Atoi(strings.SplitN(rest, "\n", 2)[0])
+	if !ok || err != nil {
+		t.Fatalf("no port: %v", err)
+	}
+	return port
+}
+
+// wantWholeOutput holds that the lines 1, 2, 3 ... are all there.
+func wantWholeOutput(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if n++; lines.Text() != strconv.Itoa(n) {
+			t.Fatalf("line %d is %q", n, lines.Text())
+		}
+	}
+	if n < 10 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// TestAnotherJobIsNotResumed refuses to go on with a job that is not the one that runs, and leaves that running.
+func TestAnotherJobIsNotResumed(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	files := t.TempDir()
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
+	pidFile := filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
+	until(t, p, "it runs", func() bool { return exists(pidFile) })
+	pid, _ := os.ReadFile(pidFile)
+	kill(t, p)
+	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "attempts = 1", "attempts = 2", 1))
+	refused := startProcess(t, dir, other)
+	var exit *exec.ExitError
+	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage || !strings.Contains(refused.out.String(), "started from another job file") {
+		t.Errorf("got %v:\n%s", err, refused.out)
+	}
+	again := startProcess(t, dir, filepath.Join(files, "a.nomad.hcl"))
+	until(t, again, "resumed", func() bool { return taskAsks(t, layout{dir}.alloc(testAllocID), "counter") == nil })
+	if now, _ := os.ReadFile(pidFile); string(now) != string(pid) {
+		t.Errorf("the task was started again: process %s, was %s", now, pid)
+	}
+	if err := again.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Wait(); err != nil {
+		t.Errorf("stopped: %v\n%s", err, again.out)
+	}
+	if left := processesOf(t, dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// processesOf lists the processes that belong to a data directory, by their environment or arguments.
+func processesOf(t *testing.T, dataDir string) []string {
+	t.Helper()
+	var found []string
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir) || (strings.Contains(string(args), "keeper") && strings.Contains(string(args), dataDir)) {
+			found = append(found, fmt.Sprintf("%s %s", filepath.Base(dir), strings.ReplaceAll(string(args), "\x00", " ")))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
