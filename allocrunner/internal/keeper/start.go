@@ -68,17 +68,8 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	last, err := Last(cfg.Dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		last = Record{} // unreadable: a torn write in a crash of the machine, which no process survived
-	}
-	if last.Keeper.Runs() {
-		return nil, fmt.Errorf("start keeper: process %d: %w", last.Keeper.PID, ErrKeeperRuns)
-	}
-	if err == nil && !last.Ended {
-		if _, err := driver.KillStrays(ctx, last.Cgroup, cfg.Mark); err != nil {
-			return nil, fmt.Errorf("start keeper: kill what the last one left running: %w", err)
-		}
+	if err := Sweep(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	proc, err := spawn(ctx, cfg)
 	if err != nil {
@@ -92,6 +83,24 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c.adopt(proc)
 	return c, nil
+}
+
+// Sweep kills what a keeper that was itself killed has left running, for one who does not want to Start the next. It does nothing
+// after an orderly end. Errors: ErrKeeperRuns.
+func Sweep(ctx context.Context, cfg Config) error {
+	last, err := Last(cfg.Dir)
+	switch {
+	case err != nil: // none, or an unreadable one: a torn write in a crash of the machine, which no process survived
+		return nil
+	case last.Keeper.Runs():
+		return fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
+	case last.Ended:
+		return nil
+	}
+	if _, err := driver.KillStrays(ctx, last.Cgroup, cfg.Mark); err != nil {
+		return fmt.Errorf("kill what the last keeper left running: %w", err)
+	}
+	return nil
 }
 
 // spawn executes the program anew and waits until it is ready.

@@ -1,0 +1,140 @@
+package keeper_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
+)
+
+// TestMain runs the tests, or is a keeper, or a sidecar that is to be killed: "sidecar DIR SCRIPT".
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == keeper.Command:
+		unix.Exit(keeper.Main()) // os.Exit would let the race detector sleep for a second
+	case len(os.Args) > 3 && os.Args[1] == "sidecar":
+		os.Exit(sidecar(os.Args[2], os.Args[3]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// sidecar starts a keeper and one task and says the task's number.
+func sidecar(dir, script string) int {
+	c, err := keeper.Start(context.Background(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	status, err := c.Start(context.Background(), shell(dir, "t", script))
+	fmt.Println(status.PID, err)
+	select {}
+}
+
+func mark(dir string) string { return "NOMAD_ALLOC_ID=" + dir }
+
+func shell(dir, task, script string) driver.Spec {
+	return driver.Spec{
+		Task: task, Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir,
+		Env:  []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, mark(dir)},
+		Logs: driver.LogSpec{Dir: dir, MaxFiles: 100, MaxFileBytes: 1 << 20},
+	}
+}
+
+func start(t *testing.T, cfg keeper.Config) *keeper.Client {
+	t.Helper()
+	cfg.Mark = mark(cfg.Dir)
+	c, err := keeper.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, c)
+	t.Cleanup(func() {
+		if text, _ := os.ReadFile(filepath.Join(cfg.Dir, "keeper.log")); t.Failed() {
+			t.Logf("the keeper's log:\n%s", text)
+		}
+	})
+	return c
+}
+
+func attach(t *testing.T, dir string) *keeper.Client {
+	t.Helper()
+	c, err := keeper.Attach(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, c)
+	return c
+}
+
+func closeLater(t *testing.T, c *keeper.Client) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func run(t *testing.T, c *keeper.Client, spec driver.Spec) driver.Status {
+	t.Helper()
+	status, err := c.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+// newFIFO makes the pipe that shell names, which never makes a writer wait.
+func newFIFO(t *testing.T, dir string) *bufio.Reader {
+	t.Helper()
+	path := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return bufio.NewReader(f)
+}
+
+func readPID(t *testing.T, r *bufio.Reader) int {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	pid, err2 := strconv.Atoi(strings.TrimSpace(line))
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func identify(t *testing.T, pid int) driver.Identity {
+	t.Helper()
+	id, err := driver.Identify(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// gone waits for the end of a process.
+func gone(t *testing.T, id driver.Identity) {
+	t.Helper()
+	for id.Runs() {
+		if t.Context().Err() != nil {
+			t.Fatalf("process %d still runs", id.PID)
+		}
+		unix.Poll(nil, 2)
+	}
+}
