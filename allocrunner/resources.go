@@ -22,8 +22,9 @@ import (
 type resources struct {
 	node      taskenv.Node
 	ports     *ports.Reservation
-	processes driver.Supervisor
-	known     []driver.Status // the processes of an earlier runner's tasks
+	parent    parent
+	processes driver.Supervisor // once the parent has been awaited
+	known     []driver.Status   // the processes of an earlier runner's tasks
 	checks    *checks.Runner
 	freePorts sync.Once
 }
@@ -33,6 +34,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 	if err := allocdir.BuildAlloc(r.cfg.Dir); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
+	r.resources.parent.begin(func() (driver.Supervisor, []driver.Status, error) { return r.supervise(ctx) })
 	if err := r.checkUsers(); err != nil {
 		return err
 	}
@@ -43,9 +45,6 @@ func (r *Runner) acquire(ctx context.Context) error {
 	r.resources.ports = reservation
 	r.resources.node = r.detectNode()
 	r.snapshots.change(func(a *api.Allocation) { setResources(a, r.group, reservation) })
-	if r.resources.processes, r.resources.known, err = r.supervise(ctx); err != nil {
-		return err
-	}
 	r.resources.checks, err = checks.New(checks.Config{
 		Alloc:   r.Alloc(),
 		Replace: r.replaceEnv,
@@ -86,6 +85,7 @@ func (r *Runner) checkUsers() error {
 // release gives everything back. It is safe after an acquire that failed half way.
 func (res *resources) release() error {
 	var errs []error
+	_ = res.await() // whoever asked for it knows of its error
 	if res.processes != nil {
 		errs = append(errs, res.processes.Close())
 	}
@@ -97,12 +97,44 @@ func (res *resources) release() error {
 
 // leave gives back what is this process's and leaves the tasks running.
 func (res *resources) leave() error {
+	_ = res.await()
 	kept, ok := res.processes.(interface{ Detach() error })
 	if !ok {
 		return nil
 	}
 	res.processes = nil
+	res.parent = parent{}
 	return kept.Detach()
+}
+
+// await waits for the parent of the processes to be there.
+func (res *resources) await() (err error) {
+	res.processes, res.known, err = res.parent.await()
+	return err
+}
+
+// parent is the parent of the processes while it is being made, beside the rest of the set-up: a new process takes its time.
+type parent struct {
+	ready     chan struct{} // nil when nobody has begun
+	processes driver.Supervisor
+	known     []driver.Status
+	err       error
+}
+
+func (p *parent) begin(supervise func() (driver.Supervisor, []driver.Status, error)) {
+	p.ready = make(chan struct{})
+	go func() {
+		p.processes, p.known, p.err = supervise()
+		close(p.ready)
+	}()
+}
+
+func (p *parent) await() (driver.Supervisor, []driver.Status, error) {
+	if p.ready == nil {
+		return nil, nil, nil
+	}
+	<-p.ready
+	return p.processes, p.known, p.err
 }
 
 // beforeStart is called before a task starts: its ports are its own from here on.

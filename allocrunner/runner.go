@@ -115,6 +115,9 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	if err == nil {
 		err = r.prerun(ctx)
 	}
+	if err == nil {
+		err = r.resources.await()
+	}
 	switch {
 	case err == nil:
 		return errors.Join(r.runTasks(ctx, life), r.persistNow())
