@@ -41,6 +41,8 @@ type server struct {
 	closed  chan struct{} // a client has closed the keeper
 	closes  sync.Once
 
+	writing sync.Mutex // held while the record is written, so that an older one never replaces a newer
+
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
 	ended  bool       // no client is taken any more
@@ -119,6 +121,8 @@ func (s *server) tasksRun() bool {
 
 // record writes down what is. A full disk costs the next sidecar knowledge, nothing else.
 func (s *server) record(ended bool) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	tasks, _ := s.local.List(context.Background())
 	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended}
 	if err := r.write(s.dir); err != nil {

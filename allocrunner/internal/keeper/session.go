@@ -104,6 +104,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 		if status, err = local.Start(ctx, req.Spec.unpack()); err == nil {
 			a.Status = &status
 			c.server.wg.Go(func() { c.server.follow(status.Task) })
+			c.server.record(false) // before the answer: should we be killed then, the next keeper knows what to clear
 			c.server.change()
 		}
 	case opWait:
