@@ -151,7 +151,7 @@ func TestExitResults(t *testing.T) {
 func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 	e := newLocal(t, driver.Config{})
 	r := e.fifo()
-	status := e.start(e.shell("t", `sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & trap "echo parent got it; exit 3" USR1; wait`))
+	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & wait`))
 	readLine(t, r)
 	if err := e.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
 		t.Fatal(err)

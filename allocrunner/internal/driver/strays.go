@@ -14,9 +14,9 @@ import (
 // their number. Errors: ctx's when some do not end.
 func KillStrays(ctx context.Context, cgroupDir, mark string) (int, error) {
 	group := &cgroup{dir: cgroupDir}
-	seen := map[int]bool{}
+	seen := map[int]uint64{} // when each was started, by number
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		strays, err := findStrays(cgroupDir, mark)
+		strays, err := findStrays(cgroupDir, mark, seen)
 		if err != nil {
 			return len(seen), fmt.Errorf("read /proc: %w", err)
 		}
@@ -26,7 +26,7 @@ func KillStrays(ctx context.Context, cgroupDir, mark string) (int, error) {
 		}
 		_ = group.kill() // what it would have reached is among the strays
 		for _, s := range strays {
-			seen[s.pid] = true
+			seen[s.pid] = s.start
 			if err := killExact(s); err != nil {
 				return len(seen), fmt.Errorf("kill process %d: %w", s.pid, err)
 			}
@@ -39,7 +39,8 @@ func KillStrays(ctx context.Context, cgroupDir, mark string) (int, error) {
 	}
 }
 
-func findStrays(cgroupDir, mark string) ([]stat, error) {
+// findStrays finds those that live. Who is in seen is one until it is dead: a process that is dying has no environment any more.
+func findStrays(cgroupDir, mark string, seen map[int]uint64) ([]stat, error) {
 	all, err := snapshot()
 	if err != nil {
 		return nil, err
@@ -56,7 +57,10 @@ func findStrays(cgroupDir, mark string) ([]stat, error) {
 	}
 	var strays []stat
 	for pid, s := range all {
-		if !s.dead && !spared[pid] && (inside[pid] || hasEnv(pid, mark)) {
+		if s.dead || spared[pid] {
+			continue
+		}
+		if start, known := seen[pid]; known && start == s.start || inside[pid] || hasEnv(pid, mark) {
 			strays = append(strays, s)
 		}
 	}

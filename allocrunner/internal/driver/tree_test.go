@@ -188,8 +188,8 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 
 // TestKillStrays after a supervisor was killed.
 func TestKillStrays(t *testing.T) {
-	for _, mark := range []string{"NOMAD_ALLOC_ID=by-mark", ""} {
-		t.Run(mark, func(t *testing.T) {
+	for _, mark := range []string{"NOMAD_ALLOC_ID=" + t.TempDir(), ""} {
+		t.Run(fmt.Sprintf("by mark: %v", mark != ""), func(t *testing.T) {
 			e := newLocal(t, driver.Config{})
 			r := e.fifo()
 			spec := e.shell("t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`)
@@ -217,8 +217,9 @@ func TestKillStrays(t *testing.T) {
 
 // TestKillStraysSparesItsCaller, which may be of the same allocation.
 func TestKillStraysSparesItsCaller(t *testing.T) {
-	caller := exec.Command(self(), "helper", "strays", "NOMAD_ALLOC_ID=spare-me")
-	caller.Env = []string{"NOMAD_ALLOC_ID=spare-me"}
+	mark := "NOMAD_ALLOC_ID=" + t.TempDir()
+	caller := exec.Command(self(), "helper", "strays", mark)
+	caller.Env = []string{mark}
 	if out, err := caller.Output(); err != nil || string(out) != "0 <nil>\n" {
 		t.Errorf("it says %q, %v", out, err)
 	}
