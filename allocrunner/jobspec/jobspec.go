@@ -94,9 +94,9 @@ func ParseFile(path string, stdin io.Reader, cfg Config) (*api.Job, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("job file %s does not exist: %w", path, fs.ErrNotExist)
+		return nil, fmt.Errorf("job file %q: %w", path, fs.ErrNotExist)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("job file %s may not be read by this user: %w", path, fs.ErrPermission)
+		return nil, fmt.Errorf("job file %q can't be read by this user: %w", path, fs.ErrPermission)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -34,8 +36,8 @@ func (f *keyFlags) open(w world) (*identity.Keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.make(); err != nil {
-		return nil, err
+	if _, err := os.Stat(l.keyring()); errors.Is(err, fs.ErrNotExist) {
+		return nil, usage(fmt.Errorf("there is no key ring in %s: 'taskapi run' makes one; is --data-dir right?", l.dir))
 	}
 	return identity.OpenKeyring(f.keyringConfig(l))
 }

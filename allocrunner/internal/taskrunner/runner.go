@@ -18,9 +18,6 @@ import (
 	"taskapi/allocrunner/internal/restarts"
 )
 
-// MaxKillTimeout caps a task's kill_timeout, as Nomad's client does by default (max_kill_timeout).
-const MaxKillTimeout = 30 * time.Second
-
 // killTreeTimeout bounds the wait for killed processes to be gone: SIGKILL is not refused, but a process in uninterruptible
 // sleep may take long to die.
 const killTreeTimeout = 10 * time.Second
@@ -112,7 +109,7 @@ func New(cfg Config) (*Runner, error) {
 		r.rules.killSignal = sig
 	}
 	if t := cfg.Task.KillTimeout; t != nil {
-		r.rules.killTimeout = min(*t, MaxKillTimeout)
+		r.rules.killTimeout = *t
 	}
 	r.record.state.State = "pending"
 	return r, nil
@@ -186,8 +183,7 @@ func (r *Runner) ask(ctx context.Context, ev any) error {
 // Receive records that the task has been received. It is called once, before Run.
 func (r *Runner) Receive() {
 	r.machine.tracker.Start = time.Now()
-	r.record.set(r.machine, time.Now(), time.Time{})
-	r.emit(receivedEvent())
+	r.show([]any{emit{receivedEvent()}})
 }
 
 // Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill.
@@ -256,8 +252,7 @@ func (r *Runner) signal(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	r.emit(signalingEvent(name))
-	r.cfg.OnChange()
+	r.show([]any{emit{signalingEvent(name)}})
 	if err := r.processes.Signal(ctx, r.Name(), sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
@@ -274,16 +269,27 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 		}
 		r.waiters = nil
 	}
-	// What the events say and where the task is become visible together, before any effect that others may wait for.
-	for _, a := range acts {
-		if e, ok := a.(emit); ok {
-			r.emit(e.event)
-		}
-	}
-	r.record.set(r.machine, time.Now(), time.Now().Add(armed(acts)))
-	r.cfg.OnChange()
+	r.show(acts)
 	for _, a := range acts {
 		r.do(ctx, a)
+	}
+}
+
+// show makes what the events say and where the task is visible together, then tells of the events: whoever hears of one finds the
+// task as it says.
+func (r *Runner) show(acts []any) {
+	now := time.Now()
+	for _, a := range acts {
+		if e, ok := a.(emit); ok {
+			r.record.add(e.event, now)
+		}
+	}
+	r.record.set(r.machine, now, now.Add(armed(acts)))
+	r.cfg.OnChange()
+	for _, a := range acts {
+		if e, ok := a.(emit); ok {
+			r.cfg.OnEvent(r.Name(), e.event)
+		}
 	}
 }
 
@@ -325,11 +331,6 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case over:
 		r.runStop(ctx)
 	}
-}
-
-func (r *Runner) emit(e *api.TaskEvent) {
-	r.record.add(e, time.Now())
-	r.cfg.OnEvent(r.Name(), e)
 }
 
 // watch waits for the process to end and clears away what it left behind, then tells the machine.
