@@ -48,7 +48,7 @@ func (r *reviewer) checkName(kind, name string) {
 }
 
 // ownNames are what the allocation directory has beside the tasks' directories.
-var ownNames = []string{"alloc", "operator.sock", "operator.token", "state.db"}
+var ownNames = []string{"alloc", "operator.sock", "operator.token", "state.db", "keeper.sock", "keeper.json", "keeper.log"}
 
 func (r *reviewer) checkTaskName(name string) {
 	r.checkName("task", name)

@@ -85,6 +85,14 @@ func until(t *testing.T, p sidecarProcess, what string, ok func() bool) {
 	}
 }
 
+// alive reports that the process, its number read from a file, runs. One that has ended may wait for long to be reaped where PID 1
+// does not do it.
+func alive(pid []byte) bool {
+	stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return err == nil && !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -117,7 +125,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	if out := second.out.String(); !strings.Contains(out, "Resuming") || !strings.Contains(out, "Exit Code: 3") {
 		t.Errorf("the second taskapi does not say what happened:\n%s", out)
 	}
-	if now, _ := os.ReadFile(path("counter", "local", "pid")); string(now) != string(pid) || !exists("/proc/"+strings.TrimSpace(string(pid))) {
+	if now, _ := os.ReadFile(path("counter", "local", "pid")); string(now) != string(pid) || !alive(pid) {
 		t.Errorf("the task is another process: %s, was %s", now, pid)
 	}
 	if got := shownPort(t, dir); got != port {
@@ -126,7 +134,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	until(t, second, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
 	kill(t, second)
 	mustWrite(t, path("counter", "local", "stop"), "")
-	until(t, second, "the counter has ended", func() bool { return !exists("/proc/" + strings.TrimSpace(string(pid))) })
+	until(t, second, "the counter has ended", func() bool { return !alive(pid) })
 
 	third := startProcess(t, dir, file)
 	until(t, third, "the end of the counter is known", func() bool { return strings.Contains(third.out.String(), "Exit Code: 0") })
@@ -243,4 +251,42 @@ func processesOf(t *testing.T, dataDir string) []string {
 	}
 	slices.Sort(found)
 	return found
+}
+
+// TestKilledKeeper takes its tasks with it, and they are started anew by their policy, once.
+func TestKilledKeeper(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob))
+	pidFile := filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
+	until(t, p, "it runs", func() bool { return exists(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
+	before, _ := os.ReadFile(pidFile)
+	for _, line := range processesOf(t, dir) {
+		if pid, args, _ := strings.Cut(line, " "); strings.Contains(args, "keeper") {
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	until(t, p, "both run again", func() bool { return strings.Count(p.out.String(), " Started") == 4 })
+	until(t, p, "another process", func() bool {
+		after, _ := os.ReadFile(pidFile)
+		return len(after) > 0 && string(after) != string(before)
+	})
+	if alive(before) {
+		t.Errorf("the old process %s is still there", before)
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("stopped: %v\n%s", err, p.out)
+	}
+	if left := processesOf(t, dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
 }
