@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
@@ -115,5 +116,15 @@ func (k *kept) List(ctx context.Context) ([]driver.Status, error) { return k.cur
 // Detach leaves the keeper and its processes running.
 func (k *kept) Detach() error { return k.current().Detach() }
 
-// Close implements driver.Supervisor.
-func (k *kept) Close() error { return k.current().Close() }
+// Close implements driver.Supervisor. What a killed keeper has left running goes, too.
+func (k *kept) Close() error {
+	if err := k.current().Close(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	return keeper.Sweep(ctx, k.cfg)
+}
+
+// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in the kernel.
+const sweepTimeout = 10 * time.Second

@@ -37,6 +37,7 @@ type runOptions struct {
 	identityTTL time.Duration
 	json        bool
 	verbose     bool
+	gogc        bool // GOGC is set
 }
 
 func runCommand(w world) *cobra.Command {
@@ -71,6 +72,7 @@ Exit code: 0 when the allocation completes or is stopped, 1 when it fails, 2 whe
 
 // runAllocation is taskapi run.
 func runAllocation(ctx context.Context, opts runOptions, jobFile string, w world) error {
+	opts.gogc = w.getenv("GOGC") != ""
 	l, err := newLayout(opts.dataDir, w)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -149,11 +150,19 @@ func resumable(saved *interfaces.Saved, asked *api.Allocation) error {
 	return nil
 }
 
+// gcPercent is how far the heap may grow before it is collected. A sidecar at work has some 3 MB that live and makes 3 KB of garbage for
+// each request: at Go's own 100 the collector takes a tenth of the throughput (make bench), for a heap smaller by 9 MB at most.
+const gcPercent = 300
+
 // run runs the allocation to its end.
 func (s *sidecar) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	var background sync.WaitGroup
 	defer background.Wait()
+	if !s.options.gogc { // GOGC in the environment is the operator's word
+		debug.SetGCPercent(gcPercent)
+	}
+	background.Go(debug.FreeOSMemory) // what reading the job file has left
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	background.Go(func() { s.keyring.Watch(watching, s.logger) })
