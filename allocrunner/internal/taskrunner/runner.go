@@ -313,11 +313,11 @@ func (r *Runner) do(ctx context.Context, act any) {
 			r.cancelStart()
 		}
 	case poststart:
-		r.runPoststart(ctx)
+		runHooks(ctx, r, interfaces.TaskPoststartHook.Poststart)
 	case watch:
 		r.effects.Go(func() { r.watch(ctx) })
 	case prekill:
-		r.runPreKill(ctx)
+		runHooks(ctx, r, interfaces.TaskPreKillHook.PreKilling)
 	case signal:
 		if err := r.processes.Signal(ctx, r.Name(), act.sig); err != nil {
 			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
@@ -329,7 +329,7 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case disarm:
 		r.timer.Stop()
 	case over:
-		r.runStop(ctx)
+		runHooks(ctx, r, interfaces.TaskStopHook.Stop)
 	}
 }
 
@@ -343,7 +343,7 @@ func (r *Runner) watch(ctx context.Context) {
 		result = interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
 	}
 	leftover := r.killTree(ctx)
-	r.runExited(ctx, result)
+	runHooks(ctx, r, func(h interfaces.TaskExitedHook, ctx context.Context) error { return h.Exited(ctx, result) })
 	r.postFromEffect(exited{result, leftover})
 }
 

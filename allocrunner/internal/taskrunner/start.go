@@ -82,54 +82,18 @@ func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRe
 	return env, nil
 }
 
-// hookContext bounds hooks that run in the task's own goroutine: one that hangs must not keep the task from being killed.
-func hookContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, hookTimeout)
-}
-
-func (r *Runner) runPoststart(ctx context.Context) {
-	ctx, cancel := hookContext(ctx)
+// runHooks calls the task's hooks of one kind in order and logs their failures: they do not decide over the task. They are bounded
+// in time, since one that hangs must not keep the task from being killed.
+func runHooks[H interfaces.TaskHook](ctx context.Context, r *Runner, call func(H, context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()
 	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.TaskPoststartHook); ok {
-			r.note(h, h.Poststart(ctx))
+		h, ok := hook.(H)
+		if !ok {
+			continue
 		}
-	}
-}
-
-func (r *Runner) runPreKill(ctx context.Context) {
-	ctx, cancel := hookContext(ctx)
-	defer cancel()
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.TaskPreKillHook); ok {
-			r.note(h, h.PreKilling(ctx))
+		if err := call(h, ctx); err != nil {
+			r.logger.Warn("task hook failed", "hook", h.Name(), "error", err)
 		}
-	}
-}
-
-func (r *Runner) runExited(ctx context.Context, result interfaces.ExitResult) {
-	ctx, cancel := hookContext(ctx)
-	defer cancel()
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.TaskExitedHook); ok {
-			r.note(h, h.Exited(ctx, result))
-		}
-	}
-}
-
-func (r *Runner) runStop(ctx context.Context) {
-	ctx, cancel := hookContext(ctx)
-	defer cancel()
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.TaskStopHook); ok {
-			r.note(h, h.Stop(ctx))
-		}
-	}
-}
-
-// note logs the failure of a hook that does not decide over the task.
-func (r *Runner) note(h interfaces.TaskHook, err error) {
-	if err != nil {
-		r.logger.Warn("task hook failed", "hook", h.Name(), "error", err)
 	}
 }
