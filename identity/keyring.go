@@ -80,6 +80,8 @@ type ring struct {
 	infos   []KeyInfo // newest first
 	keys    *KeySet
 	signer  ed25519.PrivateKey
+
+	replaced chan struct{} // closed when another has taken its place
 }
 
 func newRing(stored *storedRing, version privatefile.Version) *ring {
@@ -88,6 +90,8 @@ func newRing(stored *storedRing, version privatefile.Version) *ring {
 		stored:  stored,
 		keys:    &KeySet{keys: make(map[string]*publicKey, len(stored.Keys))},
 		signer:  ed25519.NewKeyFromSeed(stored.Seed),
+
+		replaced: make(chan struct{}),
 	}
 	for _, k := range slices.Backward(stored.Keys) {
 		r.infos = append(r.infos, KeyInfo{ID: k.ID, State: KeyInactive, CreatedAt: k.CreatedAt})
@@ -259,9 +263,14 @@ func (k *Keyring) load() error {
 	if err != nil {
 		return k.damaged(k.ringFile(), err)
 	}
-	k.current.Store(newRing(stored, version))
+	if old := k.current.Swap(newRing(stored, version)); old != nil {
+		close(old.replaced)
+	}
 	return nil
 }
+
+// Replaced returns a channel that is closed once the keys are others than when it was asked for.
+func (k *Keyring) Replaced() <-chan struct{} { return k.current.Load().replaced }
 
 func (k *Keyring) readSealKey() ([]byte, error) {
 	sealKey, _, err := privatefile.Read(k.sealKeyFile, chacha20poly1305.KeySize)

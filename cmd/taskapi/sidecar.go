@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -182,35 +181,29 @@ func (s *sidecar) close() error {
 	return err
 }
 
-// keyChangePoll is how often the sidecar looks whether the key ring has been changed, which costs a comparison of pointers. The
-// ring itself follows its file; a removed key's tokens are refused before this.
-const keyChangePoll = 250 * time.Millisecond
-
-// reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them leaves the ring.
+// reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them has left the ring.
 func (s *sidecar) reissueOnChange(ctx context.Context) {
-	tick := time.NewTicker(keyChangePoll)
-	defer tick.Stop()
-	keys, active := s.keyring.Keys(), s.keyring.List()[0].ID
+	active := s.keyring.List()[0].ID // the first is the active one
 	for {
+		replaced := s.keyring.Replaced()
+		if !slices.Contains(s.keyring.Keys().IDs(), active) {
+			active = s.keyring.List()[0].ID
+			s.reissue()
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-replaced:
 		}
-		if s.keyring.Keys() == keys {
-			continue
-		}
-		keys = s.keyring.Keys()
-		if slices.Contains(keys.IDs(), active) {
-			continue
-		}
-		active = s.keyring.List()[0].ID
-		if err := s.writeOperatorToken(s.runner.Alloc()); err != nil {
-			s.logger.Warn("the operator's token was signed by a removed key and could not be replaced", "error", err)
-		}
-		for _, w := range s.wallets {
-			w.reissue()
-		}
+	}
+}
+
+func (s *sidecar) reissue() {
+	if err := s.writeOperatorToken(s.runner.Alloc()); err != nil {
+		s.logger.Warn("the operator's token was signed by a removed key and could not be replaced", "error", err)
+	}
+	for _, w := range s.wallets {
+		w.reissue()
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -78,9 +77,7 @@ func (s *starter) start(c command) (proc *os.Process, err error) {
 	call := func() {
 		defer close(done)
 		CloseOnExec()
-		if ignored := ignoredSignals(); len(ignored) > 0 {
-			signal.Notify(s.swallow, ignored...)
-		}
+		s.unignore()
 		proc, err = s.try(c)
 	}
 	select {
@@ -152,26 +149,4 @@ func CloseOnExec() {
 			syscall.CloseOnExec(fd)
 		}
 	}
-}
-
-// ignoredSignals are those that this program ignores, mostly because its parent did (nohup, a shell's background job).
-func ignoredSignals() []os.Signal {
-	status, err := os.ReadFile("/proc/thread-self/status")
-	if err != nil {
-		return nil
-	}
-	var found []os.Signal
-	for line := range strings.Lines(string(status)) {
-		hex, ok := strings.CutPrefix(line, "SigIgn:")
-		if !ok {
-			continue
-		}
-		mask, _ := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-		for n := range 64 {
-			if mask>>n&1 == 1 {
-				found = append(found, syscall.Signal(n+1))
-			}
-		}
-	}
-	return found
 }
