@@ -97,14 +97,14 @@ func runAllocation(ctx context.Context, opts runOptions, jobFile string, w world
 	if err != nil {
 		return err
 	}
+	ctx, release := stopOnSignals(ctx, side, p)
+	defer release()
 	kind := "Starting"
 	if side.resumed != nil {
 		kind = "Resuming"
 	}
 	p.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup, l.alloc(id)),
 		"dir", l.alloc(id), "operator_socket", l.operatorSocket(id), "operator_token", l.operatorToken(id))
-	ctx, release := stopOnSignals(ctx, side, p)
-	defer release()
 	err = side.run(ctx)
 	return concluded(err, side, p)
 }
