@@ -86,7 +86,7 @@ func serverResources(resources *api.Resources) {
 // setNilPointers makes every nil pointer of a struct point to a zero value.
 func setNilPointers(v reflect.Value) {
 	for _, f := range v.Fields() {
-		if f := f; f.Kind() == reflect.Pointer && f.IsNil() {
+		if f.Kind() == reflect.Pointer && f.IsNil() {
 			f.Set(reflect.New(f.Type().Elem()))
 		}
 	}

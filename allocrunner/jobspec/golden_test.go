@@ -111,7 +111,6 @@ func collectTagged(t reflect.Type, known map[string]bool, seen map[reflect.Type]
 	}
 	seen[t] = true
 	for f := range t.Fields() {
-		f := f
 		if _, ok := f.Tag.Lookup("hcl"); !ok {
 			continue
 		}

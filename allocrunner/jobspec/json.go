@@ -195,7 +195,7 @@ func memberType(t reflect.Type, key string) (reflect.Type, bool) {
 		return nil, true // decoding says that an object is no value for it
 	}
 	for f := range t.Fields() {
-		if f := f; f.Tag.Get("json") != "-" && strings.EqualFold(f.Name, key) {
+		if f.Tag.Get("json") != "-" && strings.EqualFold(f.Name, key) {
 			return f.Type, true
 		}
 	}
