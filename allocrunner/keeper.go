@@ -43,6 +43,30 @@ func (r *Runner) supervise(ctx context.Context) (driver.Supervisor, []driver.Sta
 	return s, known, nil
 }
 
+// parent is the parent of the processes while it is being made, beside the rest of the set-up: a new process takes its time.
+type parent struct {
+	ready     chan struct{} // nil when nobody has begun
+	processes driver.Supervisor
+	known     []driver.Status
+	err       error
+}
+
+func (p *parent) begin(supervise func() (driver.Supervisor, []driver.Status, error)) {
+	p.ready = make(chan struct{})
+	go func() {
+		p.processes, p.known, p.err = supervise()
+		close(p.ready)
+	}()
+}
+
+func (p *parent) await() (driver.Supervisor, []driver.Status, error) {
+	if p.ready == nil {
+		return nil, nil, nil
+	}
+	<-p.ready
+	return p.processes, p.known, p.err
+}
+
 // kept is the supervisor of an allocation whose processes a keeper has. Should the keeper be killed, its processes are gone with it;
 // the next start makes another.
 type kept struct {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -37,15 +36,6 @@ type Runner struct {
 	resources resources // acquired by Run before the first task starts
 	running   running
 	eventMu   sync.Mutex // held while OnEvent is called
-}
-
-// running is how far the allocation is, for those who want something of it.
-type running struct {
-	mu     sync.Mutex // guards the fields below
-	begun  bool       // its tasks have been received
-	ending bool       // its tasks are being killed
-	over   bool
-	held   int // restarts of all tasks under way: no gate opens
 }
 
 var _ interfaces.AllocRunner = (*Runner)(nil)
@@ -194,152 +184,6 @@ func (r *Runner) receive(t *taskrunner.Runner) {
 		}
 	}
 	t.Restore(r.cfg.Saved.Tasks[t.Name()], r.cfg.Saved.Alloc.TaskStates[t.Name()], known)
-}
-
-// drive applies the group's order to its tasks until all are over.
-func (r *Runner) drive(ctx context.Context) {
-	stop, delay := ctx.Done(), (<-chan time.Time)(nil)
-	kill := r.kill
-	var ending lifecycle.Ending
-	if r.Alloc().DesiredStatus == api.AllocDesiredStatusStop { // an earlier runner was told
-		ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-		r.beginEnding()
-	}
-	sent := map[string]lifecycle.Cause{}
-	for {
-		d := lifecycle.Next(r.order, r.states(), ending)
-		if d.Over && r.finish() {
-			r.snapshots.markOver()
-			return
-		}
-		if d.Ending.Cause != lifecycle.NotEnding && ending.Cause == lifecycle.NotEnding {
-			r.beginEnding()
-		}
-		ending = d.Ending
-		r.apply(d, sent)
-
-		select {
-		case <-r.changed:
-		case <-stop:
-			stop = nil
-			r.snapshots.stop()
-			r.beginEnding()
-			delay = time.After(groupShutdownDelay(r.group))
-		case <-delay:
-			delay = nil
-			if ending.Cause == lifecycle.NotEnding {
-				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-			}
-		case <-kill:
-			kill, stop, delay = nil, nil, nil
-			r.snapshots.stop()
-			r.beginEnding()
-			ending = lifecycle.Ending{Cause: lifecycle.Aborted}
-		}
-	}
-}
-
-// apply opens gates and sends kills, each kill once for its cause.
-func (r *Runner) apply(d lifecycle.Decision, sent map[string]lifecycle.Cause) {
-	if len(d.Start) > 0 && !r.held() {
-		r.resources.beforeStart()
-		for _, name := range d.Start {
-			r.task(name).Open()
-		}
-	}
-	for _, name := range d.Kill {
-		if sent[name] == d.Ending.Cause {
-			continue
-		}
-		sent[name] = d.Ending.Cause
-		r.task(name).Kill(killReason(d.Ending), d.Ending.Cause == lifecycle.Aborted)
-	}
-}
-
-// live reports that the allocation's tasks have been received and are not being killed.
-func (r *Runner) live() bool {
-	r.running.mu.Lock()
-	defer r.running.mu.Unlock()
-	return r.running.liveLocked()
-}
-
-func (r *running) liveLocked() bool { return r.begun && !r.ending && !r.over }
-
-func (r *Runner) begin() {
-	r.running.mu.Lock()
-	r.running.begun = true
-	r.running.mu.Unlock()
-}
-
-// hold keeps every gate shut until unhold; it fails when the allocation does not live.
-func (r *Runner) hold() bool {
-	r.running.mu.Lock()
-	defer r.running.mu.Unlock()
-	if !r.running.liveLocked() {
-		return false
-	}
-	r.running.held++
-	return true
-}
-
-func (r *Runner) unhold() {
-	r.running.mu.Lock()
-	r.running.held--
-	r.running.mu.Unlock()
-	r.wake()
-}
-
-// finish ends the allocation unless somebody is about to start its tasks anew.
-func (r *Runner) finish() bool {
-	r.running.mu.Lock()
-	defer r.running.mu.Unlock()
-	if r.running.held == 0 {
-		r.running.over = true
-	}
-	return r.running.over
-}
-
-func (r *Runner) held() bool {
-	r.running.mu.Lock()
-	defer r.running.mu.Unlock()
-	return r.running.held > 0
-}
-
-// killReason is the event that tells a task why it is killed; a stop is told by Killing alone.
-func killReason(e lifecycle.Ending) *api.TaskEvent {
-	switch e.Cause {
-	case lifecycle.LeaderDead:
-		return taskrunner.LeaderDeadEvent()
-	case lifecycle.SiblingFailed:
-		return taskrunner.SiblingFailedEvent(e.Task)
-	case lifecycle.MainTasksDead:
-		return taskrunner.MainTasksDeadEvent()
-	}
-	return nil
-}
-
-// beginEnding is done once, before the first task of an ending group is killed: checks stop, and hooks hear of it.
-func (r *Runner) beginEnding() {
-	r.running.mu.Lock()
-	was := r.running.ending
-	r.running.ending = true
-	r.running.mu.Unlock()
-	if was {
-		return
-	}
-	r.resources.checks.Stop()
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.RunnerPreKillHook); ok {
-			h.PreKill()
-		}
-	}
-}
-
-func groupShutdownDelay(g *api.TaskGroup) time.Duration {
-	if g.ShutdownDelay == nil {
-		return 0
-	}
-	return *g.ShutdownDelay
 }
 
 // newTask makes the runner of one task. The machine it runs on is acquired later, before any task starts.
