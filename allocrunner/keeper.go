@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
 )
@@ -30,7 +31,9 @@ func (r *Runner) supervise(ctx context.Context) (driver.Supervisor, []driver.Sta
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
-	s := &kept{cfg: keeper.Config{Dir: r.cfg.Dir, Mark: "NOMAD_ALLOC_ID=" + r.cfg.Alloc.ID}}
+	// The directory tells this allocation's processes from those of one with the same ID in another data directory.
+	mark := "NOMAD_ALLOC_DIR=" + allocdir.Paths(r.cfg.Dir, "").SharedDir
+	s := &kept{cfg: keeper.Config{Dir: r.cfg.Dir, Mark: mark}}
 	client, _, err := keeper.Open(ctx, s.cfg)
 	if err != nil {
 		return nil, nil, err

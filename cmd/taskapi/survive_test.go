@@ -245,7 +245,7 @@ func processesOf(t *testing.T, dataDir string) []string {
 	for _, dir := range dirs {
 		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir) || (strings.Contains(string(args), "keeper") && strings.Contains(string(args), dataDir)) {
+		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir+"/") || (strings.Contains(string(args), "keeper") && strings.Contains(string(args), dataDir+"/")) {
 			found = append(found, fmt.Sprintf("%s %s", filepath.Base(dir), strings.ReplaceAll(string(args), "\x00", " ")))
 		}
 	}
@@ -261,17 +261,7 @@ func TestKilledKeeper(t *testing.T) {
 	pidFile := filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return exists(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
 	before, _ := os.ReadFile(pidFile)
-	for _, line := range processesOf(t, dir) {
-		if pid, args, _ := strings.Cut(line, " "); strings.Contains(args, "keeper") {
-			n, err := strconv.Atoi(pid)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	killKeeper(t, dir)
 	until(t, p, "both run again", func() bool { return strings.Count(p.out.String(), " Started") == 4 })
 	until(t, p, "another process", func() bool {
 		after, _ := os.ReadFile(pidFile)
@@ -288,5 +278,52 @@ func TestKilledKeeper(t *testing.T) {
 	}
 	if left := processesOf(t, dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestSameIDElsewhere holds that an allocation with the same ID in another data directory is none of a keeper's business: what a killed
+// keeper has left is cleared away there alone.
+func TestSameIDElsewhere(t *testing.T) {
+	t.Parallel()
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	bystander, victim := shortDir(t), shortDir(t)
+	processes := map[string]sidecarProcess{bystander: startProcess(t, bystander, file), victim: startProcess(t, victim, file)}
+	pidFile := func(dir string) string {
+		return filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
+	}
+	for dir, p := range processes {
+		until(t, p, "it runs", func() bool { return exists(pidFile(dir)) && strings.Count(p.out.String(), " Started") == 2 })
+	}
+	pid, _ := os.ReadFile(pidFile(bystander))
+	killKeeper(t, victim)
+	until(t, processes[victim], "both run again", func() bool { return strings.Count(processes[victim].out.String(), " Started") == 4 })
+	if !alive(pid) || strings.Contains(processes[bystander].out.String(), "Terminated") {
+		t.Errorf("the other allocation's tasks were killed:\n%s", processes[bystander].out)
+	}
+	for _, p := range processes {
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Wait(); err != nil {
+			t.Errorf("stopped: %v\n%s", err, p.out)
+		}
+	}
+}
+
+// killKeeper kills the keeper of a data directory's allocation.
+func killKeeper(t *testing.T, dataDir string) {
+	t.Helper()
+	for _, line := range processesOf(t, dataDir) {
+		pid, args, _ := strings.Cut(line, " ")
+		if !strings.Contains(args, "keeper") {
+			continue
+		}
+		n, err := strconv.Atoi(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 // KillStrays kills what a supervisor that was itself killed has left running: everything in its cgroup directory (CgroupDir; may
 // be empty) and every process that was started with the environment entry mark (may be empty), such as
-// "NOMAD_ALLOC_ID=" and the allocation's ID. This program and its ancestors are spared. It returns when they are gone, with
+// "NOMAD_ALLOC_DIR=" and the allocation's directory. This program and its ancestors are spared. It returns when they are gone, with
 // their number. Errors: ctx's when some do not end.
 func KillStrays(ctx context.Context, cgroupDir, mark string) (int, error) {
 	group := &cgroup{dir: cgroupDir}

@@ -38,7 +38,7 @@ type Config struct {
 	// Dir is the allocation directory, absolute. It exists and only our user may write to it.
 	Dir string
 
-	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_ID=" and its ID. By it
+	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it
 	// Start finds what a killed keeper has left running. Empty: only cgroups are looked at.
 	Mark string
 
