@@ -75,8 +75,9 @@ func (p *parent) await() (driver.Supervisor, []driver.Status, error) {
 type kept struct {
 	cfg keeper.Config
 
-	mu     sync.Mutex // guards the field below; held while a new keeper is made
+	mu     sync.Mutex // guards the fields below; held while a new keeper is made
 	client *keeper.Client
+	ended  bool // by Close or Detach: no other keeper is made
 }
 
 var _ driver.Supervisor = (*kept)(nil)
@@ -91,7 +92,7 @@ func (k *kept) current() *keeper.Client {
 func (k *kept) Start(ctx context.Context, spec driver.Spec) (driver.Status, error) {
 	client := k.current()
 	status, err := client.Start(ctx, spec)
-	if !errors.Is(err, driver.ErrLost) {
+	if !errors.Is(err, driver.ErrLost) && !errors.Is(err, driver.ErrClosed) { // closed by another task's start, which found it lost
 		return status, err
 	}
 	if client, err = k.renew(ctx, client); err != nil {
@@ -104,6 +105,9 @@ func (k *kept) Start(ctx context.Context, spec driver.Spec) (driver.Status, erro
 func (k *kept) renew(ctx context.Context, lost *keeper.Client) (*keeper.Client, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.ended {
+		return nil, driver.ErrClosed
+	}
 	if k.client != lost {
 		return k.client, nil
 	}
@@ -140,12 +144,20 @@ func (k *kept) KillTree(ctx context.Context, task string) (int, error) {
 // List implements driver.Supervisor.
 func (k *kept) List(ctx context.Context) ([]driver.Status, error) { return k.current().List(ctx) }
 
+// end is current for the last time.
+func (k *kept) end() *keeper.Client {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended = true
+	return k.client
+}
+
 // Detach leaves the keeper and its processes running.
-func (k *kept) Detach() error { return k.current().Detach() }
+func (k *kept) Detach() error { return k.end().Detach() }
 
 // Close implements driver.Supervisor. What a killed keeper has left running goes, too.
 func (k *kept) Close() error {
-	if err := k.current().Close(); err != nil {
+	if err := k.end().Close(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)

@@ -93,6 +93,12 @@ func alive(pid []byte) bool {
 	return err == nil && !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
+// written reports that a file has a whole line.
+func written(path string) bool {
+	data, err := os.ReadFile(path)
+	return err == nil && strings.HasSuffix(string(data), "\n")
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -109,7 +115,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 
 	first := startProcess(t, dir, file)
 	until(t, first, "both run", func() bool {
-		return strings.Count(first.out.String(), " Started") == 2 && exists(path("counter", "local", "pid")) && exists(path("fails", "local", "runs"))
+		return strings.Count(first.out.String(), " Started") == 2 && written(path("counter", "local", "pid")) && written(path("fails", "local", "runs"))
 	})
 	pid, _ := os.ReadFile(path("counter", "local", "pid"))
 	port := shownPort(t, dir)
@@ -212,7 +218,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	files := t.TempDir()
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
 	pidFile := filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
-	until(t, p, "it runs", func() bool { return exists(pidFile) })
+	until(t, p, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, p)
 	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "attempts = 1", "attempts = 2", 1))
@@ -259,7 +265,7 @@ func TestKilledKeeper(t *testing.T) {
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob))
 	pidFile := filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
-	until(t, p, "it runs", func() bool { return exists(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
+	until(t, p, "it runs", func() bool { return written(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
 	before, _ := os.ReadFile(pidFile)
 	killKeeper(t, dir)
 	until(t, p, "both run again", func() bool { return strings.Count(p.out.String(), " Started") == 4 })
@@ -292,7 +298,7 @@ func TestSameIDElsewhere(t *testing.T) {
 		return filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
 	}
 	for dir, p := range processes {
-		until(t, p, "it runs", func() bool { return exists(pidFile(dir)) && strings.Count(p.out.String(), " Started") == 2 })
+		until(t, p, "it runs", func() bool { return written(pidFile(dir)) && strings.Count(p.out.String(), " Started") == 2 })
 	}
 	pid, _ := os.ReadFile(pidFile(bystander))
 	killKeeper(t, victim)
