@@ -1,8 +1,14 @@
 package taskrunner
 
 import (
+	"context"
+	"log/slog"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
@@ -43,4 +49,65 @@ func TestResume(t *testing.T) {
 			t.Errorf("%s: got %+v", tc.name, got)
 		}
 	}
+}
+
+// oneProcess is a supervisor that has one process after the other: each runs until it gets a signal.
+type oneProcess struct {
+	driver.Supervisor
+	ended  chan struct{}
+	starts chan struct{}
+}
+
+func (p *oneProcess) Start(context.Context, driver.Spec) (driver.Status, error) {
+	p.starts <- struct{}{}
+	return driver.Status{}, nil
+}
+
+func (p *oneProcess) Wait(ctx context.Context, _ string) (interfaces.ExitResult, error) {
+	select {
+	case <-p.ended:
+		return interfaces.ExitResult{}, nil
+	case <-ctx.Done():
+		return interfaces.ExitResult{}, ctx.Err()
+	}
+}
+
+func (p *oneProcess) Signal(context.Context, string, syscall.Signal) error {
+	p.ended <- struct{}{}
+	return nil
+}
+
+func (p *oneProcess) KillTree(context.Context, string) (int, error) { return 0, nil }
+
+// ready is a starter with nothing to prepare.
+type ready struct{}
+
+func (ready) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
+	return &interfaces.TaskPrestartRequest{}, nil
+}
+
+func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, map[string]string) (driver.Spec, error) {
+	return driver.Spec{}, nil
+}
+
+// TestARestartUnderWayIsCarriedOut for a task that was being restarted when its runner was killed.
+func TestARestartUnderWayIsCarriedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := New(Config{
+			Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler),
+			OnEvent: func(string, *api.TaskEvent) {}, OnChange: func() {},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &oneProcess{ended: make(chan struct{}, 1), starts: make(chan struct{}, 1)}
+		r.Restore(interfaces.SavedTask{Phase: "stopping", Restarting: true, SetUp: true}, &api.TaskState{}, &driver.Status{})
+		go r.Run(t.Context(), p)
+		synctest.Wait()
+		if len(p.starts) != 1 || r.Saved().Phase != "running" {
+			t.Errorf("%d starts, phase %s; want one start, running", len(p.starts), r.Saved().Phase)
+		}
+		r.Close()
+		synctest.Wait()
+	})
 }

@@ -219,8 +219,10 @@ func (r *Runner) take(ctx context.Context, m message) {
 		m.reply <- r.signal(ctx, ev.name)
 		return
 	case restarted:
-		r.takeRestart(ctx, ev, m.reply)
-		return
+		if m.reply != nil {
+			r.takeRestart(ctx, ev, m.reply)
+			return
+		}
 	case reseted:
 		if r.machine.hasProcess() {
 			r.waiters = append(r.waiters, m.reply)
@@ -263,13 +265,13 @@ func (r *Runner) signal(ctx context.Context, name string) error {
 func (r *Runner) handle(ctx context.Context, ev any) {
 	var acts []any
 	r.machine, acts = r.rules.next(r.machine, ev, time.Now(), rand.Float64())
+	r.show(acts)
 	if _, ok := ev.(exited); ok {
 		for _, w := range r.waiters {
 			w <- nil
 		}
 		r.waiters = nil
 	}
-	r.show(acts)
 	for _, a := range acts {
 		r.do(ctx, a)
 	}
