@@ -25,25 +25,25 @@ func KeeperMain(args []string) (code int, kept bool) {
 
 // supervise finds or makes the parent of the allocation's processes, and what it has of them already.
 func (r *Runner) supervise(ctx context.Context) (driver.Supervisor, []driver.Status, error) {
-	if r.cfg.InProcess {
-		return driver.New(driver.Config{Logger: r.logger}), nil, nil
-	}
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
 	// The directory tells this allocation's processes from those of one with the same ID in another data directory.
 	mark := "NOMAD_ALLOC_DIR=" + allocdir.Paths(r.cfg.Dir, "").SharedDir
 	s := &kept{cfg: keeper.Config{Dir: r.cfg.Dir, Mark: mark}}
-	client, _, err := keeper.Open(ctx, s.cfg)
+	client, attached, err := keeper.Open(ctx, s.cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.client = client
 	known, err := client.List(ctx)
-	if err != nil {
-		return nil, nil, errors.Join(err, client.Close())
+	switch {
+	case err == nil:
+		return s, known, nil
+	case attached: // its tasks go on as they are, for another try
+		return nil, nil, errors.Join(err, client.Detach())
 	}
-	return s, known, nil
+	return nil, nil, errors.Join(err, client.Close())
 }
 
 // parent is the parent of the processes while it is being made, beside the rest of the set-up: a new process takes its time.

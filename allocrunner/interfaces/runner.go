@@ -82,10 +82,6 @@ type Config struct {
 	State State
 	Saved *Saved
 
-	// InProcess makes the tasks children of this process, which end with it. Otherwise a keeper process of their own is their
-	// parent, and they outlive this one.
-	InProcess bool
-
 	// HostIP is the address of the group's ports, empty for the loopback address; Datacenter and Version are what
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string
