@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -24,17 +24,34 @@ var (
 	ErrUnknownSignal = errors.New("unknown signal")
 	// ErrTerminal: the allocation is over or on its way out, and what was asked would start something again.
 	ErrTerminal = errors.New("restart of an alloc that should not run")
+	// ErrLeft: the runner has left the allocation as it is, to be taken over.
+	ErrLeft = errors.New("the allocation was left running")
 )
+
+// DestructiveError is an update that would need new processes. Changes says what of it, a line each.
+type DestructiveError struct{ Changes []string }
+
+func (e *DestructiveError) Error() string {
+	return "can't be updated in place: " + strings.Join(e.Changes, "; ")
+}
 
 // AllocRunner runs one allocation: one task group of one job, on this machine.
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
-	// Cancelling ctx stops the allocation in order: kill signals, kill timeouts, shutdown delays, poststop tasks.
-	// Run is called once; when it returns no goroutine, process or listener of the runner is left.
+	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no listener of the
+	// runner is left, and no process either, unless it returns ErrLeft.
 	Run(ctx context.Context) error
+
+	// Stop asks for the end of the allocation in order: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop
+	// tasks. It returns once the request is written down, so that a runner that goes on with the allocation after a crash
+	// completes it, and does not wait for the end. It is no error when the allocation ends already, or is over.
+	Stop(ctx context.Context) error
 
 	// Kill makes a stop that is under way, or starts one, skip every delay: tasks get SIGKILL at once.
 	Kill()
+
+	// Leave makes Run return ErrLeft, with the tasks running on for another runner to take over.
+	Leave()
 
 	// Alloc is the allocation as it stands, never nil. The value is shared and must not be changed; ModifyIndex grows by at
 	// least one with every change.
@@ -63,6 +80,10 @@ type AllocRunner interface {
 	// Signal sends a signal, by name, to the first process of a task, or of every task when task is empty.
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrUnknownSignal.
 	Signal(ctx context.Context, task, signal string) error
+
+	// Update goes on with another version of the allocation's job, without a restart. Errors: *DestructiveError when that can't be
+	// done in place, and nothing has changed then; ErrTerminal.
+	Update(ctx context.Context, job *api.Job) error
 }
 
 // Config is what a runner is made of. Alloc, Dir and Logger are required.
@@ -82,6 +103,9 @@ type Config struct {
 	State State
 	Saved *Saved
 
+	// Updates hears of every new version of the allocation; nil for nobody.
+	Updates Updates
+
 	// HostIP is the address of the group's ports, empty for the loopback address; Datacenter and Version are what
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string
@@ -94,30 +118,6 @@ type Config struct {
 
 	// OnEvent is called for every task event as it happens, in order, from one goroutine at a time; nil for none.
 	OnEvent func(task string, event *api.TaskEvent)
-}
-
-// State is where a runner writes down how far it is.
-type State interface {
-	// Put replaces what is written down. When it returns nil, that outlives this process.
-	Put(Saved) error
-}
-
-// Saved is an allocation on its way, or at its end.
-type Saved struct {
-	Alloc *api.Allocation
-	Tasks map[string]SavedTask
-	Over  bool // nothing is left to do
-}
-
-// SavedTask is what another runner has to know of a task besides its state in the allocation.
-type SavedTask struct {
-	Phase         string // where the task is in its life, in the words of the runner that wrote it
-	Restarting    bool   // its process is being ended for a new one
-	Failed        bool
-	SetUp         bool      // its directory has been announced
-	IntervalStart time.Time // of the restart policy
-	Attempts      int       // in that interval
-	Due           time.Time // of the end of a restart delay; zero for none
 }
 
 // Factory makes a runner. It does no I/O: what can fail on the machine fails in Run.

@@ -7,42 +7,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// RunnerHook is a hook in the life of the allocation. What it does is said by the further interfaces that it implements.
-//
-//	Prerun ── tasks run ── PreKill ── tasks end ── Postrun
-type RunnerHook interface {
-	// Name identifies the hook in logs and errors.
-	Name() string
-}
-
-// RunnerPrerunHook runs before the first task starts. An error fails the allocation: nothing starts.
-type RunnerPrerunHook interface {
-	RunnerHook
-	Prerun(ctx context.Context, alloc *api.Allocation) error
-}
-
-// RunnerPreKillHook runs when the allocation begins to be stopped, before any task gets a signal.
-type RunnerPreKillHook interface {
-	RunnerHook
-	PreKill()
-}
-
-// RunnerPostrunHook runs when every task is over, also when Prerun failed. Its error is logged.
-type RunnerPostrunHook interface {
-	RunnerHook
-	Postrun(ctx context.Context) error
-}
-
 // TaskHook is a hook in the life of a task.
 //
 //	Prestart ── process starts ── Poststart ── PreKilling ── process ends ── Exited ── (again, or) Stop
+//
+// Update may come at any time in between, Shutdown (see ShutdownHook) at the end of this process. Hooks of one task are called in
+// the order in which they were given. Each may be called on a hook whose Prestart failed, or was never called.
 type TaskHook interface {
-	// Name identifies the hook in logs and in the event of its failure.
+	// Name identifies the hook in logs, in metrics and in the event of its failure.
 	Name() string
 }
 
-// TaskPrestartHook runs before each start of the task's process, restarts included. An error is a failed start, under the
-// restart policy.
+// TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner takes over a task that
+// runs. An error is a failed start, under the restart policy. ctx ends when the call returns, so nothing that is begun with it
+// outlives it.
 type TaskPrestartHook interface {
 	TaskHook
 	Prestart(ctx context.Context, req *TaskPrestartRequest) (*TaskPrestartResponse, error)
@@ -50,10 +28,21 @@ type TaskPrestartHook interface {
 
 // TaskPrestartRequest is what a prestart hook may know.
 type TaskPrestartRequest struct {
-	Alloc *api.Allocation
-	Task  *api.Task
-	Dir   TaskDir
-	User  User
+	Alloc     *api.Allocation
+	Task      *api.Task
+	Dir       TaskDir
+	User      User
+	Env       Env // of the task, without what later hooks add
+	Resources *HookResources
+
+	// Restored says that the task's process runs already: a runner takes it over. What the hook adds to the environment then has no
+	// effect.
+	Restored bool
+
+	// Kept is what the hook has last given to Keep, for this task, also in an earlier process; nil for nothing. Keep replaces it, and
+	// outlives this process. It may be called, later, too, until the task is over. It is no place for secrets.
+	Kept map[string]string
+	Keep func(map[string]string)
 
 	// WriteFile puts a file at a path below the task's directory: whole or not at all, in place of an older one, mode 0600 and
 	// owned by the task's user, and never outside, whatever the task has made of its directory. It may be called, later, too,
@@ -104,7 +93,14 @@ type User struct {
 // TaskPoststartHook runs after each start of the process. Its error is logged; the task runs on.
 type TaskPoststartHook interface {
 	TaskHook
-	Poststart(ctx context.Context) error
+	Poststart(ctx context.Context, req *TaskPoststartRequest) error
+}
+
+// TaskPoststartRequest is what a poststart hook may know.
+type TaskPoststartRequest struct {
+	Alloc *api.Allocation
+	Task  *api.Task
+	Env   Env // of the task, as its process got it
 }
 
 // TaskPreKillHook runs before the task is killed or restarted on request, before its shutdown delay.
@@ -117,6 +113,20 @@ type TaskPreKillHook interface {
 type TaskExitedHook interface {
 	TaskHook
 	Exited(ctx context.Context, result ExitResult) error
+}
+
+// TaskUpdateHook runs when the allocation goes on with another version of its job, after the allocation's own update hooks. Its
+// error is logged: the update stands.
+type TaskUpdateHook interface {
+	TaskHook
+	Update(ctx context.Context, req *TaskUpdateRequest) error
+}
+
+// TaskUpdateRequest is what an update hook may know.
+type TaskUpdateRequest struct {
+	Alloc *api.Allocation // with the new job
+	Task  *api.Task       // of the new job
+	Env   Env             // of the task, as the next process would get it
 }
 
 // TaskStopHook runs once, when the task is over for good, also when it never started.
