@@ -7,60 +7,109 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// The states of a check.
-const (
-	pending = "pending"
-	success = "success"
-	failure = "failure"
-)
-
-// check is one check, with everything resolved.
+// check is one check, with everything resolved. It never changes.
 type check struct {
-	about    api.AllocCheckStatus // what does not change from run to run
-	interval time.Duration
-	timeout  time.Duration
-	probe    func(ctx context.Context) outcome
+	definition
+	rules rules
+	probe func(ctx context.Context) outcome
 }
+
+// definition is all that tells one check from another. Checks of equal definitions are the same check.
+type definition struct {
+	about   api.AllocCheckStatus // what does not change from run to run; its Task is the check's, empty for the group's
+	spec    api.ServiceCheck     // interpolated
+	address string               // where it connects to, empty for a script
+}
+
+func (c *check) same(other *check) bool { return reflect.DeepEqual(c.definition, other.definition) }
 
 // outcome is what one run found.
 type outcome struct {
-	status string
-	code   int // of an HTTP answer, else 0
-	output string
+	ok      bool
+	warning bool // a script said that it is not well, and not broken either; not ok
+	code    int  // of an HTTP answer, else 0
+	output  string
 }
 
+func failed(output string) outcome { return outcome{output: output} }
+
 func (c *check) run(ctx context.Context) outcome {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.spec.Timeout)
 	defer cancel()
 	return c.probe(ctx)
+}
+
+// maxSpread is the most that the first run of a check waits, and spreadPart the part of its interval that it waits at most.
+// Checks that begin together so run one after the other, and the first results still come soon.
+const (
+	maxSpread  = 200 * time.Millisecond
+	spreadPart = 10
+)
+
+// spread is how long the first run waits: always the same for one check, and another time for another.
+func (c *check) spread() time.Duration {
+	window := min(c.spec.Interval/spreadPart, maxSpread)
+	id, err := strconv.ParseUint(c.about.ID[:8], 16, 32)
+	if err != nil {
+		panic("checks: an ID is hexadecimal: " + err.Error()) // checkID made it
+	}
+	return time.Duration(uint64(window) * id >> 32)
+}
+
+// prepare resolves every check of the group's and the tasks' services.
+func prepare(cfg Config) ([]*check, error) {
+	group := cfg.Alloc.GetTaskGroup()
+	if group == nil {
+		return nil, fmt.Errorf("%w: the job has no group %q", ErrInvalid, cfg.Alloc.TaskGroup)
+	}
+	shared := newClients(cfg.DialContext)
+	var list []*check
+	var errs []error
+	add := func(task string, services []*api.Service) {
+		for _, s := range services {
+			r := resolver{cfg: cfg, clients: shared, task: task, service: s}
+			more, err := r.checks()
+			list, errs = append(list, more...), append(errs, err)
+		}
+	}
+	add("", group.Services)
+	for _, t := range group.Tasks {
+		add(t.Name, t.Services)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	distinguish(list)
+	return list, nil
 }
 
 // resolver turns a service's checks into runnable ones.
 type resolver struct {
 	cfg     Config
+	clients *clients
 	task    string // whose service it is, empty for the group's
 	service *api.Service
 	name    string // of the service, interpolated
 }
 
-func fromService(cfg Config, task string, s *api.Service) ([]check, error) {
-	if s.Provider != ProviderNomad {
+func (r *resolver) checks() ([]*check, error) {
+	if r.service.Provider != ProviderNomad {
 		return nil, nil
 	}
-	r := resolver{cfg: cfg, task: task, service: s}
-	r.name = r.replace(s.Name)
-	var list []check
-	for _, c := range s.Checks {
+	r.name = r.replace(r.service.Name)
+	var list []*check
+	for _, c := range r.service.Checks {
 		resolved, err := r.resolve(r.interpolate(c))
 		if err != nil {
 			return nil, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, r.name, r.label(c), err)
@@ -77,10 +126,14 @@ func (r *resolver) replace(s string) string {
 	return r.cfg.Replace(r.task, s)
 }
 
-// interpolate returns a copy of c with its text interpolated.
+// interpolate returns a copy of c with its text interpolated, and with what it has from its service.
 func (r *resolver) interpolate(c api.ServiceCheck) api.ServiceCheck {
-	for _, field := range []*string{&c.Name, &c.Type, &c.Path, &c.Protocol, &c.PortLabel, &c.Method, &c.Body, &c.TLSServerName} {
+	for _, field := range []*string{&c.Name, &c.Type, &c.Command, &c.Path, &c.Protocol, &c.PortLabel, &c.Method, &c.Body, &c.TLSServerName} {
 		*field = r.replace(*field)
+	}
+	args := make([]string, len(c.Args))
+	for i, arg := range c.Args {
+		args[i] = r.replace(arg)
 	}
 	headers := make(map[string][]string, len(c.Header))
 	for key, values := range c.Header {
@@ -88,8 +141,11 @@ func (r *resolver) interpolate(c api.ServiceCheck) api.ServiceCheck {
 			headers[r.replace(key)] = append(headers[r.replace(key)], r.replace(v))
 		}
 	}
-	c.Header = headers
-	c.TaskName = cmp.Or(r.task, c.TaskName)
+	c.Args, c.Header = args, headers
+	c.TaskName = cmp.Or(r.task, c.TaskName, r.service.TaskName)
+	c.CheckRestart = r.service.CheckRestart.Merge(c.CheckRestart).Copy()
+	c.OnUpdate = cmp.Or(c.OnUpdate, r.service.OnUpdate, api.OnUpdateRequireHealthy)
+	c.Notes = "" // nothing here depends on them
 	return c
 }
 
@@ -98,32 +154,40 @@ func (r *resolver) label(c api.ServiceCheck) string {
 	return cmp.Or(c.Name, fmt.Sprintf("service: %q check", r.name))
 }
 
-func (r *resolver) resolve(c api.ServiceCheck) (check, error) {
+func (r *resolver) resolve(c api.ServiceCheck) (*check, error) {
 	if c.Interval <= 0 || c.Timeout <= 0 {
-		return check{}, fmt.Errorf("interval is %v and timeout %v; both must be above 0", c.Interval, c.Timeout)
+		return nil, fmt.Errorf("interval is %v and timeout %v; both must be above 0", c.Interval, c.Timeout)
 	}
 	c.Name = r.label(c)
-	c.OnUpdate = cmp.Or(c.OnUpdate, api.OnUpdateRequireHealthy)
-	address, err := r.address(c)
-	if err != nil {
-		return check{}, err
-	}
-	out := check{interval: c.Interval, timeout: c.Timeout, about: api.AllocCheckStatus{
+	out := &check{rules: rulesOf(&c), definition: definition{spec: c, about: api.AllocCheckStatus{
 		ID: checkID(r.cfg.Alloc, c), Check: c.Name, Group: r.cfg.Alloc.Name,
 		Service: r.name, Task: c.TaskName, Mode: "healthiness",
-	}}
+	}}}
 	if c.OnUpdate == api.OnUpdateIgnore {
 		out.about.Mode = "readiness"
 	}
+	var err error
+	if c.Type != typeScript {
+		if out.address, err = r.address(c); err != nil {
+			return nil, err
+		}
+	}
+	out.probe, err = r.probe(c, out.address)
+	return out, err
+}
+
+const typeScript = "script"
+
+func (r *resolver) probe(c api.ServiceCheck, address string) (func(context.Context) outcome, error) {
 	switch c.Type {
 	case "tcp":
-		out.probe = tcpProbe(r.cfg.DialContext, address)
+		return tcpProbe(r.cfg.DialContext, address), nil
 	case "http":
-		out.probe, err = r.http(c, address)
-	default:
-		err = fmt.Errorf("type %q; want http or tcp", c.Type)
+		return r.http(c, address)
+	case typeScript:
+		return r.script(c)
 	}
-	return out, err
+	return nil, fmt.Errorf("type %q; want http, tcp or script", c.Type)
 }
 
 // address is where the check connects to. The check's port and address_mode come before the service's; a number is a port by
@@ -168,28 +232,20 @@ func (r *resolver) http(c api.ServiceCheck, address string) (func(context.Contex
 	if target.Host != base.Host || target.Scheme != base.Scheme || target.User != nil {
 		return nil, fmt.Errorf("path %q names a server; want a path alone", c.Path)
 	}
-	method := cmp.Or(c.Method, http.MethodGet)
-	if _, err := http.NewRequest(method, target.String(), nil); err != nil {
-		return nil, err
-	}
-	p := httpProbe{
-		client: newClient(r.cfg.DialContext, c), method: method, url: target.String(),
-		header: header(c.Header, r.cfg.Version), body: []byte(c.Body),
-	}
-	return p.run, nil
+	return newHTTPProbe(r.clients.of(c), c, target.String(), r.cfg.Version)
 }
 
-// header has the check's own headers, which may replace our User-Agent.
-func header(own map[string][]string, version string) http.Header {
-	h := http.Header{}
-	h.Set("User-Agent", "taskapi/"+cmp.Or(version, "unknown"))
-	for key, values := range own {
-		h.Del(key)
-		for _, v := range values {
-			h.Add(key, v)
-		}
+// script prepares a probe that runs a command of the check's task.
+func (r *resolver) script(c api.ServiceCheck) (func(context.Context) outcome, error) {
+	switch {
+	case c.Command == "":
+		return nil, errors.New("a script check needs a command")
+	case c.TaskName == "":
+		return nil, errors.New("a script check of a group's service must name the task that it runs in")
+	case r.cfg.Exec == nil:
+		return nil, errors.New("script checks can't be run here")
 	}
-	return h
+	return scriptProbe(r.cfg.Exec, c), nil
 }
 
 // checkID is Nomad's for the same check of the same allocation, so that it is stable across restarts: the SHA-256 of the fields
@@ -211,10 +267,10 @@ func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 
 // distinguish gives checks whose IDs are equal, such as those of two services that differ in their port alone, IDs of their own:
 // the first keeps Nomad's.
-func distinguish(list []check) {
+func distinguish(list []*check) {
 	seen := map[string]bool{}
-	for i := range list {
-		about := &list[i].about
+	for _, c := range list {
+		about := &c.about
 		for n := 1; seen[about.ID]; n++ {
 			sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", about.ID, about.Service, n))
 			about.ID = hex.EncodeToString(sum[:])

@@ -1,20 +1,16 @@
-// Package checks runs the HTTP and TCP checks of an allocation's services with provider "nomad" and holds the latest result of
-// each. Every check runs on its own schedule, at once and then each interval, one run at a time; a run that outlasts its interval
-// costs the runs that fall into it. Connections are closed after each run. It does not judge results: restarting a task because
-// of them is for others to do.
+// Package checks runs the HTTP, TCP and script checks of an allocation's services with provider "nomad" and holds the latest result
+// of each. Checks are registered when their task begins and leave when it ends. Every check then runs on its own schedule, soon
+// and then each interval, one run at a time; a run that outlasts its interval costs the runs that fall into it. Connections are
+// closed after each run. It says when a check asks for a restart of its task, once for each registration; it restarts nothing.
 package checks
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -45,33 +41,50 @@ type Config struct {
 	// After is the version that the results start from: that of the Runner before this one, 0 for the first.
 	After uint64
 
+	// Saved is the results of an earlier process. A check with the ID of one goes on from it: it is shown until the first run of
+	// the check's first registration, and is what thresholds then change. nil for none.
+	Saved api.AllocCheckStatuses
+
 	Logger *slog.Logger
 
-	// OnChange is called after every change of the results, from the goroutine that made it. It must not block and not call
-	// Stop; nil for none.
+	// OnChange is called after every change of the results, from the goroutine that made it. It must not block; nil for none.
 	OnChange func()
+
+	// Exec runs the command of a script check; with nil there can be no script checks.
+	Exec ExecFunc
+
+	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which does nothing else until it
+	// returns and which Run waits for. It may call Begin and End. task is the check's, or empty for a check of the group's services
+	// that names none: all running tasks are meant. No check of the same task asks again before the next Begin of that task. nil for
+	// nobody to ask.
+	Restart func(task, reason string)
 
 	// DialContext opens connections; nil is net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Runner runs the checks of one allocation. Its methods are safe for concurrent use.
-type Runner struct {
-	checks   []check
-	logger   *slog.Logger
-	onChange func()
+// ExecFunc runs a command in the context of a task: its environment, directory and user. It kills the command when ctx ends, and
+// returns soon after that, with what the command has written. The error is about a command that could not be run, or was killed.
+type ExecFunc func(ctx context.Context, task string, command []string) (ExecResult, error)
 
-	results atomic.Pointer[snapshot]
-
-	mu      sync.Mutex         // guards writing results, and:
-	cancel  context.CancelFunc // ends Run; nil before it
-	stopped bool
+// ExecResult is how a command ended.
+type ExecResult struct {
+	Output []byte // of stdout and stderr; the first 3 KiB are enough
+	Code   int    // exit code
 }
 
-// snapshot is a set of results that never changes once it is published.
-type snapshot struct {
-	statuses api.AllocCheckStatuses // nil for none
+// Runner runs the checks of one allocation. Its methods are safe for concurrent use.
+type Runner struct {
+	cfg  Config
+	wake chan struct{} // has a token when there may be registrations to be started
+
+	mu       sync.Mutex // guards what follows
+	list     []*registration
+	begun    map[string]bool    // tasks between Begin and End
+	cancel   context.CancelFunc // ends Run; nil before it
+	stopped  bool
 	version  uint64
+	statuses api.AllocCheckStatuses // as last read; nil when the list has changed since
 }
 
 // New prepares the checks. It does no I/O. Errors: ErrInvalid, with every check that can't be run.
@@ -80,15 +93,21 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
 	}
+	if cfg.OnChange == nil {
+		cfg.OnChange = func() {}
+	}
+	if cfg.Restart == nil {
+		cfg.Restart = func(string, string) {}
+	}
 	list, err := prepare(cfg)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{checks: list, logger: cfg.Logger, onChange: cfg.OnChange}
-	if r.onChange == nil {
-		r.onChange = func() {}
+	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1), begun: map[string]bool{}, version: cfg.After}
+	for _, c := range list {
+		r.list = append(r.list, restored(c, cfg.Saved))
 	}
-	r.results.Store(&snapshot{version: cfg.After})
+	r.cfg.Saved = nil // it may be large, and is not needed again
 	return r, nil
 }
 
@@ -96,51 +115,35 @@ func New(cfg Config) (*Runner, error) {
 const defaultHostIP = "127.0.0.1"
 
 // Len is the number of checks.
-func (r *Runner) Len() int { return len(r.checks) }
-
-// Results is the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
-// must not be changed; it is nil when there are no checks, before Run, and from Stop on.
-func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
-	s := r.results.Load()
-	return s.statuses, s.version
-}
-
-// Run runs the checks until ctx ends or Stop is called. It returns when no check is under way, with the results cleared. It is
-// called once.
-func (r *Runner) Run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !r.begin(cancel) {
-		return
-	}
-	r.onChange()
-	defer r.Stop()
-	var running sync.WaitGroup
-	for i := range r.checks {
-		running.Go(func() { r.repeat(ctx, &r.checks[i]) })
-	}
-	<-ctx.Done()
-	running.Wait()
-}
-
-// begin publishes that every check waits for its first run. It is false when Stop came first.
-func (r *Runner) begin(cancel context.CancelFunc) bool {
+func (r *Runner) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopped {
+	return len(r.list)
+}
+
+// Results is the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
+// must not be changed; it is nil when there are no checks, before Run, and from Stop on. Checks whose task has not begun are pending.
+func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.statuses == nil && r.visibleLocked() && len(r.list) > 0 {
+		r.statuses = make(api.AllocCheckStatuses, len(r.list))
+		for _, reg := range r.list {
+			r.statuses[reg.status.ID] = reg.status
+		}
+	}
+	return r.statuses, r.version
+}
+
+func (r *Runner) visibleLocked() bool { return r.cancel != nil && !r.stopped }
+
+// changedLocked notes that the results differ from those last read. It is false when nobody sees them.
+func (r *Runner) changedLocked() bool {
+	r.statuses = nil
+	if !r.visibleLocked() {
 		return false
 	}
-	r.cancel = cancel
-	if len(r.checks) == 0 {
-		return true
-	}
-	statuses := make(api.AllocCheckStatuses, len(r.checks))
-	for _, c := range r.checks {
-		status := c.about
-		status.Status, status.Output, status.Timestamp = pending, "nomad: waiting to run", time.Now().Unix()
-		statuses[status.ID] = status
-	}
-	r.publishLocked(statuses)
+	r.version++
 	return true
 }
 
@@ -148,7 +151,7 @@ func (r *Runner) begin(cancel context.CancelFunc) bool {
 // harmless again.
 func (r *Runner) Stop() {
 	if r.clear() {
-		r.onChange()
+		r.cfg.OnChange()
 	}
 }
 
@@ -156,88 +159,10 @@ func (r *Runner) Stop() {
 func (r *Runner) clear() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	changed := len(r.list) > 0 && r.changedLocked()
 	r.stopped = true
 	if r.cancel != nil {
 		r.cancel()
 	}
-	if r.results.Load().statuses == nil {
-		return false
-	}
-	r.publishLocked(nil)
-	return true
-}
-
-// repeat runs one check: at once, then at whole intervals from the first run, without catching up on those it missed.
-func (r *Runner) repeat(ctx context.Context, c *check) {
-	first := time.Now()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		r.record(ctx, c, c.run(ctx))
-		elapsed := time.Since(first)
-		timer.Reset(c.interval - elapsed%c.interval)
-	}
-}
-
-// record publishes a result and logs it when it is another than before.
-func (r *Runner) record(ctx context.Context, c *check, o outcome) {
-	status := c.about
-	status.Status, status.StatusCode, status.Output, status.Timestamp = o.status, o.code, o.output, time.Now().Unix()
-	was, ok := r.replace(ctx, status)
-	if !ok {
-		return
-	}
-	r.onChange()
-	if was != status.Status {
-		r.logger.Info("check changed", "service", status.Service, "check", status.Check, "from", was, "to", status.Status)
-	}
-}
-
-// replace publishes the results with one replaced, and gives the status before. It does nothing once Run is to end: a run that
-// was cut off says nothing about the service.
-func (r *Runner) replace(ctx context.Context, status api.AllocCheckStatus) (was string, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopped || ctx.Err() != nil {
-		return "", false
-	}
-	statuses := maps.Clone(r.results.Load().statuses)
-	was = statuses[status.ID].Status
-	statuses[status.ID] = status
-	r.publishLocked(statuses)
-	return was, true
-}
-
-func (r *Runner) publishLocked(statuses api.AllocCheckStatuses) {
-	r.results.Store(&snapshot{statuses, r.results.Load().version + 1})
-}
-
-// prepare resolves every check of the group's and the tasks' services.
-func prepare(cfg Config) ([]check, error) {
-	group := cfg.Alloc.GetTaskGroup()
-	if group == nil {
-		return nil, fmt.Errorf("%w: the job has no group %q", ErrInvalid, cfg.Alloc.TaskGroup)
-	}
-	var list []check
-	var errs []error
-	add := func(task string, services []*api.Service) {
-		for _, s := range services {
-			more, err := fromService(cfg, task, s)
-			list, errs = append(list, more...), append(errs, err)
-		}
-	}
-	add("", group.Services)
-	for _, t := range group.Tasks {
-		add(t.Name, t.Services)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	distinguish(list)
-	return list, nil
+	return changed
 }

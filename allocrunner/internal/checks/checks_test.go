@@ -56,7 +56,15 @@ func newConfig(alloc *api.Allocation) checks.Config {
 	}
 }
 
-// start makes a runner and runs it to the end of the test.
+// begin begins the group and all tasks.
+func begin(r *checks.Runner, alloc *api.Allocation) {
+	r.Begin("")
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		r.Begin(task.Name)
+	}
+}
+
+// start makes a runner, begins all tasks, and runs it to the end of the test.
 func start(t *testing.T, cfg checks.Config) *checks.Runner {
 	t.Helper()
 	r, err := checks.New(cfg)
@@ -67,8 +75,12 @@ func start(t *testing.T, cfg checks.Config) *checks.Runner {
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
+	begin(r, cfg.Alloc)
 	return r
 }
+
+// pastFirst is longer than a first run may be put off.
+const pastFirst = 201 * time.Millisecond
 
 // byName gives the results by the check's name.
 func byName(r *checks.Runner) map[string]api.AllocCheckStatus {
@@ -143,10 +155,10 @@ func TestSchedule(t *testing.T) {
 		want     []time.Duration
 		status   string
 	}{
-		"at once, then each interval": {0, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
-		"no drift":                    {700 * time.Millisecond, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
-		"a long run costs runs":       {5 * time.Second, 2 * time.Second, 9 * time.Second, []time.Duration{0, 6 * time.Second}, "success"},
-		"a timeout ends a run":        {time.Hour, 2 * time.Second, 3 * time.Second, []time.Duration{0, 4 * time.Second}, "failure"},
+		"each interval":         {0, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
+		"no drift":              {700 * time.Millisecond, 2 * time.Second, time.Second, []time.Duration{0, 2 * time.Second, 4 * time.Second, 6 * time.Second}, "success"},
+		"a long run costs runs": {5 * time.Second, 2 * time.Second, 9 * time.Second, []time.Duration{0, 6 * time.Second}, "success"},
+		"a timeout ends a run":  {time.Hour, 2 * time.Second, 3 * time.Second, []time.Duration{0, 4 * time.Second}, "failure"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -187,13 +199,14 @@ func TestResultsFromPendingToStop(t *testing.T) {
 			t.Errorf("before Run: %v, version %d", got, version)
 		}
 		done := make(chan struct{})
+		begin(r, cfg.Alloc)
 		go func() { defer close(done); r.Run(t.Context()) }()
 		synctest.Wait()
-		begin := time.Now().Unix()
+		now := time.Now().Unix()
 		want := api.AllocCheckStatus{
 			ID:    "0ceb1a6f9e16a51a13d70fc210677c8693bffdf94cd87300a456df9858f98612", // as recorded from Nomad
 			Check: "tcp", Group: "demo.web[0]", Service: "demo-web", Mode: "healthiness",
-			Status: "pending", Output: "nomad: waiting to run", Timestamp: begin,
+			Status: "pending", Output: "nomad: waiting to run", Timestamp: now,
 		}
 		expect := func(version uint64) {
 			t.Helper()
@@ -214,7 +227,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		d.fail(nil)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		want.Status, want.Output, want.Timestamp = "success", "nomad: tcp ok", begin+2
+		want.Status, want.Output, want.Timestamp = "success", "nomad: tcp ok", now+2
 		expect(10)
 		time.Sleep(1100 * time.Millisecond) // into the third run
 		synctest.Wait()
@@ -274,6 +287,7 @@ func TestIDs(t *testing.T) {
 		cfg := newConfig(alloc)
 		cfg.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF }
 		r := start(t, cfg)
+		time.Sleep(pastFirst)
 		synctest.Wait()
 		got, _ := r.Results()
 		for id, name := range map[string]string{
@@ -308,6 +322,7 @@ func TestFieldsOfTaskServices(t *testing.T) {
 			return strings.NewReplacer("${WHO}", "of-"+task, "${PORT}", "8080").Replace(s)
 		}
 		r := start(t, cfg)
+		time.Sleep(pastFirst)
 		synctest.Wait()
 		got := byName(r)[`service: "svc-of-server" check`]
 		want := api.AllocCheckStatus{
@@ -356,6 +371,7 @@ func TestAddress(t *testing.T) {
 					return nil, io.EOF
 				}
 				start(t, cfg)
+				time.Sleep(pastFirst)
 				synctest.Wait()
 				if got != c.want {
 					t.Errorf("dialled %q, want %q", got, c.want)
@@ -375,7 +391,7 @@ func TestInvalid(t *testing.T) {
 		alloc *api.Allocation
 		want  string
 	}{
-		"type":         {change(func(c *api.ServiceCheck) { c.Type = "grpc" }), `"grpc"; want http or tcp`},
+		"type":         {change(func(c *api.ServiceCheck) { c.Type = "grpc" }), `"grpc"; want http, tcp or script`},
 		"interval":     {change(func(c *api.ServiceCheck) { c.Interval = 0 }), "interval is 0s"},
 		"timeout":      {change(func(c *api.ServiceCheck) { c.Timeout = -1 }), "timeout -1ns"},
 		"protocol":     {change(func(c *api.ServiceCheck) { c.Protocol = "gopher" }), `"gopher"; want http or https`},

@@ -2,8 +2,10 @@ package checks
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -22,6 +24,10 @@ const maxRedirects = 10
 // maxHeader bounds the head of an answer: a check has no use for more than its status.
 const maxHeader = 64 << 10
 
+// connBuffer is for each direction of a connection that carries one request and the head of its answer, and is closed then: the
+// 4 KiB that net/http takes would be most of what a run costs.
+const connBuffer = 1 << 10
+
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // tcpProbe succeeds when somebody accepts.
@@ -29,32 +35,48 @@ func tcpProbe(dial dialFunc, address string) func(context.Context) outcome {
 	return func(ctx context.Context) outcome {
 		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
-			return outcome{status: failure, output: err.Error()}
+			return failed(err.Error())
 		}
 		conn.Close() // connecting was the check
-		return outcome{status: success, output: "nomad: tcp ok"}
+		return outcome{ok: true, output: "nomad: tcp ok"}
 	}
 }
 
-// httpProbe sends one request.
-type httpProbe struct {
-	client *http.Client
-	method string
-	url    string
-	header http.Header
-	body   []byte
+// clients are shared by the checks that treat TLS alike. They keep no connection, use no proxy of ours and no cookies, so the checks
+// that share one can't tell.
+type clients struct {
+	dial dialFunc
+	by   map[tlsOf]*http.Client
 }
 
-// newClient makes a client that keeps no connection, uses no proxy of ours and no cookies.
-func newClient(dial dialFunc, c api.ServiceCheck) *http.Client {
+type tlsOf struct {
+	skipVerify bool
+	serverName string
+}
+
+func newClients(dial dialFunc) *clients {
+	return &clients{dial: dial, by: map[tlsOf]*http.Client{}}
+}
+
+func (c *clients) of(check api.ServiceCheck) *http.Client {
+	key := tlsOf{check.TLSSkipVerify, check.TLSServerName}
+	if c.by[key] == nil {
+		c.by[key] = newClient(c.dial, key)
+	}
+	return c.by[key]
+}
+
+func newClient(dial dialFunc, t tlsOf) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: maxHeader,
+			ReadBufferSize:         connBuffer,
+			WriteBufferSize:        connBuffer,
 			TLSClientConfig: &tls.Config{
-				InsecureSkipVerify: c.TLSSkipVerify, // the job asks for it: the check then only shows that something answers
-				ServerName:         c.TLSServerName,
+				InsecureSkipVerify: t.skipVerify, // the job asks for it: the check then only shows that something answers
+				ServerName:         t.serverName,
 			},
 		},
 		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
@@ -66,36 +88,83 @@ func newClient(dial dialFunc, c api.ServiceCheck) *http.Client {
 	}
 }
 
-func (p *httpProbe) run(ctx context.Context) outcome {
-	req, err := http.NewRequestWithContext(ctx, p.method, p.url, bytes.NewReader(p.body))
+// newHTTPProbe sends the same request each time. The error is about a request that can't be made.
+func newHTTPProbe(client *http.Client, c api.ServiceCheck, target, version string) (func(context.Context) outcome, error) {
+	template, err := http.NewRequest(cmp.Or(c.Method, http.MethodGet), target, nil)
 	if err != nil {
-		return outcome{status: failure, output: "nomad: " + err.Error()}
+		return nil, err
 	}
-	req.Header = p.header.Clone()
-	if host := req.Header.Get("Host"); host != "" {
-		req.Host = host
+	template.Header = header(c.Header, version)
+	template.Host = cmp.Or(template.Header.Get("Host"), template.Host)
+	body := []byte(c.Body)
+	return func(ctx context.Context) outcome {
+		req := template.WithContext(ctx) // shares the header, which sending does not change
+		if len(body) > 0 {
+			req.ContentLength = int64(len(body))
+			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+			req.Body, _ = req.GetBody()
+		}
+		return sendHTTP(client, req)
+	}, nil
+}
+
+// header has the check's own headers, which may replace our User-Agent.
+func header(own map[string][]string, version string) http.Header {
+	h := http.Header{}
+	h.Set("User-Agent", "taskapi/"+cmp.Or(version, "unknown"))
+	for key, values := range own {
+		h.Del(key)
+		for _, v := range values {
+			h.Add(key, v)
+		}
 	}
-	resp, err := p.client.Do(req)
+	return h
+}
+
+func sendHTTP(client *http.Client, req *http.Request) outcome {
+	resp, err := client.Do(req)
 	if err != nil {
-		return outcome{status: failure, output: "nomad: " + err.Error()}
+		return failed("nomad: " + err.Error())
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
-		return outcome{status: success, code: resp.StatusCode, output: "nomad: http ok"}
+		return outcome{ok: true, code: resp.StatusCode, output: "nomad: http ok"}
 	}
-	o := outcome{status: success, code: resp.StatusCode, output: excerpt(resp.Body)}
-	if resp.StatusCode >= http.StatusBadRequest {
-		o.status = failure
-	}
-	return o
+	return outcome{ok: resp.StatusCode < http.StatusBadRequest, code: resp.StatusCode, output: excerpt(resp.Body)}
 }
 
-// excerpt is the beginning of an answer. One that breaks off is shown as far as it came. What is no UTF-8, a character cut at the
-// end among it, could not be shown in JSON.
+// excerpt is the beginning of an answer. One that breaks off is shown as far as it came.
 func excerpt(body io.Reader) string {
 	data, err := io.ReadAll(io.LimitReader(body, maxOutput))
 	if err != nil && len(data) == 0 {
 		return "nomad: " + err.Error()
 	}
-	return strings.ToValidUTF8(string(data), "")
+	return shown(data)
+}
+
+// shown is the beginning of data as text. What is no UTF-8, a character cut at the end among it, could not be shown in JSON.
+func shown(data []byte) string {
+	return strings.ToValidUTF8(string(data[:min(len(data), maxOutput)]), "")
+}
+
+// exitWarning is the exit code by which a script says that something is not well, as Consul has it. There is no such status of a
+// check here: it is a failure.
+const exitWarning = 1
+
+// scriptProbe runs the check's command in its task.
+func scriptProbe(exec ExecFunc, c api.ServiceCheck) func(context.Context) outcome {
+	command := append([]string{c.Command}, c.Args...)
+	return func(ctx context.Context) outcome {
+		result, err := exec(ctx, c.TaskName, command)
+		text := shown(result.Output)
+		switch {
+		case err == nil && result.Code == 0:
+			return outcome{ok: true, output: text}
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return failed(strings.TrimSuffix(fmt.Sprintf("nomad: the command ran longer than its timeout of %v and was killed\n%s", c.Timeout, text), "\n"))
+		case err != nil:
+			return failed("nomad: " + err.Error())
+		}
+		return outcome{warning: result.Code == exitWarning, output: cmp.Or(text, fmt.Sprintf("nomad: exit code %d", result.Code))}
+	}
 }

@@ -1,0 +1,178 @@
+package checks
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// registration is a check from the beginning of its task, or from being known at all, to its task's end or a change of the check.
+// What comes after is another registration, so a run that is still under way then has nowhere to put its result. All but the check
+// is guarded by the Runner's mutex.
+type registration struct {
+	check    *check
+	status   api.AllocCheckStatus // as shown
+	standing standing
+	saved    bool      // status is an earlier process's
+	wanted   bool      // its task has begun: it is to run
+	at       time.Time // when it was made
+
+	cancel context.CancelFunc // ends its runs; nil until Run has started them
+	over   bool
+	before <-chan struct{} // closed when runs of the registration before have ended; nil when there were none
+	done   chan struct{}   // closed when its own have ended
+}
+
+// waiting is what a check shows that has not run.
+const waiting = "nomad: waiting to run"
+
+// register makes a registration that shows the check as status.
+func register(c *check, status string, wanted bool) *registration {
+	now := time.Now()
+	reg := &registration{check: c, status: c.about, wanted: wanted, at: now, done: make(chan struct{})}
+	reg.status.Status, reg.status.Output, reg.status.Timestamp = status, waiting, now.Unix()
+	reg.standing.status = status
+	return reg
+}
+
+// restored is the first registration of a check, whose task has not begun.
+func restored(c *check, saved api.AllocCheckStatuses) *registration {
+	reg := register(c, pending, false)
+	if s, ok := saved[c.about.ID]; ok {
+		reg.show(s)
+	}
+	return reg
+}
+
+// show takes over an earlier process's result. What the check is called comes from the check.
+func (reg *registration) show(s api.AllocCheckStatus) {
+	reg.saved = true
+	reg.status.Status, reg.status.StatusCode, reg.status.Output, reg.status.Timestamp = s.Status, s.StatusCode, s.Output, s.Timestamp
+	reg.standing.status = s.Status
+}
+
+// Begin registers the checks of a task, or those of the group's services that name no task for the empty name: they are shown as
+// pending, or as their initial_status says, their counters and their grace start, and they run. Doing it again starts them anew,
+// which a restart of the task must do. Checks of a group's service that name a task are that task's. A task without checks is
+// fine. Begin and End may come before Run.
+func (r *Runner) Begin(task string) { r.renew(task, true) }
+
+// End ends the runs of a task's checks, without waiting for one that is under way, whose result is dropped. They are shown as
+// pending until the next Begin.
+func (r *Runner) End(task string) { r.renew(task, false) }
+
+func (r *Runner) renew(task string, wanted bool) {
+	if r.renewAll(task, wanted) {
+		r.cfg.OnChange()
+	}
+	r.poke()
+}
+
+// renewAll reports a change that can be seen.
+func (r *Runner) renewAll(task string, wanted bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return false
+	}
+	r.begun[task] = wanted
+	found := false
+	for i, old := range r.list {
+		if old.check.about.Task == task {
+			r.list[i] = old.renewed(old.check, wanted)
+			found = true
+		}
+	}
+	return found && r.changedLocked()
+}
+
+// renewed ends a registration and makes the next one, of the same check or its new definition.
+func (old *registration) renewed(c *check, wanted bool) *registration {
+	status := pending
+	if wanted {
+		status = initially(&c.spec)
+	}
+	reg := register(c, status, wanted)
+	if old.saved && wanted {
+		reg.show(old.status)
+		reg.saved = false
+	}
+	reg.before = old.end()
+	return reg
+}
+
+// end ends the runs. What it returns is closed when they have ended, and nil when there were none.
+func (old *registration) end() <-chan struct{} {
+	old.over = true
+	if old.cancel == nil {
+		return old.before
+	}
+	old.cancel()
+	return old.done
+}
+
+// poke makes Run look for registrations to start.
+func (r *Runner) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// Update goes on with another version of the job: Alloc, Replace, Ports and HostIP of cfg replace those of before, the rest stays. A
+// check whose definition is what it was, interpolated, goes on untouched; one that differs starts anew, when its task has begun; one
+// that is no more disappears at once. After an error everything is as before. Errors: ErrInvalid.
+func (r *Runner) Update(cfg Config) error {
+	merged := r.cfg // never changes after New
+	merged.Alloc, merged.Replace, merged.Ports = cfg.Alloc, cfg.Replace, cfg.Ports
+	merged.HostIP = cmp.Or(cfg.HostIP, defaultHostIP)
+	list, err := prepare(merged)
+	if err != nil {
+		return err
+	}
+	if r.swap(list) {
+		r.cfg.OnChange()
+	}
+	r.poke()
+	return nil
+}
+
+// swap replaces the list, and reports a change that can be seen.
+func (r *Runner) swap(list []*check) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return false
+	}
+	old := make(map[string]*registration, len(r.list))
+	for _, reg := range r.list {
+		old[reg.status.ID] = reg
+	}
+	next := make([]*registration, 0, len(list))
+	changed := false
+	for _, c := range list {
+		reg, known := old[c.about.ID]
+		delete(old, c.about.ID)
+		if !known || !reg.check.same(c) {
+			reg, changed = r.replacedLocked(reg, c), true
+		}
+		next = append(next, reg)
+	}
+	for _, reg := range old {
+		reg.end()
+	}
+	changed = changed || len(old) > 0
+	r.list = next
+	return changed && r.changedLocked()
+}
+
+// replacedLocked is the registration of a new or changed check; old is nil for a new one.
+func (r *Runner) replacedLocked(old *registration, c *check) *registration {
+	if old == nil {
+		old = new(registration)
+	}
+	old.saved = false // another check's result
+	return old.renewed(c, r.begun[c.about.Task])
+}

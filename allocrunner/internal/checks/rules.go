@@ -1,0 +1,94 @@
+package checks
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// The states of a check.
+const (
+	pending = "pending"
+	success = "success"
+	failure = "failure"
+)
+
+// rules say what the runs of a check lead to. They are a pure function of what was and what a run found.
+type rules struct {
+	// successes and failures are how many results in a row it takes to show success or failure; below 2 each result counts at
+	// once. They are Consul's success_before_passing and failures_before_critical.
+	successes, failures int
+
+	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Runs that began before grace had
+	// passed since the check's registration don't count. With ignoreWarnings a script's warning is no failure for this purpose.
+	limit          int
+	grace          time.Duration
+	ignoreWarnings bool
+}
+
+// defaultGrace is the grace of a check_restart block that does not say it, Nomad's number.
+const defaultGrace = time.Second
+
+func rulesOf(c *api.ServiceCheck) rules {
+	r := rules{successes: c.SuccessBeforePassing, failures: c.FailuresBeforeCritical}
+	if restart := c.CheckRestart; restart != nil {
+		r.limit, r.grace, r.ignoreWarnings = restart.Limit, defaultGrace, restart.IgnoreWarnings
+		if restart.Grace != nil {
+			r.grace = *restart.Grace
+		}
+	}
+	return r
+}
+
+// standing is where a check stands since its registration.
+type standing struct {
+	status    string // as shown
+	row       int    // how many results in a row are as the latest: positive for successes, negative for failures
+	unhealthy int    // how many runs in a row count towards a restart
+	disarmed  bool   // a restart has been asked for; it is asked for once for each registration
+}
+
+// next is the standing after a run that began since the registration ago, and whether the check's task must be restarted now.
+//
+// A run counts towards the restart when it failed and the check is shown as failing, so a threshold of failures comes first; a run
+// that succeeded ends the row, even when a threshold of successes still shows the failure. A pending check counts for nothing:
+// the end of its run, at the latest at its timeout, says what it is.
+func (r rules) next(s standing, since time.Duration, o outcome) (_ standing, restart bool) {
+	s.row = inRow(s.row, o.ok)
+	switch {
+	case o.ok && s.row >= r.successes:
+		s.status = success
+	case !o.ok && -s.row >= r.failures:
+		s.status = failure
+	}
+	switch {
+	case o.ok || o.warning && r.ignoreWarnings:
+		s.unhealthy = 0
+	case s.status == failure && since >= r.grace:
+		s.unhealthy++
+	}
+	if r.limit > 0 && s.unhealthy >= r.limit && !s.disarmed {
+		s.disarmed, restart = true, true
+	}
+	return s, restart
+}
+
+func inRow(row int, ok bool) int {
+	switch {
+	case ok:
+		return max(row, 0) + 1
+	default:
+		return min(row, 0) - 1
+	}
+}
+
+// initially is what a check shows before it has run.
+func initially(c *api.ServiceCheck) string {
+	switch c.InitialStatus {
+	case "passing":
+		return success
+	case "warning", "critical":
+		return failure
+	}
+	return pending
+}

@@ -1,0 +1,145 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Run runs the checks that have begun until ctx ends or Stop is called. It returns when no check is under way, with the results
+// cleared. It is called once.
+func (r *Runner) Run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !r.open(cancel) {
+		return
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer r.Stop()
+	for {
+		for _, s := range r.startable(ctx) {
+			running.Go(func() { r.repeat(s.ctx, s.reg) })
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+	}
+}
+
+// open makes the results visible. It is false when Stop came first.
+func (r *Runner) open(cancel context.CancelFunc) bool {
+	r.mu.Lock()
+	stopped, some := r.stopped, false
+	if !stopped {
+		r.cancel = cancel
+		some = len(r.list) > 0 && r.changedLocked()
+	}
+	r.mu.Unlock()
+	if some {
+		r.cfg.OnChange()
+	}
+	return !stopped
+}
+
+// start is a registration whose runs are to begin, and the context that ends them.
+type start struct {
+	ctx context.Context
+	reg *registration
+}
+
+// startable takes the registrations that are to run and do not yet. Runs end with ctx, or with the registration.
+func (r *Runner) startable(ctx context.Context) []start {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return nil
+	}
+	var list []start
+	for _, reg := range r.list {
+		if reg.wanted && reg.cancel == nil {
+			s := start{reg: reg}
+			s.ctx, reg.cancel = context.WithCancel(ctx)
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// repeat runs one check: soon, then at whole intervals from the first run, without catching up on those it missed. It waits for
+// the runs of the registration before, which have been told to end, so that a check never runs twice at a time.
+func (r *Runner) repeat(ctx context.Context, reg *registration) {
+	defer close(reg.done)
+	if reg.before != nil {
+		<-reg.before
+	}
+	c := reg.check
+	first := time.Now().Add(c.spread())
+	timer := time.NewTimer(time.Until(first))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		r.record(ctx, reg, began, c.run(ctx))
+		interval := c.spec.Interval
+		timer.Reset(interval - time.Since(first)%interval)
+	}
+}
+
+// news is what a run has changed.
+type news struct {
+	was, now string // statuses
+	restart  bool
+}
+
+// record shows a result, logs it when the status is another than before, and asks for a restart when it is time.
+func (r *Runner) record(ctx context.Context, reg *registration, began time.Time, o outcome) {
+	n, ok := r.judge(ctx, reg, began, o)
+	if !ok {
+		return
+	}
+	r.cfg.OnChange()
+	about := &reg.check.about
+	if n.was != n.now {
+		r.cfg.Logger.Info("check changed", "service", about.Service, "check", about.Check, "from", n.was, "to", n.now)
+	}
+	if n.restart {
+		r.cfg.Logger.Warn("check asks for a restart", "service", about.Service, "check", about.Check, "task", about.Task)
+		r.cfg.Restart(about.Task, fmt.Sprintf("healthcheck: check %q unhealthy", about.Check))
+	}
+}
+
+// judge puts a result where it is shown. It does nothing once the registration is over or Run is to end: a run that was cut off
+// says nothing about the service.
+func (r *Runner) judge(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if reg.over || r.stopped || ctx.Err() != nil {
+		return n, false
+	}
+	n.was = reg.standing.status
+	reg.standing, n.restart = reg.check.rules.next(reg.standing, began.Sub(reg.at), o)
+	n.now = reg.standing.status
+	s := &reg.status
+	s.Status, s.StatusCode, s.Output, s.Timestamp = n.now, o.code, o.output, time.Now().Unix()
+	if n.restart {
+		r.disarmLocked(reg.check.about.Task)
+	}
+	return n, r.changedLocked()
+}
+
+// disarmLocked keeps the checks of a task from asking for the restart that one of them asks for.
+func (r *Runner) disarmLocked(task string) {
+	for _, reg := range r.list {
+		if reg.check.about.Task == task {
+			reg.standing.disarmed = true
+		}
+	}
+}
