@@ -1,0 +1,207 @@
+package jobspec
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Change is one difference between two versions of a job, as the running allocation of one of its groups sees it.
+type Change struct {
+	Path    string // `group "web" > task "server" > kill_timeout`, or `job > priority`
+	InPlace bool   // the allocation can go on with it; otherwise it would have to begin anew
+	Text    string // what changes from what to what, and what that means; never a value that may be secret
+}
+
+// String is one line: the path and the text.
+func (c Change) String() string { return c.Path + ": " + c.Text }
+
+// Destructive is those of the changes that can't be made on a running allocation, in their order.
+func Destructive(changes []Change) []Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.InPlace })
+}
+
+// Changes says what differs between two canonical jobs, as Parse makes them, for the allocation of a group, in the order of the job
+// specification. It is empty when nothing does. What a server counts or notes about a job (indexes, status, submission time) is no
+// difference, and neither is the order of tasks, services and other named blocks. A job's other groups differ in place, since they
+// don't run here. An empty group is the old job's only one. What the tables of fields don't know counts as destructive.
+//
+// Neither job is changed, and any two values are taken, canonical or not.
+func Changes(old, new *api.Job, group string) []Change {
+	c := &comparer{path: []string{"job"}}
+	switch {
+	case old == nil && new == nil:
+		return nil
+	case old == nil || new == nil:
+		c.add(destroys(anew), "there is no job to compare with")
+		return c.changes
+	}
+	if group == "" && len(old.TaskGroups) == 1 && old.TaskGroups[0] != nil {
+		group = deref(old.TaskGroups[0].Name)
+	}
+	c.fields(tables[reflect.TypeFor[api.Job]()], reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem())
+	c.path = nil
+	c.groups(old.TaskGroups, new.TaskGroups, group)
+	return c.changes
+}
+
+// comparer collects changes on the way down through two versions of a job.
+type comparer struct {
+	path    []string
+	changes []Change
+
+	// restart is the group's restart policy before and after: a task that has its group's needs no line of its own.
+	restart [2]*api.RestartPolicy
+}
+
+// in calls f with one more step in the path.
+func (c *comparer) in(step string, f func()) {
+	c.path = append(c.path, step)
+	f()
+	c.path = c.path[:len(c.path)-1]
+}
+
+func (c *comparer) add(r rule, text string) {
+	if r.means != "" {
+		text += "; " + r.means
+	}
+	c.changes = append(c.changes, Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == inPlace, Text: text})
+}
+
+// groups compares the group that runs field by field, and the others as wholes.
+func (c *comparer) groups(old, new []*api.TaskGroup, runs string) {
+	for p := range pairs(reflect.ValueOf(old), reflect.ValueOf(new)) {
+		c.in(p.step("group"), func() {
+			switch {
+			case p.name != runs:
+				if p.whole() == "" && same(p.old, p.new) {
+					return
+				}
+				c.add(stays("it is not the group that runs here"), p.wholeOr("changes"))
+			case p.whole() != "":
+				c.add(destroys("the allocation that runs is of this group"), p.whole())
+			default:
+				a, b := p.old.Elem(), p.new.Elem()
+				c.restart = [2]*api.RestartPolicy{restartOf(a), restartOf(b)}
+				c.fields(tables[a.Type()], a, b)
+			}
+		})
+	}
+}
+
+func restartOf(group reflect.Value) *api.RestartPolicy {
+	return group.Addr().Interface().(*api.TaskGroup).RestartPolicy
+}
+
+// fields compares two structs by the rows of their table. A field without a row is unknown.
+func (c *comparer) fields(table map[string]rule, a, b reflect.Value) {
+	for field, value := range a.Fields() {
+		if !ofJob(field) {
+			continue
+		}
+		row, known := table[field.Name]
+		if !known {
+			row = unknown
+		}
+		c.field(row, blockName(field), value, b.FieldByIndex(field.Index))
+	}
+}
+
+// field compares two values under a row: blocks by their own fields, lists of blocks by name, everything else at once.
+func (c *comparer) field(row rule, name string, a, b reflect.Value) {
+	if row.verdict == ignored || same(a, b) || c.inherited(a, b) {
+		return
+	}
+	switch elem := blockOf(a.Type()); {
+	case elem == nil, a.Kind() == reflect.Pointer && (a.IsNil() || b.IsNil()):
+		c.in(name, func() { c.add(row, difference(row, a, b)) })
+	case a.Kind() == reflect.Slice, a.Kind() == reflect.Map:
+		for p := range pairs(a, b) {
+			c.in(p.step(name), func() {
+				if text := p.whole(); text != "" {
+					c.add(row, text)
+				} else if !same(p.old, p.new) {
+					c.block(row, reflect.Indirect(p.old), reflect.Indirect(p.new))
+				}
+			})
+		}
+	default:
+		c.in(name, func() { c.block(row, reflect.Indirect(a), reflect.Indirect(b)) })
+	}
+}
+
+// block compares two blocks: by their table when the row says so, otherwise with the row for each of their fields.
+func (c *comparer) block(row rule, a, b reflect.Value) {
+	if row.table {
+		c.fields(tables[a.Type()], a, b)
+		return
+	}
+	for field, value := range a.Fields() {
+		if ofJob(field) {
+			c.field(row, blockName(field), value, b.FieldByIndex(field.Index))
+		}
+	}
+}
+
+// inherited reports that a task's restart policy was its group's before, and is so still: the group has the changes.
+func (c *comparer) inherited(a, b reflect.Value) bool {
+	old, ok := a.Interface().(*api.RestartPolicy)
+	if !ok || len(c.path) < 2 {
+		return false
+	}
+	return reflect.DeepEqual(old, c.restart[0]) && reflect.DeepEqual(b.Interface(), c.restart[1])
+}
+
+// blockOf is the struct that a field's value is made of, directly, in a list or by name; nil when it is made of something else.
+func blockOf(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	return t
+}
+
+// pair is an element of a list or a map before and after; the value that isn't there is invalid.
+type pair struct {
+	name     string // empty for an element without one
+	number   int    // among those of the name, from 1
+	alone    bool   // there is no other of the name
+	old, new reflect.Value
+}
+
+// step is the element's place in a path: `task "server"`, `constraint`, `constraint #2`.
+func (p pair) step(kind string) string {
+	if p.name != "" {
+		kind += " " + quote(p.name)
+	}
+	if !p.alone {
+		kind += fmt.Sprintf(" #%d", p.number)
+	}
+	return kind
+}
+
+// whole is what became of an element that is not in both versions; empty when it is.
+func (p pair) whole() string {
+	switch {
+	case !p.old.IsValid():
+		return "is added"
+	case !p.new.IsValid():
+		return "is removed"
+	}
+	return ""
+}
+
+func (p pair) wholeOr(text string) string {
+	if whole := p.whole(); whole != "" {
+		return whole
+	}
+	return text
+}

@@ -1,0 +1,160 @@
+package jobspec
+
+import (
+	"encoding/json"
+	"iter"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// elementKey tells elements of one list apart: by name, and by number among those of one name.
+type elementKey struct {
+	name   string
+	number int
+}
+
+// pairs matches the elements of two lists or two maps: by name, and by position where there are several of a name, or no names.
+// The old version's come first, in its order. Nil elements are none.
+func pairs(old, new reflect.Value) iter.Seq[pair] {
+	before, order, counts := elements(old)
+	after, added, newCounts := elements(new)
+	for _, key := range added {
+		if _, ok := before[key]; !ok {
+			order = append(order, key)
+		}
+	}
+	return func(yield func(pair) bool) {
+		for _, key := range order {
+			alone := max(counts[key.name], newCounts[key.name]) == 1
+			if !yield(pair{key.name, key.number, alone, before[key], after[key]}) {
+				return
+			}
+		}
+	}
+}
+
+func elements(v reflect.Value) (found map[elementKey]reflect.Value, order []elementKey, counts map[string]int) {
+	found, counts = map[elementKey]reflect.Value{}, map[string]int{}
+	take := func(name string, element reflect.Value) {
+		if element.Kind() == reflect.Pointer && element.IsNil() {
+			return
+		}
+		counts[name]++
+		key := elementKey{name, counts[name]}
+		found[key] = element
+		order = append(order, key)
+	}
+	if v.Kind() == reflect.Map {
+		for _, key := range sortedKeys(v) {
+			take(key, v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())))
+		}
+		return found, order, counts
+	}
+	for i := range v.Len() {
+		take(elementName(v.Index(i)), v.Index(i))
+	}
+	return found, order, counts
+}
+
+// elementName is the name or the label of a block, empty when it has neither.
+func elementName(v reflect.Value) string {
+	v = reflect.Indirect(v)
+	if v.Kind() != reflect.Struct {
+		return ""
+	}
+	for _, field := range []string{"Name", "Label"} {
+		if name := v.FieldByName(field); name.IsValid() {
+			if name = reflect.Indirect(name); name.Kind() == reflect.String {
+				return name.String()
+			}
+		}
+	}
+	return ""
+}
+
+func sortedKeys(m reflect.Value) []string {
+	var keys []string
+	for _, key := range m.MapKeys() {
+		keys = append(keys, key.String())
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// same reports that two values of one type say the same. An empty list or map is the same as none; named blocks may be in any
+// order; and what has no type (a driver's config) is compared as the JSON that it may have been read from.
+func same(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Interface:
+		return sameJSON(a.Interface(), b.Interface())
+	case reflect.Pointer:
+		if a.IsNil() || b.IsNil() {
+			return a.IsNil() == b.IsNil()
+		}
+		return same(a.Elem(), b.Elem())
+	case reflect.Struct:
+		for field, value := range a.Fields() {
+			if ofJob(field) && !same(value, b.FieldByIndex(field.Index)) {
+				return false
+			}
+		}
+		return true
+	case reflect.Map:
+		return sameMap(a, b)
+	case reflect.Slice:
+		if blockOf(a.Type()) != nil {
+			return sameBlocks(a, b)
+		}
+		return a.Len() == b.Len() && (a.Len() == 0 || reflect.DeepEqual(a.Interface(), b.Interface()))
+	}
+	return reflect.DeepEqual(a.Interface(), b.Interface())
+}
+
+func sameMap(a, b reflect.Value) bool {
+	if a.Len() != b.Len() {
+		return false
+	}
+	for _, key := range a.MapKeys() {
+		if other := b.MapIndex(key); !other.IsValid() || !same(a.MapIndex(key), other) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameBlocks(a, b reflect.Value) bool {
+	for p := range pairs(a, b) {
+		if p.whole() != "" || !same(p.old, p.new) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameJSON compares values of which one may come from HCL and the other from JSON: 1 and 1.0, []string and []any.
+func sameJSON(a, b any) bool {
+	if reflect.DeepEqual(a, b) {
+		return true
+	}
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
+}
+
+// ofJob reports that a field is one of the job's, and no note of a parser's, which is not in the job's JSON.
+func ofJob(field reflect.StructField) bool { return field.IsExported() && field.Tag.Get("json") != "-" }
+
+// blockName is a field's name in the job specification.
+func blockName(field reflect.StructField) string {
+	if name, ok := unnamed[field.Name]; ok {
+		return name
+	}
+	if name, _, _ := strings.Cut(field.Tag.Get("hcl"), ","); name != "" {
+		return name
+	}
+	return strings.ToLower(field.Name)
+}
+
+// unnamed are fields that the job specification has under another field's name, or as a label.
+var unnamed = map[string]string{"ReservedPorts": "port", "Identity": "identity", "Name": "name", "Label": "label"}

@@ -1,0 +1,208 @@
+package jobspec_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/jobspec"
+)
+
+// before is a job with one of most things, and after makes another version of it.
+const before = `job "j" {
+  meta { team = "blue" }
+  group "g" {
+    shutdown_delay = "1s"
+    restart { attempts = 2 }
+    network {
+      port "http" {}
+      port "admin" { to = 8080 }
+    }
+    service {
+      name     = "s"
+      port     = "http"
+      provider = "nomad"
+      tags     = ["a"]
+      check {
+        name     = "c"
+        type     = "http"
+        path     = "/"
+        interval = "2s"
+        timeout  = "1s"
+      }
+    }
+    task "t" {
+      driver       = "raw_exec"
+      user         = "nobody"
+      kill_timeout = "5s"
+      env { A = "hunter2" }
+      config {
+        command = "true"
+        args    = ["hunter2"]
+      }
+      identity {
+        name = "vault"
+        aud  = ["vault.io"]
+      }
+    }
+    task "u" {
+      driver = "raw_exec"
+      config { command = "true" }
+      lifecycle { hook = "prestart" }
+    }
+  }
+  group "other" {
+    task "t" {
+      driver = "raw_exec"
+      config { command = "true" }
+    }
+  }
+}`
+
+// changed is the lines of what one or more replacements change in the job: old, new, old, new ...
+func changed(tb testing.TB, replacements ...string) []string {
+	tb.Helper()
+	text := before
+	for i := 0; i < len(replacements); i += 2 {
+		if !strings.Contains(text, replacements[i]) {
+			tb.Fatalf("the job has no %q", replacements[i])
+		}
+		text = strings.Replace(text, replacements[i], replacements[i+1], 1)
+	}
+	var got []string
+	for _, c := range jobspec.Changes(mustParse(tb, before), mustParse(tb, text), "g") {
+		kind := "destructive "
+		if c.InPlace {
+			kind = "in place "
+		}
+		got = append(got, kind+c.String())
+	}
+	return got
+}
+
+func mustParse(tb testing.TB, body string) *api.Job {
+	tb.Helper()
+	job, err := parse(tb, body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return job
+}
+
+func TestChangesAreSaid(t *testing.T) {
+	const inT = `group "g" > task "t" > `
+	const process = "; a process gets it at its start, so the allocation has to begin anew"
+	const count = "; it counts from the next stop or restart on"
+	const ports = "; ports are given to the allocation and its processes at the start, so the allocation has to begin anew"
+	const place = "; the allocation has it from its beginning, so the allocation has to begin anew"
+	const token = "; tokens and files are made of it at the start, so the allocation has to begin anew"
+	const meta = "; checks and services have it at once, a process from its next start on"
+	for name, c := range map[string]struct {
+		replace []string
+		want    []string
+	}{
+		"nothing":        {nil, nil},
+		"kill_timeout":   {[]string{`"5s"`, `"10s"`}, []string{"in place " + inT + "kill_timeout: changes from 5s to 10s" + count}},
+		"kill_signal":    {[]string{"user ", "kill_signal = \"SIGHUP\"\nuser "}, []string{"in place " + inT + `kill_signal: changes from "" to "SIGHUP"` + count}},
+		"shutdown_delay": {[]string{`"1s"`, `"0s"`}, []string{`in place group "g" > shutdown_delay: changes from 1s to 0s` + count}},
+		"restart, once": {[]string{"attempts = 2", "attempts = 1"},
+			[]string{`in place group "g" > restart > attempts: changes from 2 to 1; it counts from the task's next exit on`}},
+		"a task's restart": {[]string{"user ", "restart { attempts = 0 }\nuser "},
+			[]string{"in place " + inT + `restart > attempts: changes from 2 to 0; it counts from the task's next exit on`}},
+		"meta": {[]string{`team = "blue"`, `cost = "1"`}, []string{`in place job > meta: "cost" is added, "team" is removed` + meta}},
+		"check": {[]string{`path     = "/"`, `path     = "/x?token=hunter2"`, `"2s"`, `"3s"`},
+			[]string{`in place group "g" > service "s" > check "c" > path: changes`, `in place group "g" > service "s" > check "c" > interval: changes from 2s to 3s`}},
+		"check's name": {[]string{`"c"`, `"d"`},
+			[]string{`in place group "g" > service "s" > check "c": is removed`, `in place group "g" > service "s" > check "d": is added`}},
+		"tags":      {[]string{`["a"]`, `["b"]`}, []string{`in place group "g" > service "s" > tags: changes`}},
+		"provider":  {[]string{`provider = "nomad"`, `provider = "consul"`}, []string{`in place group "g" > service "s" > provider: changes from "nomad" to "consul"`}},
+		"priority":  {[]string{"meta {", "priority = 90\nmeta {"}, []string{"in place job > priority: changes from 50 to 90; one machine has no use for it"}},
+		"leader":    {[]string{"user ", "leader = true\nuser "}, []string{"in place " + inT + "leader: changes from false to true; it counts from the task's end on"}},
+		"log files": {[]string{"user ", "logs { max_files = 3 }\nuser "}, []string{"in place " + inT + "logs > max_files: changes from 10 to 3; a task has it from its next start on"}},
+		"no logs":   {[]string{"user ", "logs { disabled = true }\nuser "}, []string{"destructive " + inT + "logs > disabled: changes from false to true" + process}},
+		"another group": {[]string{`group "other" {`, "group \"other\" {\ncount = 2"},
+			[]string{`in place group "other": changes; it is not the group that runs here`}},
+		"env":      {[]string{`A = "hunter2"`, `A = "hunter3"`}, []string{"destructive " + inT + `env: "A" changes` + process}},
+		"config":   {[]string{`args    = ["hunter2"]`, ""}, []string{"destructive " + inT + `config: "args" is removed` + process}},
+		"user":     {[]string{"nobody", "root"}, []string{"destructive " + inT + `user: changes from "nobody" to "root"` + process}},
+		"memory":   {[]string{"user ", "resources { memory = 7 }\nuser "}, []string{"destructive " + inT + "resources > memory: changes from 300 to 7" + process}},
+		"port":     {[]string{"to = 8080", "to = 80"}, []string{`destructive group "g" > network > port "admin" > to: changes from 8080 to 80` + ports}},
+		"new port": {[]string{`port "http" {}`, "port \"http\" {}\nport \"x\" {}"}, []string{`destructive group "g" > network > port "x": is added` + ports}},
+		"new task": {[]string{`task "u"`, `task "v"`}, []string{`destructive group "g" > task "u": is removed` + place, `destructive group "g" > task "v": is added` + place}},
+		"group": {[]string{`group "g"`, `group "h"`}, []string{`destructive group "g": is removed; the allocation that runs is of this group`,
+			`in place group "h": is added; it is not the group that runs here`}},
+		"job":       {[]string{`job "j"`, `job "k"`}, []string{`destructive job > id: changes from "j" to "k"; that makes it another job than the one that runs`, `destructive job > name: changes from "j" to "k"` + process}},
+		"type":      {[]string{"meta {", "type = \"batch\"\nmeta {"}, nil},
+		"audience":  {[]string{`"vault.io"`, `"x"`}, []string{"destructive " + inT + `identity "vault" > aud: changes from ["vault.io"] to ["x"]` + token}},
+		"lifecycle": {[]string{`hook = "prestart"`, `hook = "poststart"`}, []string{`destructive group "g" > task "u" > lifecycle > hook: changes from "prestart" to "poststart"; tasks are started in an order that it is part of, so the allocation has to begin anew`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := changed(t, c.replace...)
+			if name == "type" { // it brings other defaults with it
+				if len(got) == 0 || !strings.HasPrefix(got[0], `destructive job > type: changes from "service" to "batch"`) {
+					t.Errorf("got %q, want the type first", got)
+				}
+				return
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if text := strings.Join(got, "\n"); strings.Contains(text, "hunter") {
+				t.Errorf("a secret is told: %s", text)
+			}
+		})
+	}
+}
+
+// TestChangesOfOddJobs: what is no canonical job is compared all the same.
+func TestChangesOfOddJobs(t *testing.T) {
+	name := func(s string) *string { return &s }
+	odd := &api.Job{TaskGroups: []*api.TaskGroup{nil, {}, {Name: name("g"), Tasks: []*api.Task{nil, {Name: "t"}, {Name: "t", Driver: "x"}}}}}
+	other := &api.Job{TaskGroups: []*api.TaskGroup{{Name: name("g"), Tasks: []*api.Task{{Name: "t"}, {Name: "t"}, nil}}, {}}}
+	got := jobspec.Changes(odd, other, "g")
+	if len(got) != 1 || got[0].Path != `group "g" > task "t" #2 > driver` || got[0].InPlace {
+		t.Errorf("changes = %v, want the second task's driver alone", got)
+	}
+	for _, c := range []struct{ old, new *api.Job }{{nil, odd}, {odd, nil}} {
+		if got := jobspec.Changes(c.old, c.new, ""); len(jobspec.Destructive(got)) != 1 {
+			t.Errorf("Changes with no job = %v, want one that is destructive", got)
+		}
+	}
+	if got := jobspec.Changes(nil, nil, ""); got != nil {
+		t.Errorf("Changes(nil, nil) = %v", got)
+	}
+	// Read from HCL or from JSON, a config is the same.
+	a := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1, "args": []string{"x"}}}}}}}
+	b := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1.0, "args": []any{"x"}}, Env: map[string]string{}}}}}}
+	if got := jobspec.Changes(a, b, ""); got != nil {
+		t.Errorf("Changes of the same config = %v", got)
+	}
+}
+
+// TestDestructive picks out and leaves the list alone.
+func TestDestructive(t *testing.T) {
+	list := []jobspec.Change{{Path: "a", InPlace: true}, {Path: "b"}, {Path: "c", InPlace: true}}
+	if got := jobspec.Destructive(list); len(got) != 1 || got[0].Path != "b" || list[0].Path != "a" || len(list) != 3 {
+		t.Errorf("Destructive = %v of %v", got, list)
+	}
+}
+
+// TestChangesAreShort: long names and long lists don't make long lines.
+func TestChangesAreShort(t *testing.T) {
+	old, long := mustParse(t, before), mustParse(t, before)
+	task := long.TaskGroups[0].Tasks[0]
+	task.User = strings.Repeat("u", 1000)
+	task.KillTimeout = new(time.Hour)
+	for range 100 {
+		task.Env[strings.Repeat("E", len(task.Env)+100)] = "x"
+		task.Identities[0].Audience = append(task.Identities[0].Audience, "x")
+	}
+	for _, c := range jobspec.Changes(old, long, "g") {
+		if len(c.String()) > 1000 {
+			t.Errorf("a line of %d bytes: %s", len(c.String()), c)
+		}
+	}
+}

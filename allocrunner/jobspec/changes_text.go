@@ -1,0 +1,131 @@
+package jobspec
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// difference is what changes between two values that are not the same, for people. Texts are shown only where the row says that
+// they are no secrets; numbers, times and switches always; of maps the keys alone.
+func difference(row rule, a, b reflect.Value) string {
+	if a.Kind() == reflect.Map {
+		return keyDifference(a, b)
+	}
+	was, wasSet := shown(row, a)
+	is, isSet := shown(row, b)
+	switch {
+	case !wasSet && is != "":
+		return "is set to " + is
+	case !wasSet:
+		return "is added"
+	case !isSet && was != "":
+		return "is removed; it was " + was
+	case !isSet:
+		return "is removed"
+	case was == "" || is == "" || was == is:
+		return "changes"
+	}
+	return "changes from " + was + " to " + is
+}
+
+// shown is a value as it may be shown, empty when it may not, and whether there is a value at all.
+func shown(row rule, v reflect.Value) (text string, set bool) {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return "", false
+		}
+		text, _ = shown(row, v.Elem())
+		return text, true
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		return strconv.FormatBool(v.Bool()), true
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		if v.Type() == reflect.TypeFor[time.Duration]() {
+			return v.Interface().(time.Duration).String(), true
+		}
+		return strconv.FormatInt(v.Int(), 10), true
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return strconv.FormatUint(v.Uint(), 10), true
+	case reflect.String:
+		return shownText(row, v.String())
+	case reflect.Slice:
+		return shownList(row, v)
+	}
+	return "", !v.IsZero()
+}
+
+func shownText(row rule, text string) (string, bool) {
+	if row.secret {
+		return "", text != ""
+	}
+	return quote(text), true
+}
+
+// shownList is a list of texts; any other is not shown.
+func shownList(row rule, v reflect.Value) (string, bool) {
+	if row.secret || v.Type().Elem().Kind() != reflect.String || v.Len() > longestList {
+		return "", v.Len() > 0
+	}
+	words := make([]string, v.Len())
+	for i := range words {
+		words[i] = quote(v.Index(i).String())
+	}
+	return "[" + strings.Join(words, ", ") + "]", true
+}
+
+// longestList and longestName bound what one line says.
+const (
+	longestList = 8
+	longestName = 64
+)
+
+// keyDifference is which keys of two maps differ, and how.
+func keyDifference(a, b reflect.Value) string {
+	var parts []string
+	more := 0
+	for p := range keyPairs(a, b) {
+		if len(parts) == longestList {
+			more++
+			continue
+		}
+		parts = append(parts, quote(p.name)+" "+p.wholeOr("changes"))
+	}
+	text := strings.Join(parts, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// keyPairs are the keys of two maps whose values differ, sorted.
+func keyPairs(a, b reflect.Value) func(func(pair) bool) {
+	keys := reflect.MakeMap(reflect.TypeFor[map[string]bool]())
+	for _, m := range []reflect.Value{a, b} {
+		for _, key := range sortedKeys(m) {
+			keys.SetMapIndex(reflect.ValueOf(key), reflect.ValueOf(true))
+		}
+	}
+	return func(yield func(pair) bool) {
+		for _, name := range sortedKeys(keys) {
+			p := pair{name: name, old: a.MapIndex(reflect.ValueOf(name)), new: b.MapIndex(reflect.ValueOf(name))}
+			if p.whole() == "" && same(p.old, p.new) {
+				continue
+			}
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// quote quotes a text from a job, cut to a bearable length.
+func quote(text string) string {
+	if len(text) > longestName {
+		return strconv.Quote(text[:longestName]) + "..."
+	}
+	return strconv.Quote(text)
+}
