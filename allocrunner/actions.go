@@ -50,6 +50,7 @@ func (r *Runner) RestartAll(ctx context.Context) error {
 		return fmt.Errorf("restart all tasks: %w", interfaces.ErrTerminal)
 	}
 	defer r.unhold()
+	r.preTaskRestart(ctx)
 	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("restart all tasks: %w", err)

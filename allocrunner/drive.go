@@ -6,29 +6,30 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// drive applies the group's order to its tasks until all are over.
-func (r *Runner) drive(ctx context.Context) {
-	stop, delay := ctx.Done(), (<-chan time.Time)(nil)
-	kill := r.kill
+// drive applies the group's order to its tasks until all are over, or until they are left to another runner.
+func (r *Runner) drive(ctx context.Context) (left bool) {
+	stop, kill := ctx.Done(), r.kill.asked
 	var ending lifecycle.Ending
-	if r.Alloc().DesiredStatus == api.AllocDesiredStatusStop { // an earlier runner was told
-		ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-		r.beginEnding()
-	}
+	var delay <-chan time.Time // the group's shutdown_delay, while it runs
 	sent := map[string]lifecycle.Cause{}
 	for {
-		d := lifecycle.Next(r.order, r.states(), ending)
+		if ending.Cause == lifecycle.NotEnding && r.stopRequested() {
+			ending = lifecycle.Ending{Cause: lifecycle.Stopped}
+		}
+		d := lifecycle.Next(r.order(), r.states(), ending)
 		if d.Over && r.finish() {
 			r.snapshots.markOver()
-			return
+			r.updated()
+			return false
 		}
-		if d.Ending.Cause != lifecycle.NotEnding && ending.Cause == lifecycle.NotEnding {
-			r.beginEnding()
+		if d.Ending.Cause != lifecycle.NotEnding && r.beginEnding() {
+			if delay = r.shutdownDelay(d.Ending); delay != nil {
+				d.Ending.Delayed, d.Kill = true, nil
+			}
 		}
 		ending = d.Ending
 		r.apply(d, sent)
@@ -37,21 +38,28 @@ func (r *Runner) drive(ctx context.Context) {
 		case <-r.changed:
 		case <-stop:
 			stop = nil
-			r.snapshots.stop()
-			r.beginEnding()
-			delay = time.After(deref(r.group.ShutdownDelay))
+			r.requestStop()
 		case <-delay:
-			delay = nil
-			if ending.Cause == lifecycle.NotEnding {
-				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-			}
+			delay, ending.Delayed = nil, false
 		case <-kill:
 			kill, stop, delay = nil, nil, nil
-			r.snapshots.stop()
-			r.beginEnding()
+			r.requestStop()
 			ending = lifecycle.Ending{Cause: lifecycle.Aborted}
+		case <-r.leave.asked:
+			return true
 		}
 	}
+}
+
+func (r *Runner) stopRequested() bool { return r.Alloc().DesiredStatus == api.AllocDesiredStatusStop }
+
+// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. Nil without one.
+func (r *Runner) shutdownDelay(e lifecycle.Ending) <-chan time.Time {
+	d := deref(r.group().ShutdownDelay)
+	if d <= 0 || e.Cause == lifecycle.Aborted {
+		return nil
+	}
+	return time.After(d)
 }
 
 // apply opens gates and sends kills, each kill once for its cause.
@@ -84,19 +92,16 @@ func killReason(e lifecycle.Ending) *api.TaskEvent {
 	return nil
 }
 
-// beginEnding is done once, before the first task of an ending group is killed: checks stop, and hooks hear of it.
-func (r *Runner) beginEnding() {
+// beginEnding is done before the first task of an ending group is killed: what others reach it by goes. It reports whether this is
+// the first call.
+func (r *Runner) beginEnding() bool {
 	r.running.mu.Lock()
 	was := r.running.ending
 	r.running.ending = true
 	r.running.mu.Unlock()
 	if was {
-		return
+		return false
 	}
-	r.resources.checks.Stop()
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.RunnerPreKillHook); ok {
-			h.PreKill()
-		}
-	}
+	r.preKill()
+	return true
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
-	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/internal/taskenv"
@@ -23,7 +23,6 @@ type resources struct {
 	parent    parent
 	processes driver.Supervisor // once the parent has been awaited
 	known     []driver.Status   // the processes of an earlier runner's tasks
-	checks    *checks.Runner
 	freePorts sync.Once
 }
 
@@ -42,26 +41,16 @@ func (r *Runner) acquire(ctx context.Context) error {
 	}
 	r.resources.ports = reservation
 	r.resources.node = r.detectNode()
-	r.snapshots.change(func(a *api.Allocation) { setResources(a, r.group, reservation) })
-	r.resources.checks, err = checks.New(checks.Config{
-		Alloc:   r.Alloc(),
-		Replace: r.replaceEnv,
-		Ports:   r.portsOf,
-		HostIP:  r.cfg.HostIP,
-		Version: r.cfg.Version,
-		Logger:  r.logger,
-	})
-	if err != nil {
-		return fmt.Errorf("checks: %w", err)
-	}
+	r.snapshots.change(func(a *api.Allocation) { setResources(a, a.GetTaskGroup(), reservation) })
 	return nil
 }
 
 // reservePorts takes the group's ports, those that an earlier runner took for its tasks where there was one.
 func (r *Runner) reservePorts() (*ports.Reservation, error) {
+	group := r.group()
 	cfg := ports.Config{
-		Networks:     r.group.Networks,
-		TaskNetworks: taskNetworks(r.group),
+		Networks:     group.Networks,
+		TaskNetworks: taskNetworks(group),
 		HostIP:       r.cfg.HostIP,
 	}
 	if r.cfg.Saved != nil && r.cfg.Saved.Alloc.AllocatedResources != nil {
@@ -72,7 +61,7 @@ func (r *Runner) reservePorts() (*ports.Reservation, error) {
 
 // checkUsers finds out before anything starts that each task's user exists.
 func (r *Runner) checkUsers() error {
-	for _, t := range r.group.Tasks {
+	for _, t := range r.group().Tasks {
 		if _, err := allocdir.LookupUser(t.User); err != nil {
 			return fmt.Errorf("task %q: %w", t.Name, err)
 		}
@@ -124,14 +113,17 @@ func (r *Runner) detectNode() taskenv.Node {
 	return node
 }
 
-// env is the environment of a task, or of the allocation when task is nil.
-func (r *Runner) env(task *api.Task, dir interfaces.TaskDir, user interfaces.User) *taskenv.Env {
-	name := ""
-	if task != nil {
-		name = task.Name
-	}
+// env is the environment of the allocation, built anew with each call: nobody keeps one for long.
+func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
 	return taskenv.New(taskenv.Config{
-		Alloc: r.Alloc(), Task: task, User: user, Dir: dir, Ports: r.portsOf(name), Node: r.resources.node,
+		Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""), Node: r.resources.node,
+	})
+}
+
+// taskEnv is the environment that the next process of a task would get, without what hooks add.
+func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
+	return r.env(alloc).WithTask(taskenv.Task{
+		Task: task, User: interfaces.User{Name: task.User}, Dir: allocdir.Paths(r.cfg.Dir, task.Name), Ports: r.portsOf(task.Name),
 	})
 }
 
@@ -143,15 +135,26 @@ func (r *Runner) portsOf(task string) []api.PortMapping {
 	return r.resources.ports.TaskMappings(task)
 }
 
-// replaceEnv interpolates what a service or a check says with the environment of its task, or of the allocation for the empty
-// name.
-func (r *Runner) replaceEnv(task, s string) string {
-	for _, t := range r.group.Tasks {
-		if t.Name == task {
-			return r.env(t, allocdir.Paths(r.cfg.Dir, task), interfaces.User{Name: t.User}).ReplaceEnv(s)
+// replaceEnv interpolates what a service or a check of the allocation says with the environment of its task, or of the allocation for
+// the empty name.
+func (r *Runner) replaceEnv(alloc *api.Allocation, task, s string) string {
+	if !strings.Contains(s, "${") {
+		return s
+	}
+	if t := taskOf(alloc, task); t != nil {
+		return r.taskEnv(alloc, t).ReplaceEnv(s)
+	}
+	return r.env(alloc).ReplaceEnv(s)
+}
+
+// taskOf is the task of that name in the allocation's group, nil for none.
+func taskOf(alloc *api.Allocation, name string) *api.Task {
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		if t.Name == name {
+			return t
 		}
 	}
-	return r.env(nil, allocdir.Paths(r.cfg.Dir, ""), interfaces.User{}).ReplaceEnv(s)
+	return nil
 }
 
 func taskNetworks(g *api.TaskGroup) map[string][]*api.NetworkResource {

@@ -1,6 +1,6 @@
 // Package allocrunner runs one allocation: its directories and ports, its tasks in their order, its checks, and what the API shows
-// of all that. It promises that Run leaves nothing behind, and that whoever reads sees a whole state. It knows nothing of HTTP,
-// tokens or sockets: those come to it as hooks.
+// of all that. It promises that Run leaves nothing behind unless it was told to, and that whoever reads sees a whole state. It
+// knows nothing of HTTP, tokens or sockets: those come to it as hooks.
 package allocrunner
 
 import (
@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/taskrunner"
 )
@@ -24,50 +26,85 @@ var ErrFailed = errors.New("allocation failed")
 // Runner is the AllocRunner of real processes.
 type Runner struct {
 	cfg    interfaces.Config
-	group  *api.TaskGroup
 	logger *slog.Logger
 
 	snapshots snapshots
 	tasks     []*taskrunner.Runner
-	order     []lifecycle.Task
-	changed   chan struct{} // a task's state has changed; capacity 1, since only the latest matters
-	kill      chan struct{} // closed by Kill
-	killOnce  sync.Once
+	byName    map[string]*taskrunner.Runner
+	journal   *journal
+	changed   chan struct{} // something that drive looks at has changed; capacity 1, since only the latest matters
+	kill      once
+	leave     once
 	resources resources // acquired by Run before the first task starts
 	running   running
+	updating  sync.Mutex // held over an update, so that they follow each other
 	eventMu   sync.Mutex // held while OnEvent is called
+
+	hookList []interfaces.RunnerHook
+	checks   checksHook
+	health   healthHook
+	shared   interfaces.HookResources
+	meter    hookmeter.Meter
 }
 
-var _ interfaces.AllocRunner = (*Runner)(nil)
+var (
+	_ interfaces.AllocRunner = (*Runner)(nil)
+	_ taskrunner.Observer    = (*Runner)(nil)
+)
+
+// Factory is New as an interfaces.Factory.
+var Factory interfaces.Factory = func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return New(cfg) }
 
 // New makes a runner of an allocation whose job has the group that it names. It does no I/O. Errors: what the group says that no
 // machine could run, such as an unknown kill_signal.
 func New(cfg interfaces.Config) (*Runner, error) {
-	group := cfg.Alloc.GetTaskGroup()
+	r := &Runner{
+		cfg:     cfg,
+		logger:  cfg.Logger,
+		byName:  map[string]*taskrunner.Runner{},
+		changed: make(chan struct{}, 1),
+		kill:    newOnce(),
+		leave:   newOnce(),
+	}
+	if cfg.Saved != nil {
+		r.snapshots.restore(cfg.Saved)
+	} else {
+		r.snapshots.init(cfg.Alloc)
+	}
+	group := r.group()
 	if group == nil {
 		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
 	}
-	r := &Runner{
-		cfg:     cfg,
-		group:   group,
-		logger:  cfg.Logger,
-		changed: make(chan struct{}, 1),
-		kill:    make(chan struct{}),
-	}
-	if cfg.Saved != nil {
-		r.snapshots.restore(cfg.Saved.Alloc)
-	} else {
-		r.snapshots.init(cfg.Alloc, group)
-	}
+	r.journal = newJournal(cfg, func(task string) interfaces.SavedTask { return r.byName[task].Saved() })
+	r.checks.runner, r.health.runner = r, r
+	r.hookList = append([]interfaces.RunnerHook{&r.checks, &r.health}, cfg.Hooks...)
 	for _, t := range group.Tasks {
-		r.order = append(r.order, lifecycle.Of(t))
 		tr, err := r.newTask(t)
 		if err != nil {
 			return nil, err
 		}
 		r.tasks = append(r.tasks, tr)
+		r.byName[t.Name] = tr
 	}
 	return r, nil
+}
+
+// newTask makes the runner of one task. The machine it runs on is acquired later, before any task starts.
+func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
+	hooks := []interfaces.TaskHook{&taskChecks{checks: &r.checks, task: t.Name}}
+	if r.cfg.TaskHooks != nil {
+		hooks = append(hooks, r.cfg.TaskHooks(r.Alloc(), t)...)
+	}
+	return taskrunner.New(taskrunner.Config{
+		Task:      t,
+		JobType:   deref(r.cfg.Alloc.Job.Type),
+		Starter:   &starter{runner: r, task: t.Name},
+		Hooks:     hooks,
+		Logger:    r.logger,
+		Resources: &r.shared,
+		Meter:     &r.meter,
+		Observer:  r,
+	})
 }
 
 // Alloc implements interfaces.AllocRunner.
@@ -82,14 +119,38 @@ func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 func (r *Runner) Over() bool { return r.snapshots.over() }
 
 // Kill implements interfaces.AllocRunner.
-func (r *Runner) Kill() { r.killOnce.Do(func() { close(r.kill) }) }
+func (r *Runner) Kill() { r.kill.do() }
+
+// Leave implements interfaces.AllocRunner.
+func (r *Runner) Leave() { r.leave.do() }
+
+// Stop implements interfaces.AllocRunner.
+func (r *Runner) Stop(context.Context) error {
+	if r.Over() || !r.requestStop() {
+		return nil
+	}
+	if err := r.journal.allocSafe(r.Alloc(), false); err != nil {
+		return fmt.Errorf("the allocation stops, but that could not be written down: %w", err)
+	}
+	return nil
+}
+
+// requestStop reports whether this is the first request.
+func (r *Runner) requestStop() bool {
+	first := r.snapshots.stop()
+	if first {
+		r.updated()
+	}
+	r.wake()
+	return first
+}
 
 // Checks implements interfaces.AllocRunner.
 func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 	if !r.live() {
 		return nil, 0
 	}
-	return r.resources.checks.Results()
+	return r.checks.results()
 }
 
 // Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
@@ -98,7 +159,11 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	defer func() { err = errors.Join(err, r.postrun(life)) }()
+	defer func() {
+		if !errors.Is(err, interfaces.ErrLeft) {
+			err = errors.Join(err, r.postrun(life))
+		}
+	}()
 
 	defer func() { err = errors.Join(err, r.resources.release()) }()
 	err = r.acquire(life)
@@ -110,65 +175,45 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	}
 	switch {
 	case err == nil:
-		return errors.Join(r.runTasks(ctx, life), r.persistNow())
+		return r.runTasks(ctx, life)
 	case r.cfg.Saved != nil: // what could not be taken over goes on as it is, for another try
 		return errors.Join(err, r.resources.leave())
 	}
 	r.snapshots.failBefore(err)
-	return errors.Join(err, r.persistNow())
+	r.updated()
+	return errors.Join(err, r.journal.allocSafe(r.Alloc(), true))
 }
 
-// prerun calls the runner's hooks before anything starts.
-func (r *Runner) prerun(ctx context.Context) error {
-	for _, hook := range r.cfg.Hooks {
-		h, ok := hook.(interfaces.RunnerPrerunHook)
-		if !ok {
-			continue
-		}
-		if err := h.Prerun(ctx, r.Alloc()); err != nil {
-			return fmt.Errorf("prerun hook %q: %w", h.Name(), err)
-		}
-	}
-	return nil
-}
-
-func (r *Runner) postrun(ctx context.Context) error {
-	var errs []error
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.RunnerPostrunHook); ok {
-			if err := h.Postrun(ctx); err != nil {
-				errs = append(errs, fmt.Errorf("postrun hook %q: %w", h.Name(), err))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// runTasks runs the tasks to the end of the allocation.
+// runTasks runs the tasks to the end of the allocation, or leaves them.
 func (r *Runner) runTasks(ctx, life context.Context) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	life, end := context.WithCancel(life)
 	defer end()
-	background.Go(func() { r.persist(life) })
-	background.Go(func() { r.resources.checks.Run(life) })
+	if r.cfg.State != nil {
+		background.Go(func() { r.journal.run(life) })
+	}
 	for _, t := range r.tasks {
 		r.receive(t)
 	}
-	r.publish()
-	if err := r.persistNow(); err != nil { // before the first start: whoever comes after a kill must know of this allocation
-		r.logger.Warn("state could not be written before the tasks start", "error", err)
+	r.publishAll()
+	if err := r.journal.allocSafe(r.Alloc(), false); err != nil { // before the first start: whoever comes after a kill must know of this allocation
+		r.logger.Warn("nothing is written down before the tasks start: if taskapi is killed before it can be, their allocation is not known")
 	}
 	for _, t := range r.tasks {
 		background.Go(func() { t.Run(life, r.resources.processes) })
 		defer t.Close()
 	}
 	r.begin()
-	r.drive(ctx)
-	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
-		return fmt.Errorf("%w: %w", ErrFailed, r.failures())
+	if left := r.drive(ctx); left {
+		r.shutdownHooks()
+		return errors.Join(interfaces.ErrLeft, r.journal.allocSafe(r.Alloc(), false), r.resources.leave())
 	}
-	return nil
+	err := r.journal.allocSafe(r.Alloc(), true)
+	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
+		return errors.Join(fmt.Errorf("%w: %w", ErrFailed, r.failures()), err)
+	}
+	return err
 }
 
 // receive makes a task begin, or go on where an earlier runner left it.
@@ -183,55 +228,31 @@ func (r *Runner) receive(t *taskrunner.Runner) {
 			known = &s
 		}
 	}
-	t.Restore(r.cfg.Saved.Tasks[t.Name()], r.cfg.Saved.Alloc.TaskStates[t.Name()], known)
+	t.Restore(r.cfg.Saved.Tasks[t.Name()], known)
 }
 
-// newTask makes the runner of one task. The machine it runs on is acquired later, before any task starts.
-func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
-	var hooks []interfaces.TaskHook
-	if r.cfg.TaskHooks != nil {
-		hooks = r.cfg.TaskHooks(r.Alloc(), t)
+// Destroy implements interfaces.AllocRunner.
+func (r *Runner) Destroy(ctx context.Context) error {
+	over := r.Over() || r.cfg.Saved != nil && r.cfg.Saved.Over
+	if !over {
+		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotOver)
 	}
-	return taskrunner.New(taskrunner.Config{
-		Task:     t,
-		JobType:  deref(r.cfg.Alloc.Job.Type),
-		Starter:  &starter{runner: r, task: t},
-		Hooks:    hooks,
-		Logger:   r.logger,
-		OnEvent:  r.onEvent,
-		OnChange: r.onChange,
-	})
+	err := eachHook(r, "destroy", func(h interfaces.RunnerDestroyHook) error { return h.Destroy(ctx) })
+	return errors.Join(err, os.RemoveAll(r.cfg.Dir))
 }
 
-func (r *Runner) onEvent(task string, e *api.TaskEvent) {
-	if r.cfg.OnEvent == nil {
-		return
+// group is the task group of the job as it is now.
+func (r *Runner) group() *api.TaskGroup { return r.Alloc().GetTaskGroup() }
+
+func (r *Runner) task(name string) *taskrunner.Runner { return r.byName[name] }
+
+func (r *Runner) order() []lifecycle.Task {
+	group := r.group()
+	order := make([]lifecycle.Task, len(group.Tasks))
+	for i, t := range group.Tasks {
+		order[i] = lifecycle.Of(t)
 	}
-	r.eventMu.Lock() // events of different tasks come from different goroutines
-	defer r.eventMu.Unlock()
-	r.cfg.OnEvent(task, e)
-}
-
-// onChange shows a task's new state at once, so that whoever caused it reads it, and lets drive see to what follows.
-func (r *Runner) onChange() {
-	r.publish()
-	r.wake()
-}
-
-func (r *Runner) wake() {
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
-}
-
-func (r *Runner) task(name string) *taskrunner.Runner {
-	for _, t := range r.tasks {
-		if t.Name() == name {
-			return t
-		}
-	}
-	return nil
+	return order
 }
 
 func (r *Runner) states() map[string]lifecycle.State {
@@ -240,17 +261,6 @@ func (r *Runner) states() map[string]lifecycle.State {
 		states[t.Name()] = t.State()
 	}
 	return states
-}
-
-// publish makes the tasks' present states the allocation's.
-func (r *Runner) publish() {
-	r.snapshots.change(func(a *api.Allocation) {
-		a.TaskStates = make(map[string]*api.TaskState, len(r.tasks))
-		for _, t := range r.tasks {
-			a.TaskStates[t.Name()] = t.Wire()
-		}
-		a.ClientStatus, a.ClientDescription = lifecycle.ClientStatus(r.states())
-	})
 }
 
 // failures names the failed tasks with the last word of each.
@@ -262,6 +272,17 @@ func (r *Runner) failures() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// once is something that can be asked for more than once and happens once.
+type once struct {
+	asked chan struct{} // closed when it has been asked for
+	do    func()
+}
+
+func newOnce() once {
+	asked := make(chan struct{})
+	return once{asked, sync.OnceFunc(func() { close(asked) })}
 }
 
 func deref[T any](p *T) T {

@@ -442,62 +442,8 @@ func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
 
 type refusing struct{}
 
-func (refusing) Name() string                                  { return "refusing" }
-func (refusing) Prerun(context.Context, *api.Allocation) error { return errors.New("no") }
+func (refusing) Name() string { return "refusing" }
 
-// TestHooksInOrder calls every kind of hook, and calls Stop for a task that never started, too.
-func TestHooksInOrder(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	var calls []string
-	note := func(s string) {
-		mu.Lock()
-		defer mu.Unlock()
-		calls = append(calls, s)
-	}
-	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) {
-		c.Hooks = []interfaces.RunnerHook{&noting{note: note}}
-		c.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
-			return []interfaces.TaskHook{&noting{note: note, task: task.Name}}
-		}
-	}, shell("main", `test "$HOOK" = main`))
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"prerun", "main prestart", "main poststart", "main exited", "main stop", "postrun"}
-	if diff := cmp.Diff(want, calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-}
-
-// noting is every hook at once.
-type noting struct {
-	note func(string)
-	task string
-}
-
-func (n *noting) Name() string { return "noting" }
-func (n *noting) Prerun(context.Context, *api.Allocation) error {
-	n.note("prerun")
-	return nil
-}
-func (n *noting) Postrun(context.Context) error {
-	n.note("postrun")
-	return nil
-}
-func (n *noting) Prestart(context.Context, *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
-	n.note(n.task + " prestart")
-	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": n.task}}, nil
-}
-func (n *noting) Poststart(context.Context) error {
-	n.note(n.task + " poststart")
-	return nil
-}
-func (n *noting) Exited(context.Context, interfaces.ExitResult) error {
-	n.note(n.task + " exited")
-	return nil
-}
-func (n *noting) Stop(context.Context) error {
-	n.note(n.task + " stop")
-	return nil
+func (refusing) Prerun(context.Context, *interfaces.RunnerPrerunRequest) error {
+	return errors.New("no")
 }

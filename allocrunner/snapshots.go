@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // snapshots holds the allocation as it stands. Each change makes a new value: readers share one and never lock.
@@ -22,7 +24,7 @@ type snapshots struct {
 // firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never one.
 const firstIndex = 1
 
-func (s *snapshots) init(given *api.Allocation, group *api.TaskGroup) {
+func (s *snapshots) init(given *api.Allocation) {
 	alloc := *given
 	now := time.Now().UnixNano()
 	alloc.CreateIndex, alloc.ModifyIndex, alloc.AllocModifyIndex = firstIndex, firstIndex, firstIndex
@@ -30,17 +32,25 @@ func (s *snapshots) init(given *api.Allocation, group *api.TaskGroup) {
 	alloc.DesiredStatus = api.AllocDesiredStatusRun
 	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
 	alloc.TaskStates = map[string]*api.TaskState{}
-	for _, t := range group.Tasks {
-		alloc.TaskStates[t.Name] = &api.TaskState{State: "pending"}
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, t := range group.Tasks {
+			alloc.TaskStates[t.Name] = &api.TaskState{State: "pending"}
+		}
 	}
 	s.changed = make(chan struct{})
 	s.current.Store(&alloc)
 }
 
-// restore goes on from an allocation that was written down.
-func (s *snapshots) restore(saved *api.Allocation) {
-	alloc := *saved
+// unseenChanges is more than what an earlier runner can have shown of the allocation and not written down: those of a few seconds,
+// while a write was under way.
+const unseenChanges = 10_000
+
+// restore goes on from an allocation that was written down. Its index goes on above all that a client can have seen.
+func (s *snapshots) restore(saved *interfaces.Saved) {
+	alloc := *saved.Alloc
+	alloc.ModifyIndex += unseenChanges
 	s.changed = make(chan struct{})
+	s.ended.Store(saved.Over)
 	s.current.Store(&alloc)
 }
 
@@ -77,9 +87,14 @@ func (s *snapshots) wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
-// stop notes that somebody asked for the end.
-func (s *snapshots) stop() {
-	s.change(func(a *api.Allocation) { a.DesiredStatus = api.AllocDesiredStatusStop })
+// stop notes that somebody asked for the end. It reports whether nobody had.
+func (s *snapshots) stop() bool {
+	first := false
+	s.change(func(a *api.Allocation) {
+		first = a.DesiredStatus != api.AllocDesiredStatusStop
+		a.DesiredStatus = api.AllocDesiredStatusStop
+	})
+	return first
 }
 
 // markOver notes that the allocation has ended: from here on its identities are refused.

@@ -10,30 +10,36 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/taskenv"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
 // starter makes a task ready to start on this machine.
 type starter struct {
 	runner *Runner
-	task   *api.Task
+	task   string
 }
 
 var _ taskrunner.Starter = (*starter)(nil)
 
+// Alloc implements taskrunner.Starter.
+func (s *starter) Alloc() *api.Allocation { return s.runner.Alloc() }
+
 // Prepare implements taskrunner.Starter.
 func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
-	user, err := allocdir.LookupUser(s.task.User)
+	alloc := s.runner.Alloc()
+	task := taskOf(alloc, s.task)
+	user, err := allocdir.LookupUser(task.User)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := allocdir.BuildTask(s.runner.cfg.Dir, s.task.Name, user)
+	dir, err := allocdir.BuildTask(s.runner.cfg.Dir, task.Name, user)
 	if err != nil {
 		return nil, fmt.Errorf("task directory: %w", err)
 	}
 	return &interfaces.TaskPrestartRequest{
-		Alloc: s.runner.Alloc(),
-		Task:  s.task,
+		Alloc: alloc,
+		Task:  task,
 		Dir:   dir,
 		User:  user,
 		WriteFile: func(path string, data []byte) error {
@@ -42,10 +48,21 @@ func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, err
 	}, nil
 }
 
+// Env implements taskrunner.Starter.
+func (s *starter) Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env {
+	return s.env(req, hookEnv)
+}
+
+func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) *taskenv.Env {
+	return s.runner.env(s.runner.Alloc()).WithTask(taskenv.Task{
+		Task: req.Task, User: req.User, Dir: req.Dir, Ports: s.runner.portsOf(req.Task.Name),
+	}).With(hookEnv)
+}
+
 // Spec implements taskrunner.Starter.
 func (s *starter) Spec(_ context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error) {
-	env := s.runner.env(s.task, req.Dir, req.User).With(hookEnv)
-	evaluated, err := env.EvalConfig(s.task.Config)
+	env := s.env(req, hookEnv)
+	evaluated, err := env.EvalConfig(req.Task.Config)
 	if err != nil {
 		return driver.Spec{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
 	}
@@ -59,13 +76,13 @@ func (s *starter) Spec(_ context.Context, req *interfaces.TaskPrestartRequest, h
 		return driver.Spec{}, err
 	}
 	spec := driver.Spec{
-		Task: s.task.Name,
+		Task: req.Task.Name,
 		Path: program,
 		Args: config.Args,
 		Env:  variables,
 		Dir:  req.Dir.Dir,
 		User: req.User,
-		Logs: logSpec(s.task, req.Dir),
+		Logs: logSpec(req.Task, req.Dir),
 
 		OOMScoreAdj: config.OOMScoreAdj,
 	}

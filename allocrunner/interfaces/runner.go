@@ -24,6 +24,8 @@ var (
 	ErrUnknownSignal = errors.New("unknown signal")
 	// ErrTerminal: the allocation is over or on its way out, and what was asked would start something again.
 	ErrTerminal = errors.New("restart of an alloc that should not run")
+	// ErrNotOver: the allocation runs, or may run again.
+	ErrNotOver = errors.New("the allocation is not over")
 	// ErrLeft: the runner has left the allocation as it is, to be taken over.
 	ErrLeft = errors.New("the allocation was left running")
 )
@@ -84,6 +86,9 @@ type AllocRunner interface {
 	// Update goes on with another version of the allocation's job, without a restart. Errors: *DestructiveError when that can't be
 	// done in place, and nothing has changed then; ErrTerminal.
 	Update(ctx context.Context, job *api.Job) error
+
+	// Destroy removes an allocation that is over: it calls the destroy hooks and removes the allocation directory. Errors: ErrNotOver.
+	Destroy(ctx context.Context) error
 }
 
 // Config is what a runner is made of. Alloc, Dir and Logger are required.

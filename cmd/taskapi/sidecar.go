@@ -216,14 +216,15 @@ type operatorHook struct {
 var (
 	_ interfaces.RunnerPrerunHook  = (*operatorHook)(nil)
 	_ interfaces.RunnerPostrunHook = (*operatorHook)(nil)
+	_ interfaces.ShutdownHook      = (*operatorHook)(nil)
 )
 
 // Name implements interfaces.RunnerHook.
 func (h *operatorHook) Name() string { return "operator_api" }
 
 // Prerun implements interfaces.RunnerPrerunHook.
-func (h *operatorHook) Prerun(_ context.Context, alloc *api.Allocation) error {
-	s := h.side
+func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
+	s, alloc := h.side, req.Alloc
 	if err := s.checkTaskSockets(alloc); err != nil {
 		return err
 	}
@@ -260,6 +261,13 @@ func (h *operatorHook) Postrun(context.Context) error {
 		return nil
 	}
 	return h.server.close()
+}
+
+// Shutdown implements interfaces.ShutdownHook.
+func (h *operatorHook) Shutdown() {
+	if err := h.Postrun(context.Background()); err != nil {
+		h.side.logger.Warn("the operator's socket could not be closed", "error", err)
+	}
 }
 
 // checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A

@@ -35,6 +35,7 @@ type taskServer struct {
 var (
 	_ interfaces.TaskPrestartHook = (*taskHook)(nil)
 	_ interfaces.TaskStopHook     = (*taskHook)(nil)
+	_ interfaces.ShutdownHook     = (*taskHook)(nil)
 )
 
 // newTaskHook makes the hook of one task.
@@ -96,6 +97,13 @@ func (h *taskHook) Stop(context.Context) error {
 	server.stopRenewal()
 	server.renewal.Wait()
 	return server.close()
+}
+
+// Shutdown implements interfaces.ShutdownHook.
+func (h *taskHook) Shutdown() {
+	if err := h.Stop(context.Background()); err != nil {
+		h.side.logger.Warn("a task's socket could not be closed", "task", h.task.Name, "error", err)
+	}
 }
 
 // sign makes a token of a task's identity. An identity without a ttl lives as long as the sidecar's flag says: a token in an

@@ -80,10 +80,12 @@ const (
 	Aborted             // everything ends at once, in no order, and poststop tasks do not run
 )
 
-// Ending is a cause and, for SiblingFailed, the task that failed.
+// Ending is a cause and, for SiblingFailed, the task that failed. While it is Delayed, for the group's shutdown_delay, nothing is killed
+// and nothing starts but what follows when all tasks have ended by themselves.
 type Ending struct {
-	Cause Cause
-	Task  string
+	Cause   Cause
+	Task    string
+	Delayed bool
 }
 
 // Decision is what is to be done now. It is a level, not an edge: the same states give the same decision again.
@@ -108,6 +110,7 @@ func Next(tasks []Task, states map[string]State, ending Ending) Decision {
 	case g.all(notPoststop, isDead):
 		d.Start = g.names(isPoststop, isWaiting)
 		d.Over = g.all(isPoststop, isDead)
+	case ending.Delayed:
 	case ending.Cause != NotEnding:
 		d.Kill = g.toKill()
 	default:

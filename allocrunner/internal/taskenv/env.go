@@ -1,5 +1,5 @@
 // Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An Env is
-// immutable: With gives a copy, so two tasks of a group can't see each other's variables. Nothing of taskapi's own environment
+// immutable: With and WithTask give copies, so two tasks of a group can't see each other's variables. Nothing of taskapi's own environment
 // gets into one.
 //
 // From low to high, what gives a variable its value:
@@ -51,8 +51,11 @@ type Config struct {
 	Node Node
 }
 
+var _ interfaces.Env = (*Env)(nil)
+
 // Env is an environment. It is safe for concurrent use.
 type Env struct {
+	cfg   Config
 	facts map[string]string // base and NOMAD_*
 	task  map[string]string // the env block, as written
 	hooks map[string]string
@@ -62,7 +65,7 @@ type Env struct {
 
 // New builds an environment. It does no I/O.
 func New(cfg Config) *Env {
-	e := &Env{node: cfg.Node.references()}
+	e := &Env{cfg: cfg, node: cfg.Node.references()}
 	e.facts = map[string]string{}
 	if cfg.Task != nil {
 		addBase(e.facts, cfg.User)
@@ -82,6 +85,25 @@ func (e *Env) With(more map[string]string) *Env {
 	maps.Copy(c.hooks, more)
 	c.build()
 	return &c
+}
+
+// Task is what WithTask adds to the environment of the allocation.
+type Task struct {
+	Task  *api.Task
+	User  interfaces.User
+	Dir   interfaces.TaskDir
+	Ports []api.PortMapping // the group's and the task's own
+}
+
+// WithTask returns the environment of a task of the same allocation, with what With has added.
+func (e *Env) WithTask(t Task) *Env {
+	cfg := e.cfg
+	cfg.Task, cfg.User, cfg.Dir, cfg.Ports = t.Task, t.User, t.Dir, t.Ports
+	c := New(cfg)
+	if len(e.hooks) == 0 {
+		return c
+	}
+	return c.With(e.hooks)
 }
 
 // Map returns the variables. The map is the caller's.

@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"fmt"
 	"slices"
 	"syscall"
 	"time"
@@ -53,7 +54,16 @@ const (
 	kill           // nothing: the task is over
 	restart        // the next process, at once
 	reset          // back to waiting, for a restart of the whole group
+	judge          // the restart policy decides, as for a failure
 )
+
+// intentNames are the intents as they are written down.
+var intentNames = [...]string{none: "", kill: "kill", restart: "restart", reset: "reset", judge: "judge"}
+
+func (i intent) String() string { return intentNames[i] }
+
+// intentNamed is the intent of that name; an unknown one is none.
+func intentNamed(name string) intent { return intent(max(0, slices.Index(intentNames[:], name))) }
 
 // machine is a task's life as plain data. Only next changes it.
 type machine struct {
@@ -73,6 +83,30 @@ type rules struct {
 	shutdownDelay time.Duration
 }
 
+// rulesOf are the rules of a task in a job of the given type. Errors: an unknown kill_signal.
+func rulesOf(task *api.Task, jobType string) (rules, error) {
+	r := rules{
+		policy:        restarts.For(task, jobType),
+		killSignal:    DefaultKillSignal,
+		killTimeout:   defaultKillTimeout,
+		shutdownDelay: task.ShutdownDelay,
+	}
+	if name := task.KillSignal; name != "" {
+		sig, err := ParseSignal(name)
+		if err != nil {
+			return rules{}, fmt.Errorf("task %q: kill_signal: %w", task.Name, err)
+		}
+		r.killSignal = sig
+	}
+	if t := task.KillTimeout; t != nil {
+		r.killTimeout = *t
+	}
+	return r, nil
+}
+
+// defaultKillTimeout is Nomad's.
+const defaultKillTimeout = 5 * time.Second
+
 // The events of a task's life.
 type (
 	opened      struct{} // the gate of the task's hook is open
@@ -90,8 +124,11 @@ type (
 		reason *api.TaskEvent // nil for none
 		force  bool           // without any delay
 	}
-	restarted struct{ reason string } // somebody asked for a new process
-	reseted   struct{ reason string } // the group starts anew
+	restarted struct { // somebody asked for a new process
+		reason  string
+		counted bool // by the restart policy, as a failure
+	}
+	reseted struct{ reason string } // the group starts anew
 )
 
 // The effects that a transition asks for, in order.
@@ -146,7 +183,7 @@ func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, 
 	case restarted:
 		return r.onRestarted(m, ev)
 	case reseted:
-		return r.onReset(m, ev)
+		return r.onReset(m, ev, now, random)
 	}
 	return m, nil
 }
@@ -184,7 +221,7 @@ func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random fl
 		return m, nil
 	}
 	if m.intent != none { // the failure is ours: the start was given up
-		return r.afterStop(m)
+		return r.afterStop(m, now, random)
 	}
 	m, acts := r.judge(m, restarts.Outcome{Unrecoverable: ev.unrecoverable}, now, random)
 	return m, append([]any{emit{ev.event}}, acts...)
@@ -203,7 +240,7 @@ func (r rules) onExited(m machine, ev exited, now time.Time, random float64) (ma
 		if m.intent == kill {
 			acts = append(acts, emit{killedEvent()})
 		}
-		m, more := r.afterStop(m)
+		m, more := r.afterStop(m, now, random)
 		return m, append(acts, more...)
 	}
 	return m, nil
@@ -226,10 +263,12 @@ func (r rules) judge(m machine, o restarts.Outcome, now time.Time, random float6
 }
 
 // afterStop goes on when the process that was to go is gone.
-func (r rules) afterStop(m machine) (machine, []any) {
+func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []any) {
 	was := m.intent
 	m.intent = none
 	switch was {
+	case judge:
+		return r.judge(m, restarts.Outcome{}, now, random)
 	case restart:
 		m.phase = starting
 		return m, []any{emit{restartingEvent(0, "")}, start{}}
@@ -308,11 +347,14 @@ func (r rules) onRestarted(m machine, ev restarted) (machine, []any) {
 		return m, nil
 	}
 	m.phase, m.intent = stopping, restart
+	if ev.counted {
+		m.intent = judge
+	}
 	return m, []any{emit{restartSignaledEvent(ev.reason)}, prekill{}, signal{r.killSignal}, arm{r.killTimeout}}
 }
 
 // onReset takes the task back to before its start, whatever it does. A task on its way out stays so.
-func (r rules) onReset(m machine, ev reseted) (machine, []any) {
+func (r rules) onReset(m machine, ev reseted, now time.Time, random float64) (machine, []any) {
 	if m.intent == kill || m.phase == waiting {
 		return m, nil
 	}
@@ -329,7 +371,7 @@ func (r rules) onReset(m machine, ev reseted) (machine, []any) {
 		acts = append(acts, disarm{})
 		fallthrough
 	case dead:
-		m, more := r.afterStop(m)
+		m, more := r.afterStop(m, now, random)
 		return m, append(acts, more...)
 	}
 	return m, acts // stopping for a restart: it becomes a reset

@@ -68,9 +68,9 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Sibling Task Failed", "Killing"}, dead, false},
 		{"killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
-		{"restarted on request, uncounted", testRules, []any{opened{}, started{}, restarted{"why"}, exit(130), started{}},
+		{"restarted on request, uncounted", testRules, []any{opened{}, started{}, restarted{reason: "why"}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
-		{"killed while it is restarted", testRules, []any{opened{}, started{}, restarted{"why"}, killed{}, exit(130)},
+		{"killed while it is restarted", testRules, []any{opened{}, started{}, restarted{reason: "why"}, killed{}, exit(130)},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed"}, dead, false},
 		{"reset when dead", once, []any{opened{}, started{}, exit(0), reseted{"all"}, opened{}, started{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started"}, running, false},
@@ -136,7 +136,7 @@ func (w *world) possible(answersOnly bool) []any {
 		events = append(events, elapsed{})
 	}
 	if !answersOnly {
-		events = append(events, opened{}, killed{}, killed{force: true}, restarted{}, reseted{})
+		events = append(events, opened{}, killed{}, killed{force: true}, restarted{}, restarted{counted: true}, reseted{})
 	}
 	return events
 }

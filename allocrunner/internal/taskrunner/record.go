@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -40,16 +41,18 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 }
 
 // set takes over where the task is now. A task's FinishedAt is that of its first death, as in Nomad.
-func (r *record) set(m machine, now, due time.Time) {
+// timer is the arm or disarm that the transition asks for, nil when the timer goes on as it is.
+func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.phase, r.failed = m.lifecyclePhase(), m.failed
-	r.kept = interfaces.SavedTask{
-		Phase: m.phase.String(), Restarting: m.intent == restart, Failed: m.failed, SetUp: m.setUp,
-		IntervalStart: m.tracker.Start, Attempts: m.tracker.Count,
-	}
-	if m.phase == backoff {
-		r.kept.Due = due
+	r.kept.Phase, r.kept.Intent, r.kept.Failed, r.kept.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
+	r.kept.IntervalStart, r.kept.Attempts = m.tracker.Start, m.tracker.Count
+	switch timer := timer.(type) {
+	case arm:
+		r.kept.Due = now.Add(timer.after)
+	case disarm:
+		r.kept.Due = time.Time{}
 	}
 	r.state.Failed = m.failed
 	switch r.phase {
@@ -73,17 +76,38 @@ func (r *record) wire() *api.TaskState {
 	return &state
 }
 
-// restore takes over a state that was written down.
-func (r *record) restore(state *api.TaskState) {
+// restore takes over what was written down.
+func (r *record) restore(saved interfaces.SavedTask) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state = *state
+	r.kept = saved
+	if saved.State != nil {
+		r.state = *saved.State
+	}
 }
 
+// saved is what another runner has to know. Its maps are shared: they are replaced, not changed.
 func (r *record) saved() interfaces.SavedTask {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.kept
+	saved, state := r.kept, r.state
+	saved.State = &state
+	return saved
+}
+
+func (r *record) hookKept(hook string) map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.kept.Hooks[hook])
+}
+
+func (r *record) keepForHook(hook string, kept map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hooks := make(map[string]map[string]string, len(r.kept.Hooks)+1)
+	maps.Copy(hooks, r.kept.Hooks)
+	hooks[hook] = maps.Clone(kept)
+	r.kept.Hooks = hooks
 }
 
 func (r *record) startedAt() time.Time {

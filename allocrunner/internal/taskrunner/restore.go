@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/restarts"
@@ -18,59 +16,111 @@ func (r *Runner) Saved() interfaces.SavedTask { return r.record.saved() }
 type resumption struct {
 	machine machine
 	process bool          // the supervisor has its process, which may have ended by now
+	ended   bool          // it has, for certain
 	first   any           // what happens to the machine next; nil for nothing, or for the end of the process
-	wait    time.Duration // of a restart delay, what is left of it
+	acts    []any         // what an earlier runner was about to do to the process
+	wait    time.Duration // of the timer that was armed, what is left of it; 0 for none
 }
 
-// resume decides how a task goes on. startedAt is the latest start that was written down; known is the latest process that the
-// supervisor has of the task, nil for none. The supervisor's word is newer than what was written down.
-func resume(saved interfaces.SavedTask, startedAt time.Time, known *driver.Status, now time.Time) resumption {
+// resume decides how a task goes on. known is the latest process that the supervisor has of the task, nil for none. The supervisor's
+// word is newer than what was written down.
+func (r rules) resume(saved interfaces.SavedTask, known *driver.Status, now time.Time) resumption {
 	res := resumption{machine: machine{
 		phase:   phaseNamed(saved.Phase),
+		intent:  intentNamed(saved.Intent),
 		failed:  saved.Failed,
 		setUp:   saved.SetUp,
-		tracker: restarts.Tracker{Start: saved.IntervalStart, Count: saved.Attempts},
+		tracker: restarts.Tracker{Start: earlier(saved.IntervalStart, now), Count: saved.Attempts},
 	}}
 	m := &res.machine
-	untold := known != nil && (known.Exit == nil || known.StartedAt.After(startedAt))
+	res.ended = known != nil && known.Exit != nil
 	switch {
-	case m.hasProcess(): // whether it still is, Wait will say; a kill that was under way is decided anew by the group
-		m.phase, res.process = running, true
-		if saved.Restarting {
-			res.first = restarted{"restart was under way"}
-		}
-	case untold: // it was started after the last thing that was written down
+	case m.hasProcess(): // whether it still is, Wait will say
+		res.process = true
+		r.resumeStop(&res, saved.Due, now)
+	case untold(saved, known): // it was started after the last thing that was written down
 		m.phase, m.setUp, res.process = starting, true, true
 		res.first = started{}
+	case m.phase == starting && m.intent != none: // it was to be given up
+		res.first = startFailed{}
 	case m.phase == starting: // it never came to a process
 		m.phase, res.first = backoff, elapsed{}
 	case m.phase == backoff:
-		res.wait = max(saved.Due.Sub(now), time.Nanosecond)
+		res.wait = left(saved.Due, now, r.longestBackoff())
 	}
 	return res
 }
 
+// resumeStop goes on with the stop of a process that was under way. A process that ended before it was told is not told now.
+func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
+	switch {
+	case res.machine.phase == shutdownDelay:
+		res.wait = left(due, now, r.shutdownDelay)
+	case res.machine.phase == stopping && !res.ended:
+		res.acts = []any{signal{r.killSignal}} // once more: it may not have been sent
+		res.wait = left(due, now, r.killTimeout)
+	}
+}
+
+// untold reports whether the supervisor has a process of the task that nothing written down knows of.
+func untold(saved interfaces.SavedTask, known *driver.Status) bool {
+	if known == nil {
+		return false
+	}
+	var startedAt time.Time
+	if saved.State != nil {
+		startedAt = saved.State.StartedAt
+	}
+	return known.Exit == nil || known.StartedAt.After(startedAt)
+}
+
+// left is what is left of a timer. Between two processes there is only the wall clock, which may have been set meanwhile: the
+// longest that the timer can have been armed for bounds that.
+func left(due, now time.Time, longest time.Duration) time.Duration {
+	return max(min(due.Sub(now), longest), time.Nanosecond)
+}
+
+// earlier is the earlier of two times: a clock that was set back must not make an interval that began in the future.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// longestBackoff is how long a restart can be delayed at most.
+func (r rules) longestBackoff() time.Duration { return max(r.policy.Interval, 2*r.policy.Delay) }
+
 // Restore puts the task where an earlier runner left it, instead of Receive. known is the latest process that the supervisor has of
 // it, nil for none.
-func (r *Runner) Restore(saved interfaces.SavedTask, state *api.TaskState, known *driver.Status) {
-	if state != nil {
-		r.record.restore(state)
-	}
-	res := resume(saved, r.record.startedAt(), known, time.Now())
+func (r *Runner) Restore(saved interfaces.SavedTask, known *driver.Status) {
+	now := time.Now()
+	res := r.rules.resume(saved, known, now)
 	r.machine = res.machine
-	r.record.set(r.machine, time.Now(), saved.Due)
+	r.record.restore(saved)
+	var timer any
+	if res.wait > 0 {
+		timer = arm{res.wait}
+	}
+	r.record.set(r.machine, now, timer)
 	r.resumption = &res
 }
 
 // carryOn does the first step of a restored task, from the task's goroutine.
 func (r *Runner) carryOn(ctx context.Context) {
 	res := r.resumption
+	if res == nil {
+		return
+	}
+	if res.wait > 0 {
+		r.timer.Reset(res.wait)
+	}
+	for _, a := range res.acts {
+		r.do(ctx, a)
+	}
 	switch {
-	case res == nil:
 	case res.process:
 		r.effects.Go(func() { r.rejoin(ctx) })
-	case res.wait > 0:
-		r.timer.Reset(res.wait)
 	case res.first != nil:
 		r.handle(ctx, res.first)
 	}
@@ -78,18 +128,26 @@ func (r *Runner) carryOn(ctx context.Context) {
 
 // rejoin gives a process that outlived its runner what the hooks have for it, such as a socket, and waits for its end.
 func (r *Runner) rejoin(ctx context.Context) {
-	if req, err := r.cfg.Starter.Prepare(ctx); err != nil {
-		r.logger.Warn("a running task's directory can't be prepared", "error", err)
-	} else {
-		req.Lifecycle = r
-		if _, failed := r.runPrestart(ctx, req); failed != nil {
-			r.logger.Warn("a running task is taken over without what a hook has for it", "error", failed.event.DisplayMessage)
-		}
+	if !r.resumption.ended {
+		r.takeOver(ctx)
 	}
 	if r.resumption.first != nil {
 		r.postFromEffect(r.resumption.first)
 	}
 	if _, begins := r.resumption.first.(started); !begins { // started brings its own watch
 		r.watch(ctx)
+	}
+}
+
+// takeOver runs the prestart hooks for a process that runs.
+func (r *Runner) takeOver(ctx context.Context) {
+	req, err := r.cfg.Starter.Prepare(ctx)
+	if err != nil {
+		r.logger.Warn("a running task's directory can't be prepared", "error", err)
+		return
+	}
+	req.Restored = true
+	if _, failed := r.runPrestart(ctx, req); failed != nil {
+		r.logger.Warn("a running task is taken over without what a hook has for it", "error", failed.event.DisplayMessage)
 	}
 }

@@ -3,6 +3,7 @@ package taskrunner
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/restarts"
 )
 
 // TestResume decides for every way in which an earlier runner can have left a task.
@@ -21,32 +23,48 @@ func TestResume(t *testing.T) {
 	runs := &driver.Status{StartedAt: startedAt}
 	old := &driver.Status{StartedAt: startedAt.Add(-time.Second), Exit: &interfaces.ExitResult{}}
 	newer := &driver.Status{StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}}
+	r := testRules
+	r.shutdownDelay = 2 * time.Second
+	tells := []any{signal{r.killSignal}}
 	for _, tc := range []struct {
-		name    string
-		saved   interfaces.SavedTask
-		known   *driver.Status
-		phase   phase
-		process bool
-		first   any
-		wait    time.Duration
+		name  string
+		saved interfaces.SavedTask
+		known *driver.Status
+		want  resumption
 	}{
-		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs, running, true, nil, 0},
-		{"it ran, and has ended since", interfaces.SavedTask{Phase: "running"}, old, running, true, nil, 0},
-		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, nil, running, true, nil, 0},
-		{"it was being killed", interfaces.SavedTask{Phase: "stopping"}, runs, running, true, nil, 0},
-		{"it was being restarted", interfaces.SavedTask{Phase: "stopping", Restarting: true}, runs, running, true, restarted{"restart was under way"}, 0},
-		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, runs, starting, true, started{}, 0},
-		{"it was started and ended unnoticed", interfaces.SavedTask{Phase: "backoff"}, newer, starting, true, started{}, 0},
-		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old, backoff, false, elapsed{}, 0},
-		{"it waits", interfaces.SavedTask{Phase: "backoff", Due: now.Add(time.Second)}, old, backoff, false, nil, time.Second},
-		{"its wait is over", interfaces.SavedTask{Phase: "backoff", Due: now.Add(-time.Second)}, old, backoff, false, nil, 1},
-		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old, dead, false, nil, 0},
-		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, nil, waiting, false, nil, 0},
-		{"nothing that can be read", interfaces.SavedTask{Phase: "?"}, nil, waiting, false, nil, 0},
+		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs, resumption{machine: machine{phase: running}, process: true}},
+		{"it ran, and has ended since", interfaces.SavedTask{Phase: "running"}, old, resumption{machine: machine{phase: running}, process: true, ended: true}},
+		{"it ran, and its keeper is gone", interfaces.SavedTask{Phase: "running"}, nil, resumption{machine: machine{phase: running}, process: true}},
+		{"it was being killed", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)}, runs,
+			resumption{machine: machine{phase: stopping, intent: kill}, process: true, acts: tells, wait: time.Second}},
+		{"it was being killed, and has ended", interfaces.SavedTask{Phase: "stopping", Intent: "kill", Due: now.Add(time.Second)}, old,
+			resumption{machine: machine{phase: stopping, intent: kill}, process: true, ended: true}},
+		{"it was being restarted", interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, runs,
+			resumption{machine: machine{phase: stopping, intent: restart}, process: true, acts: tells, wait: 1}},
+		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill", Due: now.Add(time.Hour)}, runs,
+			resumption{machine: machine{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
+		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, runs,
+			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: started{}}},
+		{"it was started and ended unnoticed", interfaces.SavedTask{Phase: "backoff"}, newer,
+			resumption{machine: machine{phase: starting, setUp: true}, process: true, ended: true, first: started{}}},
+		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old, resumption{machine: machine{phase: backoff}, ended: true, first: elapsed{}}},
+		{"it was to be given up", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, old,
+			resumption{machine: machine{phase: starting, intent: kill}, ended: true, first: startFailed{}}},
+		{"it waits", interfaces.SavedTask{Phase: "backoff", Due: now.Add(time.Second)}, old,
+			resumption{machine: machine{phase: backoff}, ended: true, wait: time.Second}},
+		{"its wait is over", interfaces.SavedTask{Phase: "backoff", Due: now.Add(-time.Second)}, old,
+			resumption{machine: machine{phase: backoff}, ended: true, wait: 1}},
+		{"it waits, and the clock was set back by a day", interfaces.SavedTask{Phase: "backoff", Due: now.Add(24 * time.Hour)}, old,
+			resumption{machine: machine{phase: backoff}, ended: true, wait: r.longestBackoff()}},
+		{"it was dead", interfaces.SavedTask{Phase: "dead", Failed: true}, old, resumption{machine: machine{phase: dead, failed: true}, ended: true}},
+		{"its turn had not come", interfaces.SavedTask{Phase: "waiting"}, nil, resumption{}},
+		{"nothing that can be read", interfaces.SavedTask{Phase: "?", Intent: "?"}, nil, resumption{}},
+		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting", IntervalStart: now.Add(time.Hour), Attempts: 1}, nil,
+			resumption{machine: machine{tracker: restarts.Tracker{Start: now, Count: 1}}}},
 	} {
-		got := resume(tc.saved, startedAt, tc.known, now)
-		if got.machine.phase != tc.phase || got.process != tc.process || got.first != tc.first || got.wait != tc.wait || got.machine.failed != tc.saved.Failed {
-			t.Errorf("%s: got %+v", tc.name, got)
+		tc.saved.State = &api.TaskState{StartedAt: startedAt}
+		if got := r.resume(tc.saved, tc.known, now); !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", tc.name, got, tc.want)
 		}
 	}
 }
@@ -86,22 +104,34 @@ func (ready) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
 	return &interfaces.TaskPrestartRequest{}, nil
 }
 
+func (ready) Alloc() *api.Allocation { return nil }
+
+func (ready) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env { return nil }
+
 func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, map[string]string) (driver.Spec, error) {
 	return driver.Spec{}, nil
 }
+
+// nobody observes.
+type nobody struct{}
+
+func (nobody) TaskEvent(string, *api.TaskEvent) {}
+func (nobody) TaskChanged(string)               {}
+func (nobody) TaskRecorded(string)              {}
+func (nobody) Save(string)                      {}
 
 // TestARestartUnderWayIsCarriedOut for a task that was being restarted when its runner was killed.
 func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := New(Config{
 			Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler),
-			OnEvent: func(string, *api.TaskEvent) {}, OnChange: func() {},
+			Observer: nobody{},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := &oneProcess{ended: make(chan struct{}, 1), starts: make(chan struct{}, 1)}
-		r.Restore(interfaces.SavedTask{Phase: "stopping", Restarting: true, SetUp: true}, &api.TaskState{}, &driver.Status{})
+		r.Restore(interfaces.SavedTask{Phase: "stopping", Intent: "restart", SetUp: true}, &driver.Status{})
 		go r.Run(t.Context(), p)
 		synctest.Wait()
 		if len(p.starts) != 1 || r.Saved().Phase != "running" {

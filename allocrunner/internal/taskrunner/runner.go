@@ -14,18 +14,11 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/restarts"
 )
 
-// killTreeTimeout bounds the wait for killed processes to be gone: SIGKILL is not refused, but a process in uninterruptible
-// sleep may take long to die.
-const killTreeTimeout = 10 * time.Second
-
-// hookTimeout bounds the hooks that run between a task's events. They write small files and close listeners.
-const hookTimeout = 10 * time.Second
-
-// Config is what a task's runner is made of. All fields but Hooks are required.
+// Config is what a task's runner is made of. All fields but Hooks, Resources and Meter are required.
 type Config struct {
 	Task    *api.Task
 	JobType string
@@ -33,16 +26,33 @@ type Config struct {
 	Hooks   []interfaces.TaskHook
 	Logger  *slog.Logger
 
-	// OnEvent is called for each event once it is recorded, and OnChange after every change of the task's state, both from
-	// the task's goroutine. They must not block.
-	OnEvent  func(task string, e *api.TaskEvent)
-	OnChange func()
+	// Resources is what the allocation's hooks have for those of its tasks, and Meter counts the hooks' calls.
+	Resources *interfaces.HookResources
+	Meter     *hookmeter.Meter
+
+	Observer Observer
+}
+
+// Observer hears of what becomes of tasks, from the task's goroutine. Only Save may block.
+type Observer interface {
+	// TaskEvent is called for each event once it is recorded.
+	TaskEvent(task string, e *api.TaskEvent)
+	// TaskChanged is called after every change of what Wire and State show.
+	TaskChanged(task string)
+	// TaskRecorded is called when Saved gives something else than before, and nothing else has changed.
+	TaskRecorded(task string)
+	// Save returns when what Saved gives is written down, or can't be for now. It is called before the task acts on it.
+	Save(task string)
 }
 
 // Starter prepares the machine for a task's process and says what the process is.
 type Starter interface {
+	// Alloc is the allocation as it stands.
+	Alloc() *api.Allocation
 	// Prepare makes the task's directory and gives what prestart hooks may know. Errors are failed starts.
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
+	// Env is the task's environment, with what hooks have added to it.
+	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
 	// Spec is the process to start, with what the hooks add to its environment. Errors: *ConfigError for a configuration that
 	// will never do, others for what may be different next time.
 	Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error)
@@ -59,7 +69,7 @@ var _ interfaces.TaskLifecycle = (*Runner)(nil)
 // Runner runs one task. Make it with New; Run once.
 type Runner struct {
 	cfg    Config
-	rules  rules
+	name   string
 	record record
 	logger *slog.Logger
 
@@ -69,12 +79,22 @@ type Runner struct {
 
 	// Of the goroutine in Run alone, and of the effects that it starts:
 	processes   driver.Supervisor
+	rules       rules
 	machine     machine
 	timer       *time.Timer
 	cancelStart context.CancelFunc
 	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
 	waiters     []chan<- error // callers of Restart, answered when the old process is gone
 	effects     sync.WaitGroup
+
+	mu   sync.Mutex // guards last
+	last launched
+}
+
+// launched is what a task's latest start was made of.
+type launched struct {
+	request *interfaces.TaskPrestartRequest // without its Alloc; nil: it was not started, or taken over, by this runner
+	hookEnv map[string]string
 }
 
 // message is an event for the machine, or a question that only the task's goroutine can answer.
@@ -86,37 +106,33 @@ type message struct {
 // signalRequest asks for a signal to the process, in order with the task's other events.
 type signalRequest struct{ name string }
 
+// updateRequest goes on with another version of the task.
+type updateRequest struct{ req *interfaces.TaskUpdateRequest }
+
 // New makes a runner for a task. Errors: an unknown kill_signal.
 func New(cfg Config) (*Runner, error) {
+	rules, err := rulesOf(cfg.Task, cfg.JobType)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Meter == nil {
+		cfg.Meter = new(hookmeter.Meter)
+	}
 	r := &Runner{
 		cfg:     cfg,
+		name:    cfg.Task.Name,
+		rules:   rules,
 		logger:  cfg.Logger.With("task", cfg.Task.Name),
 		mailbox: make(chan message, 16), // room for a burst of callers; a full box makes them wait
 		quit:    make(chan struct{}),
 		done:    make(chan struct{}),
-		rules: rules{
-			policy:        restarts.For(cfg.Task, cfg.JobType),
-			killSignal:    DefaultKillSignal,
-			killTimeout:   5 * time.Second,
-			shutdownDelay: cfg.Task.ShutdownDelay,
-		},
-	}
-	if name := cfg.Task.KillSignal; name != "" {
-		sig, err := ParseSignal(name)
-		if err != nil {
-			return nil, fmt.Errorf("task %q: kill_signal: %w", cfg.Task.Name, err)
-		}
-		r.rules.killSignal = sig
-	}
-	if t := cfg.Task.KillTimeout; t != nil {
-		r.rules.killTimeout = *t
 	}
 	r.record.state.State = "pending"
 	return r, nil
 }
 
 // Name is the task's name.
-func (r *Runner) Name() string { return r.cfg.Task.Name }
+func (r *Runner) Name() string { return r.name }
 
 // State is how the task stands in its group.
 func (r *Runner) State() lifecycle.State { return r.record.lifecycle() }
@@ -142,7 +158,13 @@ func (r *Runner) Reset(ctx context.Context, reason string) error {
 
 // Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
-	return r.ask(ctx, restarted{reason})
+	return r.ask(ctx, restarted{reason: reason})
+}
+
+// Unhealthy ends the process as one that has failed: the restart policy counts it, and says whether and when a new one follows. It
+// does not wait. A task that does not run is left alone.
+func (r *Runner) Unhealthy(reason string) {
+	r.post(context.Background(), restarted{reason: reason, counted: true}, nil)
 }
 
 // Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.
@@ -151,6 +173,20 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 		return err
 	}
 	return r.ask(ctx, signalRequest{name})
+}
+
+// Update goes on with another version of the task, and calls the update hooks. What the process was started with takes effect with
+// the next one. Errors: an unknown kill_signal, and then nothing has changed.
+func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) error {
+	return r.ask(ctx, updateRequest{req})
+}
+
+// Launched is what the task's latest start was made of, but for the allocation, for a program that is to run beside the process. ok is
+// false before the first.
+func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, hookEnv map[string]string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last.request, r.last.hookEnv, r.last.request != nil
 }
 
 // post hands an event to the task's goroutine. When ctx or Run ends first, nobody takes it.
@@ -186,8 +222,17 @@ func (r *Runner) Receive() {
 	r.show([]any{emit{receivedEvent()}})
 }
 
-// Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill.
+// Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill, or to keep.
 func (r *Runner) Close() { close(r.quit) }
+
+// Shutdown tells the task's hooks that this process ends and the task runs on.
+func (r *Runner) Shutdown() {
+	for _, hook := range r.cfg.Hooks {
+		if h, ok := hook.(interfaces.ShutdownHook); ok {
+			_ = r.cfg.Meter.Call(r.logger, h.Name(), "task_shutdown", func() error { h.Shutdown(); return nil })
+		}
+	}
+}
 
 // Run drives the task, whose processes are children of processes, until Close. It returns when its effects have ended.
 func (r *Runner) Run(ctx context.Context, processes driver.Supervisor) {
@@ -217,6 +262,9 @@ func (r *Runner) take(ctx context.Context, m message) {
 	switch ev := m.event.(type) {
 	case signalRequest:
 		m.reply <- r.signal(ctx, ev.name)
+		return
+	case updateRequest:
+		m.reply <- r.update(ctx, ev)
 		return
 	case restarted:
 		if m.reply != nil {
@@ -255,17 +303,31 @@ func (r *Runner) signal(ctx context.Context, name string) error {
 		return err
 	}
 	r.show([]any{emit{signalingEvent(name)}})
-	if err := r.processes.Signal(ctx, r.Name(), sig); err != nil {
+	if err := r.processes.Signal(ctx, r.name, sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
 	return nil
 }
 
+func (r *Runner) update(ctx context.Context, ev updateRequest) error {
+	rules, err := rulesOf(ev.req.Task, r.cfg.JobType)
+	if err != nil {
+		return err
+	}
+	r.rules = rules
+	runHooks(ctx, r, "task_update", func(h interfaces.TaskUpdateHook, ctx context.Context) error { return h.Update(ctx, ev.req) })
+	return nil
+}
+
 // handle puts an event through the machine and does what it asks for.
 func (r *Runner) handle(ctx context.Context, ev any) {
+	was := r.machine
 	var acts []any
-	r.machine, acts = r.rules.next(r.machine, ev, time.Now(), rand.Float64())
+	r.machine, acts = r.rules.next(was, ev, time.Now(), rand.Float64())
 	r.show(acts)
+	if mustBeSafe(was, r.machine) {
+		r.cfg.Observer.Save(r.name)
+	}
 	if _, ok := ev.(exited); ok {
 		for _, w := range r.waiters {
 			w <- nil
@@ -277,6 +339,13 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	}
 }
 
+// mustBeSafe reports whether a transition has to be written down before it is acted on: a runner that goes on with the task and does
+// not know of it would count an attempt twice, forget that the task is to end, or run one again that is dead. What else is lost
+// the supervisor knows: whether there is a process, and how it ended.
+func mustBeSafe(was, is machine) bool {
+	return was.tracker != is.tracker || was.intent != is.intent || was.failed != is.failed || (was.phase == dead) != (is.phase == dead)
+}
+
 // show makes what the events say and where the task is visible together, then tells of the events: whoever hears of one finds the
 // task as it says.
 func (r *Runner) show(acts []any) {
@@ -286,83 +355,23 @@ func (r *Runner) show(acts []any) {
 			r.record.add(e.event, now)
 		}
 	}
-	r.record.set(r.machine, now, now.Add(armed(acts)))
-	r.cfg.OnChange()
+	r.record.set(r.machine, now, armed(acts))
+	r.cfg.Observer.TaskChanged(r.name)
 	for _, a := range acts {
 		if e, ok := a.(emit); ok {
-			r.cfg.OnEvent(r.Name(), e.event)
+			r.cfg.Observer.TaskEvent(r.name, e.event)
 		}
 	}
 }
 
-// armed is how long the timer among the effects runs, zero for none.
-func armed(acts []any) time.Duration {
+// armed is the timer among the effects, nil for none.
+func armed(acts []any) any {
+	var latest any
 	for _, a := range acts {
-		if t, ok := a.(arm); ok {
-			return t.after
+		switch a.(type) {
+		case arm, disarm:
+			latest = a
 		}
 	}
-	return 0
-}
-
-// do performs one effect.
-func (r *Runner) do(ctx context.Context, act any) {
-	switch act := act.(type) {
-	case start:
-		r.start(ctx)
-	case abort:
-		if r.cancelStart != nil {
-			r.cancelStart()
-		}
-	case poststart:
-		runHooks(ctx, r, interfaces.TaskPoststartHook.Poststart)
-	case watch:
-		r.effects.Go(func() { r.watch(ctx) })
-	case prekill:
-		runHooks(ctx, r, interfaces.TaskPreKillHook.PreKilling)
-	case signal:
-		if err := r.processes.Signal(ctx, r.Name(), act.sig); err != nil {
-			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
-		}
-	case killTree:
-		r.effects.Go(func() { r.killTree(ctx) })
-	case arm:
-		r.timer.Reset(act.after)
-	case disarm:
-		r.timer.Stop()
-	case over:
-		runHooks(ctx, r, interfaces.TaskStopHook.Stop)
-	}
-}
-
-// watch waits for the process to end and clears away what it left behind, then tells the machine.
-func (r *Runner) watch(ctx context.Context) {
-	result, err := r.processes.Wait(ctx, r.Name())
-	if err != nil {
-		if ctx.Err() != nil {
-			return // the runner ends before the process: the supervisor has it
-		}
-		result = interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
-	}
-	leftover := r.killTree(ctx)
-	runHooks(ctx, r, func(h interfaces.TaskExitedHook, ctx context.Context) error { return h.Exited(ctx, result) })
-	r.postFromEffect(exited{result, leftover})
-}
-
-// postFromEffect posts from a goroutine that Run waits for: it must not block once Run has left its loop.
-func (r *Runner) postFromEffect(ev any) {
-	select {
-	case r.mailbox <- message{event: ev}:
-	case <-r.quit:
-	}
-}
-
-func (r *Runner) killTree(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, killTreeTimeout)
-	defer cancel()
-	n, err := r.processes.KillTree(ctx, r.Name())
-	if err != nil {
-		r.logger.Warn("processes of the task could not be killed; look for them with ps and kill them by hand", "error", err)
-	}
-	return n
+	return latest
 }

@@ -30,7 +30,6 @@ func (r *Runner) launch(ctx context.Context) *startFailed {
 	if err != nil {
 		return &startFailed{event: driverFailureEvent(err.Error())}
 	}
-	req.Lifecycle = r
 	env, failed := r.runPrestart(ctx, req)
 	if failed != nil {
 		return failed
@@ -63,15 +62,18 @@ func startReason(err error) string {
 	return err.Error()
 }
 
-// runPrestart runs the prestart hooks in order and collects what they add to the environment.
+// runPrestart runs the prestart hooks in order and collects what they add to the environment. What a hook begins with its context
+// ends with its call.
 func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (map[string]string, *startFailed) {
+	req.Lifecycle = r
+	req.Resources = r.cfg.Resources
 	env := map[string]string{}
 	for _, hook := range r.cfg.Hooks {
 		h, ok := hook.(interfaces.TaskPrestartHook)
 		if !ok {
 			continue
 		}
-		resp, err := h.Prestart(ctx, req)
+		resp, err := r.prestart(ctx, h, req, env)
 		if err != nil {
 			return nil, &startFailed{event: setupFailureEvent(fmt.Sprintf("hook %q: %v", h.Name(), err))}
 		}
@@ -79,21 +81,30 @@ func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRe
 			maps.Copy(env, resp.Env)
 		}
 	}
+	kept := *req
+	kept.Alloc = nil // each start has a version of its own, which would be kept alive
+	r.mu.Lock()
+	r.last = launched{&kept, env}
+	r.mu.Unlock()
 	return env, nil
 }
 
-// runHooks calls the task's hooks of one kind in order and logs their failures: they do not decide over the task. They are bounded
-// in time, since one that hangs must not keep the task from being killed.
-func runHooks[H interfaces.TaskHook](ctx context.Context, r *Runner, call func(H, context.Context) error) {
-	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
-	defer cancel()
-	for _, hook := range r.cfg.Hooks {
-		h, ok := hook.(H)
-		if !ok {
-			continue
-		}
-		if err := call(h, ctx); err != nil {
-			r.logger.Warn("task hook failed", "hook", h.Name(), "error", err)
-		}
+// prestart calls one hook with a request of its own.
+func (r *Runner) prestart(ctx context.Context, h interfaces.TaskPrestartHook, shared *interfaces.TaskPrestartRequest, env map[string]string) (
+	resp *interfaces.TaskPrestartResponse, err error,
+) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	req := *shared
+	req.Env = r.cfg.Starter.Env(shared, env)
+	req.Kept = r.record.hookKept(h.Name())
+	req.Keep = func(kept map[string]string) {
+		r.record.keepForHook(h.Name(), kept)
+		r.cfg.Observer.TaskRecorded(r.name)
 	}
+	err = r.cfg.Meter.Call(r.logger, h.Name(), "task_prestart", func() (err error) {
+		resp, err = h.Prestart(ctx, &req)
+		return err
+	})
+	return resp, err
 }

@@ -1,0 +1,92 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// hookTimeout bounds the hooks that run while others wait for the allocation to go on. They write small files, close listeners and
+// tell a registry.
+const hookTimeout = 30 * time.Second
+
+// HookStats is how the calls of the allocation's and the tasks' hooks have gone.
+func (r *Runner) HookStats() []interfaces.HookStat { return r.meter.Stats() }
+
+// eachHook calls the hooks of one kind in order, and gives their errors.
+func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) error) error {
+	var errs []error
+	for _, hook := range r.hookList {
+		h, ok := hook.(H)
+		if !ok {
+			continue
+		}
+		if err := r.meter.Call(r.logger, h.Name(), step, func() error { return call(h) }); err != nil {
+			errs = append(errs, fmt.Errorf("%s hook %q: %w", step, h.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// prerun calls the prerun hooks until one fails. What a hook begins with its context ends with its call.
+func (r *Runner) prerun(ctx context.Context) error {
+	for _, hook := range r.hookList {
+		h, ok := hook.(interfaces.RunnerPrerunHook)
+		if !ok {
+			continue
+		}
+		err := r.meter.Call(r.logger, h.Name(), "prerun", func() error {
+			ctx, end := context.WithCancel(ctx)
+			defer end()
+			return h.Prerun(ctx, &interfaces.RunnerPrerunRequest{
+				Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.shared, Restored: r.cfg.Saved != nil,
+			})
+		})
+		if err != nil {
+			return fmt.Errorf("set up %s: %w", h.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (r *Runner) preKill() {
+	_ = eachHook(r, "prekill", func(h interfaces.RunnerPreKillHook) error { h.PreKill(); return nil })
+}
+
+func (r *Runner) postrun(ctx context.Context) error {
+	return eachHook(r, "postrun", func(h interfaces.RunnerPostrunHook) error { return h.Postrun(ctx) })
+}
+
+func (r *Runner) preTaskRestart(ctx context.Context) {
+	ctx, end := context.WithTimeout(ctx, hookTimeout)
+	defer end()
+	err := eachHook(r, "pre_task_restart", func(h interfaces.RunnerTaskRestartHook) error { return h.PreTaskRestart(ctx) })
+	if err != nil {
+		r.logger.Warn("a hook failed before the restart of all tasks, which goes on", "error", err)
+	}
+}
+
+func (r *Runner) shutdownHooks() {
+	for _, hook := range r.hookList {
+		if h, ok := hook.(interfaces.ShutdownHook); ok {
+			_ = r.meter.Call(r.logger, h.Name(), "shutdown", func() error { h.Shutdown(); return nil })
+		}
+	}
+	for _, t := range r.tasks {
+		t.Shutdown()
+	}
+}
+
+func (r *Runner) updateHooks(ctx context.Context) {
+	ctx, end := context.WithTimeout(ctx, hookTimeout)
+	defer end()
+	err := eachHook(r, "update", func(h interfaces.RunnerUpdateHook) error {
+		return h.Update(ctx, &interfaces.RunnerUpdateRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc())})
+	})
+	if err != nil {
+		r.logger.Warn("a hook failed to follow the update, which stands", "error", err)
+	}
+}

@@ -1,0 +1,293 @@
+package allocrunner_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// diary is what hooks have been called, in order.
+type diary struct {
+	mu    sync.Mutex // guards calls
+	calls []string
+}
+
+func (d *diary) note(s string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = append(d.calls, s)
+}
+
+func (d *diary) read() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.calls)
+}
+
+// greeting is what the allocation's noting hook leaves for those of the tasks.
+var greeting = interfaces.NewHookKey[string]("greeting")
+
+// noting is every hook of an allocation at once.
+type noting struct {
+	*diary
+	ctx context.Context // of Prerun
+	env interfaces.Env
+}
+
+func (n *noting) Name() string { return "noting" }
+
+func (n *noting) Prerun(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
+	n.ctx, n.env = ctx, req.Env
+	greeting.Set(req.Resources, "hello "+req.Env.Get("NOMAD_GROUP_NAME"))
+	n.note("prerun")
+	return nil
+}
+
+func (n *noting) PreKill() { n.note("prekill") }
+
+func (n *noting) Postrun(context.Context) error { n.note("postrun"); return nil }
+
+func (n *noting) Destroy(context.Context) error { n.note("destroy"); return nil }
+
+func (n *noting) Update(_ context.Context, req *interfaces.RunnerUpdateRequest) error {
+	n.note("update " + req.Env.Get("NOMAD_META_COLOUR"))
+	return nil
+}
+
+func (n *noting) PreTaskRestart(context.Context) error { n.note("pre-task-restart"); return nil }
+
+func (n *noting) Shutdown() { n.note("shutdown") }
+
+// notingTask is every hook of a task at once.
+type notingTask struct {
+	*diary
+	task string
+	ctxs []context.Context // of Prestart
+}
+
+func (n *notingTask) Name() string { return "noting" }
+
+func (n *notingTask) Prestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	n.ctxs = append(n.ctxs, ctx)
+	said, _ := greeting.Get(req.Resources)
+	n.note(n.task + " prestart, " + said + ", restored " + map[bool]string{true: "yes", false: "no"}[req.Restored] + ", kept " + req.Kept["n"])
+	req.Keep(map[string]string{"n": req.Kept["n"] + "I"})
+	return &interfaces.TaskPrestartResponse{Env: map[string]string{"HOOK": n.task}}, nil
+}
+
+func (n *notingTask) Poststart(_ context.Context, req *interfaces.TaskPoststartRequest) error {
+	n.note(n.task + " poststart, HOOK=" + req.Env.Get("HOOK"))
+	return nil
+}
+
+func (n *notingTask) PreKilling(context.Context) error { n.note(n.task + " prekill"); return nil }
+
+func (n *notingTask) Exited(context.Context, interfaces.ExitResult) error {
+	n.note(n.task + " exited")
+	return nil
+}
+
+func (n *notingTask) Update(_ context.Context, req *interfaces.TaskUpdateRequest) error {
+	n.note(n.task + " update " + req.Env.Get("NOMAD_META_COLOUR"))
+	return nil
+}
+
+func (n *notingTask) Stop(context.Context) error { n.note(n.task + " stop"); return nil }
+
+func (n *notingTask) Shutdown() { n.note(n.task + " shutdown") }
+
+// noted gives an allocation the noting hooks.
+func noted(d *diary, c *interfaces.Config) {
+	c.Hooks = []interfaces.RunnerHook{&noting{diary: d}}
+	c.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+		return []interfaces.TaskHook{&notingTask{diary: d, task: task.Name}}
+	}
+}
+
+// TestHooksInOrder calls every kind of hook of an allocation that is updated, restarted, stopped and removed.
+func TestHooksInOrder(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	var job *api.Job
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c); job = c.Alloc.Job },
+		shell("main", `test "$HOOK" = main && exec sleep 1000`))
+	r.untilState("main", "running")
+	next := *job
+	next.Meta = map[string]string{"colour": "blue"}
+	if err := r.runner.Update(t.Context(), &next); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.RestartAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.until("started again", func(a *api.Allocation) bool {
+		s := a.TaskStates["main"]
+		return s.State == "running" && s.Restarts == 1
+	})
+	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotOver) {
+		t.Errorf("removing an allocation that runs: %v, want ErrNotOver", err)
+	}
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"prerun",
+		"main prestart, hello g, restored no, kept ", "main poststart, HOOK=main",
+		"update blue", "main update blue",
+		"pre-task-restart", "main prekill", "main exited",
+		"main prestart, hello g, restored no, kept I", "main poststart, HOOK=main",
+		"prekill", "main prekill", "main exited", "main stop",
+		"postrun", "destroy",
+	}
+	if diff := cmp.Diff(want, d.read()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// TestHooksOfATaskThatNeverStarted end with Stop, without a Prestart.
+func TestHooksOfATaskThatNeverStarted(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c) },
+		shell("init", "exit 1", lifecycle("prestart", false)), shell("main", "exit 0"))
+	_ = r.end()
+	var ofMain []string
+	for _, call := range d.read() {
+		if strings.HasPrefix(call, "main ") {
+			ofMain = append(ofMain, call)
+		}
+	}
+	if diff := cmp.Diff([]string{"main stop"}, ofMain); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// TestHooksWithoutPrerun are called safely after another's Prerun failed.
+func TestHooksWithoutPrerun(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) {
+		noted(d, c)
+		c.Hooks = append([]interfaces.RunnerHook{refusing{}}, c.Hooks...)
+	}, shell("main", "exit 0"))
+	if err := r.end(); err == nil || !strings.Contains(err.Error(), "refusing") {
+		t.Errorf("got %v, want the hook that refused", err)
+	}
+	if diff := cmp.Diff([]string{"postrun"}, d.read()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// TestPrestartContextsEnd with their calls.
+func TestPrestartContextsEnd(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	hook := &notingTask{diary: d, task: "main"}
+	alloc := &noting{diary: d}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
+		c.Hooks = []interfaces.RunnerHook{alloc}
+		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
+	}, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	for i, ctx := range append(hook.ctxs, alloc.ctx) {
+		if ctx.Err() == nil {
+			t.Errorf("context %d outlives its call", i)
+		}
+	}
+}
+
+// TestHookCallsAreCounted with their failures.
+func TestHookCallsAreCounted(t *testing.T) {
+	t.Parallel()
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(&diary{}, c) }, shell("main", "exit 0"))
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	counted := map[string]uint64{}
+	for _, s := range r.runner.HookStats() {
+		if s.Hook == "noting" {
+			counted[s.Step] = s.Calls
+		}
+	}
+	want := map[string]uint64{
+		"prerun": 1, "prekill": 0, "postrun": 1, "task_prestart": 1, "task_poststart": 1, "task_exited": 1, "task_stop": 1,
+	}
+	delete(want, "prekill") // nothing was killed
+	if diff := cmp.Diff(want, counted); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// TestLeaveKeepsTasksRunning and tells hooks of it; the next runner takes the same processes over.
+func TestLeaveKeepsTasksRunning(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	state := &memory{}
+	var cfg interfaces.Config
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
+		noted(d, c)
+		c.State = state
+		cfg = *c
+	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	r.untilState("main", "running")
+	r.untilFile("main/local/pids")
+	r.runner.Leave()
+	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+		t.Fatalf("got %v, want ErrLeft", err)
+	}
+	index := r.runner.Alloc().ModifyIndex
+
+	cfg.Saved = state.saved()
+	next := resume(t, cfg)
+	next.until("running", func(a *api.Allocation) bool { return a.ClientStatus == "running" })
+	next.untilCall(d, "restored yes")
+	if got := next.runner.Alloc().ModifyIndex; got <= index {
+		t.Errorf("the index went from %d to %d", index, got)
+	}
+	if err := next.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	if pids := next.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
+		t.Errorf("a second copy was started: pids %q", pids)
+	}
+	want := []string{
+		"prerun", "main prestart, hello g, restored no, kept ", "main poststart, HOOK=main",
+		"shutdown", "main shutdown",
+		"prerun", "main prestart, hello g, restored yes, kept I",
+		"prekill", "main prekill", "main exited", "main stop", "postrun",
+	}
+	if diff := cmp.Diff(want, d.read()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// untilCall waits for a call of a hook that has the words.
+func (r *running) untilCall(d *diary, words string) {
+	r.t.Helper()
+	give := time.Now().Add(deadline)
+	for time.Now().Before(give) {
+		if slices.ContainsFunc(d.read(), func(call string) bool { return strings.Contains(call, words) }) {
+			return
+		}
+		time.Sleep(2 * time.Millisecond) // hooks tell nobody but the diary
+	}
+	r.t.Fatalf("no call %q: %v", words, d.read())
+}

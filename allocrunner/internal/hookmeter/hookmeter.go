@@ -1,0 +1,64 @@
+// Package hookmeter calls hooks and counts how their calls went: how many, how many failed, how long they took. It decides
+// nothing: an error goes back to whoever called.
+package hookmeter
+
+import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// Meter counts the calls of one allocation's hooks. Its zero value has counted nothing. It is safe for concurrent use, and holds one
+// entry for each hook and step, however many tasks there are.
+type Meter struct {
+	mu    sync.Mutex // guards stats
+	stats map[key]*interfaces.HookStat
+}
+
+type key struct{ hook, step string }
+
+// Call calls a hook's step and counts it. The logger hears of it at debug level, a failure and its time included.
+func (m *Meter) Call(logger *slog.Logger, hook, step string, call func() error) error {
+	began := time.Now()
+	err := call()
+	took := time.Since(began)
+	m.count(key{hook, step}, took, err)
+	logger.Debug("hook called", "hook", hook, "step", step, "took", took, "error", err)
+	return err
+}
+
+func (m *Meter) count(k key, took time.Duration, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.stats[k]
+	if s == nil {
+		if m.stats == nil {
+			m.stats = map[key]*interfaces.HookStat{}
+		}
+		s = &interfaces.HookStat{Hook: k.hook, Step: k.step}
+		m.stats[k] = s
+	}
+	s.Calls++
+	s.Took += took
+	if err != nil {
+		s.Errors++
+	}
+}
+
+// Stats is what has been counted, ordered by hook and step.
+func (m *Meter) Stats() []interfaces.HookStat {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]interfaces.HookStat, 0, len(m.stats))
+	for _, s := range m.stats {
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b interfaces.HookStat) int {
+		return cmp.Or(cmp.Compare(a.Hook, b.Hook), cmp.Compare(a.Step, b.Step))
+	})
+	return all
+}

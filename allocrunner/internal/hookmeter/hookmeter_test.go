@@ -1,0 +1,36 @@
+package hookmeter_test
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/hookmeter"
+)
+
+func TestCallsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m hookmeter.Meter
+		logger := slog.New(slog.DiscardHandler)
+		broken := errors.New("broken")
+		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(time.Second); return nil }); err != nil {
+			t.Error(err)
+		}
+		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(2 * time.Second); return broken }); !errors.Is(err, broken) {
+			t.Errorf("the hook's error became %v", err)
+		}
+		_ = m.Call(logger, "a", "stop", func() error { return nil })
+		want := []interfaces.HookStat{
+			{Hook: "a", Step: "stop", Calls: 1},
+			{Hook: "b", Step: "prerun", Calls: 2, Errors: 1, Took: 3 * time.Second},
+		}
+		if diff := cmp.Diff(want, m.Stats()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -1,0 +1,198 @@
+package allocrunner
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// journalRetry is the pause after a failed write of the state, which is most often a full disk: long enough to cost nothing, short
+// enough that little is lost once there is room again.
+const journalRetry = 2 * time.Second
+
+// journalWait bounds how long a task waits for its record to be written: a disk that hangs must not keep it from being killed.
+const journalWait = 3 * time.Second
+
+// journal writes down how the allocation stands. What changes is written soon, by a goroutine of its own and as much at a time as
+// has gathered; what must be safe before it is acted on is waited for. A failed write is said once and tried again for as long as
+// the allocation runs: what is to be written stays in memory, and the tasks go on.
+type journal struct {
+	id     string
+	state  interfaces.State // nil: nothing is written
+	logger *slog.Logger
+	record func(task string) interfaces.SavedTask // how a task stands
+	wake   chan struct{}                          // there is something to write; capacity 1
+
+	writing sync.Mutex // held over a write, so that an older record never follows a newer one
+
+	mu      sync.Mutex // guards the fields below
+	pending pending
+	added   uint64 // how often something has become pending
+	tried   uint64 // what had, when the latest write began
+	err     error  // of the latest write
+}
+
+// pending is what is to be written. Tasks are only named: their records are taken when they are written.
+type pending struct {
+	alloc  *api.Allocation
+	over   bool
+	checks api.AllocCheckStatuses
+	tasks  map[string]bool
+}
+
+func newJournal(cfg interfaces.Config, record func(string) interfaces.SavedTask) *journal {
+	return &journal{id: cfg.Alloc.ID, state: cfg.State, logger: cfg.Logger, record: record, wake: make(chan struct{}, 1)}
+}
+
+// taskChanged has a task's record written soon.
+func (j *journal) taskChanged(task string) { j.add(func(p *pending) { p.addTask(task) }) }
+
+// checksChanged has results written soon.
+func (j *journal) checksChanged(results api.AllocCheckStatuses) {
+	if results == nil {
+		results = api.AllocCheckStatuses{}
+	}
+	j.add(func(p *pending) { p.checks = results })
+}
+
+// taskSafe returns when the task's record is written, or can't be for now.
+func (j *journal) taskSafe(task string) {
+	if j.state == nil {
+		return
+	}
+	ticket := j.add(func(p *pending) { p.addTask(task) })
+	done := make(chan struct{})
+	go func() { // ends with the write, which a hanging disk may hold
+		_ = j.flush(ticket) // said by flush
+		close(done)
+	}()
+	timer := time.NewTimer(journalWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		j.logger.Warn("the state's disk does not answer; the task goes on without it", "task", task)
+	}
+}
+
+// allocSafe returns when the allocation is written with everything that is pending, or says why it can't be for now. over says that
+// nothing of it is left to do.
+func (j *journal) allocSafe(alloc *api.Allocation, over bool) error {
+	return j.flush(j.add(func(p *pending) { p.alloc, p.over = alloc, over }))
+}
+
+// add makes something pending. Its ticket is for flush.
+func (j *journal) add(edit func(*pending)) (ticket uint64) {
+	if j.state == nil {
+		return 0
+	}
+	j.mu.Lock()
+	edit(&j.pending)
+	j.added++
+	ticket = j.added
+	j.mu.Unlock()
+	j.poke()
+	return ticket
+}
+
+func (j *journal) poke() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what changes until ctx ends.
+func (j *journal) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-j.wake:
+		}
+		j.mu.Lock()
+		latest := j.added
+		j.mu.Unlock()
+		if j.flush(latest) == nil {
+			continue
+		}
+		select {
+		case <-time.After(journalRetry):
+			j.retry()
+		case <-ctx.Done():
+		}
+	}
+}
+
+// retry makes the next flush write again.
+func (j *journal) retry() {
+	j.mu.Lock()
+	j.added++
+	j.mu.Unlock()
+	j.poke()
+}
+
+// flush returns when a write that began after the ticket was given has ended, with its error.
+func (j *journal) flush(ticket uint64) error {
+	if j.state == nil {
+		return nil
+	}
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	j.mu.Lock()
+	if j.tried >= ticket {
+		defer j.mu.Unlock()
+		return j.err
+	}
+	p := j.pending
+	j.pending, j.tried = pending{}, j.added
+	j.mu.Unlock()
+	err := j.state.Put(j.change(p))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case err != nil:
+		if j.err == nil {
+			j.logger.Warn("state could not be written; it is kept in memory and tried again: make room on the disk", "error", err)
+		}
+		j.pending = p.under(j.pending)
+	case j.err != nil:
+		j.logger.Info("state is written again")
+	}
+	j.err = err
+	return err
+}
+
+func (j *journal) change(p pending) interfaces.Change {
+	c := interfaces.Change{ID: j.id, Alloc: p.alloc, Over: p.over, Checks: p.checks, Tasks: make(map[string]interfaces.SavedTask, len(p.tasks))}
+	for name := range p.tasks {
+		c.Tasks[name] = j.record(name)
+	}
+	return c
+}
+
+func (p *pending) addTask(task string) {
+	if p.tasks == nil {
+		p.tasks = map[string]bool{}
+	}
+	p.tasks[task] = true
+}
+
+// under is what is pending when p could not be written and newer has become pending meanwhile.
+func (p pending) under(newer pending) pending {
+	if newer.alloc != nil {
+		p.alloc, p.over = newer.alloc, newer.over
+	}
+	if newer.checks != nil {
+		p.checks = newer.checks
+	}
+	for name := range newer.tasks {
+		p.addTask(name)
+	}
+	return p
+}

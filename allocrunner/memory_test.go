@@ -1,0 +1,110 @@
+package allocrunner_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+)
+
+// memory is a State that forgets nothing while the test runs, and fails when it is told to. What it holds has been through JSON, as
+// in a file.
+type memory struct {
+	mu     sync.Mutex // guards the fields below
+	alloc  []byte
+	tasks  map[string][]byte
+	checks []byte
+	over   bool
+	puts   int
+	full   bool // Put fails
+}
+
+func (m *memory) Put(c interfaces.Change) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.full {
+		return errors.New("no space left on device")
+	}
+	m.puts++
+	if c.Alloc != nil {
+		alloc := *c.Alloc
+		alloc.TaskStates = nil
+		m.alloc = encode(&alloc)
+	}
+	for name, task := range c.Tasks {
+		if m.tasks == nil {
+			m.tasks = map[string][]byte{}
+		}
+		m.tasks[name] = encode(task)
+	}
+	if c.Checks != nil {
+		m.checks = encode(c.Checks)
+	}
+	m.over = m.over || c.Over
+	return nil
+}
+
+func (m *memory) setFull(full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = full
+}
+
+func (m *memory) saved() *interfaces.Saved {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &interfaces.Saved{Tasks: map[string]interfaces.SavedTask{}, Over: m.over}
+	decode(m.alloc, &s.Alloc)
+	s.Alloc.TaskStates = map[string]*api.TaskState{}
+	for name, data := range maps.All(m.tasks) {
+		var task interfaces.SavedTask
+		decode(data, &task)
+		s.Tasks[name] = task
+		s.Alloc.TaskStates[name] = task.State
+	}
+	if m.checks != nil {
+		decode(m.checks, &s.Checks)
+	}
+	return s
+}
+
+func encode(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+func decode(data []byte, v any) {
+	if err := json.Unmarshal(data, v); err != nil {
+		panic(err)
+	}
+}
+
+// resume runs what an earlier runner has left.
+func resume(t *testing.T, cfg interfaces.Config) *running {
+	t.Helper()
+	r := &running{t: t, dir: cfg.Dir, result: make(chan error, 1)}
+	cfg.OnEvent = func(task string, e *api.TaskEvent) { r.note(task + ": " + e.Type) }
+	runner, err := allocrunner.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.runner, r.stop = runner, cancel
+	go func() { r.result <- runner.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		runner.Kill()
+		_ = r.end()
+	})
+	return r
+}

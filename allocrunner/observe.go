@@ -1,0 +1,70 @@
+package allocrunner
+
+import (
+	"maps"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/lifecycle"
+)
+
+// TaskEvent implements taskrunner.Observer.
+func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
+	if r.cfg.OnEvent == nil {
+		return
+	}
+	r.eventMu.Lock() // events of different tasks come from different goroutines
+	defer r.eventMu.Unlock()
+	r.cfg.OnEvent(task, e)
+}
+
+// TaskChanged implements taskrunner.Observer. It shows the task's new state at once, so that whoever caused it reads it, and lets
+// drive see to what follows.
+func (r *Runner) TaskChanged(task string) {
+	r.publish(task)
+	r.journal.taskChanged(task)
+	r.wake()
+}
+
+// TaskRecorded implements taskrunner.Observer.
+func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }
+
+// Save implements taskrunner.Observer.
+func (r *Runner) Save(task string) { r.journal.taskSafe(task) }
+
+// wake makes drive look.
+func (r *Runner) wake() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// publish makes the present state of a task the allocation's.
+func (r *Runner) publish(tasks ...string) {
+	r.snapshots.change(func(a *api.Allocation) {
+		a.TaskStates = maps.Clone(a.TaskStates)
+		for _, name := range tasks {
+			a.TaskStates[name] = r.byName[name].Wire()
+		}
+		a.ClientStatus, a.ClientDescription = lifecycle.ClientStatus(r.states())
+	})
+	r.updated()
+}
+
+func (r *Runner) publishAll() {
+	names := make([]string, len(r.tasks))
+	for i, t := range r.tasks {
+		names[i] = t.Name()
+	}
+	r.publish(names...)
+}
+
+// updated tells whom it concerns that the allocation is another than before.
+func (r *Runner) updated() {
+	alloc := r.Alloc()
+	if r.cfg.Updates != nil {
+		r.cfg.Updates.AllocUpdated(alloc)
+	}
+	r.health.observe(alloc)
+}
