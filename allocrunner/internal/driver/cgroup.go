@@ -146,6 +146,18 @@ type cgroup struct {
 // works reports whether there is one.
 func (g *cgroup) works() bool { return g != nil && g.dir != "" }
 
+// below makes a cgroup inside; nil when there can be none.
+func (g *cgroup) below(name string) *cgroup {
+	if !g.works() {
+		return nil
+	}
+	b := &cgroup{set: g.set, dir: filepath.Join(g.dir, name)}
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		return nil // what is inside is found by descent, then
+	}
+	return b
+}
+
 // open opens the directory for clone3; nil when there is none.
 func (g *cgroup) open() *os.File {
 	if !g.works() {

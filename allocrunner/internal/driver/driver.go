@@ -62,6 +62,29 @@ type Status struct {
 	Exit      *interfaces.ExitResult
 }
 
+// ExecSpec is a program to run beside a task's process, such as a script check.
+type ExecSpec struct {
+	Task string
+	Path string   // absolute path of the program
+	Args []string // without the program's own name
+	Env  []string // KEY=value, the whole environment
+	Dir  string   // working directory
+	User interfaces.User
+
+	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
+	MaxOutput int
+}
+
+// MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's memory.
+const MaxExecOutput = 256 << 10
+
+// ExecResult is how such a program ended and what it said.
+type ExecResult struct {
+	Exit      interfaces.ExitResult
+	Output    []byte // the first MaxOutput bytes of standard output and error, as they came
+	Truncated bool   // there were more
+}
+
 // Supervisor is the parent of the allocation's processes. It has at most one process for each task at a time.
 // All methods are safe for concurrent use.
 type Supervisor interface {
@@ -72,6 +95,13 @@ type Supervisor interface {
 	// Wait returns how the task's latest process ended, at once when it has, as often as it is asked. Output may still be on
 	// its way into the log files: KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
 	Wait(ctx context.Context, task string) (interfaces.ExitResult, error)
+
+	// Exec runs a program beside the task's process, in a session of its own, with the same descriptors (but for its output,
+	// which is collected) and in the task's cgroup where there is one. It returns when the program and everything that it left
+	// behind are gone: when ctx ends they are killed, and so they are with the task. What escapes its session, where there
+	// are no cgroups, is gone with the task at the latest. Only so many run at a time; others wait. Errors: ErrNotRunning when
+	// the task has no process or its tree is killed meanwhile, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
+	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 
 	// Signal sends sig to the task's first process alone. Errors: ErrNotRunning, ErrLost.
 	Signal(ctx context.Context, task string, sig syscall.Signal) error

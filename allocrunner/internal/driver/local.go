@@ -49,14 +49,17 @@ type Local struct {
 	starter *starter
 	reaper  *reaper
 	cgroups *cgroups
+	slots   chan struct{}  // one for each Exec under way
 	starts  sync.WaitGroup // Start calls under way
 	wg      sync.WaitGroup
 
-	mu     sync.Mutex // guards all below
-	procs  map[string]*process
-	busy   map[string]bool // being started
-	open   bool            // goroutines run
-	closed bool
+	mu        sync.Mutex // guards all below
+	procs     map[string]*process
+	busy      map[string]bool // being started
+	execs     map[*execution]bool
+	execCount uint64 // of all times
+	open      bool   // goroutines run
+	closed    bool
 }
 
 var _ Supervisor = (*Local)(nil)
@@ -72,8 +75,10 @@ func New(cfg Config) *Local {
 		starter: newStarter(own),
 		reaper:  newReaper(own, cfg.Sole),
 		cgroups: newCgroups(cfg.Cgroup, cfg.NoCgroup, cfg.Logger),
+		slots:   make(chan struct{}, maxExecs),
 		procs:   map[string]*process{},
 		busy:    map[string]bool{},
+		execs:   map[*execution]bool{},
 	}
 }
 

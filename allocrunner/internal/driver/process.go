@@ -17,11 +17,12 @@ import (
 	"taskapi/allocrunner/internal/logs"
 )
 
-// process is one run of one task. Its fields are set before it is shared, but for exit, which is set before exited is closed, and
-// emptied, which the holder of turn owns.
+// process is one run of one task, or of a program beside it. Its fields are set before it is shared, but for exit, which is set
+// before exited is closed, emptied, which the holder of turn owns, and ending, which Local.mu guards.
 type process struct {
 	task    string
-	mark    string // an environment entry that its descendants share, or empty
+	owner   *process // the task's, when this is a program beside it
+	mark    string   // an environment entry that its descendants share, or empty
 	pid     int
 	started time.Time
 	proc    *os.Process
@@ -33,6 +34,7 @@ type process struct {
 
 	turn    chan struct{} // held by the one who kills the tree
 	emptied bool          // nothing of the tree is left
+	ending  bool          // its tree is being killed
 }
 
 func (p *process) running() bool {
@@ -113,14 +115,22 @@ func (p *process) openLogs(spec Spec, logger *slog.Logger) ([]*os.File, error) {
 		}
 		p.drains = append(p.drains, logs.StartDrain(read, r))
 		ends = append(ends, write)
-		if needsUser(spec.User) {
-			// Or the task could not open its own /dev/stdout by name.
-			if err := write.Chown(int(spec.User.UID), int(spec.User.GID)); err != nil {
-				return fail("the task's output can't be given to its user", err)
-			}
+		if err := giveTo(write, spec.User); err != nil {
+			return fail("the task's logs", err)
 		}
 	}
 	return ends, nil
+}
+
+// giveTo makes a pipe the user's own, who could not open its own /dev/stdout by name otherwise.
+func giveTo(write *os.File, user interfaces.User) error {
+	if !needsUser(user) {
+		return nil
+	}
+	if err := write.Chown(int(user.UID), int(user.GID)); err != nil {
+		return &StartError{Reason: fmt.Sprintf("the output can't be given to user %q: %v", user.Name, err), Err: err}
+	}
+	return nil
 }
 
 // pipe makes a pipe whose reading end alone is non-blocking: the task's end is an ordinary one.

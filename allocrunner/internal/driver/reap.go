@@ -32,6 +32,13 @@ func (o *ownSet) start(start func() (*os.Process, error)) (*os.Process, error) {
 	return proc, err
 }
 
+// has reports whether the process was started here, and is no orphan.
+func (o *ownSet) has(pid int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pids[pid] != nil
+}
+
 // remove forgets a process that has been waited for, unless its number is another's by now.
 func (o *ownSet) remove(proc *os.Process) {
 	o.mu.Lock()

@@ -16,8 +16,8 @@ const (
 	longestPause = 20 * time.Millisecond
 )
 
-// clear kills what is left of p's tree, waits until it is empty and its output written, and counts the processes besides p's
-// first that were found alive. The tree is the union of
+// clear kills what is left of p's tree, with the programs beside it, waits until it is empty and its output written, and counts the
+// processes besides p's first, and besides those programs, that were found alive. The tree is the union of
 //   - the task's cgroup, where there is one;
 //   - the descendants of its first process;
 //   - orphans that this program has inherited as a subreaper and that are known by their session or, where this program is the
@@ -33,7 +33,18 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	if p.emptied {
 		return 0, p.drained(ctx)
 	}
-	seen, err := l.killAll(ctx, p)
+	seen := map[int]uint64{} // when each was started, by number
+	beside := l.endExecs(p)
+	err := l.killAll(ctx, p, seen)
+	for _, e := range beside {
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+		}
+	}
+	if err == nil && len(beside) > 0 {
+		err = l.killAll(ctx, p, seen) // what could not be told from them
+	}
 	if err != nil {
 		return len(seen), err
 	}
@@ -43,16 +54,15 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	return len(seen), p.drained(ctx)
 }
 
-// killAll kills until nothing is left, and returns whom it met: when each was started, by number. Who was a member once stays one
-// until it is dead, though the ancestor by which it was known may be gone.
-func (l *Local) killAll(ctx context.Context, p *process) (map[int]uint64, error) {
-	seen := map[int]uint64{}
+// killAll kills until nothing is left, and adds whom it met to seen. Who was a member once stays one until it is dead, though the
+// ancestor by which it was known may be gone.
+func (l *Local) killAll(ctx context.Context, p *process, seen map[int]uint64) error {
 	empty := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		running := p.running() // before the look: a parent that ends during it hides its children
 		members, err := l.members(p, running, seen)
 		if err != nil {
-			return seen, fmt.Errorf("read /proc: %w", err)
+			return fmt.Errorf("read /proc: %w", err)
 		}
 		for _, s := range members {
 			seen[s.pid] = s.start
@@ -61,14 +71,14 @@ func (l *Local) killAll(ctx context.Context, p *process) (map[int]uint64, error)
 		if len(members) > 0 || running || p.group.populated() {
 			empty = 0
 		} else if empty++; empty == p.looks() {
-			return seen, nil
+			return nil
 		}
 		if err := killMembers(p, members); err != nil {
-			return seen, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return seen, fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), first(members, p), ctx.Err())
+			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), first(members, p), ctx.Err())
 		case <-time.After(pause):
 		}
 	}
@@ -119,18 +129,23 @@ func (l *Local) members(p *process, running bool, seen map[int]uint64) ([]stat, 
 	for _, pid := range p.group.pids() {
 		in[pid] = true
 	}
-	last := l.cfg.Sole && !l.othersRun(p.task)
+	beside := map[int]bool{}
+	last := false
+	if p.owner == nil {
+		beside = l.execMembers()
+		last = l.cfg.Sole && !l.othersRun(p.task)
+	}
 	self := os.Getpid()
 	for pid, s := range all {
 		start, known := seen[pid]
-		orphan := s.parent == self && pid != p.pid
+		orphan := s.parent == self && pid != p.pid && !l.starter.own.has(pid)
 		if known && start == s.start || orphan && l.orphanOf(p, s, last) {
 			in[pid] = true
 		}
 	}
 	var members []stat
 	for pid, s := range all {
-		if pid != p.pid && !s.dead && descends(pid, in, all) {
+		if pid != p.pid && !s.dead && descends(pid, in, all) && !beside[s.session] && !descends(pid, beside, all) {
 			members = append(members, s)
 		}
 	}

@@ -24,16 +24,26 @@ const lastReads = (1 << 20) / bufferSize
 // buffers are borrowed only while there is something to read, so that idle streams cost none.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Drain copies a pipe to a Rotator until the last writer has closed it or Cut is called, and then closes both.
+// Sink takes what a Drain reads. None of its methods waits for anything but the disk.
+type Sink interface {
+	// Write takes p or drops it; p is the Drain's again afterwards.
+	Write(p []byte)
+	// Behind reports that something was dropped that the sink still has to tell of, and Retry lets it try.
+	Behind() bool
+	Retry()
+	Close() error
+}
+
+// Drain copies a pipe to a Sink until the last writer has closed it or Cut is called, and then closes both.
 type Drain struct {
 	pipe *os.File
-	to   *Rotator
+	to   Sink
 	cut  atomic.Bool
 	done chan struct{}
 }
 
 // StartDrain begins. The pipe is the reading end, in non-blocking mode. Drain owns both from now on.
-func StartDrain(pipe *os.File, to *Rotator) *Drain {
+func StartDrain(pipe *os.File, to Sink) *Drain {
 	d := &Drain{pipe: pipe, to: to, done: make(chan struct{})}
 	go d.run()
 	return d
@@ -78,7 +88,7 @@ func (d *Drain) run() {
 // before the look at cut, and Cut sets its deadline after the flag: a Cut is never overwritten unseen.
 func (d *Drain) arm(armed bool) bool {
 	switch {
-	case d.to.behind():
+	case d.to.Behind():
 		_ = d.pipe.SetReadDeadline(time.Now().Add(retryInterval))
 		return true
 	case armed:

@@ -38,6 +38,8 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
+var _ Sink = (*Rotator)(nil)
+
 // Rotator writes one stream. All methods are safe for concurrent use.
 type Rotator struct {
 	cfg Config
@@ -108,8 +110,8 @@ func (r *Rotator) Write(p []byte) {
 	r.appendLocked(p)
 }
 
-// behind reports that there is lost output to tell of.
-func (r *Rotator) behind() bool {
+// Behind reports that there is lost output to tell of.
+func (r *Rotator) Behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lost > 0

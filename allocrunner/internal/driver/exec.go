@@ -1,0 +1,211 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/logs"
+)
+
+// maxExecs is how many programs run beside tasks at a time: script checks take milliseconds and come every few seconds, so a hundred
+// of them seldom wait, and their output can't take more than maxExecs times MaxExecOutput.
+const maxExecs = 16
+
+// execution is a program that runs, or is about to run, beside a task's process.
+type execution struct {
+	number uint64
+	owner  *process                // the task's
+	end    context.CancelCauseFunc // kills it
+	done   chan struct{}           // closed when nothing of it is left
+	proc   *process                // nil before it runs; guarded by Local.mu
+}
+
+// Exec implements Supervisor.
+func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
+	result, err := l.exec(ctx, spec)
+	if err != nil {
+		return result, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
+	}
+	return result, nil
+}
+
+func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
+	if err := checkExec(spec); err != nil {
+		return ExecResult{}, err
+	}
+	select {
+	case l.slots <- struct{}{}:
+		defer func() { <-l.slots }()
+	case <-ctx.Done():
+		return ExecResult{}, ctx.Err()
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	e, err := l.admit(spec.Task, end)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer l.dismiss(e)
+	if ctx.Err() != nil {
+		return ExecResult{}, context.Cause(ctx)
+	}
+	out := &head{most: spec.MaxOutput}
+	p, err := l.launchExec(e, spec.process(), out)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	err = l.finish(ctx, p)
+	result := ExecResult{Output: out.kept, Truncated: out.more}
+	if !p.running() {
+		result.Exit = p.exit
+	}
+	return result, err
+}
+
+// process is the spec of the program's process.
+func (s ExecSpec) process() Spec {
+	return Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
+}
+
+func checkExec(spec ExecSpec) error {
+	if spec.MaxOutput < 0 || spec.MaxOutput > MaxExecOutput {
+		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, MaxExecOutput)
+		return &StartError{Reason: reason, Err: unix.EINVAL}
+	}
+	return checkSpec(spec.process())
+}
+
+// admit makes an execution known to whoever kills the task.
+func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	owner := l.procs[task]
+	switch {
+	case l.closed:
+		return nil, ErrClosed
+	case owner == nil || owner.ending || !owner.running():
+		return nil, ErrNotRunning
+	}
+	l.execCount++
+	e := &execution{number: l.execCount, owner: owner, end: end, done: make(chan struct{})}
+	l.execs[e] = true
+	return e, nil
+}
+
+func (l *Local) dismiss(e *execution) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.execs, e)
+	close(e.done)
+}
+
+// launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.
+func (l *Local) launchExec(e *execution, spec Spec, out logs.Sink) (*process, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
+	}
+	defer null.Close()
+	read, write, err := pipe()
+	if err != nil {
+		return nil, &StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
+	}
+	defer write.Close()
+	p := &process{task: spec.Task, owner: e.owner, exited: make(chan struct{})}
+	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
+	if err := giveTo(write, spec.User); err != nil {
+		p.abandon()
+		return nil, err
+	}
+	p.group = e.owner.group.below("exec." + strconv.FormatUint(e.number, 10))
+	p.proc, err = l.starter.start(command{spec: spec, files: []*os.File{null, write, write}, group: p.group})
+	if err != nil {
+		p.group.remove()
+		p.abandon()
+		return nil, explain(spec, err)
+	}
+	p.pid, p.started = p.proc.Pid, time.Now()
+	l.mu.Lock()
+	e.proc = p
+	l.mu.Unlock()
+	l.wg.Go(func() {
+		p.wait()
+		l.starter.own.remove(p.proc)
+	})
+	return p, nil
+}
+
+// finish waits for the program's end or ctx's, kills what is left of its tree and takes the last of its output.
+func (l *Local) finish(ctx context.Context, p *process) error {
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+	}
+	var cut error
+	if p.running() {
+		cut = context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	if err := l.killAll(ctx, p, map[int]uint64{}); err != nil {
+		l.cfg.Logger.Warn("a program that ran beside the task can't be killed", "task", p.task, "error", err)
+	}
+	p.group.remove()
+	l.reaper.kick()
+	p.abandon() // nobody whom we know of writes any more
+	return cut
+}
+
+// endExecs makes the programs beside p end, and lets no others begin.
+func (l *Local) endExecs(p *process) []*execution {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.ending = true
+	var ended []*execution
+	for e := range l.execs {
+		if e.owner == p {
+			e.end(ErrNotRunning)
+			ended = append(ended, e)
+		}
+	}
+	return ended
+}
+
+// execMembers are the processes by which all programs beside tasks are known: their first ones, and those in their cgroups.
+func (l *Local) execMembers() map[int]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := map[int]bool{}
+	for e := range l.execs {
+		if e.proc == nil {
+			continue
+		}
+		known[e.proc.pid] = true
+		for _, pid := range e.proc.group.pids() {
+			known[pid] = true
+		}
+	}
+	return known
+}
+
+// head is a logs.Sink that keeps the first bytes.
+type head struct {
+	most int
+	kept []byte
+	more bool
+}
+
+func (h *head) Write(p []byte) {
+	n := min(len(p), h.most-len(h.kept))
+	h.kept = append(h.kept, p[:n]...)
+	h.more = h.more || n < len(p)
+}
+
+func (*head) Behind() bool { return false }
+func (*head) Retry()       {}
+func (*head) Close() error { return nil }

@@ -1,0 +1,281 @@
+package driver_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// beside is a script to run beside the task t; $FIFO is the pipe of fifo.
+func (e *env) beside(script string) driver.ExecSpec {
+	spec := e.shell("t", script)
+	return driver.ExecSpec{Task: "t", Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, MaxOutput: 4096}
+}
+
+func TestExec(t *testing.T) {
+	for way, cfg := range ways {
+		t.Run(way, func(t *testing.T) {
+			e := newLocal(t, cfg)
+			e.start(e.shell("t", "exec sleep 1000"))
+			got, err := e.Exec(t.Context(), e.beside(`echo out; echo err >&2; pwd; exit 7`))
+			want := driver.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At}, Output: []byte("out\nerr\n" + e.dir + "\n")}
+			if diff := cmp.Diff(want, got); err != nil || diff != "" || got.Exit.At.IsZero() {
+				t.Error(err, diff)
+			}
+			if list, err := e.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
+				t.Errorf("list %+v, %v", list, err)
+			}
+			if n := e.killTree("t"); n != 0 {
+				t.Errorf("%d processes besides the task's were killed", n)
+			}
+			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, driver.ErrNotRunning) {
+				t.Errorf("after the task's end: %v", err)
+			}
+		})
+	}
+}
+
+// TestWhatAnExecIsBornWith is what a task is born with, but for the output.
+func TestWhatAnExecIsBornWith(t *testing.T) {
+	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leak)
+	e := newLocal(t, driver.Config{})
+	program := filepath.Join(e.dir, "report")
+	copyProgram(t, program)
+	e.start(e.shell("t", "exec sleep 1000"))
+	spec := driver.ExecSpec{Task: "t", Path: program, Args: []string{"helper", "report"}, Env: []string{"A=1"}, Dir: "/", MaxOutput: 1 << 16}
+	want := report{
+		Args: []string{program, "helper", "report"}, Env: spec.Env, Dir: "/",
+		Files: map[string]string{"0": "/dev/null", "1": "pipe", "2": "pipe"},
+		Umask: 0o022, Blocked: "0000000000000000", Ignored: "0000000000000000", Session: true, Group: true,
+		User: []int{os.Getuid(), os.Getgid()},
+	}
+	if os.Geteuid() == 0 {
+		spec.User = interfaces.User{Name: "nobody", UID: 65534, GID: 65534, Groups: []uint32{4242}}
+		want.User = []int{65534, 65534}
+	}
+	result, err := e.Exec(t.Context(), spec)
+	var got report
+	if err := errors.Join(err, json.Unmarshal(result.Output, &got)); err != nil {
+		t.Fatalf("%v: %+v, %s", err, result.Exit, result.Output)
+	}
+	want.Groups, want.OOM = got.Groups, got.OOM
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestExecKeepsTheHeadOfItsOutput(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	e.start(e.shell("t", "exec sleep 1000"))
+	spec := driver.ExecSpec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/", MaxOutput: 10}
+	got, err := e.Exec(t.Context(), spec)
+	if err != nil || string(got.Output) != "xxxxxxxxxx" || !got.Truncated || !got.Exit.Successful() {
+		t.Errorf("%+v, %v", got, err)
+	}
+	spec = e.beside("printf 1234567890")
+	spec.MaxOutput = 10
+	if got, err := e.Exec(t.Context(), spec); err != nil || string(got.Output) != "1234567890" || got.Truncated {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestExecEndsWithItsContext(t *testing.T) {
+	for way, cfg := range ways {
+		t.Run(way, func(t *testing.T) {
+			e := newLocal(t, cfg)
+			r := e.fifo()
+			e.start(e.shell("t", "exec sleep 1000"))
+			ctx, cancel := context.WithCancel(t.Context())
+			pid := 0
+			go func() {
+				defer cancel()
+				pid = readPID(t, r)
+			}()
+			got, err := e.Exec(ctx, e.beside(`echo before; trap "" TERM; sh -c 'echo $$ >$FIFO; exec sleep 1000'; echo after`))
+			if !errors.Is(err, context.Canceled) || string(got.Output) != "before\n" || got.Exit.Signal != 9 || alive(pid) {
+				t.Errorf("%+v, %v, child alive: %v", got, err, alive(pid))
+			}
+			if err := e.Signal(t.Context(), "t", 0); err != nil {
+				t.Errorf("the task itself: %v", err)
+			}
+		})
+	}
+}
+
+// TestExecLeavesNothing: what it started in the background is gone when it is over, and does not hold it up.
+func TestExecLeavesNothing(t *testing.T) {
+	for way, cfg := range ways {
+		t.Run(way, func(t *testing.T) {
+			e := newLocal(t, cfg)
+			r := e.fifo()
+			e.start(e.shell("t", "exec sleep 1000"))
+			got, err := e.Exec(t.Context(), e.beside(`sh -c 'echo $$ >$FIFO; exec sleep 1000' & read x <$FIFO; echo $x >$FIFO; exit 3`))
+			if pid := readPID(t, r); err != nil || got.Exit.ExitCode != 3 || alive(pid) {
+				t.Errorf("%+v, %v, child alive: %v", got, err, alive(pid))
+			}
+		})
+	}
+}
+
+// TestExecDiesWithItsTask and is not counted among what the task left behind, whether the task is killed or ends by itself.
+func TestExecDiesWithItsTask(t *testing.T) {
+	for way, cfg := range ways {
+		for _, end := range []unix.Signal{0, unix.SIGTERM} {
+			t.Run(way+"/"+end.String(), func(t *testing.T) {
+				e := newLocal(t, cfg)
+				r := e.fifo()
+				e.start(e.shell("t", `sleep 1000 & echo $! >$FIFO; wait`))
+				child := readPID(t, r)
+				var got driver.ExecResult
+				var err error
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					got, err = e.Exec(t.Context(), e.beside(`(sh -c 'echo $$ >$FIFO; exec sleep 1000' &); exec sleep 1000`))
+				})
+				pid := readPID(t, r)
+				if end != 0 {
+					if err := e.Signal(t.Context(), "t", end); err != nil {
+						t.Fatal(err)
+					}
+					e.wait("t")
+					if !alive(pid) {
+						t.Error("it ended before the task's tree was killed")
+					}
+				}
+				if n := e.killTree("t"); n != 1 {
+					t.Errorf("%d processes besides the task's were killed, want the task's child alone", n)
+				}
+				wg.Wait()
+				if !errors.Is(err, driver.ErrNotRunning) || got.Exit.Signal != 9 || alive(pid) || alive(child) {
+					t.Errorf("%+v, %v, alive: %v, %v", got, err, alive(pid), alive(child))
+				}
+			})
+		}
+	}
+}
+
+// TestAnotherTasksEndSparesAnExec, also when that was the last task to run but for the one that the program belongs to.
+func TestAnotherTasksEndSparesAnExec(t *testing.T) {
+	for way, cfg := range ways {
+		t.Run(way, func(t *testing.T) {
+			e := newLocal(t, cfg)
+			r := e.fifo()
+			e.start(e.shell("t", "exec sleep 1000"))
+			e.start(e.shell("other", "exec sleep 1000"))
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if _, err := e.Exec(ctx, e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+			pid := readPID(t, r)
+			if err := e.Signal(t.Context(), "t", unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			e.wait("t") // so that no task runs but the one that is killed next
+			if n := e.killTree("other"); n != 0 || !alive(pid) {
+				t.Errorf("%d processes killed, the program is alive: %v", n, alive(pid))
+			}
+			cancel()
+			wg.Wait()
+		})
+	}
+}
+
+func TestExecsAreBounded(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	r := e.fifo()
+	e.start(e.shell("t", "exec sleep 1000"))
+	const many = 40
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range many {
+		wg.Go(func() { _, _ = e.Exec(ctx, e.beside(`echo $$ >$FIFO; exec sleep 1000`)) })
+	}
+	for range driver.MaxExecs {
+		readPID(t, r)
+	}
+	entries, _ := os.ReadDir("/proc/self/task")
+	running := 0
+	for _, task := range entries {
+		text, _ := os.ReadFile(filepath.Join("/proc/self/task", task.Name(), "children"))
+		for _, pid := range strings.Fields(string(text)) {
+			if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); string(line) == "sleep\x001000\x00" {
+				running++
+			}
+		}
+	}
+	if running > driver.MaxExecs+1 {
+		t.Errorf("%d run at a time besides the task", running-1)
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestExecErrors(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, driver.ErrNotRunning) {
+		t.Errorf("without a task: %v", err)
+	}
+	e.start(e.shell("t", "exec sleep 1000"))
+	for want, change := range map[string]func(*driver.ExecSpec){
+		"does not exist":   func(s *driver.ExecSpec) { s.Path = "/no/such" },
+		"no absolute path": func(s *driver.ExecSpec) { s.Path = "sh" },
+		"from 0 to 262144": func(s *driver.ExecSpec) { s.MaxOutput = 1 << 30 },
+	} {
+		spec := e.beside("true")
+		change(&spec)
+		_, err := e.Exec(t.Context(), spec)
+		if start, ok := errors.AsType[*driver.StartError](err); !ok || !strings.Contains(start.Reason, want) {
+			t.Errorf("got %v, want a StartError with %q", err, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := e.Exec(ctx, e.beside("true")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestCloseEndsExecs that are under way.
+func TestCloseEndsExecs(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	r := e.fifo()
+	e.start(e.shell("t", "exec sleep 1000"))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, driver.ErrNotRunning) {
+			t.Error(err)
+		}
+	})
+	pid := readPID(t, r)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if alive(pid) {
+		t.Error("the program still runs")
+	}
+}

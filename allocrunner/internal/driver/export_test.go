@@ -1,0 +1,3 @@
+package driver
+
+const MaxExecs = maxExecs
