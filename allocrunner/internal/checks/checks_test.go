@@ -19,7 +19,10 @@ import (
 	"taskapi/allocrunner/internal/checks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	trustTestServers()
+	goleak.VerifyTestMain(m)
+}
 
 // newAlloc is an allocation with one group service, on the port http, that has these checks.
 func newAlloc(list ...api.ServiceCheck) *api.Allocation {
@@ -67,14 +70,7 @@ func begin(r *checks.Runner, alloc *api.Allocation) {
 // start makes a runner, begins all tasks, and runs it to the end of the test.
 func start(t *testing.T, cfg checks.Config) *checks.Runner {
 	t.Helper()
-	r, err := checks.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	r := run(t, cfg)
 	begin(r, cfg.Alloc)
 	return r
 }

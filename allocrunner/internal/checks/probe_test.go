@@ -1,11 +1,9 @@
 package checks_test
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,35 +200,6 @@ func TestHTTPRequest(t *testing.T) {
 			}
 			r.await(t, c.check.Name)
 		})
-	}
-}
-
-func TestHTTPS(t *testing.T) {
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	var name atomic.Value
-	server.TLS = &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-		if h.ServerName != "" {
-			name.Store(h.ServerName)
-		}
-		return nil, nil
-	}}
-	server.StartTLS()
-	defer server.Close()
-	strict, lax := httpCheck("strict", "/"), httpCheck("lax", "/")
-	strict.Protocol, lax.Protocol = "https", "https"
-	lax.TLSSkipVerify, lax.TLSServerName = true, "inner.example"
-	cfg := newConfig(newAlloc(strict, lax))
-	cfg.Ports = onPort(portOf(t, server.Listener.Addr().String()))
-	r := startWatched(t, cfg)
-	if got := r.await(t, "lax"); got.Status != "success" || got.StatusCode != 200 {
-		t.Errorf("without verification: %+v", got)
-	}
-	if got := r.await(t, "strict"); got.Status != "failure" || !strings.Contains(got.Output, "certificate") {
-		t.Errorf("with verification: %+v", got)
-	}
-	if name.Load() != "inner.example" {
-		t.Errorf("server name %v", name.Load())
 	}
 }
 

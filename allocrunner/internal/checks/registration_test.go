@@ -1,0 +1,356 @@
+package checks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/checks"
+)
+
+// withTask adds a task with a service that has these checks.
+func withTask(alloc *api.Allocation, name string, list ...api.ServiceCheck) *api.Allocation {
+	group := alloc.GetTaskGroup()
+	group.Tasks = append(group.Tasks, &api.Task{Name: name, Services: []*api.Service{
+		{Name: name, Provider: "nomad", PortLabel: "http", Checks: list},
+	}})
+	return alloc
+}
+
+// run makes a runner and runs it to the end of the test, without beginning anything.
+func run(t *testing.T, cfg checks.Config) *checks.Runner {
+	t.Helper()
+	r, err := checks.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	launch(t, r)
+	return r
+}
+
+func launch(t *testing.T, r *checks.Runner) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(t.Context()) }()
+	t.Cleanup(func() { r.Stop(); <-done })
+}
+
+func statuses(r *checks.Runner) map[string]string {
+	out := map[string]string{}
+	for name, s := range byName(r) {
+		out[name] = s.Status
+	}
+	return out
+}
+
+func expectStatuses(t *testing.T, r *checks.Runner, want map[string]string) {
+	t.Helper()
+	synctest.Wait()
+	if diff := cmp.Diff(want, statuses(r)); diff != "" {
+		t.Errorf("statuses (-want +got):\n%s", diff)
+	}
+}
+
+// A check runs between its task's Begin and End, and shows pending outside.
+func TestBeginAndEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named := tcpCheck("named")
+		named.TaskName = "a"
+		alloc := withTask(withTask(newAlloc(tcpCheck("group"), named), "a", tcpCheck("a")), "b", tcpCheck("b"))
+		cfg := newConfig(alloc)
+		d := &dialer{}
+		cfg.DialContext = d.dial
+		r := run(t, cfg)
+		time.Sleep(time.Hour)
+		expectStatuses(t, r, map[string]string{"group": "pending", "named": "pending", "a": "pending", "b": "pending"})
+		if len(d.at) != 0 {
+			t.Errorf("%d runs before anything began", len(d.at))
+		}
+		r.Begin("")
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"group": "success", "named": "pending", "a": "pending", "b": "pending"})
+		r.Begin("a")
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"group": "success", "named": "success", "a": "success", "b": "pending"})
+		r.End("a")
+		expectStatuses(t, r, map[string]string{"group": "success", "named": "pending", "a": "pending", "b": "pending"})
+		if got := byName(r)["a"]; got.Output != "nomad: waiting to run" || got.StatusCode != 0 || got.Timestamp != time.Now().Unix() {
+			t.Errorf("after the task's end: %+v", got)
+		}
+		r.End("")
+		r.End("b")
+		synctest.Wait()
+		ran := len(d.at)
+		time.Sleep(time.Hour)
+		if len(d.at) != ran {
+			t.Errorf("%d runs after the end", len(d.at)-ran)
+		}
+		r.Begin("b")
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"group": "pending", "named": "pending", "a": "pending", "b": "success"})
+	})
+}
+
+// The result of a run that the end of its task has cut short is dropped, and the check's next run waits for it.
+func TestRestartDuringARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(newAlloc(tcpCheck("tcp")))
+		release := make(chan struct{})
+		runs, busy, most := 0, 0, 0
+		cfg.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			runs, busy = runs+1, busy+1
+			most = max(most, busy)
+			if runs == 1 {
+				<-release // deaf to its context
+			}
+			busy--
+			return nil, fmt.Errorf("run %d", runs)
+		}
+		r := start(t, cfg)
+		time.Sleep(pastFirst)
+		for range 3 {
+			r.End("")
+			r.Begin("")
+			time.Sleep(time.Second)
+		}
+		expectStatuses(t, r, map[string]string{"tcp": "pending"})
+		if runs != 1 {
+			t.Errorf("%d runs while the first is under way", runs)
+		}
+		close(release)
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"tcp": "failure"})
+		if got := byName(r)["tcp"].Output; got != "run 2" || most != 1 {
+			t.Errorf("output %q, %d runs at once", got, most)
+		}
+	})
+}
+
+func TestInitialStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var list []api.ServiceCheck
+		for _, initial := range []string{"", "passing", "warning", "critical"} {
+			c := tcpCheck("of " + initial)
+			c.InitialStatus = initial
+			list = append(list, c)
+		}
+		r := run(t, newConfig(newAlloc(list...)))
+		r.Begin("")
+		want := map[string]string{"of ": "pending", "of passing": "success", "of warning": "failure", "of critical": "failure"}
+		expectStatuses(t, r, want)
+		r.End("")
+		expectStatuses(t, r, map[string]string{"of ": "pending", "of passing": "pending", "of warning": "pending", "of critical": "pending"})
+	})
+}
+
+// The status waits for its threshold; the output is that of the latest run.
+func TestThresholds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := tcpCheck("tcp")
+		c.SuccessBeforePassing, c.FailuresBeforeCritical = 2, 3
+		cfg := newConfig(newAlloc(c))
+		d := &dialer{}
+		cfg.DialContext = d.dial
+		r := start(t, cfg)
+		time.Sleep(pastFirst)
+		step := func(err error, status, output string) {
+			t.Helper()
+			synctest.Wait()
+			if got := byName(r)["tcp"]; got.Status != status || got.Output != output || got.Timestamp != time.Now().Unix() {
+				t.Errorf("got %+v, want %s %q", got, status, output)
+			}
+			d.fail(err)
+			time.Sleep(c.Interval)
+		}
+		down := errors.New("down")
+		step(nil, "pending", "nomad: tcp ok")
+		step(down, "success", "nomad: tcp ok")
+		step(down, "success", "down")
+		step(down, "success", "down")
+		step(nil, "failure", "down")
+		step(nil, "failure", "nomad: tcp ok")
+		step(nil, "success", "nomad: tcp ok")
+	})
+}
+
+// An earlier process's result is shown until the first run, once.
+func TestSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := tcpCheck("tcp")
+		c.FailuresBeforeCritical = 2
+		cfg := newConfig(newAlloc(c, tcpCheck("new")))
+		d := &dialer{err: errors.New("down")}
+		cfg.DialContext = d.dial
+		id := "0ceb1a6f9e16a51a13d70fc210677c8693bffdf94cd87300a456df9858f98612"
+		saved := api.AllocCheckStatus{ID: id, Check: "tcp", Group: "demo.web[0]", Service: "demo-web", Mode: "healthiness",
+			Status: "success", StatusCode: 200, Output: "fine", Timestamp: 7}
+		cfg.Saved = api.AllocCheckStatuses{id: saved, "gone": {ID: "gone", Status: "failure"}}
+		r := run(t, cfg)
+		r.Begin("")
+		expectStatuses(t, r, map[string]string{"tcp": "success", "new": "pending"})
+		if diff := cmp.Diff(saved, byName(r)["tcp"]); diff != "" {
+			t.Errorf("before the first run (-want +got):\n%s", diff)
+		}
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"tcp": "success", "new": "failure"})
+		if got := byName(r)["tcp"]; got.Output != "down" || got.StatusCode != 0 {
+			t.Errorf("after a failure of two: %+v", got)
+		}
+		r.Begin("")
+		expectStatuses(t, r, map[string]string{"tcp": "pending", "new": "pending"})
+	})
+}
+
+// A hundred checks that begin together run one after the other, the same way each time.
+func TestNoBurst(t *testing.T) {
+	var list []api.ServiceCheck
+	for i := range 100 {
+		c := tcpCheck(fmt.Sprint("check ", i))
+		c.Interval = time.Second
+		list = append(list, c)
+	}
+	offsets := func() (at []time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			d := &dialer{}
+			cfg := newConfig(newAlloc(list...))
+			cfg.DialContext = d.dial
+			begun := time.Now()
+			r := start(t, cfg)
+			time.Sleep(500 * time.Millisecond)
+			r.Stop()
+			at = append(at, d.first.Sub(begun))
+			for _, since := range d.at[1:] {
+				at = append(at, d.first.Add(since).Sub(begun))
+			}
+		})
+		return at
+	}
+	at := offsets()
+	if len(at) != len(list) || at[len(at)-1] > 100*time.Millisecond {
+		t.Fatalf("%d first runs, the last %v after the beginning", len(at), at[len(at)-1])
+	}
+	most := 0
+	for i := range at {
+		n, _ := slices.BinarySearch(at[i:], at[i]+time.Millisecond)
+		most = max(most, n)
+	}
+	if most > 6 { // of 100 checks at random over 100 ms, seven in a millisecond would be a rare thing
+		t.Errorf("%d checks ran within a millisecond", most)
+	}
+	if diff := cmp.Diff(at, offsets()); diff != "" {
+		t.Errorf("another schedule the next time:\n%s", diff)
+	}
+}
+
+// restarts records what a runner asks for.
+type restarts struct {
+	mu    sync.Mutex // guards asked
+	began time.Time
+	asked []string
+}
+
+func (r *restarts) ask(task, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, fmt.Sprintf("%v %s: %s", time.Since(r.began).Truncate(time.Second), task, reason))
+}
+
+func failingCheck(name string, limit int, grace time.Duration) api.ServiceCheck {
+	c := tcpCheck(name)
+	c.Interval, c.CheckRestart = time.Second, &api.CheckRestart{Limit: limit, Grace: &grace}
+	return c
+}
+
+// Nomad restarts about two seconds after each start here, and so do we, again and again.
+func TestRestartsAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := withTask(newAlloc(), "main", failingCheck("never", 2, time.Second))
+		cfg := newConfig(alloc)
+		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
+		asked := &restarts{began: time.Now()}
+		restarting := make(chan *checks.Runner, 1)
+		cfg.Restart = func(task, reason string) {
+			asked.ask(task, reason)
+			r := <-restarting
+			defer func() { restarting <- r }()
+			r.End(task)
+			r.Begin(task)
+		}
+		r, err := checks.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restarting <- r
+		launch(t, r)
+		begin(r, alloc)
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		want := []string{`2s main: healthcheck: check "never" unhealthy`, `4s main: healthcheck: check "never" unhealthy`,
+			`6s main: healthcheck: check "never" unhealthy`}
+		if diff := cmp.Diff(want, asked.asked); diff != "" {
+			t.Errorf("restarts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Each task is asked for once until it begins again, by whichever of its checks comes first; a check without a limit asks never.
+func TestRestartIsAskedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named := failingCheck("named", 3, 0)
+		named.TaskName = "b"
+		alloc := withTask(newAlloc(failingCheck("group", 5, 0), named), "a",
+			failingCheck("first", 2, 0), failingCheck("second", 2, 0), failingCheck("off", 0, 0))
+		alloc.GetTaskGroup().Tasks = append(alloc.GetTaskGroup().Tasks, &api.Task{Name: "b"})
+		alloc.GetTaskGroup().Services[0].CheckRestart = &api.CheckRestart{Limit: 9, Grace: new(time.Minute)} // the checks' own come first
+		cfg := newConfig(alloc)
+		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
+		asked := &restarts{began: time.Now()}
+		cfg.Restart = asked.ask
+		r := start(t, cfg)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for i, want := range []string{"1s a: healthcheck: check ", `2s b: healthcheck: check "named" unhealthy`, `4s : healthcheck: check "group" unhealthy`} {
+			if i >= len(asked.asked) || len(asked.asked[i]) < len(want) || asked.asked[i][:len(want)] != want {
+				t.Errorf("restart %d of %q, want %s", i, asked.asked, want)
+			}
+		}
+		if len(asked.asked) != 3 {
+			t.Errorf("asked for %d restarts, want 3", len(asked.asked))
+		}
+		r.Begin("b")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(asked.asked); n != 4 || asked.asked[3] != `1m2s b: healthcheck: check "named" unhealthy` {
+			t.Errorf("after another beginning: %q", asked.asked)
+		}
+	})
+}
+
+// A service's check_restart is for its checks that have none.
+func TestRestartOfTheService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := tcpCheck("tcp")
+		c.Interval = time.Second
+		alloc := newAlloc(c)
+		alloc.GetTaskGroup().Services[0].CheckRestart = &api.CheckRestart{Limit: 3} // with the default grace of a second
+		cfg := newConfig(alloc)
+		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
+		asked := &restarts{began: time.Now()}
+		cfg.Restart = asked.ask
+		start(t, cfg)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{`3s : healthcheck: check "tcp" unhealthy`}, asked.asked); diff != "" {
+			t.Errorf("restarts (-want +got):\n%s", diff)
+		}
+	})
+}

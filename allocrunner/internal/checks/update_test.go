@@ -1,0 +1,170 @@
+package checks_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/checks"
+)
+
+// An unchanged check keeps its result, counters and schedule; a changed one starts anew; others come and go.
+func TestUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keep, change, drop := failingCheck("keep", 3, 0), httpCheck("change", "/"), tcpCheck("drop")
+		cfg := newConfig(newAlloc(keep, change, drop))
+		d := &dialer{err: errors.New("down")}
+		asked := &restarts{began: time.Now()}
+		cfg.DialContext, cfg.Restart = d.dial, asked.ask
+		r := start(t, cfg)
+		time.Sleep(1500 * time.Millisecond) // two runs of keep
+		synctest.Wait()
+		before := byName(r)["keep"]
+		_, version := r.Results()
+
+		change.Header = map[string][]string{"X": {"y"}} // no part of its ID
+		keep.Notes = "told"
+		cfg.Alloc = newAlloc(tcpCheck("added"), change, keep)
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		expectStatuses(t, r, map[string]string{"keep": "failure", "change": "pending", "added": "pending"})
+		if diff := cmp.Diff(before, byName(r)["keep"]); diff != "" {
+			t.Errorf("an unchanged check (-before +after):\n%s", diff)
+		}
+		if _, now := r.Results(); now == version {
+			t.Error("other results have the same version")
+		}
+		time.Sleep(time.Second)
+		expectStatuses(t, r, map[string]string{"keep": "failure", "change": "failure", "added": "failure"})
+		if diff := cmp.Diff([]string{`2s : healthcheck: check "keep" unhealthy`}, asked.asked); diff != "" {
+			t.Errorf("the third failure in a row asks for a restart (-want +got):\n%s", diff)
+		}
+
+		_, version = r.Results()
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		if _, now := r.Results(); now != version {
+			t.Errorf("the same checks again: version %d, want %d", now, version)
+		}
+		cfg.Alloc = newAlloc()
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		if got, now := r.Results(); got != nil || now == version {
+			t.Errorf("without checks: %v, version %d as before", got, now)
+		}
+	})
+}
+
+// Texts are interpolated at an update as at the start: what comes out counts.
+func TestUpdateInterpolates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(newAlloc(httpCheck("same", "/fixed"), httpCheck("other", "/${v}")))
+		d := &dialer{err: errors.New("down")}
+		cfg.DialContext = d.dial
+		with := func(v string) func(string, string) string {
+			return func(_, s string) string { return strings.ReplaceAll(s, "${v}", v) }
+		}
+		cfg.Replace = with("one")
+		r := start(t, cfg)
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"same": "failure", "other": "failure"})
+		cfg.Replace = with("two")
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		expectStatuses(t, r, map[string]string{"same": "failure", "other": "pending"})
+		time.Sleep(pastFirst)
+		synctest.Wait()
+		if got := byName(r)["other"].Output; !strings.Contains(got, "/two") {
+			t.Errorf("output %q, want the new path", got)
+		}
+	})
+}
+
+// New checks of a task that has not begun wait for it, whatever the order of Update and Begin.
+func TestUpdateBeforeBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(newAlloc())
+		d := &dialer{}
+		cfg.DialContext = d.dial
+		r := run(t, cfg)
+		r.Begin("")
+		cfg.Alloc = withTask(newAlloc(tcpCheck("group")), "late", tcpCheck("late"))
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		expectStatuses(t, r, map[string]string{"group": "success", "late": "pending"})
+		r.Begin("late")
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"group": "success", "late": "success"})
+	})
+}
+
+func TestUpdateThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(newAlloc(tcpCheck("tcp")))
+		d := &dialer{}
+		cfg.DialContext = d.dial
+		r := start(t, cfg)
+		time.Sleep(pastFirst)
+		synctest.Wait()
+		before, version := r.Results()
+		bad := tcpCheck("bad")
+		bad.PortLabel = "nope"
+		cfg.Alloc = newAlloc(bad)
+		if err := r.Update(cfg); !errors.Is(err, checks.ErrInvalid) {
+			t.Errorf("got %v, want ErrInvalid", err)
+		}
+		after, now := r.Results()
+		if diff := cmp.Diff(before, after); diff != "" || now != version || r.Len() != 1 {
+			t.Errorf("version %d, want %d; results (-before +after):\n%s", now, version, diff)
+		}
+		r.Stop()
+		cfg.Alloc = newAlloc(tcpCheck("more"))
+		if err := r.Update(cfg); err != nil {
+			t.Errorf("after Stop: %v", err)
+		}
+		r.Begin("")
+		if got, _ := r.Results(); got != nil {
+			t.Errorf("results after Stop: %v", got)
+		}
+	})
+}
+
+// A check that is another's under the same ID does not take over what was saved for it.
+func TestUpdateForgetsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(newAlloc(httpCheck("c", "/")))
+		saver := run(t, cfg)
+		id := byIDs(saver)[0]
+		cfg.Saved = api.AllocCheckStatuses{id: {ID: id, Status: "success"}}
+		r := run(t, cfg)
+		expectStatuses(t, r, map[string]string{"c": "success"})
+		changed := httpCheck("c", "/")
+		changed.Body = "other"
+		cfg.Alloc = newAlloc(changed)
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		r.Begin("")
+		expectStatuses(t, r, map[string]string{"c": "pending"})
+	})
+}
+
+func byIDs(r *checks.Runner) (ids []string) {
+	synctest.Wait()
+	results, _ := r.Results()
+	for id := range results {
+		ids = append(ids, id)
+	}
+	return ids
+}
