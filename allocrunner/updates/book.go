@@ -1,0 +1,125 @@
+package updates
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// lazyTicks is how many ticks an update may wait that doesn't change ClientStatus: one second with the default tick.
+const lazyTicks = 5
+
+// maxDoublings bounds the wait after a failure, which is a tick and doubles with each further one: 6.4 s with the default tick, so
+// that a sink that works again soon has what it missed.
+const maxDoublings = 5
+
+// A mark is what is remembered of the version that a sink has taken.
+type mark struct {
+	version uint64 // ModifyIndex
+	status  string // ClientStatus
+}
+
+// A book says what is pending for one sink, and when it is due. It does nothing by itself, and reads no clock.
+type book struct {
+	tick     time.Duration
+	pending  map[string]*api.Allocation // the newest of each allocation, by ID
+	given    map[string]mark            // by ID; none for an allocation that was terminal
+	due      time.Time                  // of the next batch; zero while nothing is pending
+	retry    time.Time                  // no batch is due before, because of failures
+	failures int                        // in a row
+}
+
+// add notes a version, unless a newer one is known. It reports whether the next batch is due sooner than before.
+func (b *book) add(alloc *api.Allocation, now time.Time) (sooner bool) {
+	given, known := b.given[alloc.ID]
+	if known && alloc.ModifyIndex <= given.version || !b.keep(alloc) {
+		return false
+	}
+	wait := lazyTicks * b.tick
+	if !known || given.status != alloc.ClientStatus {
+		wait = b.tick
+	}
+	at := b.allowed(now.Add(wait))
+	if !b.due.IsZero() && !at.Before(b.due) {
+		return false
+	}
+	b.due = at
+	return true
+}
+
+// keep makes a version pending, unless one as new is.
+func (b *book) keep(alloc *api.Allocation) bool {
+	if other := b.pending[alloc.ID]; other != nil && other.ModifyIndex >= alloc.ModifyIndex {
+		return false
+	}
+	if b.pending == nil {
+		b.pending = map[string]*api.Allocation{}
+	}
+	b.pending[alloc.ID] = alloc
+	return true
+}
+
+// take is everything that is pending, by ID, which is not pending any more. Each batch is given to putBack, failed or delivered
+// before the next is taken.
+func (b *book) take() []*api.Allocation {
+	batch := slices.SortedFunc(maps.Values(b.pending), func(x, y *api.Allocation) int { return strings.Compare(x.ID, y.ID) })
+	b.pending, b.due = nil, time.Time{} // a new map: one that was large once is given back
+	return batch
+}
+
+// delivered notes that the sink has taken the batch. It returns after how many failures.
+func (b *book) delivered(batch []*api.Allocation) (failures int) {
+	for _, alloc := range batch {
+		if meanwhile := b.pending[alloc.ID]; meanwhile != nil && meanwhile.ModifyIndex <= alloc.ModifyIndex {
+			delete(b.pending, alloc.ID)
+		}
+		b.mark(alloc)
+	}
+	if len(b.pending) == 0 {
+		b.due = time.Time{}
+	}
+	failures, b.failures, b.retry = b.failures, 0, time.Time{}
+	return failures
+}
+
+// mark notes what the sink has taken, or forgets the allocation when it is over.
+func (b *book) mark(alloc *api.Allocation) {
+	if alloc.ClientTerminalStatus() {
+		if delete(b.given, alloc.ID); len(b.given) == 0 {
+			b.given = nil // a map doesn't shrink
+		}
+		return
+	}
+	if b.given == nil {
+		b.given = map[string]mark{}
+	}
+	b.given[alloc.ID] = mark{version: alloc.ModifyIndex, status: alloc.ClientStatus}
+}
+
+// failed notes that the sink has not taken the batch: what is still the newest of it is pending again, and due after a backoff
+// together with what came meanwhile. It returns how many failures in a row that makes.
+func (b *book) failed(batch []*api.Allocation, now time.Time) int {
+	b.retry = now.Add(b.tick << min(b.failures, maxDoublings))
+	b.failures++
+	b.putBack(batch, now)
+	return b.failures
+}
+
+// putBack makes pending again what is still the newest of the batch, due at once or when the backoff is over.
+func (b *book) putBack(batch []*api.Allocation, now time.Time) {
+	for _, alloc := range batch {
+		b.keep(alloc)
+	}
+	b.due = b.allowed(now)
+}
+
+// allowed is the time given, or the end of the backoff when that is later.
+func (b *book) allowed(at time.Time) time.Time {
+	if at.Before(b.retry) {
+		return b.retry
+	}
+	return at
+}

@@ -1,0 +1,115 @@
+package updates_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// A counter is a sink that counts.
+type counter struct {
+	mu            sync.Mutex // guards what follows
+	calls, allocs int
+}
+
+func (c *counter) Name() string { return "counter" }
+
+func (c *counter) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls, c.allocs = c.calls+1, c.allocs+len(allocs)
+	return nil
+}
+
+func (c *counter) counts() (calls, allocs int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls, c.allocs
+}
+
+// simulated is an allocation of one task, for a simulator.
+func simulated(n int) *api.Allocation {
+	group := "g"
+	return &api.Allocation{
+		ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", n), Name: "job.g[0]", TaskGroup: group, ClientStatus: "pending",
+		Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "t"}}}}},
+	}
+}
+
+// runSimulated makes runners and runs each to its end.
+func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory, to interfaces.Updates, many int) {
+	tb.Helper()
+	var group sync.WaitGroup
+	for i := range many {
+		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler), Updates: to})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		group.Go(func() {
+			if err := runner.Run(ctx); err != nil {
+				tb.Error(err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newRecorder("s")
+		b := running(t, slog.New(slog.DiscardHandler), sink)
+		var factory interfaces.Factory = newSimulator
+		runner, err := factory(interfaces.Config{Alloc: simulated(7), Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Updates: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error)
+		go func() { ended <- runner.Run(t.Context()) }()
+		type seen struct {
+			Status, State string
+			Events        int
+		}
+		var got []seen
+		for alloc := runner.Alloc(); !runner.Over() || len(got) < 4; {
+			alloc = runner.Wait(t.Context(), alloc.ModifyIndex)
+			state := alloc.TaskStates["t"]
+			got = append(got, seen{alloc.ClientStatus, state.State, len(state.Events)})
+		}
+		want := []seen{{"pending", "pending", 1}, {"running", "running", 2}, {"running", "running", 3}, {"complete", "dead", 4}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("versions (-want +got):\n%s", diff)
+		}
+		if err := <-ended; err != nil || !runner.Over() {
+			t.Errorf("run: %v, over: %v", err, runner.Over())
+		}
+		if err := b.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		id := runner.Alloc().ID
+		sink.took(t, "200ms "+id+"@1", "500ms "+id+"@2", "900ms "+id+"@4")
+	})
+}
+
+func TestAThousandSimulatedAllocationsAreWrittenInBatches(t *testing.T) {
+	const many = 1000
+	synctest.Test(t, func(t *testing.T) {
+		sink := &counter{}
+		b := running(t, slog.New(slog.DiscardHandler), sink)
+		runSimulated(t.Context(), t, newSimulator, b, many)
+		if err := b.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		// pending, running and complete; the event in between goes with the end.
+		if calls, allocs := sink.counts(); calls != 3 || allocs != 3*many {
+			t.Errorf("%d allocations in %d calls, want %d in 3", allocs, calls, 3*many)
+		}
+	})
+}
