@@ -20,7 +20,7 @@ func TestFlushDeliversTheLastStateAfterRunHasEnded(t *testing.T) {
 		stuck, failing := newRecorder("stuck"), newRecorder("failing")
 		stuck.stuck, failing.fails = true, 3
 		b := updates.New(updates.Config{Sinks: []interfaces.Sink{stuck, failing}, Logger: quiet(&log)})
-		ctx, stop := context.WithTimeout(t.Context(), 2*tick)
+		ctx, stop := context.WithTimeout(t.Context(), 2*tick+tick/2)
 		defer stop()
 		b.AllocUpdated(version("a", 1, "running"))
 		b.Run(ctx)
@@ -30,8 +30,9 @@ func TestFlushDeliversTheLastStateAfterRunHasEnded(t *testing.T) {
 			t.Error(err)
 		}
 		stuck.refused(t, "200ms a@1")
-		stuck.took(t, "400ms a@2")
-		failing.took(t, "1.2s a@2")
+		stuck.took(t, "500ms a@2")
+		failing.refused(t, "200ms a@1", "400ms a@1", "500ms a@2") // Flush waits for no backoff of Run's
+		failing.took(t, "1.3s a@2")
 		if strings.Contains(log.String(), "stuck") {
 			t.Errorf("a call that was cut short is no failure of the sink, but the log says:\n%s", &log)
 		}
@@ -71,6 +72,7 @@ func TestFlushWaitsForItsTurn(t *testing.T) {
 			t.Error(err)
 		}
 		sink.took(t, "200ms a@1", "1.2s a@2")
+		time.Sleep(time.Minute - time.Second) // nothing is due
 		sink.set(func(r *recorder) { r.takes, r.stuck = 0, true })
 		b.AllocUpdated(version("a", 3, "running"))
 		ctx, cancel := context.WithTimeout(t.Context(), tick)
@@ -83,8 +85,8 @@ func TestFlushWaitsForItsTurn(t *testing.T) {
 			t.Errorf("flush to a stuck sink: %v", err)
 		}
 		time.Sleep(time.Minute)
-		sink.refused(t, "2.2s a@3")
-		sink.took(t, "200ms a@1", "1.2s a@2", "2.4s a@3")
+		sink.refused(t, "1m1.2s a@3")
+		sink.took(t, "200ms a@1", "1.2s a@2", "1m1.4s a@3")
 	})
 }
 

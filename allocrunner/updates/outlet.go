@@ -127,8 +127,10 @@ func (o *outlet) flush(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("hand allocation updates to sink %q: %w; last: %w", o.sink.Name(), ctx.Err(), err)
 		case <-time.After(o.backoff()):
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("hand allocation updates to sink %q: %w; last: %w", o.sink.Name(), ctx.Err(), err)
 		}
 	}
 }

@@ -71,14 +71,14 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error)
+		alloc, ended := runner.Alloc(), make(chan error)
 		go func() { ended <- runner.Run(t.Context()) }()
 		type seen struct {
 			Status, State string
 			Events        int
 		}
 		var got []seen
-		for alloc := runner.Alloc(); !runner.Over() || len(got) < 4; {
+		for !alloc.ClientTerminalStatus() {
 			alloc = runner.Wait(t.Context(), alloc.ModifyIndex)
 			state := alloc.TaskStates["t"]
 			got = append(got, seen{alloc.ClientStatus, state.State, len(state.Events)})
@@ -93,7 +93,7 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 		if err := b.Flush(t.Context()); err != nil {
 			t.Error(err)
 		}
-		id := runner.Alloc().ID
+		id := alloc.ID
 		sink.took(t, "200ms "+id+"@1", "500ms "+id+"@2", "900ms "+id+"@4")
 	})
 }

@@ -213,7 +213,7 @@ func quiet(w *bytes.Buffer) *slog.Logger {
 }
 
 func TestAnAllocationThatIsOverIsForgotten(t *testing.T) {
-	const many = 50_000
+	const many = 20_000
 	var before, after runtime.MemStats
 	sink := &counter{}
 	b := updates.New(updates.Config{Sinks: []interfaces.Sink{sink}, Logger: slog.New(slog.DiscardHandler)})
