@@ -2,8 +2,6 @@ package allocrunner
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -205,13 +203,4 @@ func (h *taskChecks) end() error {
 		made.End(h.task)
 	}
 	return nil
-}
-
-// execCheck runs the command of a script check beside its task's process.
-func (r *Runner) execCheck(ctx context.Context, task string, command []string) (checks.ExecResult, error) {
-	t := r.task(task)
-	if t == nil {
-		return checks.ExecResult{}, fmt.Errorf("script check in task %q: %w", task, interfaces.ErrTaskNotFound)
-	}
-	return checks.ExecResult{}, errors.ErrUnsupported
 }

@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/taskenv"
 	"taskapi/allocrunner/internal/taskrunner"
@@ -61,35 +63,72 @@ func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]st
 
 // Spec implements taskrunner.Starter.
 func (s *starter) Spec(_ context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error) {
-	env := s.env(req, hookEnv)
-	evaluated, err := env.EvalConfig(req.Task.Config)
-	if err != nil {
-		return driver.Spec{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
-	}
-	config, err := driver.Parse(maps.Clone(evaluated))
-	if err != nil {
-		return driver.Spec{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
-	}
-	variables := config.Scrub(env.List())
-	program, err := driver.LookUp(req.Dir.Dir, config.Command, variables)
+	config, surroundings, err := s.surroundings(req, hookEnv)
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	spec := driver.Spec{
+	program, err := driver.LookUp(req.Dir.Dir, config.Command, surroundings.env)
+	if err != nil {
+		return driver.Spec{}, err
+	}
+	return driver.Spec{
 		Task: req.Task.Name,
 		Path: program,
 		Args: config.Args,
-		Env:  variables,
-		Dir:  req.Dir.Dir,
+		Env:  surroundings.env,
+		Dir:  surroundings.dir,
 		User: req.User,
 		Logs: logSpec(req.Task, req.Dir),
 
 		OOMScoreAdj: config.OOMScoreAdj,
+	}, nil
+}
+
+// surroundings are what every program of a task finds.
+type surroundings struct {
+	env []string
+	dir string
+}
+
+// surroundings evaluates the task's configuration, and says what its process, or a program beside it, finds around it.
+func (s *starter) surroundings(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.RawExec, surroundings, error) {
+	env := s.env(req, hookEnv)
+	evaluated, err := env.EvalConfig(req.Task.Config)
+	if err != nil {
+		return driver.RawExec{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
 	}
-	if config.WorkDir != "" {
-		spec.Dir = config.WorkDir
+	config, err := driver.Parse(maps.Clone(evaluated))
+	if err != nil {
+		return driver.RawExec{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
 	}
-	return spec, nil
+	return config, surroundings{env: config.Scrub(env.List()), dir: cmp.Or(config.WorkDir, req.Dir.Dir)}, nil
+}
+
+// checkOutput is how much of a script check's output is taken, in bytes: more than a check shows of it.
+const checkOutput = 4 << 10
+
+// execCheck runs the command of a script check beside its task's process.
+func (r *Runner) execCheck(ctx context.Context, task string, command []string) (checks.ExecResult, error) {
+	t := r.task(task)
+	if t == nil {
+		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotFound)
+	}
+	req, hookEnv, ok := t.Launched()
+	if !ok {
+		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotRunning)
+	}
+	_, around, err := (&starter{r, task}).surroundings(req, hookEnv)
+	if err != nil {
+		return checks.ExecResult{}, err
+	}
+	program, err := driver.LookUp(req.Dir.Dir, command[0], around.env)
+	if err != nil {
+		return checks.ExecResult{}, err
+	}
+	result, err := r.resources.processes.Exec(ctx, driver.ExecSpec{
+		Task: task, Path: program, Args: command[1:], Env: around.env, Dir: around.dir, User: req.User, MaxOutput: checkOutput,
+	})
+	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err
 }
 
 // logSpec is a task's logs block; a task without one has Nomad's defaults.

@@ -74,10 +74,8 @@ func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 // destructive is the error for changes that can't be made in place, nil when there are none.
 func destructive(changes []jobspec.Change) error {
 	var lines []string
-	for _, c := range changes {
-		if !c.InPlace {
-			lines = append(lines, c.Path+": "+c.Text)
-		}
+	for _, c := range jobspec.Destructive(changes) {
+		lines = append(lines, c.String())
 	}
 	if lines == nil {
 		return nil
