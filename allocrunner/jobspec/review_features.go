@@ -111,11 +111,6 @@ var serviceRows = []row[api.Service]{
 			return !slices.Contains([]string{"", api.ServiceProviderConsul, "nomad"}, s.Provider)
 		}},
 	{"service identity", Warning, "identities of services are for Consul; none is made", func(s *api.Service) bool { return s.Identity != nil }},
-	{"check_restart", Warning, "tasks are not restarted for failing checks yet", restartsOnChecks},
-}
-
-func restartsOnChecks(s *api.Service) bool {
-	return s.CheckRestart != nil || slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool { return c.CheckRestart != nil })
 }
 
 // nomadServiceRows are about services of provider "nomad", which can do less than Consul's.
@@ -133,20 +128,31 @@ var nomadServiceRows = []row[api.Service]{
 
 // checkRows are about checks of services of provider "nomad".
 var checkRows = []row[api.ServiceCheck]{
-	{"check type", Refused, `the type must be "http" or "tcp"`, func(c *api.ServiceCheck) bool { return c.Type != "http" && c.Type != "tcp" }},
-	{"success_before_passing", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.SuccessBeforePassing != 0 }},
-	{"failures_before_critical", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.FailuresBeforeCritical != 0 }},
-	{"failures_before_warning", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning != 0 }},
-	{"check command", Refused, "command and args are for script checks", func(c *api.ServiceCheck) bool { return c.Command != "" || len(c.Args) > 0 }},
-	{"grpc_service", Refused, "grpc checks are for Consul", func(c *api.ServiceCheck) bool { return c.GRPCService != "" || c.GRPCUseTLS }},
+	{"check type", Refused, `grpc checks are not made; use "http", "tcp" or "script"`, func(c *api.ServiceCheck) bool { return c.Type == "grpc" }},
+	{"check type", Refused, `the type must be "http", "tcp" or "script"`,
+		func(c *api.ServiceCheck) bool {
+			return !slices.Contains([]string{"http", "tcp", checkScript, "grpc"}, c.Type)
+		}},
+	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical",
+		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning != 0 }},
+	{"check command", Refused, `command and args are for checks of the type "script"`,
+		func(c *api.ServiceCheck) bool { return c.Type != checkScript && (c.Command != "" || len(c.Args) > 0) }},
+	{"check command", Refused, "a script check needs a command", func(c *api.ServiceCheck) bool { return c.Type == checkScript && c.Command == "" }},
+	{"grpc_service", Refused, "grpc checks are not made; leave grpc_service and grpc_use_tls out",
+		func(c *api.ServiceCheck) bool { return c.GRPCService != "" || c.GRPCUseTLS }},
 	{"expose", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Expose }},
 	{"check advertise", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.Advertise != "" }},
-	{"initial_status", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.InitialStatus != "" }},
-	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
-	{"on_update", Refused, `it must be "require_healthy" or "ignore"`,
+	{"initial_status", Refused, `it must be "passing", "warning" or "critical", or left out`,
 		func(c *api.ServiceCheck) bool {
-			return !slices.Contains([]string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnore}, c.OnUpdate)
+			return !slices.Contains([]string{"", "passing", "warning", "critical"}, c.InitialStatus)
 		}},
+	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
+	{"on_update", Refused, `it must be "require_healthy", "ignore_warnings" or "ignore"`,
+		func(c *api.ServiceCheck) bool {
+			return !slices.Contains([]string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}, c.OnUpdate)
+		}},
+	{"on_update", Note, `a check here is never a warning, so "ignore_warnings" is the same as "require_healthy"`,
+		func(c *api.ServiceCheck) bool { return c.OnUpdate == api.OnUpdateIgnoreWarn }},
 	{"check address_mode", Refused, `the address mode must be "auto" or "host"`,
 		func(c *api.ServiceCheck) bool { return !slices.Contains([]string{"", "auto", "host"}, c.AddressMode) }},
 	{"check protocol", Refused, `it must be "http" or "https"`,

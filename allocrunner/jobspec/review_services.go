@@ -11,6 +11,10 @@ import (
 // minCheckTime is the shortest interval and timeout of a check that Nomad takes.
 const minCheckTime = time.Second
 
+// checkScript is the type of a check that runs a command.
+const checkScript = "script"
+
+// service reviews a service of a task, or of the group when task is nil.
 func (r *reviewer) service(s *api.Service, task *api.Task) {
 	apply(r, serviceRows, s)
 	if s.TaskName != "" && !r.hasTask(s.TaskName) {
@@ -21,9 +25,10 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 	}
 	apply(r, nomadServiceRows, s)
 	r.portLabel("service port", s.PortLabel, s.Address != "")
+	r.checkRestart(s.CheckRestart, nil)
 	for i := range s.Checks {
 		check := &s.Checks[i]
-		r.in("check", check.Name, func() { r.check(check, s) })
+		r.in("check", check.Name, func() { r.check(check, s, task) })
 	}
 }
 
@@ -31,19 +36,49 @@ func (r *reviewer) hasTask(name string) bool {
 	return anyTask(r.group, func(t *api.Task) bool { return t.Name == name })
 }
 
-func (r *reviewer) check(c *api.ServiceCheck, s *api.Service) {
+func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 	apply(r, checkRows, c)
 	r.checkTime("check interval", c.Interval)
 	r.checkTime("check timeout", c.Timeout)
-	if c.TaskName != "" && !r.hasTask(c.TaskName) {
-		r.refuse("check task", "the group has no task %q", c.TaskName)
-	}
-	if c.PortLabel == "" && s.PortLabel == "" {
+	r.checkTask(c, s, task)
+	if c.Type != checkScript && c.PortLabel == "" && s.PortLabel == "" {
 		r.refuse("check port", "neither the check nor its service names a port")
 	}
 	r.portLabel("check port", c.PortLabel, false)
 	if strings.ContainsAny(c.Method, " \t\r\n") {
 		r.refuse("check method", "%q is no HTTP method", c.Method)
+	}
+	r.checkNegative("success_before_passing", int64(c.SuccessBeforePassing))
+	r.checkNegative("failures_before_critical", int64(c.FailuresBeforeCritical))
+	r.checkRestart(c.CheckRestart, s.CheckRestart)
+	if merged := s.CheckRestart.Merge(c.CheckRestart); merged != nil && merged.Limit == 0 {
+		r.add(Note, "check_restart", "without a limit above 0 nothing is restarted")
+	}
+}
+
+// checkTask refuses a task that is not there or not the service's, and a script check without any.
+func (r *reviewer) checkTask(c *api.ServiceCheck, s *api.Service, task *api.Task) {
+	switch {
+	case task != nil && c.TaskName != "" && c.TaskName != task.Name:
+		r.refuse("check task", "the check says task %q, and its service is task %q's; leave the check's out", c.TaskName, task.Name)
+	case c.TaskName != "" && !r.hasTask(c.TaskName):
+		r.refuse("check task", "the group has no task %q", c.TaskName)
+	case c.Type == checkScript && task == nil && c.TaskName == "" && s.TaskName == "":
+		r.refuse("check task", "a script runs in a task: a check of a group's service must name it with task, or be in a task's service")
+	}
+}
+
+// checkRestart reviews a service's block or a check's. What the check has from its service is the service's finding.
+func (r *reviewer) checkRestart(own, service *api.CheckRestart) {
+	if own == nil {
+		return
+	}
+	inherited := deref(service)
+	if inherited.Limit != own.Limit {
+		r.checkNegative("check_restart limit", int64(own.Limit))
+	}
+	if deref(inherited.Grace) != deref(own.Grace) {
+		r.checkNegative("check_restart grace", int64(deref(own.Grace)))
 	}
 }
 

@@ -58,13 +58,22 @@ func service(lines string) string {
 	return group("network {\nport \"http\" {}\n}\nservice {\nname = \"s\"\nport = \"http\"\nprovider = \"nomad\"\n" + lines + "\n}")
 }
 
-func check(lines string) string {
-	return service("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = \"1s\"\n" + lines + "\n}")
+// tcp begins a check.
+const tcp = "check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout = \"1s\"\n"
+
+func check(lines string) string { return service(tcp + lines + "\n}") }
+
+func script(lines string) string { return strings.Replace(check(lines), `"tcp"`, `"script"`, 1) }
+
+// inService is a service of the task.
+func inService(lines string) string {
+	return task("service {\nname = \"s\"\nprovider = \"nomad\"\n" + lines + "\n}")
 }
 
 func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 	const inG, inT = `group "g": `, `group "g" > task "t": `
 	const inS, inC = `group "g" > service "s": `, `group "g" > service "s" > check "c": `
+	const inTC = `group "g" > task "t" > service "s" > check "c": `
 	for name, tc := range map[string]struct {
 		body string
 		want []string
@@ -152,16 +161,36 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"unknown provider":  {group("service {\nname = \"s\"\nprovider = \"etcd\"\n}"), []string{"refused " + inS + "service provider"}},
 		"connect":           {group("service {\nname = \"s\"\nconnect {}\n}"), []string{"refused " + inS + "connect", "warning " + inS + "service provider"}},
 		"service port":      {group("service {\nname = \"s\"\nprovider = \"nomad\"\nport = \"web\"\n}"), []string{"refused " + inS + "service port"}},
-		"check_restart":     {service("check_restart { limit = 1 }"), []string{"warning " + inS + "check_restart"}},
+		"check_restart":     {check("check_restart {\nlimit = 1\ngrace = \"0s\"\nignore_warnings = true\n}"), nil},
+		"of the service":    {service("check_restart { limit = 1 }\n" + tcp + "}"), nil},
+		"limit in both":     {service("check_restart { grace = \"9s\" }\n" + tcp + "check_restart { limit = 2 }\n}"), nil},
+		"limit nowhere":     {service("check_restart { grace = \"9s\" }\n" + tcp + "}"), []string{"note " + inC + "check_restart"}},
+		"service's limit":   {service("check_restart { limit = -1 }\n" + tcp + "}"), []string{"refused " + inS + "check_restart limit"}},
+		"check's limit":     {check("check_restart { limit = -1 }"), []string{"refused " + inC + "check_restart limit"}},
+		"service's grace":   {service("check_restart {\nlimit = 1\ngrace = \"-1s\"\n}\n" + tcp + "}"), []string{"refused " + inS + "check_restart grace"}},
+		"check's grace":     {check("check_restart {\nlimit = 1\ngrace = \"-1s\"\n}"), []string{"refused " + inC + "check_restart grace"}},
 		"weights":           {service("weights {}"), []string{"refused " + inS + "service weights"}},
 		"service task":      {service("task = \"nope\""), []string{"refused " + inS + "service task"}},
-		"script check":      {strings.Replace(check("command = \"x\""), `"tcp"`, `"script"`, 1), []string{"refused " + inC + "check type", "refused " + inC + "check command"}},
+		"script check":      {script("command = \"x\"\nargs = [\"y\"]\ntask = \"t\""), nil},
+		"script of service": {strings.Replace(script("command = \"x\""), "check {", "task = \"t\"\ncheck {", 1), nil},
+		"script without":    {script("task = \"t\""), []string{"refused " + inC + "check command"}},
+		"script nowhere":    {script("command = \"x\""), []string{"refused " + inC + "check task"}},
+		"script elsewhere":  {script("command = \"x\"\ntask = \"nope\""), []string{"refused " + inC + "check task"}},
+		"script in task":    {inService(strings.Replace(tcp, "tcp", "script", 1) + "command = \"x\"\n}"), nil},
+		"another's task":    {inService(tcp + "task = \"u\"\nport = \"80\"\n}"), []string{"refused " + inTC + "check task"}},
+		"command of tcp":    {check("command = \"x\""), []string{"refused " + inC + "check command"}},
 		"grpc check":        {service("check {\nname = \"c\"\ntype = \"grpc\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"), []string{"refused " + inC + "check type"}},
 		"check times":       {service("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"10ms\"\n}"), []string{"refused " + inC + "check interval", "refused " + inC + "check timeout"}},
 		"check port":        {check("port = \"nope\""), []string{"refused " + inC + "check port"}},
 		"check number":      {check("port = \"8080\""), nil},
-		"check passing":     {check("success_before_passing = 2"), []string{"refused " + inC + "success_before_passing"}},
-		"ignore_warnings":   {check("on_update = \"ignore_warnings\""), []string{"refused " + inC + "on_update"}},
+		"thresholds":        {check("success_before_passing = 2\nfailures_before_critical = 3"), nil},
+		"warning threshold": {check("failures_before_warning = 2"), []string{"refused " + inC + "failures_before_warning"}},
+		"initial_status":    {check("initial_status = \"passing\""), nil},
+		"initial nonsense":  {check("initial_status = \"success\""), []string{"refused " + inC + "initial_status"}},
+		"ignore":            {check("on_update = \"ignore\""), nil},
+		"ignore_warnings":   {check("on_update = \"ignore_warnings\""), []string{"note " + inC + "on_update"}},
+		"on_update":         {check("on_update = \"never\""), []string{"refused " + inC + "on_update"}},
+		"type of check":     {strings.Replace(check(""), `"tcp"`, `"ping"`, 1), []string{"refused " + inC + "check type"}},
 		"http without path": {service("check {\nname = \"c\"\ntype = \"http\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"), []string{"refused " + inC + "check path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +286,7 @@ func TestReviewOfEverything(t *testing.T) {
 		}
 		got := lines(findings)
 		for _, want := range []string{"note job: scheduling", `refused group "web": volume`, `refused group "web" > task "server": template`,
-			`warning group "web" > service "web-${NOMAD_ALLOC_INDEX}": check_restart`} {
+			`refused group "web" > service "web-${NOMAD_ALLOC_INDEX}" > check "alive": check command`} {
 			if !slices.Contains(got, want) {
 				t.Errorf("%q is missing in:\n%s", want, strings.Join(got, "\n"))
 			}
