@@ -27,7 +27,7 @@ type book struct {
 	tick     time.Duration
 	pending  map[string]*api.Allocation // the newest of each allocation, by ID
 	given    map[string]mark            // by ID; none for an allocation that was terminal
-	due      time.Time                  // of the next batch; zero while nothing is pending
+	due      time.Time                  // of the next batch; zero for none
 	retry    time.Time                  // no batch is due before, because of failures
 	failures int                        // in a row
 }
@@ -39,7 +39,7 @@ func (b *book) add(alloc *api.Allocation, now time.Time) (sooner bool) {
 		return false
 	}
 	wait := lazyTicks * b.tick
-	if !known || given.status != alloc.ClientStatus {
+	if given.status != alloc.ClientStatus { // as that of an unknown one does
 		wait = b.tick
 	}
 	at := b.allowed(now.Add(wait))
@@ -77,9 +77,6 @@ func (b *book) delivered(batch []*api.Allocation) (failures int) {
 			delete(b.pending, alloc.ID)
 		}
 		b.mark(alloc)
-	}
-	if len(b.pending) == 0 {
-		b.due = time.Time{}
 	}
 	failures, b.failures, b.retry = b.failures, 0, time.Time{}
 	return failures

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -44,16 +45,18 @@ func simulated(n int) *api.Allocation {
 	}
 }
 
-// runSimulated makes runners and runs each to its end.
-func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory, to interfaces.Updates, many int) {
+// runSimulated makes runners and runs each to its end. Their beginnings are spread over the time given.
+func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory, to interfaces.Updates, many int, over time.Duration) {
 	tb.Helper()
+	dir := tb.TempDir()
 	var group sync.WaitGroup
 	for i := range many {
-		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler), Updates: to})
+		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: dir, Logger: slog.New(slog.DiscardHandler), Updates: to})
 		if err != nil {
 			tb.Fatal(err)
 		}
 		group.Go(func() {
+			time.Sleep(over * time.Duration(i) / time.Duration(many))
 			if err := runner.Run(ctx); err != nil {
 				tb.Error(err)
 			}
@@ -103,7 +106,7 @@ func TestAThousandSimulatedAllocationsAreWrittenInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &counter{}
 		b := running(t, slog.New(slog.DiscardHandler), sink)
-		runSimulated(t.Context(), t, newSimulator, b, many)
+		runSimulated(t.Context(), t, newSimulator, b, many, 0)
 		if err := b.Flush(t.Context()); err != nil {
 			t.Error(err)
 		}
