@@ -5,8 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -107,4 +111,26 @@ func resume(t *testing.T, cfg interfaces.Config) *running {
 		_ = r.end()
 	})
 	return r
+}
+
+type config = interfaces.Config
+
+// write makes a file below the allocation directory.
+func (r *running) write(path, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, path), []byte(text), 0o666); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// untilGone waits for a process to have ended.
+func (r *running) untilGone(pid string) {
+	r.t.Helper()
+	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) { // another's child can only be polled for
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+	}
+	r.t.Fatalf("process %s does not end", pid)
 }

@@ -186,26 +186,14 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 
 // runTasks runs the tasks to the end of the allocation, or leaves them.
 func (r *Runner) runTasks(ctx, life context.Context) error {
-	var background sync.WaitGroup
-	defer background.Wait()
-	life, end := context.WithCancel(life)
-	defer end()
-	if r.cfg.State != nil {
-		background.Go(func() { r.journal.run(life) })
-	}
 	for _, t := range r.tasks {
 		r.receive(t)
 	}
 	r.publishAll()
-	if err := r.journal.allocSafe(r.Alloc(), false); err != nil { // before the first start: whoever comes after a kill must know of this allocation
+	if err := r.journal.allocSafe(r.Alloc(), false); err != nil { // whoever comes after a kill must know of this allocation
 		r.logger.Warn("nothing is written down before the tasks start: if taskapi is killed before it can be, their allocation is not known")
 	}
-	for _, t := range r.tasks {
-		background.Go(func() { t.Run(life, r.resources.processes) })
-		defer t.Close()
-	}
-	r.begin()
-	if left := r.drive(ctx); left {
+	if left := r.driveTasks(ctx, life); left {
 		r.shutdownHooks()
 		return errors.Join(interfaces.ErrLeft, r.journal.allocSafe(r.Alloc(), false), r.resources.leave())
 	}
@@ -214,6 +202,23 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 		return errors.Join(fmt.Errorf("%w: %w", ErrFailed, r.failures()), err)
 	}
 	return err
+}
+
+// driveTasks runs the goroutines of the tasks, and returns when the last of them has ended.
+func (r *Runner) driveTasks(ctx, life context.Context) (left bool) {
+	var background sync.WaitGroup
+	defer background.Wait()
+	life, end := context.WithCancel(life)
+	defer end()
+	if r.cfg.State != nil {
+		background.Go(func() { r.journal.run(life) })
+	}
+	for _, t := range r.tasks {
+		background.Go(func() { t.Run(life, r.resources.processes) })
+		defer t.Close()
+	}
+	r.begin()
+	return r.drive(ctx)
 }
 
 // receive makes a task begin, or go on where an earlier runner left it.

@@ -40,10 +40,17 @@ type SavedTask struct {
 	SetUp         bool      // its directory has been announced
 	IntervalStart time.Time // of the restart policy
 	Attempts      int       // in that interval
-	Due           time.Time // of the end of a restart delay; zero for none
+	Due           time.Time // of the end of a delay or a timeout; zero for none
+	Handle        *Handle   // of the latest process that is known to have started; nil for none
 
 	// Hooks is what the task's hooks have asked to be kept, by the hook's name.
 	Hooks map[string]map[string]string
+}
+
+// Handle tells one process of a task from the next.
+type Handle struct {
+	PID       int
+	StartedAt time.Time
 }
 
 // Sink takes allocations as they stand, for somebody who wants to know: a state file, a stream of events, a server.

@@ -109,9 +109,9 @@ const defaultKillTimeout = 5 * time.Second
 
 // The events of a task's life.
 type (
-	opened      struct{} // the gate of the task's hook is open
-	started     struct{} // the process runs
-	startFailed struct { // it could not be started
+	opened      struct{}                           // the gate of the task's hook is open
+	started     struct{ handle interfaces.Handle } // the process runs
+	startFailed struct {                           // it could not be started
 		event         *api.TaskEvent // why
 		unrecoverable bool
 	}

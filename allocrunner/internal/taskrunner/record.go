@@ -95,6 +95,12 @@ func (r *record) saved() interfaces.SavedTask {
 	return saved
 }
 
+func (r *record) setHandle(h interfaces.Handle) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept.Handle = &h
+}
+
 func (r *record) hookKept(hook string) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,12 +114,6 @@ func (r *record) keepForHook(hook string, kept map[string]string) {
 	maps.Copy(hooks, r.kept.Hooks)
 	hooks[hook] = maps.Clone(kept)
 	r.kept.Hooks = hooks
-}
-
-func (r *record) startedAt() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.state.StartedAt
 }
 
 func (r *record) lifecycle() lifecycle.State {

@@ -35,12 +35,15 @@ func (r rules) resume(saved interfaces.SavedTask, known *driver.Status, now time
 	m := &res.machine
 	res.ended = known != nil && known.Exit != nil
 	switch {
+	case untold(saved, known): // it was started after the last thing that was written down
+		m.phase, m.setUp, res.process = starting, true, true
+		if saved.Intent != kill.String() {
+			m.intent = none // what the process before was stopped for
+		}
+		res.first = started{handle(known)}
 	case m.hasProcess(): // whether it still is, Wait will say
 		res.process = true
 		r.resumeStop(&res, saved.Due, now)
-	case untold(saved, known): // it was started after the last thing that was written down
-		m.phase, m.setUp, res.process = starting, true, true
-		res.first = started{}
 	case m.phase == starting && m.intent != none: // it was to be given up
 		res.first = startFailed{}
 	case m.phase == starting: // it never came to a process
@@ -62,16 +65,13 @@ func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
 	}
 }
 
+func handle(s *driver.Status) interfaces.Handle {
+	return interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}
+}
+
 // untold reports whether the supervisor has a process of the task that nothing written down knows of.
 func untold(saved interfaces.SavedTask, known *driver.Status) bool {
-	if known == nil {
-		return false
-	}
-	var startedAt time.Time
-	if saved.State != nil {
-		startedAt = saved.State.StartedAt
-	}
-	return known.Exit == nil || known.StartedAt.After(startedAt)
+	return known != nil && (saved.Handle == nil || saved.Handle.PID != known.PID || !saved.Handle.StartedAt.Equal(known.StartedAt))
 }
 
 // left is what is left of a timer. Between two processes there is only the wall clock, which may have been set meanwhile: the

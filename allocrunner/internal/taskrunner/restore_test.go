@@ -20,9 +20,12 @@ import (
 func TestResume(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	startedAt := now.Add(-time.Minute)
-	runs := &driver.Status{StartedAt: startedAt}
-	old := &driver.Status{StartedAt: startedAt.Add(-time.Second), Exit: &interfaces.ExitResult{}}
-	newer := &driver.Status{StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}}
+	runs := &driver.Status{PID: 7, StartedAt: startedAt}
+	old := &driver.Status{PID: 7, StartedAt: startedAt, Exit: &interfaces.ExitResult{}}
+	newer := &driver.Status{PID: 7, StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}} // its number is used again
+	newerRuns := &driver.Status{PID: 8, StartedAt: startedAt.Add(-time.Hour)}                              // the clock was set back
+	beganAgain := started{interfaces.Handle{PID: 7, StartedAt: newer.StartedAt}}
+	began := started{interfaces.Handle{PID: 8, StartedAt: newerRuns.StartedAt}}
 	r := testRules
 	r.shutdownDelay = 2 * time.Second
 	tells := []any{signal{r.killSignal}}
@@ -43,10 +46,14 @@ func TestResume(t *testing.T) {
 			resumption{machine: machine{phase: stopping, intent: restart}, process: true, acts: tells, wait: 1}},
 		{"it waited for its shutdown delay", interfaces.SavedTask{Phase: "shutdown_delay", Intent: "kill", Due: now.Add(time.Hour)}, runs,
 			resumption{machine: machine{phase: shutdownDelay, intent: kill}, process: true, wait: r.shutdownDelay}},
-		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, runs,
-			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: started{}}},
+		{"it was started unnoticed", interfaces.SavedTask{Phase: "starting"}, newerRuns,
+			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was started and ended unnoticed", interfaces.SavedTask{Phase: "backoff"}, newer,
-			resumption{machine: machine{phase: starting, setUp: true}, process: true, ended: true, first: started{}}},
+			resumption{machine: machine{phase: starting, setUp: true}, process: true, ended: true, first: beganAgain}},
+		{"it was restarted, and the new process is not known of", interfaces.SavedTask{Phase: "stopping", Intent: "restart"}, newerRuns,
+			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
+		{"it was to be killed while it was started", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, newerRuns,
+			resumption{machine: machine{phase: starting, setUp: true, intent: kill}, process: true, first: began}},
 		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old, resumption{machine: machine{phase: backoff}, ended: true, first: elapsed{}}},
 		{"it was to be given up", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, old,
 			resumption{machine: machine{phase: starting, intent: kill}, ended: true, first: startFailed{}}},
@@ -62,7 +69,7 @@ func TestResume(t *testing.T) {
 		{"its interval began in what is the future now", interfaces.SavedTask{Phase: "waiting", IntervalStart: now.Add(time.Hour), Attempts: 1}, nil,
 			resumption{machine: machine{tracker: restarts.Tracker{Start: now, Count: 1}}}},
 	} {
-		tc.saved.State = &api.TaskState{StartedAt: startedAt}
+		tc.saved.Handle = &interfaces.Handle{PID: 7, StartedAt: startedAt}
 		if got := r.resume(tc.saved, tc.known, now); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", tc.name, got, tc.want)
 		}
@@ -131,7 +138,7 @@ func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &oneProcess{ended: make(chan struct{}, 1), starts: make(chan struct{}, 1)}
-		r.Restore(interfaces.SavedTask{Phase: "stopping", Intent: "restart", SetUp: true}, &driver.Status{})
+		r.Restore(interfaces.SavedTask{Phase: "stopping", Intent: "restart", SetUp: true, Handle: &interfaces.Handle{}}, &driver.Status{})
 		go r.Run(t.Context(), p)
 		synctest.Wait()
 		if len(p.starts) != 1 || r.Saved().Phase != "running" {

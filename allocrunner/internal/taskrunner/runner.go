@@ -324,6 +324,9 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	was := r.machine
 	var acts []any
 	r.machine, acts = r.rules.next(was, ev, time.Now(), rand.Float64())
+	if ev, ok := ev.(started); ok {
+		r.record.setHandle(ev.handle)
+	}
 	r.show(acts)
 	if mustBeSafe(was, r.machine) {
 		r.cfg.Observer.Save(r.name)
@@ -340,10 +343,11 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 }
 
 // mustBeSafe reports whether a transition has to be written down before it is acted on: a runner that goes on with the task and does
-// not know of it would count an attempt twice, forget that the task is to end, or run one again that is dead. What else is lost
-// the supervisor knows: whether there is a process, and how it ended.
+// not know of it would count an attempt twice, forget what a process is stopped for, or run a task again that is dead. What else is
+// lost the supervisor knows: whether there is a process, which one, and how it ended.
 func mustBeSafe(was, is machine) bool {
-	return was.tracker != is.tracker || was.intent != is.intent || was.failed != is.failed || (was.phase == dead) != (is.phase == dead)
+	return was.tracker != is.tracker || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
+		was.intent != is.intent && is.intent != none
 }
 
 // show makes what the events say and where the task is visible together, then tells of the events: whoever hears of one finds the

@@ -16,35 +16,38 @@ func (r *Runner) start(ctx context.Context) {
 	r.cancelStart = cancel
 	r.effects.Go(func() {
 		defer cancel()
-		if failure := r.launch(startCtx); failure != nil {
+		handle, failure := r.launch(startCtx)
+		if failure != nil {
 			r.postFromEffect(*failure)
 			return
 		}
-		r.postFromEffect(started{})
+		r.postFromEffect(started{handle})
 	})
 }
 
 // launch takes the steps of a start in order and names the first that fails.
-func (r *Runner) launch(ctx context.Context) *startFailed {
+func (r *Runner) launch(ctx context.Context) (interfaces.Handle, *startFailed) {
+	var none interfaces.Handle
 	req, err := r.cfg.Starter.Prepare(ctx)
 	if err != nil {
-		return &startFailed{event: driverFailureEvent(err.Error())}
+		return none, &startFailed{event: driverFailureEvent(err.Error())}
 	}
 	env, failed := r.runPrestart(ctx, req)
 	if failed != nil {
-		return failed
+		return none, failed
 	}
 	spec, err := r.cfg.Starter.Spec(ctx, req, env)
 	if err != nil {
-		return specFailure(err)
+		return none, specFailure(err)
 	}
 	if err := ctx.Err(); err != nil {
-		return &startFailed{event: driverFailureEvent("the start was given up")}
+		return none, &startFailed{event: driverFailureEvent("the start was given up")}
 	}
-	if _, err := r.processes.Start(ctx, spec); err != nil {
-		return &startFailed{event: driverFailureEvent(startReason(err))}
+	status, err := r.processes.Start(ctx, spec)
+	if err != nil {
+		return none, &startFailed{event: driverFailureEvent(startReason(err))}
 	}
-	return nil
+	return handle(&status), nil
 }
 
 // specFailure tells a configuration that will never do from what another attempt may find otherwise.

@@ -1,0 +1,124 @@
+package allocrunner_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// copyJob is a deep copy.
+func copyJob(job *api.Job) *api.Job {
+	var next *api.Job
+	decode(encode(job), &next)
+	return next
+}
+
+// service has provider nomad. task is the task of its script checks, for a service of the group.
+func service(task string, checks ...api.ServiceCheck) *api.Service {
+	return &api.Service{Name: "s", Provider: "nomad", TaskName: task, Checks: checks}
+}
+
+func okCheck(name string) api.ServiceCheck {
+	return api.ServiceCheck{Name: name, Type: "tcp", PortLabel: "1", Interval: time.Hour, Timeout: time.Second}
+}
+
+// script is a check that runs often.
+func script(task, command string) api.ServiceCheck {
+	return api.ServiceCheck{
+		Name: "script", Type: "script", TaskName: task, Command: "sh", Args: []string{"-c", command},
+		Interval: 50 * time.Millisecond, Timeout: 5 * time.Second,
+	}
+}
+
+// onlyCheck is the result of the only check there is.
+func (r *running) onlyCheck() api.AllocCheckStatus {
+	results, _ := r.runner.Checks()
+	for _, c := range results {
+		return c
+	}
+	return api.AllocCheckStatus{}
+}
+
+// untilCheck waits for the only check to be as ok says.
+func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
+	r.t.Helper()
+	for give := time.Now().Add(deadline); time.Now().Before(give); time.Sleep(2 * time.Millisecond) { // results come without a change of the allocation
+		if ok(r.onlyCheck()) {
+			return
+		}
+	}
+	results, _ := json.Marshal(r.onlyCheck())
+	r.t.Fatalf("no check is %s: %s", what, results)
+}
+
+// TestScriptChecksRunInTheirTask: with its environment, what hooks added included, its directory and its process beside them.
+func TestScriptChecksRunInTheirTask(t *testing.T) {
+	t.Parallel()
+	main := shell("main", "touch here; exec sleep 1000", func(t *api.Task) { t.Env = map[string]string{"COLOUR": "blue"} })
+	main.Services = []*api.Service{service("", script("", `test -e here && echo $NOMAD_TASK_NAME $COLOUR ${1}; exit $(cat code 2>/dev/null || echo 0)`))}
+	r := run(t, "service", main)
+	r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" && c.Output == "main blue \n" })
+	r.write("main/code", "3")
+	r.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
+}
+
+// TestUnhealthyTasksAreRestartedAgainAndAgain by the check of their own service, within their restart policy.
+func TestUnhealthyTasksAreRestartedAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	main := shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000")
+	check := script("", "exit 1")
+	check.CheckRestart = &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}
+	main.Services = []*api.Service{service("", check)}
+	main.RestartPolicy = &api.RestartPolicy{Attempts: new(3), Interval: new(time.Hour), Delay: new(time.Millisecond), Mode: new("fail")}
+	r := run(t, "service", main)
+	if err := r.end(); err == nil {
+		t.Error("the restarts of a check are not counted by the policy")
+	}
+	r.untilLines("main/local/pids", 4)
+	if got := count(r.of("main"), "Restart Signaled"); got != 4 {
+		t.Errorf("%d restarts were asked for, want 4: three attempts, and the one that fails it", got)
+	}
+	if e := event(r.runner.Alloc(), "main", "Restart Signaled"); e.DisplayMessage != `healthcheck: check "script" unhealthy` {
+		t.Errorf("the event says %q", e.DisplayMessage)
+	}
+}
+
+// TestAGroupsUnhealthyCheckRestartsAllRunningTasks, again and again.
+func TestAGroupsUnhealthyCheckRestartsAllRunningTasks(t *testing.T) {
+	t.Parallel()
+	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 50 * time.Millisecond, Timeout: time.Second,
+		CheckRestart: &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}}
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
+		g.Services = []*api.Service{service("", check)}
+		g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
+	}, shell("a", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"), shell("b", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	r.untilLines("a/local/pids", 3)
+	r.untilLines("b/local/pids", 3)
+}
+
+// TestHealthIsShown once it is decided.
+func TestHealthIsShown(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		script  string
+		healthy bool
+	}{
+		"healthy":   {"exec sleep 1000", true},
+		"unhealthy": {"sleep 0.05; exit 1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
+				g.Update = &api.UpdateStrategy{
+					MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(20 * time.Millisecond), HealthyDeadline: new(time.Minute),
+				}
+			}, shell("main", tc.script))
+			alloc := r.until("judged", func(a *api.Allocation) bool { return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil })
+			if got := *alloc.DeploymentStatus.Healthy; got != tc.healthy || alloc.DeploymentStatus.Timestamp.IsZero() {
+				t.Errorf("got %+v, want healthy %v", alloc.DeploymentStatus, tc.healthy)
+			}
+		})
+	}
+}

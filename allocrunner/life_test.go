@@ -1,0 +1,305 @@
+package allocrunner_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// event is the latest event of that type, nil for none.
+func event(a *api.Allocation, task, kind string) *api.TaskEvent {
+	var found *api.TaskEvent
+	for _, e := range a.TaskStates[task].Events {
+		if e.Type == kind {
+			found = e
+		}
+	}
+	return found
+}
+
+func count(list []string, want string) int {
+	n := 0
+	for _, s := range list {
+		if s == want {
+			n++
+		}
+	}
+	return n
+}
+
+func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state }, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	for range 2 { // the second is as good as the first
+		if err := r.runner.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := state.saved().Alloc.DesiredStatus; got != "stop" {
+			t.Errorf("written down: %q, want stop", got)
+		}
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Errorf("of one that is over: %v", err)
+	}
+	alloc := r.runner.Alloc()
+	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Over || saved.Alloc.ClientStatus != "complete" {
+		t.Errorf("status %s, written down: %s, over %v", alloc.ClientStatus, saved.Alloc.ClientStatus, saved.Over)
+	}
+}
+
+// TestTheNextRunnerCompletesAStop that was under way: one Killing, the same process, and what the kill timeout has left.
+func TestTheNextRunnerCompletesAStop(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	var cfg interfaces.Config
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
+		shell("main", `trap 'echo told >> $NOMAD_TASK_DIR/told' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do sleep 0.01; done`,
+			func(t *api.Task) { t.KillTimeout = new(700 * time.Millisecond) }),
+		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
+	r.untilFile("main/local/pid")
+	r.untilState("main", "running")
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.untilFile("main/local/told")
+	r.runner.Leave()
+	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+		t.Fatalf("got %v, want ErrLeft", err)
+	}
+
+	cfg.Saved = state.saved()
+	next := resume(t, cfg)
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	next.wantEvents("main", "Terminated", "Killed")
+	next.untilFile("alloc/bye")
+	alloc := next.runner.Alloc()
+	if e := event(alloc, "main", "Terminated"); alloc.ClientStatus != "complete" || e.Details["signal"] != "9" {
+		t.Errorf("status %s, %+v", alloc.ClientStatus, e)
+	}
+}
+
+// TestExitsWhileNobodyLooks are told by the next runner, with their hooks, and the dead do not run again.
+func TestExitsWhileNobodyLooks(t *testing.T) {
+	t.Parallel()
+	state, d := &memory{}, &diary{}
+	var cfg interfaces.Config
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c); c.State = state; cfg = *c },
+		shell("early", "echo $$ >> $NOMAD_TASK_DIR/pids"),
+		shell("late", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7`))
+	r.untilState("early", "dead")
+	r.untilFile("late/local/pids")
+	r.untilState("late", "running")
+	r.runner.Leave()
+	_ = r.end()
+	before := len(d.read())
+	r.write("alloc/go", "")
+	r.untilGone(r.untilFile("late/local/pids"))
+
+	cfg.Saved = state.saved()
+	next := resume(t, cfg)
+	if err := next.end(); err == nil || !strings.Contains(err.Error(), `task "late"`) {
+		t.Errorf("got %v, want the failure of late", err)
+	}
+	next.wantEvents("early")
+	next.wantEvents("late", "Terminated", "Not Restarting")
+	if e := event(next.runner.Alloc(), "late", "Terminated"); e.Details["exit_code"] != "7" {
+		t.Errorf("got %+v, want exit code 7", e)
+	}
+	calls := strings.Join(d.read()[before:], "; ")
+	if calls != "prerun; late exited; late stop; postrun" {
+		t.Errorf("hooks of the next runner: %s", calls)
+	}
+	for _, task := range []string{"early", "late"} {
+		if pids := next.untilFile(task + "/local/pids"); strings.Contains(pids, "\n") {
+			t.Errorf("%s ran again: pids %q", task, pids)
+		}
+	}
+}
+
+// TestRestartCountersSurvive a change of runners: attempts are not given anew.
+func TestRestartCountersSurvive(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	var cfg interfaces.Config
+	r := runWith(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) {
+		g.RestartPolicy.Attempts = new(2)
+		c.State = state
+		cfg = *c
+	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_TASK_DIR/go ]; do sleep 0.01; done; rm $NOMAD_TASK_DIR/go; exit 1`))
+	for i := range 2 {
+		r.untilLines("main/local/pids", i+1)
+		r.untilState("main", "running")
+		r.write("main/local/go", "")
+	}
+	pids := strings.Fields(r.untilLines("main/local/pids", 3))
+	r.until("restarted twice", func(a *api.Allocation) bool {
+		return a.TaskStates["main"].Restarts == 2 && a.TaskStates["main"].State == "running"
+	})
+	r.runner.Leave()
+	_ = r.end()
+	r.write("main/local/go", "")
+	r.untilGone(pids[2])
+
+	cfg.Saved = state.saved()
+	next := resume(t, cfg)
+	if err := next.end(); err == nil || !strings.Contains(err.Error(), "Exceeded allowed attempts 2") {
+		t.Errorf("got %v, want that the attempts are used up", err)
+	}
+}
+
+func TestGroupShutdownDelay(t *testing.T) {
+	t.Parallel()
+	const delay = 300 * time.Millisecond
+	d := &diary{}
+	r := runWith(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) { noted(d, c); g.ShutdownDelay = new(delay) },
+		shell("leader", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done", func(t *api.Task) { t.Leader = true }),
+		shell("other", "exec sleep 1000"))
+	r.untilState("leader", "running")
+	r.untilState("other", "running")
+	r.write("alloc/go", "")
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	alloc := r.runner.Alloc()
+	ended, told := event(alloc, "leader", "Terminated"), event(alloc, "other", "Killing")
+	if told == nil || time.Duration(told.Time-ended.Time) < delay {
+		t.Errorf("the leader ended at %v, the other was told at %v: want %v between them", ended, told, delay)
+	}
+	calls := d.read()
+	if at, after := indexOf(calls, "prekill"), indexOf(calls, "other prekill"); at < 0 || at > after {
+		t.Errorf("the allocation's pre-kill hook comes before the delay, the task's after it: %v", calls)
+	}
+}
+
+func indexOf(list []string, want string) int {
+	for i, s := range list {
+		if s == want {
+			return i
+		}
+	}
+	return -1
+}
+
+// records keeps what is logged.
+type records struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (r *records) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *records) read() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// TestAFullDiskHurtsNobody: the tasks go on, the operator is told once, and what could not be written is written when there is room.
+func TestAFullDiskHurtsNobody(t *testing.T) {
+	t.Parallel()
+	state, log := &memory{}, &records{}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
+		g.RestartPolicy.Attempts = new(100)
+		c.State = state
+		c.Logger = slog.New(slog.NewTextHandler(log, nil))
+	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	r.untilState("main", "running")
+	state.setFull(true)
+	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
+		t.Fatal(err)
+	}
+	r.untilLines("main/local/pids", 2)
+	r.until("restarted", func(a *api.Allocation) bool {
+		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
+	})
+	if err := r.runner.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "could not be written down") {
+		t.Errorf("a stop that can't be made safe says %v", err)
+	}
+	state.setFull(false)
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.read(), "make room on the disk"); n != 1 {
+		t.Errorf("the operator was told %d times:\n%s", n, log.read())
+	}
+	if saved := state.saved(); !saved.Over || saved.Tasks["main"].State.Restarts != 1 {
+		t.Errorf("written down at the end: %+v", saved)
+	}
+}
+
+func TestUpdateInPlace(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	var job *api.Job
+	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
+		g.Services = []*api.Service{service("", okCheck("old"))}
+		job, c.State = c.Alloc.Job, state
+	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; trap 'exit 0' USR1; while :; do sleep 0.01; done`))
+	r.untilState("main", "running")
+	r.untilFile("main/local/pids")
+
+	next := copyJob(job)
+	group := next.TaskGroups[0]
+	group.Tasks[0].KillSignal = "SIGUSR1"
+	group.Services[0].Checks[0].Name = "new"
+	next.Meta = map[string]string{"colour": "blue"}
+	if err := r.runner.Update(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.Update(t.Context(), next); err != nil {
+		t.Errorf("the same once more: %v", err)
+	}
+	alloc := r.runner.Alloc()
+	if *alloc.Job.Version != 1 || alloc.Job.Meta["colour"] != "blue" || *state.saved().Alloc.Job.Version != 1 {
+		t.Errorf("job version %d with meta %v; written down: version %d; want version 1, blue", *alloc.Job.Version, alloc.Job.Meta, *state.saved().Alloc.Job.Version)
+	}
+	results, _ := r.runner.Checks()
+	for _, c := range results {
+		if c.Check != "new" {
+			t.Errorf("check %q is still there", c.Check)
+		}
+	}
+
+	other := copyJob(next)
+	other.TaskGroups[0].Tasks[0].Env = map[string]string{"A": "1"}
+	err := r.runner.Update(t.Context(), other)
+	if refused, ok := errors.AsType[*interfaces.DestructiveError](err); !ok || len(refused.Changes) != 1 || !strings.Contains(refused.Changes[0], "env") {
+		t.Errorf("got %v, want a *DestructiveError that names env", err)
+	}
+	if r.runner.Alloc().Job.TaskGroups[0].Tasks[0].Env != nil {
+		t.Error("a refused update has changed something")
+	}
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
+		t.Errorf("the new kill_signal was not sent: %+v", e)
+	}
+	if pids := r.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
+		t.Errorf("the update restarted the task: pids %q", pids)
+	}
+	if err := r.runner.Update(t.Context(), job); !errors.Is(err, interfaces.ErrTerminal) {
+		t.Errorf("of one that is over: %v, want ErrTerminal", err)
+	}
+}
