@@ -1,0 +1,243 @@
+// Package health decides, once, whether an allocation has become healthy: its tasks run and its checks succeed without a break for
+// min_healthy_time, before healthy_deadline is over. It is Nomad's allocation health, as a pure function with a Watcher around it
+// that owns the timer. It runs no check, looks at no process, and never takes a decision back.
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Policy is what an allocation's health depends on. It never changes. The zero Policy decides nothing.
+type Policy struct {
+	checks     bool // besides the tasks
+	wantChecks bool // the group has some that count
+	minHealthy time.Duration
+	deadline   time.Duration
+	tasks      []task // those that count, in the file's order
+}
+
+// task is one that counts, and how it must stand.
+type task struct {
+	name string
+	ends bool // it is done when it is dead and has not failed; others must run
+}
+
+// For is the policy of a group of a job. It is false when the group's health is never decided: a batch job's is not, without an
+// update block or with max_parallel 0 there is nothing to say how, and with health_check "manual" it is somebody else's to say.
+// The job is canonical, so that its groups have the update block that they take from the job or from the defaults.
+func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
+	u := group.Update
+	kind := deref(job.Type)
+	if kind != api.JobTypeService && kind != api.JobTypeSystem || u == nil || deref(u.MaxParallel) <= 0 {
+		return Policy{}, false
+	}
+	p := Policy{minHealthy: deref(u.MinHealthyTime), deadline: deref(u.HealthyDeadline)}
+	switch deref(u.HealthCheck) {
+	case "", "checks":
+		p.checks = true
+	case "task_states":
+	default:
+		return Policy{}, false
+	}
+	for _, t := range group.Tasks {
+		if counted, ends := role(t); counted {
+			p.tasks = append(p.tasks, task{t.Name, ends})
+		}
+	}
+	p.wantChecks = p.checks && hasChecks(group)
+	return p, true
+}
+
+// role is whether a task counts, and whether it must end or run.
+func role(t *api.Task) (counted, ends bool) {
+	switch {
+	case t.Lifecycle == nil:
+		return true, false
+	case t.Lifecycle.Hook == api.TaskLifecycleHookPoststop:
+		return false, false
+	}
+	return true, !t.Lifecycle.Sidecar
+}
+
+// hasChecks reports checks that must succeed, and so results that must come.
+func hasChecks(group *api.TaskGroup) bool {
+	any := func(services []*api.Service) bool {
+		return slices.ContainsFunc(services, func(s *api.Service) bool {
+			return s.Provider == "nomad" && slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
+				return cmp.Or(c.OnUpdate, s.OnUpdate) != api.OnUpdateIgnore
+			})
+		})
+	}
+	return any(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool {
+		counted, ends := role(t)
+		return counted && !ends && any(t.Services)
+	})
+}
+
+func deref[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}
+
+// Input is how an allocation stands. A check whose Mode is "readiness" does not count.
+type Input struct {
+	Tasks  map[string]*api.TaskState
+	Checks api.AllocCheckStatuses
+}
+
+// Decision is what is known of an allocation's health.
+type Decision int
+
+const (
+	Undecided Decision = iota
+	Healthy
+	Unhealthy
+)
+
+// State is what Next remembers. The zero State belongs to no allocation: New makes the first.
+type State struct {
+	Decision Decision
+	Reason   string // of a decision: a sentence
+
+	deadline time.Time
+	healthy  time.Time // since when all is well; zero when it is not
+	lives    lives     // of the tasks that were well then
+	problem  string    // why it is not
+}
+
+// lives tells that some task has been started again, even when it was never seen not to run.
+type lives struct {
+	restarts uint64
+	started  int64 // the latest start, in Unix nanoseconds
+}
+
+// New is the state of an allocation that begins at start, from which the deadline is counted.
+func (p Policy) New(start time.Time) State {
+	return State{deadline: start.Add(p.deadline), problem: "nothing is known of its tasks"}
+}
+
+// Next is the state after the allocation is seen to stand so at now. Until now it stood as it was seen before. A decision stays.
+func (p Policy) Next(s State, in Input, now time.Time) State {
+	s = p.At(s, now)
+	if s.Decision != Undecided {
+		return s
+	}
+	if name := p.failed(in); name != "" {
+		return s.decide(Unhealthy, fmt.Sprintf("task %q has failed", name))
+	}
+	s.problem = p.problem(in)
+	lives := p.lives(in)
+	switch {
+	case s.problem != "":
+		s.healthy = time.Time{}
+	case s.healthy.IsZero() || s.lives != lives:
+		s.healthy = now
+	}
+	s.lives = lives
+	return p.At(s, now)
+}
+
+// At is the state at now when nothing has changed since it was seen. Being healthy for long enough comes before the deadline only
+// when it was first.
+func (p Policy) At(s State, now time.Time) State {
+	if s.Decision != Undecided {
+		return s
+	}
+	enough := s.healthy.Add(p.minHealthy)
+	switch {
+	case !s.healthy.IsZero() && !enough.After(now) && !enough.After(s.deadline):
+		return s.decide(Healthy, fmt.Sprintf("healthy for %v", p.minHealthy))
+	case now.Before(s.deadline):
+		return s
+	case s.problem != "":
+		return s.decide(Unhealthy, fmt.Sprintf("not healthy within %v: %s", p.deadline, s.problem))
+	}
+	return s.decide(Unhealthy, fmt.Sprintf("not healthy for %v without a break within %v", p.minHealthy, p.deadline))
+}
+
+func (s State) decide(d Decision, reason string) State {
+	return State{Decision: d, Reason: reason}
+}
+
+// Again is when At may say something else than now, the zero time when it never will.
+func (p Policy) Again(s State) time.Time {
+	if s.Decision != Undecided {
+		return time.Time{}
+	}
+	if enough := s.healthy.Add(p.minHealthy); !s.healthy.IsZero() && enough.Before(s.deadline) {
+		return enough
+	}
+	return s.deadline
+}
+
+// failed names a task that has failed for good.
+func (p Policy) failed(in Input) string {
+	for _, t := range p.tasks {
+		if s := in.Tasks[t.name]; s != nil && s.State == "dead" && s.Failed {
+			return t.name
+		}
+	}
+	return ""
+}
+
+// problem says what is not well, and is empty when all is.
+func (p Policy) problem(in Input) string {
+	for _, t := range p.tasks {
+		state := "pending"
+		if s := in.Tasks[t.name]; s != nil {
+			state = s.State
+		}
+		if t.ends && state != "dead" {
+			return fmt.Sprintf("task %q is %s and has not ended", t.name, state)
+		}
+		if !t.ends && state != "running" {
+			return fmt.Sprintf("task %q is %s", t.name, state)
+		}
+	}
+	if !p.checks {
+		return ""
+	}
+	return p.checkProblem(in.Checks)
+}
+
+func (p Policy) checkProblem(checks api.AllocCheckStatuses) string {
+	if p.wantChecks && len(checks) == 0 {
+		return "its checks have no results"
+	}
+	first := "" // of the checks' IDs, so that the same results always say the same
+	for id, c := range checks {
+		if c.Mode != "readiness" && c.Status != "success" && p.mustRun(c.Task) && (first == "" || id < first) {
+			first = id
+		}
+	}
+	if first == "" {
+		return ""
+	}
+	c := checks[first]
+	return fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)
+}
+
+// mustRun reports whether a task's checks can be expected to succeed; so can the group's, which have no task.
+func (p Policy) mustRun(name string) bool {
+	return name == "" || slices.ContainsFunc(p.tasks, func(t task) bool { return t.name == name && !t.ends })
+}
+
+func (p Policy) lives(in Input) lives {
+	var l lives
+	for _, t := range p.tasks {
+		if s := in.Tasks[t.name]; s != nil && !t.ends {
+			l.restarts += s.Restarts
+			if !s.StartedAt.IsZero() {
+				l.started = max(l.started, s.StartedAt.UnixNano())
+			}
+		}
+	}
+	return l
+}

@@ -1,0 +1,77 @@
+package health
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// WatcherConfig is what a Watcher is made of. Policy and OnDecision are required.
+type WatcherConfig struct {
+	Policy Policy
+
+	// Start is when the allocation began, from which the deadline is counted; zero is when the watcher is made.
+	Start time.Time
+
+	// OnDecision is called once, from Run, with a sentence that says why.
+	OnDecision func(healthy bool, reason string)
+}
+
+// Watcher waits for the decision about one allocation. Its methods are safe for concurrent use.
+type Watcher struct {
+	cfg  WatcherConfig
+	wake chan struct{} // has a token when state has changed
+
+	mu    sync.Mutex // guards state
+	state State
+}
+
+// NewWatcher makes a watcher. It starts nothing.
+func NewWatcher(cfg WatcherConfig) *Watcher {
+	if cfg.Start.IsZero() {
+		cfg.Start = time.Now()
+	}
+	return &Watcher{cfg: cfg, wake: make(chan struct{}, 1), state: cfg.Policy.New(cfg.Start)}
+}
+
+// Observe tells how the allocation stands now. It is to be called with every change of either, and keeps neither map. It does not
+// block; before Run and after the decision it is fine, too.
+func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) {
+	w.step(func(p Policy, s State) State { return p.Next(s, Input{tasks, checks}, time.Now()) })
+	select {
+	case w.wake <- struct{}{}:
+	default: // Run will look anyway
+	}
+}
+
+// Run waits for the decision, passes it on, and returns. It returns without one when ctx ends. It is called once.
+func (w *Watcher) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+		if ctx.Err() != nil {
+			return // also when there is a decision: nobody wants it any more
+		}
+		s := w.step(func(p Policy, s State) State { return p.At(s, time.Now()) })
+		if s.Decision != Undecided {
+			w.cfg.OnDecision(s.Decision == Healthy, s.Reason)
+			return
+		}
+		timer.Reset(time.Until(w.cfg.Policy.Again(s)))
+	}
+}
+
+func (w *Watcher) step(f func(Policy, State) State) State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state = f(w.cfg.Policy, w.state)
+	return w.state
+}

@@ -1,0 +1,105 @@
+package health_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/internal/health"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// watched is a watcher that runs, and what it has said.
+type watched struct {
+	*health.Watcher
+	said chan string
+	done chan struct{}
+}
+
+func watch(t *testing.T, ctx context.Context, start time.Time) watched {
+	t.Helper()
+	begun := time.Now()
+	w := watched{said: make(chan string, 2), done: make(chan struct{})}
+	w.Watcher = health.NewWatcher(health.WatcherConfig{Policy: policy(t, nil), Start: start, OnDecision: func(healthy bool, reason string) {
+		w.said <- fmt.Sprintf("%v after %v: %s", healthy, time.Since(begun), reason)
+	}})
+	go func() { defer close(w.done); w.Run(ctx) }()
+	return w
+}
+
+func (w watched) expect(t *testing.T, want string) {
+	t.Helper()
+	<-w.done
+	select {
+	case got := <-w.said:
+		if got != want {
+			t.Errorf("said %q, want %q", got, want)
+		}
+	default:
+		t.Errorf("said nothing, want %q", want)
+	}
+	if len(w.said) > 0 {
+		t.Errorf("said more: %q", <-w.said)
+	}
+}
+
+func TestWatcher(t *testing.T) {
+	good := results("success", "success", "success")
+	for name, c := range map[string]struct {
+		start   time.Duration // before the watcher
+		observe func(w watched)
+		want    string
+	}{
+		"healthy": {0, func(w watched) {
+			w.Observe(tasks("main pending"), good)
+			time.Sleep(3 * time.Second)
+			w.Observe(tasks(), good)
+		}, "true after 13s: healthy for 10s"},
+		"a break": {0, func(w watched) {
+			w.Observe(tasks(), good)
+			time.Sleep(9 * time.Second)
+			w.Observe(tasks(), results("failure", "", ""))
+			w.Observe(tasks(), good) // before Run has had a chance to look
+		}, "true after 19s: healthy for 10s"},
+		"a failure": {0, func(w watched) {
+			time.Sleep(time.Second)
+			w.Observe(tasks("main failed"), good)
+		}, `false after 1s: task "main" has failed`},
+		"nobody looks": {0, func(watched) {}, "false after 1m0s: not healthy within 1m0s: nothing is known of its tasks"},
+		"an allocation that began long ago": {40 * time.Second, func(w watched) {
+			w.Observe(tasks("main pending"), good)
+		}, `false after 20s: not healthy within 1m0s: task "main" is pending`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var start time.Time
+				if c.start > 0 {
+					start = time.Now().Add(-c.start)
+				}
+				w := watch(t, t.Context(), start)
+				c.observe(w)
+				w.expect(t, c.want)
+				w.Observe(tasks("main failed"), nil) // too late, and harmless
+			})
+		})
+	}
+}
+
+func TestWatcherEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := watch(t, ctx, time.Time{})
+		w.Observe(tasks(), api.AllocCheckStatuses{})
+		cancel()
+		<-w.done
+		if len(w.said) > 0 {
+			t.Errorf("said %q", <-w.said)
+		}
+	})
+}
