@@ -1,18 +1,22 @@
-// Package state keeps what must outlive the process: the allocation as it last stood, in one bbolt file. It promises that what
-// Put returned for is on the disk, that a reader never sees half of it, and that a file of another format is refused, not
-// guessed at. It knows nothing of how an allocation runs.
+// Package state keeps what must outlive the process: allocations as they last stood, with what another runner has to know to go on with
+// them, in one bbolt file. It promises that what Put returned nil for is on the disk, that what it returned an error for is written as
+// soon as that works again, that a reader never sees half of a change, and that a file that is damaged or of another format is an error
+// and never a crash, and is not guessed at unless Inspect or Repair is asked to. It knows nothing of how an allocation runs.
 package state
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"os"
-	"time"
+	"slices"
+	"strings"
+	"sync"
 
+	"github.com/hashicorp/nomad/api"
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
 )
@@ -20,131 +24,229 @@ import (
 // FileName is the state's name in the allocation directory.
 const FileName = "state.db"
 
-// The closed set of errors.
+// The closed set of errors of opening and reading. Each comes with the file's name and what can be done.
 var (
-	// ErrInUse: another process has the state open for writing.
+	// ErrInUse: another process has the file open, for writing if one only wants to read.
 	ErrInUse = errors.New("state is in use by another process")
-	// ErrNotFound: there is no state, or nothing has been put yet.
+	// ErrNotFound: there is no file, or nothing of the allocation in it.
 	ErrNotFound = errors.New("no state")
-	// ErrDamaged: the file is not a state file, or one of a format that this version does not read.
-	ErrDamaged = errors.New("state can't be read")
+	// ErrDamaged: the file has been changed by something else than a taskapi, or is no state file.
+	ErrDamaged = errors.New("state is damaged")
+	// ErrNewer: the file has a format that only a newer taskapi reads.
+	ErrNewer = errors.New("state is of a newer taskapi")
+	// ErrOlder: the file has a format that is no longer read.
+	ErrOlder = errors.New("state is of an older taskapi")
+	// ErrFile: the file system refuses. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
+	ErrFile = errors.New("state can't be read or written")
 )
-
-// lockTimeout bounds the wait for the file's lock; bbolt would wait for ever.
-const lockTimeout = 500 * time.Millisecond
-
-// format is the layout of the file. It is raised when an older version could not read what a newer one writes.
-const format = "1"
 
 var (
-	metaBucket  = []byte("meta")
-	allocBucket = []byte("allocation")
-	formatKey   = []byte("format")
-	savedKey    = []byte("saved")
+	_ interfaces.State = (*DB)(nil)
+	_ interfaces.Sink  = (*DB)(nil)
 )
-
-var _ interfaces.State = (*DB)(nil)
 
 // DB is an open state file. Its methods are safe for concurrent use.
-type DB struct{ bolt *bolt.DB }
+type DB struct {
+	path    string
+	version string
 
-// Open opens the state at path for writing and makes it, with mode 0600, when it is missing. Errors: ErrInUse, ErrDamaged, and
-// those of the file system.
-func Open(path string) (*DB, error) {
-	db, err := open(path, false)
+	// turn holds one while somebody works with the file, which is all that comes next.
+	turn   chan struct{}
+	file   *os.File // has the lock; bbolt works with copies of its descriptor
+	copied *os.File // the one that handle works with
+	handle *bolt.DB // nil when it has to be opened anew
+	unsure bool     // a write has failed at an unknown point: what the file shows may not be on the disk
+
+	mu      sync.Mutex          // guards the fields below
+	waiting values              // values that are to be written
+	batch   *batch              // of those who wait for that, nil for nobody
+	jobs    map[string]*api.Job // the last that was put, by the allocation's ID
+	stats   Stats
+	failing bool // the last write has failed, and waiting has what it was to write
+	closed  bool
+}
+
+// Stats counts what a DB has done since it was opened.
+type Stats struct {
+	Puts   uint64 // calls of Put and PutAllocs
+	Writes uint64 // transactions that were committed, each of which reaches the disk twice: its pages, then what makes them valid
+	Failed uint64 // transactions that could not be
+}
+
+// Open opens the state at path for writing, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
+// find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
+func Open(path, version string) (*DB, error) {
+	file, err := lockForWriting(path, version)
 	if err != nil {
 		return nil, err
 	}
-	if err := db.bolt.Update(initialize); err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare state %s: %w", path, err), db.Close())
+	db := &DB{path: path, version: version, file: file, turn: make(chan struct{}, 1), waiting: values{}, jobs: map[string]*api.Job{}}
+	if err := db.open(); err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	return db, nil
 }
 
-// Read gives what the state at path holds. Errors: ErrInUse while a process writes it, ErrNotFound, ErrDamaged.
-func Read(path string) (saved *interfaces.Saved, err error) {
-	db, err := open(path, true)
+// Read gives the allocation in a file that has one. Errors: ErrInUse while a process has it open for writing, ErrNotFound, ErrDamaged,
+// ErrNewer, ErrOlder, ErrFile.
+func Read(path string) (*interfaces.Saved, error) {
+	c, err := read(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return db.Saved()
+	ids := slices.Sorted(maps.Keys(c.allocs))
+	if len(ids) > 1 {
+		return nil, fmt.Errorf("%s: %w: it has %d allocations, and which one is not said: %s", path, ErrNotFound, len(ids), strings.Join(ids, ", "))
+	}
+	return c.saved(path, strings.Join(ids, ""))
 }
 
-func open(path string, readOnly bool) (*DB, error) {
-	if readOnly {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
-		}
+// ReadAlloc gives one of the allocations in a file. Its errors are those of Read.
+func ReadAlloc(path, id string) (*interfaces.Saved, error) {
+	c, err := read(path)
+	if err != nil {
+		return nil, err
 	}
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, ReadOnly: readOnly})
+	return c.saved(path, id)
+}
+
+// read reads a file that nobody writes.
+func read(path string) (*contents, error) {
+	file, err := lock(path, os.O_RDONLY, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	c, data, err := load(file, path)
 	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("%s: %w; is taskapi already running this allocation?", path, ErrInUse)
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrVersionMismatch), errors.Is(err, bolterrors.ErrChecksum):
-		return nil, fmt.Errorf("%s: %w: %w; move the file away to start anew", path, ErrDamaged, err)
 	case err != nil:
-		return nil, fmt.Errorf("open state: %w", err)
+		return nil, err
+	case len(data) == 0:
+		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
 	}
-	return &DB{db}, nil
+	return c, c.check(path)
 }
 
-// initialize makes the buckets of a new file and refuses a file of another format.
-func initialize(tx *bolt.Tx) error {
-	meta, err := tx.CreateBucketIfNotExists(metaBucket)
-	if err != nil {
-		return err
-	}
-	switch got := meta.Get(formatKey); {
-	case got == nil:
-		if err := meta.Put(formatKey, []byte(format)); err != nil {
-			return err
-		}
-	case string(got) != format:
-		return fmt.Errorf("%w: format %q, this version reads %q", ErrDamaged, got, format)
-	}
-	_, err = tx.CreateBucketIfNotExists(allocBucket)
-	return err
+func (c *contents) saved(path, id string) (*interfaces.Saved, error) {
+	return saved(path, id, c.allocs[id])
 }
 
-// Close closes the file. It is safe to call twice.
-func (db *DB) Close() error { return db.bolt.Close() }
-
-// Put implements interfaces.State: when it returns nil, what it was given is on the disk.
-func (db *DB) Put(saved interfaces.Saved) error {
-	data, err := json.Marshal(saved)
-	if err != nil {
-		return fmt.Errorf("encode allocation %s: %w", saved.Alloc.ID, err)
+// saved is the allocation of which these values are all.
+func saved(path, id string, set records) (*interfaces.Saved, error) {
+	found, problems := compose(set)
+	switch {
+	case len(problems) > 0:
+		return nil, damagedError(path, errors.Join(problems...))
+	case found.Alloc == nil:
+		return nil, fmt.Errorf("%s: %w: allocation %q has not been put", path, ErrNotFound, id)
 	}
-	err = db.bolt.Update(func(tx *bolt.Tx) error { return tx.Bucket(allocBucket).Put(savedKey, data) })
-	if err != nil {
-		return fmt.Errorf("write allocation %s: %w", saved.Alloc.ID, err)
-	}
-	return nil
+	return found, nil
 }
 
-// Saved is what was put last. Errors: ErrNotFound, ErrDamaged.
-func (db *DB) Saved() (*interfaces.Saved, error) {
-	var saved interfaces.Saved
-	err := db.bolt.View(func(tx *bolt.Tx) error {
-		bucket := tx.Bucket(allocBucket)
-		if bucket == nil {
-			return ErrNotFound
-		}
-		data := bucket.Get(savedKey)
-		if data == nil {
-			return ErrNotFound
-		}
-		if err := json.Unmarshal(data, &saved); err != nil {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		if saved.Alloc == nil {
-			return fmt.Errorf("%w: no allocation in it", ErrDamaged)
-		}
+// Saved is the allocation as it is in the file. Errors: ErrNotFound, ErrDamaged, ErrFile.
+func (db *DB) Saved(id string) (*interfaces.Saved, error) {
+	var set records
+	var problems []error
+	err := db.view(func(tx *bolt.Tx) error {
+		set, problems = readValues(tx, id)
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read allocation: %w", err)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(problems) > 0:
+		return nil, damagedError(db.path, errors.Join(problems...))
 	}
-	return &saved, nil
+	return saved(db.path, id, set)
+}
+
+// IDs are the allocations that the file has something of, in order. Errors: ErrDamaged, ErrFile.
+func (db *DB) IDs() ([]string, error) {
+	var ids []string
+	err := db.view(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, _ *bolt.Bucket) error {
+			if id, ok := strings.CutPrefix(string(name), allocPrefix); ok {
+				ids = append(ids, id)
+			}
+			return nil
+		})
+	})
+	return ids, err
+}
+
+// Put implements interfaces.State. When it returns nil, the change is on the disk. Calls that come while another one writes are written
+// together, those for one allocation in their order.
+//
+// When it returns an error, the change is kept in memory, later ones over it, and is written with the next call that succeeds, or by
+// Retry; but for a change that can't be encoded or has no ID. Errors: ErrFile with its cause, ErrDamaged, fs.ErrClosed.
+func (db *DB) Put(c interfaces.Change) error {
+	set := values{}
+	if err := set.addChange(c); err != nil {
+		return err
+	}
+	jobs := map[string]*api.Job{}
+	if c.Alloc != nil {
+		jobs[c.ID] = c.Alloc.Job
+	}
+	return db.put(set, jobs)
+}
+
+// Name implements interfaces.Sink.
+func (db *DB) Name() string { return "state" }
+
+// PutAllocs implements interfaces.Sink: it writes all of them at once, as Put does. What Put has written of their tasks stays, and goes
+// before the task states in these. A write that has begun does not end with the context.
+func (db *DB) PutAllocs(ctx context.Context, allocs []*api.Allocation) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("put allocations: %w", err)
+	}
+	set, jobs := values{}, map[string]*api.Job{}
+	for _, alloc := range allocs {
+		if err := set.addAlloc(alloc); err != nil {
+			return err
+		}
+		jobs[alloc.ID] = alloc.Job
+	}
+	return db.put(set, jobs)
+}
+
+// Retry writes what could not be written before. It returns nil when there is nothing of the kind.
+func (db *DB) Retry() error {
+	if !db.Pending() {
+		return nil
+	}
+	return db.write(nil, nil)
+}
+
+// Pending reports whether the last write has failed and what it was to write is in memory alone.
+func (db *DB) Pending() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.failing
+}
+
+// Stats are the counts so far.
+func (db *DB) Stats() Stats {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.stats
+}
+
+// Close waits for those who write, tries once more to write what could not be written, and closes the file. It is safe to call twice.
+func (db *DB) Close() error {
+	db.mu.Lock()
+	was := db.closed
+	db.closed = true
+	db.mu.Unlock()
+	if was {
+		return nil
+	}
+	db.turn <- struct{}{}
+	defer func() { <-db.turn }()
+	err := db.last()
+	if db.handle != nil {
+		err = errors.Join(err, guarded(db.handle.Close)) // with copied
+		db.handle = nil
+	}
+	return errors.Join(err, db.file.Close())
 }

@@ -1,36 +1,108 @@
 package state_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
 
-func TestStateOutlivesItsWriter(t *testing.T) {
-	path := filepath.Join(t.TempDir(), state.FileName)
-	db, err := state.Open(path)
+// statePath is a file that is yet to be, where one lies in a data directory.
+func statePath(t testing.TB) string {
+	dir := filepath.Join(t.TempDir(), "115ef685")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, state.FileName)
+}
+
+// open opens a state that is closed at the end.
+func open(t testing.TB, path string) *state.DB {
+	t.Helper()
+	db, err := state.Open(path, "1.2.3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Saved(); !errors.Is(err, state.ErrNotFound) {
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func put(t testing.TB, db *state.DB, changes ...interfaces.Change) {
+	t.Helper()
+	for _, c := range changes {
+		if err := db.Put(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func saved(t testing.TB, db *state.DB, id string) *interfaces.Saved {
+	t.Helper()
+	s, err := db.Saved(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func diff(t testing.TB, what string, want, got any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+func taskState(text string) *api.TaskState {
+	return &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", DisplayMessage: text, Time: 7}}}
+}
+
+func task(phase string) interfaces.SavedTask {
+	return interfaces.SavedTask{Phase: phase, State: taskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
+		Hooks: map[string]map[string]string{"h": {"k": "v"}}}
+}
+
+// job has the size of one in earnest: some 30 KB.
+func job(name string) *api.Job {
+	group, text := "g", strings.Repeat("a template ", 2700)
+	return &api.Job{ID: &name, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{
+		{Name: "t", Templates: []*api.Template{{EmbeddedTmpl: &text}}}, {Name: "u"}}}}}
+}
+
+func alloc(id string, index uint64) *api.Allocation {
+	return &api.Allocation{ID: id, ClientStatus: "running", TaskGroup: "g", ModifyIndex: index}
+}
+
+func TestAllocationOutlivesItsWriter(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	if _, err := db.Saved("a"); !errors.Is(err, state.ErrNotFound) {
 		t.Errorf("new state: got %v, want ErrNotFound", err)
 	}
-	want := &interfaces.Saved{
-		Alloc: &api.Allocation{ID: "a", ClientStatus: "complete", ModifyIndex: 7,
-			TaskStates: map[string]*api.TaskState{"t": {State: "dead", Events: []*api.TaskEvent{{Type: "Received"}}}}},
-		Tasks: map[string]interfaces.SavedTask{"t": {Phase: "backoff", Attempts: 2, Due: time.Unix(9, 0).UTC()}},
-		Over:  true,
-	}
-	if err := db.Put(*want); err != nil {
-		t.Fatal(err)
+	given := alloc("a", 7)
+	given.Job = job("j")
+	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
+	put(t, db, interfaces.Change{ID: "a", Alloc: given, Over: true, Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
+		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
+	want := &interfaces.Saved{Alloc: alloc("a", 7), Over: true, Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
+		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
+	want.Alloc.Job, want.Alloc.TaskStates = job("j"), map[string]*api.TaskState{"t": taskState("run")}
+	diff(t, "while it is open", want, saved(t, db, "a"))
+	if given.Job == nil || given.TaskStates["gone"] == nil {
+		t.Error("the caller's allocation has been changed")
 	}
 	if err := errors.Join(db.Close(), db.Close()); err != nil {
 		t.Fatalf("close twice: %v", err)
@@ -39,44 +111,361 @@ func TestStateOutlivesItsWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("read back (-want +got):\n%s", diff)
-	}
+	diff(t, "read", want, got)
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, want 0600", info.Mode().Perm())
 	}
 }
 
-func TestSecondWriterIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), state.FileName)
-	db, err := state.Open(path)
+func TestWhatIsNotGivenStays(t *testing.T) {
+	db := open(t, statePath(t))
+	first := alloc("a", 1)
+	first.Job = job("j")
+	put(t, db,
+		interfaces.Change{ID: "a", Alloc: first, Over: true, Tasks: map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
+			Checks: api.AllocCheckStatuses{"c": {}}},
+		interfaces.Change{ID: "b", Alloc: alloc("b", 1)},
+		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
+	got := saved(t, db, "a")
+	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
+	diff(t, "the one that has not", task("one"), got.Tasks["u"])
+	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
+	diff(t, "job", job("j"), got.Alloc.Job)
+	if !got.Over || got.Checks["c"] != (api.AllocCheckStatus{}) || len(got.Checks) != 1 {
+		t.Errorf("over %v, checks %v", got.Over, got.Checks)
+	}
+	put(t, db, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
+	if got := saved(t, db, "a"); got.Checks == nil || len(got.Checks) != 0 || !got.Over {
+		t.Errorf("checks taken away: %v, over %v", got.Checks, got.Over)
+	}
+	ids, err := db.IDs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	if _, err := state.Open(path); !errors.Is(err, state.ErrInUse) {
+	diff(t, "IDs", []string{"a", "b"}, ids)
+}
+
+// TestJobIsWrittenOnce looks at how much a change writes: bbolt writes whole pages, and what lies beside a value goes along.
+func TestJobIsWrittenOnce(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	a := alloc("a", 1)
+	a.Job = job("j")
+	put(t, db, interfaces.Change{ID: "a", Alloc: a})
+	before := readFile(t, path)
+	b := alloc("a", 2)
+	b.Job = job("j") // another pointer, the same job
+	put(t, db, interfaces.Change{ID: "a", Alloc: b, Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	if got := readFile(t, path).changed(before); got > 4 {
+		t.Errorf("a change beside the job has written %d pages, want at most 4: its bucket, the root, the free ones, the meta page", got)
+	}
+	b = alloc("a", 3)
+	b.Job = job("k")
+	put(t, db, interfaces.Change{ID: "a", Alloc: b})
+	if got := saved(t, db, "a").Alloc.Job; *got.ID != "k" {
+		t.Errorf("job %q after a change of the job, want k", *got.ID)
+	}
+}
+
+func TestUnchangedIsNotWritten(t *testing.T) {
+	db := open(t, statePath(t))
+	for range 3 {
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	}
+	if s := db.Stats(); s.Puts != 3 || s.Writes != 1 {
+		t.Errorf("%+v, want 3 puts and 1 write", s)
+	}
+}
+
+func TestSink(t *testing.T) {
+	db := open(t, statePath(t))
+	var allocs []*api.Allocation
+	shared := job("j")
+	for i := range 10 {
+		a := alloc(fmt.Sprint("a", i), 1)
+		a.Job, a.TaskStates = shared, map[string]*api.TaskState{"t": taskState("sink")}
+		allocs = append(allocs, a)
+	}
+	var sink interfaces.Sink = db
+	if err := sink.PutAllocs(t.Context(), allocs); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "allocation", allocs[3], saved(t, db, "a3").Alloc)
+	if s := db.Stats(); s.Writes != 1 || sink.Name() != "state" {
+		t.Errorf("%+v by %q, want 1 write by state", s, sink.Name())
+	}
+	put(t, db, interfaces.Change{ID: "a3", Tasks: map[string]interfaces.SavedTask{"t": task("runner")}})
+	if err := sink.PutAllocs(t.Context(), allocs); err != nil {
+		t.Fatal(err)
+	}
+	got := saved(t, db, "a3")
+	diff(t, "what the runner has put", task("runner"), got.Tasks["t"])
+	diff(t, "its state", taskState("runner"), got.Alloc.TaskStates["t"])
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := sink.PutAllocs(ctx, allocs); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestReadOfSeveral(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)}, interfaces.Change{ID: "b", Alloc: alloc("b", 2)})
+	db.Close()
+	if _, err := state.Read(path); !errors.Is(err, state.ErrNotFound) || !strings.Contains(err.Error(), "a, b") {
+		t.Errorf("which one is not said: %v", err)
+	}
+	got, err := state.ReadAlloc(path, "b")
+	if err != nil || got.Alloc.ModifyIndex != 2 {
+		t.Errorf("b: %v, %v", got, err)
+	}
+	if _, err := state.ReadAlloc(path, "c"); !errors.Is(err, state.ErrNotFound) {
+		t.Errorf("c: %v, want ErrNotFound", err)
+	}
+}
+
+func TestOtherProcessesAreKeptOut(t *testing.T) {
+	path := statePath(t)
+	open(t, path)
+	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
 		t.Errorf("second writer: got %v, want ErrInUse", err)
 	}
 	if _, err := state.Read(path); !errors.Is(err, state.ErrInUse) {
 		t.Errorf("reader beside a writer: got %v, want ErrInUse", err)
 	}
+	if _, err := state.Repair(path, "", time.Now()); !errors.Is(err, state.ErrInUse) {
+		t.Errorf("repair beside a writer: got %v, want ErrInUse", err)
+	}
+	if _, err := state.Inspect(path); err != nil {
+		t.Errorf("a look beside a writer: %v", err)
+	}
 }
 
-func TestBadFilesAreRefused(t *testing.T) {
-	dir := t.TempDir()
-	junk := filepath.Join(dir, "junk")
-	if err := os.WriteFile(junk, make([]byte, 8192), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		name, path string
-		want       error
-	}{
-		{"missing", filepath.Join(dir, "none"), state.ErrNotFound},
-		{"junk", junk, state.ErrDamaged},
+func TestChangesThatCannotBeKept(t *testing.T) {
+	db := open(t, statePath(t))
+	for _, c := range []interfaces.Change{
+		{Alloc: alloc("", 1)},
+		{ID: "a\x00b", Alloc: alloc("a", 1)},
+		{ID: strings.Repeat("a", 5000), Alloc: alloc("a", 1)},
+		{ID: "a", Tasks: map[string]interfaces.SavedTask{strings.Repeat("t", 5000): {}}},
 	} {
-		if _, err := state.Read(tc.path); !errors.Is(err, tc.want) {
-			t.Errorf("%s: got %v, want %v", tc.name, err, tc.want)
+		if err := db.Put(c); err == nil {
+			t.Errorf("%.20q: no error", c.ID)
 		}
 	}
+	if db.Pending() {
+		t.Error("what can't be kept is tried again for ever")
+	}
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+}
+
+func TestClosed(t *testing.T) {
+	db := open(t, statePath(t))
+	db.Close()
+	_, savedErr := db.Saved("a")
+	_, idsErr := db.IDs()
+	for name, err := range map[string]error{"put": db.Put(interfaces.Change{ID: "a", Alloc: alloc("a", 1)}), "saved": savedErr, "IDs": idsErr} {
+		if !errors.Is(err, fs.ErrClosed) || !errors.Is(err, state.ErrFile) {
+			t.Errorf("%s: %v, want fs.ErrClosed and ErrFile", name, err)
+		}
+	}
+	if err := db.Retry(); err != nil {
+		t.Errorf("retry of nothing: %v", err)
+	}
+}
+
+// setMeta changes what a file says of itself.
+func setMeta(t *testing.T, path string, pairs ...string) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bolt.Tx) error {
+		bucket, err := tx.CreateBucketIfNotExists([]byte("meta"))
+		for i := 0; i < len(pairs); i += 2 {
+			err = errors.Join(err, bucket.Put([]byte(pairs[i]), []byte(pairs[i+1])))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFilesThatAreRefused(t *testing.T) {
+	write := func(data []byte) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		make func(*testing.T, string)
+		want error
+		says string
+	}{
+		"zeros":       {write(make([]byte, 8192)), state.ErrDamaged, "'taskapi state repair 115ef685'"},
+		"text":        {write([]byte("hello\n")), state.ErrDamaged, "neither meta page is valid"},
+		"other bbolt": {func(t *testing.T, path string) { setMeta(t, path, "schema", "7") }, state.ErrDamaged, "its format can't be read"},
+		"older":       {func(t *testing.T, path string) { setMeta(t, path, "format", "1") }, state.ErrOlder, "another --alloc-id"},
+		"newer": {func(t *testing.T, path string) {
+			setMeta(t, path, "format", "3", "version", "9.1", "sum", sum("3\x009.1"))
+		}, state.ErrNewer, "taskapi 9.1 wrote it in format 3, this one reads 2"},
+		"fifo":     {func(t *testing.T, path string) { _ = unix.Mkfifo(path, 0o600) }, state.ErrFile, "not a file"},
+		"a folder": {func(t *testing.T, path string) { _ = os.Mkdir(path, 0o700) }, state.ErrFile, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := statePath(t)
+			tc.make(t, path)
+			_, openErr := state.Open(path, "")
+			_, readErr := state.Read(path)
+			for how, err := range map[string]error{"open": openErr, "read": readErr} {
+				if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("%s: got %v, want %v with the file's name and %q", how, err, tc.want, tc.says)
+				}
+			}
+		})
+	}
+	if _, err := state.Read(statePath(t)); !errors.Is(err, state.ErrNotFound) {
+		t.Errorf("missing: got %v, want ErrNotFound", err)
+	}
+	if _, err := state.Open(filepath.Join(t.TempDir(), "none", "none"), ""); !errors.Is(err, state.ErrFile) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: got %v, want ErrFile", err)
+	}
+}
+
+// TestEmptyFileIsNone: a crash before the first file was complete leaves one.
+func TestEmptyFileIsNone(t *testing.T) {
+	path := statePath(t)
+	for _, name := range []string{path, path + ".new"} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, readErr := state.Read(path)
+	_, inspectErr := state.Inspect(path)
+	_, repairErr := state.Repair(path, "", time.Now())
+	for _, err := range []error{readErr, inspectErr, repairErr} {
+		if !errors.Is(err, state.ErrNotFound) {
+			t.Errorf("got %v, want ErrNotFound", err)
+		}
+	}
+	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
+		t.Errorf("beside the file lie %v", entries)
+	}
+}
+
+// TestModel puts changes at random and compares with what they come to; and bbolt's own check with ours.
+func TestModel(t *testing.T) {
+	dir, n := t.TempDir(), 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		path := filepath.Join(dir, fmt.Sprint(n))
+		db, err := state.Open(path, "1")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		model := map[string]*interfaces.Saved{}
+		reopen := func(rt *rapid.T) {
+			if err := db.Close(); err != nil {
+				rt.Fatal(err)
+			}
+			checkWithBolt(rt, path)
+			if db, err = state.Open(path, rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "version")); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"put": func(rt *rapid.T) {
+				c := drawChange(rt)
+				if err := db.Put(c); err != nil {
+					rt.Fatal(err)
+				}
+				apply(model, c)
+			},
+			"reopen": reopen,
+			"": func(rt *rapid.T) {
+				for id, want := range model {
+					got, err := db.Saved(id)
+					if want.Alloc == nil {
+						if !errors.Is(err, state.ErrNotFound) {
+							rt.Fatalf("%s without an allocation: %v", id, err)
+						}
+						continue
+					}
+					if d := cmp.Diff(want, got); d != "" || err != nil {
+						rt.Fatalf("%s: %v\n%s", id, err, d)
+					}
+				}
+			},
+		})
+		reopen(rt)
+		db.Close()
+	})
+}
+
+// drawChange draws one of values that are small, and some as large as several pages.
+func drawChange(rt *rapid.T) interfaces.Change {
+	c := interfaces.Change{ID: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "id"), Over: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
+	text := func(label string) string {
+		return strings.Repeat("x", rapid.SampledFrom([]int{1, 100, 3000, 20000}).Draw(rt, label))
+	}
+	if rapid.Bool().Draw(rt, "alloc") {
+		c.Alloc = alloc(c.ID, rapid.Uint64Range(1, 9).Draw(rt, "index"))
+		c.Alloc.ClientDescription = text("description")
+		name := text("job")
+		c.Alloc.Job = &api.Job{ID: &name}
+	}
+	for range rapid.IntRange(0, 3).Draw(rt, "tasks") {
+		if c.Tasks == nil {
+			c.Tasks = map[string]interfaces.SavedTask{}
+		}
+		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = task(text("phase"))
+	}
+	return c
+}
+
+// apply does to the model what a change is to do.
+func apply(model map[string]*interfaces.Saved, c interfaces.Change) {
+	if model[c.ID] == nil {
+		model[c.ID] = &interfaces.Saved{}
+	}
+	m := model[c.ID]
+	if c.Alloc != nil {
+		a := *c.Alloc
+		m.Alloc = &a
+	}
+	for name, task := range c.Tasks {
+		if m.Tasks == nil {
+			m.Tasks = map[string]interfaces.SavedTask{}
+		}
+		m.Tasks[name] = task
+	}
+	m.Over = m.Over || c.Over
+	if m.Alloc != nil && m.Tasks != nil {
+		m.Alloc.TaskStates = map[string]*api.TaskState{}
+		for name, task := range m.Tasks {
+			m.Alloc.TaskStates[name] = task.State
+		}
+	}
+}
+
+func checkWithBolt(rt *rapid.T, path string) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	defer db.Close()
+	_ = db.View(func(tx *bolt.Tx) error {
+		for err := range tx.Check() {
+			rt.Errorf("bbolt: %v", err)
+		}
+		return nil
+	})
 }

@@ -1,0 +1,25 @@
+package state
+
+// Hold keeps everybody else from the file until the function that it gives is called.
+func (db *DB) Hold() (release func()) {
+	db.turn <- struct{}{}
+	return func() { <-db.turn }
+}
+
+// Found is a frame in a file.
+type Found struct {
+	At, Size int
+	ID, Key  string
+	TxID     uint64
+}
+
+// Frames are all that a file has, older versions among them.
+func Frames(data []byte) []Found {
+	var all []Found
+	for at := 0; at < len(data); at++ {
+		if f, size, ok := decodeFrame(data[at:]); ok {
+			all = append(all, Found{at, size, f.slot.id, f.slot.key, f.txid})
+		}
+	}
+	return all
+}
