@@ -20,9 +20,8 @@ type registration struct {
 	at       time.Time // when it was made
 
 	cancel context.CancelFunc // ends its runs; nil until Run has started them
-	over   bool
-	before <-chan struct{} // closed when runs of the registration before have ended; nil when there were none
-	done   chan struct{}   // closed when its own have ended
+	before <-chan struct{}    // closed when runs of the registration before have ended; nil when there were none
+	done   chan struct{}      // closed when its own have ended
 }
 
 // waiting is what a check shows that has not run.
@@ -103,9 +102,9 @@ func (old *registration) renewed(c *check, wanted bool) *registration {
 	return reg
 }
 
-// end ends the runs. What it returns is closed when they have ended, and nil when there were none.
+// end ends the runs; one that is under way finds its context over, and its result is dropped. What it returns is closed when they
+// have ended, and nil when there were none.
 func (old *registration) end() <-chan struct{} {
-	old.over = true
 	if old.cancel == nil {
 		return old.before
 	}
@@ -173,6 +172,5 @@ func (r *Runner) replacedLocked(old *registration, c *check) *registration {
 	if old == nil {
 		old = new(registration)
 	}
-	old.saved = false // another check's result
 	return old.renewed(c, r.begun[c.about.Task])
 }

@@ -116,12 +116,12 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	}
 }
 
-// judge puts a result where it is shown. It does nothing once the registration is over or Run is to end: a run that was cut off
-// says nothing about the service.
+// judge puts a result where it is shown. It does nothing once the registration or Run is to end, which ends ctx under the same
+// mutex: a run that was cut off says nothing about the service.
 func (r *Runner) judge(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if reg.over || r.stopped || ctx.Err() != nil {
+	if r.stopped || ctx.Err() != nil {
 		return n, false
 	}
 	n.was = reg.standing.status

@@ -60,6 +60,12 @@ func TestUpdate(t *testing.T) {
 		if got, now := r.Results(); got != nil || now == version {
 			t.Errorf("without checks: %v, version %d as before", got, now)
 		}
+		synctest.Wait()
+		ran := len(d.at)
+		time.Sleep(time.Minute)
+		if len(d.at) != ran {
+			t.Errorf("%d runs of checks that are no more", len(d.at)-ran)
+		}
 	})
 }
 

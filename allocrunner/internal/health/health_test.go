@@ -224,6 +224,9 @@ func decideByHand(history []seen, now, minHealthy, deadline int) health.Decision
 		}
 	}
 	for i, h := range history {
+		if h.failed {
+			break // what comes after it comes too late, at the same moment, too
+		}
 		if !h.well || h.at >= deadline {
 			continue
 		}
