@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync"
-	"syscall"
-	"time"
 
-	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
@@ -28,22 +24,36 @@ func (r *Runner) supervise(ctx context.Context) (driver.Supervisor, []driver.Sta
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
-	// The directory tells this allocation's processes from those of one with the same ID in another data directory.
-	mark := "NOMAD_ALLOC_DIR=" + allocdir.Paths(r.cfg.Dir, "").SharedDir
-	s := &kept{cfg: keeper.Config{Dir: r.cfg.Dir, Mark: mark}}
-	client, attached, err := keeper.Open(ctx, s.cfg)
+	cfg := keeperConfig(r.cfg.Dir)
+	cfg.Logger = r.logger
+	client, attached, err := keeper.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.client = client
 	known, err := client.List(ctx)
 	switch {
 	case err == nil:
-		return s, known, nil
+		return newKept(cfg, client), known, nil
 	case attached: // its tasks go on as they are, for another try
 		return nil, nil, errors.Join(err, client.Detach())
 	}
 	return nil, nil, errors.Join(err, client.Close())
+}
+
+// keeperConfig is that of the allocation whose directory dir is. The directory tells its processes from those of an allocation with the
+// same ID in another data directory.
+func keeperConfig(dir string) keeper.Config {
+	return keeper.Config{Dir: dir, Mark: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}
+}
+
+// Left reports whether a keeper still runs for the allocation whose directory dir is, with or without somebody who controls it.
+func Left(dir string) bool { return keeper.Runs(dir) }
+
+// EndLeft ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier keeper has left of them,
+// when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL. It returns how many processes they
+// were. It is no error when there is nothing to end. Errors: one that says so when a taskapi controls the keeper, ctx's.
+func EndLeft(ctx context.Context, dir string) (killed int, err error) {
+	return keeper.End(ctx, keeperConfig(dir))
 }
 
 // parent is the parent of the processes while it is being made, beside the rest of the set-up: a new process takes its time.
@@ -69,101 +79,3 @@ func (p *parent) await() (driver.Supervisor, []driver.Status, error) {
 	<-p.ready
 	return p.processes, p.known, p.err
 }
-
-// kept is the supervisor of an allocation whose processes a keeper has. Should the keeper be killed, its processes are gone with it;
-// the next start makes another.
-type kept struct {
-	cfg keeper.Config
-
-	mu     sync.Mutex // guards the fields below; held while a new keeper is made
-	client *keeper.Client
-	ended  bool // by Close or Detach: no other keeper is made
-}
-
-var _ driver.Supervisor = (*kept)(nil)
-
-func (k *kept) current() *keeper.Client {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.client
-}
-
-// Start implements driver.Supervisor.
-func (k *kept) Start(ctx context.Context, spec driver.Spec) (driver.Status, error) {
-	client := k.current()
-	status, err := client.Start(ctx, spec)
-	if !errors.Is(err, driver.ErrLost) && !errors.Is(err, driver.ErrClosed) { // closed by another task's start, which found it lost
-		return status, err
-	}
-	if client, err = k.renew(ctx, client); err != nil {
-		return driver.Status{}, err
-	}
-	return client.Start(ctx, spec)
-}
-
-// renew replaces a client whose keeper is lost, unless somebody else has done so.
-func (k *kept) renew(ctx context.Context, lost *keeper.Client) (*keeper.Client, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.ended {
-		return nil, driver.ErrClosed
-	}
-	if k.client != lost {
-		return k.client, nil
-	}
-	if err := lost.Close(); err != nil {
-		return nil, err
-	}
-	client, _, err := keeper.Open(ctx, k.cfg)
-	if err != nil {
-		return nil, err
-	}
-	k.client = client
-	return client, nil
-}
-
-// Wait implements driver.Supervisor.
-func (k *kept) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
-	return k.current().Wait(ctx, task)
-}
-
-// Signal implements driver.Supervisor.
-func (k *kept) Signal(ctx context.Context, task string, sig syscall.Signal) error {
-	return k.current().Signal(ctx, task, sig)
-}
-
-// KillTree implements driver.Supervisor. A keeper that is gone has left nothing that the next one would not kill.
-func (k *kept) KillTree(ctx context.Context, task string) (int, error) {
-	n, err := k.current().KillTree(ctx, task)
-	if errors.Is(err, driver.ErrLost) {
-		return 0, nil
-	}
-	return n, err
-}
-
-// List implements driver.Supervisor.
-func (k *kept) List(ctx context.Context) ([]driver.Status, error) { return k.current().List(ctx) }
-
-// end is current for the last time.
-func (k *kept) end() *keeper.Client {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ended = true
-	return k.client
-}
-
-// Detach leaves the keeper and its processes running.
-func (k *kept) Detach() error { return k.end().Detach() }
-
-// Close implements driver.Supervisor. What a killed keeper has left running goes, too.
-func (k *kept) Close() error {
-	if err := k.end().Close(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
-	defer cancel()
-	return keeper.Sweep(ctx, k.cfg)
-}
-
-// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in the kernel.
-const sweepTimeout = 10 * time.Second

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
 )
 
 // cgroups makes a cgroup v2 for each task where that is possible: it is the one fence that no process of the task leaves by
@@ -60,12 +62,12 @@ func (c *cgroups) makeLocked() error {
 		}
 		c.parent = parent
 	}
-	self, err := readStat(os.Getpid())
+	self, err := proc.Read(os.Getpid())
 	if err != nil {
 		return err
 	}
 	for n := 0; ; n++ {
-		dir := filepath.Join(c.parent, fmt.Sprintf("taskapi-%d-%d-%d", self.pid, self.start, n))
+		dir := filepath.Join(c.parent, fmt.Sprintf("taskapi-%d-%d-%d", self.PID, self.Start, n))
 		err := os.Mkdir(dir, 0o755)
 		if errors.Is(err, os.ErrExist) && n < 1000 {
 			continue

@@ -19,8 +19,8 @@ var (
 	ErrRunning = errors.New("process already running")
 	// ErrClosed: the supervisor has been closed.
 	ErrClosed = errors.New("supervisor closed")
-	// ErrLost: the processes' parent is gone, and its processes with it. Nothing is known of how they ended.
-	ErrLost = errors.New("the processes' keeper is gone")
+	// ErrLost: the processes' parent was killed, and its processes with it. Nothing is known of how they ended.
+	ErrLost = errors.New("the keeper was killed")
 )
 
 // StartError is a process that could not be started: Reason is for people, and says what to do.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
 )
 
 // reapPause is the least time between two looks for dead orphans: a task that leaves thousands behind costs no more than one
@@ -96,27 +98,27 @@ func (r *reaper) kick() {
 }
 
 // know makes a process one to be reaped should it be inherited.
-func (r *reaper) know(s stat) {
+func (r *reaper) know(s proc.Stat) {
 	if r.sole {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known[s.pid] = s.start
+	r.known[s.PID] = s.Start
 }
 
 func (r *reaper) reap() {
 	if !anyDead() && !r.knowsAny() {
 		return
 	}
-	all, err := snapshot()
+	all, err := proc.All()
 	if err != nil {
 		return
 	}
 	r.own.mu.Lock() // nothing starts meanwhile
 	defer r.own.mu.Unlock()
 	for pid, s := range all {
-		if s.parent == os.Getpid() && s.dead && r.own.pids[pid] == nil && r.mayReap(s) {
+		if s.Parent == os.Getpid() && s.Dead && r.own.pids[pid] == nil && r.mayReap(s) {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // gone already, then
 		}
 	}
@@ -124,11 +126,11 @@ func (r *reaper) reap() {
 }
 
 // mayReap reports whether a dead child is a task's orphan.
-func (r *reaper) mayReap(s stat) bool {
+func (r *reaper) mayReap(s proc.Stat) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	start, ok := r.known[s.pid]
-	return r.sole || ok && start == s.start
+	start, ok := r.known[s.PID]
+	return r.sole || ok && start == s.Start
 }
 
 func (r *reaper) knowsAny() bool {
@@ -138,10 +140,10 @@ func (r *reaper) knowsAny() bool {
 }
 
 // forgetAllBut forgets whom others have reaped.
-func (r *reaper) forgetAllBut(all map[int]stat) {
+func (r *reaper) forgetAllBut(all map[int]proc.Stat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].start != start })
+	maps.DeleteFunc(r.known, func(pid int, start uint64) bool { return all[pid].Start != start })
 }
 
 // anyDead reports whether some child waits to be reaped.

@@ -5,66 +5,107 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"taskapi/allocrunner/internal/proc"
 )
+
+// Stray is a process that KillStrays has killed.
+type Stray struct {
+	PID  int
+	Task string // whose it was, by its NOMAD_TASK_NAME or its cgroup; empty when neither tells
+}
 
 // KillStrays kills what a supervisor that was itself killed has left running: everything in its cgroup directory (CgroupDir; may
 // be empty) and every process that was started with the environment entry mark (may be empty), such as
-// "NOMAD_ALLOC_DIR=" and the allocation's directory. This program and its ancestors are spared. It returns when they are gone, with
-// their number. Errors: ctx's when some do not end.
-func KillStrays(ctx context.Context, cgroupDir, mark string) (int, error) {
+// "NOMAD_ALLOC_DIR=" and the allocation's directory. This program and its ancestors are spared. It returns when they are gone, and
+// says who they were. Errors: ctx's when some do not end.
+func KillStrays(ctx context.Context, cgroupDir, mark string) ([]Stray, error) {
 	group := &cgroup{dir: cgroupDir}
+	var killed []Stray
 	seen := map[int]uint64{} // when each was started, by number
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		strays, err := findStrays(cgroupDir, mark, seen)
 		if err != nil {
-			return len(seen), fmt.Errorf("read /proc: %w", err)
+			return killed, fmt.Errorf("read /proc: %w", err)
 		}
 		if len(strays) == 0 && !group.populated() {
 			group.remove()
-			return len(seen), nil
+			return killed, nil
+		}
+		for s, task := range strays { // before any is killed: the dying have no environment
+			if seen[s.PID] != s.Start {
+				killed = append(killed, Stray{s.PID, task})
+			}
+			seen[s.PID] = s.Start
 		}
 		_ = group.kill() // what it would have reached is among the strays
-		for _, s := range strays {
-			seen[s.pid] = s.start
-			if err := killExact(s); err != nil {
-				return len(seen), fmt.Errorf("kill process %d: %w", s.pid, err)
+		for s := range strays {
+			if err := s.Kill(); err != nil {
+				return killed, fmt.Errorf("kill process %d: %w", s.PID, err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return len(seen), fmt.Errorf("%d processes of an earlier run do not end: %w", len(strays), ctx.Err())
+			return killed, fmt.Errorf("%d processes of an earlier run do not end: %w", len(strays), ctx.Err())
 		case <-time.After(pause):
 		}
 	}
 }
 
-// findStrays finds those that live. Who is in seen is one until it is dead: a process that is dying has no environment any more.
-func findStrays(cgroupDir, mark string, seen map[int]uint64) ([]stat, error) {
-	all, err := snapshot()
+// FindStrays says whom KillStrays would kill first, and kills nobody.
+func FindStrays(cgroupDir, mark string) ([]Stray, error) {
+	strays, err := findStrays(cgroupDir, mark, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read /proc: %w", err)
+	}
+	found := make([]Stray, 0, len(strays))
+	for s, task := range strays {
+		found = append(found, Stray{s.PID, task})
+	}
+	return found, nil
+}
+
+// findStrays finds those that live, and whose they are. Who is in seen is one until it is dead: a process that is dying has no
+// environment any more.
+func findStrays(cgroupDir, mark string, seen map[int]uint64) (map[proc.Stat]string, error) {
+	all, err := proc.All()
 	if err != nil {
 		return nil, err
 	}
-	inside := map[int]bool{}
+	inside := map[int]string{} // a process's cgroup
 	for _, dir := range cgroupsBelow(cgroupDir) {
 		for _, pid := range (&cgroup{dir: dir}).pids() {
-			inside[pid] = true
+			inside[pid] = dir
 		}
 	}
 	spared := map[int]bool{}
-	for pid := os.Getpid(); pid > 0 && !spared[pid]; pid = all[pid].parent {
+	for pid := os.Getpid(); pid > 0 && !spared[pid]; pid = all[pid].Parent {
 		spared[pid] = true
 	}
-	var strays []stat
+	strays := map[proc.Stat]string{}
 	for pid, s := range all {
-		if s.dead || spared[pid] {
+		if s.Dead || spared[pid] {
 			continue
 		}
-		if start, known := seen[pid]; known && start == s.start || inside[pid] || hasEnv(pid, mark) {
-			strays = append(strays, s)
+		start, known := seen[pid]
+		dir, in := inside[pid]
+		if known && start == s.Start || in || proc.HasEnv(pid, mark) {
+			strays[s] = strayTask(pid, strings.TrimPrefix(dir, cgroupDir))
 		}
 	}
 	return strays, nil
+}
+
+// strayTask is the task that a process says it is of, or that its cgroup is named after.
+func strayTask(pid int, group string) string {
+	for part := range strings.SplitSeq(group, "/") {
+		if task, ok := strings.CutPrefix(part, "task."); ok {
+			return task
+		}
+	}
+	return proc.Env(pid, "NOMAD_TASK_NAME")
 }
 
 // cgroupsBelow is dir and all directories below it; none when dir is empty.
@@ -80,33 +121,4 @@ func cgroupsBelow(dir string) []string {
 		}
 	}
 	return dirs
-}
-
-// Identity names a process for good: a number may be used again, and a start time means nothing after a reboot.
-type Identity struct {
-	PID   int
-	Start uint64 // clock ticks after boot
-	Boot  string // the kernel's random ID of this boot
-}
-
-// Identify finds the identity of a running process. The error is os.ErrNotExist when there is none.
-func Identify(pid int) (Identity, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
-	}
-	s, err := readStat(pid)
-	if err == nil && s.dead {
-		err = os.ErrNotExist
-	}
-	if err != nil {
-		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
-	}
-	return Identity{PID: pid, Start: s.start, Boot: string(boot[:max(0, len(boot)-1)])}, nil
-}
-
-// Runs reports whether that very process still runs.
-func (id Identity) Runs() bool {
-	now, err := Identify(id.PID)
-	return err == nil && now == id
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
 )
 
 // A killed process is mostly gone within a millisecond; the pauses between looks double up to the longest.
@@ -65,7 +67,7 @@ func (l *Local) killAll(ctx context.Context, p *process, seen map[int]uint64) er
 			return fmt.Errorf("read /proc: %w", err)
 		}
 		for _, s := range members {
-			seen[s.pid] = s.start
+			seen[s.PID] = s.Start
 			l.reaper.know(s)
 		}
 		if len(members) > 0 || running || p.group.populated() {
@@ -94,7 +96,7 @@ func (p *process) looks() int {
 }
 
 // killMembers kills the cgroup first, which is atomic, then by number whom that did not reach.
-func killMembers(p *process, members []stat) error {
+func killMembers(p *process, members []proc.Stat) error {
 	_ = p.group.kill() // what it would have reached is among the members
 	if p.running() {
 		if err := p.signal(unix.SIGKILL); err != nil && p.running() && !errors.Is(err, ErrNotRunning) {
@@ -102,23 +104,23 @@ func killMembers(p *process, members []stat) error {
 		}
 	}
 	for _, s := range members {
-		if err := killExact(s); err != nil {
-			return fmt.Errorf("kill process %d: %w", s.pid, err)
+		if err := s.Kill(); err != nil {
+			return fmt.Errorf("kill process %d: %w", s.PID, err)
 		}
 	}
 	return nil
 }
 
-func first(members []stat, p *process) int {
+func first(members []proc.Stat, p *process) int {
 	if len(members) > 0 {
-		return members[0].pid
+		return members[0].PID
 	}
 	return p.pid
 }
 
 // members finds the living processes of the tree, but for p's first.
-func (l *Local) members(p *process, running bool, seen map[int]uint64) ([]stat, error) {
-	all, err := snapshot()
+func (l *Local) members(p *process, running bool, seen map[int]uint64) ([]proc.Stat, error) {
+	all, err := proc.All()
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +140,14 @@ func (l *Local) members(p *process, running bool, seen map[int]uint64) ([]stat, 
 	self := os.Getpid()
 	for pid, s := range all {
 		start, known := seen[pid]
-		orphan := s.parent == self && pid != p.pid && !l.starter.own.has(pid)
-		if known && start == s.start || orphan && l.orphanOf(p, s, last) {
+		orphan := s.Parent == self && pid != p.pid && !l.starter.own.has(pid)
+		if known && start == s.Start || orphan && l.orphanOf(p, s, last) {
 			in[pid] = true
 		}
 	}
-	var members []stat
+	var members []proc.Stat
 	for pid, s := range all {
-		if pid != p.pid && !s.dead && descends(pid, in, all) && !beside[s.session] && !descends(pid, beside, all) {
+		if pid != p.pid && !s.Dead && descends(pid, in, all) && !beside[s.Session] && !descends(pid, beside, all) {
 			members = append(members, s)
 		}
 	}
@@ -153,21 +155,21 @@ func (l *Local) members(p *process, running bool, seen map[int]uint64) ([]stat, 
 }
 
 // orphanOf reports whether an inherited process comes from p.
-func (l *Local) orphanOf(p *process, s stat, last bool) bool {
-	return s.session == p.pid || last || l.cfg.Sole && hasEnv(s.pid, p.mark)
+func (l *Local) orphanOf(p *process, s proc.Stat, last bool) bool {
+	return s.Session == p.pid || last || l.cfg.Sole && proc.HasEnv(s.PID, p.mark)
 }
 
 // descends reports whether pid or one of its ancestors is in the set.
-func descends(pid int, in map[int]bool, all map[int]stat) bool {
+func descends(pid int, in map[int]bool, all map[int]proc.Stat) bool {
 	for range len(all) { // a bound, should pids have been used again during the snapshot
 		if in[pid] {
 			return true
 		}
 		s, ok := all[pid]
-		if !ok || s.parent == 0 {
+		if !ok || s.Parent == 0 {
 			return false
 		}
-		pid = s.parent
+		pid = s.Parent
 	}
 	return false
 }

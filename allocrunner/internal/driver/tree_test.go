@@ -1,9 +1,11 @@
 package driver_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -204,9 +206,11 @@ func TestKillStrays(t *testing.T) {
 					t.Skip("no cgroup v2 with cgroup.kill can be made here")
 				}
 			}
-			n, err := driver.KillStrays(t.Context(), dir, mark)
-			if err != nil || n != 2 || alive(child) || alive(status.PID) {
-				t.Errorf("%d killed, %v; child alive: %v, first alive: %v", n, err, alive(child), alive(status.PID))
+			killed, err := driver.KillStrays(t.Context(), dir, mark)
+			slices.SortFunc(killed, func(a, b driver.Stray) int { return cmp.Compare(a.PID, b.PID) })
+			want := []driver.Stray{{PID: status.PID, Task: "t"}, {PID: child, Task: "t"}}
+			if err != nil || !slices.Equal(killed, want) || alive(child) || alive(status.PID) {
+				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, alive(child), alive(status.PID))
 			}
 			if exit := e.wait("t"); exit.Signal != 9 {
 				t.Errorf("exit %+v", exit)
@@ -220,28 +224,7 @@ func TestKillStraysSparesItsCaller(t *testing.T) {
 	mark := "NOMAD_ALLOC_ID=" + t.TempDir()
 	caller := exec.Command(self(), "helper", "strays", mark)
 	caller.Env = []string{mark}
-	if out, err := caller.Output(); err != nil || string(out) != "0 <nil>\n" {
+	if out, err := caller.Output(); err != nil || string(out) != "[] <nil>\n" {
 		t.Errorf("it says %q, %v", out, err)
-	}
-}
-
-func TestIdentity(t *testing.T) {
-	e := newLocal(t, driver.Config{})
-	status := e.start(e.shell("t", "exec sleep 1000"))
-	id, err := driver.Identify(status.PID)
-	if err != nil || !id.Runs() {
-		t.Fatalf("%+v, %v", id, err)
-	}
-	for _, other := range []driver.Identity{{PID: id.PID, Start: id.Start + 1, Boot: id.Boot}, {PID: id.PID, Start: id.Start, Boot: "another"}} {
-		if other.Runs() {
-			t.Errorf("%+v runs, too", other)
-		}
-	}
-	e.killTree("t")
-	if id.Runs() {
-		t.Error("it runs after its end")
-	}
-	if _, err := driver.Identify(status.PID); err == nil {
-		t.Error("it is identified after its end")
 	}
 }

@@ -11,10 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // cancelTime is how long a cancelled call still waits for the keeper to say what came of it, so that a start is not forgotten.
@@ -26,22 +25,24 @@ const exitTime = 5 * time.Second
 // Client is a driver.Supervisor whose processes a keeper has. When the connection breaks every method returns an error that is
 // driver.ErrLost, or ErrReplaced; it is not made anew: Open does that. A Client is to be closed or detached in any case.
 type Client struct {
-	id   driver.Identity
-	conn *net.UnixConn
-	out  frameWriter
-	done chan struct{} // closed when the connection is over
+	id    proc.Identity
+	minor int // of the keeper's protocol
+	conn  *net.UnixConn
+	out   frameWriter
+	done  chan struct{} // closed when the connection is over
 
 	mu      sync.Mutex // guards all below
 	lastID  uint64
 	pending map[uint64]chan answer
 	why     error       // the connection is over
+	closing bool        // by Close or Detach
 	child   *os.Process // the keeper, when this program started it and has not waited for it
 }
 
 var _ driver.Supervisor = (*Client)(nil)
 
-func newClient(conn *net.UnixConn, in *bufio.Reader, id driver.Identity) *Client {
-	c := &Client{id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), pending: map[uint64]chan answer{}}
+func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity, minor int) *Client {
+	c := &Client{id: id, minor: minor, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), pending: map[uint64]chan answer{}}
 	go c.receive(in)
 	return c
 }
@@ -54,11 +55,14 @@ func (c *Client) adopt(child *os.Process) {
 }
 
 // Keeper is the identity of the keeper's process.
-func (c *Client) Keeper() driver.Identity { return c.id }
+func (c *Client) Keeper() proc.Identity { return c.id }
 
 // Done is closed when the connection to the keeper is over: the keeper was lost, or somebody else controls it, or the client was
 // closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err is why the connection to the keeper is over, nil while it is not: driver.ErrLost, ErrReplaced or driver.ErrClosed.
+func (c *Client) Err() error { return c.reason() }
 
 // receive hands answers to who waits for them.
 func (c *Client) receive(in *bufio.Reader) {
@@ -80,18 +84,21 @@ func (c *Client) receive(in *bufio.Reader) {
 			waiter <- a // has room for one
 		}
 	}
-	c.over(why)
+	c.mu.Lock()
+	if c.closing {
+		why = driver.ErrClosed
+	}
+	c.why = why
+	c.mu.Unlock()
 	c.conn.Close()
 	close(c.done)
 }
 
-// over records why the connection is over; the first reason counts.
-func (c *Client) over(why error) {
+// close makes the end of the connection, should it not be over, one that was wished for.
+func (c *Client) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.why == nil {
-		c.why = why
-	}
+	c.closing = true
 }
 
 func (c *Client) reason() error {
@@ -133,7 +140,7 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 	case a := <-waiter:
 		err := a.Err.unpack()
 		if errors.Is(err, context.Canceled) {
-			return answer{}, ctx.Err() // which is why we cancelled
+			err = ctx.Err() // which is why we cancelled
 		}
 		return a, err
 	case <-c.done:
@@ -192,6 +199,21 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 	return *a.Exit, nil
 }
 
+// Exec implements driver.Supervisor. Errors, besides: ErrOlder.
+func (c *Client) Exec(ctx context.Context, spec driver.ExecSpec) (driver.ExecResult, error) {
+	if c.minor < minorExec {
+		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ErrOlder)
+	}
+	a, err := c.callTask(ctx, packExec(spec))
+	if a.Exec == nil {
+		if err == nil {
+			err = fmt.Errorf("run %q beside task %q: the keeper's answer has no result", spec.Path, spec.Task)
+		}
+		return driver.ExecResult{}, err
+	}
+	return *a.Exec, err
+}
+
 // Signal implements driver.Supervisor.
 func (c *Client) Signal(ctx context.Context, task string, sig syscall.Signal) error {
 	_, err := c.callTask(ctx, request{Op: opSignal, Task: task, Signal: sig})
@@ -218,6 +240,7 @@ func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()
+	c.close()
 	_, err := c.call(ctx, request{Op: opClose})
 	if errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) || errors.Is(err, ErrReplaced) {
 		err = nil
@@ -232,6 +255,7 @@ func (c *Client) Close() error {
 
 // Detach leaves the keeper and its tasks running, for a later Attach. It is safe to call twice.
 func (c *Client) Detach() error {
+	c.close()
 	c.hangUp(context.Background(), false)
 	return nil
 }
@@ -247,10 +271,9 @@ func (c *Client) hangUp(ctx context.Context, ends bool) {
 	c.conn.Close()
 	<-c.done
 	if ends {
-		waitGone(c.id)
+		c.id.Await(exitTime)
 	}
 	c.mu.Lock()
-	c.why = driver.ErrClosed
 	child := c.child
 	c.child = nil
 	c.mu.Unlock()
@@ -262,20 +285,4 @@ func (c *Client) hangUp(ctx context.Context, ends bool) {
 		return
 	}
 	_, _ = child.Wait()
-}
-
-// waitGone waits for the end of a process that is about to end, of bounded time.
-func waitGone(id driver.Identity) {
-	fd, err := unix.PidfdOpen(id.PID, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	for deadline := time.Now().Add(exitTime); id.Runs(); {
-		left := time.Until(deadline)
-		if left <= 0 {
-			return
-		}
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1) // a signal only brings another look
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // TestMain runs the tests, or is a keeper, or a sidecar that is to be killed: "sidecar DIR SCRIPT".
@@ -119,9 +120,9 @@ func readPID(t *testing.T, r *bufio.Reader) int {
 	return pid
 }
 
-func identify(t *testing.T, pid int) driver.Identity {
+func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
-	id, err := driver.Identify(pid)
+	id, err := proc.Identify(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func identify(t *testing.T, pid int) driver.Identity {
 }
 
 // gone waits for the end of a process.
-func gone(t *testing.T, id driver.Identity) {
+func gone(t *testing.T, id proc.Identity) {
 	t.Helper()
 	for id.Runs() {
 		if t.Context().Err() != nil {

@@ -8,8 +8,10 @@
 // The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until they are
 // asked for, if need be in a file after its own end; only its own user's processes may control it, and of those the latest.
 // It ends when it is told to, or when no task has run and no client has been there for a while. When the keeper itself is
-// killed, the first processes of its tasks get SIGKILL from the kernel, clients get driver.ErrLost, and the next Start kills
-// what else is left: there is never a second copy of a task. It decides nothing about tasks: no restarts, no timeouts.
+// killed, the first processes of its tasks get SIGKILL from the kernel, clients get driver.ErrLost, and Sweep, or the next Start, kills
+// what else is left: there is never a second copy of a task. A keeper whose directory has been removed goes on; it can't be found by
+// its record any more, but is by its arguments, and is ended before another one starts. It decides nothing about tasks: no restarts,
+// no timeouts.
 package keeper
 
 import (
@@ -23,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // The closed set of errors of Start and Attach, besides driver's and ctx's.
@@ -33,6 +36,8 @@ var (
 	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
 	// ErrReplaced: another client has taken control of the keeper since.
 	ErrReplaced = errors.New("another client controls the keeper now")
+	// ErrOlder: the keeper was started by an older program, and can't do what was asked for.
+	ErrOlder = errors.New("the keeper was started by an older taskapi that can't do this: stop the allocation and run it again")
 	// ErrVersion: the keeper speaks a protocol that this program does not.
 	ErrVersion = errors.New("the keeper is of an unknown version: stop the allocation with the program that started it")
 )
@@ -46,7 +51,7 @@ const (
 
 // Record is what the keeper writes down of itself after every change.
 type Record struct {
-	Keeper driver.Identity
+	Keeper proc.Identity
 	Cgroup string          // that holds its tasks, empty for none
 	Tasks  []driver.Status // the latest process of each task
 	Ended  bool            // it has ended in order: none of the tasks runs
@@ -61,22 +66,22 @@ func Last(dir string) (Record, error) {
 		return r, fmt.Errorf("read the keeper's record: %w", err)
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return r, fmt.Errorf("read the keeper's record %s: %w", filepath.Join(dir, recordFile), err)
+		return Record{}, fmt.Errorf("read the keeper's record %s: %w", filepath.Join(dir, recordFile), err)
 	}
 	return r, nil
 }
 
 // write replaces the record. It is not synced: after a crash of the machine no process of it runs in any case.
-func (r Record) write(dir string) error {
+func (r Record) write(dir *os.Root) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	temporary := filepath.Join(dir, recordFile+".new")
-	if err := os.WriteFile(temporary, text, 0o600); err != nil {
+	const temporary = recordFile + ".new"
+	if err := dir.WriteFile(temporary, text, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(temporary, filepath.Join(dir, recordFile))
+	return dir.Rename(temporary, recordFile)
 }
 
 // inDir calls use with a path of the socket that is short enough for a socket address (107 bytes), however long dir is.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // Command is the first argument with which the program is executed anew to be a keeper.
@@ -64,9 +65,9 @@ func Main() int {
 		logger.Warn("standard input and output stay as they are", "error", err)
 	}
 	keep := s.serve(listener, ends)
-	os.Remove(filepath.Join(s.dir, socketFile))
+	_ = s.dir.Remove(socketFile) // gone with its directory, perhaps
 	if !keep {
-		os.Remove(filepath.Join(s.dir, recordFile))
+		_ = s.dir.Remove(recordFile)
 	}
 	return 0
 }
@@ -85,7 +86,11 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	if err := os.Chdir("/"); err != nil {
 		return nil, nil, err
 	}
-	self, err := driver.Identify(os.Getpid())
+	self, err := proc.Identify(os.Getpid())
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.OpenRoot(set.Dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -94,7 +99,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
 	s := &server{
-		dir: set.Dir, idle: set.Idle, logger: logger, self: self,
+		dir: dir, idle: set.Idle, logger: logger, self: self,
 		local:   driver.New(driver.Config{Logger: logger, Sole: true, NoCgroup: set.NoCgroup}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
@@ -30,11 +31,11 @@ const leaveTime = 10 * time.Second
 
 // server is the keeper's inside.
 type server struct {
-	dir    string
+	dir    *os.Root      // held, so that nothing is ever written into another directory that took its place
 	idle   time.Duration // without task and client, after which it ends
 	logger *slog.Logger
 	local  *driver.Local
-	self   driver.Identity
+	self   proc.Identity
 	wg     sync.WaitGroup
 
 	changed chan struct{} // a client or a task came or went
@@ -42,6 +43,7 @@ type server struct {
 	closes  sync.Once
 
 	writing sync.Mutex // held while the record is written, so that an older one never replaces a newer
+	gone    bool       // the directory has been removed; guarded by writing
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
@@ -125,9 +127,15 @@ func (s *server) record(ended bool) {
 	defer s.writing.Unlock()
 	tasks, _ := s.local.List(context.Background())
 	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended}
-	if err := r.write(s.dir); err != nil {
+	err := r.write(s.dir)
+	gone := errors.Is(err, os.ErrNotExist)
+	switch {
+	case gone && !s.gone:
+		s.logger.Warn("the allocation directory has been removed; the tasks go on", "dir", s.dir.Name())
+	case err != nil && !gone:
 		s.logger.Warn("the record can't be written", "error", err)
 	}
+	s.gone = gone
 }
 
 func (s *server) change() {
@@ -176,7 +184,7 @@ func (s *server) attend(conn *net.UnixConn) error {
 		return nil // without a hello: who gets one can rely on us
 	}
 	defer s.leave(c)
-	if err := c.out.write(hello{Version: version}); err != nil {
+	if err := c.out.write(hello{Version: version, Minor: minor}); err != nil {
 		return fmt.Errorf("hello to process %d: %w", peer.Pid, err)
 	}
 	_ = conn.SetDeadline(time.Time{})

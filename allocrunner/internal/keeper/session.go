@@ -110,6 +110,14 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 	case opWait:
 		exit, e := local.Wait(ctx, req.Task)
 		a.Exit, err = &exit, e
+	case opExec:
+		if req.Spec == nil {
+			err = errors.New("exec without a spec")
+			break
+		}
+		var result driver.ExecResult
+		result, err = local.Exec(ctx, req.unpackExec())
+		a.Exec = &result
 	case opSignal:
 		err = local.Signal(ctx, req.Task, req.Signal)
 	case opKillTree:

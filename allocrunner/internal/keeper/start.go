@@ -7,15 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // The defaults of a Config.
@@ -50,6 +54,16 @@ type Config struct {
 
 	// NoCgroup is driver.Config's.
 	NoCgroup bool
+
+	// Logger is told when processes of an earlier keeper had to be killed; nil: nobody is.
+	Logger *slog.Logger
+}
+
+func (cfg Config) log() *slog.Logger {
+	if cfg.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return cfg.Logger
 }
 
 // Open attaches to the allocation's keeper, or starts one when there is none. attached says which.
@@ -62,45 +76,64 @@ func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error)
 	return c, false, err
 }
 
-// Start starts the allocation's keeper and attaches to it. It first kills what an earlier keeper that was killed has left
-// running. The keeper is in a session of its own and outlives this program. Errors: ErrKeeperRuns.
+// Start starts the allocation's keeper and attaches to it. It first kills what an earlier keeper has left running that was killed or
+// can't be found any more. The keeper is in a session of its own and outlives this program. Errors: ErrKeeperRuns.
 func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	if err := Sweep(ctx, cfg); err != nil {
+	if _, err := Sweep(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	proc, err := spawn(ctx, cfg)
+	child, err := spawn(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	c, err := Attach(ctx, cfg.Dir)
 	if err != nil {
-		_ = proc.Kill() // ended already, then
-		_, _ = proc.Wait()
+		_ = child.Kill() // ended already, then
+		_, _ = child.Wait()
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	c.adopt(proc)
+	c.adopt(child)
 	return c, nil
 }
 
-// Sweep kills what a keeper that was itself killed has left running, for one who does not want to Start the next. It does nothing
-// after an orderly end. Errors: ErrKeeperRuns.
-func Sweep(ctx context.Context, cfg Config) error {
+// Swept counts the processes that a lost keeper left running, by task, besides the tasks' first ones, which the kernel kills with their
+// keeper. Those of no known task are under the empty name.
+type Swept map[string]int
+
+// Sweep kills what a keeper that was itself killed has left running, for one who does not want to Start the next, or not yet. A keeper
+// that still runs for the directory though its record or socket is gone is ended with its tasks. It does nothing after an orderly end.
+// Errors: ErrKeeperRuns.
+func Sweep(ctx context.Context, cfg Config) (Swept, error) {
 	last, err := Last(cfg.Dir)
-	switch {
-	case err != nil: // none, or an unreadable one: a torn write in a crash of the machine, which no process survived
-		return nil
-	case last.Keeper.Runs():
-		return fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
-	case last.Ended:
-		return nil
+	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
+		return nil, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
 	}
-	if _, err := driver.KillStrays(ctx, last.Cgroup, cfg.Mark); err != nil {
-		return fmt.Errorf("kill what the last keeper left running: %w", err)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)
 	}
-	return nil
+	if err := endFound(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if last.Ended {
+		return nil, nil
+	}
+	strays, err := driver.KillStrays(ctx, last.Cgroup, cfg.Mark)
+	left := Swept{}
+	for _, s := range strays {
+		if !slices.ContainsFunc(last.Tasks, func(t driver.Status) bool { return t.PID == s.PID }) {
+			left[s.Task]++
+		}
+	}
+	if len(strays) > 0 {
+		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(strays))
+	}
+	if err != nil {
+		return left, fmt.Errorf("kill what the last keeper left running: %w", err)
+	}
+	return left, nil
 }
 
 // spawn executes the program anew and waits until it is ready.
@@ -154,8 +187,9 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 		exe = defaultExe
 	}
 	driver.CloseOnExec()
-	// The directory is only for ps to show.
-	return os.StartProcess(exe, []string{"taskapi", Command, cfg.Dir}, &os.ProcAttr{
+	// The directory is for ps to show, and to be found by.
+	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
+	return os.StartProcess(exe, args, &os.ProcAttr{
 		Dir: "/", Env: keeperEnv, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 }
@@ -164,33 +198,51 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 // (Last then says what is known of its tasks), ErrVersion, or that one runs but does not answer.
 func Attach(ctx context.Context, dir string) (*Client, error) {
 	last, err := Last(dir)
+	if err == nil && last.Keeper.Runs() {
+		return attach(ctx, dir, last.Keeper)
+	}
+	ids, findErr := find(dir)
+	if findErr != nil {
+		return nil, fmt.Errorf("attach to keeper in %s: %w", dir, findErr)
+	}
+	for _, id := range ids { // its record is damaged; its socket may be good
+		c, err := attach(ctx, dir, id)
+		if !errors.Is(err, ErrNoKeeper) {
+			return c, err
+		}
+	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("attach to keeper: %w: %w", ErrNoKeeper, err)
 	}
-	if err != nil || !last.Keeper.Runs() {
-		return nil, fmt.Errorf("attach to keeper in %s: %w", dir, ErrNoKeeper)
+	return nil, fmt.Errorf("attach to keeper in %s: %w", dir, ErrNoKeeper)
+}
+
+// attach takes control of the keeper with that identity.
+func attach(ctx context.Context, dir string, id proc.Identity) (*Client, error) {
+	c, err := connect(ctx, dir, id)
+	if err == nil {
+		return c, nil
 	}
-	c, err := connect(ctx, dir, last.Keeper)
-	if endsNow(err) {
-		waitGone(last.Keeper)
+	unreachable := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) // its socket is gone, perhaps since it ends
+	switch {
+	case unreachable:
+		id.Await(endPoll)
+	case endsNow(err):
+		id.Await(exitTime)
 	}
-	if err != nil && !last.Keeper.Runs() {
+	if unreachable || !id.Runs() {
 		return nil, fmt.Errorf("attach to keeper in %s: %w: %w", dir, ErrNoKeeper, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("attach to keeper, process %d: %w", last.Keeper.PID, err)
-	}
-	return c, nil
+	return nil, fmt.Errorf("attach to keeper, process %d: %w", id.PID, err)
 }
 
 // endsNow reports whether err is what a keeper that is about to end leaves of a connection.
 func endsNow(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) ||
-		errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
 // connect connects, makes sure who answers, and says hello.
-func connect(ctx context.Context, dir string, id driver.Identity) (*Client, error) {
+func connect(ctx context.Context, dir string, id proc.Identity) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
 	var conn *net.UnixConn
@@ -204,34 +256,33 @@ func connect(ctx context.Context, dir string, id driver.Identity) (*Client, erro
 	if err != nil {
 		return nil, err
 	}
-	in, err := greet(ctx, conn, id)
+	in, theirs, err := greet(ctx, conn, id)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return newClient(conn, in, id), nil
+	return newClient(conn, in, id, theirs.Minor), nil
 }
 
-func greet(ctx context.Context, conn *net.UnixConn, id driver.Identity) (*bufio.Reader, error) {
+func greet(ctx context.Context, conn *net.UnixConn, id proc.Identity) (in *bufio.Reader, theirs hello, err error) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		return nil, err
+		return nil, theirs, err
 	}
 	if peer.Uid != uint32(os.Geteuid()) || int(peer.Pid) != id.PID {
-		return nil, fmt.Errorf("the socket belongs to process %d of user %d", peer.Pid, peer.Uid)
+		return nil, theirs, fmt.Errorf("the socket belongs to process %d of user %d", peer.Pid, peer.Uid)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := (&frameWriter{w: conn}).write(hello{Version: version}); err != nil {
-		return nil, err
+		return nil, theirs, err
 	}
-	in := bufio.NewReader(conn)
-	var theirs hello
+	in = bufio.NewReader(conn)
 	if err := readFrame(in, &theirs); err != nil {
-		return nil, fmt.Errorf("it does not answer: %w", err)
+		return nil, theirs, fmt.Errorf("it does not answer: %w", err)
 	}
 	if theirs.Version != version {
-		return nil, fmt.Errorf("it speaks version %d, this program %d: %w", theirs.Version, version, ErrVersion)
+		return nil, theirs, fmt.Errorf("it speaks version %d, this program %d: %w", theirs.Version, version, ErrVersion)
 	}
-	return in, nil
+	return in, theirs, nil
 }

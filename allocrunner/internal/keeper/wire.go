@@ -18,6 +18,13 @@ import (
 // upgrades of the program, so a newer client must speak its keeper's version for as long as one may run.
 const version = 1
 
+// minor counts the operations that were added under the same version: a keeper that says a lower one, or none, does not know the
+// later ones.
+const (
+	minor     = 1
+	minorExec = 1
+)
+
 // maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2 MiB with
 // the usual stack limit, a third more in base64), with room.
 const maxFrame = 8 << 20
@@ -27,12 +34,14 @@ const maxFrame = 8 << 20
 // the same ID and is not answered itself. An answer with ID 0 is the keeper's last word on the connection.
 type hello struct {
 	Version int
+	Minor   int `json:",omitempty"` // of the keeper; absent before the first addition
 }
 
 // The operations: those of driver.Supervisor, and cancel.
 const (
 	opStart    = "start"
 	opWait     = "wait"
+	opExec     = "exec"
 	opSignal   = "signal"
 	opKillTree = "killtree"
 	opList     = "list"
@@ -45,7 +54,9 @@ type request struct {
 	Op     string
 	Task   string         `json:",omitempty"`
 	Signal syscall.Signal `json:",omitempty"`
-	Spec   *wireSpec      `json:",omitempty"`
+	Spec   *wireSpec      `json:",omitempty"` // start, exec
+
+	MaxOutput int `json:",omitempty"` // exec
 }
 
 type answer struct {
@@ -55,6 +66,7 @@ type answer struct {
 	Exit     *interfaces.ExitResult `json:",omitempty"` // wait
 	Leftover int                    `json:",omitempty"` // killtree
 	List     []driver.Status        `json:",omitempty"` // list
+	Exec     *driver.ExecResult     `json:",omitempty"` // exec, with an error, too
 }
 
 // wireSpec is a driver.Spec whose strings survive JSON also when they are no UTF-8.
@@ -74,6 +86,16 @@ func (w *wireSpec) unpack() driver.Spec {
 	s := w.Spec
 	s.Path, s.Dir, s.Args, s.Env = string(w.Path), string(w.Dir), toStrings(w.Args), toStrings(w.Env)
 	return s
+}
+
+func packExec(s driver.ExecSpec) request {
+	spec := driver.Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
+	return request{Op: opExec, Task: s.Task, Spec: packSpec(spec), MaxOutput: s.MaxOutput}
+}
+
+func (r request) unpackExec() driver.ExecSpec {
+	s := r.Spec.unpack()
+	return driver.ExecSpec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User, MaxOutput: r.MaxOutput}
 }
 
 func toBytes(list []string) [][]byte {

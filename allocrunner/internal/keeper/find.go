@@ -1,0 +1,186 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
+)
+
+// endTime bounds the orderly end of a keeper: driver.Local bounds the killing of its tasks to less.
+const endTime = 15 * time.Second
+
+// leaveGrace is how long a keeper may take to notice that its client has left.
+const leaveGrace = 500 * time.Millisecond
+
+// endPoll is how often it is looked whether the caller still waits.
+const endPoll = 200 * time.Millisecond
+
+// arguments are what a directory's keeper is executed with, as proc.Args has them.
+func arguments(dir string) string { return "taskapi\x00" + Command + "\x00" + dir + "\x00" }
+
+// find finds the keepers that run for a directory by their arguments: what is left of them when the directory has been removed, or the
+// record damaged. Others' are left out, and so are those in another mount namespace, where the path means another directory.
+func find(dir string) ([]proc.Identity, error) {
+	pids, err := proc.PIDs()
+	if err != nil {
+		return nil, fmt.Errorf("look for a keeper: %w", err)
+	}
+	var found []int
+	for _, pid := range pids {
+		if proc.Args(pid) == arguments(dir) && ours(pid) {
+			found = append(found, pid)
+		}
+	}
+	var ids []proc.Identity
+	for _, pid := range found {
+		s, err := proc.Read(pid)
+		if err != nil || slices.Contains(found, s.Parent) { // a keeper's child, about to execute a task's program
+			continue
+		}
+		if id, err := proc.Identify(pid); err == nil && pid != os.Getpid() {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// ours reports whether a process is our user's and sees the files that we see.
+func ours(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid)
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil || st.Uid != uint32(os.Geteuid()) {
+		return false
+	}
+	theirs, err := os.Readlink(dir + "/ns/mnt")
+	if err != nil {
+		return true // can't be told
+	}
+	mine, err := os.Readlink("/proc/self/ns/mnt")
+	return err != nil || theirs == mine
+}
+
+// Runs reports whether a keeper runs for the allocation directory, whatever is left of that.
+func Runs(dir string) bool {
+	if last, err := Last(dir); err == nil && last.Keeper.Runs() {
+		return true
+	}
+	ids, err := find(dir)
+	return err == nil && len(ids) > 0
+}
+
+// End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for a keeper that
+// nobody can control any more. It returns how many processes of tasks there were. Errors: ErrKeeperRuns when a client controls it,
+// ctx's.
+func End(ctx context.Context, cfg Config) (int, error) {
+	last, _ := Last(cfg.Dir) // without one it is found by its arguments
+	strays, err := driver.FindStrays(last.Cgroup, cfg.Mark)
+	if err != nil {
+		return 0, fmt.Errorf("end keeper: %w", err)
+	}
+	killed := map[int]bool{}
+	for _, s := range strays {
+		killed[s.PID] = true
+	}
+	if last.Keeper.Runs() {
+		if err := end(ctx, last.Keeper); err != nil {
+			return 0, fmt.Errorf("end keeper: %w", err)
+		}
+	}
+	if err := endFound(ctx, cfg); err != nil {
+		return 0, fmt.Errorf("end keeper: %w", err)
+	}
+	strays, err = driver.KillStrays(ctx, last.Cgroup, cfg.Mark)
+	for _, s := range strays {
+		killed[s.PID] = true
+	}
+	if err != nil {
+		return len(killed), fmt.Errorf("kill what the keeper left running: %w", err)
+	}
+	return len(killed), nil
+}
+
+// endFound ends the keepers that run for the directory and can't be found in it.
+func endFound(ctx context.Context, cfg Config) error {
+	ids, err := find(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		cfg.log().Warn("a keeper that can't be reached is ended with its tasks: its directory or its socket was removed",
+			"dir", cfg.Dir, "pid", id.PID)
+		if err := end(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end ends a keeper that no client has: in order when it can, by force when it does not.
+func end(ctx context.Context, id proc.Identity) error {
+	for deadline := time.Now().Add(leaveGrace); controlled(id.PID) && time.Now().Before(deadline); {
+		id.Await(leaveGrace / 10) // its client has just left, perhaps
+	}
+	if controlled(id.PID) {
+		return fmt.Errorf("process %d, controlled by another taskapi, which is to be stopped first: %w", id.PID, ErrKeeperRuns)
+	}
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGCONT} { // it may have been stopped
+		if err := id.Stat().Signal(sig); err != nil {
+			return fmt.Errorf("end process %d: %w", id.PID, err)
+		}
+	}
+	for deadline := time.Now().Add(endTime); !id.Await(endPoll); {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("process %d does not end: %w", id.PID, err)
+		}
+		if controlled(id.PID) {
+			return fmt.Errorf("process %d, which another taskapi controls now: %w", id.PID, ErrKeeperRuns)
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	if err := id.Stat().Kill(); err != nil {
+		return fmt.Errorf("kill process %d: %w", id.PID, err)
+	}
+	if !id.Await(exitTime) {
+		return fmt.Errorf("process %d does not die", id.PID)
+	}
+	return nil
+}
+
+// controlled reports whether a client is connected to the keeper: whether one of its sockets is, by the table whose lines are, per
+// proc_net(5) and unix(7),
+//
+//	Num       RefCount Protocol Flags    Type St Inode Path
+//	ffff...   00000003 00000000 00000000 0001 03 12345 /path
+//
+// where the state 03 is "connected".
+func controlled(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid)
+	table, err := os.ReadFile(dir + "/net/unix")
+	if err != nil {
+		return false
+	}
+	connected := map[string]bool{}
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); len(fields) > 6 && fields[5] == "03" {
+			connected["socket:["+fields[6]+"]"] = true
+		}
+	}
+	fds, _ := os.ReadDir(dir + "/fd") // it has just ended
+	for _, fd := range fds {
+		if target, err := os.Readlink(dir + "/fd/" + fd.Name()); err == nil && connected[target] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,228 @@
+package keeper_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/proc"
+)
+
+// begun is a keeper with a task and a child of that.
+type begun struct {
+	*keeper.Client
+	task, child proc.Identity
+}
+
+func begin(t *testing.T, dir string) begun {
+	t.Helper()
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+	return begun{c, identify(t, status.PID), identify(t, readPID(t, fifo))}
+}
+
+func (b begun) wantGone(t *testing.T) {
+	t.Helper()
+	for what, id := range map[string]proc.Identity{"keeper": b.Keeper(), "task": b.task, "child": b.child} {
+		if id.Runs() {
+			t.Errorf("the %s still runs", what)
+		}
+	}
+}
+
+func detach(t *testing.T, c *keeper.Client) {
+	t.Helper()
+	if err := c.Detach(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wipe removes what is in the directory, or the directory and makes it anew.
+func wipe(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	if len(names) == 0 {
+		for os.RemoveAll(dir) != nil { // the keeper was just writing its record
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAWipedDirectory has no second copy of a task: the keeper that nobody can reach any more is ended first, and it is said.
+func TestAWipedDirectory(t *testing.T) {
+	for name, files := range map[string][]string{
+		"all":               nil,
+		"record and socket": {"keeper.json", "keeper.sock"},
+		"socket":            {"keeper.sock"},
+		"also the lock":     {"keeper.json", "keeper.sock", "keeper.log"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "alloc")
+			wipe(t, dir)
+			b := begin(t, dir)
+			detach(t, b.Client)
+			wipe(t, dir, files...)
+			if !keeper.Runs(dir) {
+				t.Error("the keeper is not found")
+			}
+			var said bytes.Buffer
+			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+			if err != nil || attached {
+				t.Fatal(attached, err)
+			}
+			closeLater(t, next)
+			b.wantGone(t)
+			if !strings.Contains(said.String(), "can't be reached") {
+				t.Errorf("said: %s", said.String())
+			}
+			run(t, next, shell(dir, "t", "exit 0"))
+			if again := attach(t, dir); again.Keeper() != next.Keeper() { // the old keeper has not written its record over the new one's
+				t.Errorf("the record is of %v, want %v", again.Keeper(), next.Keeper())
+			}
+		})
+	}
+}
+
+// TestAWipedDirectoryUnderItsClient hurts no task, and the keeper can be told to end.
+func TestAWipedDirectoryUnderItsClient(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "alloc")
+	wipe(t, dir)
+	b := begin(t, dir)
+	wipe(t, dir)
+	if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) || !strings.Contains(err.Error(), "stopped first") {
+		t.Errorf("a second sidecar: %v", err)
+	}
+	if _, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
+		t.Errorf("end: %v", err)
+	}
+	if !b.task.Runs() || !b.child.Runs() {
+		t.Fatal("the task was hurt")
+	}
+	spec := shell(dir, "u", "exit 5")
+	spec.Logs.Disabled = true // its directory is gone
+	run(t, b.Client, spec)
+	if exit, err := b.Wait(t.Context(), "u"); err != nil || exit.ExitCode != 5 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("the keeper wrote into the new directory: %v, %v", entries, err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	b.wantGone(t)
+}
+
+// TestADamagedRecord loses nothing as long as the socket is there: the keeper is taken over, and writes another.
+func TestADamagedRecord(t *testing.T) {
+	for name, text := range map[string]string{"empty": "", "torn": `{"Keeper":{"PID":1`, "garbage": "\x00\xff", "none": "-"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			b := begin(t, dir)
+			detach(t, b.Client)
+			wipe(t, dir, "keeper.json")
+			if text != "-" {
+				if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+			if err != nil || !attached || next.Keeper() != b.Keeper() {
+				t.Fatalf("attached %v, %v", attached, err)
+			}
+			closeLater(t, next)
+			if list, err := next.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != b.task.PID || list[0].Exit != nil {
+				t.Errorf("%+v, %v", list, err)
+			}
+			run(t, next, shell(dir, "u", "exit 0"))
+			if last, err := keeper.Last(dir); err != nil || last.Keeper != b.Keeper() || len(last.Tasks) != 2 {
+				t.Errorf("record %+v, %v", last, err)
+			}
+		})
+	}
+}
+
+// TestADamagedRecordOfAKilledKeeper: what it left is known by its environment.
+func TestADamagedRecordOfAKilledKeeper(t *testing.T) {
+	dir := t.TempDir()
+	b := begin(t, dir)
+	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-b.Done()
+	gone(t, b.Keeper())
+	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte("?"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	if err != nil || attached {
+		t.Fatal(attached, err)
+	}
+	closeLater(t, next)
+	b.wantGone(t)
+}
+
+func TestEnd(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, dir string, b begun){
+		"as it is":      func(*testing.T, string, begun) {},
+		"wiped":         func(t *testing.T, dir string, _ begun) { wipe(t, dir) },
+		"gone":          func(t *testing.T, dir string, _ begun) { wipe(t, dir); os.Remove(dir) },
+		"no record":     func(t *testing.T, dir string, _ begun) { wipe(t, dir, "keeper.json") },
+		"stopped":       func(_ *testing.T, _ string, b begun) { unix.Kill(b.Keeper().PID, unix.SIGSTOP) },
+		"killed before": func(t *testing.T, _ string, b begun) { unix.Kill(b.Keeper().PID, unix.SIGKILL); gone(t, b.Keeper()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "alloc")
+			wipe(t, dir)
+			b := begin(t, dir)
+			detach(t, b.Client)
+			prepare(t, dir, b)
+			if keeper.Runs(dir) != (name != "killed before") {
+				t.Errorf("runs: %v", keeper.Runs(dir))
+			}
+			killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+			if err != nil || killed != 2 && name != "killed before" || killed < 1 {
+				t.Errorf("%d killed, %v", killed, err)
+			}
+			b.wantGone(t)
+			if keeper.Runs(dir) {
+				t.Error("a keeper still runs")
+			}
+			if killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); err != nil || killed != 0 {
+				t.Errorf("the second time: %d, %v", killed, err)
+			}
+		})
+	}
+}
+
+// TestSweepCounts who is left of which task, besides what the kernel kills with the keeper.
+func TestSweepCounts(t *testing.T) {
+	dir := t.TempDir()
+	b := begin(t, dir)
+	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
+		t.Errorf("while the keeper runs: %v", err)
+	}
+	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, b.Keeper())
+	left, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	if err != nil || len(left) != 1 || left["t"] != 1 {
+		t.Errorf("%v, %v", left, err)
+	}
+	b.wantGone(t)
+}

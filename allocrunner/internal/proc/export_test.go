@@ -1,0 +1,3 @@
+package proc
+
+var ParseStat = parseStat

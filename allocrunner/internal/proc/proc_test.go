@@ -1,0 +1,153 @@
+package proc_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
+)
+
+// sleeper is a process that lives until the test kills it, or its end.
+func sleeper(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.Env = env
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd
+}
+
+func identify(t *testing.T, pid int) proc.Identity {
+	t.Helper()
+	id, err := proc.Identify(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// TestIdentity is lost by the end of the process, and not had by another with its number: one that was started at another time, or in
+// another life of the machine.
+func TestIdentity(t *testing.T) {
+	cmd := sleeper(t)
+	id := identify(t, cmd.Process.Pid)
+	if !id.Runs() || id.Boot == "" || id.Start == 0 {
+		t.Fatalf("%+v does not run", id)
+	}
+	for _, other := range []proc.Identity{
+		{PID: id.PID, Start: id.Start + 1, Boot: id.Boot},
+		{PID: id.PID, Start: id.Start, Boot: "3a5bfa0c-1d55-4d6b-9d53-1f7cbb2f6c6e"},
+		{PID: os.Getpid(), Start: id.Start, Boot: id.Boot},
+		{PID: id.PID},
+		{PID: -1, Start: id.Start, Boot: id.Boot},
+		{},
+	} {
+		if other.Runs() || !other.Await(time.Hour) {
+			t.Errorf("%+v runs, too", other)
+		}
+	}
+	if id.Await(time.Nanosecond) {
+		t.Error("its end was seen before it was")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if !id.Await(time.Hour) || id.Runs() { // a zombie by then
+		t.Error("it runs after its end")
+	}
+	if _, err := proc.Identify(id.PID); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a zombie is identified: %v", err)
+	}
+	_ = cmd.Wait()
+	if _, err := proc.Identify(id.PID); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nobody is identified: %v", err)
+	}
+}
+
+// TestAStrangerIsNotKilled: the number alone is not enough.
+func TestAStrangerIsNotKilled(t *testing.T) {
+	cmd := sleeper(t)
+	s, err := proc.Read(cmd.Process.Pid)
+	if err != nil || s.Parent != os.Getpid() || s.Dead {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	before := s
+	before.Start--
+	if err := before.Kill(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Signal(0); err != nil || !identify(t, s.PID).Runs() {
+		t.Error("the process that had the number later was killed")
+	}
+	if err := s.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if err := s.Kill(); err != nil {
+		t.Errorf("the second time: %v", err)
+	}
+}
+
+func TestAllAndEnv(t *testing.T) {
+	cmd := sleeper(t, "A=1", "NOMAD_TASK_NAME=web", "AB=2")
+	pid := cmd.Process.Pid
+	all, err := proc.All()
+	if err != nil || all[pid].Parent != os.Getpid() || all[os.Getpid()].PID != os.Getpid() {
+		t.Errorf("%+v, %v", all[pid], err)
+	}
+	for entry, want := range map[string]bool{"NOMAD_TASK_NAME=web": true, "NOMAD_TASK_NAME=we": false, "A=1": true, "B=2": false, "": false} {
+		if got := proc.HasEnv(pid, entry); got != want {
+			t.Errorf("%q: %v", entry, got)
+		}
+	}
+	if got := []string{proc.Env(pid, "NOMAD_TASK_NAME"), proc.Env(pid, "B"), proc.Env(-1, "A")}; !slices.Equal(got, []string{"web", "", ""}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	tail := " S 10 20 30 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"
+	for text, want := range map[string]proc.Stat{
+		"7 (a) b) c)" + tail: {PID: 7, Parent: 10, Session: 30, Start: 987654},
+		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Dead: true},
+		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 5 0": {PID: 7, Parent: 1, Session: 7, Start: 5}, // other threads run
+		"7 (x) X 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 0 0 5 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Dead: true},
+	} {
+		if got, err := proc.ParseStat(7, text); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "7", "7 (x)", "7 (x) S 1", "7 (x) S a b c 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0"} {
+		if got, err := proc.ParseStat(7, text); err == nil {
+			t.Errorf("%q: got %+v", text, got)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add("7 (a) b) c) S 10 20 30 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0")
+	text, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(text))
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := proc.ParseStat(7, text); err == nil && s.PID != 7 {
+			t.Errorf("%q is of process %d", text, s.PID)
+		}
+	})
+}
+
+func TestReadOfNobody(t *testing.T) {
+	if _, err := proc.Read(-1); !errors.Is(err, unix.ENOENT) {
+		t.Error(err)
+	}
+}

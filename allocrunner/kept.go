@@ -1,0 +1,270 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
+)
+
+// kept is the supervisor of an allocation whose processes a keeper has. Should the keeper be killed, its processes are gone with it:
+// what it left running is killed at once, and the next start makes another keeper. A connection that breaks while the keeper lives
+// is made anew, and nobody notices.
+type kept struct {
+	cfg      keeper.Config
+	watchers sync.WaitGroup
+
+	mu    sync.Mutex // guards the fields below; held while a new keeper is made
+	link  *link
+	loss  *loss          // the latest; nil when no keeper was lost
+	left  map[string]int // processes that lost keepers left running, by task, until the task's KillTree tells of them
+	ended bool           // by Close or Detach: no other keeper is made
+}
+
+// link is the connection to a keeper, from its beginning to what came of its end.
+type link struct {
+	client  *keeper.Client
+	settled chan struct{} // closed when the end has been dealt with
+	loss    *loss         // of its keeper; nil when the connection was made anew. Set before settled is closed
+}
+
+// loss is the end of a keeper that was killed.
+type loss struct {
+	left keeper.Swept
+	err  error // of the killing of what it left
+}
+
+// of is the loss as one of its tasks had it.
+func (l *loss) of(task string) error {
+	switch n := l.left[task]; {
+	case l.err != nil:
+		return fmt.Errorf("%w, and what it left running can't be ended: %w", driver.ErrLost, l.err)
+	case n > 0:
+		return fmt.Errorf("%w, and the task with it; %d more of its processes had to be ended", driver.ErrLost, n)
+	}
+	return fmt.Errorf("%w, and the task with it", driver.ErrLost)
+}
+
+var _ driver.Supervisor = (*kept)(nil)
+
+func newKept(cfg keeper.Config, client *keeper.Client) *kept {
+	k := &kept{cfg: cfg, left: map[string]int{}}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.followLocked(client)
+	return k
+}
+
+// followLocked makes client the one in use, and has its end noticed.
+func (k *kept) followLocked(client *keeper.Client) {
+	l := &link{client: client, settled: make(chan struct{})}
+	k.link = l
+	if k.ended { // it is closed before anyone waits for it
+		close(l.settled)
+		return
+	}
+	k.watchers.Go(func() {
+		defer close(l.settled)
+		<-client.Done()
+		k.settle(l)
+	})
+}
+
+// settle deals with the end of a connection: nothing is to be done when it was wished for, or when somebody else controls the keeper.
+func (k *kept) settle(l *link) {
+	if _, ended := k.current(); ended || !errors.Is(l.client.Err(), driver.ErrLost) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	if again, err := keeper.Attach(ctx, k.cfg.Dir); err == nil {
+		k.cfg.Logger.Warn("the connection to the keeper broke and was made anew")
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.followLocked(again)
+		return
+	}
+	left, err := keeper.Sweep(ctx, k.cfg)
+	k.cfg.Logger.Warn("the keeper was killed, and its tasks with it", "pid", l.client.Keeper().PID, "left", len(left), "error", err)
+	l.loss = &loss{left, err}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.loss = l.loss
+	for task, n := range left {
+		k.left[task] += n
+	}
+}
+
+func (k *kept) current() (l *link, ended bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.link, k.ended
+}
+
+// call calls a method of the keeper, and again when the connection broke and was made anew. lost is given when the keeper was lost.
+func (k *kept) call(ctx context.Context, method func(*keeper.Client) error) (in *link, lost *loss, err error) {
+	for {
+		l, _ := k.current()
+		err := method(l.client)
+		if !errors.Is(err, driver.ErrLost) {
+			return l, nil, err
+		}
+		select {
+		case <-l.settled:
+		case <-ctx.Done():
+			return l, nil, ctx.Err()
+		}
+		if now, _ := k.current(); l.loss != nil || now == l {
+			return l, l.loss, err
+		}
+	}
+}
+
+// Start implements driver.Supervisor.
+func (k *kept) Start(ctx context.Context, spec driver.Spec) (status driver.Status, err error) {
+	for tries := 0; ; tries++ {
+		asked := false
+		l, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
+			status, err = c.Start(ctx, spec)
+			if asked && errors.Is(err, driver.ErrRunning) { // by the first request, whose answer was lost with the connection
+				status, err = statusOf(ctx, c, spec.Task)
+			}
+			asked = true
+			return err
+		})
+		if lost == nil || tries == maxKeepers {
+			return status, err
+		}
+		if err := k.renew(ctx, l); err != nil {
+			return driver.Status{}, err
+		}
+	}
+}
+
+func statusOf(ctx context.Context, c *keeper.Client, task string) (driver.Status, error) {
+	list, err := c.List(ctx)
+	for _, status := range list {
+		if status.Task == task {
+			return status, nil
+		}
+	}
+	return driver.Status{}, err
+}
+
+// maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
+const maxKeepers = 2
+
+// renew makes another keeper in place of a lost one, unless somebody else has done so.
+func (k *kept) renew(ctx context.Context, lost *link) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended {
+		return driver.ErrClosed
+	}
+	if k.link != lost {
+		return nil
+	}
+	if err := lost.client.Close(); err != nil {
+		return err
+	}
+	client, _, err := keeper.Open(ctx, k.cfg)
+	if err != nil {
+		return err
+	}
+	k.followLocked(client)
+	return nil
+}
+
+// Wait implements driver.Supervisor. When the keeper was killed the error says so, and what had to be done about it.
+func (k *kept) Wait(ctx context.Context, task string) (exit interfaces.ExitResult, err error) {
+	_, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
+		exit, err = c.Wait(ctx, task)
+		return err
+	})
+	if errors.Is(err, driver.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
+		k.mu.Lock()
+		lost = k.loss
+		k.mu.Unlock()
+	}
+	if lost != nil {
+		return exit, lost.of(task)
+	}
+	return exit, err
+}
+
+// Exec implements driver.Supervisor.
+func (k *kept) Exec(ctx context.Context, spec driver.ExecSpec) (result driver.ExecResult, err error) {
+	_, _, err = k.call(ctx, func(c *keeper.Client) (err error) {
+		result, err = c.Exec(ctx, spec)
+		return err
+	})
+	return result, err
+}
+
+// Signal implements driver.Supervisor.
+func (k *kept) Signal(ctx context.Context, task string, sig syscall.Signal) error {
+	_, _, err := k.call(ctx, func(c *keeper.Client) error { return c.Signal(ctx, task, sig) })
+	return err
+}
+
+// KillTree implements driver.Supervisor. What a lost keeper has left of the task is dead by now, and counted once.
+func (k *kept) KillTree(ctx context.Context, task string) (leftover int, err error) {
+	_, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
+		leftover, err = c.KillTree(ctx, task)
+		return err
+	})
+	if lost != nil {
+		err = lost.err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	leftover += k.left[task]
+	delete(k.left, task)
+	return leftover, err
+}
+
+// List implements driver.Supervisor.
+func (k *kept) List(ctx context.Context) (list []driver.Status, err error) {
+	_, _, err = k.call(ctx, func(c *keeper.Client) (err error) {
+		list, err = c.List(ctx)
+		return err
+	})
+	return list, err
+}
+
+// Detach leaves the keeper and its processes running.
+func (k *kept) Detach() error { return k.end((*keeper.Client).Detach) }
+
+// Close implements driver.Supervisor. What a killed keeper has left running goes, too.
+func (k *kept) Close() error {
+	if err := k.end((*keeper.Client).Close); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	_, err := keeper.Sweep(ctx, k.cfg)
+	return err
+}
+
+// end ends the use of the keeper, also of one to which the connection is just being made anew.
+func (k *kept) end(how func(*keeper.Client) error) error {
+	k.mu.Lock()
+	k.ended = true
+	l := k.link
+	k.mu.Unlock()
+	err := how(l.client)
+	k.watchers.Wait()
+	if now, _ := k.current(); now != l {
+		err = errors.Join(err, how(now.client))
+	}
+	return err
+}
+
+// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in the kernel.
+const sweepTimeout = 10 * time.Second

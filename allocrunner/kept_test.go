@@ -1,0 +1,236 @@
+package allocrunner
+
+import (
+	"bufio"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
+)
+
+func openKept(t *testing.T, dir string) *kept {
+	t.Helper()
+	cfg := keeperConfig(dir)
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	client, _, err := keeper.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKept(cfg, client)
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+// script is a task; $FIFO names a pipe in dir.
+func script(dir, task, text string) driver.Spec {
+	return driver.Spec{
+		Task: task, Path: "/bin/sh", Args: []string{"-c", text}, Dir: dir, Logs: driver.LogSpec{Disabled: true},
+		Env: []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, keeperConfig(dir).Mark},
+	}
+}
+
+func mustStart(t *testing.T, k *kept, spec driver.Spec) driver.Status {
+	t.Helper()
+	status, err := k.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+// lines reads the pipe that script names.
+func lines(t *testing.T, dir string) func() string {
+	t.Helper()
+	path := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	r := bufio.NewReader(f)
+	return func() string {
+		t.Helper()
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(line)
+	}
+}
+
+// lives reports whether a process runs, by its number in text.
+func lives(t *testing.T, text string) bool {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/" + text + "/stat")
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// TestALostKeeper is noticed at once: what it left running is killed before anybody hears of the end of the task, which says so.
+func TestALostKeeper(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	next := lines(t, dir)
+	var children []string
+	for range 2 { // a new keeper may be lost, too
+		mustStart(t, k, script(dir, "calm", "exec sleep 1000"))
+		status := mustStart(t, k, script(dir, "wild", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+		child := next()
+		children = append(children, child)
+		l, _ := k.current()
+		waited := make(chan error, 2)
+		for _, task := range []string{"calm", "wild"} {
+			go func() {
+				_, err := k.Wait(t.Context(), task)
+				if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
+					t.Errorf("%s: processes of the lost keeper still run", task)
+				}
+				waited <- err
+			}()
+		}
+		if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		said := []string{}
+		for range 2 {
+			err := <-waited
+			if !errors.Is(err, driver.ErrLost) {
+				t.Errorf("wait: %v", err)
+			}
+			said = append(said, err.Error())
+		}
+		all := strings.Join(said, "\n")
+		if !strings.Contains(all, "the keeper was killed, and the task with it; 1 more of its processes had to be ended") ||
+			strings.Count(all, "more of its processes") != 1 {
+			t.Errorf("said: %s", all)
+		}
+		for task, want := range map[string]int{"calm": 0, "wild": 1} {
+			if n, err := k.KillTree(t.Context(), task); n != want || err != nil {
+				t.Errorf("%s: %d left over, %v; want %d", task, n, err, want)
+			}
+			if n, err := k.KillTree(t.Context(), task); n != 0 || err != nil {
+				t.Errorf("%s: %d left over the second time, %v", task, n, err)
+			}
+		}
+	}
+	mustStart(t, k, script(dir, "calm", "exit 3"))
+	if exit, err := k.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if _, err := k.Wait(t.Context(), "wild"); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("wait for a task that the new keeper does not know: %v", err)
+	}
+}
+
+// TestABrokenConnection to a keeper that lives is made anew, and nobody notices.
+func TestABrokenConnection(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	status := mustStart(t, k, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.01; done`))
+	type result struct {
+		code int
+		err  error
+	}
+	waited := make(chan result, 1)
+	go func() {
+		exit, err := k.Wait(t.Context(), "t")
+		waited <- result{exit.ExitCode, err}
+	}()
+	l, _ := k.current()
+	for range 3 {
+		hangUp(t, l.client.Keeper().PID)
+		if list, err := k.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
+			t.Fatalf("%+v, %v", list, err)
+		}
+	}
+	if now, _ := k.current(); now.client.Keeper() != l.client.Keeper() {
+		t.Error("another keeper was made")
+	}
+	if err := k.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+		t.Error(err)
+	}
+	if got := <-waited; got != (result{code: 4}) {
+		t.Errorf("%+v", got)
+	}
+	if _, err := k.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, driver.ErrNotRunning) {
+		t.Errorf("exec: %v", err)
+	}
+}
+
+// hangUp breaks this process's connections to another.
+func hangUp(t *testing.T, pid int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && int(cred.Pid) == pid {
+			if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestReplacedByAnother: whoever takes the keeper over has it, and the one before neither makes another nor ends it.
+func TestReplacedByAnother(t *testing.T) {
+	dir := t.TempDir()
+	first := openKept(t, dir)
+	mustStart(t, first, script(dir, "t", "exec sleep 1000"))
+	second := openKept(t, dir)
+	if _, err := first.Wait(t.Context(), "t"); !errors.Is(err, keeper.ErrReplaced) {
+		t.Errorf("wait: %v", err)
+	}
+	if _, err := first.Start(t.Context(), script(dir, "u", "exit 0")); !errors.Is(err, keeper.ErrReplaced) {
+		t.Errorf("start: %v", err)
+	}
+	if list, err := second.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := first.Detach(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndLeft(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	next := lines(t, dir)
+	status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+	child := next()
+	if _, err := EndLeft(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "controlled by another taskapi") || !Left(dir) {
+		t.Errorf("while it is controlled: %v", err)
+	}
+	if err := k.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if !Left(dir) {
+		t.Error("no keeper is left")
+	}
+	n, err := EndLeft(t.Context(), dir)
+	if n != 2 || err != nil || lives(t, child) || lives(t, strconv.Itoa(status.PID)) || Left(dir) {
+		t.Errorf("%d killed, %v; left: %v", n, err, Left(dir))
+	}
+	if n, err := EndLeft(t.Context(), dir); n != 0 || err != nil {
+		t.Errorf("the second time: %d, %v", n, err)
+	}
+}
