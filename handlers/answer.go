@@ -14,6 +14,7 @@ import (
 type answer struct {
 	body  *body
 	index uint64 // 0: no index headers
+	sent  bool   // the handler has written it itself: a stream
 }
 
 // body is an encoded body that can be written any number of times. It is never changed once made.

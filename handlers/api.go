@@ -51,6 +51,8 @@ type Alloc interface {
 	RestartAll(ctx context.Context) error
 	// Signal sends the named signal to a task, or to all of them when task is empty.
 	Signal(ctx context.Context, task, signal string) error
+	// Stop asks for the end of the allocation and does not wait for it. It is no error when that is under way, or over.
+	Stop(ctx context.Context) error
 }
 
 // Agent is what the process says of itself.
@@ -85,6 +87,12 @@ type Config struct {
 	JWKS                func() ([]byte, error)
 	OpenIDConfiguration func() ([]byte, error)
 
+	// Jobs takes other versions of the job; nil for none: PUT /v1/jobs and plans are then 404.
+	Jobs Jobs
+
+	// Events is what GET /v1/event/stream tells; nil for none: it is then 404.
+	Events *Events
+
 	// Metrics are the measurements of the rooms below; nil for none. Those of the Go runtime and of the process are added here.
 	Metrics func() []Metric
 }
@@ -100,6 +108,8 @@ type API struct {
 	signingKeyID func() string
 	jwksDocument func() ([]byte, error)
 	openIDConfig func() ([]byte, error)
+	jobs         Jobs
+	events       *Events
 	collect      func() []Metric
 
 	router   *router
@@ -107,6 +117,9 @@ type API struct {
 
 	allocation cache // by allocation, ModifyIndex and signing key
 	checks     cache // by allocation and version
+	lastEvent  cache // by allocation, ModifyIndex and signing key
+
+	registering chan struct{} // holds an element while a job is being registered
 }
 
 // New makes an API. It panics when a required field is missing: that is a fault of the program, not of its input.
@@ -124,7 +137,10 @@ func New(config Config) *API {
 		signingKeyID: config.SigningKeyID,
 		jwksDocument: config.JWKS,
 		openIDConfig: config.OpenIDConfiguration,
+		jobs:         config.Jobs,
+		events:       config.Events,
 		collect:      config.Metrics,
+		registering:  make(chan struct{}, 1),
 		requests:     sync.Pool{New: func() any { return new(request) }},
 	}
 	a.router = newRouter(a.table())

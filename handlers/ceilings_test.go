@@ -41,12 +41,16 @@ func (p *pipes) Close() error   { p.close(); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
 
 // bubbled serves the allocation in memory and returns what dials it and what stops it.
-func bubbled(t *testing.T, alloc *fakeAlloc) (dial func() net.Conn, stop func()) {
+func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
 	log := new(syncBuffer)
-	a := handlers.New(handlers.Config{
+	config := handlers.Config{
 		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
-	})
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	a := handlers.New(config)
 	closed, shut := context.WithCancel(t.Context())
 	listener := &pipes{make(chan net.Conn), closed, shut}
 	ctx, cancel := context.WithCancel(t.Context())

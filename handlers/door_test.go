@@ -71,10 +71,7 @@ func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Cl
 // has: nothing but a good token of this task, or the operator's, learns even whether a path exists.
 func TestEveryRouteBehindTheDoor(t *testing.T) {
 	door, sign := realDoor(t)
-	empty := func() ([]byte, error) { return []byte("{}"), nil }
-	s := newServer(t, quietAlloc(t), func(c *handlers.Config) {
-		c.Door, c.JWKS, c.OpenIDConfiguration = door, empty, empty
-	})
+	s := newServer(t, quietAlloc(t), everyRoute, func(c *handlers.Config) { c.Door = door })
 	task := sign(func(*identity.Claims) {})
 	asOperator := sign(func(c *identity.Claims) { c.Task, c.Role = "", identity.RoleOperator })
 	poor := sign(func(c *identity.Claims) { c.Namespace = "poor" })

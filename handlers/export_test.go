@@ -37,3 +37,6 @@ func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, c)))
 	})
 }
+
+// Kept is how many events there are.
+func Kept(e *Events) int { return len(e.kept) }

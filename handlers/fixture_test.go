@@ -76,6 +76,7 @@ type fakeAlloc struct {
 	restartRunning func(ctx context.Context) error
 	restartAll     func(ctx context.Context) error
 	signal         func(ctx context.Context, task, signal string) error
+	stop           func(ctx context.Context) error
 }
 
 func (f *fakeAlloc) Snapshot() *api.Allocation { return f.snapshot() }
@@ -90,6 +91,36 @@ func (f *fakeAlloc) RestartRunning(ctx context.Context) error { return f.restart
 func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restartAll(ctx) }
 func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 	return f.signal(ctx, task, signal)
+}
+func (f *fakeAlloc) Stop(ctx context.Context) error { return f.stop(ctx) }
+
+// fakeJobs is a handlers.Jobs made of functions.
+type fakeJobs struct {
+	register func(ctx context.Context, job *api.Job, force bool) (handlers.Registration, error)
+	plan     func(ctx context.Context, job *api.Job) (handlers.Plan, error)
+}
+
+func (f *fakeJobs) Register(ctx context.Context, job *api.Job, force bool) (handlers.Registration, error) {
+	return f.register(ctx, job, force)
+}
+func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (handlers.Plan, error) {
+	return f.plan(ctx, job)
+}
+
+// quietJobs answers every call.
+func quietJobs() *fakeJobs {
+	return &fakeJobs{
+		register: func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+			return handlers.Registration{Index: 35}, nil
+		},
+		plan: func(context.Context, *api.Job) (handlers.Plan, error) { return handlers.Plan{}, nil },
+	}
+}
+
+// everyRoute makes no route a 404 for want of something behind it.
+func everyRoute(c *handlers.Config) {
+	empty := func() ([]byte, error) { return []byte("{}"), nil }
+	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
 }
 
 // allocs is a handlers.Allocs of the one allocation.
@@ -292,6 +323,9 @@ func (c conn) send(tb testing.TB, method, text string) reply {
 	response, err := http.ReadResponse(c.Reader, &http.Request{Method: method})
 	if err != nil {
 		tb.Fatalf("%q: %v", text[:min(len(text), 80)], err)
+	}
+	if strings.Contains(text, streamPath) && response.StatusCode == http.StatusOK { // it never ends
+		return reply{Status: response.StatusCode, Header: response.Header}
 	}
 	return readReply(tb, response)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"taskapi/auth"
@@ -19,6 +20,8 @@ type site struct {
 	// The life of the socket, not of a request: draining ends when the server begins to stop, and blocking queries with it; open
 	// ends when what is still under way is cut off, and actions with it.
 	draining, open context.Context
+
+	streams atomic.Int64 // that are open
 }
 
 // ServeHTTP takes a request from its head to its answer: the door, the row, the capability, the handler, the encoding. The door
@@ -31,7 +34,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	conn.enter(serving)
 	defer conn.enter(writing) // what the handler has not written net/http writes when it returns
-	if r.Body != http.NoBody {
+	whole := r.Body
+	if whole != http.NoBody {
 		boundBody(w, r)
 	}
 
@@ -54,6 +58,10 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.record(req, denial.Status, denial.Reason)
 		return
 	}
+	req.needs = route.capability
+	if route.maxBody > 0 && whole != http.NoBody {
+		r.Body = http.MaxBytesReader(w, whole, route.maxBody)
+	}
 
 	ctx := r.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
@@ -61,18 +69,25 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	result, err := route.handle(ctx, req)
 	conn.enter(writing)
-	status := http.StatusOK
-	if err != nil {
-		status = s.fail(req, err)
-	} else {
-		if req.pretty() {
-			result.body = result.body.pretty()
-		}
-		result.write(w, status)
-	}
+	status := s.answer(req, result, err)
 	if route.mutates() {
 		s.record(req, status, auth.NotRefused)
 	}
+}
+
+// answer writes what a handler has given back, and returns the status.
+func (s *site) answer(r *request, result answer, err error) int {
+	switch {
+	case err != nil:
+		return s.fail(r, err)
+	case result.sent:
+	case r.pretty():
+		result.body = result.body.pretty()
+		fallthrough
+	default:
+		result.write(r.w, http.StatusOK)
+	}
+	return http.StatusOK
 }
 
 // boundBody bounds a request's body in size and time.

@@ -25,6 +25,7 @@ type request struct {
 	Principal *auth.Principal
 	Peer      auth.Peer
 
+	needs auth.Capability // what the door has authorized; 0 before
 	site  *site
 	w     http.ResponseWriter
 	route chi.Context // the matcher's scratch; the parameters live here
@@ -136,7 +137,8 @@ func clip(text string) string {
 	return strconv.Quote(text[:clipLength]) + "..."
 }
 
-// maxBody is the ceiling of a body, far above any request of this API: the longest, a signal, is some hundred bytes.
+// maxBody is the ceiling of a body for all routes that name no other, far above any of their requests: the longest, a signal, is
+// some hundred bytes.
 const maxBody = 64 << 10
 
 // decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty body is

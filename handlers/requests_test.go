@@ -22,6 +22,8 @@ const (
 	restartPath = "/v1/client/allocation/" + allocID + "/restart"
 	signalPath  = "/v1/client/allocation/" + allocID + "/signal"
 	checksPath  = "/v1/client/allocation/" + allocID + "/checks"
+	stopPath    = "/v1/allocation/" + allocID + "/stop"
+	streamPath  = "/v1/event/stream"
 )
 
 // TestBadInput: what is wrong is said, and what would be right.
@@ -245,7 +247,7 @@ func FuzzRequest(f *testing.F) {
 	alloc.restartAll = func(context.Context) error { return nil }
 	alloc.wait = func(context.Context, uint64) *api.Allocation { return alloc.snapshot() }
 	handler := handlers.New(handlers.Config{
-		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: discard(),
+		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: discard(), Jobs: quietJobs(), // no Events: a stream does not end
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	}).Handler(auth.Owner{AllocationID: allocID}, peer)
 
@@ -254,6 +256,10 @@ func FuzzRequest(f *testing.F) {
 	f.Add("PUT", restartPath, `{"TaskName":"a","AllTasks":true} x`)
 	f.Add("GET", "/v1/allocations?index=34&wait=1s&prefix=c0&resources&pretty", "")
 	f.Add("GET", "/v1/allocation/a%2F%00b?pretty=%zz", "")
+	f.Add("PUT", stopPath+"?no_shutdown_delay=0", "")
+	f.Add("POST", "/v1/jobs?force", anyBody)
+	f.Add("PUT", "/v1/job/demo/plan", `{"Job":{"ID":"demo","TaskGroups":[null,{"Tasks":[null]}]},"Diff":true}`)
+	f.Add("GET", "/v1/jobs?prefix=d&meta&namespace=*", "")
 	f.Add("OPTIONS", "*", "")
 	f.Fuzz(func(t *testing.T, method, target, body string) {
 		u, err := url.ParseRequestURI(target) // as net/http reads a request line

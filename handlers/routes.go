@@ -20,6 +20,7 @@ type route struct {
 	pattern    string
 	capability auth.Capability
 	handle     handlerFunc
+	maxBody    int64 // of a request; 0 for the usual ceiling
 }
 
 // mutates reports that the route changes something, so that what comes of it is recorded.
@@ -38,6 +39,12 @@ func row(methods []string, pattern string, needs auth.Capability, handle handler
 	return route{methods: methods, pattern: pattern, capability: needs, handle: handle}
 }
 
+// taking is the row for requests with a larger body than usual.
+func (r route) taking(maxBody int64) route {
+	r.maxBody = maxBody
+	return r
+}
+
 // table is every route there is.
 func (a *API) table() []route {
 	return []route{
@@ -48,10 +55,18 @@ func (a *API) table() []route {
 		row(read, "/v1/allocations", auth.ReadJob, a.allocationList),
 		row(read, "/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet),
 		row(read, "/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks),
+		row(write, "/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop),
 
 		row(read, "/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks),
 		row(write, "/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart),
 		row(write, "/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal),
+
+		row(read, "/v1/jobs", auth.ReadJob, a.jobList),
+		row(write, "/v1/jobs", auth.OperatorOnly, a.register).taking(maxJob),
+		row(read, "/v1/job/{job}", auth.ReadJob, a.jobGet),
+		row(write, "/v1/job/{job}/plan", auth.OperatorOnly, a.plan).taking(maxJob),
+
+		row(read, "/v1/event/stream", auth.ReadJob, a.eventStream),
 
 		row(read, "/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf),
 		row(read, "/v1/acl/whoami", auth.Authenticated, a.whoami),

@@ -40,10 +40,8 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 
 // blocking reads index and wait. Index 0 is an answer at once.
 func blocking(query url.Values) (index uint64, wait time.Duration, err error) {
-	if text := query.Get("index"); text != "" {
-		if index, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return 0, 0, invalid(fmt.Sprintf("index must be a whole number, as X-Nomad-Index gave it, not %s", clip(text)))
-		}
+	if index, err = indexOf(query); err != nil {
+		return 0, 0, err
 	}
 	wait = defaultWait
 	if text := query.Get("wait"); text != "" {
@@ -55,4 +53,17 @@ func blocking(query url.Values) (index uint64, wait time.Duration, err error) {
 		}
 	}
 	return index, min(wait, maxWait), nil
+}
+
+// indexOf reads index; without one it is 0.
+func indexOf(query url.Values) (uint64, error) {
+	text := query.Get("index")
+	if text == "" {
+		return 0, nil
+	}
+	index, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, invalid(fmt.Sprintf("index must be a whole number, as X-Nomad-Index gave it, not %s", clip(text)))
+	}
+	return index, nil
 }

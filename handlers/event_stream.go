@@ -1,0 +1,204 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// heartbeatEvery is Nomad's: so often an idle stream says that it is still there, and the caller's token is looked at again.
+const heartbeatEvery = 10 * time.Second
+
+// heartbeat is an event stream's sign of life.
+var heartbeat = []byte("{}")
+
+// The last lines of streams that the server ends.
+const (
+	endOvertaken = "events were lost, because they were not read in time: connect again"
+	endUnwelcome = "the token is not valid any more: connect again with a new one"
+)
+
+// eventStream is GET /v1/event/stream: a line for each event of the caller's own allocation, from the index on, the oldest that is
+// still kept first; an empty object at the begin and every ten seconds. The stream ends with its client, with the server, with the
+// token, and, after a line that says so, when the client reads so slowly that events are lost.
+func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
+	if a.events == nil {
+		return answer{}, notFound("resource not found")
+	}
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	want, err := subscriptionOf(query)
+	if err != nil {
+		return answer{}, err
+	}
+	want.allocID = r.Principal.Claims.AllocationID
+	s := &eventWriter{api: a, request: r, want: want, reader: a.events.reader()}
+	return r.stream(s.run)
+}
+
+// subscription is which events a client wants.
+type subscription struct {
+	allocID   string
+	namespace string // empty for that of the allocation
+	index     uint64
+	keys      []string // empty for all; otherwise of an allocation, a job or a deployment
+}
+
+// allKeys is Nomad's sign for every topic, and for every key of a topic.
+const allKeys = "*"
+
+// subscriptionOf reads topic, index and namespace. No topic is all of them, and Allocation is the only one that has events here;
+// a client that asked for another one would wait for ever.
+func subscriptionOf(query url.Values) (want subscription, err error) {
+	if want.index, err = indexOf(query); err != nil {
+		return want, err
+	}
+	want.namespace = query.Get("namespace")
+	for _, topic := range query["topic"] {
+		name, key, _ := strings.Cut(topic, ":")
+		if name != string(api.TopicAllocation) && name != allKeys {
+			return want, invalid(fmt.Sprintf("topic must be Allocation, Allocation:key or *, not %s: there are no other events here", clip(topic)))
+		}
+		if key == "" {
+			key = allKeys
+		}
+		want.keys = append(want.keys, key)
+	}
+	if slices.Contains(want.keys, allKeys) {
+		want.keys = nil
+	}
+	return want, nil
+}
+
+func (s *subscription) matches(alloc *api.Allocation) bool {
+	if alloc.ID != s.allocID || alloc.ModifyIndex < s.index || !inNamespace(alloc, s.namespace) {
+		return false
+	}
+	return len(s.keys) == 0 || slices.ContainsFunc(s.keys, func(key string) bool {
+		return key != "" && (key == alloc.ID || key == alloc.JobID || key == alloc.DeploymentID)
+	})
+}
+
+// eventWriter is one stream of events.
+type eventWriter struct {
+	api     *API
+	request *request
+	want    subscription
+	reader  *reader
+}
+
+// run writes events until the stream has to end.
+func (s *eventWriter) run(out *outlet) {
+	beat := time.NewTicker(heartbeatEvery)
+	defer beat.Stop()
+	expiry := time.NewTimer(time.Until(time.Unix(s.request.Principal.Claims.ExpiresAt, 0)))
+	defer expiry.Stop()
+	if out.send(heartbeat) != nil {
+		return
+	}
+	for {
+		more, ok := s.deliver(out)
+		if !ok {
+			return
+		}
+		select {
+		case <-more:
+		case <-beat.C:
+			if !s.request.welcome() {
+				s.end(out, endUnwelcome)
+				return
+			}
+			if out.send(heartbeat) != nil {
+				return
+			}
+		case <-expiry.C:
+			s.end(out, endUnwelcome)
+			return
+		case <-s.request.Context().Done():
+			return
+		case <-s.request.site.draining.Done():
+			s.deliver(out) // the last events are those that tell how it ended
+			return
+		}
+	}
+}
+
+// deliver writes what is new. It is false when the stream is over.
+func (s *eventWriter) deliver(out *outlet) (more <-chan struct{}, ok bool) {
+	batch, more, ok := s.reader.read()
+	if !ok {
+		s.end(out, endOvertaken)
+		return nil, false
+	}
+	for _, e := range batch {
+		if !s.want.matches(e.alloc) {
+			continue
+		}
+		if time.Now().Unix() >= s.request.Principal.Claims.ExpiresAt { // a slow reader draws a batch out
+			s.end(out, endUnwelcome)
+			return nil, false
+		}
+		line, err := s.api.encodeEvent(e)
+		if err != nil {
+			s.api.logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
+			continue
+		}
+		if out.send(line.bytes) != nil {
+			return nil, false
+		}
+	}
+	return more, true
+}
+
+// end writes the last line. A reader of events takes it for a heartbeat and then sees the end; a person sees why.
+func (s *eventWriter) end(out *outlet, why string) {
+	line, err := json.Marshal(struct{ Error string }{why})
+	if err == nil {
+		_ = out.send(line) // the client may have gone
+	}
+}
+
+// wireEvents is one line of the stream: the events of one index, which is one event here.
+type wireEvents struct {
+	Index  uint64
+	Events []wireEvent
+}
+
+type wireEvent struct {
+	Topic      string
+	Type       string
+	Key        string
+	Namespace  string
+	FilterKeys []string
+	Index      uint64
+	Payload    wirePayload
+}
+
+type wirePayload struct{ Allocation *wireAllocation }
+
+// encodeEvent is the event's line. The latest is kept: that is the one which all streams want.
+func (a *API) encodeEvent(e *event) (*body, error) {
+	keyID := a.keyID()
+	return a.lastEvent.get(cacheKey{e.alloc.ID, e.alloc.ModifyIndex, keyID}, func() any { return wireEventsOf(e, keyID) })
+}
+
+func wireEventsOf(e *event, keyID string) wireEvents {
+	alloc := wireAllocationOf(e.alloc, keyID)
+	alloc.Job = nil // as Nomad leaves it out: an event says what has changed, and a job rarely has
+	filterKeys := []string{alloc.JobID}
+	if alloc.DeploymentID != "" {
+		filterKeys = append(filterKeys, alloc.DeploymentID)
+	}
+	return wireEvents{Index: alloc.ModifyIndex, Events: []wireEvent{{
+		Topic: string(api.TopicAllocation), Type: e.kind, Key: alloc.ID, Namespace: alloc.Namespace,
+		FilterKeys: filterKeys, Index: alloc.ModifyIndex, Payload: wirePayload{alloc},
+	}}}
+}

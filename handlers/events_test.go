@@ -1,0 +1,302 @@
+package handlers_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/identity"
+)
+
+var _ interfaces.Sink = (*handlers.Events)(nil)
+
+// streamDoor is the fake door with tokens that live on, until refuse says otherwise.
+type streamDoor struct {
+	fakeDoor
+	expires int64
+	refuse  func() *auth.Denial
+}
+
+// lasting is an expiry that no test sees.
+const lasting = 1 << 40
+
+func (d *streamDoor) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
+	principal, denial := d.fakeDoor.Authenticate(r, owner, peer)
+	if denial == nil && d.refuse != nil {
+		denial = d.refuse()
+	}
+	if denial != nil {
+		return nil, denial
+	}
+	principal.Claims.ExpiresAt = d.expires
+	return principal, nil
+}
+
+var _ handlers.Door = (*streamDoor)(nil)
+
+// streaming serves events to tokens that last.
+func streaming(events *handlers.Events) func(*handlers.Config) {
+	return func(c *handlers.Config) { c.Door, c.Events = &streamDoor{expires: lasting}, events }
+}
+
+// put gives versions of the recorded allocation to the events, each with an index and a change.
+func put(tb testing.TB, events *handlers.Events, index uint64, change func(*api.Allocation)) {
+	tb.Helper()
+	alloc := *newAlloc(tb).snapshot()
+	alloc.ModifyIndex = index
+	if change != nil {
+		change(&alloc)
+	}
+	if err := events.PutAllocs(tb.Context(), []*api.Allocation{&alloc}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// TestEventsAsRecorded holds the stream against that of a Nomad agent, line by line.
+func TestEventsAsRecorded(t *testing.T) {
+	recording, err := os.ReadFile("testdata/event-stream.ndjson")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(recording)), "\n")
+	events := handlers.NewEvents()
+	job := newAlloc(t).snapshot().Job
+	for _, line := range lines[1:] {
+		var decoded struct {
+			Events []struct {
+				Payload struct{ Allocation *api.Allocation }
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &decoded); err != nil {
+			t.Fatal(err)
+		}
+		alloc := decoded.Events[0].Payload.Allocation
+		alloc.Job = job // left out of the recording's payload, as it has to be of ours
+		if err := events.PutAllocs(t.Context(), []*api.Allocation{alloc, alloc}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newServer(t, newAlloc(t), streaming(events), func(c *handlers.Config) {
+		c.SigningKeyID = func() string { return signingKeyID }
+	})
+	c := s.dial(t)
+	if _, err := io.WriteString(c.Conn, head("GET", streamPath+"?topic=Allocation", goodToken, "")); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := response.Header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("content type = %q", got)
+	}
+	scanner := bufio.NewScanner(response.Body)
+	scanner.Buffer(nil, 1<<20)
+	for i, want := range lines {
+		if !scanner.Scan() {
+			t.Fatalf("the stream ends before line %d: %v", i, scanner.Err())
+		}
+		if diff := cmp.Diff(tree(t, want), tree(t, scanner.Text())); diff != "" {
+			t.Errorf("line %d: -recorded +ours\n%s", i, diff)
+		}
+	}
+}
+
+// next is the next line of events that the SDK gives.
+func next(tb testing.TB, stream <-chan *api.Events) *api.Events {
+	tb.Helper()
+	got, ok := <-stream
+	if !ok || got.Err != nil {
+		tb.Fatalf("the stream ended (%v): %+v", !ok, got)
+	}
+	return got
+}
+
+func TestSDKEvents(t *testing.T) {
+	events := handlers.NewEvents()
+	client := newServer(t, newAlloc(t), streaming(events)).sdk(t, goodToken)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	put(t, events, 40, nil)
+	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, &api.QueryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, stream); got.Index != 40 {
+		t.Errorf("the event from before = %d, want 40", got.Index)
+	}
+	put(t, events, 41, func(a *api.Allocation) { a.DesiredStatus = "stop" })
+	got := next(t, stream).Events[0]
+	if got.Type != "AllocationUpdateDesiredStatus" || got.Key != allocID || got.Topic != api.TopicAllocation || got.Index != 41 {
+		t.Errorf("event = %+v", got)
+	}
+	alloc, err := got.Allocation()
+	if err != nil || alloc.ID != allocID || alloc.DesiredStatus != "stop" || alloc.Job != nil || len(alloc.TaskStates) != 2 {
+		t.Errorf("allocation = %+v, %v", alloc, err)
+	}
+	put(t, events, 42, func(a *api.Allocation) {
+		job := *a.Job
+		a.DesiredStatus, job.JobModifyIndex, a.Job = "stop", new(uint64(42)), &job
+	})
+	if got := next(t, stream).Events[0]; got.Type != "PlanResult" {
+		t.Errorf("another version of the job = %s, want PlanResult", got.Type)
+	}
+	put(t, events, 42, nil) // told already
+	put(t, events, 43, func(a *api.Allocation) { a.ID = otherID })
+	put(t, events, 44, nil)
+	if got := next(t, stream); got.Index != 44 {
+		t.Errorf("after a repetition and another's = %d, want 44", got.Index)
+	}
+}
+
+// TestEventFilters: a mark at index 99 ends what each subscription gets of three events.
+func TestEventFilters(t *testing.T) {
+	for query, want := range map[string][]uint64{
+		"":                                    {40, 41, 42},
+		"?topic=*":                            {40, 41, 42},
+		"?topic=*:*":                          {40, 41, 42},
+		"?topic=Allocation&pretty":            {40, 41, 42},
+		"?topic=Allocation:*&namespace=*":     {40, 41, 42},
+		"?topic=Allocation:" + allocID:        {40, 41, 42},
+		"?topic=Allocation:demo":              {40, 41, 42},
+		"?topic=Allocation:no&topic=*:demo":   {40, 41, 42},
+		"?topic=Allocation:no":                nil,
+		"?topic=Allocation:" + allocID[:8]:    nil,
+		"?namespace=default&index=41":         {41, 42},
+		"?namespace=prod":                     nil,
+		"?index=1":                            {40, 41, 42},
+		"?index=43&topic=Allocation&topic=*:": nil,
+	} {
+		t.Run(query, func(t *testing.T) {
+			events := handlers.NewEvents()
+			for index := range uint64(3) {
+				put(t, events, 40+index, nil)
+			}
+			s := newServer(t, newAlloc(t), streaming(events))
+			c := s.dial(t)
+			if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, goodToken, "")); err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.ReadResponse(c.Reader, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			go s.stop() // it ends the stream, with what there is to tell
+			if got := indexes(t, response.Body); !slices.Equal(got, want) {
+				t.Errorf("events = %d, want %d", got, want)
+			}
+		})
+	}
+}
+
+// indexes are those of the events of a stream, to its end; its heartbeats are left out.
+func indexes(tb testing.TB, stream io.Reader) (all []uint64) {
+	tb.Helper()
+	decoder := json.NewDecoder(stream)
+	for {
+		var events api.Events
+		if err := decoder.Decode(&events); err == io.EOF {
+			return all
+		} else if err != nil {
+			tb.Fatal(err)
+		}
+		if !events.IsHeartbeat() {
+			all = append(all, events.Index)
+		}
+	}
+}
+
+func TestEventStreamBadInput(t *testing.T) {
+	s := newServer(t, newAlloc(t), streaming(handlers.NewEvents()))
+	none := newServer(t, newAlloc(t))
+	for _, c := range []struct {
+		s             *server
+		method, query string
+		status        int
+		want          string
+	}{
+		{s, "GET", "?topic=Node", 400, `topic must be Allocation, Allocation:key or *, not "Node": there are no other events here`},
+		{s, "GET", "?topic=", 400, `topic must be Allocation, Allocation:key or *, not "": there are no other events here`},
+		{s, "GET", "?topic=Allocation&topic=Job:demo", 400, `topic must be Allocation, Allocation:key or *, not "Job:demo": there are no other events here`},
+		{s, "GET", "?index=x", 400, `index must be a whole number, as X-Nomad-Index gave it, not "x"`},
+		{s, "PUT", "", 405, "Invalid method"},
+		{s, "HEAD", "", 200, ""},
+		{none, "GET", "", 404, "resource not found"},
+	} {
+		if got := c.s.do(t, c.method, streamPath+c.query, goodToken, ""); got.Status != c.status || got.Body != c.want {
+			t.Errorf("%s %s = %d %q, want %d %q", c.method, c.query, got.Status, got.Body, c.status, c.want)
+		}
+	}
+	if got := s.do(t, "GET", streamPath, poorToken, ""); got.Status != 403 {
+		t.Errorf("without read-job = %d, want 403", got.Status)
+	}
+}
+
+// TestEventsAreBounded: what is kept for late readers has a bound in number, and in task states.
+func TestEventsAreBounded(t *testing.T) {
+	states := map[string]*api.TaskState{}
+	for i := range 500 {
+		states[fmt.Sprint(i)] = &api.TaskState{State: "running"}
+	}
+	for name, c := range map[string]struct {
+		states map[string]*api.TaskState
+		want   int
+	}{
+		"small":           {nil, 256},
+		"500 tasks":       {states, 8},
+		"5,000 of a task": {manyStates(5000), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := handlers.NewEvents()
+			for index := range uint64(300) {
+				put(t, events, 40+index, func(a *api.Allocation) { a.TaskStates = c.states })
+			}
+			if got := handlers.Kept(events); got != c.want {
+				t.Errorf("%d events are kept, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func manyStates(n int) map[string]*api.TaskState {
+	return maps.Collect(func(yield func(string, *api.TaskState) bool) {
+		for i := range n {
+			if !yield(fmt.Sprint(i), nil) {
+				return
+			}
+		}
+	})
+}
+
+// TestStreamBehindTheDoor: through the door of production, with a token that is good.
+func TestStreamBehindTheDoor(t *testing.T) {
+	door, sign := realDoor(t)
+	events := handlers.NewEvents()
+	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Door, c.Events = door, events }).
+		sdk(t, sign(func(*identity.Claims) {}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := client.EventStream().Stream(ctx, nil, 0, &api.QueryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, events, 40, nil)
+	if got := next(t, stream); got.Index != 40 {
+		t.Errorf("event = %d, want 40", got.Index)
+	}
+}

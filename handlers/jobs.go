@@ -1,0 +1,141 @@
+package handlers
+
+import (
+	"context"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// jobNotFound is Nomad's answer for a job that doesn't exist.
+const jobNotFound = "job not found"
+
+// jobGet is GET /v1/job/:job: the job that the caller's allocation runs, in the version that it runs now.
+func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
+	current, err := a.ownAllocation(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	if r.param("job") != current.JobID || !inNamespace(current, query.Get("namespace")) {
+		return answer{}, notFound(jobNotFound)
+	}
+	encoded, err := encode(wireJobOf(jobNow(current)))
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// jobList is GET /v1/jobs: the caller's own job, when it matches prefix and namespace. meta=true adds its meta.
+func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	meta, err := flag(query, "meta", false)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case query.Get("filter") != "":
+		return answer{}, invalid("filter is not supported: the list holds one job at most")
+	}
+	current, err := a.ownAllocation(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	list := []*api.JobListStub{}
+	if inNamespace(current, query.Get("namespace")) && strings.HasPrefix(current.JobID, query.Get("prefix")) {
+		list = append(list, jobStubOf(current, meta))
+	}
+	encoded, err := encode(list)
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// ownAllocation is the caller's allocation with its job, once it has changed when the query says so. A job changes only with its
+// allocation, so that the allocation's index is good for both.
+func (a *API) ownAllocation(ctx context.Context, r *request) (*api.Allocation, error) {
+	alloc, ok := a.allocs.Get(r.Principal.Claims.AllocationID)
+	if !ok {
+		return nil, notFound(jobNotFound)
+	}
+	current, err := r.snapshot(ctx, alloc)
+	if err == nil && current.Job == nil {
+		err = notFound(jobNotFound)
+	}
+	return current, err
+}
+
+// inNamespace reports that a query's namespace, which may be left out, holds the allocation.
+func inNamespace(alloc *api.Allocation, namespace string) bool {
+	return namespace == "" || namespace == allNamespaces || namespace == alloc.Namespace
+}
+
+// jobNow is the allocation's job with its status of this moment; inside the allocation it has that of its submission.
+func jobNow(alloc *api.Allocation) *api.Job {
+	job := *alloc.Job
+	status := jobStatus(alloc.ClientStatus)
+	job.Status = &status
+	return &job
+}
+
+func jobStatus(clientStatus string) string {
+	switch clientStatus {
+	case api.AllocClientStatusPending, "":
+		return "pending"
+	case api.AllocClientStatusRunning, api.AllocClientStatusUnknown:
+		return "running"
+	}
+	return "dead"
+}
+
+func jobStubOf(alloc *api.Allocation, meta bool) *api.JobListStub {
+	job := jobNow(alloc)
+	stub := &api.JobListStub{
+		ID: alloc.JobID, ParentID: valueOf(job.ParentID), Name: valueOf(job.Name), Namespace: alloc.Namespace,
+		Datacenters: job.Datacenters, Type: valueOf(job.Type), Priority: valueOf(job.Priority), Stop: valueOf(job.Stop),
+		Status: valueOf(job.Status), StatusDescription: valueOf(job.StatusDescription), JobSummary: jobSummaryOf(alloc),
+		CreateIndex: valueOf(job.CreateIndex), ModifyIndex: valueOf(job.ModifyIndex), JobModifyIndex: valueOf(job.JobModifyIndex),
+		SubmitTime: valueOf(job.SubmitTime),
+	}
+	if meta {
+		stub.Meta = job.Meta
+	}
+	return stub
+}
+
+// jobSummaryOf counts the one allocation under its status. A job's other groups have none.
+func jobSummaryOf(alloc *api.Allocation) *api.JobSummary {
+	summary := map[string]api.TaskGroupSummary{}
+	for _, group := range alloc.Job.TaskGroups {
+		summary[valueOf(group.Name)] = api.TaskGroupSummary{}
+	}
+	var count api.TaskGroupSummary
+	switch alloc.ClientStatus {
+	case api.AllocClientStatusRunning:
+		count.Running = 1
+	case api.AllocClientStatusComplete:
+		count.Complete = 1
+	case api.AllocClientStatusFailed:
+		count.Failed = 1
+	case api.AllocClientStatusLost:
+		count.Lost = 1
+	case api.AllocClientStatusUnknown:
+		count.Unknown = 1
+	default:
+		count.Starting = 1
+	}
+	summary[alloc.TaskGroup] = count
+	return &api.JobSummary{
+		JobID: alloc.JobID, Namespace: alloc.Namespace, Summary: summary, Children: &api.JobChildrenSummary{},
+		CreateIndex: alloc.CreateIndex, ModifyIndex: alloc.ModifyIndex,
+	}
+}
+
+// valueOf is what p points to, or the zero value.
+func valueOf[T any](p *T) T {
+	if p == nil {
+		return *new(T)
+	}
+	return *p
+}

@@ -1,0 +1,274 @@
+package handlers_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers"
+)
+
+func TestSDKJobs(t *testing.T) {
+	alloc := newAlloc(t)
+	client := newServer(t, alloc).sdk(t, goodToken).Jobs()
+
+	job, meta, err := client.Info("demo", nil)
+	if err != nil || meta.LastIndex != 34 {
+		t.Fatalf("info: %+v, %v", meta, err)
+	}
+	want := *alloc.snapshot().Job
+	want.Status = new("running")
+	if diff := cmp.Diff(&want, job); diff != "" {
+		t.Errorf("info: -runner +SDK\n%s", diff)
+	}
+	list, _, err := client.ListOptions(&api.JobListOptions{Fields: &api.JobListFields{Meta: true}}, nil)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("list = %v, %v", list, err)
+	}
+	stub := list[0]
+	if stub.ID != "demo" || stub.Type != "service" || stub.Status != "running" || stub.JobModifyIndex != 13 || stub.Priority != 50 ||
+		stub.JobSummary.Summary["web"].Running != 1 {
+		t.Errorf("list = %+v", stub)
+	}
+	for prefix, want := range map[string]int{"de": 1, "x": 0} {
+		if list, _, err := client.PrefixList(prefix); err != nil || len(list) != want {
+			t.Errorf("list with prefix %q = %v, %v; want %d", prefix, list, err, want)
+		}
+	}
+	if list, _, err := client.List(&api.QueryOptions{Namespace: "prod"}); err != nil || len(list) != 0 {
+		t.Errorf("list of another namespace = %v, %v", list, err)
+	}
+	_, _, err = client.Info("other/job", nil)
+	wantSDKError(t, err, 404, "job not found")
+	_, _, err = client.Info("demo", &api.QueryOptions{Namespace: "prod"})
+	wantSDKError(t, err, 404, "job not found")
+}
+
+// TestJobStatus: the job's status is that of its allocation.
+func TestJobStatus(t *testing.T) {
+	alloc := newAlloc(t)
+	current := *alloc.snapshot()
+	alloc.snapshot = func() *api.Allocation { return &current }
+	client := newServer(t, alloc).sdk(t, goodToken).Jobs()
+	for status, want := range map[string]string{"pending": "pending", "running": "running", "complete": "dead", "failed": "dead", "lost": "dead"} {
+		current.ClientStatus = status
+		job, _, err := client.Info("demo", nil)
+		if err != nil || *job.Status != want {
+			t.Errorf("the job of a %s allocation is %v (%v), want %s", status, job.Status, err, want)
+		}
+		if list, _, err := client.List(nil); err != nil || list[0].Status != want {
+			t.Errorf("the listed job of a %s allocation is %s (%v), want %s", status, list[0].Status, err, want)
+		}
+	}
+	current.Job = nil
+	_, _, err := client.Info("demo", nil)
+	wantSDKError(t, err, 404, "job not found")
+}
+
+func TestSDKRegister(t *testing.T) {
+	type call struct {
+		id    string
+		force bool
+	}
+	calls, jobs := make(chan call, 1), quietJobs()
+	jobs.register = func(_ context.Context, job *api.Job, force bool) (handlers.Registration, error) {
+		calls <- call{*job.ID, force}
+		return handlers.Registration{Index: 36, Warnings: "mind the gap"}, nil
+	}
+	s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = jobs })
+	client, job := s.sdk(t, operator).Jobs(), &api.Job{ID: new("demo")}
+
+	got, meta, err := client.Register(job, nil)
+	if err != nil || uuid.Validate(got.EvalID) != nil || got.EvalCreateIndex != 36 || got.JobModifyIndex != 36 ||
+		got.Warnings != "mind the gap" || meta.LastIndex != 36 {
+		t.Errorf("register = %+v, %+v, %v", got, meta, err)
+	}
+	if got := <-calls; got != (call{"demo", false}) {
+		t.Errorf("registered %+v, want demo without force", got)
+	}
+	if _, _, err := client.EnforceRegister(job, 13, nil); err != nil {
+		t.Errorf("register with the right index: %v", err)
+	}
+	<-calls
+	if got := s.do(t, http.MethodPost, "/v1/jobs?force=true", operator, anyBody); got.Status != 200 {
+		t.Errorf("register with force = %d %q", got.Status, got.Body)
+	}
+	if got := <-calls; !got.force {
+		t.Error("force did not arrive")
+	}
+
+	_, _, err = client.EnforceRegister(job, 12, nil)
+	wantSDKError(t, err, 409, "Enforcing job modify index 12: job exists with conflicting job modify index: 13")
+	_, _, err = client.EnforceRegister(job, 0, nil)
+	wantSDKError(t, err, 409, "Enforcing job modify index 0: job already exists")
+	_, _, err = s.sdk(t, goodToken).Jobs().Register(job, nil)
+	wantSDKError(t, err, 403, "Permission denied")
+	for kind, status := range map[handlers.Kind]int{handlers.Conflict: 409, handlers.Invalid: 400, handlers.NotFound: 404} {
+		jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+			return handlers.Registration{}, errKind(kind, "for a reason")
+		}
+		_, _, err = client.Register(job, nil)
+		wantSDKError(t, err, status, "for a reason")
+	}
+}
+
+func TestRegisterBadInput(t *testing.T) {
+	s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = quietJobs() })
+	none := newServer(t, newAlloc(t))
+	large := func(size int) string {
+		body := `{"Job":{"ID":"demo","Payload":"` // and white space, so that the size is exact
+		return body + `"}}` + strings.Repeat(" ", size-len(body)-len(`"}}`))
+	}
+	for _, c := range []struct {
+		s            *server
+		target, body string
+		status       int
+		want         string
+	}{
+		{s, "/v1/jobs", "{}", 400, "Job must be specified"},
+		{s, "/v1/jobs", "null", 400, "Job must be specified"},
+		{s, "/v1/jobs", "", 400, "Failed to decode body: EOF"},
+		{s, "/v1/jobs", `{"Job":{}}`, 400, "Job must have an ID"},
+		{s, "/v1/jobs?force=perhaps", anyBody, 400, `force must be true or false, not "perhaps"`},
+		{s, "/v1/jobs", large(1<<20 + 1), 413, "the body is larger than 1048576 bytes"},
+		{s, "/v1/job/demo/plan", large(1<<20 + 1), 413, "the body is larger than 1048576 bytes"},
+		{s, "/v1/job/other/plan", anyBody, 400, "Job ID does not match"},
+		{s, "/v1/job/demo/plan", "{}", 400, "Job must be specified"},
+		{s, restartPath, large(64<<10 + 1), 413, "the body is larger than 65536 bytes"},
+		{none, "/v1/jobs", anyBody, 404, "resource not found"},
+		{none, "/v1/job/demo/plan", anyBody, 404, "resource not found"},
+	} {
+		if got := c.s.do(t, http.MethodPut, c.target, operator, c.body); got.Status != c.status || got.Body != c.want {
+			t.Errorf("PUT %s %.40q = %d %q, want %d %q", c.target, c.body, got.Status, got.Body, c.status, c.want)
+		}
+	}
+	if got := s.do(t, http.MethodPut, "/v1/jobs", operator, large(1<<20)); got.Status != 200 {
+		t.Errorf("a job of 1 MiB = %d %q, want it taken", got.Status, got.Body)
+	}
+}
+
+// TestRegisterOneAtATime: an index that one client enforces can't be passed by another's registration in between.
+func TestRegisterOneAtATime(t *testing.T) {
+	alloc, jobs := newAlloc(t), quietJobs()
+	first := alloc.snapshot()
+	index, started, release := uint64(13), make(chan struct{}, 2), make(chan struct{})
+	alloc.snapshot = func() *api.Allocation { // registrations come one at a time, and nothing else asks
+		job, now := *first.Job, *first
+		job.JobModifyIndex, now.Job = new(index), &job
+		return &now
+	}
+	jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+		started <- struct{}{}
+		<-release
+		index++
+		return handlers.Registration{Index: index}, nil
+	}
+	s := newServer(t, alloc, func(c *handlers.Config) { c.Jobs = jobs })
+	results := make(chan error, 2)
+	for range 2 {
+		client := s.sdk(t, operator).Jobs()
+		go func() {
+			_, _, err := client.EnforceRegister(&api.Job{ID: new("demo")}, 13, nil)
+			results <- err
+		}()
+	}
+	<-started
+	close(release)
+	one, two := <-results, <-results
+	if one != nil {
+		one, two = two, one
+	}
+	if one != nil {
+		t.Errorf("both failed: %v, %v", one, two)
+	}
+	wantSDKError(t, two, 409, "Enforcing job modify index 13: job exists with conflicting job modify index: 14")
+}
+
+func TestSDKPlan(t *testing.T) {
+	jobs := quietJobs()
+	var changes []handlers.JobChange
+	jobs.plan = func(context.Context, *api.Job) (handlers.Plan, error) {
+		return handlers.Plan{Changes: changes, Warnings: "mind the gap"}, nil
+	}
+	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = jobs }).sdk(t, operator).Jobs()
+	stays := handlers.JobChange{Path: "job > priority", InPlace: true, Text: "changes from 50 to 60"}
+	goes := handlers.JobChange{Path: `group "web" > task "server" > user`, Text: "changes"}
+	for word, c := range map[string]struct {
+		changes []handlers.JobChange
+		updates api.DesiredUpdates
+		kind    string
+	}{
+		"ignore":                {nil, api.DesiredUpdates{Ignore: 1}, "None"},
+		"in-place update":       {[]handlers.JobChange{stays}, api.DesiredUpdates{InPlaceUpdate: 1}, "Edited"},
+		"create/destroy update": {[]handlers.JobChange{stays, goes}, api.DesiredUpdates{DestructiveUpdate: 1}, "Edited"},
+	} {
+		changes = c.changes
+		got, _, err := client.Plan(&api.Job{ID: new("demo")}, true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[string]*api.DesiredUpdates{"web": &c.updates}, got.Annotations.DesiredTGUpdates); diff != "" {
+			t.Errorf("%s: -want +got\n%s", word, diff)
+		}
+		if got.JobModifyIndex != 13 || got.Warnings != "mind the gap" || got.Diff.Type != c.kind || len(got.Diff.Fields) != len(c.changes) ||
+			got.Diff.TaskGroups[0].Updates[word] != 1 {
+			t.Errorf("%s: plan = %+v, diff %+v", word, got, got.Diff)
+		}
+	}
+	field := api.FieldDiff{Type: "Edited", Name: stays.Path, New: stays.Text, Annotations: []string{"forces in-place update"}}
+	got, _, err := client.Plan(&api.Job{ID: new("demo")}, true, nil)
+	if err == nil && len(got.Diff.Fields) > 0 {
+		if diff := cmp.Diff(&field, got.Diff.Fields[0]); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+	}
+	if got, _, err := client.Plan(&api.Job{ID: new("demo")}, false, nil); err != nil || got.Diff != nil {
+		t.Errorf("a plan without diff = %+v, %v", got.Diff, err)
+	}
+}
+
+// TestUpdatedAllocation: what an update and the health of the allocation change is in its next answer.
+func TestUpdatedAllocation(t *testing.T) {
+	alloc := newAlloc(t)
+	current := *alloc.snapshot()
+	alloc.snapshot = func() *api.Allocation { return &current }
+	client := newServer(t, alloc).sdk(t, goodToken).Allocations()
+	if _, _, err := client.Info(allocID, nil); err != nil { // it is in the cache now
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 11, 21, 10, 0, 0, 5, time.UTC)
+	job := *current.Job
+	job.JobModifyIndex, job.ModifyIndex, job.Version = new(uint64(40)), new(uint64(40)), new(uint64(1))
+	updated := current
+	updated.ModifyIndex, updated.Job = 41, &job
+	updated.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(false), Timestamp: at, ModifyIndex: 41}
+	current = updated
+
+	got, meta, err := client.Info(allocID, nil)
+	if err != nil || meta.LastIndex != 41 || *got.Job.Version != 1 || *got.Job.JobModifyIndex != 40 {
+		t.Errorf("info = %+v, %v; want version 1 of the job at index 41", meta, err)
+	}
+	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0, "Timestamp": "2026-11-21T10:00:00.000000005Z"}
+	encoded, err := handlers.EncodeAllocation(&current)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var whole map[string]any
+	if err := json.Unmarshal(encoded, &whole); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, whole["DeploymentStatus"]); diff != "" {
+		t.Errorf("DeploymentStatus: -want +got\n%s", diff)
+	}
+	list, _, err := client.List(nil)
+	if err != nil || list[0].JobVersion != 1 || list[0].DeploymentStatus == nil || *list[0].DeploymentStatus.Healthy {
+		t.Errorf("list = %+v, %v; want version 1, not healthy", list, err)
+	}
+}

@@ -1,0 +1,93 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// plan is PUT /v1/job/:job/plan: what a registration of the job would do, which is not done.
+func (a *API) plan(ctx context.Context, r *request) (answer, error) {
+	var want api.JobPlanRequest
+	if err := a.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
+		return answer{}, err
+	}
+	if *want.Job.ID != r.param("job") {
+		return answer{}, invalid("Job ID does not match")
+	}
+	current, err := a.ownAllocation(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	planned, err := a.jobs.Plan(ctx, want.Job)
+	if err != nil {
+		return answer{}, fmt.Errorf("plan: %w", err)
+	}
+	response := api.JobPlanResponse{
+		JobModifyIndex: valueOf(current.Job.JobModifyIndex),
+		Annotations: &api.PlanAnnotations{
+			DesiredTGUpdates: map[string]*api.DesiredUpdates{current.TaskGroup: desiredUpdates(planned.Changes)},
+		},
+		Warnings: planned.Warnings,
+	}
+	if want.Diff {
+		response.Diff = jobDiffOf(current, planned.Changes)
+	}
+	encoded, err := encode(response)
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+func (c JobChange) destructive() bool { return !c.InPlace }
+
+// desiredUpdates counts what would become of the one allocation.
+func desiredUpdates(changes []JobChange) *api.DesiredUpdates {
+	switch {
+	case len(changes) == 0:
+		return &api.DesiredUpdates{Ignore: 1}
+	case slices.ContainsFunc(changes, JobChange.destructive):
+		return &api.DesiredUpdates{DestructiveUpdate: 1}
+	}
+	return &api.DesiredUpdates{InPlaceUpdate: 1}
+}
+
+// Nomad's words in a plan, which its command line colours.
+const (
+	diffNone          = "None"
+	diffEdited        = "Edited"
+	forcesInPlace     = "forces in-place update"
+	forcesDestructive = "forces create/destroy update"
+)
+
+// jobDiffOf is the changes as fields of the job, under their whole paths. Values are not given one by one: the text of a change has
+// those that may be told.
+func jobDiffOf(current *api.Allocation, changes []JobChange) *api.JobDiff {
+	diff := &api.JobDiff{Type: diffNone, ID: current.JobID}
+	group := &api.TaskGroupDiff{Type: diffNone, Name: current.TaskGroup, Updates: map[string]uint64{updateWord(changes): 1}}
+	if len(changes) > 0 {
+		diff.Type, group.Type = diffEdited, diffEdited
+	}
+	for _, change := range changes {
+		annotation := forcesInPlace
+		if change.destructive() {
+			annotation = forcesDestructive
+		}
+		diff.Fields = append(diff.Fields, &api.FieldDiff{
+			Type: diffEdited, Name: change.Path, New: change.Text, Annotations: []string{annotation},
+		})
+	}
+	diff.TaskGroups = []*api.TaskGroupDiff{group}
+	return diff
+}
+
+// updateWord is Nomad's word for what becomes of an allocation.
+func updateWord(changes []JobChange) string {
+	switch desired := desiredUpdates(changes); {
+	case desired.Ignore > 0:
+		return "ignore"
+	case desired.InPlaceUpdate > 0:
+		return "in-place update"
+	}
+	return "create/destroy update"
+}

@@ -1,0 +1,40 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// stopped is Nomad's answer to a stop. No evaluation follows on one machine; the ID is there because clients expect one.
+type stopped struct {
+	EvalID string
+	Index  uint64
+}
+
+// stop is PUT /v1/allocation/:id/stop: the allocation begins to end, and the answer does not wait for it. One that ends already,
+// or has ended, is answered no differently. Index is the allocation's ModifyIndex after the request.
+func (a *API) stop(ctx context.Context, r *request) (answer, error) {
+	alloc, err := r.alloc(unknownToServer)
+	if err != nil {
+		return answer{}, err
+	}
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	skip, err := flag(query, "no_shutdown_delay", false)
+	if err != nil {
+		return answer{}, err
+	}
+	if skip { // leaving it aside would keep a caller in a hurry waiting without a word
+		return answer{}, invalid("no_shutdown_delay is not supported: leave it out, and the allocation stops after its shutdown_delay")
+	}
+	if err := alloc.Stop(ctx); err != nil {
+		return answer{}, fmt.Errorf("stop: %w", err)
+	}
+	index := alloc.Snapshot().ModifyIndex
+	encoded, err := encode(stopped{EvalID: uuid.NewString(), Index: index})
+	return answer{body: encoded, index: index}, err
+}

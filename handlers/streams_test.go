@@ -1,0 +1,165 @@
+package handlers_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+)
+
+// openStream sends the request for a stream and reads the answer's head.
+func openStream(t *testing.T, c net.Conn) *http.Response {
+	t.Helper()
+	go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response
+}
+
+const (
+	overtaken = `{"Error":"events were lost, because they were not read in time: connect again"}`
+	unwelcome = `{"Error":"the token is not valid any more: connect again with a new one"}`
+)
+
+// TestStreamsEnd: with the token, by its clock or by its refusal; a door that is too busy to say ends none.
+func TestStreamsEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		door  func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor
+		then  *auth.Denial // after 15 s
+		lasts time.Duration
+		last  string
+	}{
+		"it expires": {func(start time.Time, _ *atomic.Pointer[auth.Denial]) *streamDoor {
+			return &streamDoor{expires: start.Add(65 * time.Second).Unix()}
+		}, nil, 65 * time.Second, unwelcome},
+		"it is revoked": {func(_ time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor {
+			return &streamDoor{expires: lasting, refuse: refused.Load}
+		}, denied(403, "Forbidden"), 20 * time.Second, unwelcome},
+		"the door is busy": {func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor {
+			return &streamDoor{expires: start.Add(time.Hour - 5*time.Second).Unix(), refuse: refused.Load}
+		}, denied(429, "Too many requests"), time.Hour - 5*time.Second, unwelcome},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var refused atomic.Pointer[auth.Denial]
+				start := time.Now()
+				dial, stop := bubbled(t, newAlloc(t), func(config *handlers.Config) {
+					config.Door, config.Events = c.door(start, &refused), handlers.NewEvents()
+				})
+				defer stop()
+				conn := dial()
+				defer conn.Close()
+				response := openStream(t, conn)
+				time.AfterFunc(15*time.Second, func() { refused.Store(c.then) })
+				text, err := io.ReadAll(response.Body)
+				if got := time.Since(start); err != nil || got != c.lasts {
+					t.Errorf("the stream lasted %v (%v), want %v", got, err, c.lasts)
+				}
+				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+				beats := int((c.lasts - 1) / (10 * time.Second)) // after the first line
+				if got := lines[len(lines)-1]; got != c.last || len(lines) != 1+beats+1 {
+					t.Errorf("%d lines, the last %q; want %d and %q", len(lines), got, 1+beats+1, c.last)
+				}
+			})
+		})
+	}
+}
+
+// TestStreamIsOvertaken: who does not read is neither waited for nor left without a word when he reads again in time.
+func TestStreamIsOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := handlers.NewEvents()
+		dial, stop := bubbled(t, newAlloc(t), streaming(events))
+		defer stop()
+		c := dial()
+		defer c.Close()
+		response := openStream(t, c)
+		put(t, events, 40, nil)
+		synctest.Wait() // the writer waits for the reader now
+		for index := range uint64(300) {
+			put(t, events, 41+index, nil)
+		}
+		time.Sleep(20 * time.Second)
+		text, err := io.ReadAll(response.Body)
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		if err != nil || len(lines) < 2 || lines[0] != "{}" || lines[len(lines)-1] != overtaken {
+			t.Errorf("%d lines, %v; want {} first and a word on what was lost last, not %.200q", len(lines), err, lines[len(lines)-1])
+		}
+	})
+}
+
+// TestStreamWithoutAReader: it is cut off like any answer that nobody takes.
+func TestStreamWithoutAReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := handlers.NewEvents()
+		dial, stop := bubbled(t, newAlloc(t), streaming(events))
+		defer stop()
+		c := dial()
+		openStream(t, c)
+		time.Sleep(31 * time.Minute)
+		if text, err := io.ReadAll(c); err != nil || len(text) > 64<<10 {
+			t.Errorf("after half an hour: %d bytes, %v; want the connection closed", len(text), err)
+		}
+	})
+}
+
+// TestStreamsAreCounted: one socket has 64 at most, and a place is free when its stream has ended.
+func TestStreamsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := bubbled(t, newAlloc(t), streaming(handlers.NewEvents()))
+		defer stop()
+		var open []net.Conn
+		for range 64 {
+			c := dial()
+			defer c.Close()
+			if response := openStream(t, c); response.StatusCode != 200 {
+				t.Fatalf("stream %d = %d", len(open), response.StatusCode)
+			}
+			open = append(open, c)
+		}
+		c := dial()
+		defer c.Close()
+		response := openStream(t, c)
+		if got := readReply(t, response); got.Status != 429 || got.Body != "64 streams are open on this socket, and no more are possible" {
+			t.Errorf("one more = %d %q, want 429", got.Status, got.Body)
+		}
+		_ = open[0].Close()
+		synctest.Wait()
+		if response := openStream(t, c); response.StatusCode != 200 {
+			t.Errorf("after one has ended = %d, want 200", response.StatusCode)
+		}
+	})
+}
+
+// TestStreamsDrain: a server that stops tells the last events and waits for no stream.
+func TestStreamsDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := handlers.NewEvents()
+		dial, stop := bubbled(t, newAlloc(t), streaming(events))
+		c := dial()
+		defer c.Close()
+		response := openStream(t, c)
+		start, ended := time.Now(), make(chan time.Duration, 1)
+		put(t, events, 40, nil)
+		go func() {
+			stop()
+			ended <- time.Since(start)
+		}()
+		if got := indexes(t, response.Body); len(got) != 1 || got[0] != 40 {
+			t.Errorf("events = %d, want the last one", got)
+		}
+		if got := <-ended; got > time.Second {
+			t.Errorf("the server stopped after %v, want it at once", got)
+		}
+	})
+}
