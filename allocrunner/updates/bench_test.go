@@ -3,6 +3,7 @@ package updates_test
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
 	"taskapi/allocrunner/updates"
 )
 
@@ -58,32 +60,45 @@ func (t *tally) AllocUpdated(alloc *api.Allocation) {
 	t.Updates.AllocUpdated(alloc)
 }
 
-// BenchmarkSink takes 1,000 simulated allocations through their lives, four updates each: how often the sink is called for 1,000
-// updates, and how long those calls take.
-func BenchmarkSink(b *testing.B) {
-	for name, open := range map[string]func(*testing.B) interfaces.Sink{"counter": func(*testing.B) interfaces.Sink { return &counter{} }} {
-		b.Run(name+"/unbatched", func(b *testing.B) {
-			sink := &metered{Sink: open(b)}
-			drive(b, sink, unbatched{sink, func(err error) { b.Error(err) }}, func() {})
+// BenchmarkState takes 1,000 simulated allocations through their lives, four updates each, with a state file as the sink: how often it is
+// called for 1,000 updates, how many transactions it makes of that (it joins calls that wait at the same time), and how long the
+// calls take together.
+func BenchmarkState(b *testing.B) {
+	b.Run("unbatched", func(b *testing.B) {
+		db, sink := openState(b)
+		drive(b, db, sink, unbatched{sink, func(err error) { b.Error(err) }}, func() {})
+	})
+	b.Run("batched", func(b *testing.B) {
+		db, sink := openState(b)
+		buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{sink}, Logger: slog.New(slog.DiscardHandler)})
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); buffer.Run(ctx) }()
+		drive(b, db, sink, buffer, func() {
+			if err := buffer.Flush(b.Context()); err != nil {
+				b.Error(err)
+			}
 		})
-		b.Run(name+"/batched", func(b *testing.B) {
-			sink := &metered{Sink: open(b)}
-			buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{sink}, Logger: slog.New(slog.DiscardHandler)})
-			ctx, stop := context.WithCancel(context.Background())
-			done := make(chan struct{})
-			go func() { defer close(done); buffer.Run(ctx) }()
-			drive(b, sink, buffer, func() {
-				if err := buffer.Flush(b.Context()); err != nil {
-					b.Error(err)
-				}
-			})
-			stop()
-			<-done
-		})
-	}
+		stop()
+		<-done
+	})
 }
 
-func drive(b *testing.B, sink *metered, to interfaces.Updates, flush func()) {
+func openState(b *testing.B) (*state.DB, *metered) {
+	b.Helper()
+	db, err := state.Open(filepath.Join(b.TempDir(), state.FileName), "bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return db, &metered{Sink: db}
+}
+
+func drive(b *testing.B, db *state.DB, sink *metered, to interfaces.Updates, flush func()) {
 	counted := &tally{Updates: to}
 	for b.Loop() {
 		runSimulated(b.Context(), b, newSimulator, counted, benchAllocs, benchSpread)
@@ -91,7 +106,8 @@ func drive(b *testing.B, sink *metered, to interfaces.Updates, flush func()) {
 	}
 	thousands := float64(counted.count.Load()) / 1000
 	b.ReportMetric(float64(sink.calls.Load())/thousands, "calls/1000-updates")
-	b.ReportMetric(float64(sink.busy.Load())/1e6/thousands, "ms-in-sink/1000-updates")
+	b.ReportMetric(float64(db.Stats().Writes)/thousands, "writes/1000-updates")
+	b.ReportMetric(float64(sink.busy.Load())/1e6/thousands, "ms-in-calls/1000-updates")
 }
 
 // BenchmarkAllocUpdated is what an update costs the runner that makes it, with two sinks.
