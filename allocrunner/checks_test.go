@@ -57,9 +57,9 @@ func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
 func TestScriptChecksRunInTheirTask(t *testing.T) {
 	t.Parallel()
 	main := shell("main", "touch here; exec sleep 1000", func(t *api.Task) { t.Env = map[string]string{"COLOUR": "blue"} })
-	main.Services = []*api.Service{service("", script("", `test -e here && echo $NOMAD_TASK_NAME $COLOUR ${1}; exit $(cat code 2>/dev/null || echo 0)`))}
+	main.Services = []*api.Service{service("", script("", `test -e here && echo $NOMAD_TASK_NAME $COLOUR; exit $(cat code 2>/dev/null || echo 0)`))}
 	r := run(t, "service", main)
-	r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" && c.Output == "main blue \n" })
+	r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" && c.Output == "main blue\n" })
 	r.write("main/code", "3")
 	r.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
 }
@@ -103,16 +103,17 @@ func TestHealthIsShown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		script  string
+		time    time.Duration
 		healthy bool
 	}{
-		"healthy":   {"exec sleep 1000", true},
-		"unhealthy": {"sleep 0.05; exit 1", false},
+		"healthy":   {"exec sleep 1000", 20 * time.Millisecond, true},
+		"unhealthy": {"exit 1", time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
 				g.Update = &api.UpdateStrategy{
-					MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(20 * time.Millisecond), HealthyDeadline: new(time.Minute),
+					MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: &tc.time, HealthyDeadline: new(time.Hour),
 				}
 			}, shell("main", tc.script))
 			alloc := r.until("judged", func(a *api.Allocation) bool { return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil })

@@ -133,6 +133,7 @@ func TestHooksInOrder(t *testing.T) {
 		s := a.TaskStates["main"]
 		return s.State == "running" && s.Restarts == 1
 	})
+	r.untilCalls(d, "main poststart", 2)
 	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotOver) {
 		t.Errorf("removing an allocation that runs: %v, want ErrNotOver", err)
 	}
@@ -255,7 +256,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	cfg.Saved = state.saved()
 	next := resume(t, cfg)
 	next.until("running", func(a *api.Allocation) bool { return a.ClientStatus == "running" })
-	next.untilCall(d, "restored yes")
+	next.untilCalls(d, "restored yes", 1)
 	if got := next.runner.Alloc().ModifyIndex; got <= index {
 		t.Errorf("the index went from %d to %d", index, got)
 	}
@@ -279,15 +280,15 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	}
 }
 
-// untilCall waits for a call of a hook that has the words.
-func (r *running) untilCall(d *diary, words string) {
+// untilCalls waits for as many calls of hooks that have the words.
+func (r *running) untilCalls(d *diary, words string, n int) {
 	r.t.Helper()
 	give := time.Now().Add(deadline)
 	for time.Now().Before(give) {
-		if slices.ContainsFunc(d.read(), func(call string) bool { return strings.Contains(call, words) }) {
+		if strings.Count(strings.Join(d.read(), "; "), words) == n {
 			return
 		}
 		time.Sleep(2 * time.Millisecond) // hooks tell nobody but the diary
 	}
-	r.t.Fatalf("no call %q: %v", words, d.read())
+	r.t.Fatalf("not %d calls %q: %v", n, words, d.read())
 }

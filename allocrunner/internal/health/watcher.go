@@ -46,23 +46,28 @@ func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheck
 	}
 }
 
-// Run waits for the decision, passes it on, and returns. It returns without one when ctx ends. It is called once.
+// Run waits for the decision, passes it on, and returns. When ctx ends it passes on only what has been decided by then. It is called
+// once.
 func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
 		case <-w.wake:
 		case <-timer.C:
 		}
-		if ctx.Err() != nil {
-			return // also when there is a decision: nobody wants it any more
-		}
-		s := w.step(func(p Policy, s State) State { return p.At(s, time.Now()) })
+		s := w.step(func(p Policy, s State) State {
+			if ctx.Err() != nil {
+				return s
+			}
+			return p.At(s, time.Now())
+		})
 		if s.Decision != Undecided {
 			w.cfg.OnDecision(s.Decision == Healthy, s.Reason)
+			return
+		}
+		if ctx.Err() != nil {
 			return
 		}
 		timer.Reset(time.Until(w.cfg.Policy.Again(s)))

@@ -103,3 +103,21 @@ func TestWatcherEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+func TestWatcherPassesOnWhatIsDecidedWhenItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		w := watch(t, ctx, time.Time{})
+		<-w.done
+		if len(w.said) > 0 {
+			t.Errorf("said %q of what nobody has observed", <-w.said)
+		}
+		late := watch(t, t.Context(), time.Time{})
+		late.Observe(tasks("main failed"), nil)
+		<-late.done
+		if len(late.said) != 1 {
+			t.Error("what was decided is not said")
+		}
+	})
+}

@@ -1,0 +1,366 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both")
+
+// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end; and one whose
+// nth process ends with the code n % 7 + 1.
+const chaosJob = `
+job "chaos" {
+  group "g" {
+    restart {
+      attempts = 100000
+      interval = "24h"
+      delay    = "10ms"
+    }
+    task "lines" {
+      driver = "raw_exec"
+      identity {
+        file = true
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo $$ >> local/runs; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' USR1; i=0; while :; do i=$((i+1)); echo $$ $i; sleep 0.003; done"]
+      }
+    }
+    task "codes" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo $$ >> local/runs; n=$(wc -l < local/runs); sleep 0.07; exit $((n % 7 + 1))"]
+      }
+    }
+  }
+}
+`
+
+// chaos is an allocation that is not left in peace.
+type chaos struct {
+	t       *testing.T
+	dataDir string
+	file    string
+	process sidecarProcess
+	answers []time.Duration // from the sidecar's start to the operator's first 200
+
+	restarts, restartsTried int // of lines
+	signals, signalsTried   int
+	keepersKilled           int
+}
+
+// TestChaos kills the sidecar, the keeper, or both, at random moments, while tasks write, end, and are restarted and signalled. No line
+// is lost or doubled, no exit code is wrong, no attempt is forgotten, there is never a second copy, and tokens and sockets are good again.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	for victim, kill := range map[string]func(*chaos){
+		"sidecar": func(c *chaos) { kill(c.t, c.process); c.start() },
+		"keeper":  (*chaos).killKeeper,
+		"both": func(c *chaos) {
+			if rand.IntN(2) == 0 {
+				kill(c.t, c.process)
+				c.killKeeper()
+			} else {
+				c.killKeeper()
+				kill(c.t, c.process)
+			}
+			c.start()
+		},
+	} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			c := &chaos{t: t, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)}
+			c.run(kill)
+		})
+	}
+}
+
+func (c *chaos) run(kill func(*chaos)) {
+	c.start()
+	c.untilAnswers()
+	watching, stop := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer stop()
+	watch.Go(func() { c.watchForCopies(watching) })
+	for range *chaosRounds {
+		c.disturb()
+		kill(c)
+		if rand.IntN(4) == 0 { // before it can have become ready, too
+			time.Sleep(rand.N(60 * time.Millisecond)) // a random moment is what is wanted
+			kill(c)
+		}
+		c.untilAnswers()
+		c.checkCodes()
+		if c.t.Failed() {
+			break
+		}
+	}
+	until(c.t, c.process, "the task's socket answers to its token", func() bool { return taskAsks(c.t, layout{c.dataDir}.alloc(testAllocID), "lines") == nil })
+	c.end()
+	slices.Sort(c.answers)
+	c.t.Logf("from the start to the operator's first 200: median %v, longest %v, of %d", c.answers[len(c.answers)/2], c.answers[len(c.answers)-1], len(c.answers))
+}
+
+func (c *chaos) start() {
+	if out := c.process.out; out != nil && strings.Contains(out.String(), "DATA RACE") {
+		c.t.Fatal(out)
+	}
+	c.process = startProcess(c.t, c.dataDir, c.file)
+}
+
+func (c *chaos) path(parts ...string) string {
+	return filepath.Join(append([]string{layout{c.dataDir}.alloc(testAllocID)}, parts...)...)
+}
+
+// client is the operator's. It makes a connection for each request: the one before went with its sidecar.
+func (c *chaos) client() *api.Client {
+	token, err := os.ReadFile(layout{c.dataDir}.operatorToken(testAllocID))
+	if err != nil {
+		return nil
+	}
+	config := api.DefaultConfig()
+	config.Address, config.SecretID = "unix://"+layout{c.dataDir}.operatorSocket(testAllocID), string(token)
+	client, err := api.NewClient(config)
+	if err != nil {
+		return nil
+	}
+	return client
+}
+
+// alloc is the allocation as its sidecar says, nil when none answers.
+func (c *chaos) alloc() *api.Allocation {
+	client := c.client()
+	if client == nil {
+		return nil
+	}
+	defer client.Close()
+	alloc, _, err := client.Allocations().Info(testAllocID, nil)
+	if err != nil {
+		return nil
+	}
+	return alloc
+}
+
+func (c *chaos) untilAnswers() {
+	began := time.Now()
+	for c.alloc() == nil {
+		if time.Since(began) > deadline {
+			c.t.Fatalf("the operator's socket does not answer again:\n%s", c.process.out)
+		}
+		time.Sleep(time.Millisecond) // another process's doing can only be polled for
+	}
+	c.answers = append(c.answers, time.Since(began))
+}
+
+// disturb restarts and signals, for a random time.
+func (c *chaos) disturb() {
+	client := c.client()
+	if client == nil {
+		return
+	}
+	defer client.Close()
+	alloc := &api.Allocation{ID: testAllocID}
+	for end := time.Now().Add(rand.N(150 * time.Millisecond)); time.Now().Before(end); {
+		if rand.IntN(3) == 0 {
+			c.restartsTried++
+			if client.Allocations().Restart(alloc, "lines", nil) == nil {
+				c.restarts++
+			}
+			continue
+		}
+		c.signalsTried++
+		if client.Allocations().Signal(alloc, nil, "lines", "SIGUSR1") == nil {
+			c.signals++
+		}
+		time.Sleep(rand.N(20 * time.Millisecond)) // as above
+	}
+}
+
+func (c *chaos) killKeeper() {
+	if killKeeperOnce(c.t, c.dataDir) {
+		c.keepersKilled++
+	}
+}
+
+// firstProcesses are the living first processes of the allocation's tasks, by task.
+func (c *chaos) firstProcesses() map[string][]string {
+	found := map[string][]string{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
+		if err != nil || variable(string(environ), "NOMAD_ALLOC_DIR") != c.path("alloc") {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest) // state, parent, process group, session
+		pid := filepath.Base(dir)
+		if err == nil && len(fields) > 3 && fields[3] == pid && fields[0] != "Z" && fields[0] != "X" {
+			task := variable(string(environ), "NOMAD_TASK_NAME")
+			found[task] = append(found[task], pid)
+		}
+	}
+	return found
+}
+
+// watchForCopies looks again and again for a second process of a task. One that was seen while it was about to end is given time for it.
+func (c *chaos) watchForCopies(ctx context.Context) {
+	suspects := map[string]int{}
+	for ctx.Err() == nil {
+		for task, pids := range c.firstProcesses() {
+			pair := fmt.Sprint(task, pids)
+			if len(pids) < 2 {
+				continue
+			}
+			if suspects[pair]++; suspects[pair] == 3 {
+				c.t.Errorf("%d copies of %s run: processes %v", len(pids), task, pids)
+			}
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// checkCodes holds the exit codes that the allocation shows against those that the runs had. A process that was killed with its keeper
+// has none, and a start that was lost with it is no run.
+func (c *chaos) checkCodes() {
+	c.t.Helper()
+	alloc := c.alloc()
+	if alloc == nil {
+		return // killed by a round that did not wait
+	}
+	state := alloc.TaskStates["codes"]
+	if runs := countLines(c.path("codes", "local", "runs")); c.keepersKilled == 0 && (runs < int(state.Restarts) || runs > int(state.Restarts)+1) {
+		c.t.Errorf("%d runs of codes, and %d restarts are told", runs, state.Restarts)
+	}
+	run, restart := int(state.Restarts)+1, int(state.Restarts) // going back: the nth restart follows the end of the nth run
+	for _, e := range slices.Backward(state.Events) {
+		switch e.Type {
+		case api.TaskRestarting:
+			run, restart = restart, restart-1
+		case api.TaskTerminated:
+			want, got := strconv.Itoa(run%7+1), e.Details["exit_code"]
+			if got != want && c.keepersKilled == 0 {
+				c.t.Errorf("run %d ended with code %s, want %s; of %d restarts", run, got, want, state.Restarts)
+			}
+		}
+	}
+}
+
+func countLines(path string) int {
+	data, _ := os.ReadFile(path)
+	return strings.Count(string(data), "\n")
+}
+
+// end stops the allocation and looks at what it has left.
+func (c *chaos) end() {
+	c.t.Helper()
+	if err := c.process.Process.Signal(os.Interrupt); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.process.Wait(); err != nil {
+		c.t.Errorf("stopped: %v\n%s", err, c.process.out)
+	}
+	if left := processesOf(c.t, c.dataDir); len(left) != 0 {
+		c.t.Errorf("left behind: %v", left)
+	}
+	c.checkLines()
+	runs := countLines(c.path("lines", "local", "runs"))
+	if least, most := 1+c.restarts, 1+c.restartsTried+c.keepersKilled; runs < least || runs > most {
+		c.t.Errorf("lines had %d processes; %d restarts were answered of %d, %d keepers were killed", runs, c.restarts, c.restartsTried, c.keepersKilled)
+	}
+	c.t.Logf("%d processes of lines, %d of codes; %d of %d restarts and %d of %d signals were answered",
+		runs, countLines(c.path("codes", "local", "runs")), c.restarts, c.restartsTried, c.signals, c.signalsTried)
+}
+
+var numbered = regexp.MustCompile(`^(\d+) (end )?(\d+)$`)
+
+// checkLines holds that every process's lines are there, each once and in order, to the one that it says was its last. A process that was
+// killed with its keeper says nothing, and may be cut off in a line.
+func (c *chaos) checkLines() {
+	c.t.Helper()
+	files, err := filepath.Glob(c.path("alloc", "logs", "lines.stdout.*"))
+	if err != nil || len(files) != 1 {
+		c.t.Fatalf("log files %v, %v", files, err)
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	latest, ended, broken := map[string]int{}, 0, 0
+	for line := range strings.Lines(string(text)) {
+		parts := numbered.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
+		if parts == nil {
+			broken++
+			continue
+		}
+		pid, n := parts[1], atoi(parts[3])
+		switch {
+		case parts[2] != "":
+			ended++
+			if latest[pid] != n {
+				c.t.Errorf("process %s ended with line %d, and %d is there", pid, n, latest[pid])
+			}
+			delete(latest, pid) // its number may be used again
+		case n != 1 && n != latest[pid]+1:
+			c.t.Errorf("process %s: line %d after %d", pid, n, latest[pid])
+			latest[pid] = n
+		default:
+			latest[pid] = n
+		}
+	}
+	if broken > c.keepersKilled || len(latest) > c.keepersKilled {
+		c.t.Errorf("%d broken lines and %d processes without a last line, with %d keepers killed", broken, len(latest), c.keepersKilled)
+	}
+	if ended == 0 {
+		c.t.Error("no process said its last line")
+	}
+}
+
+func atoi(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// killKeeperOnce kills the allocation's keeper if there is one now.
+func killKeeperOnce(t *testing.T, dataDir string) bool {
+	t.Helper()
+	for _, p := range processesOf(t, dataDir) {
+		pid, args, _ := strings.Cut(p, " ")
+		if !strings.HasPrefix(args, "taskapi keeper ") {
+			continue
+		}
+		process, err := os.FindProcess(atoi(pid))
+		if err == nil {
+			err = process.Kill()
+		}
+		if err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	return false
+}
