@@ -49,6 +49,40 @@ func TestKilobytes(t *testing.T) {
 	}
 }
 
+func TestParseProcessorTime(t *testing.T) {
+	const text = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 8 0 1000 1 1"
+	if got, err := parseProcessorTime(text); got != 3 || err != nil {
+		t.Errorf("got %v, %v; want 3 s", got, err)
+	}
+	for _, bad := range []string{"", "42 (a) S 1", strings.Replace(text, "250", "x", 1)} {
+		if _, err := parseProcessorTime(bad); err == nil {
+			t.Errorf("%q: got no error", bad)
+		}
+	}
+}
+
+func TestGrowthComparesRoundsMeasuredInTurn(t *testing.T) {
+	rounds := func(pss ...float64) (all []household) {
+		for _, v := range pss {
+			all = append(all, household{keeper: v})
+		}
+		return all
+	}
+	got := growth(rounds(10, 20, 30), rounds(30, 60, 90), 10, household.keeperPSS)
+	if want := (figure{Median: 4, Min: 2, Max: 6}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestGroupsThatAreTooLargeAreLeftOut(t *testing.T) {
+	if got := (options{most: 50}).upTo(fewTasks); !cmp.Equal(got, []int{1, 3, 50}) {
+		t.Errorf("up to 50: %v", got)
+	}
+	if got := (options{most: 10}).upTo(fewTasks); !cmp.Equal(got, []int{1, 3}) || len(fewTasks) != 3 {
+		t.Errorf("up to 10: %v, of %v", got, fewTasks)
+	}
+}
+
 // TestHostileTokensAreWhatTheyClaim checks the signatures: a flood of the wrong kind would measure something else.
 func TestHostileTokensAreWhatTheyClaim(t *testing.T) {
 	i, err := newIssuer()
@@ -117,6 +151,7 @@ func TestRunRefuses(t *testing.T) {
 		"an argument":            {"x"},
 		"no rounds":              {"-rounds", "0"},
 		"no time":                {"-seconds", "0"},
+		"no tasks":               {"-most", "0"},
 		"an unknown measurement": {"-binary", "/bin/true", "-run", "z"},
 		"a missing binary":       {"-binary", "/no/such"},
 		"a taskapi that fails":   {"-binary", "/bin/false", "-run", "a"},

@@ -44,9 +44,10 @@ func newLab(binary string) (*lab, error) {
 	return l, nil
 }
 
-// close ends whatever a failed run left of taskapi, and removes the folder.
+// close ends whatever a failed run left of taskapi and of its tasks, and removes the folder.
 func (l *lab) close() {
-	if processes, err := processesOf(l.binary); err == nil {
+	for _, link := range []string{"exe", "cwd"} {
+		processes, _ := processesWith(link, l.dir)
 		for _, pid := range processes {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}

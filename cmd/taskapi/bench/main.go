@@ -6,6 +6,12 @@
 //	c  memory when idle, of taskapi and its keeper
 //	d  what two good connections keep beside eight hostile ones
 //
+//	keeper   memory of the sidecar and of the keeper with 1, 3 and 50 tasks, and what each further task adds
+//	tasks    the same with 10, 100 and 500 tasks in one group
+//	restart  time from a restart's request to the new process, beside the time that the task takes to stop by itself
+//	idle     processor time with 100 tasks that sleep, without checks and with one a second for each
+//	resume   time from exec to the operator's first 200 when taskapi was killed and its tasks run on
+//
 // The servers, the hostile clients and the tasks are processes of their own (this program, executed again in a role), so that
 // what is measured never shares a heap or a scheduler with what measures. Servers take turns within a round, because a
 // machine's speed drifts. Nothing leaves the machine: every connection is a Unix socket or loopback, in a temporary folder that is removed.
@@ -19,13 +25,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// patience bounds the whole program; with the default flags it ends within a minute or two.
-const patience = 15 * time.Minute
+// patience bounds the whole program; with the default flags it ends within ten minutes.
+const patience = 30 * time.Minute
 
 type options struct {
 	binary  string
@@ -33,6 +40,27 @@ type options struct {
 	json    bool
 	seconds float64
 	rounds  int
+	most    int // tasks in one group
+}
+
+// of is a time in proportion to -seconds.
+func (o options) of(d time.Duration) time.Duration { return time.Duration(o.seconds * float64(d)) }
+
+// rest leaves a server alone before it is looked at.
+func (o options) rest(ctx context.Context) error { return wait(ctx, o.of(settle)) }
+
+// upTo leaves out the groups that are too large.
+func (o options) upTo(sizes []int) []int {
+	return slices.DeleteFunc(slices.Clone(sizes), func(n int) bool { return n > o.most })
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 func main() {
@@ -53,20 +81,25 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	var o options
+	var all []string
+	for _, m := range measurements {
+		all = append(all, m.name)
+	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
-	flags.StringVar(&o.run, "run", "a,b,c,d", "what to measure: a throughput, b start, c memory, d under attack")
+	flags.StringVar(&o.run, "run", strings.Join(all, ","), "what to measure")
 	flags.BoolVar(&o.json, "json", false, "print JSON instead of a table")
-	flags.Float64Var(&o.seconds, "seconds", 1, "how long each round of a and d lasts")
+	flags.Float64Var(&o.seconds, "seconds", 1, "how long each round of a and d lasts; that of idle, and the rest before memory is read, are in proportion")
 	flags.IntVar(&o.rounds, "rounds", 5, "how many rounds")
+	flags.IntVar(&o.most, "most", 500, "leave out groups of more tasks than that")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	if o.seconds <= 0 || o.rounds < 1 || flags.NArg() > 0 {
-		return errors.New("-seconds and -rounds must be above 0, and there are no arguments")
+	if o.seconds <= 0 || o.rounds < 1 || o.most < 1 || flags.NArg() > 0 {
+		return errors.New("-seconds, -rounds and -most must be above 0, and there are no arguments")
 	}
 	report, err := measure(ctx, o)
 	if err != nil {
@@ -84,6 +117,50 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-task":  taskRole,
 	"role-first": firstRole,
 	"role-flood": floodRole,
+	"role-begin": beginRole,
+}
+
+// measurements are what -run may name, in the order of the table.
+var measurements = []struct {
+	name string
+	into func(ctx context.Context, l *lab, o options, r *report) error
+}{
+	{"a", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Throughput, err = measureThroughput(ctx, l, o)
+		return err
+	}},
+	{"b", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Start, err = measureStart(ctx, l, o)
+		return err
+	}},
+	{"c", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Memory, err = measureMemory(ctx, l, o)
+		return err
+	}},
+	{"d", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Attack, err = measureAttack(ctx, l, o)
+		return err
+	}},
+	{"keeper", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Keeper, err = measureSizes(ctx, l, o, o.upTo(fewTasks))
+		return err
+	}},
+	{"tasks", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Tasks, err = measureSizes(ctx, l, o, o.upTo(manyTasks))
+		return err
+	}},
+	{"restart", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Restart, err = measureRestart(ctx, l, o)
+		return err
+	}},
+	{"idle", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Idle, err = measureIdle(ctx, l, o)
+		return err
+	}},
+	{"resume", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Resume, err = measureResume(ctx, l, o)
+		return err
+	}},
 }
 
 func measure(ctx context.Context, o options) (*report, error) {
@@ -94,22 +171,18 @@ func measure(ctx context.Context, o options) (*report, error) {
 	defer lab.close()
 	report := &report{}
 	for name := range strings.SplitSeq(o.run, ",") {
-		var err error
-		switch name {
-		case "a":
-			report.Throughput, err = measureThroughput(ctx, lab, o)
-		case "b":
-			report.Start, err = measureStart(ctx, lab, o)
-		case "c":
-			report.Memory, err = measureMemory(ctx, lab)
-		case "d":
-			report.Attack, err = measureAttack(ctx, lab, o)
-		default:
-			err = errors.New("no such measurement; there are a, b, c and d")
-		}
-		if err != nil {
+		if err := measureOne(ctx, lab, o, report, name); err != nil {
 			return nil, fmt.Errorf("measurement %q: %w", name, err)
 		}
 	}
 	return report, nil
+}
+
+func measureOne(ctx context.Context, l *lab, o options, r *report, name string) error {
+	for _, m := range measurements {
+		if m.name == name {
+			return m.into(ctx, l, o, r)
+		}
+	}
+	return errors.New("no such measurement; -help lists them")
 }

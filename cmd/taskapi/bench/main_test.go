@@ -18,7 +18,7 @@ func TestMeasure(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	binary, bench := build(ctx, t, "taskapi/cmd/taskapi"), build(ctx, t, "taskapi/cmd/taskapi/bench")
-	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.3", "-rounds", "1")
+	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.3", "-rounds", "1", "-most", "10")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
 	cmd.Stderr = t.Output()
 	text, err := cmd.Output()
@@ -29,6 +29,22 @@ func TestMeasure(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
+	checkRequests(t, got)
+	checkTasks(t, got)
+	var out bytes.Buffer
+	if err := got.print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "few tasks", "many tasks", "own stop", "checks a second", "after SIGKILL"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+// checkRequests looks at what was measured of requests, of a start and of an idle server.
+func checkRequests(t *testing.T, got report) {
+	t.Helper()
 	if len(got.Throughput) != len(connections) || got.Throughput[0].Ratio.Median <= 0 {
 		t.Errorf("throughput: %+v", got.Throughput)
 	}
@@ -41,14 +57,25 @@ func TestMeasure(t *testing.T) {
 	if len(got.Attack) != 2 || got.Attack[0].Statuses[200] == 0 || got.Attack[1].Statuses[200] != 0 || got.Attack[1].Hostile <= 0 {
 		t.Errorf("attack: %+v", got.Attack)
 	}
-	var out bytes.Buffer
-	if err := got.print(&out); err != nil {
-		t.Fatal(err)
+}
+
+// checkTasks looks at what was measured of groups of tasks.
+func checkTasks(t *testing.T, got report) {
+	t.Helper()
+	if len(got.Keeper) != 2 || got.Keeper[1].Keeper.PSS.Median <= 0 || got.Keeper[1].Keeper.Each == (figure{}) || got.Keeper[0].Keeper.Files <= 0 {
+		t.Errorf("keeper: %+v", got.Keeper)
 	}
-	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the table lacks %q:\n%s", want, out.String())
-		}
+	if len(got.Tasks) != 1 || got.Tasks[0].Tasks != 10 || got.Tasks[0].Sidecar.PSS.Median <= 0 {
+		t.Errorf("tasks: %+v", got.Tasks)
+	}
+	if r := got.Restart; r == nil || r.Restart.Min <= 0 || r.OwnStop.Min <= 0 || r.OwnStart.Min <= 0 || r.Beyond.Max > r.Restart.Max {
+		t.Errorf("restart: %+v", r)
+	}
+	if len(got.Idle) != 2 || got.Idle[0].Checks != 0 || got.Idle[1].Checks != 10 || got.Idle[1].Sidecar.Max > 100 {
+		t.Errorf("idle: %+v", got.Idle)
+	}
+	if len(got.Resume) != 1 || got.Resume[0].Tasks != 1 || got.Resume[0].Resume.Min <= 0 {
+		t.Errorf("resume: %+v", got.Resume)
 	}
 }
 

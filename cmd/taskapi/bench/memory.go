@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// settle is how long a server is left alone before its memory is read.
+// settle is how long a server is left alone before it is looked at, for each of -seconds.
 const settle = 2 * time.Second
 
 // memory is in bytes. RSS counts shared pages in full, PSS by share.
@@ -24,17 +24,15 @@ type memoryReport struct {
 	Ours  memory // taskapi and its keeper; not the task
 }
 
-// measureMemory reads the memory of both servers after one request and two quiet seconds.
-func measureMemory(ctx context.Context, l *lab) (report *memoryReport, err error) {
+// measureMemory reads the memory of both servers after one request and a rest.
+func measureMemory(ctx context.Context, l *lab, o options) (report *memoryReport, err error) {
 	p, err := l.pair(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer p.stopInto(&err)
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(settle):
+	if err := o.rest(ctx); err != nil {
+		return nil, err
 	}
 	pids, err := processesOf(l.binary)
 	if err != nil {
@@ -49,15 +47,19 @@ func measureMemory(ctx context.Context, l *lab) (report *memoryReport, err error
 }
 
 // processesOf finds the processes that run the executable, wherever they are in the process tree.
-func processesOf(executable string) ([]int, error) {
-	links, err := filepath.Glob("/proc/[0-9]*/exe")
+func processesOf(executable string) ([]int, error) { return processesWith("exe", executable) }
+
+// processesWith finds the processes whose link of that name in proc(5), exe or cwd, leads to the path or below it.
+func processesWith(name, path string) ([]int, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/" + name)
 	if err != nil {
 		return nil, err
 	}
 	var pids []int
 	for _, link := range links {
 		// A process that has ended, or that is another user's, is none of ours.
-		if target, err := os.Readlink(link); err != nil || target != executable {
+		target, err := os.Readlink(link)
+		if err != nil || target != path && !strings.HasPrefix(target, path+"/") {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,6 +19,11 @@ type report struct {
 	Start      *startReport    `json:",omitempty"`
 	Memory     *memoryReport   `json:",omitempty"`
 	Attack     []attackRow     `json:",omitempty"`
+	Keeper     []sizeRow       `json:",omitempty"`
+	Tasks      []sizeRow       `json:",omitempty"`
+	Restart    *restartReport  `json:",omitempty"`
+	Idle       []idleRow       `json:",omitempty"`
+	Resume     []resumeRow     `json:",omitempty"`
 }
 
 // A speed is the medians of several rounds.
@@ -58,6 +64,28 @@ func spreadOf(all []time.Duration) spread {
 
 func (s spread) String() string {
 	return fmt.Sprintf("%s (%s-%s)", millis(s.Median), millis(s.Min), millis(s.Max))
+}
+
+// A figure is the median of several measurements between the least and the greatest.
+type figure struct{ Median, Min, Max float64 }
+
+func figureOf(all []float64) figure {
+	return figure{Median: median(all), Min: slices.Min(all), Max: slices.Max(all)}
+}
+
+// figureOver is the figure of what each round gives.
+func figureOver[T any](rounds []T, of func(T) float64) figure {
+	all := make([]float64, len(rounds))
+	for i, round := range rounds {
+		all[i] = of(round)
+	}
+	return figureOf(all)
+}
+
+// in is the figure in a unit of so much, with so many decimals.
+func (f figure) in(unit string, size float64, decimals int) string {
+	text := func(v float64) string { return strconv.FormatFloat(v/size, 'f', decimals, 64) }
+	return fmt.Sprintf("%s %s (%s-%s)", text(f.Median), unit, text(f.Min), text(f.Max))
 }
 
 func collect[T any](rounds []load.Result, of func(load.Result) T) []T {
@@ -108,8 +136,29 @@ func (r *report) print(w io.Writer) error {
 			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n", row.Server, row.Alone.Rate, row.Attacked.Rate, row.Rate,
 				micros(row.Alone.P99), micros(row.Attacked.P99), row.P99, row.Hostile, statuses(row.Statuses))
 		}
+		fmt.Fprintln(t)
 	}
+	r.printTasks(t)
 	return t.Flush()
+}
+
+// printTasks prints what was measured of groups of tasks.
+func (r *report) printTasks(w io.Writer) {
+	if r.Keeper != nil {
+		printSizes(w, "few tasks", r.Keeper)
+	}
+	if r.Tasks != nil {
+		printSizes(w, "many tasks", r.Tasks)
+	}
+	if r.Restart != nil {
+		r.Restart.print(w)
+	}
+	if r.Idle != nil {
+		printIdle(w, r.Idle)
+	}
+	if r.Resume != nil {
+		printResume(w, r.Resume)
+	}
 }
 
 // statuses lists what share of the replies had which status.

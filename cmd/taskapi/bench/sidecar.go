@@ -71,26 +71,53 @@ type sidecar struct {
 
 // sidecar starts taskapi in the data directory with the program, executed again with these arguments, as its task.
 func (l *lab) sidecar(dataDir string, flags []string, task ...string) (*sidecar, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
-	if err != nil {
-		return nil, fmt.Errorf("make an allocation ID: %w", err)
-	}
-	allocID := strings.TrimSpace(string(id))
 	quoted := make([]string, len(task))
 	for i, arg := range task {
 		quoted[i] = strconv.Quote(arg)
 	}
-	job := l.path(".nomad.hcl")
-	text := fmt.Sprintf(jobFile, strconv.Quote(l.self), strings.Join(quoted, ", "))
-	if err := os.WriteFile(job, []byte(text), 0o644); err != nil {
-		return nil, err
-	}
-	args := append([]string{"run", "-data-dir", dataDir, "-alloc-id", allocID}, flags...)
-	p, err := start(l.binary, append(args, job)...)
+	a, err := l.allocation(dataDir, fmt.Sprintf(jobFile, strconv.Quote(l.self), strings.Join(quoted, ", ")))
 	if err != nil {
 		return nil, err
 	}
-	return &sidecar{process: p, allocID: allocID, dir: filepath.Join(dataDir, "allocs", allocID)}, nil
+	return l.run(a, flags...)
+}
+
+// An allocation is what taskapi is told to run, once or again.
+type allocation struct{ id, dataDir, jobFile string }
+
+// allocation writes the job file of a new allocation.
+func (l *lab) allocation(dataDir, job string) (allocation, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return allocation{}, fmt.Errorf("make an allocation ID: %w", err)
+	}
+	a := allocation{id: strings.TrimSpace(string(id)), dataDir: dataDir, jobFile: l.path(".nomad.hcl")}
+	return a, os.WriteFile(a.jobFile, []byte(job), 0o644)
+}
+
+// run starts taskapi on the allocation, whether it has run before or not.
+func (l *lab) run(a allocation, flags ...string) (*sidecar, error) {
+	args := append([]string{"run", "-data-dir", a.dataDir, "-alloc-id", a.id}, flags...)
+	p, err := start(l.binary, append(args, a.jobFile)...)
+	if err != nil {
+		return nil, err
+	}
+	return &sidecar{process: p, allocID: a.id, dir: filepath.Join(a.dataDir, "allocs", a.id)}, nil
+}
+
+// asOperator sends a request, made with the operator's token, to the operator's socket.
+func (s *sidecar) asOperator(request func(token string) []byte) (reply, error) {
+	token, err := os.ReadFile(s.operatorToken())
+	if err != nil {
+		return reply{}, err
+	}
+	return exchange(s.operatorSocket(), request(strings.TrimSpace(string(token))))
+}
+
+// answersOperator reports whether the operator gets a 200.
+func (s *sidecar) answersOperator() bool {
+	r, err := s.asOperator(func(token string) []byte { return get(s.checksPath(), token) })
+	return err == nil && r.status == http.StatusOK
 }
 
 func (s *sidecar) taskSocket() string     { return filepath.Join(s.dir, taskName, "secrets", "api.sock") }
@@ -112,7 +139,7 @@ func (s *sidecar) target(ctx context.Context) (target, reply, error) {
 		}
 		request = get(s.checksPath(), strings.TrimSpace(string(token)))
 		last, err = exchange(s.taskSocket(), request)
-		return err == nil && last.status == http.StatusOK && succeeded(last.body)
+		return err == nil && last.status == http.StatusOK && succeeded(last.body, 2)
 	})
 	if err != nil {
 		return target{}, reply{}, fmt.Errorf("%w (last status %d)", err, last.status)
@@ -120,10 +147,10 @@ func (s *sidecar) target(ctx context.Context) (target, reply, error) {
 	return target{socket: s.taskSocket(), requests: [][]byte{request}}, last, nil
 }
 
-// succeeded reports whether the answer holds two checks that succeeded.
-func succeeded(body []byte) bool {
+// succeeded reports whether the answer holds so many checks, all of which have succeeded.
+func succeeded(body []byte, want int) bool {
 	var checks map[string]struct{ Status string }
-	if json.Unmarshal(body, &checks) != nil || len(checks) != 2 {
+	if json.Unmarshal(body, &checks) != nil || len(checks) != want {
 		return false
 	}
 	for _, check := range checks {

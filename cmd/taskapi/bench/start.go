@@ -112,14 +112,7 @@ func sidecarStart(ctx context.Context, l *lab, data string) (task, main, operato
 		return 0, 0, 0, err
 	}
 	defer s.stopInto(&err)
-	err = s.until(ctx, "the operator's first 200", startTime, pollInterval, func() bool {
-		token, err := os.ReadFile(s.operatorToken())
-		if err != nil {
-			return false
-		}
-		r, err := exchange(s.operatorSocket(), get(s.checksPath(), strings.TrimSpace(string(token))))
-		return err == nil && r.status == http.StatusOK
-	})
+	err = s.until(ctx, "the operator's first 200", startTime, pollInterval, s.answersOperator)
 	if err != nil {
 		return 0, 0, 0, err
 	}

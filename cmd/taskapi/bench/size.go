@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+)
+
+// The numbers of tasks in one group that memory is measured with: few, for what a keeper costs, and many, for what grows.
+var (
+	fewTasks  = []int{1, 3, 50}
+	manyTasks = []int{10, 100, 500}
+)
+
+// A sizeRow is the memory of taskapi's two processes with so many tasks. Sizes are in bytes of PSS; Each is what every task beyond
+// those of the first row adds, and empty in that row.
+type sizeRow struct {
+	Tasks   int
+	Sidecar part
+	Keeper  part
+}
+
+// A part is one process.
+type part struct {
+	PSS   figure
+	Each  figure
+	Files int // descriptors, which RLIMIT_NOFILE must leave room for
+}
+
+// A household is the memory of both processes at one time.
+type household struct {
+	sidecar, keeper           float64
+	sidecarFiles, keeperFiles int
+}
+
+// measureSizes reads the memory with each number of tasks in turn, in every round.
+func measureSizes(ctx context.Context, l *lab, o options, sizes []int) (rows []sizeRow, err error) {
+	rounds := make([][]household, len(sizes)) // by size
+	for range o.rounds {
+		for i, tasks := range sizes {
+			h, err := measureHousehold(ctx, l, o, tasks)
+			if err != nil {
+				return nil, fmt.Errorf("%d tasks: %w", tasks, err)
+			}
+			rounds[i] = append(rounds[i], h)
+		}
+	}
+	for i, tasks := range sizes {
+		last := rounds[i][len(rounds[i])-1]
+		row := sizeRow{
+			Tasks:   tasks,
+			Sidecar: part{PSS: figureOver(rounds[i], household.sidecarPSS), Files: last.sidecarFiles},
+			Keeper:  part{PSS: figureOver(rounds[i], household.keeperPSS), Files: last.keeperFiles},
+		}
+		if further := float64(tasks - sizes[0]); further > 0 {
+			row.Sidecar.Each = growth(rounds[0], rounds[i], further, household.sidecarPSS)
+			row.Keeper.Each = growth(rounds[0], rounds[i], further, household.keeperPSS)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (h household) sidecarPSS() float64 { return h.sidecar }
+func (h household) keeperPSS() float64  { return h.keeper }
+
+// growth compares rounds that were measured in turn.
+func growth(from, to []household, tasks float64, of func(household) float64) figure {
+	each := make([]float64, len(from))
+	for i := range from {
+		each[i] = (of(to[i]) - of(from[i])) / tasks
+	}
+	return figureOf(each)
+}
+
+// measureHousehold starts a group of sleeping tasks and looks at taskapi when it has come to rest.
+func measureHousehold(ctx context.Context, l *lab, o options, tasks int) (h household, err error) {
+	a, err := l.allocation(l.path(".data"), sleepers(tasks))
+	if err != nil {
+		return h, err
+	}
+	s, err := l.run(a)
+	if err != nil {
+		return h, err
+	}
+	defer s.stopInto(&err)
+	if err := s.allRun(ctx, tasks); err != nil {
+		return h, err
+	}
+	if err := o.rest(ctx); err != nil {
+		return h, err
+	}
+	keeper, err := s.keeper(l)
+	if err != nil {
+		return h, err
+	}
+	if h.sidecar, h.sidecarFiles, err = sizeOf(s.cmd.Process.Pid); err != nil {
+		return h, err
+	}
+	h.keeper, h.keeperFiles, err = sizeOf(keeper)
+	return h, err
+}
+
+func sizeOf(pid int) (pss float64, files int, err error) {
+	m, err := memoryOf([]int{pid})
+	if err != nil {
+		return 0, 0, err
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return float64(m.PSS), len(open), err
+}
+
+func printSizes(w io.Writer, title string, rows []sizeRow) {
+	fmt.Fprintf(w, "%s\tsidecar PSS (spread)\teach further task\tfiles\tkeeper PSS (spread)\teach further task\tfiles\n", title)
+	for _, row := range rows {
+		fmt.Fprintf(w, "%d task(s)", row.Tasks)
+		for _, p := range []part{row.Sidecar, row.Keeper} {
+			each := "-"
+			if p.Each != (figure{}) {
+				each = p.Each.in("KB", 1e3, 0)
+			}
+			fmt.Fprintf(w, "\t%s\t%s\t%d", p.PSS.in("MB", 1e6, 1), each, p.Files)
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w)
+}
