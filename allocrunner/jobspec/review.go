@@ -159,6 +159,7 @@ func (r *reviewer) groupLevel() {
 		r.services(g.Services, nil)
 		r.restart(g.RestartPolicy)
 		r.checkNegative("shutdown_delay", int64(deref(g.ShutdownDelay)))
+		r.update(g.Update)
 		r.tasks()
 	})
 	r.resourcesNote()

@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -32,7 +33,7 @@ var schedulerParts = []struct {
 		return len(j.Affinities)+len(g.Affinities) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Affinities) > 0 })
 	}},
 	{"spread", func(j *api.Job, g *api.TaskGroup) bool { return len(j.Spreads)+len(g.Spreads) > 0 }},
-	{"update", updateSet},
+	{"update (but for its health)", rollsOut},
 	{"reschedule", func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(deref(j.Type)))
 	}},
@@ -64,8 +65,16 @@ func anyTask(g *api.TaskGroup, used func(*api.Task) bool) bool {
 	return false
 }
 
-func updateSet(j *api.Job, g *api.TaskGroup) bool {
-	return differs(g.Update, api.DefaultUpdateStrategy()) || g.Update == nil && j.Update != nil && !j.Update.Empty()
+// rollsOut reports that the update block says more than how health is judged. A max_parallel of 0 is for that, too: it leaves the
+// judgement out.
+func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
+	u, d := g.Update, api.DefaultUpdateStrategy()
+	if u == nil {
+		return false
+	}
+	changed := func(got, usual *time.Duration) bool { return got != nil && *got != *usual }
+	return deref(u.MaxParallel) > *d.MaxParallel || deref(u.Canary) > 0 || deref(u.AutoRevert) || deref(u.AutoPromote) ||
+		changed(u.Stagger, d.Stagger) || changed(u.ProgressDeadline, d.ProgressDeadline)
 }
 
 // resourcesNote says, once for the group, that resources are not limits.

@@ -48,7 +48,7 @@ func (r *reviewer) checkName(kind, name string) {
 }
 
 // ownNames are what the allocation directory has beside the tasks' directories.
-var ownNames = []string{"alloc", "operator.sock", "operator.token", "state.db", "keeper.sock", "keeper.json", "keeper.log"}
+var ownNames = []string{"alloc", "operator.sock", "operator.token", "state.db", "keeper.sock", "keeper.json", "keeper.log", "taskapi.log"}
 
 func (r *reviewer) checkTaskName(name string) {
 	r.checkName("task", name)
@@ -81,6 +81,25 @@ func (r *reviewer) lifecycle(l *api.TaskLifecycle) {
 	hooks := []string{api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
 	if !slices.Contains(hooks, l.Hook) {
 		r.refuse("lifecycle", "there is no hook %q; use %s", l.Hook, strings.Join(hooks, ", "))
+	}
+}
+
+// healthChecks are the ways to judge health.
+var healthChecks = []string{"checks", "task_states", "manual"}
+
+// update looks at how the allocation's health is to be judged.
+func (r *reviewer) update(u *api.UpdateStrategy) {
+	if u == nil || deref(u.MaxParallel) == 0 {
+		return
+	}
+	r.checkNegative("update max_parallel", int64(*u.MaxParallel))
+	r.checkNegative("update min_healthy_time", int64(deref(u.MinHealthyTime)))
+	if how := deref(u.HealthCheck); how != "" && !slices.Contains(healthChecks, how) {
+		r.refuse("update health_check", "health can't be judged by %q; use %s", how, strings.Join(healthChecks, ", "))
+	}
+	if u.HealthyDeadline != nil && deref(u.MinHealthyTime) >= *u.HealthyDeadline {
+		r.refuse("update healthy_deadline", "it is %s, and min_healthy_time %s: the allocation could never become healthy in time",
+			*u.HealthyDeadline, deref(u.MinHealthyTime))
 	}
 }
 
