@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -59,7 +58,6 @@ func Main() int {
 	// Whoever started us may have had a terminal. A limit on file sizes must cost a log, not the tasks.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGXFSZ, unix.SIGXCPU)
 
-	debug.FreeOSMemory() // what the program's initialisation has left
 	fmt.Fprintln(os.Stdout, ready)
 	if err := toNull(stdin, stdout); err != nil {
 		logger.Warn("standard input and output stay as they are", "error", err)

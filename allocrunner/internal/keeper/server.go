@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,7 @@ type server struct {
 	self   proc.Identity
 	wg     sync.WaitGroup
 
+	trims   atomic.Bool   // memory will soon be given back
 	changed chan struct{} // a client or a task came or went
 	closed  chan struct{} // a client has closed the keeper
 	closes  sync.Once
@@ -54,6 +56,7 @@ type server struct {
 // whether the record shall stay.
 func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool) {
 	s.wg.Go(func() { s.accept(listener) })
+	s.trimSoon()
 	keep = s.run(ends)
 	listener.Close()
 	if err := s.local.Close(); err != nil {
@@ -82,6 +85,7 @@ func (s *server) run(ends <-chan os.Signal) bool {
 		}
 		select {
 		case <-s.changed:
+			s.trimSoon()
 		case <-s.closed:
 			return false
 		case <-timer.C:
