@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,10 +54,23 @@ func streaming(events *handlers.Events) func(*handlers.Config) {
 	return func(c *handlers.Config) { c.Door, c.Events = &streamDoor{expires: lasting}, events }
 }
 
+// recordedAlloc is the recorded allocation, decoded once: hundreds of its versions are put.
+var recordedAlloc = sync.OnceValue(func() *api.Allocation {
+	content, err := os.ReadFile("testdata/allocation.json")
+	alloc := new(api.Allocation)
+	if err == nil {
+		err = json.Unmarshal(content, alloc)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return alloc
+})
+
 // put gives versions of the recorded allocation to the events, each with an index and a change.
 func put(tb testing.TB, events *handlers.Events, index uint64, change func(*api.Allocation)) {
 	tb.Helper()
-	alloc := *newAlloc(tb).snapshot()
+	alloc := *recordedAlloc()
 	alloc.ModifyIndex = index
 	if change != nil {
 		change(&alloc)

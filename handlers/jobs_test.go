@@ -1,11 +1,15 @@
 package handlers_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -156,39 +160,49 @@ func TestRegisterBadInput(t *testing.T) {
 
 // TestRegisterOneAtATime: an index that one client enforces can't be passed by another's registration in between.
 func TestRegisterOneAtATime(t *testing.T) {
-	alloc, jobs := newAlloc(t), quietJobs()
-	first := alloc.snapshot()
-	index, started, release := uint64(13), make(chan struct{}, 2), make(chan struct{})
-	alloc.snapshot = func() *api.Allocation { // registrations come one at a time, and nothing else asks
-		job, now := *first.Job, *first
-		job.JobModifyIndex, now.Job = new(index), &job
-		return &now
-	}
-	jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
-		started <- struct{}{}
-		<-release
-		index++
-		return handlers.Registration{Index: index}, nil
-	}
-	s := newServer(t, alloc, func(c *handlers.Config) { c.Jobs = jobs })
-	results := make(chan error, 2)
-	for range 2 {
-		client := s.sdk(t, operator).Jobs()
-		go func() {
-			_, _, err := client.EnforceRegister(&api.Job{ID: new("demo")}, 13, nil)
-			results <- err
-		}()
-	}
-	<-started
-	close(release)
-	one, two := <-results, <-results
-	if one != nil {
-		one, two = two, one
-	}
-	if one != nil {
-		t.Errorf("both failed: %v, %v", one, two)
-	}
-	wantSDKError(t, two, 409, "Enforcing job modify index 13: job exists with conflicting job modify index: 14")
+	synctest.Test(t, func(t *testing.T) {
+		alloc, jobs := newAlloc(t), quietJobs()
+		index, release := atomic.Uint64{}, make(chan struct{})
+		index.Store(13)
+		now, job := *alloc.snapshot(), *alloc.snapshot().Job
+		alloc.snapshot = func() *api.Allocation {
+			job, now := job, now
+			job.JobModifyIndex, now.Job = new(index.Load()), &job
+			return &now
+		}
+		jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+			<-release
+			return handlers.Registration{Index: index.Add(1)}, nil
+		}
+		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Jobs = jobs })
+		defer stop()
+		replies := make(chan reply, 2)
+		body := `{"Job":{"ID":"demo"},"EnforceIndex":true,"JobModifyIndex":13}`
+		for range 2 {
+			c := dial()
+			defer c.Close()
+			go func() { _, _ = io.WriteString(c, head("PUT", "/v1/jobs", operator, body)) }()
+			go func() {
+				response, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					t.Error(err)
+					close(replies)
+					return
+				}
+				replies <- readReply(t, response)
+			}()
+		}
+		synctest.Wait() // one is being registered, the other waits
+		close(release)
+		first, second := <-replies, <-replies
+		if first.Status != 200 {
+			first, second = second, first
+		}
+		const words = "Enforcing job modify index 13: job exists with conflicting job modify index: 14"
+		if first.Status != 200 || second.Status != 409 || second.Body != words {
+			t.Errorf("%d %q and %d %q; want one done, and of the other %q", first.Status, first.Body, second.Status, second.Body, words)
+		}
+	})
 }
 
 func TestSDKPlan(t *testing.T) {
