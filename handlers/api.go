@@ -2,8 +2,9 @@
 // JSON as Nomad encodes it, blocking queries, and errors to statuses.
 //
 // It promises that no request reaches a route without the door's consent, whatever its path or method; that a caller sees its
-// own allocation and no other; that every answer has a bound in size and time; and that what goes wrong inside is a bare 500 to
-// the client and one line in the log. It never checks a token, opens a socket, or runs a task: the door, the listener and the
+// own allocation and no other; that every answer has a bound in size and time, and every stream a place among few, a bound for
+// each line and an end with the token that opened it; and that what goes wrong inside is a bare 500 to the client and one line in
+// the log. It never checks a token, opens a socket, or runs a task: the door, the listener and the
 // allocation are handed in.
 package handlers
 

@@ -36,7 +36,7 @@ const Refusal = "HTTP/1.1 503 Service Unavailable\r\n" +
 	"too many connections"
 
 // Serve answers requests on the owner's socket until ctx ends or the listener fails. When ctx ends it lets requests under way
-// finish for three seconds, blocking queries ending at once, and returns nil; the listener is closed and every goroutine and
+// finish for three seconds, blocking queries and streams ending at once, and returns nil; the listener is closed and every goroutine and
 // connection is gone by then. An error is the listener's, with its address.
 func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner) error {
 	background := context.WithoutCancel(ctx)
