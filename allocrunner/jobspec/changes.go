@@ -24,8 +24,8 @@ func Destructive(changes []Change) []Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.InPlace })
 }
 
-// Changes says what differs between two canonical jobs, as Parse makes them, for the allocation of a group, in the order of the job
-// specification. It is empty when nothing does. What a server counts or notes about a job (indexes, status, submission time) is no
+// Changes says what differs between two canonical jobs, as Parse makes them, for the allocation of a group, in the order of the SDK's
+// fields. It is empty when nothing does. What a server counts or notes about a job (indexes, status, submission time) is no
 // difference, and neither is the order of tasks, services and other named blocks. A job's other groups differ in place, since they
 // don't run here. An empty group is the old job's only one. What the tables of fields don't know counts as destructive.
 //
