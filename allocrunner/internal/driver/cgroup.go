@@ -226,6 +226,21 @@ func (g *cgroup) populated() bool {
 	return bytes.Contains(text, []byte("populated 1"))
 }
 
+// oomKilled reports whether the kernel has killed something inside for want of memory. Without the memory controller nothing is known,
+// and nothing could have been the cgroup's fault.
+func (g *cgroup) oomKilled() bool {
+	if !g.works() {
+		return false
+	}
+	text, _ := os.ReadFile(filepath.Join(g.dir, "memory.events"))
+	for line := range strings.Lines(string(text)) {
+		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			return strings.TrimSpace(count) != "0"
+		}
+	}
+	return false
+}
+
 // remove removes the empty cgroup.
 func (g *cgroup) remove() {
 	if g.works() {

@@ -1,3 +1,6 @@
 package driver
 
 const MaxExecs = maxExecs
+
+// OOMKilled reads a cgroup's directory.
+func OOMKilled(dir string) bool { return (&cgroup{dir: dir}).oomKilled() }

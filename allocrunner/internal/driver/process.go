@@ -177,7 +177,7 @@ func awaitEnd(pid int) {
 func (p *process) wait() {
 	awaitEnd(p.pid)
 	state, err := p.proc.Wait()
-	p.exit = interfaces.ExitResult{At: time.Now()}
+	p.exit = interfaces.ExitResult{At: time.Now(), OOMKilled: p.group.oomKilled()}
 	if err != nil {
 		p.exit.ExitCode, p.exit.Err = -1, err.Error()
 		close(p.exited)

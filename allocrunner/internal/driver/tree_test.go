@@ -228,3 +228,23 @@ func TestKillStraysSparesItsCaller(t *testing.T) {
 		t.Errorf("it says %q, %v", out, err)
 	}
 }
+
+func TestOOMKilled(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]bool{
+		"low 0\nhigh 0\nmax 12\noom 1\noom_kill 1\noom_group_kill 0\n": true,
+		"low 0\nhigh 0\nmax 12\noom 1\noom_kill 0\noom_group_kill 0\n": false,
+		"oom 3\n": false,
+		"":        false,
+	} {
+		if err := os.WriteFile(dir+"/memory.events", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := driver.OOMKilled(dir); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if driver.OOMKilled("") || driver.OOMKilled("/no/such") {
+		t.Error("killed without a cgroup")
+	}
+}

@@ -127,6 +127,7 @@ func Sweep(ctx context.Context, cfg Config) (Swept, error) {
 			left[s.Task]++
 		}
 	}
+	reap(last.Tasks, strays)
 	if len(strays) > 0 {
 		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(strays))
 	}
@@ -134,6 +135,21 @@ func Sweep(ctx context.Context, cfg Config) (Swept, error) {
 		return left, fmt.Errorf("kill what the last keeper left running: %w", err)
 	}
 	return left, nil
+}
+
+// reap collects what a lost keeper's processes have become, where they are this program's to collect: when it is PID 1 in a container,
+// they were handed to it at their keeper's end.
+func reap(tasks []driver.Status, strays []driver.Stray) {
+	pids := []int{}
+	for _, t := range tasks {
+		pids = append(pids, t.PID)
+	}
+	for _, s := range strays {
+		pids = append(pids, s.PID)
+	}
+	for _, pid := range pids {
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // somebody else's, mostly
+	}
 }
 
 // spawn executes the program anew and waits until it is ready.

@@ -1,0 +1,126 @@
+package keeper_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/proc"
+)
+
+// TestWhatATaskInherits of its keeper, and that of whoever started it: descriptors 0, 1 and 2, and no signal blocked or ignored.
+func TestWhatATaskInherits(t *testing.T) {
+	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leak)
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	run(t, c, shell(dir, "first", "exec sleep 1000")) // its pipes are not the next one's to have
+	run(t, c, shell(dir, "t", `cd /proc/self/fd; echo *; grep -E "Sig(Blk|Ign)" /proc/self/status`))
+	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
+		t.Fatalf("%+v, %v", exit, err)
+	}
+	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0"))
+	fds, masks, _ := strings.Cut(string(text), "\n")
+	if fields := strings.Fields(fds); len(fields) > 4 || !strings.HasPrefix(fds, "0 1 2") { // the shell itself has the listing open
+		t.Errorf("descriptors %s", fds)
+	}
+	if masks != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
+		t.Errorf("signals: %s", masks)
+	}
+}
+
+// TestAFullDisk costs log lines and records, and no task: what is lost is counted in the log when there is room again.
+func TestAFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a small disk takes root to mount")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skip("a small disk can't be mounted here:", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	ballast, err := os.Create(filepath.Join(dir, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n > 0; { // to the last byte
+		n, _ = ballast.Write(make([]byte, 4096))
+	}
+	ballast.Close()
+	status := run(t, c, shell(dir, "t", `head -c 1000000 /dev/zero | tr '\0' 'x'; echo $$ >$FIFO; read x <$FIFO; echo again; exit 6`))
+	if pid := readPID(t, fifo); pid != status.PID {
+		t.Errorf("process %d says that it wrote all, want %d", pid, status.PID)
+	}
+	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if err := os.Remove(ballast.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "fifo"), []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+		t.Error(err)
+	}
+	var all strings.Builder
+	for n := range 3 { // which file they are in depends on which could be made
+		text, _ := os.ReadFile(fmt.Sprintf("%s/t.stdout.%d", dir, n))
+		all.Write(text)
+	}
+	note := regexp.MustCompile(`\[taskapi: (\d+) bytes of output are lost here: no space left on device\]\nagain\n$`).FindStringSubmatch(all.String())
+	var lost int
+	if len(note) == 2 {
+		fmt.Sscan(note[1], &lost)
+	}
+	if kept := strings.Count(all.String(), "x"); kept+lost != 1000000 {
+		t.Errorf("%d bytes kept, %d counted as lost, of 1000000; the log ends %q", kept, lost, all.String()[max(0, all.Len()-200):])
+	}
+	if last, err := keeper.Last(dir); err != nil || len(last.Tasks) != 1 {
+		t.Errorf("the record after the disk was full: %+v, %v", last, err)
+	}
+}
+
+// TestZombiesOfALostKeeper are reaped by a sidecar that inherits them, as PID 1 in a container does.
+func TestZombiesOfALostKeeper(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	dir := t.TempDir()
+	b := begin(t, dir)
+	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-b.Done()
+	gone(t, b.Keeper())
+	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := proc.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Parent == os.Getpid() && s.PID != b.Keeper().PID { // which its Client reaps
+			t.Errorf("process %d is a zombie: %v", s.PID, s.Dead)
+		}
+	}
+}
