@@ -85,12 +85,10 @@ func TestALostKeeper(t *testing.T) {
 	dir := t.TempDir()
 	k := openKept(t, dir)
 	next := lines(t, dir)
-	var children []string
 	for range 2 { // a new keeper may be lost, too
 		mustStart(t, k, script(dir, "calm", "exec sleep 1000"))
 		status := mustStart(t, k, script(dir, "wild", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 		child := next()
-		children = append(children, child)
 		l, _ := k.current()
 		waited := make(chan error, 2)
 		for _, task := range []string{"calm", "wild"} {
