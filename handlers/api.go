@@ -116,6 +116,8 @@ type API struct {
 	router   *router
 	requests sync.Pool // of *request
 
+	evaluations evaluations
+
 	allocation cache // by allocation, ModifyIndex and signing key
 	checks     cache // by allocation and version
 	lastEvent  cache // by allocation, ModifyIndex and signing key

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 )
 
@@ -82,7 +81,7 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 		return answer{}, fmt.Errorf("register: %w", err)
 	}
 	encoded, err := encode(wireRegistered{
-		EvalID: uuid.NewString(), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
+		EvalID: a.evaluated("job-register", r), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
 		Warnings: registered.Warnings, Index: registered.Index,
 	})
 	return answer{body: encoded, index: registered.Index}, err

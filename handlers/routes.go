@@ -66,6 +66,9 @@ func (a *API) table() []route {
 		row(read, "/v1/job/{job}", auth.ReadJob, a.jobGet),
 		row(write, "/v1/job/{job}/plan", auth.OperatorOnly, a.plan).taking(maxJob),
 
+		row(read, "/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet),
+		row(read, "/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations),
+
 		row(read, "/v1/event/stream", auth.ReadJob, a.eventStream),
 
 		row(read, "/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf),

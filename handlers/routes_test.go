@@ -28,8 +28,11 @@ func rows() []handlers.Row {
 
 // target is a path of the row for the allocation.
 func target(row handlers.Row, alloc string) string {
-	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo").Replace(row.Pattern)
+	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval).Replace(row.Pattern)
 }
+
+// anyEval is the evaluation that placed the allocation of newAlloc.
+const anyEval = "b48a1a9d-a087-44dd-2232-c5215dfebbcb"
 
 // quietAlloc answers every call.
 func quietAlloc(tb testing.TB) *fakeAlloc {

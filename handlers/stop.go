@@ -3,11 +3,9 @@ package handlers
 import (
 	"context"
 	"fmt"
-
-	"github.com/google/uuid"
 )
 
-// stopped is Nomad's answer to a stop. No evaluation follows on one machine; the ID is there because clients expect one.
+// stopped is Nomad's answer to a stop.
 type stopped struct {
 	EvalID string
 	Index  uint64
@@ -34,7 +32,7 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	if err := alloc.Stop(ctx); err != nil {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
-	index := alloc.Snapshot().ModifyIndex
-	encoded, err := encode(stopped{EvalID: uuid.NewString(), Index: index})
-	return answer{body: encoded, index: index}, err
+	current := alloc.Snapshot()
+	encoded, err := encode(stopped{EvalID: a.evaluations.add("alloc-stop", current), Index: current.ModifyIndex})
+	return answer{body: encoded, index: current.ModifyIndex}, err
 }

@@ -37,6 +37,39 @@ func TestSDKStop(t *testing.T) {
 			t.Fatalf("stop = %+v, %v; want a UUID and index 35", got, err)
 		}
 		<-stops
+		evaluation, _, err := client.Evaluations().Info(got.EvalID, nil)
+		if err != nil || evaluation.Status != "complete" || evaluation.JobID != "demo" || evaluation.TriggeredBy != "alloc-stop" {
+			t.Errorf("its evaluation = %+v, %v; want one that is complete", evaluation, err)
+		}
+		allocs, _, err := client.Evaluations().Allocations(got.EvalID, nil)
+		if err != nil || len(allocs) != 1 || allocs[0].ID != allocID {
+			t.Errorf("the allocations of its evaluation = %+v, %v", allocs, err)
+		}
+	}
+}
+
+func TestEvaluations(t *testing.T) {
+	alloc, stops := stoppable(t)
+	s := newServer(t, alloc)
+	client := s.sdk(t, goodToken)
+	placed, _, err := client.Evaluations().Info(alloc.Snapshot().EvalID, nil)
+	if err != nil || placed.TriggeredBy != "job-register" || placed.Status != "complete" {
+		t.Errorf("the evaluation that placed the allocation = %+v, %v", placed, err)
+	}
+	first := ""
+	for i := range 65 { // one more than are remembered
+		got, err := client.Allocations().Stop(&api.Allocation{ID: allocID}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if <-stops; i == 0 {
+			first = got.EvalID
+		}
+	}
+	for _, id := range []string{first, otherID, "x"} {
+		if got := s.do(t, http.MethodGet, "/v1/evaluation/"+id, goodToken, ""); got.Status != 404 || got.Body != "eval not found" {
+			t.Errorf("evaluation %q = %d %q, want 404 eval not found", id, got.Status, got.Body)
+		}
 	}
 }
 
