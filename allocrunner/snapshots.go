@@ -32,6 +32,7 @@ func (s *snapshots) init(given *api.Allocation) {
 	alloc.DesiredStatus = api.AllocDesiredStatusRun
 	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
 	alloc.TaskStates = map[string]*api.TaskState{}
+	alloc.Job = firstVersion(alloc.Job)
 	if group := alloc.GetTaskGroup(); group != nil {
 		for _, t := range group.Tasks {
 			alloc.TaskStates[t.Name] = &api.TaskState{State: "pending"}
@@ -39,6 +40,13 @@ func (s *snapshots) init(given *api.Allocation) {
 	}
 	s.changed = make(chan struct{})
 	s.current.Store(&alloc)
+}
+
+// firstVersion is a job as it is registered first.
+func firstVersion(given *api.Job) *api.Job {
+	job, index := *given, uint64(firstIndex)
+	job.Version, job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = new(uint64), &index, &index, &index
+	return &job
 }
 
 // unseenChanges is more than what an earlier runner can have shown of the allocation and not written down: those of a few seconds,
