@@ -29,10 +29,8 @@ func (db *DB) put(set values, jobs map[string]*api.Job) error {
 		}
 	}
 	db.mu.Unlock()
-	for id, job := range jobs {
-		if err := set.add(id, jobKey, job); err != nil {
-			return err
-		}
+	if err := set.addJobs(jobs); err != nil {
+		return err
 	}
 	return db.write(set, jobs)
 }

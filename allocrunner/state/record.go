@@ -154,6 +154,23 @@ func (v values) addAlloc(alloc *api.Allocation) error {
 	return v.add(alloc.ID, allocKey, &without)
 }
 
+// addJobs encodes jobs, one that several allocations share once.
+func (v values) addJobs(jobs map[string]*api.Job) error {
+	encoded := map[*api.Job][]byte{}
+	for id, job := range jobs {
+		s := slot{id, jobKey}
+		if body, ok := encoded[job]; ok {
+			v[s] = body
+			continue
+		}
+		if err := v.add(id, jobKey, job); err != nil {
+			return err
+		}
+		encoded[job] = v[s]
+	}
+	return nil
+}
+
 // compose puts an allocation together. What can't be read is left out, and noted.
 func compose(set records) (*interfaces.Saved, []error) {
 	saved := &interfaces.Saved{}
