@@ -87,6 +87,7 @@ func (c *contents) readFormat(elements []element) error {
 	}
 	number, err := strconv.Atoi(c.format)
 	switch {
+	case len(at) == 0 && len(c.problems) > 0: // which have said it
 	case err != nil, at[string(sumKey)] != metaSum(c.format, c.version):
 		c.problems = append(c.problems, errors.New("its format can't be read"))
 	case number > format:

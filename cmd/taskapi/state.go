@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+)
+
+// stateCommand is the tree of taskapi state.
+func stateCommand(w world) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "state",
+		Short: "Look into what is written down of an allocation, and repair it",
+		Long: `What is written down of an allocation, so that another taskapi can go on with it: state.db in its directory. An
+ordinary life never needs these commands.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(unknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(stateDump(w), stateRepair(w))
+	return cmd
+}
+
+func stateDump(w world) *cobra.Command {
+	return stateVerb(w, &cobra.Command{
+		Use:   "dump [flags] ALLOC",
+		Short: "Print an allocation's state as JSON",
+		Long: `Prints what is written down of an allocation, also while it runs. Of a damaged state it prints what can be read, says
+on stderr what can't, and exits with 1.`,
+	}, dumpState)
+}
+
+func stateRepair(w world) *cobra.Command {
+	return stateVerb(w, &cobra.Command{
+		Use:   "repair [flags] ALLOC",
+		Short: "Make a damaged state usable again",
+		Long: `Puts a new state, of all that can be read, in the place of a damaged one, keeps that beside it, and says what is
+lost. A task of which nothing is left, or only an earlier version, may be another than it was: 'taskapi state dump' shows it.`,
+	}, repairState)
+}
+
+// stateVerb completes a command that does something with one allocation's state.
+func stateVerb(w world, cmd *cobra.Command, do func(w world, id, path string) error) *cobra.Command {
+	var dataDir string
+	cmd.Args = oneArg("ALLOC")
+	cmd.ValidArgsFunction = completeAllocation(&dataDir, w)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		if args[0] == "" {
+			return usage(errors.New("ALLOC is empty: give an allocation's ID or the beginning of one"))
+		}
+		l, err := newLayout(dataDir, w)
+		if err != nil {
+			return err
+		}
+		id, err := l.find(args[0])
+		if err != nil {
+			return err
+		}
+		err = do(w, id, filepath.Join(l.alloc(id), state.FileName))
+		if errors.Is(err, state.ErrNotFound) {
+			return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)
+		}
+		return err
+	}
+	addDataDir(cmd, &dataDir)
+	return cmd
+}
+
+// stateJSON is what state dump prints.
+type stateJSON struct {
+	Version string // of the taskapi that wrote last
+	*interfaces.Saved
+}
+
+func dumpState(w world, id, path string) error {
+	held, err := state.Inspect(path)
+	if err != nil {
+		return err
+	}
+	for _, p := range held.Problems {
+		fmt.Fprintf(w.stderr, "taskapi: %s: %s\n", path, oneLine(p.Error()))
+	}
+	for _, name := range held.Earlier {
+		fmt.Fprintf(w.stderr, "taskapi: %s: %s: this may be an earlier version\n", path, oneLine(name))
+	}
+	saved := held.Allocs[id]
+	if saved == nil {
+		return fmt.Errorf("nothing of allocation %s can be read", id)
+	}
+	enc := json.NewEncoder(w.stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(stateJSON{held.Version, saved}); err != nil {
+		return err
+	}
+	if len(held.Problems) > 0 {
+		return errSilent
+	}
+	return nil
+}
+
+func repairState(w world, id, path string) error {
+	repaired, err := state.Repair(path, version, time.Now())
+	switch {
+	case errors.Is(err, state.ErrWhole):
+		_, err := fmt.Fprintf(w.stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
+		return err
+	case errors.Is(err, state.ErrInUse):
+		return fmt.Errorf("allocation %s is run by a taskapi, which has its state: nothing is repaired while it does", id)
+	case errors.Is(err, state.ErrLost):
+		return fmt.Errorf("%w: 'taskapi stop %s' ends what still runs, then give another --alloc-id", err, id)
+	case err != nil:
+		return err
+	}
+	return printRepaired(w.stdout, id, repaired)
+}
+
+func printRepaired(out io.Writer, id string, r *state.Repaired) error {
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, oneLine(value)) }
+	for _, p := range r.Problems {
+		row("Was wrong", p.Error())
+	}
+	for _, name := range r.Earlier {
+		row("Maybe not the latest", name)
+	}
+	for _, name := range r.Lost {
+		row("Lost", name)
+	}
+	row("Damaged file", r.KeptAs)
+	row("Go on", "taskapi run --alloc-id "+id+" and the rest as before, or taskapi stop "+id)
+	return table.Flush()
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	bolt "go.etcd.io/bbolt"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+)
+
+// stateVerbRun runs a verb of taskapi state.
+func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), []string{"state", verb, "--data-dir", dataDir, testAllocID}, world{strings.NewReader(""), &out, &errs, os.Environ()})
+	return code, out.String(), errs.String()
+}
+
+// leftState is a data directory with the state of an allocation that nobody runs.
+func leftState(t *testing.T) (dataDir, path string) {
+	t.Helper()
+	dataDir = t.TempDir()
+	l := layout{dataDir}
+	if err := os.MkdirAll(l.alloc(testAllocID), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(l.alloc(testAllocID), state.FileName)
+	db, err := state.Open(path, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	group := "g"
+	err = db.Put(interfaces.Change{
+		ID: testAllocID,
+		Alloc: &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{
+			TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}},
+		Tasks: map[string]interfaces.SavedTask{"one": {Phase: "phase of <one>"}, "two": {Phase: "phase of two"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dataDir, path
+}
+
+// TestStateOfWhichATaskIsLost flips a bit in the only version of a task's record.
+func TestStateOfWhichATaskIsLost(t *testing.T) {
+	dataDir, path := leftState(t)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(data, []byte("phase of two"))
+	if bytes.LastIndex(data, []byte("phase of two")) != at {
+		t.Fatal("there is another version of it")
+	}
+	data[at] ^= 1
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	code, stdout, stderr := stateVerbRun(t, dataDir, "dump")
+	var dumped struct{ Tasks map[string]interfaces.SavedTask }
+	if err := json.Unmarshal([]byte(stdout), &dumped); err != nil {
+		t.Fatalf("%v:\n%s", err, stdout)
+	}
+	if code != exitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") || !strings.Contains(stderr, `"task/two" is wrong`) {
+		t.Errorf("dump: code %d, stderr %q:\n%s", code, stderr, stdout)
+	}
+	code, stdout, stderr = stateVerbRun(t, dataDir, "repair")
+	if code != exitOK || !strings.Contains(stdout, fmt.Sprintf("Lost          allocation %s: task \"two\"\n", testAllocID)) || stderr != "" {
+		t.Errorf("repair: code %d, stderr %q:\n%s", code, stderr, stdout)
+	}
+	saved, err := state.ReadAlloc(path, testAllocID)
+	if err != nil || len(saved.Tasks) != 1 {
+		t.Errorf("after the repair: %+v, %v", saved, err)
+	}
+}
+
+// TestStateOfANewerTaskapi is left to that.
+func TestStateOfANewerTaskapi(t *testing.T) {
+	dataDir, path := leftState(t)
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		sum := crc32.Checksum([]byte("7\x003.1.4"), crc32.MakeTable(crc32.Castagnoli))
+		for key, value := range map[string]string{"format": "7", "version": "3.1.4", "sum": fmt.Sprintf("%08x", sum)} {
+			if err := tx.Bucket([]byte("meta")).Put([]byte(key), []byte(value)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || db.Close() != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"dump", "repair"} {
+		code, stdout, stderr := stateVerbRun(t, dataDir, verb)
+		if code != exitFailed || stdout != "" || !strings.Contains(stderr, "taskapi 3.1.4 wrote it in format 7") {
+			t.Errorf("%s: code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
+		}
+	}
+}
