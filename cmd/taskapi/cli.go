@@ -77,7 +77,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetErr(w.stderr)
 	root.SetVersionTemplate(versionLine())
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), keyringCommand(w), versionCommand(w))
+	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w))
 	strictHelp(root)
 	strictCompletion(root)
 	return root
