@@ -47,7 +47,8 @@ type Config struct {
 
 	Logger *slog.Logger
 
-	// OnChange is called after every change of the results, from the goroutine that made it. It must not block; nil for none.
+	// OnChange is called when there are other checks than before, or one has another status, from the goroutine that made it so. A
+	// result that only says the same again is not told. It must not block; nil for none.
 	OnChange func()
 
 	// Exec runs the command of a script check; with nil there can be no script checks.

@@ -225,15 +225,19 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		synctest.Wait()
 		want.Status, want.Output, want.Timestamp = "success", "nomad: tcp ok", now+2
 		expect(10)
-		time.Sleep(1100 * time.Millisecond) // into the third run
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		want.Timestamp = now + 4 // the same again: shown, and not told
+		expect(11)
+		time.Sleep(1100 * time.Millisecond) // into the fourth run
 		synctest.Wait()
 		r.Stop()
-		if got, version := r.Results(); got != nil || version != 11 {
+		if got, version := r.Results(); got != nil || version != 12 {
 			t.Errorf("after Stop: %v, version %d", got, version)
 		}
 		<-done
 		r.Stop()
-		if got, version := r.Results(); got != nil || version != 11 {
+		if got, version := r.Results(); got != nil || version != 12 {
 			t.Errorf("after Run: %v, version %d", got, version)
 		}
 		if changes != 4 {

@@ -105,9 +105,9 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	if !ok {
 		return
 	}
-	r.cfg.OnChange()
 	about := &reg.check.about
 	if n.was != n.now {
+		r.cfg.OnChange()
 		r.cfg.Logger.Info("check changed", "service", about.Service, "check", about.Check, "from", n.was, "to", n.now)
 	}
 	if n.restart {
