@@ -94,11 +94,12 @@ func (c *Client) receive(in *bufio.Reader) {
 	close(c.done)
 }
 
-// close makes the end of the connection, should it not be over, one that was wished for.
-func (c *Client) close() {
+// close makes the end of the connection, should it not be over, one that was wished for. It reports whether it was so before.
+func (c *Client) close() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closing = true
+	before, c.closing = c.closing, true
+	return before
 }
 
 func (c *Client) reason() error {
@@ -240,17 +241,18 @@ func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()
-	c.close()
+	before := c.close()
 	_, err := c.call(ctx, request{Op: opClose})
-	if errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) || errors.Is(err, ErrReplaced) {
-		err = nil
+	switch {
+	case before, errors.Is(err, ErrReplaced), errors.Is(c.reason(), ErrReplaced): // nothing is ours to end
+		c.hangUp(ctx, false)
+		return nil
+	case err == nil, errors.Is(err, driver.ErrLost), errors.Is(err, driver.ErrClosed): // the latter when it was killed just now
+		c.hangUp(ctx, true)
+		return nil
 	}
-	if err != nil {
-		err = fmt.Errorf("close keeper: %w", err)
-	}
-	replaced := errors.Is(c.reason(), ErrReplaced)
-	c.hangUp(ctx, err == nil && !replaced)
-	return err
+	c.hangUp(ctx, false)
+	return fmt.Errorf("close keeper: %w", err)
 }
 
 // Detach leaves the keeper and its tasks running, for a later Attach. It is safe to call twice.

@@ -126,16 +126,17 @@ func endFound(ctx context.Context, cfg Config) error {
 
 // end ends a keeper that no client has: in order when it can, by force when it does not.
 func end(ctx context.Context, id proc.Identity) error {
+	if err := id.Stat().Signal(unix.SIGCONT); err != nil { // it may have been stopped, and knows of nothing since
+		return fmt.Errorf("end process %d: %w", id.PID, err)
+	}
 	for deadline := time.Now().Add(leaveGrace); controlled(id.PID) && time.Now().Before(deadline); {
 		id.Await(leaveGrace / 10) // its client has just left, perhaps
 	}
 	if controlled(id.PID) {
 		return fmt.Errorf("process %d, controlled by another taskapi, which is to be stopped first: %w", id.PID, ErrKeeperRuns)
 	}
-	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGCONT} { // it may have been stopped
-		if err := id.Stat().Signal(sig); err != nil {
-			return fmt.Errorf("end process %d: %w", id.PID, err)
-		}
+	if err := id.Stat().Signal(unix.SIGTERM); err != nil {
+		return fmt.Errorf("end process %d: %w", id.PID, err)
 	}
 	for deadline := time.Now().Add(endTime); !id.Await(endPoll); {
 		if err := ctx.Err(); err != nil {

@@ -59,6 +59,11 @@ func start(t *testing.T, cfg keeper.Config) *keeper.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // should the client have been detached
+		if _, err := keeper.End(context.Background(), cfg); err != nil {
+			t.Error(err)
+		}
+	})
 	closeLater(t, c)
 	t.Cleanup(func() {
 		if text, _ := os.ReadFile(filepath.Join(cfg.Dir, "keeper.log")); t.Failed() {

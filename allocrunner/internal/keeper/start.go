@@ -72,17 +72,20 @@ func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error)
 	if !errors.Is(err, ErrNoKeeper) {
 		return c, err == nil, err
 	}
-	c, err = Start(ctx, cfg)
+	c, err = start(ctx, cfg, errors.Is(err, errNobody))
 	return c, false, err
 }
 
 // Start starts the allocation's keeper and attaches to it. It first kills what an earlier keeper has left running that was killed or
 // can't be found any more. The keeper is in a session of its own and outlives this program. Errors: ErrKeeperRuns.
-func Start(ctx context.Context, cfg Config) (*Client, error) {
+func Start(ctx context.Context, cfg Config) (*Client, error) { return start(ctx, cfg, false) }
+
+// start is Start; nobody says that no keeper that runs for the directory was just found.
+func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	if _, err := Sweep(ctx, cfg); err != nil {
+	if _, err := sweep(ctx, cfg, nobody); err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	child, err := spawn(ctx, cfg)
@@ -106,7 +109,9 @@ type Swept map[string]int
 // Sweep kills what a keeper that was itself killed has left running, for one who does not want to Start the next, or not yet. A keeper
 // that still runs for the directory though its record or socket is gone is ended with its tasks. It does nothing after an orderly end.
 // Errors: ErrKeeperRuns.
-func Sweep(ctx context.Context, cfg Config) (Swept, error) {
+func Sweep(ctx context.Context, cfg Config) (Swept, error) { return sweep(ctx, cfg, false) }
+
+func sweep(ctx context.Context, cfg Config, nobody bool) (Swept, error) {
 	last, err := Last(cfg.Dir)
 	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
 		return nil, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
@@ -114,8 +119,10 @@ func Sweep(ctx context.Context, cfg Config) (Swept, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)
 	}
-	if err := endFound(ctx, cfg); err != nil {
-		return nil, err
+	if !nobody {
+		if err := endFound(ctx, cfg); err != nil {
+			return nil, err
+		}
 	}
 	if last.Ended {
 		return nil, nil
@@ -227,11 +234,17 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 			return c, err
 		}
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("attach to keeper: %w: %w", ErrNoKeeper, err)
+	switch {
+	case len(ids) > 0:
+		return nil, fmt.Errorf("attach to keeper in %s: %w that can be reached", dir, ErrNoKeeper)
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("attach to keeper: %w: %w", errNobody, err)
 	}
-	return nil, fmt.Errorf("attach to keeper in %s: %w", dir, ErrNoKeeper)
+	return nil, fmt.Errorf("attach to keeper in %s: %w", dir, errNobody)
 }
+
+// errNobody is ErrNoKeeper when one was looked for everywhere.
+var errNobody = fmt.Errorf("%w", ErrNoKeeper)
 
 // attach takes control of the keeper with that identity.
 func attach(ctx context.Context, dir string, id proc.Identity) (*Client, error) {
