@@ -10,8 +10,11 @@ import (
 	"taskapi/handlers"
 )
 
-// served is a runner as the API serves it: the runner's errors become the API's.
-type served struct{ interfaces.AllocRunner }
+// served is a runner as the API serves it: the runner's errors become the API's, and a stop is the whole shift's.
+type served struct {
+	interfaces.AllocRunner
+	shift *shift
+}
 
 var (
 	_ handlers.Alloc  = served{}
@@ -39,6 +42,15 @@ func (s served) RestartAll(ctx context.Context) error {
 // Signal implements handlers.Alloc.
 func (s served) Signal(ctx context.Context, task, signal string) error {
 	return asHandlersError(s.AllocRunner.Signal(ctx, task, signal))
+}
+
+// Stop implements handlers.Alloc.
+func (s served) Stop(ctx context.Context) error {
+	return s.shift.stop(ctx, func() {
+		if !s.Over() {
+			s.shift.printer.allocEvent("Stopping", "asked for over the API: stopping in order")
+		}
+	})
 }
 
 // kinds says what the runner's errors mean to a caller of the API.

@@ -31,19 +31,23 @@ func usage(err error) error {
 	return usageError{err}
 }
 
-// errSilent ends a command with exitFailed when it has already said why.
-var errSilent = errors.New("")
+// silentError ends a command with an exit code when it has already been said why.
+type silentError struct{ code int }
+
+func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+var errSilent error = silentError{exitFailed}
 
 // run is the program: it runs the command that args name and gives the exit code.
 func run(ctx context.Context, args []string, w world) int {
 	root := newRoot(w)
 	root.SetArgs(doubleDashes(args))
 	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		return exitOK
-	case errors.Is(err, errSilent):
-		return exitFailed
+	}
+	if silent, ok := errors.AsType[silentError](err); ok {
+		return silent.code
 	}
 	fmt.Fprintf(w.stderr, "taskapi: %v\n", err)
 	if _, ok := errors.AsType[usageError](err); ok {
@@ -77,7 +81,10 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetErr(w.stderr)
 	root.SetVersionTemplate(versionLine())
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(runCommand(w), statusCommand(w), validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w))
+	root.AddCommand(
+		runCommand(w), attachCommand(w), updateCommand(w), stopCommand(w), statusCommand(w), gcCommand(w),
+		validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w),
+	)
 	strictHelp(root)
 	strictCompletion(root)
 	return root

@@ -18,7 +18,8 @@ import (
 // openDoor makes the door and the API behind it.
 func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	local, foreign := s.keySources()
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{
+	var err error
+	s.verifier, err = identity.NewVerifier(identity.VerifierConfig{
 		Local:     local,
 		Foreign:   foreign,
 		Audiences: s.options.audiences,
@@ -32,7 +33,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		return err
 	}
 	door, err := auth.NewDoor(auth.Config{
-		Verifier:    verifier,
+		Verifier:    s.verifier,
 		Allocations: liveness{alloc.ID, s.runner},
 		Logger:      s.logger,
 		Policy:      s.policy,
@@ -44,7 +45,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	}
 	config := handlers.Config{
 		Door:   door,
-		Allocs: only{alloc.ID, served{s.runner}},
+		Allocs: only{alloc.ID, served{s.runner, s.shift}},
 		Agent: handlers.Agent{
 			Version:    version,
 			Region:     *alloc.Job.Region,
@@ -55,11 +56,11 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		PeerOf:       peerOf,
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.List()[0].ID }, // the active key is the first, and there always is one
-		Metrics: func() []handlers.Metric {
-			return append(doorMetrics(door.Stats()), socketMetrics(s.sockets.stats())...)
-		},
-		Auditor: auditor,
-		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
+		Metrics:      func() []handlers.Metric { return s.measure(door) },
+		Events:       s.events,
+		Jobs:         jobs{s.runner, s.shift},
+		Auditor:      auditor,
+		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
 	if s.options.issuer != "" {
 		config.OpenIDConfiguration = func() ([]byte, error) { return openIDConfiguration(s.options.issuer), nil }
@@ -119,28 +120,4 @@ func peerOf(c net.Conn) (auth.Peer, error) {
 		return auth.Peer{}, fmt.Errorf("connection of type %T has no peer credentials", c)
 	}
 	return auth.Peer(conn.Peer()), nil
-}
-
-// doorMetrics names what the door has counted.
-func doorMetrics(s auth.Stats) []handlers.Metric {
-	counter := func(name string, value float64, labels ...handlers.Label) handlers.Metric {
-		return handlers.Metric{Name: "taskapi_door_" + name, Labels: labels, Value: value, Counter: true}
-	}
-	all := []handlers.Metric{
-		counter("cache_hits_total", float64(s.Hits)),
-		counter("cache_misses_total", float64(s.Misses)),
-		counter("cache_negative_hits_total", float64(s.NegativeHits)),
-		counter("verifications_total", float64(s.Verified)),
-		counter("verifications_shared_total", float64(s.Shared)),
-		counter("verify_seconds_total", s.VerifyTime.Seconds()),
-		counter("held_back_total", float64(s.Held)),
-		counter("audit_suppressed_total", float64(s.AuditDropped)),
-		counter("audit_lost_total", float64(s.AuditLost)),
-		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "good"}}, Value: float64(s.Cached.Good)},
-		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "bad"}}, Value: float64(s.Cached.Bad)},
-	}
-	for _, r := range auth.Reasons() {
-		all = append(all, counter("refused_total", float64(s.Refused[r]), handlers.Label{Name: "reason", Value: r.String()}))
-	}
-	return all
 }

@@ -15,10 +15,10 @@ import (
 type printer struct {
 	alloc string
 	json  bool
-	width int // of the column of task names
 
-	mu  sync.Mutex // held while a line is written, so that lines stay whole
-	out io.Writer
+	mu    sync.Mutex // guards the fields below; held while a line is written, so that lines stay whole
+	width int        // of the column of task names
+	out   io.Writer
 }
 
 // line is one JSON line. Task is absent when the line is about the allocation.
@@ -34,10 +34,17 @@ type line struct {
 // newPrinter makes a printer for an allocation with the tasks named.
 func newPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
 	p := &printer{alloc: alloc.ID, json: asJSON, width: len("allocation"), out: out}
+	p.fit(alloc)
+	return p
+}
+
+// fit makes room for the names of the allocation's tasks.
+func (p *printer) fit(alloc *api.Allocation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		p.width = max(p.width, len(t.Name))
 	}
-	return p
 }
 
 // taskEvent prints an event of a task.
@@ -52,6 +59,11 @@ func (p *printer) allocEvent(kind, message string, pairs ...string) {
 		details[pairs[i]] = pairs[i+1]
 	}
 	p.print(line{time.Now(), p.alloc, "", kind, message, details})
+}
+
+// ended prints the end of the allocation.
+func (p *printer) ended(alloc *api.Allocation) {
+	p.allocEvent("Ended", "allocation is "+alloc.ClientStatus, "status", alloc.ClientStatus)
 }
 
 func (p *printer) print(l line) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -17,38 +18,73 @@ import (
 // renewRetry is the pause after a renewal that failed: the old token is good for as long again as it has been.
 const renewRetry = time.Second
 
+// issued is a new token, and what is remembered of it.
+type issued struct {
+	token string
+	note
+}
+
+// note is what is remembered of a token: enough to leave it alone when another taskapi takes the task over, and nothing that is secret.
+type note struct {
+	at, expires time.Time // to the second, as in the token
+	key         string    // its ID
+}
+
+func (n note) String() string { return fmt.Sprintf("%d %d %s", n.at.Unix(), n.expires.Unix(), n.key) }
+
+// readNote reads what String wrote.
+func readNote(s string) (n note, ok bool) {
+	var at, expires int64
+	_, err := fmt.Sscanf(s, "%d %d %s", &at, &expires, &n.key)
+	n.at, n.expires = time.Unix(at, 0), time.Unix(expires, 0)
+	return n, err == nil
+}
+
 // wallet is one task's identities: it issues their tokens, and renews those with a ttl when half of it is over, as Nomad does. Both
 // tokens are valid while they overlap.
 type wallet struct {
 	identities []*api.WorkloadIdentity
-	issue      func(*api.WorkloadIdentity) (string, error)
+	issue      func(*api.WorkloadIdentity) (issued, error)
+	trusted    func(keyID string) bool // whether tokens of the key are accepted
 	logger     *slog.Logger
 
-	mu   sync.Mutex                      // guards the fields below
-	req  *interfaces.TaskPrestartRequest // of the latest start
-	due  map[string]time.Time            // by identity: when it is to be renewed; absent when it is not
-	kick chan struct{}                   // the dates have changed; capacity 1
+	mu        sync.Mutex // guards the fields below
+	writeFile func(path string, data []byte) error
+	lifecycle interfaces.TaskLifecycle // of the latest start; nil before the first
+	keep      func(map[string]string)
+	notes     map[string]note      // by identity
+	due       map[string]time.Time // by identity: when it is to be renewed; absent when it is not
+	kick      chan struct{}        // the dates have changed; capacity 1
 }
 
 // newWallet makes the wallet of a task.
-func newWallet(task *api.Task, issue func(*api.WorkloadIdentity) (string, error), logger *slog.Logger) *wallet {
+func newWallet(task *api.Task, issue func(*api.WorkloadIdentity) (issued, error), trusted func(string) bool, logger *slog.Logger) *wallet {
 	return &wallet{
 		identities: workloadIdentities(task),
 		issue:      issue,
+		trusted:    trusted,
 		logger:     logger.With("task", task.Name),
+		notes:      map[string]note{},
 		due:        map[string]time.Time{},
 		kick:       make(chan struct{}, 1),
 	}
 }
 
-// fill issues every identity for a start of the task, writes those that are files and gives those that are variables.
+// fill issues every identity for a start of the task, writes those that are files and gives those that are variables. A task that is
+// taken over keeps the tokens that it has, as far as they are good.
 func (w *wallet) fill(req *interfaces.TaskPrestartRequest) (map[string]string, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock() // held over writing files: a renewal must not come between an old token and a new one
-	w.req = req
+	defer w.mu.Unlock()                                                       // held over writing files: a renewal must not come between an old token and a new one
+	w.writeFile, w.lifecycle, w.keep = req.WriteFile, req.Lifecycle, req.Keep // the rest of the request would keep the allocation alive
+	defer w.wake()
+	put := w.putLocked
+	if req.Restored {
+		w.resumeLocked(req)
+		put = w.copyLocked
+	}
 	env := map[string]string{}
 	for _, wi := range w.identities {
-		token, err := w.putLocked(wi)
+		token, err := put(wi)
 		if err != nil {
 			return nil, err
 		}
@@ -56,36 +92,92 @@ func (w *wallet) fill(req *interfaces.TaskPrestartRequest) (map[string]string, e
 			env[tokenVariable(wi.Name)] = token
 		}
 	}
-	w.wake()
+	w.keepLocked()
 	return env, nil
 }
 
+// copyLocked issues a token for programs that are run beside a task that was taken over: its own token, in its environment, is nowhere
+// else.
+func (w *wallet) copyLocked(wi *api.WorkloadIdentity) (string, error) {
+	if !wi.Env {
+		return "", nil
+	}
+	i, err := w.issue(wi)
+	return i.token, err
+}
+
+// resumeLocked sets the dates of tokens that an earlier taskapi has issued. What is not good any more is due at once.
+func (w *wallet) resumeLocked(req *interfaces.TaskPrestartRequest) {
+	for _, wi := range w.identities {
+		n, known := readNote(req.Kept[wi.Name])
+		if known {
+			w.notes[wi.Name] = n
+		}
+		switch {
+		case !renewable(wi):
+		case known && !w.good(n), wi.File && !(known && fileThere(req.Dir.Dir, tokenPath(wi))):
+			w.due[wi.Name] = time.Now()
+		case wi.TTL > 0 && known:
+			w.due[wi.Name] = n.at.Add(wi.TTL / 2)
+		case wi.TTL > 0: // nobody knows how old it is; at worst it is renewed late
+			w.due[wi.Name] = time.Now().Add(wi.TTL / 2)
+		}
+	}
+}
+
+// good reports that a token is still accepted.
+func (w *wallet) good(n note) bool { return time.Now().Before(n.expires) && w.trusted(n.key) }
+
+// fileThere reports that the task's directory has a file at a path. The task may have put anything anywhere in it.
+func fileThere(dir, path string) bool {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	info, err := root.Lstat(path)
+	return err == nil && info.Mode().IsRegular() && info.Size() > 0
+}
+
+// renewable reports that a new token can reach the task while it lives, or by a restart.
+func renewable(wi *api.WorkloadIdentity) bool { return wi.File || wi.ChangeMode == "restart" }
+
 // putLocked issues one identity, writes its file if it has one, and sets the date of its renewal.
 func (w *wallet) putLocked(wi *api.WorkloadIdentity) (string, error) {
-	token, err := w.issue(wi)
+	i, err := w.issue(wi)
 	if err != nil {
 		return "", err
 	}
 	if wi.File {
-		if err := w.req.WriteFile(tokenPath(wi), []byte(token)); err != nil {
+		if err := w.writeFile(tokenPath(wi), []byte(i.token)); err != nil {
 			return "", fmt.Errorf("write identity %q: %w", wi.Name, err)
 		}
 	}
-	if wi.TTL > 0 && (wi.File || wi.ChangeMode == "restart") {
+	w.notes[wi.Name] = i.note
+	if wi.TTL > 0 && renewable(wi) {
 		w.due[wi.Name] = time.Now().Add(wi.TTL / 2)
 	}
-	return token, nil
+	return i.token, nil
+}
+
+// keepLocked has the notes outlive this process.
+func (w *wallet) keepLocked() {
+	kept := make(map[string]string, len(w.notes))
+	for name, n := range w.notes {
+		kept[name] = n.String()
+	}
+	w.keep(kept)
 }
 
 // reissue makes every identity due, because the key that signed them is trusted no longer.
 func (w *wallet) reissue() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.req == nil {
+	if w.lifecycle == nil {
 		return // not started yet
 	}
 	for _, wi := range w.identities {
-		if wi.File || wi.ChangeMode == "restart" {
+		if renewable(wi) {
 			w.due[wi.Name] = time.Now()
 		}
 	}
@@ -150,6 +242,9 @@ func (w *wallet) renewDue() []*api.WorkloadIdentity {
 		}
 		renewed = append(renewed, wi)
 	}
+	if renewed != nil {
+		w.keepLocked()
+	}
 	return renewed
 }
 
@@ -157,7 +252,7 @@ func (w *wallet) renewDue() []*api.WorkloadIdentity {
 // it finds the new token when it starts.
 func (w *wallet) announce(ctx context.Context, wi *api.WorkloadIdentity) {
 	w.mu.Lock()
-	life := w.req.Lifecycle
+	life := w.lifecycle
 	w.mu.Unlock()
 	var err error
 	switch wi.ChangeMode {

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +29,7 @@ type told struct {
 	mu    sync.Mutex // guards the fields below
 	lines []string
 	count int
+	kept  map[string]string
 }
 
 func (o *told) note(format string, args ...any) {
@@ -33,14 +38,20 @@ func (o *told) note(format string, args ...any) {
 	o.lines = append(o.lines, fmt.Sprintf("%v ", time.Since(o.start))+fmt.Sprintf(format, args...))
 }
 
-func (o *told) issue(wi *api.WorkloadIdentity) (string, error) {
+func (o *told) issue(wi *api.WorkloadIdentity) (issued, error) {
 	if o.fail {
 		o.note("fail %s", wi.Name)
-		return "", errors.New("no key")
+		return issued{}, errors.New("no key")
 	}
 	o.count++
-	return fmt.Sprintf("token%d", o.count), nil
+	ttl := wi.TTL
+	if ttl == 0 {
+		ttl = 24 * time.Hour
+	}
+	return issued{fmt.Sprintf("token%d", o.count), note{time.Now(), time.Now().Add(ttl), "good"}}, nil
 }
+
+func (o *told) keep(kept map[string]string) { o.kept = kept }
 
 func (o *told) write(path string, data []byte) error {
 	o.note("write %s %s", path, data)
@@ -61,12 +72,17 @@ func (o *told) Signal(_ context.Context, name string) error {
 func newTold(t *testing.T, identities ...*api.WorkloadIdentity) (*wallet, *told, map[string]string) {
 	t.Helper()
 	o := &told{start: time.Now()}
-	w := newWallet(&api.Task{Name: "t", Identities: identities}, o.issue, slog.New(slog.DiscardHandler))
-	env, err := w.fill(&interfaces.TaskPrestartRequest{WriteFile: o.write, Lifecycle: o})
+	w := o.wallet(identities...)
+	env, err := w.fill(&interfaces.TaskPrestartRequest{WriteFile: o.write, Lifecycle: o, Keep: o.keep})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w, o, env
+}
+
+func (o *told) wallet(identities ...*api.WorkloadIdentity) *wallet {
+	trusted := func(key string) bool { return key == "good" }
+	return newWallet(&api.Task{Name: "t", Identities: identities}, o.issue, trusted, slog.New(slog.DiscardHandler))
 }
 
 // follow runs the wallet for some time.
@@ -131,4 +147,81 @@ func TestReissueIsAtOnce(t *testing.T) {
 			t.Errorf("got %s", got)
 		}
 	})
+}
+
+// TestTakenOverTokens leaves alone what is good, keeps the dates of renewals, and replaces at once what is not good any more.
+func TestTakenOverTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		identities := []*api.WorkloadIdentity{
+			{Name: "ttl", TTL: time.Hour, File: true},
+			{Name: "year", File: true, Filepath: "year.jwt"},
+			{Name: "gone", File: true, Filepath: "gone.jwt"},
+			{Name: "link", File: true, Filepath: "link.jwt"},
+			{Name: "removed", File: true, Filepath: "removed.jwt", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
+			{Name: "old", TTL: time.Minute, File: true, Filepath: "old.jwt"},
+			{Name: "env", TTL: 90 * time.Minute, Env: true, ChangeMode: "restart"},
+			{Name: "unknown", TTL: time.Hour, Env: true, ChangeMode: "restart"},
+			{Name: "lasting", Env: true},
+		}
+		_, o, _ := newTold(t, identities...)
+		if err := os.Mkdir(filepath.Join(dir, "secrets"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"secrets/nomad_ttl.jwt", "year.jwt", "removed.jwt", "old.jwt"} {
+			mustWrite(t, filepath.Join(dir, file), "token")
+		}
+		if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link.jwt")); err != nil {
+			t.Fatal(err)
+		}
+		kept := maps.Clone(o.kept)
+		kept["removed"] = strings.Replace(kept["removed"], "good", "removed", 1)
+		delete(kept, "unknown")
+
+		time.Sleep(10 * time.Minute) // nobody runs the wallet
+		o.lines = nil
+		w := o.wallet(identities...)
+		env, err := w.fill(&interfaces.TaskPrestartRequest{
+			WriteFile: o.write, Lifecycle: o, Keep: o.keep, Kept: kept, Dir: interfaces.TaskDir{Dir: dir}, Restored: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names := slices.Sorted(maps.Keys(env)); !slices.Equal(names, []string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"}) {
+			t.Errorf("programs beside the task get %v", names)
+		}
+		follow(t, w, 39*time.Minute+45*time.Second)
+		for i, line := range o.lines {
+			o.lines[i], _, _ = strings.Cut(line, " token")
+		}
+		want := []string{
+			"10m0s write gone.jwt", "10m0s write link.jwt", "10m0s write removed.jwt", "10m0s write old.jwt",
+			"10m0s signal SIGHUP",
+			"30m0s write secrets/nomad_ttl.jwt",
+			"40m0s restart: Identity \"unknown\" was renewed",
+			"45m0s restart: Identity \"env\" was renewed",
+		}
+		var got []string
+		for _, line := range o.lines {
+			if !strings.Contains(line, "old.jwt") || strings.HasPrefix(line, "10m0s") { // it goes on each 30 s
+				got = append(got, line)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("what happened (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestNotes are read as they were written.
+func TestNotes(t *testing.T) {
+	n := note{time.Unix(1_700_000_000, 0), time.Unix(1_800_000_000, 0), "a-key"}
+	if got, ok := readNote(n.String()); !ok || got != n {
+		t.Errorf("got %v, %v; want %v", got, ok, n)
+	}
+	for _, bad := range []string{"", "1 2", "x 2 key", "1 x key"} {
+		if got, ok := readNote(bad); ok {
+			t.Errorf("%q is read as %v", bad, got)
+		}
+	}
 }

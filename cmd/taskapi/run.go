@@ -1,160 +1,193 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"net/netip"
-	"os"
-	"os/signal"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/state"
 )
 
 // datacenter is where the one machine is: Nomad's default name.
 const datacenter = "dc1"
 
-// defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
-const defaultIdentityTTL = 365 * 24 * time.Hour
-
 // runOptions are the flags of taskapi run.
 type runOptions struct {
 	jobFlags
 	keyFlags
-	jwks        []string
-	audiences   []string
-	issuer      string
-	policy      string
-	auditLog    string
-	allocID     string
-	hostIP      string
-	identityTTL time.Duration
-	json        bool
-	verbose     bool
-	gogc        bool // GOGC is set
+	sideFlags
+	allocID  string
+	force    bool
+	detach   bool
+	detached bool // this is the process that --detach has started
+	json     bool
+	verbose  bool
+	gogc     bool // GOGC is set
 }
 
 func runCommand(w world) *cobra.Command {
 	var opts runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
-		Short: "Run an allocation in the foreground",
-		Long: `Runs one allocation of the job file in the foreground and prints what happens to it, an event a line.
+		Short: "Run an allocation, in the foreground or with --detach",
+		Long: `Runs one allocation of the job file and prints what happens to it, an event a line.
 
-SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once.
-Exit code: 0 when the allocation completes or is stopped, 1 when it fails, 2 when the job file or a flag is wrong.`,
+SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once. SIGUSR1 leaves its
+tasks running: the next run with the same --alloc-id takes them over, as it does after a kill.
+
+When the allocation of --alloc-id is there already, run goes on with it. If the job is another version, what can be done in place is,
+and the rest is refused, unless --force has the allocation stopped in order and run anew. One that another taskapi runs gets the
+new version from that, as by 'taskapi update'.
+Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runAllocation(cmd.Context(), opts, args[0], w)
+			r, err := opts.request(args[0], w)
+			if err != nil {
+				return err
+			}
+			if opts.detach {
+				return r.detach(cmd)
+			}
+			return r.run(cmd.Context())
 		},
 	}
 	opts.jobFlags.add(cmd)
 	opts.keyFlags.add(cmd)
+	opts.sideFlags.add(cmd)
 	f := cmd.Flags()
-	f.StringArrayVar(&opts.jwks, "jwks", nil, "JWK set, a file or URL, of another issuer whose identities are trusted; may be repeated")
-	f.StringArrayVar(&opts.audiences, "audience", nil, "audience that a token must name (default nomadproject.io); may be repeated")
-	f.StringVar(&opts.issuer, "issuer", "", "issuer (iss) of new identities, a URL")
-	f.StringVar(&opts.policy, "policy", "", "file that says what each task may do")
-	f.StringVar(&opts.auditLog, "audit-log", "", "file that gets a JSON line for each refusal and each change")
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
-	f.StringVar(&opts.hostIP, "host-ip", "127.0.0.1", "address on which the group's ports are taken")
-	f.DurationVar(&opts.identityTTL, "identity-ttl", defaultIdentityTTL, "life of an identity that names no ttl")
+	f.BoolVar(&opts.force, "force", false, "stop the allocation of --alloc-id in order and run it anew when it takes new processes, or when it is over")
+	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when it has started, and log to "+logName+" in its directory")
+	f.BoolVar(&opts.detached, "detached", false, "")
+	_ = f.MarkHidden("detached") // it has just been added
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
 	return cmd
 }
 
-// runAllocation is taskapi run.
-func runAllocation(ctx context.Context, opts runOptions, jobFile string, w world) error {
-	opts.gogc = w.getenv("GOGC") != ""
-	l, err := newLayout(opts.dataDir, w)
-	if err != nil {
-		return err
-	}
-	id, err := allocationID(opts.allocID)
-	if err != nil {
-		return err
-	}
-	if _, err := netip.ParseAddr(opts.hostIP); err != nil {
-		return usage(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", opts.hostIP))
-	}
-	if opts.identityTTL <= 0 {
-		return usage(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", opts.identityTTL))
-	}
-	job, group, err := opts.load(jobFile, w)
-	if err != nil {
-		return err
-	}
-	alloc := newAllocation(id, job, group)
-	p := newPrinter(w.stdout, alloc, opts.json)
-	side, err := newSidecar(opts, l, alloc, p, newLogger(opts, w), w)
-	if err != nil {
-		return err
-	}
-	ctx, release := stopOnSignals(ctx, side, p)
-	defer release()
-	kind := "Starting"
-	if side.resumed != nil {
-		kind = "Resuming"
-	}
-	p.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", id, alloc.JobID, alloc.TaskGroup, l.alloc(id)),
-		"dir", l.alloc(id), "operator_socket", l.operatorSocket(id), "operator_token", l.operatorToken(id))
-	err = side.run(ctx)
-	return concluded(err, side, p)
+// request is a taskapi run with everything looked at that can be wrong about it before the machine is touched.
+type request struct {
+	options runOptions
+	jobFile string
+	layout  layout
+	alloc   *api.Allocation // as it would begin
+	world   world
 }
 
-// concluded says how the allocation ended, and gives the command's error.
-func concluded(err error, side *sidecar, p *printer) error {
-	status := side.runner.Alloc().ClientStatus
-	if err == nil {
-		p.allocEvent("Ended", "allocation is "+status, "status", status)
-		return nil
+func (o runOptions) request(jobFile string, w world) (*request, error) {
+	o.gogc = w.getenv("GOGC") != ""
+	if o.detached {
+		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
 	}
-	p.allocEvent("Ended", oneLine(err.Error()), "status", status)
-	return errSilent // the event has said why
-}
-
-// stopOnSignals ends ctx on the first SIGINT or SIGTERM and kills the allocation on the second. SIGHUP and SIGPIPE do nothing: a
-// closed terminal, or a reader of the events that has gone away, is no reason to stop. They are caught rather than ignored, as
-// tasks would inherit that.
-func stopOnSignals(ctx context.Context, side *sidecar, p *printer) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
-	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE)
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		stops := 0
-		for {
-			select {
-			case <-done:
-				return
-			case sig := <-signals:
-				if stops++; stops == 1 {
-					p.allocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
-					cancel(fmt.Errorf("stopped by %v", sig))
-					continue
-				}
-				p.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
-				side.runner.Kill()
-			}
+	l, err := newLayout(o.dataDir, w)
+	if err != nil {
+		return nil, err
+	}
+	id, err := allocationID(o.allocID)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.sideFlags.check(); err != nil {
+		return nil, err
+	}
+	if jobFile == "-" && o.detach { // it is needed twice
+		text, err := io.ReadAll(w.stdin)
+		if err != nil {
+			return nil, fmt.Errorf("job file on standard input: %w", err)
 		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		signal.Stop(unheard)
-		close(done)
-		<-ended
-		cancel(nil)
+		w.stdin = bytes.NewReader(text)
+		defer func() { w.stdin.(*bytes.Reader).Reset(text) }()
 	}
+	job, group, err := o.load(jobFile, w)
+	if err != nil {
+		return nil, err
+	}
+	return &request{o, jobFile, l, newAllocation(id, job, group), w}, nil
+}
+
+// busyTimeout is how long somebody who has an allocation's state, and does not answer, may take to begin or to end.
+const busyTimeout = 15 * time.Second
+
+// run runs the allocation in this process, or hands its job to the taskapi that runs it already.
+func (r *request) run(ctx context.Context) error {
+	if err := r.layout.make(); err != nil {
+		return err
+	}
+	logger := newLogger(r.options.verbose, r.world)
+	for since := time.Now(); ; {
+		answered, err := r.updateRunning(ctx)
+		if answered {
+			return err
+		}
+		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
+		if err == nil {
+			return errors.Join(r.begin(ctx, c, logger), c.close())
+		}
+		if !errors.Is(err, state.ErrInUse) {
+			return err
+		}
+		if time.Since(since) > busyTimeout {
+			return fmt.Errorf("allocation %s is run by another taskapi, which does not answer: %w", r.alloc.ID, err)
+		}
+	}
+}
+
+// begin runs the allocation whose directory is claimed.
+func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) error {
+	changes, next, err := c.take(ctx, r.alloc, r.options.force)
+	if err != nil {
+		return err
+	}
+	if err := r.options.sideFlags.remember(c.dir, r.options.sealKey); err != nil {
+		return err
+	}
+	now := r.alloc
+	if c.saved != nil {
+		now = c.saved.Alloc
+	}
+	s := newShift(r.options, r.layout, newPrinter(r.world.stdout, now, r.options.json), logger, r.world)
+	s.updated(changes)
+	if next != nil {
+		s.next = next
+		s.replacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
+	}
+	_, err = s.work(ctx, c, r.alloc)
+	return err
+}
+
+// updateRunning hands the job to the taskapi that runs the allocation, if one does.
+func (r *request) updateRunning(ctx context.Context) (answered bool, err error) {
+	c := r.layout.client(r.alloc.ID)
+	defer c.close()
+	current, _, err := c.allocation(ctx)
+	if err != nil {
+		return false, nil //nolint:nilerr // whoever it is that does not answer well, the state says whether somebody is at work
+	}
+	if current.TaskGroup != r.alloc.TaskGroup || current.JobID != r.alloc.JobID {
+		return true, usage(errOtherJob(current, r.alloc))
+	}
+	out := r.world.stdout
+	if r.options.json || r.options.detach { // what goes there is for programs
+		out = r.world.stderr
+	}
+	return true, c.update(ctx, r.alloc.Job, r.options.force, out)
+}
+
+// errOtherJob refuses another job, or another group of it, for an allocation that is there already.
+func errOtherJob(is, asked *api.Allocation) error {
+	return fmt.Errorf("allocation %s is of job %q, group %q, not of job %q, group %q: give another --alloc-id, or none",
+		is.ID, is.JobID, is.TaskGroup, asked.JobID, asked.TaskGroup)
 }
 
 // uuidForm is what Nomad takes for an allocation's ID.
@@ -188,9 +221,9 @@ func newAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocatio
 }
 
 // newLogger logs to standard error: warnings, or each step.
-func newLogger(opts runOptions, w world) *slog.Logger {
+func newLogger(verbose bool, w world) *slog.Logger {
 	level := slog.LevelWarn
-	if opts.verbose {
+	if verbose {
 		level = slog.LevelDebug
 	}
 	return slog.New(slog.NewTextHandler(w.stderr, &slog.HandlerOptions{Level: level}))

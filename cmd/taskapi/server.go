@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"taskapi/auth"
-	"taskapi/handlers"
 	"taskapi/socket"
 )
 
@@ -100,15 +99,5 @@ func sum(a, b socket.Stats) socket.Stats {
 		Refused:      a.Refused + b.Refused,
 		Unidentified: a.Unidentified + b.Unidentified,
 		Open:         a.Open + b.Open,
-	}
-}
-
-// socketMetrics names what the sockets have counted.
-func socketMetrics(s socket.Stats) []handlers.Metric {
-	return []handlers.Metric{
-		{Name: "taskapi_socket_connections_accepted_total", Value: float64(s.Accepted), Counter: true},
-		{Name: "taskapi_socket_connections_refused_total", Value: float64(s.Refused), Counter: true},
-		{Name: "taskapi_socket_connections_unidentified_total", Value: float64(s.Unidentified), Counter: true},
-		{Name: "taskapi_socket_connections_open", Value: float64(s.Open)},
 	}
 }

@@ -1,24 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/state"
+	"taskapi/allocrunner/updates"
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/identity"
@@ -33,10 +29,12 @@ const refusal = handlers.Refusal
 
 // sidecar is one allocation with everything around it: the place where the rooms meet.
 type sidecar struct {
+	shift       *shift // whom those who want an end, or another job, are sent to
 	options     runOptions
 	layout      layout
 	logger      *slog.Logger
 	keyring     *identity.Keyring
+	verifier    *identity.Verifier
 	issuers     []issuer
 	wallets     []*wallet // of the tasks
 	auditFile   *os.File  // nil for none
@@ -44,109 +42,66 @@ type sidecar struct {
 	connections *socket.Cap
 	sockets     sockets
 	runtimeDirs []string
-	runner      interfaces.AllocRunner
+	runner      *allocrunner.Runner
 	api         *handlers.API
-	state       *state.DB
-	resumed     *interfaces.Saved // of an allocation whose taskapi was killed; nil for a new one
+	events      *handlers.Events
+	updates     *updates.Buffer
 }
 
-// newSidecar puts the rooms together for an allocation and prepares the machine: directories, keys, state. Nothing runs yet.
-func newSidecar(opts runOptions, l layout, alloc *api.Allocation, p *printer, logger *slog.Logger, w world) (_ *sidecar, err error) {
+// newSidecar puts the rooms together for an allocation whose directory has been claimed, and prepares the machine: keys, files. Nothing
+// runs yet. What another taskapi has left of the allocation is gone on with.
+func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err error) {
+	opts := sh.options
 	s := &sidecar{
+		shift:       sh,
 		options:     opts,
-		layout:      l,
-		logger:      logger,
+		layout:      sh.layout,
+		logger:      sh.logger,
 		connections: socket.NewCap(maxConnections),
-		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), w.getenv("XDG_RUNTIME_DIR")),
+		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), sh.world.getenv("XDG_RUNTIME_DIR")),
+		events:      handlers.NewEvents(),
 	}
-	if err := l.make(); err != nil {
+	if s.keyring, err = identity.OpenKeyring(opts.keyringConfig(s.layout)); err != nil {
 		return nil, err
 	}
-	if s.keyring, err = identity.OpenKeyring(opts.keyringConfig(l)); err != nil {
-		return nil, err
-	}
-	if s.issuers, err = openIssuers(opts.jwks, logger); err != nil {
+	if s.issuers, err = openIssuers(opts.jwks, s.logger); err != nil {
 		return nil, err
 	}
 	if s.policy, err = openPolicy(opts.policy); err != nil {
 		return nil, err
 	}
-	if err := s.openState(alloc); err != nil {
-		return nil, err
+	if c.saved != nil {
+		alloc = c.saved.Alloc
 	}
-	if s.resumed != nil {
-		alloc = s.resumed.Alloc
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+	state := &record{DB: c.state}
+	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{state, s.events}, Logger: s.logger})
 	if s.runner, err = allocrunner.New(interfaces.Config{
 		Alloc:      alloc,
-		Dir:        l.alloc(alloc.ID),
+		Dir:        c.dir,
 		HostIP:     opts.hostIP,
 		Datacenter: datacenter,
 		Version:    version,
-		Logger:     logger,
-		State:      s.state,
-		Saved:      s.resumed,
+		Logger:     s.logger,
+		State:      state,
+		Saved:      c.saved,
+		Updates:    s.updates,
 		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
 		TaskHooks: func(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(alloc, task)}
 		},
-		OnEvent: p.taskEvent,
+		OnEvent: sh.printer.taskEvent,
 	}); err != nil {
 		return nil, usage(err)
 	}
-	return s, s.openDoor(alloc)
+	if err := s.openDoor(alloc); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
 }
 
-// openState claims the allocation's directory, and finds out whether another taskapi has left the allocation there.
-func (s *sidecar) openState(alloc *api.Allocation) error {
-	dir := s.layout.alloc(alloc.ID)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
-	}
-	db, err := state.Open(filepath.Join(dir, state.FileName))
-	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s is already run by another taskapi; 'taskapi status' shows it", alloc.ID)
-	}
-	if err != nil {
-		return err
-	}
-	saved, err := db.Saved()
-	if err == nil {
-		err = resumable(saved, alloc)
-	} else if errors.Is(err, state.ErrNotFound) {
-		err = nil
-	}
-	if err != nil {
-		return errors.Join(err, db.Close())
-	}
-	s.state, s.resumed = db, saved
-	return nil
-}
-
-// resumable reports whether an allocation that was left behind is the one that is asked for, and not over.
-func resumable(saved *interfaces.Saved, asked *api.Allocation) error {
-	if saved.Over {
-		return usage(fmt.Errorf("allocation %s has been run before and was last %s: give another --alloc-id, or none",
-			asked.ID, saved.Alloc.ClientStatus))
-	}
-	was, err := json.Marshal(saved.Alloc.Job)
-	if err != nil {
-		return fmt.Errorf("job of allocation %s: %w", asked.ID, err)
-	}
-	is, err := json.Marshal(asked.Job)
-	if err != nil {
-		return fmt.Errorf("job %q: %w", asked.JobID, err)
-	}
-	if !bytes.Equal(was, is) || saved.Alloc.TaskGroup != asked.TaskGroup {
-		return usage(fmt.Errorf("allocation %s was started from another job file, group or variables than these, and its tasks may still run: "+
-			"give what it was started with to go on with it, or another --alloc-id", asked.ID))
-	}
-	return nil
+// ending reports that the allocation ends, or has ended.
+func (s *sidecar) ending() bool {
+	return s.runner.Over() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
 // gcPercent is how far the heap may grow before it is collected. A sidecar at work has some 3 MB that live and makes 3 KB of garbage for
@@ -165,6 +120,7 @@ func (s *sidecar) run(ctx context.Context) (err error) {
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	background.Go(func() { s.keyring.Watch(watching, s.logger) })
+	background.Go(func() { s.updates.Run(watching) })
 	background.Go(func() { s.reissueOnChange(watching) })
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
@@ -172,13 +128,24 @@ func (s *sidecar) run(ctx context.Context) (err error) {
 	return s.runner.Run(ctx)
 }
 
-// close gives back what newSidecar opened.
-func (s *sidecar) close() error {
-	err := s.state.Close()
-	if s.auditFile != nil {
-		err = errors.Join(err, s.auditFile.Close())
+// flushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
+const flushTimeout = 2 * time.Second
+
+// flush delivers what is known of the allocation by now.
+func (s *sidecar) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := s.updates.Flush(ctx); err != nil {
+		s.logger.Warn("the last updates were not delivered", "error", err)
 	}
-	return err
+}
+
+// close gives back what newSidecar opened. The claim is its owner's.
+func (s *sidecar) close() error {
+	if s.auditFile == nil {
+		return nil
+	}
+	return s.auditFile.Close()
 }
 
 // reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them has left the ring.
@@ -205,109 +172,4 @@ func (s *sidecar) reissue() {
 	for _, w := range s.wallets {
 		w.reissue()
 	}
-}
-
-// operatorHook gives the operator a socket and a token while the allocation lives.
-type operatorHook struct {
-	side   *sidecar
-	server *server
-}
-
-var (
-	_ interfaces.RunnerPrerunHook  = (*operatorHook)(nil)
-	_ interfaces.RunnerPostrunHook = (*operatorHook)(nil)
-	_ interfaces.ShutdownHook      = (*operatorHook)(nil)
-)
-
-// Name implements interfaces.RunnerHook.
-func (h *operatorHook) Name() string { return "operator_api" }
-
-// Prerun implements interfaces.RunnerPrerunHook.
-func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
-	s, alloc := h.side, req.Alloc
-	if err := s.checkTaskSockets(alloc); err != nil {
-		return err
-	}
-	if err := s.writeOperatorToken(alloc); err != nil {
-		return err
-	}
-	var err error
-	h.server, err = s.serve(socketSpec{
-		path:  s.layout.operatorSocket(alloc.ID),
-		owner: auth.Owner{AllocationID: alloc.ID},
-		uid:   -1,
-		gid:   -1,
-	})
-	return err
-}
-
-// writeOperatorToken signs a token of the operator and puts it in place of the one before.
-func (s *sidecar) writeOperatorToken(alloc *api.Allocation) error {
-	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.identityTTL)
-	claims.Role = identity.RoleOperator
-	token, err := s.keyring.Sign(claims)
-	if err != nil {
-		return fmt.Errorf("sign the operator's token: %w", err)
-	}
-	if err := replaceFile(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
-		return fmt.Errorf("write the operator's token: %w", err)
-	}
-	return nil
-}
-
-// Postrun implements interfaces.RunnerPostrunHook.
-func (h *operatorHook) Postrun(context.Context) error {
-	if h.server == nil {
-		return nil
-	}
-	return h.server.close()
-}
-
-// Shutdown implements interfaces.ShutdownHook.
-func (h *operatorHook) Shutdown() {
-	if err := h.Postrun(context.Background()); err != nil {
-		h.side.logger.Warn("the operator's socket could not be closed", "error", err)
-	}
-}
-
-// checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A
-// task's own directory does not exist yet: one with a name that is too long stands in for it.
-func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
-	dir := s.layout.alloc(alloc.ID)
-	for _, t := range alloc.GetTaskGroup().Tasks {
-		path := filepath.Join(dir, t.Name, "secrets", apiSocketName)
-		if socket.Dialable(path) {
-			continue
-		}
-		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds
-		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("allocation directory: %w", err)
-		}
-		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, apiSocketName))
-		if err != nil {
-			err = fmt.Errorf("task %q: %w", t.Name, err)
-		}
-		return errors.Join(err, remove(), os.Remove(standIn))
-	}
-	return nil
-}
-
-// replaceFile writes a file of ours, mode 0600, whole or not at all.
-func replaceFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // made with mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

@@ -6,11 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"net"
-	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,11 +18,7 @@ import (
 
 	"taskapi/allocrunner/state"
 	"taskapi/handlers"
-	"taskapi/socket"
 )
-
-// statusTimeout bounds a question to a running sidecar: it answers from memory.
-const statusTimeout = 5 * time.Second
 
 func statusCommand(w world) *cobra.Command {
 	var dataDir string
@@ -36,23 +28,8 @@ func statusCommand(w world) *cobra.Command {
 		Short: "Show allocations, running or ended",
 		Long: `Without ALLOC, lists the allocations of the data directory. With ALLOC, an ID or the beginning of one, shows that
 allocation with its tasks and their events. --json prints what GET /v1/allocation/:id answers.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 0:
-				return nil
-			case args[0] == "":
-				return usage(errors.New("ALLOC is empty: give an allocation's ID or the beginning of one, or leave it out to list them"))
-			}
-			return oneArg("ALLOC")(cmd, args)
-		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			l, err := newLayout(dataDir, w)
-			if err != nil || len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			ids, _ := l.allocIDs()
-			return ids, cobra.ShellCompDirectiveNoFileComp
-		},
+		Args:              optionalAllocation,
+		ValidArgsFunction: completeAllocation(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := newLayout(dataDir, w)
 			if err != nil {
@@ -64,48 +41,9 @@ allocation with its tasks and their events. --json prints what GET /v1/allocatio
 			return showAllocation(cmd.Context(), l, args[0], asJSON, w.stdout)
 		},
 	}
-	cmd.Flags().StringVar(&dataDir, "data-dir", "", "where allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, as the API answers it")
 	return cmd
-}
-
-// allocIDs are the IDs of the allocations in the data directory, in order.
-func (l layout) allocIDs() ([]string, error) {
-	entries, err := os.ReadDir(l.allocs())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("allocations in %s: %w", l.dir, unwrapPath(err))
-	}
-	var ids []string
-	for _, e := range entries {
-		if e.IsDir() && uuidForm.MatchString(e.Name()) {
-			ids = append(ids, e.Name())
-		}
-	}
-	return ids, nil
-}
-
-// find is the allocation whose ID begins with prefix.
-func (l layout) find(prefix string) (string, error) {
-	ids, err := l.allocIDs()
-	if err != nil {
-		return "", err
-	}
-	var matches []string
-	for _, id := range ids {
-		if strings.HasPrefix(id, strings.ToLower(prefix)) {
-			matches = append(matches, id)
-		}
-	}
-	switch len(matches) {
-	case 0:
-		return "", fmt.Errorf("no allocation %q in %s; 'taskapi status' lists them", prefix, l.dir)
-	case 1:
-		return matches[0], nil
-	}
-	return "", usage(fmt.Errorf("%q is the beginning of %d allocations: %s", prefix, len(matches), strings.Join(matches, ", ")))
 }
 
 // found is an allocation as it was found: asked of the sidecar that runs it, or read from what one has left.
@@ -119,13 +57,11 @@ type found struct {
 
 // look asks the allocation's sidecar, and reads its state when none answers.
 func (l layout) look(ctx context.Context, id string) found {
-	wire, liveErr := l.ask(ctx, id)
+	c := l.client(id)
+	defer c.close()
+	alloc, wire, liveErr := c.allocation(ctx)
 	if liveErr == nil {
-		var alloc api.Allocation
-		if err := json.Unmarshal(wire, &alloc); err != nil {
-			return found{absent: fmt.Errorf("the answer of allocation %s can't be read: %w", id, err)}
-		}
-		return found{alloc: &alloc, wire: wire, live: true}
+		return found{alloc: alloc, wire: wire, live: true}
 	}
 	saved, err := state.Read(filepath.Join(l.alloc(id), state.FileName))
 	if errors.Is(err, state.ErrInUse) {
@@ -139,38 +75,6 @@ func (l layout) look(ctx context.Context, id string) found {
 	}
 	wire, err = handlers.EncodeAllocation(saved.Alloc)
 	return found{alloc: saved.Alloc, wire: wire, over: saved.Over, absent: err}
-}
-
-// ask gets the allocation from the operator's socket.
-func (l layout) ask(ctx context.Context, id string) ([]byte, error) {
-	token, err := os.ReadFile(l.operatorToken(id))
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return socket.Dial(ctx, l.operatorSocket(id))
-	}}
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://taskapi/v1/allocation/"+id+"?pretty", nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("answered %s: %s", resp.Status, oneLine(string(body)))
-	}
-	return body, nil
 }
 
 // listAllocations prints a line for each allocation, or all of them as a JSON array.
@@ -246,7 +150,7 @@ func (f found) print(l layout, out io.Writer) error {
 	row("Status", f.status())
 	row("Description", a.ClientDescription)
 	if f.left() {
-		row("Go on", "taskapi run --alloc-id "+a.ID+" and the rest as before takes over the tasks that still run")
+		row("Go on", "taskapi run --alloc-id "+a.ID+" and the job file takes over the tasks that still run; taskapi stop "+a.ID+" ends them")
 	}
 	row("Created", date(time.Unix(0, a.CreateTime)))
 	row("Directory", l.alloc(a.ID))

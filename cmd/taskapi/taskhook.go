@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,8 +41,8 @@ var (
 
 // newTaskHook makes the hook of one task.
 func (s *sidecar) newTaskHook(alloc *api.Allocation, task *api.Task) *taskHook {
-	issue := func(wi *api.WorkloadIdentity) (string, error) { return s.sign(alloc, task.Name, wi) }
-	h := &taskHook{side: s, task: task, wallet: newWallet(task, issue, s.logger)}
+	issue := func(wi *api.WorkloadIdentity) (issued, error) { return s.sign(alloc, task.Name, wi) }
+	h := &taskHook{side: s, task: task, wallet: newWallet(task, issue, s.trusts, s.logger)}
 	s.wallets = append(s.wallets, h.wallet)
 	return h
 }
@@ -50,6 +51,7 @@ func (s *sidecar) newTaskHook(alloc *api.Allocation, task *api.Task) *taskHook {
 func (h *taskHook) Name() string { return "task_api" }
 
 // Prestart implements interfaces.TaskPrestartHook. The socket stays through restarts; tokens are new with each start.
+// A process that is taken over has its environment already.
 func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	env, err := h.wallet.fill(req)
 	if err != nil {
@@ -108,7 +110,7 @@ func (h *taskHook) Shutdown() {
 
 // sign makes a token of a task's identity. An identity without a ttl lives as long as the sidecar's flag says: a token in an
 // environment variable can't be renewed.
-func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdentity) (string, error) {
+func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdentity) (issued, error) {
 	ttl := wi.TTL
 	if ttl <= 0 {
 		ttl = s.options.identityTTL
@@ -119,10 +121,17 @@ func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdent
 	}
 	token, err := s.keyring.Sign(claims)
 	if err != nil {
-		return "", fmt.Errorf("sign identity %q of task %q: %w", wi.Name, task, err)
+		return issued{}, fmt.Errorf("sign identity %q of task %q: %w", wi.Name, task, err)
 	}
-	return token, nil
+	read, err := identity.Check(token) // which key the ring has signed it with
+	if err != nil {
+		return issued{}, fmt.Errorf("sign identity %q of task %q: %w", wi.Name, task, err)
+	}
+	return issued{token, note{time.Unix(claims.IssuedAt, 0), time.Unix(claims.ExpiresAt, 0), read.KeyID}}, nil
 }
+
+// trusts reports that the key ring has the key.
+func (s *sidecar) trusts(keyID string) bool { return slices.Contains(s.keyring.Keys().IDs(), keyID) }
 
 // claims are what every token of this allocation says.
 func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Duration) identity.Claims {

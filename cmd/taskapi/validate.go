@@ -21,6 +21,11 @@ type jobFlags struct {
 
 func (f *jobFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.group, "group", "", "task group to run, needed when the job has several")
+	f.addVars(cmd)
+}
+
+// addVars adds the flags of a job file's variables alone.
+func (f *jobFlags) addVars(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, NAME=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "file of variables' values; may be repeated")
 }

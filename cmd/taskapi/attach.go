@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+func attachCommand(w world) *cobra.Command {
+	var dataDir string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "attach [flags] [ALLOC]",
+		Short: "Follow an allocation that runs",
+		Long: `Prints the events of an allocation so far, and then each as it happens, in the lines of run. Without ALLOC it is the only one that
+runs. Ctrl-C ends the following, not the allocation. For one that is over it prints how it went.
+Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi is killed or
+leaves it, which is said.`,
+		Args:              optionalAllocation,
+		ValidArgsFunction: completeAllocation(&dataDir, w),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := newLayout(dataDir, w)
+			if err != nil {
+				return err
+			}
+			id, err := l.pick(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return attach(cmd.Context(), &follower{layout: l, id: id, make: printers(w, asJSON)})
+		},
+	}
+	addDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print events as JSON lines")
+	return cmd
+}
+
+// printers makes printers to standard output.
+func printers(w world, asJSON bool) func(*api.Allocation) *printer {
+	return func(alloc *api.Allocation) *printer { return newPrinter(w.stdout, alloc, asJSON) }
+}
+
+// attach follows an allocation to its end, or to a signal.
+func attach(ctx context.Context, f *follower) error {
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer release()
+	alloc, err := f.follow(ctx)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.printer.ended(alloc)
+	if alloc.ClientStatus == api.AllocClientStatusFailed {
+		return errSilent
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/state"
+)
+
+// claim is an allocation's directory that is this process's alone, by the lock of its state, with what another taskapi has left in it.
+type claim struct {
+	id     string
+	dir    string
+	logger *slog.Logger
+	state  *state.DB
+	saved  *interfaces.Saved // nil for an allocation that has not begun
+}
+
+// claim takes an allocation's directory, and makes it when it is missing. Errors: state.ErrInUse when another taskapi has it, those of
+// a state that can't be read, and one for tasks that run without a state.
+func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
+	c := &claim{id: id, dir: l.alloc(id), logger: logger}
+	if err := os.MkdirAll(c.dir, 0o711); err != nil {
+		return nil, fmt.Errorf("allocation directory %s can't be made: %w", c.dir, unwrapPath(err))
+	}
+	var err error
+	if c.state, err = state.Open(filepath.Join(c.dir, state.FileName), version); err != nil {
+		return nil, err
+	}
+	c.saved, err = c.state.Saved(id)
+	if errors.Is(err, state.ErrNotFound) {
+		err = nil
+		if allocrunner.Left(c.dir) {
+			err = fmt.Errorf("allocation %s has no state, and yet tasks of it run: its %s was removed or emptied; 'taskapi stop %[1]s' ends them",
+				id, state.FileName)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+func (c *claim) close() error { return c.state.Close() }
+
+// anew forgets how the allocation stood, so that it can begin again under the same ID. Its directories stay. Nobody else can claim
+// them in between, unless this fails.
+func (c *claim) anew() error {
+	path := filepath.Join(c.dir, state.FileName)
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("the state of the allocation that ended can't be removed: %w", err)
+	}
+	next, err := state.Open(path, version)
+	if err != nil {
+		return err
+	}
+	old := c.state
+	c.state, c.saved = next, nil
+	return old.Close()
+}
+
+// errOver refuses an allocation that has been run to its end.
+func (c *claim) errOver() error {
+	return usage(fmt.Errorf("allocation %s has been run before and was last %s: give another --alloc-id, or none; --force runs it anew",
+		c.id, c.saved.Alloc.ClientStatus))
+}
+
+// stopping reports that somebody has asked for the end of what was left.
+func (c *claim) stopping() bool { return c.saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop }
+
+// take decides how what was left goes on, when another job may be wanted than the one that it has: the changes that were made in place,
+// or what has to follow it, nil for nothing.
+func (c *claim) take(ctx context.Context, asked *api.Allocation, force bool) (changes []jobspec.Change, next *api.Allocation, err error) {
+	switch {
+	case c.saved == nil:
+		return nil, nil, nil
+	case c.saved.Over && !force:
+		return nil, nil, c.errOver()
+	case c.saved.Over:
+		return nil, nil, c.anew()
+	}
+	if c.saved.Alloc.TaskGroup != asked.TaskGroup || c.saved.Alloc.JobID != asked.JobID {
+		return nil, nil, usage(errOtherJob(c.saved.Alloc, asked))
+	}
+	changes = jobspec.Changes(c.saved.Alloc.Job, asked.Job, asked.TaskGroup)
+	switch destructive := jobspec.Destructive(changes); {
+	case len(changes) == 0:
+		return nil, nil, nil
+	case force && (len(destructive) > 0 || c.stopping()):
+		return nil, asked, nil
+	case c.stopping():
+		return nil, nil, usage(fmt.Errorf("allocation %s is being stopped, and the job is another than its own: 'taskapi stop %[1]s' completes that", c.id))
+	case len(destructive) > 0:
+		return nil, nil, usage(errDestructive(c.id, destructive))
+	}
+	return changes, nil, c.update(ctx, asked.Job)
+}
+
+// update gives what was left another version of its job, in place. The runner that does so is never run: the one that goes on with the
+// allocation begins with the new version, and so do all of its hooks.
+func (c *claim) update(ctx context.Context, job *api.Job) error {
+	runner, err := allocrunner.New(interfaces.Config{Alloc: c.saved.Alloc, Dir: c.dir, Logger: c.logger, State: c.state, Saved: c.saved})
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", c.id, err)
+	}
+	if err := runner.Update(ctx, job); err != nil {
+		return fmt.Errorf("allocation %s: %w", c.id, err)
+	}
+	saved := *c.saved
+	saved.Alloc = runner.Alloc()
+	c.saved = &saved
+	return nil
+}
+
+// errDestructive refuses changes that need new processes.
+func errDestructive(id string, changes []jobspec.Change) error {
+	var lines []string
+	for _, change := range changes {
+		lines = append(lines, "  "+oneLine(change.String()))
+	}
+	return fmt.Errorf("allocation %s can't take over this job without new processes, because of\n%s\n"+
+		"with --force it is stopped in order and run anew; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))
+}

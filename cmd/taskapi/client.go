@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/socket"
+)
+
+// answerTimeout bounds a question to a running sidecar, which answers from memory, or writes a few pages to the disk.
+const answerTimeout = 10 * time.Second
+
+// errSilentSidecar: nobody answers on the operator's socket of an allocation.
+var errSilentSidecar = errors.New("no taskapi answers for it")
+
+// refusedError is an answer with another status than 200.
+type refusedError struct {
+	status  int
+	message string
+}
+
+func (e *refusedError) Error() string { return e.message }
+
+// client asks the sidecar that runs an allocation, over the operator's socket. Close it after use.
+type client struct {
+	layout layout
+	id     string
+	http   *http.Client
+}
+
+func (l layout) client(id string) *client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return socket.Dial(ctx, l.operatorSocket(id))
+	}
+	return &client{layout: l, id: id, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+func (c *client) close() { c.http.CloseIdleConnections() }
+
+// answer is what a sidecar answers.
+type answer struct {
+	body  []byte
+	index uint64 // of the allocation
+}
+
+// do sends a request with the operator's token, which is read anew each time, since the sidecar may have replaced it. A body is sent as
+// JSON. Errors: errSilentSidecar, with its cause; *refusedError; ctx's.
+func (c *client) do(ctx context.Context, timeout time.Duration, method, path string, body any) (answer, error) {
+	token, err := os.ReadFile(c.layout.operatorToken(c.id))
+	if err != nil {
+		return answer{}, fmt.Errorf("%w: %w", errSilentSidecar, err)
+	}
+	var content io.Reader = http.NoBody
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return answer{}, fmt.Errorf("encode %T: %w", body, err)
+		}
+		content = bytes.NewReader(encoded)
+	}
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(bounded, method, "http://taskapi"+path, content)
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
+	a, err := c.send(req)
+	if ctx.Err() != nil {
+		return answer{}, context.Cause(ctx)
+	}
+	return a, err
+}
+
+func (c *client) send(req *http.Request) (answer, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return answer{}, fmt.Errorf("%w: %w", errSilentSidecar, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return answer{}, fmt.Errorf("%w: %w", errSilentSidecar, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return answer{}, &refusedError{resp.StatusCode, strings.TrimSpace(string(body))}
+	}
+	a := answer{body: body}
+	if _, err := fmt.Sscan(resp.Header.Get("X-Nomad-Index"), &a.index); err != nil {
+		a.index = 0 // an answer without one
+	}
+	return a, nil
+}
+
+// ask is a question, and tell something that changes the allocation. into gets the answer, unless it is nil.
+func (c *client) ask(ctx context.Context, path string, into any) (answer, error) {
+	a, err := c.do(ctx, answerTimeout, http.MethodGet, path, nil)
+	return a, decoded(err, a, into)
+}
+
+func (c *client) tell(ctx context.Context, path string, body, into any) error {
+	a, err := c.do(ctx, answerTimeout, http.MethodPut, path, body)
+	return decoded(err, a, into)
+}
+
+func decoded(err error, a answer, into any) error {
+	if err != nil || into == nil {
+		return err
+	}
+	if err := json.Unmarshal(a.body, into); err != nil {
+		return fmt.Errorf("the answer can't be read: %w", err)
+	}
+	return nil
+}
+
+// allocation is the allocation as it stands, and as it was answered.
+func (c *client) allocation(ctx context.Context) (*api.Allocation, []byte, error) {
+	var alloc api.Allocation
+	a, err := c.ask(ctx, "/v1/allocation/"+c.id+"?pretty", &alloc)
+	return &alloc, a.body, err
+}
+
+// changeWait is how long a sidecar is asked to wait for a change. Nothing depends on it.
+const changeWait = time.Minute
+
+// changed is the allocation once its index is above the one given, or when that takes long.
+func (c *client) changed(ctx context.Context, index uint64) (*api.Allocation, uint64, error) {
+	path := fmt.Sprintf("/v1/allocation/%s?index=%d&wait=%v", c.id, index, changeWait)
+	a, err := c.do(ctx, changeWait+answerTimeout, http.MethodGet, path, nil)
+	var alloc api.Allocation
+	if err := decoded(err, a, &alloc); err != nil {
+		return nil, 0, err
+	}
+	return &alloc, a.index, nil
+}
+
+// stop asks for the end of the allocation.
+func (c *client) stop(ctx context.Context) error {
+	return c.tell(ctx, "/v1/allocation/"+c.id+"/stop", nil, nil)
+}

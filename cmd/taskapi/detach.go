@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// logName is the file in an allocation's directory that a detached taskapi writes to.
+const logName = "taskapi.log"
+
+// maxLog is where that log begins anew: tasks that are restarted for ever must not fill the disk.
+const maxLog = 4 << 20
+
+// boundedLog empties a file when it has grown too long. What is written is whole lines, in one call each.
+type boundedLog struct{ io.Writer }
+
+func (b boundedLog) Write(p []byte) (int, error) {
+	if f, ok := b.Writer.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > maxLog {
+			_ = f.Truncate(0) // opened for appending, so the next byte is the first; a log that can't be emptied grows
+		}
+	}
+	return b.Writer.Write(p)
+}
+
+// detach runs the allocation in a process of its own, in the background, and prints its ID when it has started.
+func (r *request) detach(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	if err := r.layout.make(); err != nil {
+		return err
+	}
+	answered, err := r.updateRunning(ctx)
+	if !answered {
+		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--detached", "--", r.jobFile)
+		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), begun)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(r.world.stdout, r.alloc.ID)
+	return err
+}
+
+// givenFlags are the flags of a command as they were given, but for some.
+func givenFlags(cmd *cobra.Command, without ...string) []string {
+	var args []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		for _, name := range without {
+			if f.Name == name {
+				return
+			}
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, value := range list.GetSlice() {
+				args = append(args, "--"+f.Name+"="+value)
+			}
+			return
+		}
+		args = append(args, "--"+f.Name+"="+f.Value.String())
+	})
+	return args
+}
+
+// begun reports that an allocation has started: its tasks have been received.
+func begun(alloc *api.Allocation) bool {
+	for _, state := range alloc.TaskStates {
+		if len(state.Events) == 0 || len(state.Events) == 1 && state.Events[0].Type == api.TaskSetupFailure {
+			return false
+		}
+	}
+	return true
+}
+
+// background executes this program anew, in a session of its own, without a terminal and with an allocation's log as its output, and
+// returns once the allocation is as it should be. When the process ends before that, what it has written is said, and its exit code is
+// that of the command.
+func (l layout) background(ctx context.Context, id string, w world, args []string, started func(*api.Allocation) bool) error {
+	dir := l.alloc(id)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
+	}
+	log, err := os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("log of allocation %s: %w", id, err)
+	}
+	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("log of allocation %s: %w", id, err)
+	}
+	cmd := exec.Command("/proc/self/exe", args...) // this very program, also when its file has been replaced
+	cmd.Args[0] = "taskapi"
+	cmd.Env = w.env
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if args[len(args)-1] == "-" {
+		cmd.Stdin = struct{ io.Reader }{w.stdin} // a pipe, which ends with what is to be read
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start taskapi in the background: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
+	if err := l.awaitStart(ctx, id, ended, started); err != nil {
+		return errors.Join(l.said(log, before, w.stderr), err)
+	}
+	return nil
+}
+
+// startPause is the pause between two looks at an allocation that starts, in which a start takes some 20 ms.
+const startPause = 5 * time.Millisecond
+
+// awaitStart waits until the allocation is as it should be, and gives the exit code of a process that ends before as an error. One
+// that has come and gone before anybody looked has started.
+func (l layout) awaitStart(ctx context.Context, id string, ended <-chan error, started func(*api.Allocation) bool) error {
+	c := l.client(id)
+	defer c.close()
+	for {
+		if alloc, _, err := c.allocation(ctx); err == nil && started(alloc) {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			if f := l.look(ctx, id); f.absent == nil && started(f.alloc) {
+				return nil
+			}
+			return exitOf(err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(startPause):
+		}
+	}
+}
+
+// exitOf is the end of a process as the end of this one.
+func exitOf(err error) error {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err == nil:
+		return nil
+	case ok && exit.ExitCode() > 0:
+		return silentError{exit.ExitCode()}
+	}
+	return fmt.Errorf("taskapi in the background: %w", err)
+}
+
+// maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
+const maxSaid = 4 << 10
+
+// said repeats what has been written to a log since it had some length.
+func (l layout) said(log *os.File, since int64, out io.Writer) error {
+	size, err := log.Seek(0, io.SeekEnd)
+	if err == nil {
+		since = max(since, size-maxSaid)
+		_, err = io.Copy(out, io.NewSectionReader(log, since, size-since))
+	}
+	return err
+}

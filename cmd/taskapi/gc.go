@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+)
+
+func gcCommand(w world) *cobra.Command {
+	var dataDir string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "gc [flags] [ALLOC...]",
+		Short: "Remove allocations that are over, with their directories",
+		Long: `Removes the allocations named, or with --all every one that is over: their directories with logs and state. One that is not over is
+refused, and stays as it is.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 && !all:
+				return usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that is over"))
+			case len(args) > 0 && all:
+				return usage(fmt.Errorf("--all removes every allocation that is over: leave out %q, or --all", args[0]))
+			}
+			return nil
+		},
+		ValidArgsFunction: completeAllocation(&dataDir, w),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := newLayout(dataDir, w)
+			if err != nil {
+				return err
+			}
+			ids, err := l.removable(args)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, id := range ids {
+				if err := l.remove(cmd.Context(), id, w); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				fmt.Fprintf(w.stdout, "removed %s\n", id)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	addDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that is over")
+	return cmd
+}
+
+// removable are the allocations that are named, or all whose state says that they are over.
+func (l layout) removable(names []string) ([]string, error) {
+	if len(names) == 0 {
+		return l.allOver()
+	}
+	ids := make([]string, len(names))
+	for i, name := range names {
+		id, err := l.find(name)
+		if err != nil {
+			return nil, err
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+func (l layout) allOver() ([]string, error) {
+	ids, err := l.allocIDs()
+	if err != nil {
+		return nil, err
+	}
+	var over []string
+	for _, id := range ids {
+		if saved, err := state.ReadAlloc(filepath.Join(l.alloc(id), state.FileName), id); err == nil && saved.Over {
+			over = append(over, id)
+		}
+	}
+	return over, nil
+}
+
+// remove removes an allocation that is over, or that has never begun.
+func (l layout) remove(ctx context.Context, id string, w world) (err error) {
+	logger := newLogger(false, w)
+	c, err := l.claim(id, logger)
+	if errors.Is(err, state.ErrInUse) {
+		return fmt.Errorf("allocation %s runs: 'taskapi stop %[1]s' ends it", id)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if c.saved == nil { // nothing has run, and nothing does
+		return os.RemoveAll(c.dir)
+	}
+	runner, err := allocrunner.New(interfaces.Config{Alloc: c.saved.Alloc, Dir: c.dir, Logger: logger, State: c.state, Saved: c.saved})
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", id, err)
+	}
+	err = runner.Destroy(ctx)
+	if errors.Is(err, interfaces.ErrNotOver) {
+		return fmt.Errorf("allocation %s: %w: 'taskapi stop %[1]s' ends it", id, interfaces.ErrNotOver)
+	}
+	return err
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
+	"taskapi/handlers"
+)
+
+// jobs takes other versions of the job that an allocation runs, for the API.
+type jobs struct {
+	runner interfaces.AllocRunner
+	shift  *shift
+}
+
+var _ handlers.Jobs = jobs{}
+
+// jobVersion is another version of the job, as a job file would have given it, and what it changes.
+type jobVersion struct {
+	job      *api.Job
+	group    *api.TaskGroup
+	changes  []jobspec.Change
+	warnings string
+}
+
+// read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs.
+func (j jobs) read(sent *api.Job) (jobVersion, error) {
+	alloc := j.runner.Alloc()
+	if sent.ID == nil || *sent.ID != alloc.JobID {
+		return jobVersion{}, &handlers.Error{Kind: handlers.NotFound, Message: fmt.Sprintf("this allocation runs the job %q", alloc.JobID)}
+	}
+	body, err := json.Marshal(sent)
+	if err != nil {
+		return jobVersion{}, fmt.Errorf("encode job: %w", err)
+	}
+	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body})
+	if err != nil {
+		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+	}
+	group, findings, err := jobspec.Review(job, alloc.TaskGroup)
+	if err != nil {
+		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+	}
+	said := findingLines(findings)
+	if jobspec.AnyRefused(findings) {
+		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
+	}
+	return jobVersion{job, group, jobspec.Changes(alloc.Job, job, alloc.TaskGroup), said}, nil
+}
+
+// findingLines is what a review says, a line each.
+func findingLines(findings []jobspec.Finding) string {
+	lines := make([]string, len(findings))
+	for i, f := range findings {
+		lines[i] = oneLine(f.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Plan implements handlers.Jobs.
+func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
+	v, err := j.read(sent)
+	if err != nil {
+		return handlers.Plan{}, err
+	}
+	plan := handlers.Plan{Warnings: v.warnings}
+	for _, c := range v.changes {
+		plan.Changes = append(plan.Changes, handlers.JobChange{Path: c.Path, InPlace: c.InPlace, Text: c.Text})
+	}
+	return plan, nil
+}
+
+// Register implements handlers.Jobs.
+func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers.Registration, error) {
+	v, err := j.read(sent)
+	if err != nil {
+		return handlers.Registration{}, err
+	}
+	registration := handlers.Registration{Warnings: v.warnings}
+	if len(v.changes) > 0 {
+		if err := j.take(ctx, v, force); err != nil {
+			return handlers.Registration{}, err
+		}
+	}
+	if index := j.runner.Alloc().Job.JobModifyIndex; index != nil {
+		registration.Index = *index
+	}
+	return registration, nil
+}
+
+// take has the runner go on with the job, or another one begin with it when that is what it takes and force allows it.
+func (j jobs) take(ctx context.Context, v jobVersion, force bool) error {
+	destructive := jobspec.Destructive(v.changes)
+	switch {
+	case len(destructive) == 0:
+		err := j.runner.Update(ctx, v.job)
+		if err == nil {
+			j.shift.updated(v.changes)
+		}
+		return asUpdateError(err)
+	case !force:
+		return &handlers.Error{Kind: handlers.Conflict, Message: (&interfaces.DestructiveError{Changes: changeLines(destructive)}).Error()}
+	}
+	return asUpdateError(j.shift.replace(ctx, newAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
+}
+
+func changeLines(changes []jobspec.Change) []string {
+	lines := make([]string, len(changes))
+	for i, c := range changes {
+		lines[i] = c.String()
+	}
+	return lines
+}
+
+// asUpdateError gives an error of an update its kind and its words on the wire.
+func asUpdateError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, interfaces.ErrTerminal):
+		return &handlers.Error{Kind: handlers.Conflict, Message: "the allocation is ending or over: it takes no other job", Err: err}
+	}
+	if destructive, ok := errors.AsType[*interfaces.DestructiveError](err); ok { // the job has changed in the meantime
+		return &handlers.Error{Kind: handlers.Conflict, Message: destructive.Error(), Err: err}
+	}
+	return err
+}

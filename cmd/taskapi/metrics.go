@@ -1,0 +1,61 @@
+package main
+
+import (
+	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/socket"
+)
+
+// measure is everything that this process counts.
+func (s *sidecar) measure(door *auth.Door) []handlers.Metric {
+	all := append(doorMetrics(door.Stats()), socketMetrics(s.sockets.stats())...)
+	return append(all, hookMetrics(s.runner.HookStats())...)
+}
+
+// hookMetrics names how the calls of hooks have gone.
+func hookMetrics(stats []interfaces.HookStat) []handlers.Metric {
+	var all []handlers.Metric
+	for _, s := range stats {
+		labels := []handlers.Label{{Name: "hook", Value: s.Hook}, {Name: "step", Value: s.Step}}
+		all = append(all,
+			handlers.Metric{Name: "taskapi_hook_calls_total", Labels: labels, Value: float64(s.Calls), Counter: true},
+			handlers.Metric{Name: "taskapi_hook_errors_total", Labels: labels, Value: float64(s.Errors), Counter: true},
+			handlers.Metric{Name: "taskapi_hook_seconds_total", Labels: labels, Value: s.Took.Seconds(), Counter: true})
+	}
+	return all
+}
+
+// doorMetrics names what the door has counted.
+func doorMetrics(s auth.Stats) []handlers.Metric {
+	counter := func(name string, value float64, labels ...handlers.Label) handlers.Metric {
+		return handlers.Metric{Name: "taskapi_door_" + name, Labels: labels, Value: value, Counter: true}
+	}
+	all := []handlers.Metric{
+		counter("cache_hits_total", float64(s.Hits)),
+		counter("cache_misses_total", float64(s.Misses)),
+		counter("cache_negative_hits_total", float64(s.NegativeHits)),
+		counter("verifications_total", float64(s.Verified)),
+		counter("verifications_shared_total", float64(s.Shared)),
+		counter("verify_seconds_total", s.VerifyTime.Seconds()),
+		counter("held_back_total", float64(s.Held)),
+		counter("audit_suppressed_total", float64(s.AuditDropped)),
+		counter("audit_lost_total", float64(s.AuditLost)),
+		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "good"}}, Value: float64(s.Cached.Good)},
+		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "bad"}}, Value: float64(s.Cached.Bad)},
+	}
+	for _, r := range auth.Reasons() {
+		all = append(all, counter("refused_total", float64(s.Refused[r]), handlers.Label{Name: "reason", Value: r.String()}))
+	}
+	return all
+}
+
+// socketMetrics names what the sockets have counted.
+func socketMetrics(s socket.Stats) []handlers.Metric {
+	return []handlers.Metric{
+		{Name: "taskapi_socket_connections_accepted_total", Value: float64(s.Accepted), Counter: true},
+		{Name: "taskapi_socket_connections_refused_total", Value: float64(s.Refused), Counter: true},
+		{Name: "taskapi_socket_connections_unidentified_total", Value: float64(s.Unidentified), Counter: true},
+		{Name: "taskapi_socket_connections_open", Value: float64(s.Open)},
+	}
+}

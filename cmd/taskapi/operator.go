@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
+	"taskapi/identity"
+	"taskapi/socket"
+)
+
+// operatorHook gives the operator a socket and a token while the allocation lives.
+type operatorHook struct {
+	side   *sidecar
+	server *server
+}
+
+var (
+	_ interfaces.RunnerPrerunHook  = (*operatorHook)(nil)
+	_ interfaces.RunnerPostrunHook = (*operatorHook)(nil)
+	_ interfaces.ShutdownHook      = (*operatorHook)(nil)
+)
+
+// Name implements interfaces.RunnerHook.
+func (h *operatorHook) Name() string { return "operator_api" }
+
+// Prerun implements interfaces.RunnerPrerunHook.
+func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
+	s, alloc := h.side, req.Alloc
+	if err := s.checkTaskSockets(alloc); err != nil {
+		return err
+	}
+	if err := s.giveOperatorToken(alloc); err != nil {
+		return err
+	}
+	var err error
+	h.server, err = s.serve(socketSpec{
+		path:  s.layout.operatorSocket(alloc.ID),
+		owner: auth.Owner{AllocationID: alloc.ID},
+		uid:   -1,
+		gid:   -1,
+	})
+	return err
+}
+
+// giveOperatorToken leaves the operator's token of an earlier taskapi in place when it is good for long, and else writes a new one.
+func (s *sidecar) giveOperatorToken(alloc *api.Allocation) error {
+	if s.operatorTokenLasts(alloc, time.Now()) {
+		return nil
+	}
+	return s.writeOperatorToken(alloc)
+}
+
+// operatorTokenLasts reports that the token in the file is the one that would be written, with more than half of its life before it.
+func (s *sidecar) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool {
+	path := s.layout.operatorToken(alloc.ID)
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != 0o600 {
+		return false
+	}
+	token, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	verified, err := s.verifier.Verify(string(token), now)
+	if err != nil {
+		return false
+	}
+	have, want := verified.Claims, s.operatorClaims(alloc)
+	if have.ExpiresAt-now.Unix() <= (have.ExpiresAt-have.IssuedAt)/2 || have.ExpiresAt > want.ExpiresAt {
+		return false
+	}
+	have.ID, have.IssuedAt, have.NotBefore, have.ExpiresAt = want.ID, want.IssuedAt, want.NotBefore, want.ExpiresAt
+	return reflect.DeepEqual(have, want)
+}
+
+func (s *sidecar) operatorClaims(alloc *api.Allocation) identity.Claims {
+	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.identityTTL)
+	claims.Role = identity.RoleOperator
+	return claims
+}
+
+// writeOperatorToken signs a token of the operator and puts it in place of the one before.
+func (s *sidecar) writeOperatorToken(alloc *api.Allocation) error {
+	token, err := s.keyring.Sign(s.operatorClaims(alloc))
+	if err != nil {
+		return fmt.Errorf("sign the operator's token: %w", err)
+	}
+	if err := replaceFile(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
+		return fmt.Errorf("write the operator's token: %w", err)
+	}
+	return nil
+}
+
+// Postrun implements interfaces.RunnerPostrunHook. Those who follow the allocation hear of its end before the socket goes.
+func (h *operatorHook) Postrun(context.Context) error {
+	h.side.flush()
+	if h.server == nil {
+		return nil
+	}
+	return h.server.close()
+}
+
+// Shutdown implements interfaces.ShutdownHook.
+func (h *operatorHook) Shutdown() {
+	if err := h.Postrun(context.Background()); err != nil {
+		h.side.logger.Warn("the operator's socket could not be closed", "error", err)
+	}
+}
+
+// checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A
+// task's own directory does not exist yet: one with a name that is too long stands in for it.
+func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
+	dir := s.layout.alloc(alloc.ID)
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		path := filepath.Join(dir, t.Name, "secrets", apiSocketName)
+		if socket.Dialable(path) {
+			continue
+		}
+		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds
+		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("allocation directory: %w", err)
+		}
+		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, apiSocketName))
+		if err != nil {
+			err = fmt.Errorf("task %q: %w", t.Name, err)
+		}
+		return errors.Join(err, remove(), os.Remove(standIn))
+	}
+	return nil
+}
+
+// replaceFile writes a file of ours, mode 0600, whole or not at all.
+func replaceFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // made with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
+)
+
+// shift is taskapi at work on one allocation, from its start to its end. When the job is replaced by force, the allocation ends in
+// order and begins anew, under the same ID, in the same directory and process.
+type shift struct {
+	options runOptions
+	layout  layout
+	printer *printer
+	logger  *slog.Logger
+	world   world
+
+	mu      sync.Mutex      // guards the fields below
+	side    *sidecar        // at work; nil while none is
+	next    *api.Allocation // what follows; nil for nothing
+	stopped bool            // somebody has asked for the end: nothing follows
+	leaving bool            // somebody wants the tasks to be left to another taskapi
+}
+
+func newShift(opts runOptions, l layout, p *printer, logger *slog.Logger, w world) *shift {
+	return &shift{options: opts, layout: l, printer: p, logger: logger, world: w}
+}
+
+// work runs the allocation that has been claimed to its end, and those that follow it, and reports whether the last is over. alloc is
+// what begins when nothing was left. Signals are heard meanwhile.
+func (s *shift) work(ctx context.Context, c *claim, alloc *api.Allocation) (over bool, err error) {
+	release := s.onSignals()
+	defer release()
+	for {
+		over, err = s.workOnce(ctx, c, alloc)
+		next := s.following()
+		if next == nil || !over || ctx.Err() != nil {
+			return over, err
+		}
+		if err := c.anew(); err != nil {
+			return true, err
+		}
+		alloc = next
+		s.printer.fit(alloc)
+	}
+}
+
+// workOnce runs an allocation, and reports whether that is over.
+func (s *shift) workOnce(ctx context.Context, c *claim, alloc *api.Allocation) (over bool, err error) {
+	side, err := newSidecar(s, c, alloc)
+	if err != nil {
+		return false, err
+	}
+	s.announce(side, c)
+	s.begin(ctx, side)
+	err = side.run(ctx)
+	return side.runner.Over(), s.concluded(err, side)
+}
+
+// announce says that the allocation begins, or goes on.
+func (s *shift) announce(side *sidecar, c *claim) {
+	kind := "Starting"
+	if c.saved != nil {
+		kind = "Resuming"
+	}
+	alloc, l := side.runner.Alloc(), s.layout
+	s.printer.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", c.id, alloc.JobID, alloc.TaskGroup, c.dir),
+		"dir", c.dir, "operator_socket", l.operatorSocket(c.id), "operator_token", l.operatorToken(c.id))
+}
+
+// begin makes the sidecar the one at work. What has been asked for before is asked of it.
+func (s *shift) begin(ctx context.Context, side *sidecar) {
+	s.mu.Lock()
+	s.side = side
+	stop, leave := s.stopped || s.next != nil, s.leaving
+	s.mu.Unlock()
+	if leave {
+		side.runner.Leave()
+	}
+	if !stop {
+		return
+	}
+	if err := side.runner.Stop(ctx); err != nil {
+		s.logger.Warn("a kill of taskapi would have the stop forgotten", "error", err)
+	}
+}
+
+// following ends the work of a sidecar and gives what follows.
+func (s *shift) following() *api.Allocation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.next
+	s.side, s.next = nil, nil
+	return next
+}
+
+// concluded says how the allocation ended, and gives the command's error.
+func (s *shift) concluded(err error, side *sidecar) error {
+	alloc := side.runner.Alloc()
+	switch {
+	case err == nil:
+		s.printer.ended(alloc)
+		return nil
+	case errors.Is(err, interfaces.ErrLeft):
+		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; 'taskapi run --alloc-id %s' with the job file takes them over", alloc.ID))
+		return unlessLeft(err)
+	}
+	s.printer.allocEvent("Ended", oneLine(err.Error()), "status", alloc.ClientStatus)
+	return errSilent // the event has said why
+}
+
+// unlessLeft is what else went wrong when the allocation was left.
+func unlessLeft(err error) error {
+	if err.Error() == interfaces.ErrLeft.Error() {
+		return nil
+	}
+	return err
+}
+
+// stop has the allocation end in order, and nothing follow it. It returns once that is written down. first is called when nobody has
+// asked before.
+func (s *shift) stop(ctx context.Context, first func()) error {
+	s.mu.Lock()
+	was, side := s.stopped, s.side
+	s.stopped, s.next = true, nil
+	s.mu.Unlock()
+	if !was {
+		first()
+	}
+	if side == nil {
+		return nil
+	}
+	return side.runner.Stop(ctx)
+}
+
+// kill ends the allocation at once.
+func (s *shift) kill() {
+	s.mu.Lock()
+	side := s.side
+	s.mu.Unlock()
+	if side != nil {
+		side.runner.Kill()
+	}
+}
+
+// leave ends this process's work and has the tasks run on.
+func (s *shift) leave() {
+	s.mu.Lock()
+	s.leaving, s.next = true, nil
+	side := s.side
+	s.mu.Unlock()
+	if side != nil {
+		side.runner.Leave()
+	}
+}
+
+// updated says what the allocation goes on with.
+func (s *shift) updated(changes []jobspec.Change) {
+	for _, c := range changes {
+		s.printer.allocEvent("Updated", c.String())
+	}
+}
+
+// replace has the allocation end in order, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason.
+func (s *shift) replace(ctx context.Context, next *api.Allocation, changes []jobspec.Change) error {
+	s.mu.Lock()
+	side := s.side
+	if side == nil || s.stopped || s.leaving || s.next == nil && side.ending() {
+		s.mu.Unlock()
+		return fmt.Errorf("replace the job: %w", interfaces.ErrTerminal)
+	}
+	s.next = next
+	s.mu.Unlock()
+	s.replacing(changes)
+	return side.runner.Stop(ctx)
+}
+
+// replacing says why the allocation ends.
+func (s *shift) replacing(changes []jobspec.Change) {
+	for _, c := range jobspec.Destructive(changes) {
+		s.printer.allocEvent("Replacing", c.String())
+	}
+	s.printer.allocEvent("Replacing", "stopping in order, to run anew with another version of the job")
+}

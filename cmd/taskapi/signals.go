@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+// onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
+// another taskapi. SIGHUP and SIGPIPE do nothing: a closed terminal, or a reader of the events that has gone away, is no reason to
+// stop. They are caught rather than ignored, as tasks would inherit that.
+func (s *shift) onSignals() (release func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
+	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
+	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE)
+	done := make(chan struct{})
+	var background sync.WaitGroup
+	background.Go(func() {
+		stops := 0
+		for {
+			select {
+			case <-done:
+				return
+			case sig := <-signals:
+				if sig == syscall.SIGUSR1 {
+					s.leave()
+					continue
+				}
+				if stops++; stops > 1 {
+					s.printer.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
+					s.kill()
+					continue
+				}
+				s.printer.allocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
+				background.Go(s.stopBySignal) // it waits for the disk, and the next signal must be heard
+			}
+		}
+	})
+	return func() {
+		signal.Stop(signals)
+		signal.Stop(unheard)
+		close(done)
+		background.Wait()
+	}
+}
+
+func (s *shift) stopBySignal() {
+	if err := s.stop(context.Background(), func() {}); err != nil {
+		s.logger.Warn("a kill of taskapi would have the stop forgotten", "error", err)
+	}
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/state"
+)
+
+func stopCommand(w world) *cobra.Command {
+	s := stopping{world: w}
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "stop [flags] [ALLOC]",
+		Short: "End an allocation in order",
+		Long: `Stops an allocation in order (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints what happens and returns when it is
+over. Without ALLOC it is the only one that runs. One whose taskapi is gone is taken over for that, with the job that it has. One whose
+state can't be read is ended at once, without order.
+Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
+		Args:              optionalAllocation,
+		ValidArgsFunction: completeAllocation(&dataDir, w),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if s.layout, err = newLayout(dataDir, w); err != nil {
+				return err
+			}
+			if s.id, err = s.layout.pick(cmd.Context(), args); err != nil {
+				return err
+			}
+			return s.run(cmd.Context())
+		},
+	}
+	addDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
+	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
+	_ = cmd.Flags().MarkHidden("detached") // it has just been added
+	return cmd
+}
+
+// stopping is taskapi stop.
+type stopping struct {
+	layout   layout
+	id       string
+	detach   bool
+	detached bool // this is the process that --detach has started
+	world    world
+}
+
+// run stops the allocation: its sidecar does, or this process when there is none.
+func (s *stopping) run(ctx context.Context) error {
+	for since := time.Now(); ; {
+		err := s.ask(ctx)
+		if err == nil {
+			return s.await(ctx)
+		}
+		saved, readErr := state.ReadAlloc(filepath.Join(s.layout.alloc(s.id), state.FileName), s.id)
+		switch {
+		case errors.Is(readErr, state.ErrInUse) && time.Since(since) < busyTimeout: // it begins, or ends just now
+			continue
+		case errors.Is(readErr, state.ErrInUse):
+			return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", s.id, err)
+		case errors.Is(readErr, fs.ErrPermission):
+			return readErr
+		case readErr != nil:
+			return s.endLeft(ctx, readErr)
+		case saved.Over:
+			return s.say("allocation %s is over already: it is %s", s.id, saved.Alloc.ClientStatus)
+		case s.detach:
+			return s.inBackground(ctx)
+		}
+		if err := s.takeOver(ctx); !errors.Is(err, state.ErrInUse) || time.Since(since) > busyTimeout {
+			return err
+		}
+	}
+}
+
+func (s *stopping) say(format string, args ...any) error {
+	_, err := fmt.Fprintf(s.world.stdout, format+"\n", args...)
+	return err
+}
+
+// ask asks the sidecar for the end of the allocation. A refusal is as good as silence: what is over lets nobody in any more.
+func (s *stopping) ask(ctx context.Context) error {
+	c := s.layout.client(s.id)
+	defer c.close()
+	return c.stop(ctx)
+}
+
+// await waits for the end that the sidecar has begun.
+func (s *stopping) await(ctx context.Context) error {
+	if s.detach {
+		return s.say("allocation %s is being stopped", s.id)
+	}
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer release()
+	f := &follower{layout: s.layout, id: s.id, make: printers(s.world, false), quiet: true}
+	alloc, err := f.follow(ctx)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("allocation %s is still being stopped; nobody waits for it any more", s.id)
+	}
+	if err != nil {
+		return err
+	}
+	f.printer.ended(alloc)
+	return nil
+}
+
+// takeOver runs the allocation to its end in this process. Errors: state.ErrInUse when somebody else was faster.
+func (s *stopping) takeOver(ctx context.Context) (err error) {
+	w := s.world
+	if s.detached {
+		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
+	}
+	opts, err := remembered(s.layout.alloc(s.id))
+	if err != nil {
+		return err
+	}
+	logger := newLogger(false, w)
+	c, err := s.layout.claim(s.id, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if c.saved == nil || c.saved.Over {
+		return nil // somebody else was faster, and is done
+	}
+	p := newPrinter(w.stdout, c.saved.Alloc, false)
+	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
+	shift := newShift(opts, s.layout, p, logger, w)
+	shift.stopped = true
+	if over, err := shift.work(ctx, c, nil); !over {
+		return err
+	}
+	return nil // also when it has failed: it is stopped
+}
+
+// inBackground is takeOver in a process of its own.
+func (s *stopping) inBackground(ctx context.Context) error {
+	args := []string{"stop", "--data-dir=" + s.layout.dir, "--detached", s.id}
+	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
+		return err
+	}
+	return s.say("allocation %s is being stopped, by a taskapi in the background", s.id)
+}
+
+func stopsOrIsOver(alloc *api.Allocation) bool {
+	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus()
+}
+
+// endLeft ends what runs of an allocation whose state can't be read.
+func (s *stopping) endLeft(ctx context.Context, why error) error {
+	dir := s.layout.alloc(s.id)
+	fmt.Fprintf(s.world.stderr, "taskapi: %v\n", why)
+	if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("allocation %s: %w", s.id, unwrapPath(err))
+	}
+	killed, err := allocrunner.EndLeft(ctx, dir)
+	if err != nil {
+		return fmt.Errorf("allocation %s could not be ended: %w", s.id, err)
+	}
+	if killed == 0 {
+		return s.say("allocation %s: nothing of it runs", s.id)
+	}
+	return s.say("allocation %s can't be stopped in order without its state: its tasks were ended at once (%d %s)", s.id, killed,
+		plural(killed, "process", "processes"))
+}
