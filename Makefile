@@ -38,7 +38,7 @@ fuzz:
 
 bench: build
 	$(GO) run ./cmd/taskapi/bench $(BENCH)
-	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers
+	$(GO) test -run '^$$' -bench . -benchmem ./identity ./auth ./ratelimit ./handlers ./allocrunner/updates ./allocrunner/state
 
 demo: build
 	examples/demo.sh bin

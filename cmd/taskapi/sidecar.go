@@ -104,9 +104,20 @@ func (s *sidecar) ending() bool {
 	return s.runner.Over() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
-// gcPercent is how far the heap may grow before it is collected. A sidecar at work has some 3 MB that live and makes 3 KB of garbage for
-// each request: at Go's own 100 the collector takes a tenth of the throughput (make bench), for a heap smaller by 9 MB at most.
-const gcPercent = 300
+// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. A sidecar at work has some 3 MB
+// that live and makes 3 KB of garbage for each request: at Go's own 100 % the collector takes a tenth of the throughput (make bench).
+// With hundreds of tasks, each of which adds some 30 KB, the percentage alone would keep many times what lives.
+const (
+	mostPercent  = 300
+	mostGarbage  = 12 << 20
+	aliveAtLeast = 3 << 20
+	aliveForTask = 30 << 10
+)
+
+// gcPercent is the collector's setting for a group of so many tasks.
+func gcPercent(tasks int) int {
+	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
+}
 
 // run runs the allocation to its end.
 func (s *sidecar) run(ctx context.Context) (err error) {
@@ -114,11 +125,11 @@ func (s *sidecar) run(ctx context.Context) (err error) {
 	var background sync.WaitGroup
 	defer background.Wait()
 	if !s.options.gogc { // GOGC in the environment is the operator's word
-		debug.SetGCPercent(gcPercent)
+		debug.SetGCPercent(gcPercent(len(s.runner.Alloc().GetTaskGroup().Tasks)))
 	}
-	background.Go(debug.FreeOSMemory) // what reading the job file has left
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
+	background.Go(func() { s.settle(watching) })
 	background.Go(func() { s.keyring.Watch(watching, s.logger) })
 	background.Go(func() { s.updates.Run(watching) })
 	background.Go(func() { s.reissueOnChange(watching) })
@@ -126,6 +137,23 @@ func (s *sidecar) run(ctx context.Context) (err error) {
 		background.Go(func() { i.follow(watching, s.logger) })
 	}
 	return s.runner.Run(ctx)
+}
+
+// quiet is how long nothing has to happen to an allocation for its start to be over.
+const quiet = time.Second
+
+// settle gives back the memory that reading the job file and starting the tasks has taken, once they have started.
+func (s *sidecar) settle(ctx context.Context) {
+	for index := uint64(0); ctx.Err() == nil; {
+		wait, cancel := context.WithTimeout(ctx, quiet)
+		now := s.runner.Wait(wait, index).ModifyIndex
+		cancel()
+		if now == index {
+			debug.FreeOSMemory()
+			return
+		}
+		index = now
+	}
 }
 
 // flushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
