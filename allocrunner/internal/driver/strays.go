@@ -70,7 +70,7 @@ func FindStrays(cgroupDir, mark string) ([]Stray, error) {
 // findStrays finds those that live, and whose they are. Who is in seen is one until it is dead: a process that is dying has no
 // environment any more.
 func findStrays(cgroupDir, mark string, seen map[int]uint64) (map[proc.Stat]string, error) {
-	all, err := proc.All()
+	pids, err := proc.PIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -80,22 +80,32 @@ func findStrays(cgroupDir, mark string, seen map[int]uint64) (map[proc.Stat]stri
 			inside[pid] = dir
 		}
 	}
-	spared := map[int]bool{}
-	for pid := os.Getpid(); pid > 0 && !spared[pid]; pid = all[pid].Parent {
-		spared[pid] = true
-	}
+	spared := ancestors()
 	strays := map[proc.Stat]string{}
-	for pid, s := range all {
-		if s.Dead || spared[pid] {
-			continue
-		}
+	for _, pid := range pids {
 		start, known := seen[pid]
 		dir, in := inside[pid]
-		if known && start == s.Start || in || proc.HasEnv(pid, mark) {
+		marked := proc.HasEnv(pid, mark)
+		if spared[pid] || !known && !in && !marked {
+			continue
+		}
+		// Only now, for most processes of a machine are none.
+		if s, err := proc.Read(pid); err == nil && !s.Dead && (in || marked || s.Start == start) {
 			strays[s] = strayTask(pid, strings.TrimPrefix(dir, cgroupDir))
 		}
 	}
 	return strays, nil
+}
+
+// ancestors are this process and those above it.
+func ancestors() map[int]bool {
+	above := map[int]bool{}
+	for pid := os.Getpid(); pid > 0 && !above[pid]; {
+		above[pid] = true
+		s, _ := proc.Read(pid) // the last is nobody's child, which is zero
+		pid = s.Parent
+	}
+	return above
 }
 
 // strayTask is the task that a process says it is of, or that its cgroup is named after.
