@@ -13,13 +13,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both")
+var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both, and has a sidecar leave")
 
 // chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end; and one whose
 // nth process ends with the code n % 7 + 1.
@@ -58,6 +59,7 @@ type chaos struct {
 	dataDir string
 	file    string
 	process sidecarProcess
+	rounds  int
 	answers []time.Duration // from the sidecar's start to the operator's first 200
 
 	restarts, restartsTried int // of lines
@@ -65,13 +67,14 @@ type chaos struct {
 	keepersKilled           int
 }
 
-// TestChaos kills the sidecar, the keeper, or both, at random moments, while tasks write, end, and are restarted and signalled. No line
+// TestChaos kills the sidecar, the keeper, or both, or has one sidecar leave to the next, at random moments, while tasks write, end, and are restarted and signalled. No line
 // is lost or doubled, no exit code is wrong, no attempt is forgotten, there is never a second copy, and tokens and sockets are good again.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	for victim, kill := range map[string]func(*chaos){
 		"sidecar": func(c *chaos) { kill(c.t, c.process); c.start() },
 		"keeper":  (*chaos).killKeeper,
+		"leaving": (*chaos).leave,
 		"both": func(c *chaos) {
 			if rand.IntN(2) == 0 {
 				kill(c.t, c.process)
@@ -86,7 +89,10 @@ func TestChaos(t *testing.T) {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			c := &chaos{t: t, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)}
+			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)}
+			if victim == "leaving" {
+				c.rounds /= 5 // a process that ends in order takes a second where the race detector is
+			}
 			c.run(kill)
 		})
 	}
@@ -100,7 +106,7 @@ func (c *chaos) run(kill func(*chaos)) {
 	defer watch.Wait()
 	defer stop()
 	watch.Go(func() { c.watchForCopies(watching) })
-	for range *chaosRounds {
+	for range c.rounds {
 		c.disturb()
 		kill(c)
 		if rand.IntN(4) == 0 { // before it can have become ready, too
@@ -191,6 +197,18 @@ func (c *chaos) disturb() {
 			c.signals++
 		}
 		time.Sleep(rand.N(20 * time.Millisecond)) // as above
+	}
+}
+
+// leave has the sidecar leave, as for an upgrade, while the next one is waiting already.
+func (c *chaos) leave() {
+	old := c.process
+	if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
+		c.t.Fatal(err)
+	}
+	c.start()
+	if err := old.Wait(); err != nil {
+		c.t.Errorf("left: %v\n%s", err, old.out)
 	}
 }
 
