@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/memory"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -51,6 +52,9 @@ var (
 	_ interfaces.AllocRunner = (*Runner)(nil)
 	_ taskrunner.Observer    = (*Runner)(nil)
 )
+
+// GiveBackMemory gives back to the system what the program's start has taken and what it needs no more, once it is over.
+func GiveBackMemory() { memory.GiveBack() }
 
 // Factory is New as an interfaces.Factory.
 var Factory interfaces.Factory = func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return New(cfg) }

@@ -26,6 +26,7 @@ var house = map[string][]string{
 		"allocrunner/internal/hookmeter",
 		"allocrunner/internal/keeper",
 		"allocrunner/internal/lifecycle",
+		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
 		"allocrunner/internal/taskenv",
 		"allocrunner/internal/taskrunner",
@@ -34,8 +35,13 @@ var house = map[string][]string{
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
 	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/logs", "allocrunner/internal/proc"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
-	"allocrunner/internal/keeper":    {"allocrunner/interfaces", "allocrunner/internal/driver", "allocrunner/internal/proc"},
-	"allocrunner/internal/taskenv":   {"allocrunner/interfaces"},
+	"allocrunner/internal/keeper": {
+		"allocrunner/interfaces",
+		"allocrunner/internal/driver",
+		"allocrunner/internal/memory",
+		"allocrunner/internal/proc",
+	},
+	"allocrunner/internal/taskenv": {"allocrunner/interfaces"},
 	"allocrunner/internal/taskrunner": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/driver",

@@ -149,7 +149,7 @@ func (s *sidecar) settle(ctx context.Context) {
 		now := s.runner.Wait(wait, index).ModifyIndex
 		cancel()
 		if now == index {
-			debug.FreeOSMemory()
+			allocrunner.GiveBackMemory()
 			return
 		}
 		index = now

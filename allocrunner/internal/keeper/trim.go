@@ -1,14 +1,9 @@
 package keeper
 
 import (
-	"bufio"
-	"os"
-	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"taskapi/allocrunner/internal/memory"
 )
 
 // trimDelay is how long after a change memory is given back: long enough for what the change brought about to be over.
@@ -20,63 +15,7 @@ func (s *server) trimSoon() {
 	if s.trims.CompareAndSwap(false, true) {
 		time.AfterFunc(trimDelay, func() {
 			s.trims.Store(false)
-			trim()
+			memory.GiveBack()
 		})
 	}
-}
-
-// trim gives back what the keeper does not need while nothing happens: the heap's free pages and, which is most, the pages of its own
-// program. The whole program's initialization has touched those, and a keeper uses few of them again; the kernel brings these back
-// from its page cache when they are.
-func trim() {
-	debug.FreeOSMemory()
-	for _, m := range programMappings() {
-		// Refused for locked memory, which is meant to stay.
-		_, _, _ = unix.RawSyscall(unix.SYS_MADVISE, m.start, m.length, unix.MADV_DONTNEED)
-	}
-}
-
-type mapping struct{ start, length uintptr }
-
-// programMappings are the parts of this program's file in memory that are the same as in the file. One that is writable, or that
-// something was ever written to, is none: what was written there would be gone. The file is described in proc_pid_smaps(5).
-func programMappings() []mapping {
-	program, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return nil
-	}
-	f, err := os.Open("/proc/self/smaps")
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var found []mapping
-	var here mapping
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if m, isHead := parseHead(lines.Text(), program); isHead {
-			here = m
-			continue
-		}
-		if rest, ok := strings.CutPrefix(lines.Text(), "Anonymous:"); ok && here.length > 0 && strings.TrimSpace(rest) == "0 kB" {
-			found = append(found, here)
-		}
-	}
-	return found
-}
-
-// parseHead reads the first line of a mapping, such as "00400000-00aef000 r-xp 00000000 fe:00 1234    /usr/bin/taskapi". The mapping is
-// empty unless it is one of the program's that can only be read.
-func parseHead(line, program string) (m mapping, isHead bool) {
-	addresses, rest, _ := strings.Cut(line, " ")
-	from, to, isHead := strings.Cut(addresses, "-")
-	if !isHead {
-		return m, false
-	}
-	start, err1 := strconv.ParseUint(from, 16, 64)
-	end, err2 := strconv.ParseUint(to, 16, 64)
-	mode, _, _ := strings.Cut(rest, " ")
-	if err1 != nil || err2 != nil || end <= start || mode != "r-xp" && mode != "r--p" || !strings.HasSuffix(line, " "+program) {
-		return m, true
-	}
-	return mapping{uintptr(start), uintptr(end - start)}, true
 }
