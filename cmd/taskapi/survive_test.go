@@ -211,7 +211,7 @@ func wantWholeOutput(t *testing.T, path string) {
 	}
 }
 
-// TestAnotherJobIsNotResumed refuses to go on with a job that is not the one that runs, and leaves that running.
+// TestAnotherJobIsNotResumed refuses to go on with a job that takes new processes, and leaves those that run.
 func TestAnotherJobIsNotResumed(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -221,10 +221,11 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	until(t, p, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, p)
-	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "attempts = 1", "attempts = 2", 1))
+	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0", "sleep 0.02; done; exit 0", 1))
 	refused := startProcess(t, dir, other)
 	var exit *exec.ExitError
-	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage || !strings.Contains(refused.out.String(), "started from another job file") {
+	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage || !strings.Contains(refused.out.String(), "without new processes") ||
+		!strings.Contains(refused.out.String(), `task "counter" > config`) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}
 	again := startProcess(t, dir, filepath.Join(files, "a.nomad.hcl"))
