@@ -79,7 +79,7 @@ func begun(alloc *api.Allocation) bool {
 			return false
 		}
 	}
-	return true
+	return len(alloc.TaskStates) > 0
 }
 
 // background executes this program anew, in a session of its own, without a terminal and with an allocation's log as its output, and
@@ -132,10 +132,14 @@ func (l layout) awaitStart(ctx context.Context, id string, ended <-chan error, s
 		}
 		select {
 		case err := <-ended:
-			if f := l.look(ctx, id); f.absent == nil && started(f.alloc) {
+			exit := exitOf(err)
+			if exit == (silentError{exitUsage}) { // what is there is from before
+				return exit
+			}
+			if f := l.look(ctx, id); f.absent == nil && f.over && started(f.alloc) {
 				return nil
 			}
-			return exitOf(err)
+			return exit
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(startPause):

@@ -44,13 +44,10 @@ func (r *record) PutAllocs(ctx context.Context, allocs []*api.Allocation) error 
 	defer r.mu.Unlock()
 	var news []*api.Allocation
 	for _, alloc := range allocs { // of one allocation, so there is one index
-		if alloc.ModifyIndex > r.newest {
+		if alloc.ModifyIndex >= r.newest { // the runner writes the same one without its tasks' states
 			r.newest = alloc.ModifyIndex
 			news = append(news, alloc)
 		}
-	}
-	if news == nil {
-		return r.Retry() // what could not be written before
 	}
 	return r.DB.PutAllocs(ctx, news)
 }

@@ -37,9 +37,12 @@ const scriptDeadline = 20 * time.Second
 //	await FILE PATTERN                     wait until the file has a line that matches
 //	get SOCKET TOKENFILE PATH              ask the API, into stdout
 //	json FILE PATH VALUE                   require the value at a path such as .Tasks.0.Name, as JSON; "-" for an absent one
-//	events FILE                            require lines of run --json, each with the documented fields
+//	get-when-up SOCKET TOKENFILE PATH      the same, as soon as it answers
+//	events FILE [FIRST]                    require lines of run --json, each with the documented fields, the first of type FIRST or Starting
+//	mode FILE MODE                         require a file's permissions, in octal
 //	hold VARIABLE                          listen on a free port of 127.0.0.1 until the script ends
-//	nothing-left DIR                       require no socket below DIR, and no process that works there
+//	nothing-runs DIR                       require no process that works below DIR
+//	nothing-left DIR                       the same, and no socket
 //	repeat VARIABLE TEXT COUNT             a long value
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -52,7 +55,7 @@ func TestScripts(t *testing.T) {
 			env.Values[processesKey{}] = processes
 			env.Defer(func() {
 				processes.kill()
-				for pid := range workingIn(env.WorkDir) { // what a killed taskapi has left running
+				for pid := range belongingTo(env.WorkDir) { // what a killed taskapi has left running, and those in the background
 					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 				}
 			})
@@ -73,9 +76,12 @@ func TestScripts(t *testing.T) {
 			"events":       events,
 			"exits":        exits,
 			"get":          get,
+			"get-when-up":  getWhenUp,
 			"hold":         hold,
 			"json":         checkJSON,
+			"mode":         mode,
 			"nothing-left": nothingLeft,
+			"nothing-runs": nothingRuns,
 			"repeat":       repeat,
 			"signal":       sendSignal,
 			"start":        start,
@@ -179,7 +185,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	}()
 }
 
-var signals = map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "TERM": syscall.SIGTERM}
+var signals = map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "TERM": syscall.SIGTERM, "USR1": syscall.SIGUSR1}
 
 func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 2, "signal NAME SIGNAL")
@@ -219,21 +225,54 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 
 func get(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 3, "get SOCKET TOKENFILE PATH")
+	ts.Check(ask(ts, args))
+}
+
+func getWhenUp(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 3, "get-when-up SOCKET TOKENFILE PATH")
+	var err error
+	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) { // another process's socket
+		if err = ask(ts, args); err == nil {
+			return
+		}
+	}
+	ts.Fatalf("%v", err)
+}
+
+// ask asks the API, into stdout.
+func ask(ts *testscript.TestScript, args []string) error {
+	token, err := os.ReadFile(ts.MkAbs(args[1]))
+	if err != nil {
+		return err
+	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return socket.Dial(ctx, args[0])
 	}}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequest(http.MethodGet, "http://taskapi"+args[2], nil)
-	ts.Check(err)
-	req.Header.Set("X-Nomad-Token", ts.ReadFile(args[1]))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-Nomad-Token", string(token))
 	resp, err := (&http.Client{Transport: transport, Timeout: scriptDeadline}).Do(req)
-	ts.Check(err)
+	if err != nil {
+		return err
+	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		ts.Fatalf("GET %s: %s", args[2], resp.Status)
+		return fmt.Errorf("GET %s: %s", args[2], resp.Status)
 	}
 	_, err = io.Copy(ts.Stdout(), resp.Body)
+	return err
+}
+
+func mode(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 2, "mode FILE MODE")
+	info, err := os.Stat(ts.MkAbs(args[0]))
 	ts.Check(err)
+	if got := fmt.Sprintf("%04o", info.Mode().Perm()); got != args[1] {
+		ts.Fatalf("%s has mode %s, want %s", args[0], got, args[1])
+	}
 }
 
 func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
@@ -277,8 +316,11 @@ func at(value any, path []string) (any, bool) {
 }
 
 func events(ts *testscript.TestScript, neg bool, args []string) {
-	want(ts, neg, args, 1, "events FILE")
-	last := line{}
+	want(ts, neg, args, -1, "events FILE [FIRST]")
+	first, last := "Starting", line{}
+	if len(args) > 1 {
+		first = args[1]
+	}
 	for in := bufio.NewScanner(strings.NewReader(ts.ReadFile(args[0]))); in.Scan(); {
 		l := line{}
 		dec := json.NewDecoder(strings.NewReader(in.Text()))
@@ -289,7 +331,7 @@ func events(ts *testscript.TestScript, neg bool, args []string) {
 		if l.Time.IsZero() || l.Time.Location() != time.UTC || l.Alloc == "" || l.Type == "" || l.Message == "" {
 			ts.Fatalf("a field is missing, or the time is not UTC: %s", in.Text())
 		}
-		if last.Type == "" && l.Type != "Starting" {
+		if last.Type == "" && l.Type != first {
 			ts.Fatalf("the first line is %s", in.Text())
 		}
 		last = l
@@ -324,25 +366,35 @@ func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		ts.Fatalf("%v", err)
 	}
+	nothingRuns(ts, neg, args)
+}
+
+func nothingRuns(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 1, "nothing-runs DIR")
+	dir := ts.MkAbs(args[0])
 	// A process that has been killed is gone from its directory a moment later.
 	var left map[int]string
 	for give := time.Now().Add(scriptDeadline); time.Now().Before(give); time.Sleep(5 * time.Millisecond) {
-		if left = workingIn(dir); len(left) == 0 {
+		if left = belongingTo(dir); len(left) == 0 {
 			return
 		}
 	}
 	ts.Fatalf("processes are left: %v", left)
 }
 
-// workingIn are the processes whose working directory is below dir, with their commands.
-func workingIn(dir string) map[int]string {
+// belongingTo are the processes whose working directory is below dir, or who name something in it, as keepers and those in the
+// background do, with their commands.
+func belongingTo(dir string) map[int]string {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	found := map[int]string{}
 	for _, link := range links {
-		cwd, err := os.Readlink(link)
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-		if err == nil && strings.HasPrefix(cwd, dir+"/") && pid > 1 {
-			command, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
+		if pid <= 1 || pid == os.Getpid() {
+			continue
+		}
+		cwd, _ := os.Readlink(link)
+		command, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
+		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") || strings.HasSuffix(string(command), dir+"\x00") {
 			found[pid] = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
 		}
 	}

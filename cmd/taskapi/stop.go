@@ -59,9 +59,10 @@ type stopping struct {
 // run stops the allocation: its sidecar does, or this process when there is none.
 func (s *stopping) run(ctx context.Context) error {
 	for since := time.Now(); ; {
-		err := s.ask(ctx)
+		f := &follower{layout: s.layout, id: s.id, make: printers(s.world, false), quiet: true}
+		err := s.ask(ctx, f)
 		if err == nil {
-			return s.await(ctx)
+			return s.await(ctx, f)
 		}
 		saved, readErr := state.ReadAlloc(filepath.Join(s.layout.alloc(s.id), state.FileName), s.id)
 		switch {
@@ -89,21 +90,26 @@ func (s *stopping) say(format string, args ...any) error {
 	return err
 }
 
-// ask asks the sidecar for the end of the allocation. A refusal is as good as silence: what is over lets nobody in any more.
-func (s *stopping) ask(ctx context.Context) error {
+// ask asks the sidecar for the end of the allocation, of which the follower knows how it was before. A refusal is as good as silence:
+// what is over lets nobody in any more.
+func (s *stopping) ask(ctx context.Context, f *follower) error {
 	c := s.layout.client(s.id)
 	defer c.close()
+	alloc, _, err := c.allocation(ctx)
+	if err != nil {
+		return err
+	}
+	f.show(alloc)
 	return c.stop(ctx)
 }
 
 // await waits for the end that the sidecar has begun.
-func (s *stopping) await(ctx context.Context) error {
+func (s *stopping) await(ctx context.Context, f *follower) error {
 	if s.detach {
 		return s.say("allocation %s is being stopped", s.id)
 	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
-	f := &follower{layout: s.layout, id: s.id, make: printers(s.world, false), quiet: true}
 	alloc, err := f.follow(ctx)
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("allocation %s is still being stopped; nobody waits for it any more", s.id)
@@ -167,6 +173,9 @@ func (s *stopping) endLeft(ctx context.Context, why error) error {
 	killed, err := allocrunner.EndLeft(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("allocation %s could not be ended: %w", s.id, err)
+	}
+	if err := os.Remove(s.layout.operatorSocket(s.id)); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed taskapi has left it
+		return fmt.Errorf("allocation %s: %w", s.id, err)
 	}
 	if killed == 0 {
 		return s.say("allocation %s: nothing of it runs", s.id)
