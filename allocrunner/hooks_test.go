@@ -120,7 +120,7 @@ func TestHooksInOrder(t *testing.T) {
 	var job *api.Job
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c); job = c.Alloc.Job },
 		shell("main", `test "$HOOK" = main && exec sleep 1000`))
-	r.untilState("main", "running")
+	r.untilCalls(d, "main poststart", 1)
 	next := *job
 	next.Meta = map[string]string{"colour": "blue"}
 	if err := r.runner.Update(t.Context(), &next); err != nil {
@@ -245,7 +245,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 		c.State = state
 		cfg = *c
 	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
-	r.untilState("main", "running")
+	r.untilCalls(d, "main poststart", 1)
 	r.untilFile("main/local/pids")
 	r.runner.Leave()
 	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {

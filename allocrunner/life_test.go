@@ -222,6 +222,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 		c.Logger = slog.New(slog.NewTextHandler(log, nil))
 	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilState("main", "running")
+	r.untilFile("main/local/pids")
 	state.setFull(true)
 	if err := r.runner.RestartTask(t.Context(), "main"); err != nil {
 		t.Fatal(err)
@@ -252,7 +253,7 @@ func TestUpdateInPlace(t *testing.T) {
 	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
 		g.Services = []*api.Service{service("", okCheck("old"))}
 		job, c.State = c.Alloc.Job, state
-	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; trap 'exit 0' USR1; while :; do sleep 0.01; done`))
+	}, shell("main", `trap 'exit 0' USR1; echo $$ >> $NOMAD_TASK_DIR/pids; while :; do sleep 0.01; done`))
 	r.untilState("main", "running")
 	r.untilFile("main/local/pids")
 

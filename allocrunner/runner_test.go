@@ -170,8 +170,12 @@ func (r *running) of(task string) []string {
 	return types
 }
 
+// wantEvents waits for as many events of a task, which are told a moment after its state shows them, and compares them.
 func (r *running) wantEvents(task string, want ...string) {
 	r.t.Helper()
+	for give := time.Now().Add(deadline); len(r.of(task)) < len(want) && time.Now().Before(give); {
+		time.Sleep(2 * time.Millisecond) // events tell nobody but the test's own list
+	}
 	if diff := cmp.Diff(want, r.of(task)); diff != "" {
 		r.t.Errorf("events of %s (-want +got):\n%s", task, diff)
 	}

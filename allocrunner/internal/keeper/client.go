@@ -125,7 +125,7 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 		return answer{}, err
 	}
 	if err := c.out.write(req); err != nil {
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrLost, err)
+		return c.unsent(waiter, err)
 	}
 	select {
 	case a := <-waiter:
@@ -148,6 +148,21 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 		return c.late(waiter)
 	case <-timer.C:
 		return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
+	}
+}
+
+// unsent says why a request could not be sent. When the connection is broken, its last word may not have been read yet.
+func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
+	if _, broken := errors.AsType[*net.OpError](err); !broken {
+		return answer{}, err
+	}
+	timer := time.NewTimer(cancelTime)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+		return c.late(waiter)
+	case <-timer.C:
+		return answer{}, fmt.Errorf("%w: %w", driver.ErrLost, err)
 	}
 }
 
