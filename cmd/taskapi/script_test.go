@@ -394,7 +394,7 @@ func belongingTo(dir string) map[int]string {
 		}
 		cwd, _ := os.Readlink(link)
 		command, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") || strings.HasSuffix(string(command), dir+"\x00") {
+		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") || strings.Contains(string(command), dir+"\x00") {
 			found[pid] = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
 		}
 	}

@@ -86,8 +86,8 @@ func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err err
 		Saved:      c.saved,
 		Updates:    s.updates,
 		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
-		TaskHooks: func(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
-			return []interfaces.TaskHook{s.newTaskHook(alloc, task)}
+		TaskHooks: func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+			return []interfaces.TaskHook{s.newTaskHook(task)}
 		},
 		OnEvent: sh.printer.taskEvent,
 	}); err != nil {

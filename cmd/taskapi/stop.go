@@ -144,10 +144,15 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
 	shift := newShift(opts, s.layout, p, logger, w)
 	shift.stopped = true
-	if over, err := shift.work(ctx, c, nil); !over {
-		return err
+	over, err := shift.work(ctx, c, nil)
+	switch mistake, ok := errors.AsType[usageError](err); {
+	case over:
+		return nil // also when it has failed: it is stopped
+	case ok: // not of this command line
+		return fmt.Errorf("allocation %s can't be taken over with the flags of its last run, which are in %s: %w",
+			s.id, filepath.Join(c.dir, settingsName), mistake.err)
 	}
-	return nil // also when it has failed: it is stopped
+	return err
 }
 
 // inBackground is takeOver in a process of its own.

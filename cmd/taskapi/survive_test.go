@@ -65,7 +65,13 @@ func startProcess(t *testing.T, dataDir, file string) sidecarProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := sidecarProcess{exec.Command(self, "run", "-data-dir", dataDir, "-alloc-id", testAllocID, file), new(syncBuffer)}
+	return startProgram(t, self, dataDir, file)
+}
+
+// startProgram runs the job file with a taskapi.
+func startProgram(t *testing.T, program, dataDir, file string) sidecarProcess {
+	t.Helper()
+	p := sidecarProcess{exec.Command(program, "run", "-data-dir", dataDir, "-alloc-id", testAllocID, file), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	if err := p.Start(); err != nil {

@@ -19,7 +19,7 @@ import (
 // taskHook gives a task its identities and its socket, from before its first start until it is over.
 type taskHook struct {
 	side   *sidecar
-	task   *api.Task
+	task   string
 	wallet *wallet
 
 	mu     sync.Mutex // guards the field below
@@ -39,10 +39,11 @@ var (
 	_ interfaces.ShutdownHook     = (*taskHook)(nil)
 )
 
-// newTaskHook makes the hook of one task.
-func (s *sidecar) newTaskHook(alloc *api.Allocation, task *api.Task) *taskHook {
-	issue := func(wi *api.WorkloadIdentity) (issued, error) { return s.sign(alloc, task.Name, wi) }
-	h := &taskHook{side: s, task: task, wallet: newWallet(task, issue, s.trusts, s.logger)}
+// newTaskHook makes the hook of one task. It keeps no version of the allocation alive.
+func (s *sidecar) newTaskHook(task *api.Task) *taskHook {
+	name := task.Name
+	issue := func(wi *api.WorkloadIdentity) (issued, error) { return s.sign(s.runner.Alloc(), name, wi) }
+	h := &taskHook{side: s, task: name, wallet: newWallet(task, issue, s.trusts, s.logger)}
 	s.wallets = append(s.wallets, h.wallet)
 	return h
 }
@@ -74,7 +75,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	}
 	opened, err := h.side.serve(socketSpec{
 		path:  filepath.Join(req.Dir.SecretsDir, apiSocketName),
-		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task.Name},
+		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
 	})
@@ -104,7 +105,7 @@ func (h *taskHook) Stop(context.Context) error {
 // Shutdown implements interfaces.ShutdownHook.
 func (h *taskHook) Shutdown() {
 	if err := h.Stop(context.Background()); err != nil {
-		h.side.logger.Warn("a task's socket could not be closed", "task", h.task.Name, "error", err)
+		h.side.logger.Warn("a task's socket could not be closed", "task", h.task, "error", err)
 	}
 }
 

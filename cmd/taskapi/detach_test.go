@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal makes a terminal: what a window has of it, and what programs in the window have.
+func openTerminal(t *testing.T) (window, programs *os.File) {
+	t.Helper()
+	window, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(window.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(window.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return window, programs
+}
+
+// TestDetachedOutlivesItsTerminal starts a detached run in a terminal, and closes that.
+func TestDetachedOutlivesItsTerminal(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	window, programs := openTerminal(t)
+	var out syncBuffer
+	cmd := exec.Command(self, "run", "-data-dir", dir, "-alloc-id", testAllocID, "-detach", file)
+	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, &out, programs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Run(); err != nil || out.String() != testAllocID+"\n" {
+		t.Fatalf("%v: %q", err, out.String())
+	}
+	pid := detachedPID(t, dir)
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest) // state, parent, group, session, terminal, ...
+	if err != nil || len(fields) < 5 || fields[3] != strconv.Itoa(pid) || fields[4] != "0" {
+		t.Errorf("process %d: %s, %v; want a session of its own without a terminal", pid, stat, err)
+	}
+	if stdin, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/0", pid)); stdin != os.DevNull {
+		t.Errorf("standard input is %s, %v", stdin, err)
+	}
+	programs.Close()
+	window.Close()
+	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if got := answeringVersion(t, dir); got != version {
+		t.Errorf("after its terminal has gone it does not answer: %q", got)
+	}
+	if out := cli(t, "stop", "--data-dir", dir); !strings.Contains(out, "allocation is complete") {
+		t.Errorf("stop:\n%s", out)
+	}
+}
+
+// detachedPID is the process in the background.
+func detachedPID(t *testing.T, dataDir string) int {
+	t.Helper()
+	for pid, command := range belongingTo(dataDir) {
+		if strings.Contains(command, "--detached") {
+			return pid
+		}
+	}
+	t.Fatal("no process runs in the background")
+	return 0
+}

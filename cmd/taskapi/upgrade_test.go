@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// nextVersion is that of a taskapi which is built for a test.
+const nextVersion = "99.0.0-next"
+
+// buildNext builds a taskapi of another version, as a release would be.
+func buildNext(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "taskapi")
+	build := exec.Command("go", "build", "-ldflags", "-s -w -X main.version="+nextVersion, "-o", path, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// answeringVersion is the version of the taskapi that answers on the operator's socket, empty when none does.
+func answeringVersion(t *testing.T, dataDir string) string {
+	t.Helper()
+	c := layout{dataDir}.client(testAllocID)
+	defer c.close()
+	var self struct {
+		Config struct {
+			Version struct{ Version, VersionPrerelease string }
+		}
+	}
+	a, err := c.ask(t.Context(), "/v1/agent/self", nil)
+	if err != nil {
+		return ""
+	}
+	if err := json.Unmarshal(a.body, &self); err != nil {
+		t.Fatal(err)
+	}
+	return self.Config.Version.Version + "-" + self.Config.Version.VersionPrerelease
+}
+
+// TestUpgrade takes over from one version of taskapi with another, and back: after SIGUSR1, which leaves the tasks, and after a kill. A
+// task that numbers its lines and the holder of its token notice nothing.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	next := buildNext(t)
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	alloc := layout{dir}.alloc(testAllocID)
+	read := func(parts ...string) string {
+		data, _ := os.ReadFile(filepath.Join(append([]string{alloc}, parts...)...))
+		return string(data)
+	}
+
+	old := startProcess(t, dir, file)
+	until(t, old, "both run", func() bool {
+		return strings.Count(old.out.String(), " Started") == 2 && written(filepath.Join(alloc, "counter", "local", "pid"))
+	})
+	pid, token, operator := read("counter", "local", "pid"), read("counter", "secrets", "nomad_token"), read("operator.token")
+	same := func(who string) {
+		t.Helper()
+		if read("counter", "local", "pid") != pid || read("counter", "secrets", "nomad_token") != token || read("operator.token") != operator {
+			t.Errorf("under %s the process or a token is another", who)
+		}
+	}
+	if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Wait(); err != nil || !strings.Contains(old.out.String(), "  Left ") {
+		t.Fatalf("left: %v\n%s", err, old.out)
+	}
+
+	upgraded := startProgram(t, next, dir, file)
+	until(t, upgraded, "the new one answers", func() bool { return answeringVersion(t, dir) == nextVersion })
+	until(t, upgraded, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
+	same("the new version")
+	kill(t, upgraded)
+
+	back := startProcess(t, dir, file)
+	until(t, back, "the old one answers", func() bool { return answeringVersion(t, dir) == version })
+	until(t, back, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
+	same("the old version again")
+	mustWrite(t, filepath.Join(alloc, "counter", "local", "stop"), "")
+	until(t, back, "the counter has ended", func() bool { return strings.Contains(back.out.String(), "counter     Terminated        Exit Code: 0") })
+	if err := back.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := back.Wait(); err != nil {
+		t.Errorf("stopped: %v\n%s", err, back.out)
+	}
+	wantWholeOutput(t, filepath.Join(alloc, "alloc", "logs", "counter.stdout.0"))
+	if left := processesOf(t, dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
