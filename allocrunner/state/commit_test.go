@@ -72,10 +72,6 @@ func TestLastOneWins(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	s := db.Stats()
-	if s.Puts != callers*rounds || s.Writes > s.Puts/2 {
-		t.Errorf("%+v: hardly any were written together", s)
-	}
 	db.Close()
 	for i := range 4 {
 		got, err := state.ReadAlloc(path, fmt.Sprint(i))

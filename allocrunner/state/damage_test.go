@@ -61,6 +61,14 @@ func (f file) changed(was file) int {
 
 func (f file) meta(i int) []byte { return f[i*pageSize+16:][:64] }
 
+// newest is the meta page of the last transaction.
+func (f file) newest() []byte {
+	if binary.NativeEndian.Uint64(f.meta(1)[48:]) > binary.NativeEndian.Uint64(f.meta(0)[48:]) {
+		return f.meta(1)
+	}
+	return f.meta(0)
+}
+
 // seal makes a meta page valid after a change.
 func seal(meta []byte) {
 	h := fnv.New64a()
@@ -89,12 +97,13 @@ func (f file) spoil(key string, newestOnly bool) {
 func lived(t testing.TB) (path string, versions [2]string) {
 	path = statePath(t)
 	db := open(t, path)
+	const more = 5000 // than a page
 	a := alloc("a", 1)
-	a.Job = job("j")
+	a.Job = jobOf("j", more)
 	put(t, db, interfaces.Change{ID: "a", Alloc: a})
 	for i := range 12 {
 		a := alloc("a", uint64(i+2))
-		a.Job = job("j")
+		a.Job = jobOf("j", more)
 		put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{
 			[]string{"t", "u"}[i%2]: task(strings.Repeat("phase ", 1+i*60)),
 		}})
@@ -160,6 +169,31 @@ var damages = map[string]func(*rand.Rand, file) file{
 	},
 }
 
+func init() {
+	damages["bucket elsewhere"] = func(r *rand.Rand, f file) file {
+		for _, name := range []string{"alloc/a", "job"} {
+			page := uint64(r.IntN(len(f) / pageSize))
+			for at := 0; ; at++ { // in all copies
+				i := bytes.Index(f[at:], []byte(name))
+				if i < 0 {
+					break
+				}
+				at += i
+				if root := f[at+len(name):]; len(root) > 8 && binary.NativeEndian.Uint64(root) < uint64(len(f)/pageSize) {
+					binary.NativeEndian.PutUint64(root, page)
+				}
+			}
+		}
+		return f
+	}
+	damages["page in use and free"] = func(r *rand.Rand, f file) file {
+		free := f[int(binary.NativeEndian.Uint64(f.newest()[32:]))*pageSize:]
+		count := int(binary.NativeEndian.Uint16(free[10:]))
+		binary.NativeEndian.PutUint64(free[16+8*r.IntN(count):], uint64(r.IntN(len(f)/pageSize)))
+		return f
+	}
+}
+
 var closedSet = []error{state.ErrNotFound, state.ErrDamaged, state.ErrNewer, state.ErrOlder}
 
 func inClosedSet(err error) bool {
@@ -173,7 +207,7 @@ func TestDamageIsAnErrorAndNeverWrong(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(damages)) {
 		t.Run(name, func(t *testing.T) {
 			dir := scratch(t)
-			for seed := range uint64(60) {
+			for seed := range uint64(40) {
 				path := filepath.Join(dir, fmt.Sprint(seed))
 				writeFile(t, path, damages[name](rand.New(rand.NewPCG(seed, 0)), slices.Clone(whole)))
 				got, err := state.Read(path)
@@ -184,14 +218,14 @@ func TestDamageIsAnErrorAndNeverWrong(t *testing.T) {
 				if err == nil && !slices.Contains(versions[:], asJSON(t, got)) {
 					t.Fatalf("seed %d: read something that was never put: %s", seed, asJSON(t, got))
 				}
-				useDamaged(t, seed, path, err)
+				useDamaged(t, seed, path, versions, err)
 			}
 		})
 	}
 }
 
 // useDamaged opens, inspects and repairs a file of which reading has said readErr.
-func useDamaged(t *testing.T, seed uint64, path string, readErr error) {
+func useDamaged(t *testing.T, seed uint64, path string, versions [2]string, readErr error) {
 	t.Helper()
 	held, err := state.Inspect(path)
 	if err != nil && !inClosedSet(err) || err == nil && (len(held.Problems) > 0) != errors.Is(readErr, state.ErrDamaged) {
@@ -204,13 +238,17 @@ func useDamaged(t *testing.T, seed uint64, path string, readErr error) {
 	case (err == nil) != (readErr == nil):
 		t.Fatalf("seed %d: opened: %v, but read: %v", seed, err, readErr)
 	case err == nil:
-		if seed%10 == 0 { // a write waits for the disk
-			put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
+		if got := asJSON(t, saved(t, db, "a")); !slices.Contains(versions[:], got) {
+			t.Fatalf("seed %d: bbolt reads something that was never put: %s", seed, got)
 		}
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
 		db.Close()
+		if _, err := state.Read(path); err != nil {
+			t.Fatalf("seed %d: after a write: %v", seed, err)
+		}
 		return
 	}
-	if seed%10 != 0 || !errors.Is(readErr, state.ErrDamaged) {
+	if !errors.Is(readErr, state.ErrDamaged) {
 		return
 	}
 	repaired, err := state.Repair(path, "", time.Unix(0, 0))
@@ -222,6 +260,22 @@ func useDamaged(t *testing.T, seed uint64, path string, readErr error) {
 	}
 	if _, err := state.Read(path); err != nil {
 		t.Fatalf("seed %d: after a repair %+v: %v", seed, repaired, err)
+	}
+}
+
+// TestValuesUnderAnothersName: a name that has changed still is a name.
+func TestValuesUnderAnothersName(t *testing.T) {
+	path, _ := lived(t)
+	whole := readFile(t, path)
+	for name, other := range map[string]string{"task/t\xf5TAS": "task/s\xf5TAS", "alloc/a": "alloc/b", "alloc/": "bllob/", "job\xf5TAS": "jpb\xf5TAS"} {
+		data := bytes.ReplaceAll(whole, []byte(name), []byte(other))
+		if bytes.Equal(data, whole) {
+			t.Fatalf("%q is not in the file", name)
+		}
+		writeFile(t, path, data)
+		if _, err := state.Read(path); !errors.Is(err, state.ErrDamaged) {
+			t.Errorf("%q as %q: got %v, want ErrDamaged", name, other, err)
+		}
 	}
 }
 

@@ -6,6 +6,14 @@ func (db *DB) Hold() (release func()) {
 	return func() { <-db.turn }
 }
 
+// Waiting is a value that is to be written once no write is under way, empty for none.
+func (db *DB) Waiting(id, key string) string {
+	defer db.Hold()()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return string(db.waiting[slot{id, key}])
+}
+
 // Found is a frame in a file.
 type Found struct {
 	At, Size int
@@ -23,3 +31,6 @@ func Frames(data []byte) []Found {
 	}
 	return all
 }
+
+// Snapshot is how Inspect copies a file.
+func Snapshot(file statReader) (data []byte, problems []error, err error) { return snapshot(file) }

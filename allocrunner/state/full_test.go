@@ -2,11 +2,13 @@ package state_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -24,7 +26,7 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 	a := alloc("a", 1)
 	a.Job = job("j")
 	put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{"t": task("before"), "u": task("before")}})
-	long := strings.Repeat("long ", 4000) // more pages than the file has free ones
+	long := strings.Repeat("long ", 16000) // more than the file has free
 	for round := range 2 {
 		refuse()
 		for i, phase := range []string{"first", "second" + long, "third" + long} {
@@ -50,7 +52,7 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 		if got.Tasks["t"].Phase != "third"+long+long || got.Tasks["u"].Phase != "second"+long+long || got.Alloc.ModifyIndex != 2 || *got.Alloc.Job.ID != "j" {
 			t.Errorf("round %d: something is lost: %.20q, %.20q, %d", round, got.Tasks["t"].Phase, got.Tasks["u"].Phase, got.Alloc.ModifyIndex)
 		}
-		long = strings.Repeat(long, 5) // the next round needs more than the file has become
+		long = strings.Repeat(long, 3) // the next round needs more than the file has become
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -147,6 +149,63 @@ func TestSizeLimit(t *testing.T) {
 			path := statePath(t)
 			refusedThenWritten(t, path, syscall.EFBIG, "ulimit -f", func() { limitSize(t, limit(path)) }, func() { limitSize(t, unix.RLIM_INFINITY) })
 		})
+	}
+}
+
+// TestNothingIsLostBetweenTwoFailures: what comes while a write is about to fail waits with what it was to write.
+func TestNothingIsLostBetweenTwoFailures(t *testing.T) {
+	if !limited(t) {
+		return
+	}
+	defer limitSize(t, unix.RLIM_INFINITY)
+	db := open(t, statePath(t))
+	const callers, rounds = 8, 50
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	limitSize(t, 0)
+	var calls sync.WaitGroup
+	for i := range callers {
+		calls.Go(func() {
+			for n := 1; n <= rounds; n++ {
+				err := db.Put(interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{fmt.Sprint(i): {Attempts: n}}})
+				if !errors.Is(err, syscall.EFBIG) {
+					t.Errorf("put: %v", err)
+				}
+				if w := db.Waiting("a", fmt.Sprint("task/", i)); !strings.Contains(w, fmt.Sprintf(`"Attempts":%d,`, n)) {
+					t.Errorf("task %d: %q waits after the change that says %d", i, w, n)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	limitSize(t, unix.RLIM_INFINITY)
+	if err := db.Retry(); err != nil {
+		t.Fatal(err)
+	}
+	got := saved(t, db, "a").Tasks
+	for i := range callers {
+		if n := got[fmt.Sprint(i)].Attempts; n != rounds {
+			t.Errorf("task %d: %d, want %d", i, n, rounds)
+		}
+	}
+}
+
+// TestAfterAFailureNothingIsTakenForWritten: a write may fail after the file shows it and before the disk has it.
+func TestAfterAFailureNothingIsTakenForWritten(t *testing.T) {
+	if !limited(t) {
+		return
+	}
+	db := open(t, statePath(t))
+	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	limitSize(t, 0)
+	if err := db.Put(interfaces.Change{ID: "a", Alloc: alloc("a", 2)}); !errors.Is(err, syscall.EFBIG) {
+		t.Fatalf("put: %v", err)
+	}
+	limitSize(t, unix.RLIM_INFINITY)
+	for i := range 2 {
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)}) // as the file has it
+		if s := db.Stats(); s.Writes != 2 || s.Failed != 1 {
+			t.Errorf("change %d: %+v, want 2 writes and 1 failed", i, s)
+		}
 	}
 }
 

@@ -131,6 +131,9 @@ func (v values) add(id, key string, value any) error {
 func (v values) addChange(c interfaces.Change) error {
 	var errs []error
 	if c.Alloc != nil {
+		if c.Alloc.ID != c.ID {
+			return fmt.Errorf("put allocation %q: the change has allocation %q", c.ID, c.Alloc.ID)
+		}
 		alloc := *c.Alloc
 		alloc.Job, alloc.TaskStates = nil, nil
 		errs = append(errs, v.add(c.ID, allocKey, &alloc))
@@ -149,6 +152,9 @@ func (v values) addChange(c interfaces.Change) error {
 
 // addAlloc encodes an allocation with its task states and without its job.
 func (v values) addAlloc(alloc *api.Allocation) error {
+	if alloc == nil {
+		return errors.New("put allocations: one of them is nil")
+	}
 	without := *alloc
 	without.Job = nil
 	return v.add(alloc.ID, allocKey, &without)

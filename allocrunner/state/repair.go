@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -71,9 +72,15 @@ func Inspect(path string) (*Held, error) {
 // the disk.
 const snapshotTries = 50
 
+// statReader is what snapshot needs of an *os.File.
+type statReader interface {
+	io.ReaderAt
+	Stat() (fs.FileInfo, error)
+}
+
 // snapshot copies a file that may be written at the same time. The pages of a transaction stay as they are until the one after the next
 // begins, so that a copy is good when no transaction has ended while it was made.
-func snapshot(file *os.File) (data []byte, problems []error, err error) {
+func snapshot(file statReader) (data []byte, problems []error, err error) {
 	for range snapshotTries {
 		info, err := file.Stat()
 		if err != nil {

@@ -29,10 +29,10 @@ func repair(t *testing.T, path string) *state.Repaired {
 func TestRepairOfOneValue(t *testing.T) {
 	path, versions := lived(t)
 	data := readFile(t, path)
-	data.spoil("task/t", true)
+	data.spoil("task/u", true) // the last change, of which the pages that were in use before are free and not yet used again
 	writeFile(t, path, data)
 
-	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrDamaged) || !strings.Contains(err.Error(), `the checksum of "task/t" is wrong`) {
+	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrDamaged) || !strings.Contains(err.Error(), `the checksum of "task/u" is wrong`) {
 		t.Errorf("open: %v", err)
 	}
 	held, err := state.Inspect(path)
@@ -48,7 +48,7 @@ func TestRepairOfOneValue(t *testing.T) {
 	}
 	r.Problems = nil
 	diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z", Allocs: []string{"a"},
-		Earlier: []string{`allocation a: task "t"`}}, r)
+		Earlier: []string{`allocation a: task "u"`}}, r)
 	if kept := readFile(t, r.KeptAs); !bytes.Equal(kept, data) {
 		t.Error("the damaged file is not as it was")
 	}
@@ -56,8 +56,8 @@ func TestRepairOfOneValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asJSON(t, got) == versions[1] || got.Tasks["t"].State == nil {
-		t.Errorf("the task has to be an earlier one: %s", asJSON(t, got.Tasks["t"]))
+	if asJSON(t, got) == versions[1] || got.Tasks["u"].State == nil {
+		t.Errorf("the task has to be an earlier one: %s", asJSON(t, got.Tasks["u"]))
 	}
 	if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrWhole) {
 		t.Errorf("once more: %v, want ErrWhole", err)
@@ -125,6 +125,45 @@ func TestRepairFailsOnWhatIsNotThere(t *testing.T) {
 	setMeta(t, path, "format", "3", "version", "9.1", "sum", sum("3\x009.1"))
 	if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrNewer) {
 		t.Errorf("got %v, want ErrNewer", err)
+	}
+}
+
+// A moving file is one that two transactions write to while it is read for the first time.
+type moving struct {
+	*os.File // for its size
+	torn     file
+	after    file
+	reads    int
+}
+
+func (m *moving) ReadAt(p []byte, at int64) (int, error) {
+	from := m.after
+	if m.reads++; m.reads == 1 {
+		from = m.torn
+	}
+	return copy(p, from[at:]), nil
+}
+
+func TestCopyOfTwoMomentsIsMadeAnew(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	version := func(i uint64) file {
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", i)})
+		return readFile(t, path)
+	}
+	before, _, after := version(1), version(2), version(3)
+	if len(before) != len(after) {
+		t.Fatal("the file has grown, which this test does not need")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	torn := append(before[:2*pageSize:2*pageSize], after[2*pageSize:]...)
+	data, problems, err := state.Snapshot(&moving{File: f, torn: torn, after: after})
+	if err != nil || problems != nil || !bytes.Equal(data, after) {
+		t.Errorf("%v, %v; the copy is as the file %v, as at first %v", err, problems, bytes.Equal(data, after), bytes.Equal(data, torn))
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
@@ -91,8 +90,11 @@ func task(phase string) interfaces.SavedTask {
 }
 
 // job has the size of one in earnest: some 30 KB.
-func job(name string) *api.Job {
-	group, text := "g", strings.Repeat("a template ", 2700)
+func job(name string) *api.Job { return jobOf(name, 30<<10) }
+
+// jobOf is a job of so many bytes and some.
+func jobOf(name string, size int) *api.Job {
+	group, text := "g", strings.Repeat("x", size)
 	return &api.Job{ID: &name, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{
 		{Name: "t", Templates: []*api.Template{{EmbeddedTmpl: &text}}}, {Name: "u"}}}}}
 }
@@ -262,17 +264,43 @@ func keptOut(t *testing.T, path string) {
 	}
 }
 
+// TestReplacedFileIsNotTaken: who has waited for a file that is no longer the one of that name looks for the one that is.
+func TestReplacedFileIsNotTaken(t *testing.T) {
+	path := statePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		old := open(t, path)
+		got := make(chan error)
+		go func() {
+			_, err := state.Open(path, "")
+			got <- err
+		}()
+		synctest.Wait() // it waits for the old one
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		open(t, path)
+		old.Close()
+		if err := <-got; !errors.Is(err, state.ErrInUse) {
+			t.Errorf("got %v, want ErrInUse", err)
+		}
+	})
+}
+
 func TestChangesThatCannotBeKept(t *testing.T) {
 	db := open(t, statePath(t))
 	for _, c := range []interfaces.Change{
 		{Alloc: alloc("", 1)},
-		{ID: "a\x00b", Alloc: alloc("a", 1)},
-		{ID: strings.Repeat("a", 5000), Alloc: alloc("a", 1)},
+		{ID: "a\x00b", Over: true},
+		{ID: "a", Alloc: alloc("b", 1)},
+		{ID: strings.Repeat("a", 5000), Over: true},
 		{ID: "a", Tasks: map[string]interfaces.SavedTask{strings.Repeat("t", 5000): {}}},
 	} {
 		if err := db.Put(c); err == nil {
 			t.Errorf("%.20q: no error", c.ID)
 		}
+	}
+	if err := db.PutAllocs(t.Context(), []*api.Allocation{alloc("a", 1), nil}); err == nil {
+		t.Error("nil among the allocations: no error")
 	}
 	if db.Pending() {
 		t.Error("what can't be kept is tried again for ever")
@@ -378,116 +406,4 @@ func TestEmptyFileIsNone(t *testing.T) {
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
 		t.Errorf("beside the file lie %v", entries)
 	}
-}
-
-// TestModel puts changes at random and compares with what they come to; and bbolt's own check with ours.
-func TestModel(t *testing.T) {
-	dir, n := scratch(t), 0
-	rapid.Check(t, func(rt *rapid.T) {
-		n++
-		path := filepath.Join(dir, fmt.Sprint(n))
-		db, err := state.Open(path, "1")
-		if err != nil {
-			rt.Fatal(err)
-		}
-		model := map[string]*interfaces.Saved{}
-		reopen := func(rt *rapid.T) {
-			if err := db.Close(); err != nil {
-				rt.Fatal(err)
-			}
-			checkWithBolt(rt, path)
-			if db, err = state.Open(path, rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "version")); err != nil {
-				rt.Fatal(err)
-			}
-		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"put": func(rt *rapid.T) {
-				c := drawChange(rt)
-				if err := db.Put(c); err != nil {
-					rt.Fatal(err)
-				}
-				apply(model, c)
-			},
-			"reopen": reopen,
-			"look":   func(rt *rapid.T) { compare(rt, db, model) },
-		})
-		reopen(rt)
-		compare(rt, db, model)
-		db.Close()
-	})
-}
-
-func compare(rt *rapid.T, db *state.DB, model map[string]*interfaces.Saved) {
-	for id, want := range model {
-		got, err := db.Saved(id)
-		if want.Alloc == nil {
-			if !errors.Is(err, state.ErrNotFound) {
-				rt.Fatalf("%s without an allocation: %v", id, err)
-			}
-			continue
-		}
-		if d := cmp.Diff(want, got); d != "" || err != nil {
-			rt.Fatalf("%s: %v\n%s", id, err, d)
-		}
-	}
-}
-
-// drawChange draws one of values that are small, and some as large as several pages.
-func drawChange(rt *rapid.T) interfaces.Change {
-	c := interfaces.Change{ID: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "id"), Over: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
-	text := func(label string) string {
-		return strings.Repeat("x", rapid.SampledFrom([]int{1, 100, 1500, 5000}).Draw(rt, label))
-	}
-	if rapid.Bool().Draw(rt, "alloc") {
-		c.Alloc = alloc(c.ID, rapid.Uint64Range(1, 9).Draw(rt, "index"))
-		c.Alloc.ClientDescription = text("description")
-		name := text("job")
-		c.Alloc.Job = &api.Job{ID: &name}
-	}
-	for range rapid.IntRange(0, 3).Draw(rt, "tasks") {
-		if c.Tasks == nil {
-			c.Tasks = map[string]interfaces.SavedTask{}
-		}
-		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = task(text("phase"))
-	}
-	return c
-}
-
-// apply does to the model what a change is to do.
-func apply(model map[string]*interfaces.Saved, c interfaces.Change) {
-	if model[c.ID] == nil {
-		model[c.ID] = &interfaces.Saved{}
-	}
-	m := model[c.ID]
-	if c.Alloc != nil {
-		a := *c.Alloc
-		m.Alloc = &a
-	}
-	for name, task := range c.Tasks {
-		if m.Tasks == nil {
-			m.Tasks = map[string]interfaces.SavedTask{}
-		}
-		m.Tasks[name] = task
-	}
-	m.Over = m.Over || c.Over
-	if m.Alloc != nil && m.Tasks != nil {
-		m.Alloc.TaskStates = map[string]*api.TaskState{}
-		for name, task := range m.Tasks {
-			m.Alloc.TaskStates[name] = task.State
-		}
-	}
-}
-
-func checkWithBolt(rt *rapid.T, path string) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
-	if err != nil {
-		rt.Fatal(err)
-	}
-	defer db.Close()
-	_ = db.View(func(tx *bolt.Tx) error {
-		for err := range tx.Check() {
-			rt.Errorf("bbolt: %v", err)
-		}
-		return nil
-	})
 }
