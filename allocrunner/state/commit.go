@@ -156,7 +156,7 @@ func (db *DB) transact(set values) (wrote bool, err error) {
 	return wrote, err
 }
 
-// view reads. The caller of f takes nothing out of it that bbolt owns.
+// view reads. What f takes with it has to be a copy: what bbolt gives is the mapped file.
 func (db *DB) view(f func(*bolt.Tx) error) error {
 	db.turn <- struct{}{}
 	defer func() { <-db.turn }()

@@ -36,17 +36,17 @@ func TestModel(t *testing.T) {
 				rt.Fatal(err)
 			}
 		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"put": func(rt *rapid.T) {
-				c := drawChange(rt)
-				if err := db.Put(c); err != nil {
-					rt.Fatal(err)
-				}
-				apply(model, c)
-			},
-			"reopen": reopen,
-			"look":   func(rt *rapid.T) { compare(rt, db, model) },
-		})
+		for range rapid.IntRange(1, 12).Draw(rt, "changes") {
+			c := drawChange(rt)
+			if err := db.Put(c); err != nil {
+				rt.Fatal(err)
+			}
+			apply(model, c)
+			if rapid.IntRange(0, 3).Draw(rt, "reopen") == 0 {
+				reopen(rt)
+			}
+		}
+		compare(rt, db, model)
 		reopen(rt)
 		compare(rt, db, model)
 		db.Close()

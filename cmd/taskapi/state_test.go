@@ -69,7 +69,9 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 	}
 
 	code, stdout, stderr := stateVerbRun(t, dataDir, "dump")
-	var dumped struct{ Tasks map[string]interfaces.SavedTask }
+	var dumped struct {
+		Tasks map[string]interfaces.SavedTask
+	}
 	if err := json.Unmarshal([]byte(stdout), &dumped); err != nil {
 		t.Fatalf("%v:\n%s", err, stdout)
 	}
