@@ -76,12 +76,17 @@ func (c *connection) CloseWrite() error {
 
 // watchdog cuts off connections that have been in a phase for too long. net/http's own timeouts do the same with a timer that is
 // armed and disarmed four times a request, which takes a tenth of the throughput of short ones (make bench); this is a store for
-// each step, and one look a second.
+// each step, and one look a second. It sleeps while there is no connection: a hundred idle sockets cost nothing.
 type watchdog struct {
-	tick atomic.Int64 // of sweepEvery, since the start
+	tick atomic.Int64  // of sweepEvery, while there were connections
+	wake chan struct{} // there is one again; capacity 1
 
 	mu   sync.Mutex // guards the field below
 	open map[*connection]struct{}
+}
+
+func newWatchdog() *watchdog {
+	return &watchdog{wake: make(chan struct{}, 1), open: map[*connection]struct{}{}}
 }
 
 // listen wraps a listener so that its connections are watched.
@@ -111,9 +116,7 @@ func (d *watchdog) state(count *sync.WaitGroup) func(net.Conn, http.ConnState) {
 		switch state {
 		case http.StateNew:
 			count.Add(1)
-			d.mu.Lock()
-			d.open[c] = struct{}{}
-			d.mu.Unlock()
+			d.watch(c)
 		case http.StateIdle:
 			c.enter(idling)
 		case http.StateClosed, http.StateHijacked:
@@ -125,11 +128,34 @@ func (d *watchdog) state(count *sync.WaitGroup) func(net.Conn, http.ConnState) {
 	}
 }
 
-// run sweeps until ctx ends.
+// watch begins to look at a connection.
+func (d *watchdog) watch(c *connection) {
+	d.mu.Lock()
+	d.open[c] = struct{}{}
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default: // it is awake, or about to be
+	}
+}
+
+// run sweeps until ctx ends, while there are connections.
 func (d *watchdog) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+			d.sweep(ctx)
+		}
+	}
+}
+
+// sweep cuts off those who are late until ctx ends or the last connection is gone.
+func (d *watchdog) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
-	for {
+	for d.any() {
 		select {
 		case <-ctx.Done():
 			return
@@ -140,6 +166,12 @@ func (d *watchdog) run(ctx context.Context) {
 			_ = c.Close() // whoever reads or writes it gets an error
 		}
 	}
+}
+
+func (d *watchdog) any() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.open) > 0
 }
 
 // late are the connections whose phase has lasted longer than it may at the tick.

@@ -49,7 +49,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	defer watch.Wait()
 	watching, stopWatching := context.WithCancel(background)
 	defer stopWatching()
-	dog := &watchdog{open: map[*connection]struct{}{}}
+	dog := newWatchdog()
 	watch.Go(func() { dog.run(watching) })
 	server := a.server(&site{API: a, owner: owner, draining: draining, open: open}, dog.state(&connections))
 	served := make(chan error, 1)
