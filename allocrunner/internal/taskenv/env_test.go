@@ -201,3 +201,37 @@ func TestListIsSorted(t *testing.T) {
 		t.Errorf("first %q, last %q", list[0], list[len(list)-1])
 	}
 }
+
+// TestTasksOfAGroupDoNotSeeEachOther: an environment made for one task changes neither the allocation's nor another task's.
+func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
+	cfg := newConfig()
+	cfg.Task = nil
+	alloc := taskenv.New(cfg)
+	before := alloc.Map()
+	task := func(name string) taskenv.Task {
+		return taskenv.Task{
+			Task: &api.Task{Name: name, Env: map[string]string{"SECRET_" + name: "of ${NOMAD_TASK_NAME}"}, Meta: map[string]string{"owner": name}},
+			User: interfaces.User{Name: name}, Dir: interfaces.TaskDir{LocalDir: "/a/" + name + "/local"},
+			Ports: []api.PortMapping{{Label: name, Value: 1}},
+		}
+	}
+	one := alloc.WithTask(task("one")).With(map[string]string{"TOKEN": "1"})
+	two := alloc.WithTask(task("two"))
+	if got := one.Get("SECRET_one") + ", " + one.Get("NOMAD_META_OWNER") + ", " + one.Get("TOKEN") + ", " + one.Get("NOMAD_TASK_DIR"); got != "of one, one, 1, /a/one/local" {
+		t.Errorf("the first has %s", got)
+	}
+	for _, name := range []string{"SECRET_one", "TOKEN", "NOMAD_PORT_one"} {
+		if two.Get(name) != "" {
+			t.Errorf("the second sees %s=%s", name, two.Get(name))
+		}
+	}
+	if got := two.ReplaceEnv("${meta.owner} ${NOMAD_TASK_NAME}"); got != "two two" {
+		t.Errorf("the second interpolates %q", got)
+	}
+	if diff := cmp.Diff(before, alloc.Map()); diff != "" {
+		t.Errorf("the allocation's own has changed (-want +got):\n%s", diff)
+	}
+	if got := alloc.With(map[string]string{"TOKEN": "2"}).WithTask(task("one")).Get("TOKEN"); got != "2" {
+		t.Errorf("what was added before is %q, want 2", got)
+	}
+}
