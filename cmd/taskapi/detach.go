@@ -133,7 +133,7 @@ func (l layout) awaitStart(ctx context.Context, id string, ended <-chan error, s
 		select {
 		case err := <-ended:
 			exit := exitOf(err)
-			if exit == (silentError{exitUsage}) { // what is there is from before
+			if silent, ok := errors.AsType[silentError](exit); ok && silent.code == exitUsage { // what is there is from before
 				return exit
 			}
 			if f := l.look(ctx, id); f.absent == nil && f.over && started(f.alloc) {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"flag"
 	"net"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -14,6 +17,10 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv("TASKAPI_TEST_MAIN") != "" { // a test that has to kill it runs it as a process of its own
 		main()
+	}
+	// Most of the tests' time is the second that each process takes to exit under the race detector. -parallel on the command line wins.
+	if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
 	}
 	testscript.Main(m, map[string]func(){"taskapi": main})
 }

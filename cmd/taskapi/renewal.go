@@ -115,7 +115,7 @@ func (w *wallet) resumeLocked(req *interfaces.TaskPrestartRequest) {
 		}
 		switch {
 		case !renewable(wi):
-		case known && !w.good(n), wi.File && !(known && fileThere(req.Dir.Dir, tokenPath(wi))):
+		case known && !w.good(n), wi.File && !known, wi.File && !fileThere(req.Dir.Dir, tokenPath(wi)):
 			w.due[wi.Name] = time.Now()
 		case wi.TTL > 0 && known:
 			w.due[wi.Name] = n.at.Add(wi.TTL / 2)

@@ -98,7 +98,7 @@ func (o runOptions) request(jobFile string, w world) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.sideFlags.check(); err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
 	if jobFile == "-" && o.detach { // it is needed twice
@@ -149,8 +149,11 @@ func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	if err := r.options.sideFlags.remember(c.dir, r.options.sealKey); err != nil {
-		return err
+	if err := r.options.remember(c.dir, r.options.sealKey); err != nil {
+		if c.saved == nil {
+			return err
+		}
+		logger.Warn("the flags are not written down; a full disk is no reason to leave the tasks alone", "error", err)
 	}
 	now := r.alloc
 	if c.saved != nil {
@@ -171,8 +174,8 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	c := r.layout.client(r.alloc.ID)
 	defer c.close()
 	current, _, err := c.allocation(ctx)
-	if err != nil {
-		return false, nil //nolint:nilerr // whoever it is that does not answer well, the state says whether somebody is at work
+	if err != nil { // whoever it is that does not answer well, the state says whether somebody is at work
+		return false, nil
 	}
 	if current.TaskGroup != r.alloc.TaskGroup || current.JobID != r.alloc.JobID {
 		return true, usage(errOtherJob(current, r.alloc))

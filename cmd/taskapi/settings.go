@@ -114,5 +114,5 @@ func remembered(dir string) (runOptions, error) {
 	}
 	opts.sideFlags = sideFlags{kept.JWKS, kept.Audiences, kept.Issuer, kept.Policy, kept.AuditLog, kept.HostIP, kept.IdentityTTL}
 	opts.sealKey = kept.SealKey
-	return opts, opts.sideFlags.check()
+	return opts, opts.check()
 }
