@@ -26,7 +26,8 @@ go on with the new version. What can't be done in place is refused, with exit co
 allocation is stopped in order and run anew, under the same ID and in the same directory.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usage(fmt.Errorf("want an allocation and a job file, not %d arguments: taskapi update [flags] ALLOC JOBFILE", len(args)))
+				return usage(fmt.Errorf("want an allocation and a job file, not %d %s: taskapi update [flags] ALLOC JOBFILE",
+					len(args), plural(len(args), "argument", "arguments")))
 			}
 			return nil
 		},
