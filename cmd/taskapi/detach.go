@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -56,10 +57,8 @@ func (r *request) detach(cmd *cobra.Command) error {
 func givenFlags(cmd *cobra.Command, without ...string) []string {
 	var args []string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		for _, name := range without {
-			if f.Name == name {
-				return
-			}
+		if slices.Contains(without, f.Name) {
+			return
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			for _, value := range list.GetSlice() {
