@@ -24,7 +24,7 @@ type Found struct {
 // Frames are all that a file has, older versions among them.
 func Frames(data []byte) []Found {
 	var all []Found
-	for at := 0; at < len(data); at++ {
+	for at := range data {
 		if f, size, ok := decodeFrame(data[at:]); ok {
 			all = append(all, Found{at, size, f.slot.id, f.slot.key, f.txid})
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -47,9 +48,10 @@ func newRecorder(name string) *recorder { return &recorder{name: name, began: ti
 func (r *recorder) Name() string { return r.name }
 
 func (r *recorder) PutAllocs(ctx context.Context, allocs []*api.Allocation) error {
-	line := time.Since(r.began).String()
+	var line strings.Builder
+	line.WriteString(time.Since(r.began).String())
 	for _, a := range allocs {
-		line += fmt.Sprintf(" %s@%d", a.ID, a.ModifyIndex)
+		fmt.Fprintf(&line, " %s@%d", a.ID, a.ModifyIndex)
 	}
 	r.mu.Lock()
 	takes, stuck := r.takes, r.stuck
@@ -61,15 +63,15 @@ func (r *recorder) PutAllocs(ctx context.Context, allocs []*api.Allocation) erro
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if stuck {
-		r.failed = append(r.failed, line)
+		r.failed = append(r.failed, line.String())
 		return ctx.Err()
 	}
 	if r.fails > 0 {
 		r.fails--
-		r.failed = append(r.failed, line)
+		r.failed = append(r.failed, line.String())
 		return errDown
 	}
-	r.calls = append(r.calls, line)
+	r.calls = append(r.calls, line.String())
 	return nil
 }
 

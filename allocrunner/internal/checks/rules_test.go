@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -49,17 +50,17 @@ func TestRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := standing{status: c.from}
-			var statuses string
+			var statuses strings.Builder
 			var restarts []int
 			for i, run := range c.runs {
 				var restart bool
 				if s, restart = c.rules.next(s, run.since, run.o); restart {
 					restarts = append(restarts, i)
 				}
-				statuses += s.status[:1]
+				statuses.WriteString(s.status[:1])
 			}
-			if statuses != c.statuses {
-				t.Errorf("statuses %s, want %s", statuses, c.statuses)
+			if statuses.String() != c.statuses {
+				t.Errorf("statuses %s, want %s", statuses.String(), c.statuses)
 			}
 			if len(restarts) != len(c.restarts) || len(restarts) > 0 && restarts[0] != c.restarts[0] {
 				t.Errorf("restarts at %v, want %v", restarts, c.restarts)
@@ -107,7 +108,7 @@ func (h *history) add(run seen) {
 func (h *history) unhealthy() bool {
 	row := h.last(func(i int) bool {
 		o := h.runs[i].o
-		return !o.ok && !(o.warning && h.rules.ignoreWarnings)
+		return !o.ok && (!o.warning || !h.rules.ignoreWarnings)
 	})
 	count := 0
 	for i := len(h.runs) - row; i < len(h.runs); i++ {

@@ -215,7 +215,7 @@ func TestExecsAreBounded(t *testing.T) {
 	running := 0
 	for _, task := range entries {
 		text, _ := os.ReadFile(filepath.Join("/proc/self/task", task.Name(), "children"))
-		for _, pid := range strings.Fields(string(text)) {
+		for pid := range strings.FieldsSeq(string(text)) {
 			if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); string(line) == "sleep\x001000\x00" {
 				running++
 			}
