@@ -195,10 +195,6 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 	if err != nil || !last.Ended || len(last.Tasks) != 1 || last.Tasks[0].Exit == nil || last.Tasks[0].Exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", last, err)
 	}
-	next := start(t, keeper.Config{Dir: dir})
-	if list, err := next.List(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("the next keeper has tasks %+v, %v", list, err)
-	}
 }
 
 // TestTheKeeperIsKilled: clients are told, no task survives, and the next keeper clears up.

@@ -97,7 +97,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
 	s := &server{
-		dir: dir, idle: set.Idle, logger: logger, self: self,
+		dir: dir, idle: set.Idle, logger: logger, self: self, past: pastOf(set.Dir, time.Now()),
 		local:   driver.New(driver.Config{Logger: logger, Sole: true, NoCgroup: set.NoCgroup}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}

@@ -24,6 +24,9 @@ const helloTime = 5 * time.Second
 // maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of 300 tasks fit.
 const maxRequests = 1024
 
+// replaceTime bounds how long a new client waits for what the one before has begun: less than the client's own helloTime.
+const replaceTime = 3 * time.Second
+
 // acceptPause keeps a lack of descriptors, which is what Accept fails of, from becoming a tight loop.
 const acceptPause = 100 * time.Millisecond
 
@@ -37,6 +40,7 @@ type server struct {
 	logger *slog.Logger
 	local  *driver.Local
 	self   proc.Identity
+	past   past
 	wg     sync.WaitGroup
 
 	trims   atomic.Bool   // memory will soon be given back
@@ -129,7 +133,7 @@ func (s *server) tasksRun() bool {
 func (s *server) record(ended bool) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	tasks, _ := s.local.List(context.Background())
+	tasks, _ := s.list(context.Background())
 	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended}
 	err := r.write(s.dir)
 	gone := errors.Is(err, os.ErrNotExist)
@@ -183,7 +187,8 @@ func (s *server) attend(conn *net.UnixConn) error {
 	if err := readFrame(conn, &theirs); err != nil {
 		return fmt.Errorf("hello of process %d: %w", peer.Pid, err)
 	}
-	c := &session{server: s, conn: conn, out: frameWriter{w: conn}, cancels: map[uint64]context.CancelFunc{}}
+	c := newSession(s, conn)
+	defer close(c.done)
 	if !s.take(c) {
 		return nil // without a hello: who gets one can rely on us
 	}
@@ -196,7 +201,8 @@ func (s *server) attend(conn *net.UnixConn) error {
 	return c.serve()
 }
 
-// take makes c the client, and ends the one before. It reports false when the keeper is about to end.
+// take makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the new one asks its
+// first question, or it takes very long. It reports false when the keeper is about to end.
 func (s *server) take(c *session) bool {
 	s.mu.Lock()
 	if s.ended {
@@ -208,6 +214,7 @@ func (s *server) take(c *session) bool {
 	s.mu.Unlock()
 	if last != nil {
 		last.end(ErrReplaced)
+		last.awaitDone(replaceTime)
 	}
 	return true
 }

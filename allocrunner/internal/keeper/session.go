@@ -19,9 +19,26 @@ type session struct {
 	conn   *net.UnixConn
 	out    frameWriter
 	wg     sync.WaitGroup
+	done   chan struct{} // closed when nothing of it is under way any more
 
 	mu      sync.Mutex // guards cancels
 	cancels map[uint64]context.CancelFunc
+}
+
+func newSession(s *server, conn *net.UnixConn) *session {
+	return &session{
+		server: s, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), cancels: map[uint64]context.CancelFunc{},
+	}
+}
+
+// awaitDone waits until nothing of the session is under way any more, or the time is over.
+func (c *session) awaitDone(most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+	case <-timer.C:
+	}
 }
 
 // serve handles requests until the client is gone, and then cancels those under way.
@@ -108,7 +125,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 			c.server.change()
 		}
 	case opWait:
-		exit, e := local.Wait(ctx, req.Task)
+		exit, e := c.server.wait(ctx, req.Task)
 		a.Exit, err = &exit, e
 	case opExec:
 		if req.Spec == nil {
@@ -123,7 +140,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 	case opKillTree:
 		a.Leftover, err = local.KillTree(ctx, req.Task)
 	case opList:
-		a.List, err = local.List(ctx)
+		a.List, err = c.server.list(ctx)
 	case opClose:
 		err = local.Close()
 	default:

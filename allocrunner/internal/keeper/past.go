@@ -1,0 +1,63 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// past is the latest process of each task that the keepers before this one had, as the last of them wrote it down. None of them runs:
+// whoever comes late still hears how they ended. It never changes. A task that has had a process of this keeper is not looked for here.
+type past map[string]driver.Status
+
+// pastOf reads the record of the keeper before. A record that can't be read says nothing, as one that is not there.
+func pastOf(dir string, now time.Time) past {
+	last, _ := Last(dir)
+	p := past{}
+	for _, s := range last.Tasks {
+		if s.Exit == nil {
+			s.Exit = lostExit(now)
+		}
+		p[s.Task] = s
+	}
+	return p
+}
+
+// lostExit is how a process ended whose keeper was killed before it could write that down.
+func lostExit(at time.Time) *interfaces.ExitResult {
+	return &interfaces.ExitResult{ExitCode: -1, At: at, Err: fmt.Sprintf("%v, and the task with it", driver.ErrLost)}
+}
+
+// list is the latest process of each task, be it an earlier keeper's.
+func (s *server) list(ctx context.Context) ([]driver.Status, error) {
+	list, err := s.local.List(ctx)
+	if len(s.past) == 0 {
+		return list, err
+	}
+	known := map[string]bool{}
+	for _, status := range list {
+		known[status.Task] = true
+	}
+	for task, status := range s.past {
+		if !known[task] {
+			list = append(list, status)
+		}
+	}
+	slices.SortFunc(list, func(a, b driver.Status) int { return strings.Compare(a.Task, b.Task) })
+	return list, err
+}
+
+// wait is driver.Supervisor's Wait, also for the process of an earlier keeper.
+func (s *server) wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
+	exit, err := s.local.Wait(ctx, task)
+	if before, ok := s.past[task]; ok && errors.Is(err, driver.ErrNotRunning) {
+		return *before.Exit, nil
+	}
+	return exit, err
+}

@@ -1,0 +1,109 @@
+package keeper_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
+)
+
+// TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with a task that ran.
+func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, keeper.Config{Dir: dir, Idle: time.Millisecond})
+	six := run(t, first, shell(dir, "six", "exit 6"))
+	if _, err := first.Wait(t.Context(), "six"); err != nil {
+		t.Fatal(err)
+	}
+	id := first.Keeper()
+	if err := first.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, id)
+
+	second := start(t, keeper.Config{Dir: dir})
+	lost := run(t, second, shell(dir, "lost", "exec sleep 1000"))
+	wantPast := func(c *keeper.Client, task string, was driver.Status, code int, reason string) {
+		t.Helper()
+		list, err := c.List(t.Context())
+		found := false
+		for _, s := range list {
+			if s.Task == task {
+				found = s.PID == was.PID && s.StartedAt.Equal(was.StartedAt) && s.Exit != nil && s.Exit.ExitCode == code
+			}
+		}
+		if err != nil || !found {
+			t.Errorf("list: %+v, %v; want %s to have ended with code %d", list, err, task, code)
+		}
+		if exit, err := c.Wait(t.Context(), task); err != nil || exit.ExitCode != code || !strings.Contains(exit.Err, reason) {
+			t.Errorf("wait for %s: %+v, %v; want code %d", task, exit, err, code)
+		}
+	}
+	wantPast(second, "six", six, 6, "")
+	if err := second.Signal(t.Context(), "six", unix.SIGINT); !errors.Is(err, driver.ErrNotRunning) {
+		t.Errorf("signal to a process of the past: %v", err)
+	}
+	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-second.Done()
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+
+	third := start(t, keeper.Config{Dir: dir})
+	wantPast(third, "six", six, 6, "")
+	wantPast(third, "lost", lost, -1, "the keeper was killed")
+	run(t, third, shell(dir, "six", "exit 7"))
+	if exit, err := third.Wait(t.Context(), "six"); err != nil || exit.ExitCode != 7 {
+		t.Errorf("wait for the new process: %+v, %v", exit, err)
+	}
+	if list, err := third.List(t.Context()); err != nil || len(list) != 2 || list[0].Task != "lost" || list[1].PID == six.PID {
+		t.Errorf("list: %+v, %v; want each task once, in order", list, err)
+	}
+	if err := third.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := start(t, keeper.Config{Dir: dir}).List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("after an orderly end: %+v, %v; want nothing", list, err)
+	}
+}
+
+// TestAStartOfTheClientBefore is done, or given up, before the next one asks: what runs then is in the list, and nothing else does.
+func TestAStartOfTheClientBefore(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	for range 30 {
+		began := make(chan struct{})
+		go func() {
+			close(began)
+			_, _ = c.Start(t.Context(), shell(dir, "t", "exec sleep 1000")) // whether it comes to that is not ours to say
+		}()
+		<-began
+		next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+		if err != nil || !attached {
+			t.Fatal(attached, err)
+		}
+		closeLater(t, next)
+		list, err := next.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := len(list) == 1 && list[0].Exit == nil
+		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, driver.ErrRunning) != runs {
+			t.Fatalf("start: %v; the list has %+v", err, list)
+		}
+		if _, err := next.KillTree(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := next.Wait(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		c = next
+	}
+}
