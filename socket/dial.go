@@ -8,6 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ListenerOf is the process that listens at the other end of a connection made by Dial, as the kernel noted it at listen(2).
+func ListenerOf(c net.Conn) (Peer, error) {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return Peer{}, fmt.Errorf("connection of type %T: %w", c, errNoPeer)
+	}
+	return readPeer(conn)
+}
+
 // Dial connects to the socket at an absolute path of any length up to PATH_MAX (4,095 bytes). It follows symbolic links.
 func Dial(ctx context.Context, path string) (net.Conn, error) {
 	if err := checkPath(path); err != nil {

@@ -125,11 +125,11 @@ func (c *chaos) run(kill func(*chaos)) {
 	c.t.Logf("from the start to the operator's first 200: median %v, longest %v, of %d", c.answers[len(c.answers)/2], c.answers[len(c.answers)-1], len(c.answers))
 }
 
-func (c *chaos) start() {
+func (c *chaos) start(flags ...string) {
 	if out := c.process.out; out != nil && strings.Contains(out.String(), "DATA RACE") {
 		c.t.Fatal(out)
 	}
-	c.process = startProcess(c.t, c.dataDir, c.file)
+	c.process = startProcess(c.t, c.dataDir, c.file, flags...)
 }
 
 func (c *chaos) path(parts ...string) string {
@@ -203,10 +203,15 @@ func (c *chaos) disturb() {
 // leave has the sidecar leave, as for an upgrade, while the next one is waiting already.
 func (c *chaos) leave() {
 	old := c.process
-	if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
-		c.t.Fatal(err)
+	if rand.IntN(2) == 0 {
+		c.start("--take-over")
+	} else {
+		if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
+			c.t.Fatal(err)
+		}
+		until(c.t, old, "leaving", func() bool { return strings.Contains(old.out.String(), "Leaving") }) // before that, it would be told of the same job
+		c.start()
 	}
-	c.start()
 	if err := old.Wait(); err != nil {
 		c.t.Errorf("left: %v\n%s", err, old.out)
 	}

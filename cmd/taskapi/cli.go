@@ -163,7 +163,7 @@ func oneArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return usage(fmt.Errorf("%s is missing: taskapi %s", what, cmd.Use))
+			return usage(fmt.Errorf("%s is missing: %s", what, cmd.UseLine()))
 		case len(args) > 1:
 			return usage(fmt.Errorf("one %s, not %d: %q is too many (flags go anywhere)", what, len(args), args[1]))
 		}

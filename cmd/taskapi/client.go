@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -143,6 +144,36 @@ func (c *client) changed(ctx context.Context, index uint64) (*api.Allocation, ui
 		return nil, 0, err
 	}
 	return &alloc, a.index, nil
+}
+
+// isLeaving reports that whoever was asked is gone, or on its way out: another taskapi can have the allocation in a moment.
+func isLeaving(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return errors.Is(err, errSilentSidecar) || ok && refused.message == messageLeaving
+}
+
+// askToLeave tells the taskapi that runs the allocation to leave it, and does not wait for that. Errors: errSilentSidecar when there is
+// none, and that the process can't be told.
+func (c *client) askToLeave(ctx context.Context) error {
+	conn, err := socket.Dial(ctx, c.layout.operatorSocket(c.id))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errSilentSidecar, err)
+	}
+	defer conn.Close()
+	peer, err := socket.ListenerOf(conn)
+	if err == nil && peer.PID <= 0 {
+		err = errors.New("it is in another PID namespace")
+	}
+	if err == nil {
+		err = syscall.Kill(int(peer.PID), syscall.SIGUSR1)
+	}
+	if errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("%w: it has just ended", errSilentSidecar)
+	}
+	if err != nil {
+		return fmt.Errorf("the taskapi of allocation %s, process %d, can't be told to leave: %w", c.id, peer.PID, err)
+	}
+	return nil
 }
 
 // stop asks for the end of the allocation.

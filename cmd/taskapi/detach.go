@@ -41,7 +41,10 @@ func (r *request) detach(cmd *cobra.Command) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
-	answered, err := r.updateRunning(ctx)
+	answered, err := false, error(nil)
+	if !r.options.takeOver { // which is for the process in the background to do
+		answered, err = r.updateRunning(ctx)
+	}
 	if !answered {
 		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--detached", "--", r.jobFile)
 		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), begun)

@@ -30,8 +30,14 @@ type jobVersion struct {
 	warnings string
 }
 
+// messageLeaving is what a client is told that has another version of the job for a taskapi on its way out: the next one takes it.
+const messageLeaving = "this taskapi is leaving the allocation to another: try again"
+
 // read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs.
 func (j jobs) read(sent *api.Job) (jobVersion, error) {
+	if j.shift.isLeaving() {
+		return jobVersion{}, &handlers.Error{Kind: handlers.Conflict, Message: messageLeaving}
+	}
 	alloc := j.runner.Alloc()
 	if sent.ID == nil || *sent.ID != alloc.JobID {
 		return jobVersion{}, &handlers.Error{Kind: handlers.NotFound, Message: fmt.Sprintf("this allocation runs the job %q", alloc.JobID)}

@@ -29,6 +29,7 @@ type runOptions struct {
 	sideFlags
 	allocID  string
 	force    bool
+	takeOver bool
 	detach   bool
 	detached bool // this is the process that --detach has started
 	json     bool
@@ -44,7 +45,7 @@ func runCommand(w world) *cobra.Command {
 		Long: `Runs one allocation of the job file and prints what happens to it, an event a line.
 
 SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once. SIGUSR1 leaves its
-tasks running: the next run with the same --alloc-id takes them over, as it does after a kill.
+tasks running: the next run with the same --alloc-id takes them over, as it does after a kill. --take-over does both in one step.
 
 When the allocation of --alloc-id is there already, run goes on with it. If the job is another version, what can be done in place is,
 and the rest is refused, unless --force has the allocation stopped in order and run anew. One that another taskapi runs gets the
@@ -68,6 +69,7 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 	f := cmd.Flags()
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.BoolVar(&opts.force, "force", false, "stop the allocation of --alloc-id in order and run it anew when it takes new processes, or when it is over")
+	f.BoolVar(&opts.takeOver, "take-over", false, "have the taskapi that runs the allocation of --alloc-id leave, and go on in its place, as for an upgrade")
 	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when it has started, and log to "+logName+" in its directory")
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
@@ -126,7 +128,7 @@ func (r *request) run(ctx context.Context) error {
 	}
 	logger := newLogger(r.options.verbose, r.world)
 	for since := time.Now(); ; {
-		answered, err := r.updateRunning(ctx)
+		answered, err := r.handOver(ctx)
 		if answered {
 			return err
 		}
@@ -169,7 +171,20 @@ func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) erro
 	return err
 }
 
-// updateRunning hands the job to the taskapi that runs the allocation, if one does.
+// handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one.
+func (r *request) handOver(ctx context.Context) (answered bool, err error) {
+	if !r.options.takeOver {
+		return r.updateRunning(ctx)
+	}
+	c := r.layout.client(r.alloc.ID)
+	defer c.close()
+	if err := c.askToLeave(ctx); err != nil && !errors.Is(err, errSilentSidecar) {
+		return true, err
+	}
+	return false, nil
+}
+
+// updateRunning hands the job to the taskapi that runs the allocation, if one does and stays.
 func (r *request) updateRunning(ctx context.Context) (answered bool, err error) {
 	c := r.layout.client(r.alloc.ID)
 	defer c.close()
@@ -184,7 +199,8 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	if r.options.json || r.options.detach { // what goes there is for programs
 		out = r.world.stderr
 	}
-	return true, c.update(ctx, r.alloc.Job, r.options.force, out)
+	err = c.update(ctx, r.alloc.Job, r.options.force, out)
+	return !isLeaving(err), err
 }
 
 // errOtherJob refuses another job, or another group of it, for an allocation that is there already.

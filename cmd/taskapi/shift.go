@@ -153,12 +153,22 @@ func (s *shift) kill() {
 // leave ends this process's work and has the tasks run on.
 func (s *shift) leave() {
 	s.mu.Lock()
+	was, side := s.leaving, s.side
 	s.leaving, s.next = true, nil
-	side := s.side
 	s.mu.Unlock()
+	if !was {
+		s.printer.allocEvent("Leaving", "the tasks run on, for another taskapi to take over")
+	}
 	if side != nil {
 		side.runner.Leave()
 	}
+}
+
+// isLeaving reports that another taskapi is to take over.
+func (s *shift) isLeaving() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leaving
 }
 
 // updated says what the allocation goes on with.

@@ -10,13 +10,13 @@ import (
 )
 
 // onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
-// another taskapi. SIGHUP and SIGPIPE do nothing: a closed terminal, or a reader of the events that has gone away, is no reason to
-// stop. They are caught rather than ignored, as tasks would inherit that.
+// another taskapi. SIGHUP, SIGPIPE and SIGXFSZ do nothing: a closed terminal, a reader of the events that has gone away, or a limit on
+// the size of files is no reason to stop. They are caught rather than ignored, as tasks would inherit that.
 func (s *shift) onSignals() (release func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
-	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE)
+	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
 	done := make(chan struct{})
 	var background sync.WaitGroup
 	background.Go(func() {

@@ -59,19 +59,20 @@ type sidecarProcess struct {
 }
 
 // startProcess runs the job file in a process.
-func startProcess(t *testing.T, dataDir, file string) sidecarProcess {
+func startProcess(t *testing.T, dataDir, file string, flags ...string) sidecarProcess {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startProgram(t, self, dataDir, file)
+	return startProgram(t, self, dataDir, file, flags...)
 }
 
 // startProgram runs the job file with a taskapi.
-func startProgram(t *testing.T, program, dataDir, file string) sidecarProcess {
+func startProgram(t *testing.T, program, dataDir, file string, flags ...string) sidecarProcess {
 	t.Helper()
-	p := sidecarProcess{exec.Command(program, "run", "-data-dir", dataDir, "-alloc-id", testAllocID, file), new(syncBuffer)}
+	args := append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID, file}, flags...)
+	p := sidecarProcess{exec.Command(program, args...), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	if err := p.Start(); err != nil {
@@ -134,9 +135,10 @@ func TestTasksSurviveAKill(t *testing.T) {
 		runs, _ := os.ReadFile(path("fails", "local", "runs"))
 		return string(runs) == "run\nrun\n"
 	})
-	if out := second.out.String(); !strings.Contains(out, "Resuming") || !strings.Contains(out, "Exit Code: 3") {
-		t.Errorf("the second taskapi does not say what happened:\n%s", out)
-	}
+	until(t, second, "what happened is said", func() bool {
+		out := second.out.String()
+		return strings.Contains(out, "Resuming") && strings.Contains(out, "Exit Code: 3")
+	})
 	if now, _ := os.ReadFile(path("counter", "local", "pid")); string(now) != string(pid) || !alive(pid) {
 		t.Errorf("the task is another process: %s, was %s", now, pid)
 	}
