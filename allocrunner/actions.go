@@ -44,18 +44,26 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	return nil
 }
 
-// RestartAll implements interfaces.AllocRunner. No task starts before the last one has been stopped.
+// RestartAll implements interfaces.AllocRunner. No task starts before the last one has been stopped, also when the caller does not
+// wait for that.
 func (r *Runner) RestartAll(ctx context.Context) error {
+	if err := r.carry(ctx, r.restartAll); err != nil {
+		return fmt.Errorf("restart all tasks: %w", err)
+	}
+	return nil
+}
+
+func (r *Runner) restartAll(ctx context.Context) error {
 	if !r.hold() {
-		return fmt.Errorf("restart all tasks: %w", interfaces.ErrTerminal)
+		return interfaces.ErrTerminal
 	}
 	defer r.unhold()
 	r.preTaskRestart(ctx)
 	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("restart all tasks: %w", err)
+	if !r.live() { // a stop came in between: nothing starts again
+		return interfaces.ErrTerminal
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Signal implements interfaces.AllocRunner. Sent to every task, it reaches those that run, and fails when none does.

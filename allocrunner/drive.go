@@ -26,9 +26,15 @@ func (r *Runner) drive(ctx context.Context) (left bool) {
 			r.updated()
 			return false
 		}
-		if d.Ending.Cause != lifecycle.NotEnding && r.beginEnding() {
-			if delay = r.shutdownDelay(d.Ending); delay != nil {
-				d.Ending.Delayed, d.Kill = true, nil
+		if d.Ending.Cause != lifecycle.NotEnding {
+			switch first, may := r.beginEnding(d.Ending); {
+			case !may:
+				d = lifecycle.Decision{}
+			case first:
+				r.preKill() // what others reach the tasks by goes before the first of them
+				if delay = r.shutdownDelay(d.Ending); delay != nil {
+					d.Ending.Delayed, d.Kill = true, nil
+				}
 			}
 		}
 		ending = d.Ending
@@ -46,6 +52,7 @@ func (r *Runner) drive(ctx context.Context) (left bool) {
 			r.requestStop()
 			ending = lifecycle.Ending{Cause: lifecycle.Aborted}
 		case <-r.leave.asked:
+			r.setLeft()
 			return true
 		}
 	}
@@ -64,12 +71,7 @@ func (r *Runner) shutdownDelay(e lifecycle.Ending) <-chan time.Time {
 
 // apply opens gates and sends kills, each kill once for its cause.
 func (r *Runner) apply(d lifecycle.Decision, sent map[string]lifecycle.Cause) {
-	if len(d.Start) > 0 && !r.held() {
-		r.resources.beforeStart()
-		for _, name := range d.Start {
-			r.task(name).Open()
-		}
-	}
+	r.open(d.Start)
 	for _, name := range d.Kill {
 		if sent[name] == d.Ending.Cause {
 			continue
@@ -90,18 +92,4 @@ func killReason(e lifecycle.Ending) *api.TaskEvent {
 		return taskrunner.MainTasksDeadEvent()
 	}
 	return nil
-}
-
-// beginEnding is done before the first task of an ending group is killed: what others reach it by goes. It reports whether this is
-// the first call.
-func (r *Runner) beginEnding() bool {
-	r.running.mu.Lock()
-	was := r.running.ending
-	r.running.ending = true
-	r.running.mu.Unlock()
-	if was {
-		return false
-	}
-	r.preKill()
-	return true
 }

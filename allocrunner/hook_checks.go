@@ -15,6 +15,7 @@ import (
 type checksHook struct {
 	runner *Runner
 	owed   atomic.Bool // the group's checks have asked for a restart, and begin anew with the next start of a task
+	noting sync.Mutex  // held while results are read to be written down, so that older ones never follow newer ones
 
 	mu      sync.Mutex // guards the fields below
 	checks  *checks.Runner
@@ -84,9 +85,11 @@ func (h *checksHook) results() (api.AllocCheckStatuses, uint64) {
 
 // onChange has new results written down, and shown to those who judge the allocation's health.
 func (h *checksHook) onChange() {
+	h.noting.Lock()
 	results, _ := h.results()
 	h.runner.journal.checksChanged(results)
-	h.runner.health.observe(h.runner.Alloc())
+	h.noting.Unlock()
+	h.runner.health.observe()
 }
 
 // restart is what a check asks for that has been unhealthy for too long.

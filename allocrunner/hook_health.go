@@ -16,9 +16,10 @@ import (
 type healthHook struct {
 	runner *Runner
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below; held while the watcher is told, so that the last thing it hears is the latest
 	watcher *health.Watcher
 	end     context.CancelFunc
+	ended   bool // nothing is judged any more
 	running sync.WaitGroup
 }
 
@@ -33,10 +34,11 @@ var (
 // Name implements interfaces.RunnerHook.
 func (h *healthHook) Name() string { return "health" }
 
-// Prerun implements interfaces.RunnerPrerunHook. What an earlier runner has found stays.
+// Prerun implements interfaces.RunnerPrerunHook. What an earlier runner has found stays; what it has not found out has its deadline
+// anew, since nobody has looked meanwhile.
 func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	if !judged(req.Alloc) {
-		h.watch(req.Alloc, time.Unix(0, req.Alloc.CreateTime))
+		h.watch(req.Alloc)
 	}
 	return nil
 }
@@ -45,31 +47,32 @@ func judged(alloc *api.Allocation) bool {
 	return alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil
 }
 
-// watch begins to judge the allocation, unless its job asks for no judgement.
-func (h *healthHook) watch(alloc *api.Allocation, start time.Time) {
+// watch begins to judge the allocation from now on, unless its job asks for no judgement, or it is late for one.
+func (h *healthHook) watch(alloc *api.Allocation) {
 	policy, ok := health.For(alloc.Job, alloc.GetTaskGroup())
 	if !ok {
 		return
 	}
-	watcher := health.NewWatcher(health.WatcherConfig{Policy: policy, Start: start, OnDecision: h.decided})
-	ctx, end := context.WithCancel(context.Background())
+	watcher := health.NewWatcher(health.WatcherConfig{Policy: policy, OnDecision: h.decided})
 	h.mu.Lock()
-	h.watcher, h.end = watcher, end
+	if !h.ended {
+		ctx, end := context.WithCancel(context.Background())
+		h.watcher, h.end = watcher, end
+		h.running.Go(func() { watcher.Run(ctx) })
+	}
 	h.mu.Unlock()
-	h.running.Go(func() { watcher.Run(ctx) })
-	h.observe(h.runner.Alloc())
+	h.observe()
 }
 
 // observe shows the allocation as it is to whoever judges it.
-func (h *healthHook) observe(alloc *api.Allocation) {
+func (h *healthHook) observe() {
 	h.mu.Lock()
-	watcher := h.watcher
-	h.mu.Unlock()
-	if watcher == nil {
+	defer h.mu.Unlock()
+	if h.watcher == nil {
 		return
 	}
 	results, _ := h.runner.checks.results()
-	watcher.Observe(alloc.TaskStates, results)
+	h.watcher.Observe(h.runner.Alloc().TaskStates, results)
 }
 
 // decided shows the verdict.
@@ -97,6 +100,14 @@ func (h *healthHook) Postrun(context.Context) error {
 // Shutdown implements interfaces.ShutdownHook.
 func (h *healthHook) Shutdown() {
 	h.mu.Lock()
+	h.ended = true
+	h.mu.Unlock()
+	h.unwatch()
+}
+
+// unwatch ends the judging that is under way.
+func (h *healthHook) unwatch() {
+	h.mu.Lock()
 	end := h.end
 	h.watcher, h.end = nil, nil
 	h.mu.Unlock()
@@ -108,9 +119,9 @@ func (h *healthHook) Shutdown() {
 
 // Update implements interfaces.RunnerUpdateHook. The new version is judged anew.
 func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateRequest) error {
-	h.Shutdown()
+	h.unwatch()
 	h.runner.snapshots.change(func(a *api.Allocation) { a.DeploymentStatus = nil })
 	h.runner.updated()
-	h.watch(req.Alloc, time.Now())
+	h.watch(req.Alloc)
 	return nil
 }

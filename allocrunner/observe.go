@@ -62,9 +62,8 @@ func (r *Runner) publishAll() {
 
 // updated tells whom it concerns that the allocation is another than before.
 func (r *Runner) updated() {
-	alloc := r.Alloc()
 	if r.cfg.Updates != nil {
-		r.cfg.Updates.AllocUpdated(alloc)
+		r.cfg.Updates.AllocUpdated(r.Alloc())
 	}
-	r.health.observe(alloc)
+	r.health.observe()
 }

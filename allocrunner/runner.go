@@ -32,6 +32,7 @@ type Runner struct {
 	snapshots snapshots
 	tasks     []*taskrunner.Runner
 	byName    map[string]*taskrunner.Runner
+	madeOf    *api.Job // what tasks and hooks were made of
 	journal   *journal
 	changed   chan struct{} // something that drive looks at has changed; capacity 1, since only the latest matters
 	kill      once
@@ -79,6 +80,7 @@ func New(cfg interfaces.Config) (*Runner, error) {
 	if group == nil {
 		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
 	}
+	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, func(task string) interfaces.SavedTask { return r.byName[task].Saved() })
 	r.checks.runner, r.health.runner = r, r
 	r.hookList = append([]interfaces.RunnerHook{&r.checks, &r.health}, cfg.Hooks...)
@@ -212,6 +214,7 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 func (r *Runner) driveTasks(ctx, life context.Context) (left bool) {
 	var background sync.WaitGroup
 	defer background.Wait()
+	defer r.running.carried.Wait()
 	life, end := context.WithCancel(life)
 	defer end()
 	if r.cfg.State != nil {
@@ -221,7 +224,7 @@ func (r *Runner) driveTasks(ctx, life context.Context) (left bool) {
 		background.Go(func() { t.Run(life, r.resources.processes) })
 		defer t.Close()
 	}
-	r.begin()
+	r.begin(life)
 	return r.drive(ctx)
 }
 
@@ -275,9 +278,10 @@ func (r *Runner) states() map[string]lifecycle.State {
 // failures names the failed tasks with the last word of each.
 func (r *Runner) failures() error {
 	var errs []error
-	for name, s := range r.Alloc().TaskStates {
-		if s.Failed && len(s.Events) > 0 {
-			errs = append(errs, fmt.Errorf("task %q: %s", name, s.Events[len(s.Events)-1].DisplayMessage))
+	states := r.Alloc().TaskStates
+	for _, t := range r.tasks {
+		if s := states[t.Name()]; s.Failed && len(s.Events) > 0 {
+			errs = append(errs, fmt.Errorf("task %q: %s", t.Name(), s.Events[len(s.Events)-1].DisplayMessage))
 		}
 	}
 	return errors.Join(errs...)

@@ -96,8 +96,10 @@ func (s *snapshots) wait(ctx context.Context, index uint64) *api.Allocation {
 }
 
 // stop notes that somebody asked for the end. It reports whether nobody had.
-func (s *snapshots) stop() bool {
-	first := false
+func (s *snapshots) stop() (first bool) {
+	if s.latest().DesiredStatus == api.AllocDesiredStatusStop {
+		return false
+	}
 	s.change(func(a *api.Allocation) {
 		first = a.DesiredStatus != api.AllocDesiredStatusStop
 		a.DesiredStatus = api.AllocDesiredStatusStop

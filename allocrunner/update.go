@@ -8,29 +8,41 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/jobspec"
 )
 
 // Update implements interfaces.AllocRunner. Before Run the allocation just begins with the new version.
 func (r *Runner) Update(ctx context.Context, job *api.Job) error {
+	begun, err := r.updatable()
+	switch {
+	case err != nil:
+	case begun:
+		err = r.carry(ctx, func(ctx context.Context) error { return r.update(ctx, job) })
+	default:
+		err = r.update(ctx, job)
+	}
+	if err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	return nil
+}
+
+// update changes the job, and has hooks and tasks follow, once there are any; those of a runner that begins see the new job anyway.
+func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	r.updating.Lock()
 	defer r.updating.Unlock()
-	if !r.updatable() {
-		return fmt.Errorf("update: %w", interfaces.ErrTerminal)
+	begun, err := r.updatable()
+	if err != nil {
+		return err
 	}
 	alloc := r.Alloc()
 	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
 	if len(changes) == 0 {
 		return nil
 	}
-	if err := destructive(changes); err != nil {
+	if err := errors.Join(destructive(changes), r.validate(withJob(alloc, job), begun)); err != nil {
 		return err
-	}
-	begun := r.live()
-	if begun {
-		if err := r.checks.validate(withJob(alloc, job)); err != nil {
-			return fmt.Errorf("update: %w", err)
-		}
 	}
 	r.snapshots.change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
@@ -40,6 +52,39 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	if !begun {
 		return nil
 	}
+	return r.follow(ctx)
+}
+
+// validate finds out whether an allocation could be run with another version of its job.
+func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
+	var errs []error
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		errs = append(errs, taskrunner.Validate(task, deref(alloc.Job.Type)))
+	}
+	if begun {
+		errs = append(errs, r.checks.validate(alloc))
+	}
+	return errors.Join(errs...)
+}
+
+// begin lets the tasks of the allocation be acted on. What has been updated during the set-up, when hooks and tasks had been made of
+// the job before, they follow now.
+func (r *Runner) begin(ctx context.Context) {
+	r.updating.Lock()
+	defer r.updating.Unlock()
+	r.running.mu.Lock()
+	r.running.begun = true
+	r.running.mu.Unlock()
+	if r.Alloc().Job == r.madeOf {
+		return
+	}
+	if err := r.follow(ctx); err != nil {
+		r.logger.Warn("a task does not follow the update, which stands", "error", err)
+	}
+}
+
+// follow has hooks and tasks go on with the present job.
+func (r *Runner) follow(ctx context.Context) error {
 	r.updateHooks(ctx)
 	return r.updateTasks(ctx)
 }
@@ -51,7 +96,7 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		t := r.task(task.Name)
 		req := &interfaces.TaskUpdateRequest{Alloc: alloc, Task: task, Env: r.taskEnv(alloc, task)}
-		if err := t.Update(ctx, req); err != nil {
+		if err := t.Update(ctx, req); err != nil && !errors.Is(err, interfaces.ErrTaskNotRunning) { // the allocation has ended meanwhile
 			errs = append(errs, fmt.Errorf("update task %q: %w", task.Name, err))
 		}
 	}
@@ -83,9 +128,12 @@ func destructive(changes []jobspec.Change) error {
 	return &interfaces.DestructiveError{Changes: lines}
 }
 
-// updatable reports whether the allocation is neither ending nor over.
-func (r *Runner) updatable() bool {
+// updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is ending or over.
+func (r *Runner) updatable() (begun bool, err error) {
 	r.running.mu.Lock()
 	defer r.running.mu.Unlock()
-	return !r.running.ending && !r.running.over && !r.Over()
+	if r.running.ending || r.running.over || r.Over() {
+		return false, interfaces.ErrTerminal
+	}
+	return r.running.begun, nil
 }

@@ -68,7 +68,7 @@ func intentNamed(name string) intent { return intent(max(0, slices.Index(intentN
 // machine is a task's life as plain data. Only next changes it.
 type machine struct {
 	phase   phase
-	intent  intent
+	intent  intent // a kill stays, also of the dead: nothing starts the task again
 	failed  bool
 	setUp   bool // the task directory has been announced
 	force   bool // it is to end without any delay
@@ -164,6 +164,11 @@ func (m machine) hasProcess() bool {
 	return m.phase == running || m.phase == shutdownDelay || m.phase == stopping
 }
 
+// leaving reports whether a process, or the start of one, is on its way out.
+func (m machine) leaving() bool {
+	return m.intent != none && (m.phase == starting || m.hasProcess())
+}
+
 // next is the transition function. Events that mean nothing in a phase change nothing. random in [0, 1) is the jitter of a
 // restart delay.
 func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, []any) {
@@ -204,12 +209,12 @@ func (r rules) onStarted(m machine) (machine, []any) {
 	if m.phase != starting {
 		return m, nil
 	}
-	m.phase = running
-	acts := []any{emit{startedEvent()}, poststart{}, watch{}}
 	if m.intent == none {
-		return m, acts
+		m.phase = running
+		return m, []any{emit{startedEvent()}, poststart{}, watch{}}
 	}
-	m.phase = stopping // asked for while it was being started: no shutdown delay, it has hardly lived
+	m.phase = stopping // asked for while it was being started: nobody was told of it, and it waits for no shutdown delay
+	acts := []any{emit{startedEvent()}, watch{}}
 	if m.force {
 		return m, append(acts, killTree{})
 	}
@@ -276,7 +281,7 @@ func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []a
 		m.phase = waiting
 		return m, []any{emit{restartingEvent(0, "")}}
 	}
-	m.phase = dead
+	m.phase, m.intent = dead, was
 	return m, []any{over{}}
 }
 
@@ -309,10 +314,10 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 	m.force = m.force || ev.force
 	switch m.phase {
 	case waiting:
-		m.phase, m.intent = dead, none
+		m.phase = dead
 		return m, append(acts, over{})
 	case backoff:
-		m.phase, m.intent = dead, none
+		m.phase = dead
 		return m, append(acts, disarm{}, over{})
 	case starting:
 		return m, append(acts, abort{})
@@ -341,8 +346,13 @@ func (r rules) beginStop(m machine) (machine, []any) {
 	return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
 }
 
-// onRestarted stops the process for a new one. The shutdown delay is not waited for, as in Nomad.
+// onRestarted stops the process for a new one. The shutdown delay is not waited for, as in Nomad. A process that is being stopped as a
+// failure is followed at once when somebody asks for that.
 func (r rules) onRestarted(m machine, ev restarted) (machine, []any) {
+	if m.phase == stopping && m.intent == judge && !ev.counted {
+		m.intent = restart
+		return m, []any{emit{restartSignaledEvent(ev.reason)}}
+	}
 	if m.phase != running {
 		return m, nil
 	}

@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -72,6 +73,24 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
 		{"killed while it is restarted", testRules, []any{opened{}, started{}, restarted{reason: "why"}, killed{}, exit(130)},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed"}, dead, false},
+		{"restarted on request while a check's restart stops it: at once, uncounted", never,
+			[]any{opened{}, started{}, restarted{reason: "check", counted: true}, restarted{reason: "why"}, exit(130), started{}},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
+		{"unhealthy while it is restarted on request", never,
+			[]any{opened{}, started{}, restarted{reason: "why"}, restarted{reason: "check", counted: true}, exit(130), started{}},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
+		{"restarted in its restart delay", testRules, []any{opened{}, started{}, exit(1), restarted{reason: "why"}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting"}, backoff, false},
+		{"reset in its restart delay", testRules, []any{opened{}, started{}, exit(1), reseted{"all"}, elapsed{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Restart Signaled", "Restarting"}, waiting, false},
+		{"reset in its shutdown delay", delayed, []any{opened{}, started{}, killed{}, reseted{"all"}, elapsed{}, exit(0)},
+			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
+		{"reset after it was killed", testRules, []any{opened{}, started{}, killed{}, exit(130), reseted{"all"}, opened{}},
+			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
+		{"reset after it was killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, reseted{"all"}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
+		{"reset after it was killed before it started", testRules, []any{killed{}, reseted{"all"}, opened{}},
+			[]string{"Killing"}, dead, false},
 		{"reset when dead", once, []any{opened{}, started{}, exit(0), reseted{"all"}, opened{}, started{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started"}, running, false},
 		{"a start that fails for good", testRules, []any{opened{}, startFailed{failedValidationEvent("bad"), true}},
@@ -172,6 +191,9 @@ func TestEveryLifeIsSound(t *testing.T) {
 			if got := m.hasProcess(); got != w.process {
 				t.Fatalf("after %#v: hasProcess is %v, there is one: %v", ev, got, w.process)
 			}
+			if m.leaving() && !w.start && !w.process {
+				t.Fatalf("after %#v: nothing is on its way out, and those who wait for it are not answered", ev)
+			}
 			waits := m.phase == backoff || m.phase == shutdownDelay
 			if waits && !w.timer {
 				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", ev, m.phase)
@@ -188,10 +210,27 @@ func TestEveryLifeIsSound(t *testing.T) {
 			}
 			step(rapid.SampledFrom(answers).Draw(t, "answer"))
 		}
+		for range rapid.IntRange(0, 5).Draw(t, "steps afterwards") {
+			step(rapid.SampledFrom(w.possible(false)).Draw(t, "late event"))
+		}
+		if m.phase != dead {
+			t.Fatalf("a killed task has come to phase %v", m.phase)
+		}
 		if w.start || w.process {
 			t.Fatalf("dead with a process (%v) or a start under way (%v)", w.process, w.start)
 		}
 	})
+}
+
+// TestNobodyIsToldOfAProcessThatIsToGo: what poststart hooks would announce, pre-kill hooks would have to take back.
+func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
+	for _, asked := range []any{killed{}, killed{force: true}, reseted{}} {
+		m, _ := play(testRules, machine{}, opened{}, asked)
+		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
+		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
+			t.Errorf("%#v while it starts: effects %v", asked, acts)
+		}
+	}
 }
 
 func TestForceSkipsEveryDelay(t *testing.T) {

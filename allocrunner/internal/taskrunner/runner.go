@@ -84,7 +84,7 @@ type Runner struct {
 	timer       *time.Timer
 	cancelStart context.CancelFunc
 	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
-	waiters     []chan<- error // callers of Restart, answered when the old process is gone
+	waiters     []chan<- error // callers of Restart and Reset, answered when the old process is gone
 	effects     sync.WaitGroup
 
 	mu   sync.Mutex // guards last
@@ -108,6 +108,12 @@ type signalRequest struct{ name string }
 
 // updateRequest goes on with another version of the task.
 type updateRequest struct{ req *interfaces.TaskUpdateRequest }
+
+// Validate finds out whether New and Update would take a task. Errors: an unknown kill_signal.
+func Validate(task *api.Task, jobType string) error {
+	_, err := rulesOf(task, jobType)
+	return err
+}
 
 // New makes a runner for a task. Errors: an unknown kill_signal.
 func New(cfg Config) (*Runner, error) {
@@ -151,7 +157,7 @@ func (r *Runner) Kill(reason *api.TaskEvent, force bool) {
 	r.post(context.Background(), killed{reason, force}, nil)
 }
 
-// Reset takes the task back to before its start and returns when its process is gone.
+// Reset takes the task back to before its start and returns when its process is gone. A task that has been killed stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
 	return r.ask(ctx, reseted{reason})
 }
@@ -272,20 +278,14 @@ func (r *Runner) take(ctx context.Context, m message) {
 			return
 		}
 	case reseted:
-		if r.machine.hasProcess() {
-			r.waiters = append(r.waiters, m.reply)
-			m.reply = nil
-		}
+		r.waiters = append(r.waiters, m.reply)
 	}
 	r.handle(ctx, m.event)
-	if m.reply != nil {
-		m.reply <- nil
-	}
 }
 
 // takeRestart joins a restart under way, begins one, or refuses.
 func (r *Runner) takeRestart(ctx context.Context, ev restarted, reply chan<- error) {
-	joins := r.machine.phase == stopping && r.machine.intent == restart
+	joins := r.machine.phase == stopping && r.machine.intent != kill
 	if r.machine.phase != running && !joins {
 		reply <- interfaces.ErrTaskNotRunning
 		return
@@ -331,15 +331,19 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	if mustBeSafe(was, r.machine) {
 		r.cfg.Observer.Save(r.name)
 	}
-	if _, ok := ev.(exited); ok {
-		for _, w := range r.waiters {
-			w <- nil
-		}
-		r.waiters = nil
+	if !r.machine.leaving() {
+		r.answerWaiters()
 	}
 	for _, a := range acts {
 		r.do(ctx, a)
 	}
+}
+
+func (r *Runner) answerWaiters() {
+	for _, w := range r.waiters {
+		w <- nil
+	}
+	r.waiters = nil
 }
 
 // mustBeSafe reports whether a transition has to be written down before it is acted on: a runner that goes on with the task and does

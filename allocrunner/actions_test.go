@@ -1,0 +1,420 @@
+package allocrunner_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// pausing is a hook that holds up a restart of all tasks until the test goes on.
+type pausing struct{ entered, goOn chan struct{} }
+
+func newPausing() *pausing { return &pausing{make(chan struct{}), make(chan struct{})} }
+
+func (p *pausing) Name() string { return "pausing" }
+
+func (p *pausing) PreTaskRestart(ctx context.Context) error {
+	close(p.entered)
+	select {
+	case <-p.goOn:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// gated is a hook whose Prestart lasts until its context ends, and then for as long as last takes.
+type gated struct {
+	entered chan struct{}
+	last    func()
+}
+
+func (g *gated) Name() string { return "gated" }
+
+func (g *gated) Prestart(ctx context.Context, _ *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	select {
+	case g.entered <- struct{}{}:
+	default: // a later start
+	}
+	<-ctx.Done()
+	g.last()
+	return nil, ctx.Err()
+}
+
+// later runs f beside the test and gives its result.
+func later(f func() error) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- f() }()
+	return result
+}
+
+// result waits for what later began.
+func result(t *testing.T, of <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-of:
+		return err
+	case <-time.After(deadline):
+		t.Fatal("no answer")
+		return nil
+	}
+}
+
+func until(t *testing.T, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(deadline):
+		t.Fatal("it does not happen")
+	}
+}
+
+// TestAStopDuringARestartOfAll wins, also over tasks that are dead when their restart reaches them.
+func TestAStopDuringARestartOfAll(t *testing.T) {
+	t.Parallel()
+	hook := newPausing()
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { c.Hooks = []interfaces.RunnerHook{hook} }, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	restarted := later(func() error { return r.runner.RestartAll(t.Context()) })
+	until(t, hook.entered)
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.untilState("main", "dead")
+	close(hook.goOn)
+	if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
+		t.Errorf("the restart says %v, want ErrTerminal", err)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
+}
+
+// TestWhatEndsDuringARestartOfAll begins anew with the others, even when its end would have ended them.
+func TestWhatEndsDuringARestartOfAll(t *testing.T) {
+	t.Parallel()
+	hook := newPausing()
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.Hooks = []interfaces.RunnerHook{hook} },
+		shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/fail; exit 1"),
+		shell("other", "exec sleep 1000"))
+	r.untilState("main", "running")
+	r.untilState("other", "running")
+	restarted := later(func() error { return r.runner.RestartAll(t.Context()) })
+	until(t, hook.entered)
+	r.write("alloc/fail", "")
+	r.until("main has failed", func(a *api.Allocation) bool { return a.TaskStates["main"].Failed })
+	close(hook.goOn)
+	if err := result(t, restarted); err != nil {
+		t.Fatal(err)
+	}
+	r.until("both run again", func(a *api.Allocation) bool {
+		main, other := a.TaskStates["main"], a.TaskStates["other"]
+		return main.State == "running" && main.Restarts == 1 && !main.Failed && other.State == "running" && other.Restarts == 1
+	})
+}
+
+// TestARestartOfAllIsCompleted in its order when the caller has gone away.
+func TestARestartOfAllIsCompleted(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service",
+		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
+		shell("main", `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
+			echo main >> $NOMAD_ALLOC_DIR/order; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }))
+	r.untilLines("alloc/order", 2)
+	r.untilState("main", "running")
+	ctx, cancel := context.WithCancel(t.Context())
+	restarted := later(func() error { return r.runner.RestartAll(ctx) })
+	r.untilEvents("main", "Restart Signaled", 1)
+	cancel()
+	if err := result(t, restarted); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+	r.write("alloc/go", "")
+	if got := r.untilLines("alloc/order", 5); got != "init\nmain\nend\ninit\nmain" {
+		t.Errorf("order %q", got)
+	}
+}
+
+// TestARestartOfAllWaitsForAStartUnderWay to be given up.
+func TestARestartOfAllWaitsForAStartUnderWay(t *testing.T) {
+	t.Parallel()
+	answered := make(chan struct{})
+	hook := &gated{entered: make(chan struct{}, 1), last: func() {
+		select {
+		case <-answered:
+			t.Error("the restart was answered while the start was still under way")
+		case <-time.After(50 * time.Millisecond): // time enough for an answer that comes too soon
+		}
+	}}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
+		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
+	}, shell("main", "exec sleep 1000"))
+	until(t, hook.entered)
+	err := r.runner.RestartAll(t.Context())
+	close(answered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, hook.entered)
+	hook.last = func() {}
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Restart Signaled", "Restarting", "Killing")
+}
+
+// TestKilledWhileAHookPrepares: the hook's context ends, and nothing starts.
+func TestKilledWhileAHookPrepares(t *testing.T) {
+	t.Parallel()
+	hook := &gated{entered: make(chan struct{}, 1), last: func() {}}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
+		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
+	}, shell("main", "exec sleep 1000"))
+	until(t, hook.entered)
+	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("a signal: %v, want ErrTaskNotRunning", err)
+	}
+	if err := r.runner.RestartTask(t.Context(), "main"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("a restart: %v, want ErrTaskNotRunning", err)
+	}
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Killing")
+}
+
+// TestRestartOfRunningTasks leaves those alone that wait for a restart or are dead, and fails when there are no others.
+func TestRestartOfRunningTasks(t *testing.T) {
+	t.Parallel()
+	waits := func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour), Mode: new("fail")}
+	}
+	r := run(t, "batch", shell("main", `exec sleep 1000`), shell("done", "exit 0"), shell("waits", "exit 1", waits))
+	r.untilState("main", "running")
+	r.untilState("done", "dead")
+	r.untilEvents("waits", "Restarting", 1)
+	if err := r.runner.RestartRunning(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.untilEvents("main", "Started", 2)
+	r.wantEvents("done", "Received", "Task Setup", "Started", "Terminated")
+	r.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting")
+	if err := r.runner.RestartTask(t.Context(), "waits"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("of a task in its restart delay: %v, want ErrTaskNotRunning", err)
+	}
+
+	none := run(t, "batch", shell("waits", "exit 1", waits))
+	none.untilEvents("waits", "Restarting", 1)
+	if err := none.runner.RestartRunning(t.Context()); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("when none runs: %v, want ErrTaskNotRunning", err)
+	}
+	none.stop()
+	if err := none.end(); err != nil {
+		t.Fatal(err)
+	}
+	none.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Killing")
+}
+
+// TestRestartOfAllInEveryState: dead, in a restart delay, and running, once and twice at the same time.
+func TestRestartOfAllInEveryState(t *testing.T) {
+	t.Parallel()
+	r := run(t, "batch", shell("main", "exec sleep 1000"), shell("done", "exit 0"), shell("waits", "exit 1", func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(2000 * time.Hour), Delay: new(time.Hour), Mode: new("fail")}
+	}))
+	r.untilState("main", "running")
+	r.untilState("done", "dead")
+	r.untilEvents("waits", "Restarting", 1)
+	twice := []<-chan error{
+		later(func() error { return r.runner.RestartAll(t.Context()) }),
+		later(func() error { return r.runner.RestartAll(t.Context()) }),
+	}
+	for _, of := range twice {
+		if err := result(t, of); err != nil {
+			t.Error(err)
+		}
+	}
+	r.untilState("main", "running")
+	r.until("all were started again", func(a *api.Allocation) bool {
+		return a.TaskStates["done"].State == "dead" && a.TaskStates["done"].Restarts > 0 && a.TaskStates["waits"].Restarts > 2
+	})
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.runner.RestartAll(t.Context()); !errors.Is(err, interfaces.ErrTerminal) {
+		t.Errorf("when it is over: %v, want ErrTerminal", err)
+	}
+}
+
+// TestOneRestartTwiceAtOnce is one restart.
+func TestOneRestartTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service", slowToStop("main"))
+	r.untilFile("main/local/up")
+	r.untilState("main", "running")
+	first := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
+	r.untilEvents("main", "Restart Signaled", 1)
+	second := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
+	r.write("alloc/go", "")
+	if err := errors.Join(result(t, first), result(t, second)); err != nil && !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Error(err) // the second may come too late, when the next process is being started
+	}
+	r.untilEvents("main", "Started", 2)
+	if got := r.runner.Alloc().TaskStates["main"].Restarts; got > 2 {
+		t.Errorf("%d restarts", got)
+	}
+}
+
+// slowToStop is a task that ends on its kill signal only when there is a file go.
+func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
+	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7' INT; echo up >> local/up; while :; do sleep 0.01; done`,
+		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
+}
+
+// TestARestartOnRequestOvertakesThatOfACheck: what the policy would have said of an unhealthy task is not asked.
+func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
+	t.Parallel()
+	check := script("", `test -e up2`)
+	check.CheckRestart = &api.CheckRestart{Limit: 1, Grace: new(time.Millisecond)}
+	r := run(t, "service", slowToStop("main", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }))
+	r.untilEvents("main", "Restart Signaled", 1)
+	restarted := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
+	r.untilEvents("main", "Restart Signaled", 2)
+	r.write("main/up2", "")
+	r.write("alloc/go", "")
+	if err := result(t, restarted); err != nil {
+		t.Fatal(err)
+	}
+	r.untilEvents("main", "Started", 2)
+	if s := r.runner.Alloc().TaskStates["main"]; s.Failed {
+		t.Errorf("the policy, which allows no restarts, was asked: %v", r.of("main"))
+	}
+}
+
+// TestInItsShutdownDelay a task can be signalled, and is not restarted.
+func TestInItsShutdownDelay(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service", shell("main", `trap 'echo HUP > local/got' HUP; echo up > local/up; while :; do sleep 0.01; done`,
+		func(t *api.Task) { t.ShutdownDelay = time.Hour }))
+	r.untilFile("main/local/up")
+	r.untilState("main", "running")
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.untilEvents("main", "Waiting for shutdown delay", 1)
+	if got := r.runner.Alloc().TaskStates["main"].State; got != "pending" {
+		t.Errorf("it shows as %s, want pending", got)
+	}
+	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); err != nil {
+		t.Error(err)
+	}
+	r.untilFile("main/local/got")
+	for name, err := range map[string]error{
+		"one": r.runner.RestartTask(t.Context(), "main"), "running ones": r.runner.RestartRunning(t.Context()), "all": r.runner.RestartAll(t.Context()),
+	} {
+		if !errors.Is(err, interfaces.ErrTerminal) {
+			t.Errorf("restart of %s: %v, want ErrTerminal", name, err)
+		}
+	}
+	r.runner.Kill()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKillSkipsTheGroupsDelay that a stop has begun.
+func TestKillSkipsTheGroupsDelay(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) }, shell("main", "exec sleep 1000"))
+	r.untilCalls(d, "main poststart", 1)
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.untilCalls(d, "prekill", 1)
+	if got := r.of("main"); slices.Contains(got, "Killing") {
+		t.Errorf("killed in the delay: %v", got)
+	}
+	r.runner.Kill()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestABusyProgramIsAFailedAttempt that the next one makes good: somebody writes the file that is to be run.
+func TestABusyProgramIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	if _, err := file.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	var reason string
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) {
+		note := c.OnEvent
+		c.OnEvent = func(task string, e *api.TaskEvent) {
+			if e.Type == "Driver Failure" {
+				reason = e.DisplayMessage
+				file.Close()
+			}
+			note(task, e)
+		}
+	}, shell("main", "", func(t *api.Task) {
+		t.Config = map[string]any{"command": file.Name()}
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour)} // another test's fork may have the file for a moment
+	}))
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	got := r.of("main")
+	if len(got) < 6 || !slices.Equal(got[:4], []string{"Received", "Task Setup", "Driver Failure", "Restarting"}) || got[len(got)-1] != "Terminated" {
+		t.Errorf("events %v", got)
+	}
+	if !strings.Contains(reason, "busy") {
+		t.Errorf("the reason is %q", reason)
+	}
+}
+
+// TestModeDelay goes on in the next interval.
+func TestModeDelay(t *testing.T) {
+	t.Parallel()
+	r := run(t, "batch", shell("main", "exit 1", func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(200 * time.Millisecond), Delay: new(time.Millisecond), Mode: new("delay")}
+	}))
+	r.until("it has waited for another interval", func(a *api.Allocation) bool {
+		waited := event(a, "main", "Restarting")
+		return waited != nil && strings.HasPrefix(waited.DisplayMessage, "Exceeded allowed attempts, applying a delay - Task restarting in ") &&
+			a.TaskStates["main"].Restarts >= 4
+	})
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// untilEvents waits for as many events of one type.
+func (r *running) untilEvents(task, kind string, n int) {
+	r.t.Helper()
+	for give := time.Now().Add(deadline); count(r.of(task), kind) < n; time.Sleep(2 * time.Millisecond) { // events tell nobody but the test's own list
+		if time.Now().After(give) {
+			r.t.Fatalf("not %d events %q of %s: %v", n, kind, task, r.of(task))
+		}
+	}
+}
