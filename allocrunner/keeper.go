@@ -19,25 +19,33 @@ func KeeperMain(args []string) (code int, kept bool) {
 	return keeper.Main(), true
 }
 
-// supervise finds or makes the parent of the allocation's processes, and what it has of them already.
+// supervise finds or makes the parent of the allocation's processes, and what it has of them already: nothing for a new allocation. What is
+// left of one that had its directory before goes first.
 func (r *Runner) supervise(ctx context.Context) (driver.Supervisor, []driver.Status, error) {
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
 	cfg.Logger = r.logger
-	client, attached, err := keeper.Open(ctx, cfg)
-	if err != nil {
-		return nil, nil, err
+	for {
+		client, attached, err := keeper.Open(ctx, cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		known, err := client.List(ctx)
+		switch {
+		case err == nil && r.cfg.Saved == nil && len(known) > 0:
+			if err := client.Close(); err != nil { // and the next has nothing
+				return nil, nil, err
+			}
+		case err == nil:
+			return newKept(cfg, client), known, nil
+		case attached: // its tasks go on as they are, for another try
+			return nil, nil, errors.Join(err, client.Detach())
+		default:
+			return nil, nil, errors.Join(err, client.Close())
+		}
 	}
-	known, err := client.List(ctx)
-	switch {
-	case err == nil:
-		return newKept(cfg, client), known, nil
-	case attached: // its tasks go on as they are, for another try
-		return nil, nil, errors.Join(err, client.Detach())
-	}
-	return nil, nil, errors.Join(err, client.Close())
 }
 
 // keeperConfig is that of the allocation whose directory dir is. The directory tells its processes from those of an allocation with the
@@ -46,8 +54,9 @@ func keeperConfig(dir string) keeper.Config {
 	return keeper.Config{Dir: dir, Mark: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}
 }
 
-// Left reports whether a keeper still runs for the allocation whose directory dir is, with or without somebody who controls it.
-func Left(dir string) bool { return keeper.Runs(dir) }
+// Left reports whether tasks of the allocation whose directory dir is run still, with or without somebody who controls their keeper. One
+// that has none, since its taskapi was killed before the first task started, or after the last one ended, is nothing to care about.
+func Left(dir string) bool { return keeper.Busy(dir) }
 
 // EndLeft ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier keeper has left of them,
 // when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL. It returns how many processes they

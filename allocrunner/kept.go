@@ -37,7 +37,18 @@ type link struct {
 // loss is the end of a keeper that was killed.
 type loss struct {
 	left keeper.Swept
-	err  error // of the killing of what it left
+	err  error           // of the killing of what it left
+	last []driver.Status // what it had written down of its tasks
+}
+
+// exit is how a task's process ended, when the lost keeper could still write that down.
+func (l *loss) exit(task string) (interfaces.ExitResult, bool) {
+	for _, s := range l.last {
+		if s.Task == task && s.Exit != nil {
+			return *s.Exit, true
+		}
+	}
+	return interfaces.ExitResult{}, false
 }
 
 // of is the loss as one of its tasks had it.
@@ -92,7 +103,8 @@ func (k *kept) settle(l *link) {
 	}
 	left, err := keeper.Sweep(ctx, k.cfg)
 	k.cfg.Logger.Warn("the keeper was killed, and its tasks with it", "pid", l.client.Keeper().PID, "left", len(left), "error", err)
-	l.loss = &loss{left, err}
+	record, _ := keeper.Last(k.cfg.Dir) // without one, nothing is known
+	l.loss = &loss{left, err, record.Tasks}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.loss = l.loss
@@ -126,16 +138,20 @@ func (k *kept) call(ctx context.Context, method func(*keeper.Client) error) (in 
 	}
 }
 
-// Start implements driver.Supervisor.
+// Start implements driver.Supervisor. When the answer is lost, with the connection or with the keeper, the process may have been started,
+// and may have ended since: then it is not started again, and Wait says what became of it.
 func (k *kept) Start(ctx context.Context, spec driver.Spec) (status driver.Status, err error) {
+	began, asked := time.Now(), false
 	for tries := 0; ; tries++ {
-		asked := false
 		l, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
-			status, err = c.Start(ctx, spec)
-			if asked && errors.Is(err, driver.ErrRunning) { // by the first request, whose answer was lost with the connection
-				status, err = statusOf(ctx, c, spec.Task)
+			if asked {
+				var known bool
+				if status, known, err = startedSince(ctx, c, spec.Task, began); known || err != nil {
+					return err
+				}
 			}
 			asked = true
+			status, err = c.Start(ctx, spec)
 			return err
 		})
 		if lost == nil || tries == maxKeepers {
@@ -147,14 +163,15 @@ func (k *kept) Start(ctx context.Context, spec driver.Spec) (status driver.Statu
 	}
 }
 
-func statusOf(ctx context.Context, c *keeper.Client, task string) (driver.Status, error) {
+// startedSince is the task's process when it was started at that time or later, by this keeper or by one that was killed.
+func startedSince(ctx context.Context, c *keeper.Client, task string, when time.Time) (status driver.Status, known bool, err error) {
 	list, err := c.List(ctx)
 	for _, status := range list {
-		if status.Task == task {
-			return status, nil
+		if status.Task == task && !status.StartedAt.Before(when) {
+			return status, true, err
 		}
 	}
-	return driver.Status{}, err
+	return driver.Status{}, false, err
 }
 
 // maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
@@ -181,7 +198,8 @@ func (k *kept) renew(ctx context.Context, lost *link) error {
 	return nil
 }
 
-// Wait implements driver.Supervisor. When the keeper was killed the error says so, and what had to be done about it.
+// Wait implements driver.Supervisor. When the keeper was killed before it could write down how the task ended, the error says so, and
+// what had to be done about it.
 func (k *kept) Wait(ctx context.Context, task string) (exit interfaces.ExitResult, err error) {
 	_, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
 		exit, err = c.Wait(ctx, task)
@@ -192,10 +210,13 @@ func (k *kept) Wait(ctx context.Context, task string) (exit interfaces.ExitResul
 		lost = k.loss
 		k.mu.Unlock()
 	}
-	if lost != nil {
-		return exit, lost.of(task)
+	if lost == nil {
+		return exit, err
 	}
-	return exit, err
+	if exit, ok := lost.exit(task); ok {
+		return exit, nil
+	}
+	return exit, lost.of(task)
 }
 
 // Exec implements driver.Supervisor.

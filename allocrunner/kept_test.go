@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
 )
@@ -129,8 +130,94 @@ func TestALostKeeper(t *testing.T) {
 	if exit, err := k.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if _, err := k.Wait(t.Context(), "wild"); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("wait for a task that the new keeper does not know: %v", err)
+	if exit, err := k.Wait(t.Context(), "wild"); err != nil || exit.ExitCode != -1 || !strings.Contains(exit.Err, "the keeper was killed") {
+		t.Errorf("wait for a task that only the lost keeper had: %+v, %v", exit, err)
+	}
+}
+
+// TestALostKeeperHadWrittenDown how a task ended: nobody had asked it yet.
+func TestALostKeeperHadWrittenDown(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	mustStart(t, k, script(dir, "t", "exit 3"))
+	if exit, err := k.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
+		t.Fatalf("%+v, %v", exit, err)
+	}
+	l, _ := k.current()
+	for last, err := keeper.Last(dir); err != nil || last.Tasks[0].Exit == nil; last, err = keeper.Last(dir) {
+		unix.Poll(nil, 1) // the keeper writes by itself
+	}
+	if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-l.settled
+	if exit, err := k.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
+		t.Errorf("%+v, %v; want the code that was written down", exit, err)
+	}
+}
+
+// TestALostAnswer to a start does not have the task run twice, be it that the process has ended since, or that it went with its keeper. When
+// the answer is lost is left to chance.
+func TestALostAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script string
+		lose   func(t *testing.T, keeper int)
+	}{
+		"connection": {"exit 3", hangUp},
+		"keeper": {`until read -r text <$DIR/keeper.json; case $text in *\"t\"*) true;; *) false;; esac; do :; done; kill -KILL $PPID; sleep 1000`,
+			func(*testing.T, int) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range 6 {
+				dir := t.TempDir()
+				k := openKept(t, dir)
+				next := lines(t, dir)
+				l, _ := k.current()
+				lost := make(chan struct{})
+				go func() {
+					defer close(lost)
+					next()
+					tc.lose(t, l.client.Keeper().PID)
+				}()
+				spec := script(dir, "t", "echo >>$DIR/runs; echo >$FIFO; "+tc.script)
+				spec.Env = append(spec.Env, "DIR="+dir)
+				mustStart(t, k, spec)
+				<-lost
+				if exit, err := k.Wait(t.Context(), "t"); err == nil && exit.ExitCode != 3 && exit.ExitCode != -1 {
+					t.Errorf("%+v", exit)
+				}
+				if runs, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || len(runs) != 1 {
+					t.Fatalf("%d runs, %v", len(runs), err)
+				}
+			}
+		})
+	}
+}
+
+// TestANewAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of them.
+func TestANewAllocation(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
+	if err := k.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	r := &Runner{cfg: interfaces.Config{Dir: dir, Saved: &interfaces.Saved{}}, logger: slog.New(slog.DiscardHandler)}
+	processes, known, err := r.supervise(t.Context())
+	if err != nil || len(known) != 1 || known[0].PID != status.PID {
+		t.Fatalf("%+v, %v", known, err)
+	}
+	if err := processes.(*kept).Detach(); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Saved = nil
+	processes, known, err = r.supervise(t.Context())
+	if err != nil || len(known) != 0 || lives(t, strconv.Itoa(status.PID)) {
+		t.Fatalf("%+v, %v; want a new keeper, and the old process gone", known, err)
+	}
+	if err := processes.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -68,13 +68,22 @@ func ours(pid int) bool {
 	return err != nil || theirs == mine
 }
 
-// Runs reports whether a keeper runs for the allocation directory, whatever is left of that.
-func Runs(dir string) bool {
+// Busy reports whether a keeper runs for the allocation directory, whatever is left of that, and has processes: all that its tasks leave
+// behind are its children, too.
+func Busy(dir string) bool {
+	var ids []proc.Identity
 	if last, err := Last(dir); err == nil && last.Keeper.Runs() {
-		return true
+		ids = []proc.Identity{last.Keeper}
+	} else {
+		ids, _ = find(dir) // what can't be looked for is not there
 	}
-	ids, err := find(dir)
-	return err == nil && len(ids) > 0
+	all, _ := proc.All()
+	for _, s := range all {
+		if !s.Dead && slices.ContainsFunc(ids, func(id proc.Identity) bool { return id.PID == s.Parent }) {
+			return true
+		}
+	}
+	return false
 }
 
 // End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for a keeper that

@@ -74,6 +74,30 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 	}
 }
 
+// TestBusy is a keeper only while something of a task is there.
+func TestBusy(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	if keeper.Busy(dir) {
+		t.Error("busy before the first task")
+	}
+	fifo := newFIFO(t, dir)
+	run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &`))
+	readPID(t, fifo)
+	if _, err := c.Wait(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if !keeper.Busy(dir) {
+		t.Error("not busy with what a task has left behind")
+	}
+	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if keeper.Busy(dir) {
+		t.Error("busy after the last task")
+	}
+}
+
 // TestAStartOfTheClientBefore is done, or given up, before the next one asks: what runs then is in the list, and nothing else does.
 func TestAStartOfTheClientBefore(t *testing.T) {
 	dir := t.TempDir()

@@ -76,7 +76,7 @@ func TestAWipedDirectory(t *testing.T) {
 			b := begin(t, dir)
 			detach(t, b.Client)
 			wipe(t, dir, files...)
-			if !keeper.Runs(dir) {
+			if !keeper.Busy(dir) {
 				t.Error("the keeper is not found")
 			}
 			var said bytes.Buffer
@@ -191,16 +191,16 @@ func TestEnd(t *testing.T) {
 			b := begin(t, dir)
 			detach(t, b.Client)
 			prepare(t, dir, b)
-			if keeper.Runs(dir) != (name != "killed before") {
-				t.Errorf("runs: %v", keeper.Runs(dir))
+			if keeper.Busy(dir) != (name != "killed before") {
+				t.Errorf("busy: %v", keeper.Busy(dir))
 			}
 			killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
 			if err != nil || killed != 2 && name != "killed before" || killed < 1 {
 				t.Errorf("%d killed, %v", killed, err)
 			}
 			b.wantGone(t)
-			if keeper.Runs(dir) {
-				t.Error("a keeper still runs")
+			if keeper.Busy(dir) {
+				t.Error("a task still runs")
 			}
 			if killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); err != nil || killed != 0 {
 				t.Errorf("the second time: %d, %v", killed, err)
