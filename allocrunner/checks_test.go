@@ -123,3 +123,29 @@ func TestHealthIsShown(t *testing.T) {
 		})
 	}
 }
+
+// TestHealthIsJudgedByTheNextRunner with a deadline of its own: what the allocation was doing meanwhile nobody has seen.
+func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	var cfg config
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		g.Update = &api.UpdateStrategy{
+			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(30 * time.Minute), HealthyDeadline: new(time.Hour),
+		}
+		c.State = state
+		cfg = *c
+	}, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	r.runner.Leave()
+	_ = r.end()
+
+	cfg.Saved = state.saved()
+	cfg.Saved.Alloc.CreateTime = time.Now().Add(-2 * time.Hour).UnixNano()
+	cfg.Saved.Alloc.Job.TaskGroups[0].Update.MinHealthyTime = new(time.Millisecond)
+	next := resume(t, cfg)
+	alloc := next.until("judged", func(a *api.Allocation) bool { return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil })
+	if !*alloc.DeploymentStatus.Healthy {
+		t.Error("it is said to be unhealthy because of a deadline that went by without anybody to judge it")
+	}
+}

@@ -301,6 +301,7 @@ func (r rules) onElapsed(m machine) (machine, []any) {
 
 func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 	if m.phase == dead {
+		m.intent = kill
 		return m, nil
 	}
 	var acts []any

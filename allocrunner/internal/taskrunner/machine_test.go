@@ -89,6 +89,8 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"reset after it was killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, reseted{"all"}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
+		{"reset after it was killed when it had just ended", once, []any{opened{}, started{}, exit(0), killed{}, reseted{"all"}, opened{}},
+			[]string{"Task Setup", "Started", "Terminated"}, dead, false},
 		{"reset after it was killed before it started", testRules, []any{killed{}, reseted{"all"}, opened{}},
 			[]string{"Killing"}, dead, false},
 		{"reset when dead", once, []any{opened{}, started{}, exit(0), reseted{"all"}, opened{}, started{}},
@@ -120,6 +122,7 @@ type world struct {
 	start   bool // a start is under way
 	process bool
 	timer   bool
+	over    bool // the stop hooks have run
 }
 
 func (w *world) apply(acts []any) {
@@ -138,6 +141,11 @@ func (w *world) apply(acts []any) {
 			w.timer = true
 		case disarm:
 			w.timer = false
+		case over:
+			if w.over {
+				w.t.Fatalf("the stop hooks run twice")
+			}
+			w.over = true
 		}
 	}
 }
@@ -185,8 +193,13 @@ func TestEveryLifeIsSound(t *testing.T) {
 		step := func(ev any) {
 			w.happens(ev)
 			var acts []any
+			was := m.phase
 			m, acts = r.next(m, ev, now, 0)
+			w.over = w.over && !(was == dead && m.phase != dead) // reset, it may die again
 			w.apply(acts)
+			if w.over != (m.phase == dead) {
+				t.Fatalf("after %#v: phase %v, and the stop hooks have run: %v", ev, m.phase, w.over)
+			}
 			now = now.Add(time.Second)
 			if got := m.hasProcess(); got != w.process {
 				t.Fatalf("after %#v: hasProcess is %v, there is one: %v", ev, got, w.process)

@@ -1,0 +1,145 @@
+package allocrunner_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+)
+
+// ends is a task that writes its name to the order when it is told to end.
+func ends(name string, edits ...func(*api.Task)) *api.Task {
+	return shell(name, `trap 'echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; exit 0' INT; echo up > local/up; while :; do sleep 0.01; done`, edits...)
+}
+
+func leads(t *api.Task) { t.Leader = true }
+
+// fails fails when there is a file of its name.
+func fails(name string, edits ...func(*api.Task)) *api.Task {
+	return shell(name, `until [ -e $NOMAD_ALLOC_DIR/$NOMAD_TASK_NAME ]; do sleep 0.01; done; exit 3`, edits...)
+}
+
+// TestOrderOfAStop is the leader, all others but sidecars, the sidecars, and then poststop runs.
+func TestOrderOfAStop(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service",
+		ends("early", lifecycle("prestart", true)), ends("late", lifecycle("poststart", true)),
+		ends("one"), ends("boss", leads), ends("two"),
+		shell("bye", "echo bye >> $NOMAD_ALLOC_DIR/order", lifecycle("poststop", false)))
+	for _, task := range []string{"early", "late", "one", "boss", "two"} {
+		r.untilFile(task + "/local/up")
+		r.untilState(task, "running")
+	}
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(r.untilFile("alloc/order"))
+	if len(got) != 6 || got[0] != "boss" || got[5] != "bye" {
+		t.Fatalf("order %v", got)
+	}
+	for i, task := range got[1:5] {
+		if main := task == "one" || task == "two"; main != (i < 2) {
+			t.Errorf("order %v: sidecars come after the others", got)
+		}
+	}
+}
+
+// TestADeadLeaderEndsThoseInARestartDelay, too.
+func TestADeadLeaderEndsThoseInARestartDelay(t *testing.T) {
+	t.Parallel()
+	r := run(t, "batch", shell("boss", "until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done", leads), shell("waits", "exit 1", func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(2 * time.Hour), Delay: new(time.Hour), Mode: new("fail")}
+	}))
+	r.untilEvents("waits", "Restarting", 1)
+	r.write("alloc/go", "")
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Leader Task Dead", "Killing")
+	r.wantEvents("boss", "Received", "Task Setup", "Started", "Terminated")
+}
+
+// TestWhoeverFailsForGoodEndsAll but a poststop task, which only fails the allocation.
+func TestWhoeverFailsForGoodEndsAll(t *testing.T) {
+	t.Parallel()
+	killed := []string{"Received", "Task Setup", "Started", "Sibling Task Failed", "Killing", "Terminated", "Killed"}
+	for name, tc := range map[string]struct {
+		failing *api.Task
+		stops   bool // the allocation has to be stopped for the task to run
+		main    []string
+	}{
+		"prestart sidecar": {fails("x", lifecycle("prestart", true)), false, killed},
+		"main":             {fails("x"), false, killed},
+		"leader":           {fails("x", leads), false, killed},
+		"poststart":        {fails("x", lifecycle("poststart", false)), false, killed},
+		"poststop":         {fails("x", lifecycle("poststop", false)), true, []string{"Received", "Task Setup", "Started", "Killing", "Terminated", "Killed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "service", tc.failing, shell("main", "exec sleep 1000"),
+				shell("bye", "echo bye > $NOMAD_ALLOC_DIR/bye", lifecycle("poststop", false)))
+			r.untilState("main", "running")
+			if tc.stops {
+				r.stop()
+			}
+			r.untilState("x", "running")
+			r.write("alloc/x", "")
+			if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "x"`) {
+				t.Errorf("got %v, want the failure of x", err)
+			}
+			r.wantEvents("main", tc.main...)
+			r.untilFile("alloc/bye")
+			if got := r.runner.Alloc(); got.ClientStatus != "failed" || got.TaskStates["main"].Failed {
+				t.Errorf("status %s, main %+v", got.ClientStatus, got.TaskStates["main"])
+			}
+		})
+	}
+}
+
+// TestASidecarThatRestartsKeepsMainBack while main has not started, and hurts nobody afterwards.
+func TestASidecarThatRestartsKeepsMainBack(t *testing.T) {
+	t.Parallel()
+	r := run(t, "batch",
+		shell("side", `echo up >> local/up; until [ -e $NOMAD_ALLOC_DIR/side ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/side; exit 1`,
+			lifecycle("prestart", true), func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)} }),
+		shell("init", `until [ -e $NOMAD_ALLOC_DIR/init ]; do sleep 0.01; done`, lifecycle("prestart", false)),
+		shell("main", `until [ -e $NOMAD_ALLOC_DIR/main ]; do sleep 0.01; done`))
+	for n := 1; n <= 2; n++ {
+		r.untilLines("side/local/up", n)
+		r.write("alloc/side", "")
+	}
+	r.untilLines("side/local/up", 3)
+	r.wantEvents("main", "Received")
+	r.write("alloc/init", "")
+	r.untilState("main", "running")
+	r.write("alloc/side", "")
+	r.untilLines("side/local/up", 4)
+	r.write("alloc/main", "")
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
+}
+
+// TestPoststopRunsWhenNothingElseHas: the allocation was stopped before main could start.
+func TestPoststopRunsWhenNothingElseHas(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service", ends("init", lifecycle("prestart", false)), ends("main"),
+		shell("bye", "echo bye >> $NOMAD_ALLOC_DIR/order", lifecycle("poststop", false)))
+	r.untilFile("init/local/up")
+	r.untilState("init", "running")
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("init\nbye", r.untilFile("alloc/order")); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	r.wantEvents("main", "Received", "Killing")
+}

@@ -1,0 +1,159 @@
+package allocrunner_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// updating is a hook that updates the allocation while it is set up.
+type updating struct{ update func(context.Context) error }
+
+func (u *updating) Name() string { return "updating" }
+
+func (u *updating) Prerun(ctx context.Context, _ *interfaces.RunnerPrerunRequest) error {
+	return u.update(ctx)
+}
+
+// TestAnUpdateDuringTheSetUp is followed by hooks and tasks that had been made of the job before.
+func TestAnUpdateDuringTheSetUp(t *testing.T) {
+	t.Parallel()
+	d, hook := &diary{}, &updating{}
+	var job *api.Job
+	begin := make(chan struct{})
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		noted(d, c)
+		g.Services = []*api.Service{service("", okCheck("old"))}
+		job, c.Hooks = c.Alloc.Job, append(c.Hooks, hook)
+		hook.update = func(ctx context.Context) error { <-begin; return nil }
+	}, shell("main", `trap 'exit 0' USR1; echo up > local/up; while :; do sleep 0.01; done`))
+	next := copyJob(job)
+	next.Meta = map[string]string{"colour": "blue"}
+	next.TaskGroups[0].Tasks[0].KillSignal = "SIGUSR1"
+	next.TaskGroups[0].Services[0].Checks[0].Name = "new"
+	r.untilCalls(d, "prerun", 1)
+	if err := r.runner.Update(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	close(begin)
+	r.untilFile("main/local/up")
+	r.untilState("main", "running")
+	if got := r.onlyCheck().Check; got != "new" {
+		t.Errorf("the check is %q, want new", got)
+	}
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
+		t.Errorf("the new kill_signal was not sent: %+v", e)
+	}
+	if calls := strings.Join(d.read(), "; "); !strings.HasPrefix(calls, "prerun; update blue; main update blue; main prestart") {
+		t.Errorf("calls: %s", calls)
+	}
+}
+
+// TestARefusedUpdateChangesNothing, whatever it is that can't be done.
+func TestARefusedUpdateChangesNothing(t *testing.T) {
+	t.Parallel()
+	var job *api.Job
+	d := &diary{}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		noted(d, c)
+		g.Services = []*api.Service{service("", okCheck("c"))}
+		job = c.Alloc.Job
+	}, shell("main", "exec sleep 1000"))
+	r.untilCalls(d, "main poststart", 1)
+	before := r.runner.Alloc()
+	for name, edit := range map[string]func(*api.TaskGroup){
+		"SIGNOPE": func(g *api.TaskGroup) { g.Tasks[0].KillSignal = "SIGNOPE" },
+		"nolabel": func(g *api.TaskGroup) { g.Services[0].Checks[0].PortLabel = "nolabel" },
+	} {
+		next := copyJob(job)
+		edit(next.TaskGroups[0])
+		if err := r.runner.Update(t.Context(), next); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if after := r.runner.Alloc(); *after.Job.Version != *before.Job.Version || after.ModifyIndex != before.ModifyIndex {
+		t.Errorf("version %d, index %d; before: %d, %d", *after.Job.Version, after.ModifyIndex, *before.Job.Version, before.ModifyIndex)
+	}
+	if calls := strings.Join(d.read(), "; "); strings.Contains(calls, "update") {
+		t.Errorf("hooks were called: %s", calls)
+	}
+}
+
+// TestAnUpdateIsCompleted when its caller has gone away.
+func TestAnUpdateIsCompleted(t *testing.T) {
+	t.Parallel()
+	var job *api.Job
+	d := &diary{}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { noted(d, c); job = c.Alloc.Job },
+		shell("a", "exec sleep 1000"), shell("b", "exec sleep 1000"))
+	r.untilCalls(d, "poststart", 2)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	next := copyJob(job)
+	next.Meta = map[string]string{"colour": "blue"}
+	if err := r.runner.Update(gone, next); err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	r.untilCalls(d, "a update blue", 1)
+	r.untilCalls(d, "b update blue", 1)
+}
+
+// TestAnUpdatedRestartPolicy judges the next exit, with the attempts that have been used up.
+func TestAnUpdatedRestartPolicy(t *testing.T) {
+	t.Parallel()
+	var job *api.Job
+	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
+		g.RestartPolicy.Attempts = new(1)
+		job = c.Alloc.Job
+	}, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/go; exit 1`))
+	r.untilFile("main/local/runs")
+	r.write("alloc/go", "")
+	r.untilLines("main/local/runs", 2)
+	next := copyJob(job)
+	next.TaskGroups[0].Tasks[0].RestartPolicy.Attempts = new(2)
+	if err := r.runner.Update(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	r.write("alloc/go", "")
+	r.untilLines("main/local/runs", 3)
+	r.write("alloc/go", "")
+	if err := r.end(); err == nil || !strings.Contains(err.Error(), "Exceeded allowed attempts 2") {
+		t.Errorf("got %v, want that two attempts are used up", err)
+	}
+}
+
+// TestUpdatesOfWhatEnds are refused while the tasks are being killed, and leave them to their end.
+func TestUpdatesOfWhatEnds(t *testing.T) {
+	t.Parallel()
+	var job *api.Job
+	d := &diary{}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		noted(d, c)
+		g.ShutdownDelay = new(time.Hour)
+		job = c.Alloc.Job
+	}, shell("main", "exec sleep 1000"))
+	r.untilCalls(d, "main poststart", 1)
+	if err := r.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.untilCalls(d, "prekill", 1)
+	next := copyJob(job)
+	next.Meta = map[string]string{"colour": "blue"}
+	if err := r.runner.Update(t.Context(), next); !errors.Is(err, interfaces.ErrTerminal) {
+		t.Errorf("got %v, want ErrTerminal", err)
+	}
+	r.runner.Kill()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+}
