@@ -75,8 +75,26 @@ func (c *claim) errOver() error {
 		c.id, c.saved.Alloc.ClientStatus))
 }
 
-// stopping reports that somebody has asked for the end of what was left.
-func (c *claim) stopping() bool { return c.saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop }
+// stops reports that somebody has asked for the end of an allocation.
+func stops(a *api.Allocation) bool { return a.DesiredStatus == api.AllocDesiredStatusStop }
+
+// goesOn is what differs between an allocation that is not over and the one asked for, or why it can't go on as that.
+func goesOn(is, asked *api.Allocation, force bool) ([]jobspec.Change, error) {
+	if is.TaskGroup != asked.TaskGroup || is.JobID != asked.JobID {
+		return nil, usage(errOtherJob(is, asked))
+	}
+	changes := jobspec.Changes(is.Job, asked.Job, asked.TaskGroup)
+	destructive := jobspec.Destructive(changes)
+	switch {
+	case force || len(changes) == 0:
+		return changes, nil
+	case stops(is):
+		return nil, usage(fmt.Errorf("allocation %s is being stopped, and the job is another than its own: 'taskapi stop %[1]s' completes that", is.ID))
+	case len(destructive) > 0:
+		return nil, usage(errDestructive(is.ID, destructive))
+	}
+	return changes, nil
+}
 
 // take decides how what was left goes on, when another job may be wanted than the one that it has: the changes that were made in place,
 // or what has to follow it, nil for nothing.
@@ -89,19 +107,12 @@ func (c *claim) take(ctx context.Context, asked *api.Allocation, force bool) (ch
 	case c.saved.Over:
 		return nil, nil, c.anew()
 	}
-	if c.saved.Alloc.TaskGroup != asked.TaskGroup || c.saved.Alloc.JobID != asked.JobID {
-		return nil, nil, usage(errOtherJob(c.saved.Alloc, asked))
-	}
-	changes = jobspec.Changes(c.saved.Alloc.Job, asked.Job, asked.TaskGroup)
-	switch destructive := jobspec.Destructive(changes); {
-	case len(changes) == 0:
-		return nil, nil, nil
-	case force && (len(destructive) > 0 || c.stopping()):
+	changes, err = goesOn(c.saved.Alloc, asked, force)
+	switch {
+	case err != nil || len(changes) == 0:
+		return nil, nil, err
+	case force && (len(jobspec.Destructive(changes)) > 0 || stops(c.saved.Alloc)):
 		return nil, asked, nil
-	case c.stopping():
-		return nil, nil, usage(fmt.Errorf("allocation %s is being stopped, and the job is another than its own: 'taskapi stop %[1]s' completes that", c.id))
-	case len(destructive) > 0:
-		return nil, nil, usage(errDestructive(c.id, destructive))
 	}
 	return changes, nil, c.update(ctx, asked.Job)
 }

@@ -176,6 +176,17 @@ func (c *client) askToLeave(ctx context.Context) error {
 	return nil
 }
 
+// answeredBy reports that a process listens on the allocation's socket.
+func (c *client) answeredBy(ctx context.Context, pid int) bool {
+	conn, err := socket.Dial(ctx, c.layout.operatorSocket(c.id))
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	peer, err := socket.ListenerOf(conn)
+	return err == nil && int(peer.PID) == pid
+}
+
 // stop asks for the end of the allocation.
 func (c *client) stop(ctx context.Context) error {
 	return c.tell(ctx, "/v1/allocation/"+c.id+"/stop", nil, nil)

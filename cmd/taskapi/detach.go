@@ -114,7 +114,7 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
-	if err := l.awaitStart(ctx, id, ended, started); err != nil {
+	if err := l.awaitStart(ctx, id, cmd.Process.Pid, ended, started); err != nil {
 		return errors.Join(l.said(log, before, w.stderr), err)
 	}
 	return nil
@@ -123,14 +123,16 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 // startPause is the pause between two looks at an allocation that starts, in which a start takes some 20 ms.
 const startPause = 5 * time.Millisecond
 
-// awaitStart waits until the allocation is as it should be, and gives the exit code of a process that ends before as an error. One
-// that has come and gone before anybody looked has started.
-func (l layout) awaitStart(ctx context.Context, id string, ended <-chan error, started func(*api.Allocation) bool) error {
+// awaitStart waits until a process runs the allocation and that is as it should be, and gives the exit code of a process that ends
+// before as an error. One that has come and gone before anybody looked has started.
+func (l layout) awaitStart(ctx context.Context, id string, pid int, ended <-chan error, started func(*api.Allocation) bool) error {
 	c := l.client(id)
 	defer c.close()
 	for {
-		if alloc, _, err := c.allocation(ctx); err == nil && started(alloc) {
-			return nil
+		if c.answeredBy(ctx, pid) { // and not by the one that it takes over from
+			if alloc, _, err := c.allocation(ctx); err == nil && started(alloc) {
+				return nil
+			}
 		}
 		select {
 		case err := <-ended:

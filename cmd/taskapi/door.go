@@ -28,7 +28,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	if err != nil {
 		return fmt.Errorf("verification of tokens: %w", err)
 	}
-	auditor, err := s.openAudit()
+	auditor, err := s.auditor()
 	if err != nil {
 		return err
 	}
@@ -69,9 +69,16 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	return nil
 }
 
-// openAudit opens the audit log, nil for none. Lines are added to what is there.
-func (s *sidecar) openAudit() (auth.Auditor, error) {
-	path := s.options.auditLog
+// auditor writes to the audit log, nil for none.
+func (s *sidecar) auditor() (_ auth.Auditor, err error) {
+	if s.auditFile, err = openAudit(s.options.auditLog); err != nil || s.auditFile == nil {
+		return nil, err
+	}
+	return auth.NewAuditLog(s.auditFile), nil
+}
+
+// openAudit opens an audit log, nil for none. Lines are added to what is there.
+func openAudit(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -79,8 +86,7 @@ func (s *sidecar) openAudit() (auth.Auditor, error) {
 	if err != nil {
 		return nil, usage(fmt.Errorf("--audit-log %s: %w", path, unwrapPath(err)))
 	}
-	s.auditFile = f
-	return auth.NewAuditLog(f), nil
+	return f, nil
 }
 
 // openPolicy reads a policy file, nil for none.

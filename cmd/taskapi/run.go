@@ -171,19 +171,6 @@ func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) erro
 	return err
 }
 
-// handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one.
-func (r *request) handOver(ctx context.Context) (answered bool, err error) {
-	if !r.options.takeOver {
-		return r.updateRunning(ctx)
-	}
-	c := r.layout.client(r.alloc.ID)
-	defer c.close()
-	if err := c.askToLeave(ctx); err != nil && !errors.Is(err, errSilentSidecar) {
-		return true, err
-	}
-	return false, nil
-}
-
 // updateRunning hands the job to the taskapi that runs the allocation, if one does and stays.
 func (r *request) updateRunning(ctx context.Context) (answered bool, err error) {
 	c := r.layout.client(r.alloc.ID)
