@@ -36,10 +36,10 @@ func (r rules) resume(saved interfaces.SavedTask, known *driver.Status, now time
 	res.ended = known != nil && known.Exit != nil
 	switch {
 	case untold(saved, known): // it was started after the last thing that was written down
-		m.phase, m.setUp, res.process = starting, true, true
-		if saved.Intent != kill.String() {
+		if m.hasProcess() && m.intent != kill {
 			m.intent = none // what the process before was stopped for
 		}
+		m.phase, m.setUp, res.process = starting, true, true
 		res.first = started{handle(known)}
 	case m.hasProcess(): // whether it still is, Wait will say
 		res.process = true

@@ -54,6 +54,8 @@ func TestResume(t *testing.T) {
 			resumption{machine: machine{phase: starting, setUp: true}, process: true, first: began}},
 		{"it was to be killed while it was started", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, newerRuns,
 			resumption{machine: machine{phase: starting, setUp: true, intent: kill}, process: true, first: began}},
+		{"all tasks were to be restarted while it was started", interfaces.SavedTask{Phase: "starting", Intent: "reset"}, newerRuns,
+			resumption{machine: machine{phase: starting, setUp: true, intent: reset}, process: true, first: began}},
 		{"it never came to a process", interfaces.SavedTask{Phase: "starting"}, old, resumption{machine: machine{phase: backoff}, ended: true, first: elapsed{}}},
 		{"it was to be given up", interfaces.SavedTask{Phase: "starting", Intent: "kill"}, old,
 			resumption{machine: machine{phase: starting, intent: kill}, ended: true, first: startFailed{}}},

@@ -1,0 +1,416 @@
+package taskrunner
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/restarts"
+)
+
+// The model of a task whose runner may be killed at any moment: the machine and what goes on around it, what is written down, the
+// supervisor's process, and what has to hold of all that. It is plain data, so that every state that can be reached is looked at once.
+type model struct {
+	runner  runnerModel // lost with the runner
+	disk    recordModel
+	process processModel // the supervisor's latest
+	truth   truthModel
+	budget  budgetModel
+}
+
+type runnerModel struct {
+	machine machine
+	record  recordModel // what Saved gives
+	timer   bool
+	start   startModel
+	watch   bool // the end of the process will be told
+	tree    bool // the process has been sent SIGKILL
+}
+
+type startModel int
+
+const (
+	noStart  startModel = iota
+	launches            // the process is not there yet, or never will be
+	born                // it is, and the runner has not been told
+)
+
+// recordModel is what is written down of a task.
+type recordModel struct {
+	phase, intent     string
+	failed, setUp     bool
+	attempts          int
+	due               bool
+	handle            int // the number of the process, 0 for none
+	starts, ends      int // the events Started and Terminated
+	lastCode, lastRun int // of the latest Terminated: the code, and how many had been told with it
+}
+
+// processModel is the nth process of the task.
+type processModel struct {
+	number int
+	runs   bool
+	code   int
+	gone   bool // with the machine: the supervisor knows nothing of it
+}
+
+// truthModel is what has been promised.
+type truthModel struct {
+	killed  bool // the task is to end
+	reset   bool // it is to go back to before its start
+	restart int  // the process with this number is to be followed by another
+	over    bool // it has been dead, and may have been seen so
+	forgot  bool // a process went unnoticed with the machine: nobody can tell of it
+}
+
+// budgetModel bounds what others do, so that there is an end to it.
+type budgetModel struct{ requests, crashes, processes int }
+
+// how the runner ends, and what with it.
+type crash string
+
+const (
+	sidecarKilled crash = "the runner is killed"
+	bothKilled    crash = "the runner and the keeper are killed"
+	powerCut      crash = "the power is cut"
+)
+
+// These events are the world's.
+type (
+	writes   struct{} // what has changed is written, in its own time
+	begins   struct{} // the process that is being started is there
+	dies     struct{ code int }
+	gaveUp   struct{} // the start was given up, or failed
+	noticed  struct{} // the runner is told of the start
+	reported struct{} // the runner is told of the end
+)
+
+var modelNow = time.Unix(10_000, 0)
+
+// crashRules have every phase, and few attempts.
+func crashRules() rules {
+	r := testRules
+	r.shutdownDelay = time.Second
+	r.policy = restarts.Policy{Attempts: 2, Interval: time.Hour, Delay: time.Second}
+	return r
+}
+
+// possible is what can happen next.
+func (s model) possible() []any {
+	events := []any{}
+	add := func(when bool, ev ...any) {
+		if when {
+			events = append(events, ev...)
+		}
+	}
+	r := s.runner
+	add(s.disk != r.record, writes{})
+	add(r.start == launches && s.budget.processes > 0, begins{})
+	add(r.start == launches, gaveUp{})
+	add(r.start == born, noticed{})
+	add(s.process.runs, dies{0}, dies{1})
+	add(!s.process.runs && r.watch, reported{})
+	add(r.timer, elapsed{})
+	add(r.machine.phase == waiting, opened{})
+	add(s.budget.requests > 0, killed{}, restarted{}, restarted{counted: true}, reseted{})
+	add(s.budget.crashes > 0, sidecarKilled, bothKilled, powerCut)
+	return events
+}
+
+// happens is the state after an event.
+func (s model) happens(r rules, ev any) (model, error) {
+	switch ev := ev.(type) {
+	case writes:
+		s.disk = s.runner.record
+		return s, nil
+	case begins:
+		s.budget.processes--
+		if s.process.runs {
+			return s, fmt.Errorf("a second copy is started")
+		}
+		s.process = processModel{number: s.process.number + 1, runs: true}
+		s.runner.start = born
+		return s, nil
+	case dies:
+		s.process.runs, s.process.code = false, ev.code
+		return s, nil
+	case crash:
+		s.budget.crashes--
+		return s.crash(r, ev)
+	case gaveUp:
+		s.runner.start = noStart
+		return s.handle(r, startFailed{event: driverFailureEvent("x")})
+	case noticed:
+		s.runner.start = noStart
+		return s.handle(r, started{})
+	case reported:
+		s.runner.watch, s.runner.tree = false, false
+		return s.handle(r, exited{result: interfaces.ExitResult{ExitCode: s.process.code}})
+	case elapsed:
+		s.runner.timer = false
+	case killed, restarted, reseted:
+		s.budget.requests--
+	}
+	return s.handle(r, ev)
+}
+
+// handle is Runner.handle.
+func (s model) handle(r rules, ev any) (model, error) {
+	was := s.runner.machine
+	is, acts := r.next(was, ev, modelNow, 0)
+	s.runner.machine = is
+	if _, ok := ev.(started); ok {
+		s.runner.record.handle = s.process.number
+	}
+	s.show(acts)
+	s.promise(was, ev)
+	if mustBeSafe(was, is) {
+		s.disk = s.runner.record
+	}
+	s.truth.over = s.truth.over || is.phase == dead
+	for _, a := range acts {
+		switch a.(type) {
+		case start:
+			if err := s.mayStart(); err != nil {
+				return s, err
+			}
+			s.runner.start = launches
+		case watch:
+			s.runner.watch = true
+		case arm:
+			s.runner.timer = true
+		case disarm:
+			s.runner.timer = false
+		case killTree:
+			s.runner.tree = true
+		}
+	}
+	return s, nil
+}
+
+// show is Runner.show, with the record's own idea of what is kept.
+func (s *model) show(acts []any) {
+	rec := &s.runner.record
+	for _, a := range acts {
+		e, ok := a.(emit)
+		switch {
+		case ok && e.event.Type == api.TaskStarted:
+			rec.starts++
+		case ok && e.event.Type == api.TaskTerminated:
+			rec.ends++
+			rec.lastCode, rec.lastRun = s.process.code, s.process.number
+		}
+	}
+	var kept record
+	if rec.due {
+		kept.kept.Due = modelNow
+	}
+	kept.set(s.runner.machine, modelNow, armed(acts))
+	k := kept.saved()
+	rec.phase, rec.intent, rec.failed, rec.setUp, rec.attempts, rec.due = k.Phase, k.Intent, k.Failed, k.SetUp, k.Attempts, !k.Due.IsZero()
+}
+
+// promise notes what has been asked for and is answered from here on.
+func (s *model) promise(was machine, ev any) {
+	is := s.runner.machine
+	switch ev.(type) {
+	case killed:
+		s.truth.killed = s.truth.killed || was.phase != dead
+	case restarted:
+		if is.intent == restart {
+			s.truth.restart = s.process.number
+		}
+	case reseted:
+		if was.intent != kill && was.phase != waiting {
+			s.truth.reset, s.truth.over, s.truth.restart = true, false, 0
+		}
+	case opened:
+		s.truth.reset = false
+	}
+}
+
+func (s model) mayStart() error {
+	switch {
+	case s.truth.killed:
+		return fmt.Errorf("a task that is to end is started")
+	case s.truth.reset:
+		return fmt.Errorf("a task is started that is to wait for its turn")
+	case s.truth.over:
+		return fmt.Errorf("a dead task is started")
+	}
+	return nil
+}
+
+// crash ends the runner, and has another one go on.
+func (s model) crash(r rules, how crash) (model, error) {
+	known := &driver.Status{PID: s.process.number, StartedAt: modelNow}
+	if how != sidecarKilled && s.process.runs {
+		s.process.runs, s.process.code = false, -1
+	}
+	if !s.process.runs {
+		known.Exit = &interfaces.ExitResult{ExitCode: s.process.code}
+	}
+	s.process.gone = s.process.gone || how == powerCut
+	if s.process.number == 0 || s.process.gone {
+		known = nil
+	}
+	s.truth.forgot = s.truth.forgot || how == powerCut && s.disk.ends != s.process.number && s.disk.handle != s.process.number
+	res := r.resume(s.disk.saved(), known, modelNow)
+	s.runner = runnerModel{machine: res.machine, record: s.disk, timer: res.wait > 0}
+	s.show(nil)
+	_, begins := res.first.(started)
+	switch {
+	case res.process && begins:
+		s.runner.start = born
+	case res.process:
+		s.runner.watch = true
+	case res.first != nil:
+		return s.handle(r, res.first)
+	}
+	return s, nil
+}
+
+func (rec recordModel) saved() interfaces.SavedTask {
+	saved := interfaces.SavedTask{
+		Phase: rec.phase, Intent: rec.intent, Failed: rec.failed, SetUp: rec.setUp, Attempts: rec.attempts, IntervalStart: modelNow,
+	}
+	if rec.due {
+		saved.Due = modelNow
+	}
+	if rec.handle > 0 {
+		saved.Handle = &interfaces.Handle{PID: rec.handle, StartedAt: modelNow}
+	}
+	return saved
+}
+
+// holds is what has to be true at any time.
+func (s model) holds() error {
+	m, rec, p := s.runner.machine, s.runner.record, s.process
+	switch {
+	case m.phase == running && s.truth.reset:
+		return fmt.Errorf("a restart of all tasks is forgotten")
+	case m.phase == running && s.truth.restart >= p.number && s.truth.restart > 0:
+		return fmt.Errorf("a restart is forgotten")
+	case m.phase == running && s.truth.killed:
+		return fmt.Errorf("a kill is forgotten")
+	case m.phase == dead && (p.runs || s.runner.start != noStart):
+		return fmt.Errorf("a dead task has a process")
+	case m.phase == starting && s.runner.start == noStart, m.phase == backoff && !s.runner.timer,
+		p.runs && (m.phase == shutdownDelay || m.phase == stopping) && !s.runner.timer && !s.runner.tree:
+		return fmt.Errorf("nothing will ever happen to the task")
+	case m.hasProcess() && !s.runner.watch:
+		return fmt.Errorf("nobody waits for the process")
+	case p.runs && !s.runner.watch && s.runner.start != born:
+		return fmt.Errorf("nobody knows of the process")
+	case rec.ends > p.number || rec.starts > p.number:
+		return fmt.Errorf("an end, or a start, is told twice")
+	case s.truth.forgot:
+		return nil
+	case m.phase == running && (rec.starts != p.number || rec.ends != p.number-1):
+		return fmt.Errorf("a start, or an end before it, is untold of a task that runs")
+	case m.phase == dead && (rec.ends != p.number || rec.starts != p.number || rec.lastRun == p.number && rec.lastCode != p.code):
+		return fmt.Errorf("a start, or an end, is untold of a dead task, or another code is told")
+	}
+	return nil
+}
+
+// ends lets a task that is killed come to its end.
+func (s model) ends(r rules) error {
+	s, err := s.handle(r, killed{})
+	for range 10 {
+		if err == nil {
+			err = s.holds()
+		}
+		switch {
+		case err != nil || s.runner.machine.phase == dead:
+			return err
+		case s.process.runs:
+			s.process.runs, s.process.code = false, 130
+		case s.runner.start == launches:
+			s, err = s.happens(r, gaveUp{})
+		case s.runner.start == born:
+			s, err = s.happens(r, noticed{})
+		case s.runner.watch:
+			s, err = s.happens(r, reported{})
+		default:
+			return fmt.Errorf("a killed task is stuck in phase %v", s.runner.machine.phase)
+		}
+	}
+	return fmt.Errorf("a killed task does not come to an end")
+}
+
+// explore comes by every state that can be reached, and gives what is wrong with any, each with the shortest way there.
+func explore(r rules, budget budgetModel) (states int, wrong map[string]string) {
+	first := model{budget: budget}
+	first.show(nil)
+	first.disk = first.runner.record
+	type step struct {
+		from model
+		ev   any
+	}
+	came, wrong := map[model]step{first: {}}, map[string]string{}
+	fails := func(s model, err error) {
+		if err == nil || wrong[err.Error()] != "" {
+			return
+		}
+		way := ""
+		for at := s; at != first; at = came[at].from {
+			way = fmt.Sprintf("\n  %-50s -> %v, process %+v", fmt.Sprintf("%T %+[1]v", came[at].ev), at.runner.machine.phase, at.process) + way
+		}
+		wrong[err.Error()] = way
+	}
+	for queue := []model{first}; len(queue) > 0; queue = queue[1:] {
+		s := queue[0]
+		fails(s, s.ends(r))
+		for _, ev := range s.possible() {
+			next, err := s.happens(r, ev)
+			if _, known := came[next]; known {
+				continue
+			}
+			came[next] = step{s, ev}
+			if err == nil {
+				err = next.holds()
+			}
+			if err == nil {
+				queue = append(queue, next)
+			}
+			fails(next, err)
+		}
+	}
+	return len(came), wrong
+}
+
+// untilSafe is what mustBeSafe leaves to chance as long as it does not hold the end of an intent, and the way from a delay back to waiting, to
+// be as important as their beginnings: the next process is started, or the caller answered, before that is written down.
+var untilSafe = []string{
+	"a start, or an end before it, is untold of a task that runs",
+	"a start, or an end, is untold of a dead task, or another code is told",
+	"a task is started that is to wait for its turn",
+}
+
+// TestAnyMoment looks at every state that a task can be in, with its runner killed at any moment, alone or with the keeper or the whole
+// machine: no second copy, no dead task started, no process that nobody knows of, no end untold or told twice, nothing forgotten that was
+// asked for.
+func TestAnyMoment(t *testing.T) {
+	for _, budget := range []budgetModel{{requests: 2, crashes: 1, processes: 3}, {requests: 1, crashes: 2, processes: 3}} {
+		t.Run(fmt.Sprintf("%+v", budget), func(t *testing.T) {
+			t.Parallel()
+			states, wrong := explore(crashRules(), budget)
+			excused := untilSafe
+			if mustBeSafe(machine{intent: restart}, machine{}) {
+				excused = nil
+			}
+			for what, way := range wrong {
+				if !slices.Contains(excused, what) {
+					t.Errorf("%s:%s", what, way)
+				}
+			}
+			t.Logf("%d states", states)
+		})
+	}
+}
