@@ -63,6 +63,7 @@ type chaos struct {
 	answers []time.Duration // from the sidecar's start to the operator's first 200
 
 	restarts, restartsTried int // of lines
+	restarted               int // how many processes of lines had said so at the last answered restart
 	signals, signalsTried   int
 	keepersKilled           int
 }
@@ -120,6 +121,7 @@ func (c *chaos) run(kill func(*chaos)) {
 		}
 	}
 	until(c.t, c.process, "the task's socket answers to its token", func() bool { return taskAsks(c.t, layout{c.dataDir}.alloc(testAllocID), "lines") == nil })
+	until(c.t, c.process, "the last restart has been carried out", func() bool { return c.linesRuns() > c.restarted })
 	c.end()
 	slices.Sort(c.answers)
 	c.t.Logf("from the start to the operator's first 200: median %v, longest %v, of %d", c.answers[len(c.answers)/2], c.answers[len(c.answers)-1], len(c.answers))
@@ -185,10 +187,11 @@ func (c *chaos) disturb() {
 	defer client.Close()
 	alloc := &api.Allocation{ID: testAllocID}
 	for end := time.Now().Add(rand.N(150 * time.Millisecond)); time.Now().Before(end); {
-		if rand.IntN(3) == 0 {
+		if runs := c.linesRuns(); rand.IntN(3) == 0 && runs > c.restarted {
 			c.restartsTried++
 			if client.Allocations().Restart(alloc, "lines", nil) == nil {
 				c.restarts++
+				c.restarted = runs
 			}
 			continue
 		}
@@ -199,6 +202,9 @@ func (c *chaos) disturb() {
 		time.Sleep(rand.N(20 * time.Millisecond)) // as above
 	}
 }
+
+// linesRuns counts the processes of lines that have come so far as to say so: one that is told to end before that says nothing.
+func (c *chaos) linesRuns() int { return countLines(c.path("lines", "local", "runs")) }
 
 // leave has the sidecar leave, as for an upgrade, while the next one is waiting already.
 func (c *chaos) leave() {
@@ -310,7 +316,7 @@ func (c *chaos) end() {
 		c.t.Errorf("left behind: %v", left)
 	}
 	c.checkLines()
-	runs := countLines(c.path("lines", "local", "runs"))
+	runs := c.linesRuns()
 	if least, most := 1+c.restarts, 1+c.restartsTried+c.keepersKilled; runs < least || runs > most {
 		c.t.Errorf("lines had %d processes; %d restarts were answered of %d, %d keepers were killed", runs, c.restarts, c.restartsTried, c.keepersKilled)
 	}
