@@ -66,13 +66,13 @@ func (r *Runner) restartAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Signal implements interfaces.AllocRunner. Sent to every task, it reaches those that run, and fails when none does.
+// Signal implements interfaces.AllocRunner. Sent to every task, it reaches those that have a process, and fails when none has.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	if _, err := taskrunner.ParseSignal(signal); err != nil {
 		return err
 	}
 	if task == "" {
-		if err := atLeastOne(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Signal(ctx, signal) }); err != nil {
+		if err := atLeastOne(r.tasks, func(t *taskrunner.Runner) error { return t.Signal(ctx, signal) }); err != nil {
 			return fmt.Errorf("signal all tasks: %w", err)
 		}
 		return nil
@@ -108,7 +108,7 @@ func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error 
 	return errs
 }
 
-// atLeastOne is each for what may find a task gone in the meantime: that is an error only when it found all of them so.
+// atLeastOne is each for what may find a task without a process: that is an error only when it found all of them so.
 func atLeastOne(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
 	done := 0
 	var failed []error

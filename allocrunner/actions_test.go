@@ -207,6 +207,7 @@ func TestRestartOfRunningTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.untilEvents("main", "Started", 2)
+	r.wantReason("main", "User requested running tasks to restart")
 	r.wantEvents("done", "Received", "Task Setup", "Started", "Terminated")
 	r.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting")
 	if err := r.runner.RestartTask(t.Context(), "waits"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
@@ -243,6 +244,7 @@ func TestRestartOfAllInEveryState(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	r.wantReason("done", "User requested all tasks to restart")
 	r.untilState("main", "running")
 	r.until("all were started again", func(a *api.Allocation) bool {
 		return a.TaskStates["done"].State == "dead" && a.TaskStates["done"].Restarts > 0 && a.TaskStates["waits"].Restarts > 2
@@ -315,10 +317,12 @@ func TestInItsShutdownDelay(t *testing.T) {
 	if got := r.runner.Alloc().TaskStates["main"].State; got != "pending" {
 		t.Errorf("it shows as %s, want pending", got)
 	}
-	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); err != nil {
-		t.Error(err)
+	for _, task := range []string{"main", ""} {
+		if err := errors.Join(os.RemoveAll(r.dir+"/main/local/got"), r.runner.Signal(t.Context(), task, "SIGHUP")); err != nil {
+			t.Errorf("a signal to %q: %v", task, err)
+		}
+		r.untilFile("main/local/got")
 	}
-	r.untilFile("main/local/got")
 	for name, err := range map[string]error{
 		"one": r.runner.RestartTask(t.Context(), "main"), "running ones": r.runner.RestartRunning(t.Context()), "all": r.runner.RestartAll(t.Context()),
 	} {
@@ -332,7 +336,7 @@ func TestInItsShutdownDelay(t *testing.T) {
 	}
 }
 
-// TestKillSkipsTheGroupsDelay that a stop has begun.
+// TestKillSkipsTheGroupsDelay, also one that a stop has begun.
 func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
@@ -347,6 +351,13 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	}
 	r.runner.Kill()
 	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	atOnce := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.ShutdownDelay = new(time.Hour) }, shell("main", "exec sleep 1000"))
+	atOnce.untilState("main", "running")
+	atOnce.runner.Kill()
+	if err := atOnce.end(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -368,13 +379,11 @@ func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 	}
 	var reason string
 	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) {
-		note := c.OnEvent
-		c.OnEvent = func(task string, e *api.TaskEvent) {
+		c.OnEvent = func(_ string, e *api.TaskEvent) {
 			if e.Type == "Driver Failure" {
 				reason = e.DisplayMessage
 				file.Close()
 			}
-			note(task, e)
 		}
 	}, shell("main", "", func(t *api.Task) {
 		t.Config = map[string]any{"command": file.Name()}
@@ -406,6 +415,14 @@ func TestModeDelay(t *testing.T) {
 	r.stop()
 	if err := r.end(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// wantReason compares why a task was last restarted.
+func (r *running) wantReason(task, want string) {
+	r.t.Helper()
+	if e := event(r.runner.Alloc(), task, "Restart Signaled"); e == nil || e.DisplayMessage != want || e.Details["restart_reason"] != want {
+		r.t.Errorf("%s: restarted because of %+v, want %q", task, e, want)
 	}
 }
 

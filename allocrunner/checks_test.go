@@ -143,7 +143,7 @@ func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	cfg.Saved = state.saved()
 	cfg.Saved.Alloc.CreateTime = time.Now().Add(-2 * time.Hour).UnixNano()
 	cfg.Saved.Alloc.Job.TaskGroups[0].Update.MinHealthyTime = new(time.Millisecond)
-	next := resume(t, cfg)
+	next := begin(t, cfg)
 	alloc := next.until("judged", func(a *api.Allocation) bool { return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil })
 	if !*alloc.DeploymentStatus.Healthy {
 		t.Error("it is said to be unhealthy because of a deadline that went by without anybody to judge it")

@@ -254,7 +254,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	index := r.runner.Alloc().ModifyIndex
 
 	cfg.Saved = state.saved()
-	next := resume(t, cfg)
+	next := begin(t, cfg)
 	next.until("running", func(a *api.Allocation) bool { return a.ClientStatus == "running" })
 	next.untilCalls(d, "restored yes", 1)
 	if got := next.runner.Alloc().ModifyIndex; got <= index {

@@ -80,7 +80,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	}
 
 	cfg.Saved = state.saved()
-	next := resume(t, cfg)
+	next := begin(t, cfg)
 	if err := next.end(); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 	r.untilGone(r.untilFile("late/local/pids"))
 
 	cfg.Saved = state.saved()
-	next := resume(t, cfg)
+	next := begin(t, cfg)
 	if err := next.end(); err == nil || !strings.Contains(err.Error(), `task "late"`) {
 		t.Errorf("got %v, want the failure of late", err)
 	}
@@ -155,7 +155,7 @@ func TestRestartCountersSurvive(t *testing.T) {
 	r.untilGone(pids[2])
 
 	cfg.Saved = state.saved()
-	next := resume(t, cfg)
+	next := begin(t, cfg)
 	if err := next.end(); err == nil || !strings.Contains(err.Error(), "Exceeded allowed attempts 2") {
 		t.Errorf("got %v, want that the attempts are used up", err)
 	}

@@ -1,7 +1,6 @@
 package allocrunner_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -9,12 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -91,26 +88,6 @@ func decode(data []byte, v any) {
 	if err := json.Unmarshal(data, v); err != nil {
 		panic(err)
 	}
-}
-
-// resume runs what an earlier runner has left.
-func resume(t *testing.T, cfg interfaces.Config) *running {
-	t.Helper()
-	r := &running{t: t, dir: cfg.Dir, result: make(chan error, 1)}
-	cfg.OnEvent = func(task string, e *api.TaskEvent) { r.note(task + ": " + e.Type) }
-	runner, err := allocrunner.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	r.runner, r.stop = runner, cancel
-	go func() { r.result <- runner.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		runner.Kill()
-		_ = r.end()
-	})
-	return r
 }
 
 type config = interfaces.Config

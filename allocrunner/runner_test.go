@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,9 +51,7 @@ type running struct {
 	dir    string
 	stop   context.CancelFunc
 	result chan error
-
-	mu     sync.Mutex // guards the field below
-	events []string   // "task: type"
+	events diary // "task: type"
 }
 
 // run starts an allocation of the tasks in a job of the type.
@@ -69,16 +66,28 @@ func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Delay: new(10 * time.Millisecond), Mode: new("fail")}
 	group.Tasks = tasks
 	job := &api.Job{ID: new("job"), Name: new("job"), Type: &jobType, TaskGroups: []*api.TaskGroup{group}, Datacenters: []string{"dc1"}}
-	r := &running{t: t, dir: filepath.Join(t.TempDir(), "alloc"), result: make(chan error, 1)}
 	cfg := interfaces.Config{
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
 			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
-		Dir:     r.dir,
-		Logger:  slog.New(slog.DiscardHandler),
-		OnEvent: func(task string, e *api.TaskEvent) { r.note(task + ": " + e.Type) },
+		Dir:    filepath.Join(t.TempDir(), "alloc"),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	edit(group, &cfg)
 	job.Canonicalize()
+	return begin(t, cfg)
+}
+
+// begin runs an allocation, or what an earlier runner has left of it, until the test ends at the latest.
+func begin(t *testing.T, cfg interfaces.Config) *running {
+	t.Helper()
+	r := &running{t: t, dir: cfg.Dir, result: make(chan error, 1)}
+	also := cfg.OnEvent
+	cfg.OnEvent = func(task string, e *api.TaskEvent) {
+		if also != nil {
+			also(task, e)
+		}
+		r.events.note(task + ": " + e.Type)
+	}
 	runner, err := allocrunner.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -89,22 +98,12 @@ func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces
 	t.Cleanup(func() {
 		cancel()
 		runner.Kill()
-		r.end()
+		_ = r.end()
 	})
 	return r
 }
 
-func (r *running) note(event string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, event)
-}
-
-func (r *running) seen() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events)
-}
+func (r *running) seen() []string { return r.events.read() }
 
 // end waits for the allocation to end and gives Run's error, also when asked again.
 func (r *running) end() error {
@@ -322,6 +321,7 @@ func TestRestartOnRequest(t *testing.T) {
 		return s.State == "running" && s.Restarts == 1
 	})
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started")
+	r.wantReason("main", "User requested task to restart")
 	r.wantEvents("other", "Received", "Task Setup", "Started")
 	for _, tc := range []struct {
 		name string
@@ -331,6 +331,7 @@ func TestRestartOnRequest(t *testing.T) {
 		{"unknown task", r.runner.RestartTask(t.Context(), "nope"), interfaces.ErrTaskNotFound},
 		{"unknown task, signal", r.runner.Signal(t.Context(), "nope", "SIGHUP"), interfaces.ErrTaskNotFound},
 		{"unknown signal", r.runner.Signal(t.Context(), "main", "SIGNOPE"), interfaces.ErrUnknownSignal},
+		{"all of an unknown signal", r.runner.Signal(t.Context(), "", "SIGNOPE"), interfaces.ErrUnknownSignal},
 		{"running ones", r.runner.RestartRunning(t.Context()), nil},
 	} {
 		if !errors.Is(tc.err, tc.want) {

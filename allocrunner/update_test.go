@@ -3,6 +3,7 @@ package allocrunner_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -89,12 +90,25 @@ func TestARefusedUpdateChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAnUpdateIsCompleted when its caller has gone away.
+// following is a hook that notes whether it has time to follow an update.
+type following struct{ *diary }
+
+func (f following) Name() string { return "following" }
+
+func (f following) Update(ctx context.Context, _ *interfaces.RunnerUpdateRequest) error {
+	f.note("update, given up " + map[bool]string{true: "yes", false: "no"}[ctx.Err() != nil])
+	return errors.New("this is logged, and stops nothing")
+}
+
+// TestAnUpdateIsCompleted when its caller has gone away, and when a hook fails.
 func TestAnUpdateIsCompleted(t *testing.T) {
 	t.Parallel()
 	var job *api.Job
-	d := &diary{}
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { noted(d, c); job = c.Alloc.Job },
+	d, log := &diary{}, &records{}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
+		noted(d, c)
+		job, c.Hooks, c.Logger = c.Alloc.Job, append(c.Hooks, following{d}), slog.New(slog.NewTextHandler(log, nil))
+	},
 		shell("a", "exec sleep 1000"), shell("b", "exec sleep 1000"))
 	r.untilCalls(d, "poststart", 2)
 	gone, cancel := context.WithCancel(t.Context())
@@ -104,8 +118,12 @@ func TestAnUpdateIsCompleted(t *testing.T) {
 	if err := r.runner.Update(gone, next); err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+	r.untilCalls(d, "update, given up no", 1)
 	r.untilCalls(d, "a update blue", 1)
 	r.untilCalls(d, "b update blue", 1)
+	if got := log.read(); !strings.Contains(got, "this is logged") {
+		t.Errorf("logged:\n%s", got)
+	}
 }
 
 // TestAnUpdatedRestartPolicy judges the next exit, with the attempts that have been used up.

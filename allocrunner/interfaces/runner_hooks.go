@@ -46,13 +46,15 @@ type RunnerPreKillHook interface {
 	PreKill()
 }
 
-// RunnerPostrunHook runs when every task is over, also when a Prerun failed. Its error is logged.
+// RunnerPostrunHook runs when every task is over, also when a Prerun failed, unless the allocation is left to another runner. Its error
+// becomes part of Run's.
 type RunnerPostrunHook interface {
 	RunnerHook
 	Postrun(ctx context.Context) error
 }
 
-// RunnerDestroyHook runs when an allocation that is over is removed, before its directory is. Its error is logged.
+// RunnerDestroyHook runs when an allocation that is over is removed, before its directory is. Its error becomes part of Destroy's,
+// and the directory goes all the same.
 type RunnerDestroyHook interface {
 	RunnerHook
 	Destroy(ctx context.Context) error

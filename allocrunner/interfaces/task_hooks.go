@@ -12,7 +12,9 @@ import (
 //	Prestart ── process starts ── Poststart ── PreKilling ── process ends ── Exited ── (again, or) Stop
 //
 // Update may come at any time in between, Shutdown (see ShutdownHook) at the end of this process. Hooks of one task are called in
-// the order in which they were given. Each may be called on a hook whose Prestart failed, or was never called.
+// the order in which they were given. A task waits for its hooks, also when it is to be killed, so each returns soon after its context
+// has ended: that is at a kill for Prestart, and after seconds for the others. Prestart, Exited and Update may be called while another of the
+// same hook has not returned. Each may be called on a hook whose Prestart failed, or was never called.
 type TaskHook interface {
 	// Name identifies the hook in logs, in metrics and in the event of its failure.
 	Name() string
@@ -129,7 +131,8 @@ type TaskUpdateRequest struct {
 	Env   Env             // of the task, as the next process would get it
 }
 
-// TaskStopHook runs once, when the task is over for good, also when it never started.
+// TaskStopHook runs when the task is dead, also when it never started. Only a restart of all tasks takes it back from there: to a
+// Prestart, and another Stop.
 type TaskStopHook interface {
 	TaskHook
 	Stop(ctx context.Context) error

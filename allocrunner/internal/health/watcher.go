@@ -12,9 +12,6 @@ import (
 type WatcherConfig struct {
 	Policy Policy
 
-	// Start is when the allocation began, from which the deadline is counted; zero is when the watcher is made.
-	Start time.Time
-
 	// OnDecision is called once, from Run, with a sentence that says why.
 	OnDecision func(healthy bool, reason string)
 }
@@ -28,12 +25,9 @@ type Watcher struct {
 	state State
 }
 
-// NewWatcher makes a watcher. It starts nothing.
+// NewWatcher makes a watcher, from whose making the deadline is counted. It starts nothing.
 func NewWatcher(cfg WatcherConfig) *Watcher {
-	if cfg.Start.IsZero() {
-		cfg.Start = time.Now()
-	}
-	return &Watcher{cfg: cfg, wake: make(chan struct{}, 1), state: cfg.Policy.New(cfg.Start)}
+	return &Watcher{cfg: cfg, wake: make(chan struct{}, 1), state: cfg.Policy.New(time.Now())}
 }
 
 // Observe tells how the allocation stands now. It is to be called with every change of either, and keeps neither map. It does not

@@ -22,11 +22,11 @@ type watched struct {
 	done chan struct{}
 }
 
-func watch(t *testing.T, ctx context.Context, start time.Time) watched {
+func watch(t *testing.T, ctx context.Context) watched {
 	t.Helper()
 	begun := time.Now()
 	w := watched{said: make(chan string, 2), done: make(chan struct{})}
-	w.Watcher = health.NewWatcher(health.WatcherConfig{Policy: policy(t, nil), Start: start, OnDecision: func(healthy bool, reason string) {
+	w.Watcher = health.NewWatcher(health.WatcherConfig{Policy: policy(t, nil), OnDecision: func(healthy bool, reason string) {
 		w.said <- fmt.Sprintf("%v after %v: %s", healthy, time.Since(begun), reason)
 	}})
 	go func() { defer close(w.done); w.Run(ctx) }()
@@ -52,37 +52,32 @@ func (w watched) expect(t *testing.T, want string) {
 func TestWatcher(t *testing.T) {
 	good := results("success", "success", "success")
 	for name, c := range map[string]struct {
-		start   time.Duration // before the watcher
 		observe func(w watched)
 		want    string
 	}{
-		"healthy": {0, func(w watched) {
+		"healthy": {func(w watched) {
 			w.Observe(tasks("main pending"), good)
 			time.Sleep(3 * time.Second)
 			w.Observe(tasks(), good)
 		}, "true after 13s: healthy for 10s"},
-		"a break": {0, func(w watched) {
+		"a break": {func(w watched) {
 			w.Observe(tasks(), good)
 			time.Sleep(9 * time.Second)
 			w.Observe(tasks(), results("failure", "", ""))
 			w.Observe(tasks(), good) // before Run has had a chance to look
 		}, "true after 19s: healthy for 10s"},
-		"a failure": {0, func(w watched) {
+		"a failure": {func(w watched) {
 			time.Sleep(time.Second)
 			w.Observe(tasks("main failed"), good)
 		}, `false after 1s: task "main" has failed`},
-		"nobody looks": {0, func(watched) {}, "false after 1m0s: not healthy within 1m0s: nothing is known of its tasks"},
-		"an allocation that began long ago": {40 * time.Second, func(w watched) {
+		"nobody looks": {func(watched) {}, "false after 1m0s: not healthy within 1m0s: nothing is known of its tasks"},
+		"never well": {func(w watched) {
 			w.Observe(tasks("main pending"), good)
-		}, `false after 20s: not healthy within 1m0s: task "main" is pending`},
+		}, `false after 1m0s: not healthy within 1m0s: task "main" is pending`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var start time.Time
-				if c.start > 0 {
-					start = time.Now().Add(-c.start)
-				}
-				w := watch(t, t.Context(), start)
+				w := watch(t, t.Context())
 				c.observe(w)
 				w.expect(t, c.want)
 				w.Observe(tasks("main failed"), nil) // too late, and harmless
@@ -94,7 +89,7 @@ func TestWatcher(t *testing.T) {
 func TestWatcherEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := watch(t, ctx, time.Time{})
+		w := watch(t, ctx)
 		w.Observe(tasks(), api.AllocCheckStatuses{})
 		cancel()
 		<-w.done
@@ -108,12 +103,12 @@ func TestWatcherPassesOnWhatIsDecidedWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		w := watch(t, ctx, time.Time{})
+		w := watch(t, ctx)
 		<-w.done
 		if len(w.said) > 0 {
 			t.Errorf("said %q of what nobody has observed", <-w.said)
 		}
-		late := watch(t, t.Context(), time.Time{})
+		late := watch(t, t.Context())
 		late.Observe(tasks("main failed"), nil)
 		<-late.done
 		if len(late.said) != 1 {

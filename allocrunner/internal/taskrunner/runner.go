@@ -327,7 +327,9 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	if ev, ok := ev.(started); ok {
 		r.record.setHandle(ev.handle)
 	}
-	r.show(acts)
+	if r.machine != was || len(acts) > 0 {
+		r.show(acts)
+	}
 	if mustBeSafe(was, r.machine) {
 		r.cfg.Observer.Save(r.name)
 	}
