@@ -20,25 +20,26 @@ type batch struct {
 }
 
 // put adds the jobs that are new and writes.
-func (db *DB) put(set values, jobs map[string]*api.Job) error {
+func (db *DB) put(set values, given map[string]version) error {
+	jobs := map[string]*api.Job{}
 	db.mu.Lock()
 	db.stats.Puts++
-	for id, job := range jobs {
-		if job == nil || db.jobs[id] == job {
-			delete(jobs, id)
+	for id, v := range given {
+		if v.job != nil && db.versions[id].job != v.job {
+			jobs[id] = v.job
 		}
 	}
 	db.mu.Unlock()
 	if err := set.addJobs(jobs); err != nil {
 		return err
 	}
-	return db.write(set, jobs)
+	return db.write(set, given)
 }
 
 // write has the values written, with those of all who call while somebody else writes, and waits for it. Nobody waits for others to come:
 // who finds the file free writes at once. bbolt's own Batch would wait up to 10 ms, and give back what has failed.
-func (db *DB) write(set values, jobs map[string]*api.Job) error {
-	b, err := db.enqueue(set, jobs)
+func (db *DB) write(set values, given map[string]version) error {
+	b, err := db.enqueue(set, given)
 	if err != nil {
 		return err
 	}
@@ -51,14 +52,14 @@ func (db *DB) write(set values, jobs map[string]*api.Job) error {
 	return b.err
 }
 
-func (db *DB) enqueue(set values, jobs map[string]*api.Job) (*batch, error) {
+func (db *DB) enqueue(set values, given map[string]version) (*batch, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.closed {
 		return nil, fileError(db.path, fs.ErrClosed)
 	}
+	db.advanceLocked(set, given)
 	maps.Copy(db.waiting, set)
-	maps.Copy(db.jobs, jobs)
 	return db.batchLocked(), nil
 }
 
@@ -197,6 +198,13 @@ func (db *DB) open() error {
 	if err != nil {
 		return err
 	}
+	db.mu.Lock()
+	for id, set := range c.allocs {
+		for key := range set {
+			db.noteTaskLocked(slot{id, key})
+		}
+	}
+	db.mu.Unlock()
 	fd, err := unix.FcntlInt(db.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return fileError(db.path, err)

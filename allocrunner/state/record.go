@@ -17,7 +17,7 @@ import (
 
 // The keys of an allocation. Each holds one value as JSON.
 const (
-	allocKey  = "alloc"  // api.Allocation without Job; with TaskStates only when it came from PutAllocs
+	allocKey  = "alloc"  // api.Allocation without Job; with TaskStates only of tasks that have no record
 	jobKey    = "job"    // api.Job, in a bucket of its own
 	checksKey = "checks" // api.AllocCheckStatuses
 	overKey   = "over"   // true
@@ -152,9 +152,6 @@ func (v values) addChange(c interfaces.Change) error {
 
 // addAlloc encodes an allocation with its task states and without its job.
 func (v values) addAlloc(alloc *api.Allocation) error {
-	if alloc == nil {
-		return errors.New("put allocations: one of them is nil")
-	}
 	without := *alloc
 	without.Job = nil
 	return v.add(alloc.ID, allocKey, &without)

@@ -57,13 +57,14 @@ type DB struct {
 	handle *bolt.DB // nil when it has to be opened anew
 	unsure bool     // a write has failed at an unknown point: what the file shows may not be on the disk
 
-	mu      sync.Mutex          // guards the fields below
-	waiting values              // values that are to be written
-	batch   *batch              // of those who wait for that, nil for nobody
-	jobs    map[string]*api.Job // the last that was put, by the allocation's ID
-	stats   Stats
-	failing bool // the last write has failed, and waiting has what it was to write
-	closed  bool
+	mu       sync.Mutex         // guards the fields below
+	waiting  values             // values that are to be written
+	batch    *batch             // of those who wait for that, nil for nobody
+	versions map[string]version // the latest that was put, by the allocation's ID
+	recorded map[slot]bool      // the tasks that have records of their own
+	stats    Stats
+	failing  bool // the last write has failed, and waiting has what it was to write
+	closed   bool
 }
 
 // Stats counts what a DB has done since it was opened.
@@ -80,11 +81,18 @@ func Open(path, version string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{path: path, version: version, file: file, turn: make(chan struct{}, 1), waiting: values{}, jobs: map[string]*api.Job{}}
+	db := newDB(path, version, file)
 	if err := db.open(); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return db, nil
+}
+
+func newDB(path, by string, file *os.File) *DB {
+	return &DB{
+		path: path, version: by, file: file, turn: make(chan struct{}, 1),
+		waiting: values{}, versions: map[string]version{}, recorded: map[slot]bool{},
+	}
 }
 
 // Read gives the allocation in a file that has one. Errors: ErrInUse while a process has it open for writing, ErrNotFound, ErrDamaged,
@@ -177,6 +185,9 @@ func (db *DB) IDs() ([]string, error) {
 // Put implements interfaces.State. When it returns nil, the change is on the disk. Calls that come while another one writes are written
 // together, those for one allocation in their order.
 //
+// An older version of an allocation, by its ModifyIndex, never follows a newer one that was put since the file was opened: it is left out
+// of the change, as superseded.
+//
 // When it returns an error, the change is kept in memory, later ones over it, and is written with the next call that succeeds, or by
 // Retry; but for a change that can't be encoded or has no ID. Errors: ErrFile with its cause, ErrDamaged, fs.ErrClosed.
 func (db *DB) Put(c interfaces.Change) error {
@@ -184,30 +195,33 @@ func (db *DB) Put(c interfaces.Change) error {
 	if err := set.addChange(c); err != nil {
 		return err
 	}
-	jobs := map[string]*api.Job{}
+	given := map[string]version{}
 	if c.Alloc != nil {
-		jobs[c.ID] = c.Alloc.Job
+		given[c.ID] = version{index: c.Alloc.ModifyIndex, job: c.Alloc.Job}
 	}
-	return db.put(set, jobs)
+	return db.put(set, given)
 }
 
 // Name implements interfaces.Sink.
 func (db *DB) Name() string { return "state" }
 
-// PutAllocs implements interfaces.Sink: it writes all of them at once, as Put does. What Put has written of their tasks stays, and goes
-// before the task states in these. A write that has begun does not end with the context.
+// PutAllocs implements interfaces.Sink: it writes all of them at once, as Put does. What Put has written of their tasks stays, and the
+// states of these tasks are not written once more. A write that has begun does not end with the context.
 func (db *DB) PutAllocs(ctx context.Context, allocs []*api.Allocation) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("put allocations: %w", err)
 	}
-	set, jobs := values{}, map[string]*api.Job{}
+	set, given := values{}, map[string]version{}
 	for _, alloc := range allocs {
-		if err := set.addAlloc(alloc); err != nil {
+		if alloc == nil {
+			return errors.New("put allocations: one of them is nil")
+		}
+		if err := set.addAlloc(db.unrecorded(alloc)); err != nil {
 			return err
 		}
-		jobs[alloc.ID] = alloc.Job
+		given[alloc.ID] = version{index: alloc.ModifyIndex, job: alloc.Job, states: true}
 	}
-	return db.put(set, jobs)
+	return db.put(set, given)
 }
 
 // Retry writes what could not be written before. It returns nil when there is nothing of the kind.
