@@ -73,8 +73,7 @@ func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err err
 	if c.saved != nil {
 		alloc = c.saved.Alloc
 	}
-	state := &record{DB: c.state}
-	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{state, s.events}, Logger: s.logger})
+	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{c.state, s.events}, Logger: s.logger})
 	if s.runner, err = allocrunner.New(interfaces.Config{
 		Alloc:      alloc,
 		Dir:        c.dir,
@@ -82,7 +81,7 @@ func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err err
 		Datacenter: datacenter,
 		Version:    version,
 		Logger:     s.logger,
-		State:      state,
+		State:      c.state,
 		Saved:      c.saved,
 		Updates:    s.updates,
 		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},

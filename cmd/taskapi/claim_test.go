@@ -12,58 +12,6 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// TestAnOlderVersionNeverFollows has the buffer come late with a version that the runner has overtaken.
-func TestAnOlderVersionNeverFollows(t *testing.T) {
-	l := layout{t.TempDir()}
-	c, err := l.claim(testAllocID, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
-	r := &record{DB: c.state}
-	version := func(index uint64, desired string) *api.Allocation {
-		return &api.Allocation{
-			ID: testAllocID, ModifyIndex: index, DesiredStatus: desired, Job: &api.Job{},
-			TaskStates: map[string]*api.TaskState{"t": {State: "pending"}},
-		}
-	}
-	desired := func() string {
-		t.Helper()
-		saved, err := c.state.Saved(testAllocID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return saved.Alloc.DesiredStatus
-	}
-	put := func(alloc *api.Allocation, over bool) {
-		t.Helper()
-		if err := r.Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: over}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sink := func(alloc *api.Allocation) {
-		t.Helper()
-		if err := r.PutAllocs(t.Context(), []*api.Allocation{alloc}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(version(1, "run"), false)
-	put(version(3, "stop"), false)
-	sink(version(2, "run"))
-	if got := desired(); got != "stop" {
-		t.Errorf("the stop is forgotten: %s", got)
-	}
-	sink(version(5, "later"))
-	put(version(4, "stop"), true)
-	if saved, err := c.state.Saved(testAllocID); err != nil || saved.Alloc.DesiredStatus != "later" || !saved.Over {
-		t.Errorf("got %+v, %v; want the later version, over", saved, err)
-	}
-	sink(version(5, "later"))
-	if saved, err := c.state.Saved(testAllocID); err != nil || saved.Alloc.TaskStates["t"] == nil {
-		t.Errorf("got %+v, %v; want the states of tasks of the same version", saved, err)
-	}
-}
-
 // TestClaim is one process's, and begins anew without letting go.
 func TestClaim(t *testing.T) {
 	l := layout{t.TempDir()}
