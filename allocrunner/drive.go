@@ -10,52 +10,62 @@ import (
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
+// course is what drive has decided so far.
+type course struct {
+	ending lifecycle.Ending
+	delay  <-chan time.Time           // the group's shutdown_delay, while it runs
+	sent   map[string]lifecycle.Cause // why each task has been told to end
+}
+
 // drive applies the group's order to its tasks until all are over, or until they are left to another runner.
 func (r *Runner) drive(ctx context.Context) (left bool) {
 	stop, kill := ctx.Done(), r.kill.asked
-	var ending lifecycle.Ending
-	var delay <-chan time.Time // the group's shutdown_delay, while it runs
-	sent := map[string]lifecycle.Cause{}
-	for {
-		if ending.Cause == lifecycle.NotEnding && r.stopRequested() {
-			ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-		}
-		d := lifecycle.Next(r.order(), r.states(), ending)
-		if d.Over && r.finish() {
-			r.snapshots.markOver()
-			r.updated()
-			return false
-		}
-		if d.Ending.Cause != lifecycle.NotEnding {
-			switch first, may := r.beginEnding(d.Ending); {
-			case !may:
-				d = lifecycle.Decision{}
-			case first:
-				r.preKill() // what others reach the tasks by goes before the first of them
-				if delay = r.shutdownDelay(d.Ending); delay != nil {
-					d.Ending.Delayed, d.Kill = true, nil
-				}
-			}
-		}
-		ending = d.Ending
-		r.apply(d, sent)
-
+	c := course{sent: map[string]lifecycle.Cause{}}
+	for !r.step(&c) {
 		select {
 		case <-r.changed:
 		case <-stop:
 			stop = nil
 			r.requestStop()
-		case <-delay:
-			delay, ending.Delayed = nil, false
+		case <-c.delay:
+			c.delay, c.ending.Delayed = nil, false
 		case <-kill:
-			kill, stop, delay = nil, nil, nil
+			kill, stop, c.delay = nil, nil, nil
 			r.requestStop()
-			ending = lifecycle.Ending{Cause: lifecycle.Aborted}
+			c.ending = lifecycle.Ending{Cause: lifecycle.Aborted}
 		case <-r.leave.asked:
 			r.setLeft()
 			return true
 		}
 	}
+	r.snapshots.markOver()
+	r.updated()
+	return false
+}
+
+// step does what is to be done now, and reports whether nothing is left to do.
+func (r *Runner) step(c *course) (over bool) {
+	if c.ending.Cause == lifecycle.NotEnding && r.stopRequested() {
+		c.ending = lifecycle.Ending{Cause: lifecycle.Stopped}
+	}
+	d := lifecycle.Next(r.order(), r.states(), c.ending)
+	if d.Over && r.finish() {
+		return true
+	}
+	if d.Ending.Cause != lifecycle.NotEnding {
+		switch first, may := r.beginEnding(d.Ending); {
+		case !may:
+			return false
+		case first:
+			r.preKill() // what others reach the tasks by goes before the first of them
+			if c.delay = r.shutdownDelay(d.Ending); c.delay != nil {
+				d.Ending.Delayed, d.Kill = true, nil
+			}
+		}
+	}
+	c.ending = d.Ending
+	r.apply(d, c.sent)
+	return false
 }
 
 func (r *Runner) stopRequested() bool { return r.Alloc().DesiredStatus == api.AllocDesiredStatusStop }

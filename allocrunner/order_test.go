@@ -143,3 +143,36 @@ func TestPoststopRunsWhenNothingElseHas(t *testing.T) {
 	}
 	r.wantEvents("main", "Received", "Killing")
 }
+
+// TestNothingOfATaskIsLeft when it ends by itself, or is stopped, whatever its processes did to hide.
+func TestNothingOfATaskIsLeft(t *testing.T) {
+	t.Parallel()
+	const hides = `setsid sh -c 'trap "" INT TERM HUP; echo $$ > local/child; while :; do sleep 0.1; done' & until [ -s local/child ]; do sleep 0.01; done; echo up > local/up; `
+	for name, tc := range map[string]struct {
+		script string
+		stop   bool
+	}{
+		"ends":    {hides + "exit 0", false},
+		"stopped": {hides + "exec sleep 1000", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "batch", shell("main", tc.script),
+				shell("bye", `stat=$(cat /proc/$(cat $NOMAD_ALLOC_DIR/../main/local/child)/stat); case "$stat" in ""|*") Z "*) echo gone ;; *) echo "$stat" ;; esac > local/found`, lifecycle("poststop", false)))
+			r.untilFile("main/local/up")
+			if tc.stop {
+				r.untilState("main", "running")
+				r.stop()
+			}
+			if err := r.end(); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.untilFile("bye/local/found"); got != "gone" {
+				t.Errorf("a process of main still ran when the next task began: %s", got)
+			}
+			if e := event(r.runner.Alloc(), "main", api.TaskDriverMessage); e == nil || e.Details["leftover_processes"] == "" {
+				t.Errorf("nothing tells of what was left behind: %v", r.of("main"))
+			}
+		})
+	}
+}

@@ -40,7 +40,7 @@ type RunnerPrerunRequest struct {
 }
 
 // RunnerPreKillHook runs when the allocation begins to end, before any task is killed or waits for a shutdown delay: what others reach
-// the tasks by goes first.
+// the tasks by goes first. All that waits for it, so it takes no time.
 type RunnerPreKillHook interface {
 	RunnerHook
 	PreKill()
