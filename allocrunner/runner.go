@@ -40,6 +40,7 @@ type Runner struct {
 	resources resources // acquired by Run before the first task starts
 	running   running
 	updating  sync.Mutex // held over an update, so that they follow each other
+	saving    sync.Mutex // held while the allocation is written down, so that an older version never follows a newer one
 	eventMu   sync.Mutex // held while OnEvent is called
 
 	hookList []interfaces.RunnerHook
@@ -135,7 +136,7 @@ func (r *Runner) Stop(context.Context) error {
 	if r.Over() || !r.requestStop() {
 		return nil
 	}
-	if err := r.journal.allocSafe(r.Alloc(), false); err != nil {
+	if err := r.save(); err != nil {
 		return fmt.Errorf("the allocation stops, but that could not be written down: %w", err)
 	}
 	return nil
@@ -157,6 +158,13 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 		return nil, 0
 	}
 	return r.checks.results()
+}
+
+// save returns when the allocation is written down as it stands, or says why it can't be for now.
+func (r *Runner) save() error {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	return r.journal.allocSafe(r.Alloc(), r.Over())
 }
 
 // Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
@@ -187,7 +195,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	}
 	r.snapshots.failBefore(err)
 	r.updated()
-	return errors.Join(err, r.journal.allocSafe(r.Alloc(), true))
+	return errors.Join(err, r.save())
 }
 
 // runTasks runs the tasks to the end of the allocation, or leaves them.
@@ -196,14 +204,14 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 		r.receive(t)
 	}
 	r.publishAll()
-	if err := r.journal.allocSafe(r.Alloc(), false); err != nil { // whoever comes after a kill must know of this allocation
+	if err := r.save(); err != nil { // whoever comes after a kill must know of this allocation
 		r.logger.Warn("nothing is written down before the tasks start: if taskapi is killed before it can be, their allocation is not known")
 	}
 	if left := r.driveTasks(ctx, life); left {
 		r.shutdownHooks()
-		return errors.Join(interfaces.ErrLeft, r.journal.allocSafe(r.Alloc(), false), r.resources.leave())
+		return errors.Join(interfaces.ErrLeft, r.save(), r.resources.leave())
 	}
-	err := r.journal.allocSafe(r.Alloc(), true)
+	err := r.save()
 	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
 		return errors.Join(fmt.Errorf("%w: %w", ErrFailed, r.failures()), err)
 	}

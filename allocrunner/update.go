@@ -46,7 +46,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	}
 	r.snapshots.change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
-	if err := r.journal.allocSafe(r.Alloc(), false); err != nil {
+	if err := r.save(); err != nil {
 		r.logger.Warn("the update could not be written down yet: if taskapi is killed before it can be, give the new job file again")
 	}
 	if !begun {

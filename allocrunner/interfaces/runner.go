@@ -76,7 +76,8 @@ type AllocRunner interface {
 	// RestartRunning restarts every task that runs. Errors: ErrTaskNotRunning when none does, ErrTerminal.
 	RestartRunning(ctx context.Context) error
 
-	// RestartAll takes every task, dead ones included, through the life cycle anew. Errors: ErrTerminal.
+	// RestartAll takes every task, dead ones included, through the life cycle anew, and returns when the old processes are gone. When ctx
+	// ends before, it goes on without the caller. Errors: ErrTerminal, also when the allocation began to end meanwhile, or ctx's.
 	RestartAll(ctx context.Context) error
 
 	// Signal sends a signal, by name, to the first process of a task, or of every task when task is empty.
@@ -84,7 +85,8 @@ type AllocRunner interface {
 	Signal(ctx context.Context, task, signal string) error
 
 	// Update goes on with another version of the allocation's job, without a restart. Errors: *DestructiveError when that can't be
-	// done in place, and nothing has changed then; ErrTerminal.
+	// done in place, ErrTerminal, or what makes the job one that can't be run, and nothing has changed then. When ctx ends before hooks and
+	// tasks have followed, they go on without the caller.
 	Update(ctx context.Context, job *api.Job) error
 
 	// Destroy removes an allocation that is over: it calls the destroy hooks and removes the allocation directory. Errors: ErrNotOver.
