@@ -47,6 +47,12 @@ func TestVerdicts(t *testing.T) {
 			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
 		{"no attempts", restarts.Policy{}, restarts.Tracker{Start: t0}, failure, 0, 0,
 			restarts.Verdict{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
+		{"no attempts, after a success that would be restarted", restarts.Policy{OnSuccess: true}, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
+			restarts.Verdict{Failed: true, Reason: restarts.ReasonNoRestarts}, 0},
+		{"no attempts, after a success that is not", restarts.Policy{}, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
+			restarts.Verdict{}, 0},
+		{"at the very end of the interval", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 30 * time.Second, 0,
+			restarts.Verdict{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
 		{"unrecoverable", policy, restarts.Tracker{Start: t0}, restarts.Outcome{Unrecoverable: true}, 0, 0,
 			restarts.Verdict{Failed: true, Reason: restarts.ReasonUnrecoverable}, 0},
 	} {
