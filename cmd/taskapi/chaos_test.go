@@ -99,7 +99,12 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-func (c *chaos) run(kill func(*chaos)) {
+func (c *chaos) run(hurt func(*chaos)) {
+	for range 4 { // also before there is anything to go on with
+		c.start()
+		time.Sleep(rand.N(500 * time.Millisecond)) // a random moment is what is wanted
+		kill(c.t, c.process)
+	}
 	c.start()
 	c.untilAnswers()
 	watching, stop := context.WithCancel(context.Background())
@@ -109,10 +114,10 @@ func (c *chaos) run(kill func(*chaos)) {
 	watch.Go(func() { c.watchForCopies(watching) })
 	for range c.rounds {
 		c.disturb()
-		kill(c)
+		hurt(c)
 		if rand.IntN(4) == 0 { // before it can have become ready, too
-			time.Sleep(rand.N(60 * time.Millisecond)) // a random moment is what is wanted
-			kill(c)
+			time.Sleep(rand.N(60 * time.Millisecond)) // as above
+			hurt(c)
 		}
 		c.untilAnswers()
 		c.checkCodes()
