@@ -41,7 +41,10 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	if err := errors.Join(destructive(changes), r.validate(withJob(alloc, job), begun)); err != nil {
+	if err := destructive(changes); err != nil {
+		return err
+	}
+	if err := r.validate(withJob(alloc, job), begun); err != nil {
 		return err
 	}
 	r.snapshots.change(func(a *api.Allocation) { *a = *withJob(a, job) })

@@ -82,6 +82,16 @@ func TestARefusedUpdateChangesNothing(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+	for name, edit := range map[string]func(*api.Job){
+		"no such group": func(j *api.Job) { *j.TaskGroups[0].Name = "other" },
+		"no such task":  func(j *api.Job) { j.TaskGroups[0].Tasks[0].Name = "other" },
+	} {
+		next := copyJob(job)
+		edit(next)
+		if _, refused := errors.AsType[*interfaces.DestructiveError](r.runner.Update(t.Context(), next)); !refused {
+			t.Errorf("%s: it is not refused as destructive", name)
+		}
+	}
 	if after := r.runner.Alloc(); *after.Job.Version != *before.Job.Version || after.ModifyIndex != before.ModifyIndex {
 		t.Errorf("version %d, index %d; before: %d, %d", *after.Job.Version, after.ModifyIndex, *before.Job.Version, before.ModifyIndex)
 	}
