@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -87,6 +88,9 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 func (c *client) send(req *http.Request) (answer, error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if wrapped, ok := errors.AsType[*url.Error](err); ok { // its URL is of no help to anybody
+			err = wrapped.Err
+		}
 		return answer{}, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}
 	defer resp.Body.Close()
