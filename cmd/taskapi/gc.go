@@ -87,6 +87,14 @@ func (l layout) allOver() ([]string, error) {
 	return over, nil
 }
 
+// unreadable adds to the error of a state that nobody can tell from whether the allocation is over what gives that up for good.
+func (l layout) unreadable(id string, err error) error {
+	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrOlder) && !errors.Is(err, state.ErrNewer) {
+		return err
+	}
+	return fmt.Errorf("allocation %s may not be over: %w\nto give it up, 'taskapi stop %[1]s' ends what still runs; then remove the directory %[3]s", id, err, l.alloc(id))
+}
+
 // remove removes an allocation that is over, or that has never begun.
 func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 	logger := newLogger(false, w)
@@ -95,7 +103,7 @@ func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 		return fmt.Errorf("allocation %s runs: 'taskapi stop %[1]s' ends it", id)
 	}
 	if err != nil {
-		return err
+		return l.unreadable(id, err)
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
 	if c.saved == nil { // nothing has run, and nothing does
