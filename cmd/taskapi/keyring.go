@@ -178,6 +178,9 @@ func keyringExport(w world) *cobra.Command {
 the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if err := checkIssuer("--openid", openID); err != nil {
+				return err
+			}
 			ring, err := flags.open(w)
 			if err != nil {
 				return err

@@ -103,6 +103,9 @@ func (o runOptions) request(jobFile string, w world) (*request, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	if err := checkIssuer("--issuer", o.issuer); err != nil {
+		return nil, err
+	}
 	if jobFile == "-" && o.detach { // it is needed twice
 		text, err := io.ReadAll(w.stdin)
 		if err != nil {

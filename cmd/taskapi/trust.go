@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 
 	"taskapi/identity"
@@ -52,6 +53,17 @@ func (s *sidecar) keySources() (local identity.KeySource, foreign []identity.Key
 		foreign = append(foreign, i.KeySource)
 	}
 	return s.keyring, foreign
+}
+
+// checkIssuer refuses what is no URL below which others could find the key set. Empty is none.
+func checkIssuer(flag, issuer string) error {
+	if issuer == "" {
+		return nil
+	}
+	if u, err := url.Parse(issuer); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return usage(fmt.Errorf("%s %q is no URL: give one like https://taskapi.example.org", flag, issuer))
+	}
+	return nil
 }
 
 // openIDConfiguration is the discovery document of our tokens' issuer. The key set is found below the issuer's own URL.
