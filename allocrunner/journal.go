@@ -83,7 +83,7 @@ func (j *journal) taskSafe(task string) {
 // allocSafe returns when the allocation is written with everything that is pending, or says why it can't be for now. over says that
 // nothing of it is left to do.
 func (j *journal) allocSafe(alloc *api.Allocation, over bool) error {
-	return j.flush(j.add(func(p *pending) { p.alloc, p.over = alloc, over }))
+	return j.flush(j.add(func(p *pending) { p.alloc, p.over = alloc, p.over || over }))
 }
 
 // add makes something pending. Its ticket is for flush.
@@ -186,7 +186,7 @@ func (p *pending) addTask(task string) {
 // under is what is pending when p could not be written and newer has become pending meanwhile.
 func (p pending) under(newer pending) pending {
 	if newer.alloc != nil {
-		p.alloc, p.over = newer.alloc, newer.over
+		p.alloc, p.over = newer.alloc, p.over || newer.over
 	}
 	if newer.checks != nil {
 		p.checks = newer.checks

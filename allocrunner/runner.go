@@ -133,23 +133,21 @@ func (r *Runner) Leave() { r.leave.do() }
 
 // Stop implements interfaces.AllocRunner.
 func (r *Runner) Stop(context.Context) error {
-	if r.Over() || !r.requestStop() {
+	if r.Over() {
 		return nil
 	}
+	r.requestStop()
 	if err := r.save(); err != nil {
 		return fmt.Errorf("the allocation stops, but that could not be written down: %w", err)
 	}
 	return nil
 }
 
-// requestStop reports whether this is the first request.
-func (r *Runner) requestStop() bool {
-	first := r.snapshots.stop()
-	if first {
+func (r *Runner) requestStop() {
+	if r.snapshots.stop() {
 		r.updated()
 	}
 	r.wake()
-	return first
 }
 
 // Checks implements interfaces.AllocRunner.
@@ -181,6 +179,9 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 
 	defer func() { err = errors.Join(err, r.resources.release()) }()
 	err = r.acquire(life)
+	if err == nil && r.cfg.Saved != nil {
+		_ = r.save() // the raised index, before a client sees it: a second kill must not take it back. The journal says what goes wrong
+	}
 	if err == nil {
 		err = r.prerun(ctx)
 	}

@@ -349,11 +349,11 @@ func (r *Runner) answerWaiters() {
 }
 
 // mustBeSafe reports whether a transition has to be written down before it is acted on: a runner that goes on with the task and does
-// not know of it would count an attempt twice, forget what a process is stopped for, or run a task again that is dead. What else is
-// lost the supervisor knows: whether there is a process, which one, and how it ended.
+// not know of it would count an attempt twice, forget what a process is stopped for or how it ended, or run a task again that is dead.
+// What else is lost the supervisor knows: whether there is a process, which one, and how it ended, until there is the next one.
 func mustBeSafe(was, is machine) bool {
 	return was.tracker != is.tracker || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
-		was.intent != is.intent && is.intent != none
+		was.intent != is.intent || was.phase == backoff && is.phase == waiting
 }
 
 // show makes what the events say and where the task is visible together, then tells of the events: whoever hears of one finds the
