@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
@@ -22,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if code, kept := allocrunner.KeeperMain(os.Args); kept {
-		os.Exit(code)
+		unix.Exit(code) // os.Exit would let the race detector sleep for a second
 	}
 	goleak.VerifyTestMain(m)
 }
