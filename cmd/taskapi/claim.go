@@ -19,6 +19,7 @@ import (
 
 // claim is an allocation's directory that is this process's alone, by the lock of its state, with what another taskapi has left in it.
 type claim struct {
+	layout layout
 	id     string
 	dir    string
 	logger *slog.Logger
@@ -29,7 +30,7 @@ type claim struct {
 // claim takes an allocation's directory, and makes it when it is missing. Errors: state.ErrInUse when another taskapi has it, those of
 // a state that can't be read, and one for tasks that run without a state.
 func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
-	c := &claim{id: id, dir: l.alloc(id), logger: logger}
+	c := &claim{layout: l, id: id, dir: l.alloc(id), logger: logger}
 	if err := os.MkdirAll(c.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("allocation directory %s can't be made: %w", c.dir, unwrapPath(err))
 	}
@@ -41,8 +42,8 @@ func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 	if errors.Is(err, state.ErrNotFound) {
 		err = nil
 		if allocrunner.Left(c.dir) {
-			err = fmt.Errorf("allocation %s has no state, and yet tasks of it run: its %s was removed or emptied; 'taskapi stop %[1]s' ends them",
-				id, state.FileName)
+			err = fmt.Errorf("allocation %s has no state, and yet tasks of it run: its %s was removed or emptied; '%s' ends them",
+				id, state.FileName, l.command("stop", id))
 		}
 	}
 	if err != nil {
@@ -79,7 +80,7 @@ func (c *claim) errOver() error {
 func stops(a *api.Allocation) bool { return a.DesiredStatus == api.AllocDesiredStatusStop }
 
 // goesOn is what differs between an allocation that is not over and the one asked for, or why it can't go on as that.
-func goesOn(is, asked *api.Allocation, force bool) ([]jobspec.Change, error) {
+func (l layout) goesOn(is, asked *api.Allocation, force bool) ([]jobspec.Change, error) {
 	if is.TaskGroup != asked.TaskGroup || is.JobID != asked.JobID {
 		return nil, usage(errOtherJob(is, asked))
 	}
@@ -89,7 +90,8 @@ func goesOn(is, asked *api.Allocation, force bool) ([]jobspec.Change, error) {
 	case force || len(changes) == 0:
 		return changes, nil
 	case stops(is):
-		return nil, usage(fmt.Errorf("allocation %s is being stopped, and the job is another than its own: 'taskapi stop %[1]s' completes that", is.ID))
+		return nil, usage(fmt.Errorf("allocation %s is being stopped, and the job is another than its own: '%s' completes that",
+			is.ID, l.command("stop", is.ID)))
 	case len(destructive) > 0:
 		return nil, usage(errDestructive(is.ID, destructive))
 	}
@@ -107,7 +109,7 @@ func (c *claim) take(ctx context.Context, asked *api.Allocation, force bool) (ch
 	case c.saved.Over:
 		return nil, nil, c.anew()
 	}
-	changes, err = goesOn(c.saved.Alloc, asked, force)
+	changes, err = c.layout.goesOn(c.saved.Alloc, asked, force)
 	switch {
 	case err != nil || len(changes) == 0:
 		return nil, nil, err

@@ -67,7 +67,8 @@ func (f *follower) left(why error, since time.Duration) (*api.Allocation, error)
 	case err != nil:
 		return nil, fmt.Errorf("allocation %s: %w: %w", f.id, err, why)
 	case !saved.Over:
-		return nil, fmt.Errorf("allocation %s: %w: 'taskapi run --alloc-id %[1]s' with the job file takes it over, 'taskapi stop %[1]s' ends it", f.id, errAbandoned)
+		return nil, fmt.Errorf("allocation %s: %w: '%s' with the job file takes it over, '%s' ends it", f.id, errAbandoned,
+			f.layout.command("run", "--alloc-id", f.id), f.layout.command("stop", f.id))
 	}
 	f.show(saved.Alloc)
 	return saved.Alloc, nil

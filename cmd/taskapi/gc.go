@@ -92,7 +92,8 @@ func (l layout) unreadable(id string, err error) error {
 	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrOlder) && !errors.Is(err, state.ErrNewer) {
 		return err
 	}
-	return fmt.Errorf("allocation %s may not be over: %w\nto give it up, 'taskapi stop %[1]s' ends what still runs; then remove the directory %[3]s", id, err, l.alloc(id))
+	return fmt.Errorf("allocation %s may not be over: %w\nto give it up, '%s' ends what still runs; then remove the directory %s",
+		id, err, l.command("stop", id), l.alloc(id))
 }
 
 // remove removes an allocation that is over, or that has never begun.
@@ -100,7 +101,7 @@ func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 	logger := newLogger(false, w)
 	c, err := l.claim(id, logger)
 	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s runs: 'taskapi stop %[1]s' ends it", id)
+		return fmt.Errorf("allocation %s runs: '%s' ends it", id, l.command("stop", id))
 	}
 	if err != nil {
 		return l.unreadable(id, err)
@@ -115,7 +116,7 @@ func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 	}
 	err = runner.Destroy(ctx)
 	if errors.Is(err, interfaces.ErrNotOver) {
-		return fmt.Errorf("allocation %s: %w: 'taskapi stop %[1]s' ends it", id, interfaces.ErrNotOver)
+		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotOver, l.command("stop", id))
 	}
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 // layout names what lies in a data directory. Others rely on these names.
@@ -42,6 +44,20 @@ func (l layout) allocs() string                  { return filepath.Join(l.dir, "
 func (l layout) alloc(id string) string          { return filepath.Join(l.allocs(), id) }
 func (l layout) operatorSocket(id string) string { return filepath.Join(l.alloc(id), "operator.sock") }
 func (l layout) operatorToken(id string) string  { return filepath.Join(l.alloc(id), "operator.token") }
+
+// command is a command line about an allocation of this data directory, for people to copy: without --data-dir it may be about
+// another one, where a run would begin anew.
+func (l layout) command(verb string, args ...string) string {
+	words := []string{"taskapi", verb}
+	if l.dir != systemDataDir {
+		dir := l.dir
+		if strings.ContainsAny(dir, " \t\n\"'\\$`&|;<>()*?[]#~") {
+			dir = strconv.Quote(dir)
+		}
+		words = append(words, "--data-dir", dir)
+	}
+	return strings.Join(append(words, args...), " ")
+}
 
 // make makes the data directory. Others may pass through it, to the directories of their tasks, and read none of it.
 func (l layout) make() error {

@@ -101,7 +101,7 @@ func (l layout) find(prefix string) (string, error) {
 	}
 	switch len(matches) {
 	case 0:
-		return "", fmt.Errorf("no allocation %q in %s; 'taskapi status' lists them", prefix, l.dir)
+		return "", fmt.Errorf("no allocation %q in %s; '%s' lists them", prefix, l.dir, l.command("status"))
 	case 1:
 		return matches[0], nil
 	}

@@ -109,7 +109,7 @@ func (s *shift) concluded(err error, side *sidecar) error {
 		s.printer.ended(alloc)
 		return nil
 	case errors.Is(err, interfaces.ErrLeft):
-		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; 'taskapi run --alloc-id %s' with the job file takes them over", alloc.ID))
+		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' with the job file takes them over", s.layout.command("run", "--alloc-id", alloc.ID)))
 		return unlessLeft(err)
 	}
 	s.printer.allocEvent("Ended", oneLine(err.Error()), "status", alloc.ClientStatus)

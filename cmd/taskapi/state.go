@@ -53,7 +53,7 @@ lost. A task of which nothing is left, or only an earlier version, may be anothe
 }
 
 // stateVerb completes a command that does something with one allocation's state.
-func stateVerb(w world, cmd *cobra.Command, do func(w world, id, path string) error) *cobra.Command {
+func stateVerb(w world, cmd *cobra.Command, do func(w world, l layout, id string) error) *cobra.Command {
 	var dataDir string
 	cmd.Args = oneArg("ALLOC")
 	cmd.ValidArgsFunction = completeAllocation(&dataDir, w)
@@ -69,7 +69,7 @@ func stateVerb(w world, cmd *cobra.Command, do func(w world, id, path string) er
 		if err != nil {
 			return err
 		}
-		err = do(w, id, filepath.Join(l.alloc(id), state.FileName))
+		err = do(w, l, id)
 		if errors.Is(err, state.ErrNotFound) {
 			return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)
 		}
@@ -85,7 +85,8 @@ type stateJSON struct {
 	*interfaces.Saved
 }
 
-func dumpState(w world, id, path string) error {
+func dumpState(w world, l layout, id string) error {
+	path := filepath.Join(l.alloc(id), state.FileName)
 	held, err := state.Inspect(path)
 	if err != nil {
 		return err
@@ -112,8 +113,8 @@ func dumpState(w world, id, path string) error {
 	return nil
 }
 
-func repairState(w world, id, path string) error {
-	repaired, err := state.Repair(path, version, time.Now())
+func repairState(w world, l layout, id string) error {
+	repaired, err := state.Repair(filepath.Join(l.alloc(id), state.FileName), version, time.Now())
 	switch {
 	case errors.Is(err, state.ErrWhole):
 		_, err := fmt.Fprintf(w.stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
@@ -121,14 +122,14 @@ func repairState(w world, id, path string) error {
 	case errors.Is(err, state.ErrInUse):
 		return fmt.Errorf("allocation %s is run by a taskapi, which has its state: nothing is repaired while it does", id)
 	case errors.Is(err, state.ErrLost):
-		return fmt.Errorf("%w: 'taskapi stop %s' ends what still runs, then give another --alloc-id", err, id)
+		return fmt.Errorf("%w: '%s' ends what still runs, then give another --alloc-id", err, l.command("stop", id))
 	case err != nil:
 		return err
 	}
-	return printRepaired(w.stdout, id, repaired)
+	return printRepaired(w.stdout, l, id, repaired)
 }
 
-func printRepaired(out io.Writer, id string, r *state.Repaired) error {
+func printRepaired(out io.Writer, l layout, id string, r *state.Repaired) error {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, oneLine(value)) }
 	for _, p := range r.Problems {
@@ -141,6 +142,6 @@ func printRepaired(out io.Writer, id string, r *state.Repaired) error {
 		row("Lost", name)
 	}
 	row("Damaged file", r.KeptAs)
-	row("Go on", "taskapi run --alloc-id "+id+" and the rest as before, or taskapi stop "+id)
+	row("Go on", l.command("run", "--alloc-id", id)+" and the rest as before, or "+l.command("stop", id))
 	return table.Flush()
 }

@@ -150,7 +150,7 @@ func (f found) print(l layout, out io.Writer) error {
 	row("Status", f.status())
 	row("Description", a.ClientDescription)
 	if f.left() {
-		row("Go on", "taskapi run --alloc-id "+a.ID+" and the job file takes over the tasks that still run; taskapi stop "+a.ID+" ends them")
+		row("Go on", l.command("run", "--alloc-id", a.ID)+" and the job file takes over the tasks that still run; "+l.command("stop", a.ID)+" ends them")
 	}
 	row("Created", date(time.Unix(0, a.CreateTime)))
 	row("Directory", l.alloc(a.ID))

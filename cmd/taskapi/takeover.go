@@ -31,7 +31,7 @@ func (r *request) canTakeOver(ctx context.Context, c *client) error {
 	if err != nil {
 		return nil
 	}
-	if _, err := goesOn(is, r.alloc, r.options.force); err != nil {
+	if _, err := r.layout.goesOn(is, r.alloc, r.options.force); err != nil {
 		return err
 	}
 	return r.options.tryFiles(r.layout)

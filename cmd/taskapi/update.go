@@ -55,7 +55,7 @@ func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile st
 	defer c.close()
 	current, _, err := c.allocation(ctx)
 	if errors.Is(err, errSilentSidecar) {
-		return fmt.Errorf("allocation %s: %w; 'taskapi run --alloc-id %[1]s' with the job file goes on with it", c.id, err)
+		return fmt.Errorf("allocation %s: %w; '%s' with the job file goes on with it", c.id, err, c.layout.command("run", "--alloc-id", c.id))
 	}
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", c.id, err)
@@ -97,7 +97,7 @@ func (c *client) update(ctx context.Context, job *api.Job, force bool, out io.Wr
 	}
 	done := "goes on with the new version"
 	if destructive {
-		done = fmt.Sprintf("is stopped in order and run anew; 'taskapi attach %s' follows it", c.id)
+		done = fmt.Sprintf("is stopped in order and run anew; '%s' follows it", c.layout.command("attach", c.id))
 	}
 	_, err = fmt.Fprintf(out, "allocation %s %s\n", c.id, done)
 	return err
