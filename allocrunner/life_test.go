@@ -304,3 +304,31 @@ func TestUpdateInPlace(t *testing.T) {
 		t.Errorf("of one that is over: %v, want ErrTerminal", err)
 	}
 }
+
+// TestTasksWithoutARecord, which was lost with a damaged file, are known by their processes.
+func TestTasksWithoutARecord(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	var cfg interfaces.Config
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
+		shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	r.untilFile("main/local/pids")
+	r.untilState("main", "running")
+	r.runner.Leave()
+	_ = r.end()
+
+	cfg.Saved = state.saved()
+	cfg.Saved.Tasks, cfg.Saved.Alloc.TaskStates = nil, nil
+	next := begin(t, cfg)
+	next.untilState("main", "running")
+	if err := next.runner.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	next.wantEvents("main", "Started", "Killing", "Terminated", "Killed")
+	if pids := next.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
+		t.Errorf("a second copy was started: pids %q", pids)
+	}
+}

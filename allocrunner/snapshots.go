@@ -31,15 +31,24 @@ func (s *snapshots) init(given *api.Allocation) {
 	alloc.CreateTime, alloc.ModifyTime = now, now
 	alloc.DesiredStatus = api.AllocDesiredStatusRun
 	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
-	alloc.TaskStates = map[string]*api.TaskState{}
+	alloc.TaskStates = nil
 	alloc.Job = firstVersion(alloc.Job)
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, t := range group.Tasks {
-			alloc.TaskStates[t.Name] = &api.TaskState{State: "pending"}
-		}
-	}
+	alloc.TaskStates = statesOf(&alloc)
 	s.changed = make(chan struct{})
 	s.current.Store(&alloc)
+}
+
+// statesOf has the state of every task of the allocation's group. One that has none, or whose record was lost with a damaged file, is pending.
+func statesOf(alloc *api.Allocation) map[string]*api.TaskState {
+	states := map[string]*api.TaskState{}
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, t := range group.Tasks {
+			if states[t.Name] = alloc.TaskStates[t.Name]; states[t.Name] == nil {
+				states[t.Name] = &api.TaskState{State: "pending"}
+			}
+		}
+	}
+	return states
 }
 
 // firstVersion is a job as it is registered first.
@@ -57,6 +66,7 @@ const unseenChanges = 10_000
 func (s *snapshots) restore(saved *interfaces.Saved) {
 	alloc := *saved.Alloc
 	alloc.ModifyIndex += unseenChanges
+	alloc.TaskStates = statesOf(&alloc)
 	s.changed = make(chan struct{})
 	s.ended.Store(saved.Over)
 	s.current.Store(&alloc)

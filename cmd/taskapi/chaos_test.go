@@ -22,8 +22,8 @@ import (
 
 var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both, and has a sidecar leave")
 
-// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end; and one whose
-// nth process ends with the code n % 7 + 1.
+// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end, which its shell
+// hears of between two commands: to count is one with to say it. And it has one whose nth process ends with the code n % 7 + 1.
 const chaosJob = `
 job "chaos" {
   group "g" {
@@ -39,7 +39,7 @@ job "chaos" {
       }
       config {
         command = "/bin/sh"
-        args    = ["-c", "echo $$ >> local/runs; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' USR1; i=0; while :; do i=$((i+1)); echo $$ $i; sleep 0.003; done"]
+        args    = ["-c", "echo $$ >> local/runs; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' USR1; i=0; while :; do echo $$ $((i=i+1)); sleep 0.003; done"]
       }
     }
     task "codes" {

@@ -22,7 +22,7 @@ type keyFlags struct {
 }
 
 func (f *keyFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "where keys, state and allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", dataDirUsage)
 	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", "file with the key that the key ring is sealed with (default seal.key in the key ring)")
 }
 

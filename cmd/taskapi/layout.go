@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,12 +16,15 @@ type layout struct{ dir string }
 
 const (
 	systemDataDir = "/var/lib/taskapi" // root's default
+	dataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
+	dataDirUsage  = "where keys, state and allocations live (default $" + dataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi)"
 	apiSocketName = "api.sock"
 	tokenName     = "nomad_token"
 )
 
-// newLayout finds the data directory: the one given, or the default of this user. It is absolute.
+// newLayout finds the data directory: the one given, that of the environment, or the default of this user. It is absolute.
 func newLayout(given string, w world) (layout, error) {
+	given = cmp.Or(given, w.getenv(dataDirEnv))
 	switch {
 	case given != "":
 	case os.Geteuid() == 0:
@@ -30,7 +34,7 @@ func newLayout(given string, w world) (layout, error) {
 	case w.getenv("HOME") != "":
 		given = filepath.Join(w.getenv("HOME"), ".local/state/taskapi")
 	default:
-		return layout{}, usage(errors.New("no data directory: give --data-dir, or set XDG_STATE_HOME or HOME"))
+		return layout{}, usage(errors.New("no data directory: give --data-dir, or set " + dataDirEnv + ", XDG_STATE_HOME or HOME"))
 	}
 	dir, err := filepath.Abs(given)
 	if err != nil {

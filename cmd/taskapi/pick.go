@@ -15,7 +15,7 @@ import (
 
 // addDataDir adds the flag of commands that need the data directory alone.
 func addDataDir(cmd *cobra.Command, dataDir *string) {
-	cmd.Flags().StringVar(dataDir, "data-dir", "", "where allocations live (default "+systemDataDir+" as root, else $XDG_STATE_HOME/taskapi)")
+	cmd.Flags().StringVar(dataDir, "data-dir", "", dataDirUsage)
 }
 
 // completeAllocation completes an ID as the first argument, and files after it.
