@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,11 +104,12 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	for range 30 {
-		began := make(chan struct{})
-		go func() {
+		began, before := make(chan struct{}), c
+		var starting sync.WaitGroup
+		starting.Go(func() {
 			close(began)
-			_, _ = c.Start(t.Context(), shell(dir, "t", "exec sleep 1000")) // whether it comes to that is not ours to say
-		}()
+			_, _ = before.Start(t.Context(), shell(dir, "t", "exec sleep 1000")) // whether it comes to that is not ours to say
+		})
 		<-began
 		next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
 		if err != nil || !attached {
@@ -128,6 +130,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 		if _, err := next.Wait(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
+		starting.Wait()
 		c = next
 	}
 }
