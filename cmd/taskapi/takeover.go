@@ -29,7 +29,7 @@ func (r *request) handOver(ctx context.Context) (answered bool, err error) {
 func (r *request) canTakeOver(ctx context.Context, c *client) error {
 	is, _, err := c.allocation(ctx)
 	if err != nil {
-		return nil
+		return nil //nolint:nilerr // as above
 	}
 	if _, err := r.layout.goesOn(is, r.alloc, r.options.force); err != nil {
 		return err

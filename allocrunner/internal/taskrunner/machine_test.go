@@ -195,7 +195,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 			var acts []any
 			was := m.phase
 			m, acts = r.next(m, ev, now, 0)
-			w.over = w.over && !(was == dead && m.phase != dead) // reset, it may die again
+			w.over = w.over && (was != dead || m.phase == dead) // reset, it may die again
 			w.apply(acts)
 			if w.over != (m.phase == dead) {
 				t.Fatalf("after %#v: phase %v, and the stop hooks have run: %v", ev, m.phase, w.over)
