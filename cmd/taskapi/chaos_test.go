@@ -23,7 +23,8 @@ import (
 var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both, and has a sidecar leave")
 
 // chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end, which its shell
-// hears of between two commands: to count is one with to say it. And it has one whose nth process ends with the code n % 7 + 1.
+// hears of between two commands: to count is one with to say it. It is sent a signal that harms nobody who does not expect it yet. And
+// the job has a task whose nth process ends with the code n % 7 + 1.
 const chaosJob = `
 job "chaos" {
   group "g" {
@@ -39,7 +40,7 @@ job "chaos" {
       }
       config {
         command = "/bin/sh"
-        args    = ["-c", "echo $$ >> local/runs; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' USR1; i=0; while :; do echo $$ $((i=i+1)); sleep 0.003; done"]
+        args    = ["-c", "i=0; trap 'echo $$ end $i; exit 0' INT; trap 'echo x >> local/signals' WINCH; echo $$ >> local/runs; while :; do echo $$ $((i=i+1)); sleep 0.003; done"]
       }
     }
     task "codes" {
@@ -201,7 +202,7 @@ func (c *chaos) disturb() {
 			continue
 		}
 		c.signalsTried++
-		if client.Allocations().Signal(alloc, nil, "lines", "SIGUSR1") == nil {
+		if client.Allocations().Signal(alloc, nil, "lines", "SIGWINCH") == nil {
 			c.signals++
 		}
 		time.Sleep(rand.N(20 * time.Millisecond)) // as above

@@ -15,9 +15,9 @@ import (
 // TestMeasure runs every measurement on a real taskapi, so briefly that the figures mean nothing: what it holds is that they
 // can be measured.
 func TestMeasure(t *testing.T) {
+	binary, bench := build(t.Context(), t, "taskapi/cmd/taskapi"), build(t.Context(), t, "taskapi/cmd/taskapi/bench") // minutes on a new machine
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	binary, bench := build(ctx, t, "taskapi/cmd/taskapi"), build(ctx, t, "taskapi/cmd/taskapi/bench")
 	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.3", "-rounds", "1", "-most", "10")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
 	cmd.Stderr = t.Output()
