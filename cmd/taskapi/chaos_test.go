@@ -218,6 +218,9 @@ func (c *chaos) leave() {
 	if rand.IntN(2) == 0 {
 		c.start("--take-over")
 	} else {
+		until(c.t, old, "at work", func() bool { // before that, it has nothing to leave, and does not hear of it
+			return strings.Contains(old.out.String(), "Starting") || strings.Contains(old.out.String(), "Resuming")
+		})
 		if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
 			c.t.Fatal(err)
 		}

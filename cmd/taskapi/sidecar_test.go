@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,7 +136,12 @@ func shortDir(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		for pid := range belongingTo(dir) { // what a test that failed has left running
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+		os.RemoveAll(dir)
+	})
 	return dir
 }
 
