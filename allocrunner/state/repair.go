@@ -159,18 +159,12 @@ type Repaired struct {
 // version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile, ErrWhole, ErrLost. After an error the file is as
 // it was.
 func Repair(path, version string, now time.Time) (*Repaired, error) {
-	file, err := lock(path, os.O_RDWR, unix.LOCK_EX)
+	file, c, data, err := lockAndLoad(path, os.O_RDWR, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	c, data, err := load(file, path)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(data) == 0:
-		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
-	case len(c.problems) == 0:
+	if len(c.problems) == 0 {
 		return nil, fmt.Errorf("%s: %w", path, ErrWhole)
 	}
 	r := &Repaired{Problems: c.problems, Earlier: c.rescue(data), KeptAs: path + ".damaged-" + now.UTC().Format("20060102T150405Z")}

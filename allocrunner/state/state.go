@@ -120,19 +120,29 @@ func ReadAlloc(path, id string) (*interfaces.Saved, error) {
 
 // read reads a file that nobody writes.
 func read(path string) (*contents, error) {
-	file, err := lock(path, os.O_RDONLY, unix.LOCK_SH)
+	file, c, _, err := lockAndLoad(path, os.O_RDONLY, unix.LOCK_SH)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	c, data, err := load(file, path)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(data) == 0:
-		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
-	}
 	return c, c.check(path)
+}
+
+// lockAndLoad opens a file that must be there, locks it, and reads what it has, problems included. The lock lasts until the file is closed.
+func lockAndLoad(path string, flags, how int) (file *os.File, c *contents, data []byte, err error) {
+	file, err = lock(path, flags, how)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	c, data, err = load(file, path)
+	if err == nil && len(data) == 0 {
+		err = fmt.Errorf("%s: %w", path, ErrNotFound)
+	}
+	if err != nil {
+		file.Close()
+		return nil, nil, nil, err
+	}
+	return file, c, data, nil
 }
 
 func (c *contents) saved(path, id string) (*interfaces.Saved, error) {

@@ -80,11 +80,11 @@ func (f *follower) show(alloc *api.Allocation) {
 	case f.printer == nil:
 		f.printer = f.make(alloc)
 		if !f.quiet {
-			f.announce("Attached", alloc)
+			f.printer.announce("Attached", alloc, f.layout)
 		}
 	case alloc.CreateTime != f.last.CreateTime: // it was replaced
 		f.printer.fit(alloc)
-		f.announce("Starting", alloc)
+		f.printer.announce("Starting", alloc, f.layout)
 		f.last, f.shown = nil, nil
 	}
 	if f.last != nil {
@@ -96,11 +96,6 @@ func (f *follower) show(alloc *api.Allocation) {
 		}
 	}
 	f.last, f.quiet = alloc, false
-}
-
-func (f *follower) announce(kind string, alloc *api.Allocation) {
-	f.printer.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, f.layout.alloc(alloc.ID)),
-		"dir", f.layout.alloc(alloc.ID), "operator_socket", f.layout.operatorSocket(alloc.ID), "operator_token", f.layout.operatorToken(alloc.ID))
 }
 
 // compare prints what has changed of the allocation as a whole.

@@ -66,6 +66,13 @@ func (p *printer) ended(alloc *api.Allocation) {
 	p.allocEvent("Ended", "allocation is "+alloc.ClientStatus, "status", alloc.ClientStatus)
 }
 
+// announce prints which allocation it is about from here on, and where its files are.
+func (p *printer) announce(kind string, alloc *api.Allocation, l layout) {
+	dir := l.alloc(alloc.ID)
+	p.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),
+		"dir", dir, "operator_socket", l.operatorSocket(alloc.ID), "operator_token", l.operatorToken(alloc.ID))
+}
+
 func (p *printer) print(l line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -70,9 +70,7 @@ func (s *shift) announce(side *sidecar, c *claim) {
 	if c.saved != nil {
 		kind = "Resuming"
 	}
-	alloc, l := side.runner.Alloc(), s.layout
-	s.printer.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", c.id, alloc.JobID, alloc.TaskGroup, c.dir),
-		"dir", c.dir, "operator_socket", l.operatorSocket(c.id), "operator_token", l.operatorToken(c.id))
+	s.printer.announce(kind, side.runner.Alloc(), s.layout)
 }
 
 // begin makes the sidecar the one at work. What has been asked for before is asked of it.
