@@ -114,6 +114,9 @@ func (c *chaos) run(hurt func(*chaos)) {
 	defer stop()
 	watch.Go(func() { c.watchForCopies(watching) })
 	for range c.rounds {
+		if rand.IntN(2) == 0 { // a busy machine would otherwise never come so far, and there would be nothing to lose
+			c.untilAtWork()
+		}
 		c.disturb()
 		hurt(c)
 		if rand.IntN(4) == 0 { // before it can have become ready, too
@@ -127,7 +130,10 @@ func (c *chaos) run(hurt func(*chaos)) {
 		}
 	}
 	until(c.t, c.process, "the task's socket answers to its token", func() bool { return taskAsks(c.t, layout{c.dataDir}.alloc(testAllocID), "lines") == nil })
-	until(c.t, c.process, "the last restart has been carried out", func() bool { return c.linesRuns() > c.restarted })
+	c.untilAtWork()
+	until(c.t, c.process, "lines is signalled", func() bool { return c.signal() == nil })
+	until(c.t, c.process, "lines is restarted", func() bool { return c.restart() == nil })
+	c.untilAtWork()
 	c.end()
 	slices.Sort(c.answers)
 	c.t.Logf("from the start to the operator's first 200: median %v, longest %v, of %d", c.answers[len(c.answers)/2], c.answers[len(c.answers)-1], len(c.answers))
@@ -144,29 +150,28 @@ func (c *chaos) path(parts ...string) string {
 	return filepath.Join(append([]string{layout{c.dataDir}.alloc(testAllocID)}, parts...)...)
 }
 
-// client is the operator's. It makes a connection for each request: the one before went with its sidecar.
-func (c *chaos) client() *api.Client {
+// ask asks the operator's socket for something. It makes a connection for each request: the one before went with its sidecar.
+func (c *chaos) ask(request func(*api.Allocations) error) error {
 	token, err := os.ReadFile(layout{c.dataDir}.operatorToken(testAllocID))
 	if err != nil {
-		return nil
+		return err
 	}
 	config := api.DefaultConfig()
 	config.Address, config.SecretID = "unix://"+layout{c.dataDir}.operatorSocket(testAllocID), string(token)
 	client, err := api.NewClient(config)
 	if err != nil {
-		return nil
+		return err
 	}
-	return client
+	defer client.Close()
+	return request(client.Allocations())
 }
 
 // alloc is the allocation as its sidecar says, nil when none answers.
-func (c *chaos) alloc() *api.Allocation {
-	client := c.client()
-	if client == nil {
-		return nil
-	}
-	defer client.Close()
-	alloc, _, err := client.Allocations().Info(testAllocID, nil)
+func (c *chaos) alloc() (alloc *api.Allocation) {
+	err := c.ask(func(allocs *api.Allocations) (err error) {
+		alloc, _, err = allocs.Info(testAllocID, nil)
+		return err
+	})
 	if err != nil {
 		return nil
 	}
@@ -186,27 +191,50 @@ func (c *chaos) untilAnswers() {
 
 // disturb restarts and signals, for a random time.
 func (c *chaos) disturb() {
-	client := c.client()
-	if client == nil {
-		return
-	}
-	defer client.Close()
-	alloc := &api.Allocation{ID: testAllocID}
 	for end := time.Now().Add(rand.N(150 * time.Millisecond)); time.Now().Before(end); {
-		if runs := c.linesRuns(); rand.IntN(3) == 0 && runs > c.restarted {
-			c.restartsTried++
-			if client.Allocations().Restart(alloc, "lines", nil) == nil {
-				c.restarts++
-				c.restarted = runs
-			}
+		if rand.IntN(3) == 0 && c.linesRuns() > c.restarted {
+			_ = c.restart() // not while there is nothing to restart
 			continue
 		}
-		c.signalsTried++
-		if client.Allocations().Signal(alloc, nil, "lines", "SIGWINCH") == nil {
-			c.signals++
-		}
-		time.Sleep(rand.N(20 * time.Millisecond)) // as above
+		_ = c.signal()                            // as above
+		time.Sleep(rand.N(20 * time.Millisecond)) // a random moment is what is wanted
 	}
+}
+
+// restart has lines restarted.
+func (c *chaos) restart() error {
+	runs := c.linesRuns()
+	c.restartsTried++
+	err := c.ask(func(allocs *api.Allocations) error {
+		return allocs.Restart(&api.Allocation{ID: testAllocID}, "lines", nil)
+	})
+	if err == nil {
+		c.restarts++
+		c.restarted = runs
+	}
+	return err
+}
+
+// signal has lines sent a signal.
+func (c *chaos) signal() error {
+	c.signalsTried++
+	err := c.ask(func(allocs *api.Allocations) error {
+		return allocs.Signal(&api.Allocation{ID: testAllocID}, nil, "lines", "SIGWINCH")
+	})
+	if err == nil {
+		c.signals++
+	}
+	return err
+}
+
+// untilAtWork waits until a process of lines runs and has said so, after every restart that was answered.
+func (c *chaos) untilAtWork() {
+	c.t.Helper()
+	until(c.t, c.process, "at work", func() bool {
+		runs, _ := os.ReadFile(c.path("lines", "local", "runs"))
+		pids := strings.Fields(string(runs))
+		return len(pids) > c.restarted && slices.Contains(c.firstProcesses()["lines"], pids[len(pids)-1])
+	})
 }
 
 // linesRuns counts the processes of lines that have come so far as to say so: one that is told to end before that says nothing.
