@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -132,6 +133,32 @@ func (n *nursery) checkDead(fd int, st unix.Stat_t) error {
 		return fmt.Errorf("%w: a socket of uid %d is there; choose another path", ErrInTheWay, owner)
 	}
 	return probe(fd)
+}
+
+// RemoveDead removes the socket at path when nobody listens on it, which a process that was killed has left. Anything else stays, and
+// nothing there is no error.
+func RemoveDead(path string) error {
+	d, err := openDir(filepath.Dir(path))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove a dead socket: %w", err)
+	}
+	defer d.Close()
+	name := filepath.Base(path)
+	fd, st, err := openAt(d.fd, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove a dead socket: look at %q: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || probe(fd) != nil {
+		return nil
+	}
+	return d.removeIf(name, idOf(&st))
 }
 
 // probe connects to the very socket file that fd stands for. Our sockets listen before they have a name in

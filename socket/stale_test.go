@@ -49,6 +49,30 @@ func TestSocketOfAKilledProcessIsReplaced(t *testing.T) {
 	roundTrip(t, newListener(t, socket.Config{Path: path}), path)
 }
 
+func TestRemoveDead(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "api.sock")
+	for _, missing := range []string{path, filepath.Join(dir, "none", "api.sock")} {
+		if err := socket.RemoveDead(missing); err != nil {
+			t.Errorf("%s, which is not there: %v", missing, err)
+		}
+	}
+	leaveDead(t, path)
+	if err := socket.RemoveDead(path); err != nil || names(t, dir) != "" {
+		t.Errorf("%v, and the directory holds %q", err, names(t, dir))
+	}
+	l := newListener(t, socket.Config{Path: path})
+	if err := socket.RemoveDead(path); err != nil {
+		t.Error(err)
+	}
+	conn, err := l.Accept() // it knocked
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	roundTrip(t, l, path)
+}
+
 func TestSecondListenerIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	l := newListener(t, socket.Config{Path: path})
@@ -123,6 +147,9 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 			before, all := mustLstat(t, path), names(t, filepath.Dir(path))
 			if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInTheWay) {
 				t.Errorf("got %v, want ErrInTheWay", err)
+			}
+			if err := socket.RemoveDead(path); err != nil {
+				t.Errorf("remove it if it is dead: %v", err)
 			}
 			if after := mustLstat(t, path); !os.SameFile(before, after) || before.Mode() != after.Mode() {
 				t.Errorf("it was %v and is %v", before, after)

@@ -48,6 +48,9 @@ func (l layout) allocs() string                  { return filepath.Join(l.dir, "
 func (l layout) alloc(id string) string          { return filepath.Join(l.allocs(), id) }
 func (l layout) operatorSocket(id string) string { return filepath.Join(l.alloc(id), "operator.sock") }
 func (l layout) operatorToken(id string) string  { return filepath.Join(l.alloc(id), "operator.token") }
+func (l layout) taskSocket(id, task string) string {
+	return filepath.Join(l.alloc(id), task, "secrets", apiSocketName)
+}
 
 // command is a command line about an allocation of this data directory, for people to copy: without --data-dir it may be about
 // another one, where a run would begin anew.

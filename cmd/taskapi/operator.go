@@ -122,8 +122,7 @@ func (h *operatorHook) Shutdown() {
 func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
 	dir := s.layout.alloc(alloc.ID)
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		path := filepath.Join(dir, t.Name, "secrets", apiSocketName)
-		if socket.Dialable(path) {
+		if socket.Dialable(s.layout.taskSocket(alloc.ID, t.Name)) {
 			continue
 		}
 		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/identity"
+	"taskapi/socket"
 )
 
 // taskHook gives a task its identities and its socket, from before its first start until it is over.
@@ -74,7 +74,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 		return h.server.addr, nil
 	}
 	opened, err := h.side.serve(socketSpec{
-		path:  filepath.Join(req.Dir.SecretsDir, apiSocketName),
+		path:  h.side.layout.taskSocket(req.Alloc.ID, h.task),
 		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
@@ -94,8 +94,8 @@ func (h *taskHook) Stop(context.Context) error {
 	server := h.server
 	h.server = nil
 	h.mu.Unlock()
-	if server == nil {
-		return nil
+	if server == nil { // it never started, or ended while nobody looked: a taskapi that was killed has left its socket
+		return socket.RemoveDead(h.side.layout.taskSocket(h.side.runner.Alloc().ID, h.task))
 	}
 	server.stopRenewal()
 	server.renewal.Wait()
