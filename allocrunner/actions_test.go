@@ -84,7 +84,7 @@ func TestAStopDuringARestartOfAll(t *testing.T) {
 	r.untilState("main", "running")
 	restarted := later(func() error { return r.runner.RestartAll(t.Context()) })
 	until(t, hook.entered)
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.untilState("main", "dead")
@@ -310,7 +310,7 @@ func TestInItsShutdownDelay(t *testing.T) {
 		func(t *api.Task) { t.ShutdownDelay = time.Hour }))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.untilEvents("main", "Waiting for shutdown delay", 1)
@@ -342,7 +342,7 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	d := &diary{}
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) }, shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.untilCalls(d, "prekill", 1)
@@ -359,6 +359,55 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	atOnce.runner.Kill()
 	if err := atOnce.end(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNoShutdownDelay of the group or of its task is waited for when the stop says so, nor any longer when it says so later, also to
+// another runner.
+func TestNoShutdownDelay(t *testing.T) {
+	t.Parallel()
+	begun := func(group, task time.Duration) (*running, *diary, *memory) {
+		d, state := &diary{}, &memory{}
+		r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay, c.State = new(group), state },
+			shell("main", "exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = task }))
+		r.untilCalls(d, "main poststart", 1)
+		return r, d, state
+	}
+	stop := func(r *running, how interfaces.StopRequest) {
+		t.Helper()
+		if err := r.runner.Stop(t.Context(), how); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := func(r *running) {
+		t.Helper()
+		if err := r.end(); err != nil {
+			t.Fatal(err)
+		}
+		if got := event(r.runner.Alloc(), "main", "Terminated"); got.Details["signal"] != "2" {
+			t.Errorf("its kill_signal was left out, too: %+v", got)
+		}
+	}
+	noDelay := interfaces.StopRequest{NoShutdownDelay: true}
+
+	r, _, _ := begun(time.Hour, time.Hour)
+	stop(r, noDelay)
+	ends(r)
+
+	r, d, _ := begun(time.Hour, time.Hour)
+	stop(r, interfaces.StopRequest{})
+	r.untilCalls(d, "prekill", 1)
+	stop(r, noDelay)
+	stop(r, interfaces.StopRequest{}) // haste stays
+	ends(r)
+
+	r, _, state := begun(0, time.Hour)
+	stop(r, interfaces.StopRequest{})
+	r.untilEvents("main", "Waiting for shutdown delay", 1)
+	stop(r, noDelay)
+	ends(r)
+	if !state.saved().Alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
+		t.Error("another runner would not know of the haste")
 	}
 }
 

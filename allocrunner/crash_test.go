@@ -57,7 +57,7 @@ func TestThePowerIsCut(t *testing.T) {
 		r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c }, tc.tasks()...)
 		if tc.stopped {
 			r.untilState("other", "running")
-			if err := r.runner.Stop(t.Context()); err != nil {
+			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -83,7 +83,7 @@ func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 	before := cfg.Saved
 	r := begin(t, cfg)
 	if stopped && before.Alloc.DesiredStatus != "stop" {
-		if err := r.runner.Stop(t.Context()); err != nil {
+		if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/taskrunner"
 )
@@ -13,25 +14,31 @@ import (
 // course is what drive has decided so far.
 type course struct {
 	ending lifecycle.Ending
-	delay  <-chan time.Time           // the group's shutdown_delay, while it runs
-	sent   map[string]lifecycle.Cause // why each task has been told to end
+	delay  <-chan time.Time // the group's shutdown_delay, while it runs
+	sent   map[string]order // how each task has been told to end
+}
+
+// order is how a task is told to end.
+type order struct {
+	cause lifecycle.Cause
+	haste taskrunner.Haste
 }
 
 // drive applies the group's order to its tasks until all are over, or until they are left to another runner.
 func (r *Runner) drive(ctx context.Context) (left bool) {
 	stop, kill := ctx.Done(), r.kill.asked
-	c := course{sent: map[string]lifecycle.Cause{}}
+	c := course{sent: map[string]order{}}
 	for !r.step(&c) {
 		select {
 		case <-r.changed:
 		case <-stop:
 			stop = nil
-			r.requestStop()
+			r.stopUnlessAsked()
 		case <-c.delay:
 			c.delay, c.ending.Delayed = nil, false
 		case <-kill:
 			kill, stop, c.delay = nil, nil, nil
-			r.requestStop()
+			r.stopUnlessAsked()
 			c.ending = lifecycle.Ending{Cause: lifecycle.Aborted}
 		case <-r.leave.asked:
 			r.setLeft()
@@ -47,6 +54,9 @@ func (r *Runner) drive(ctx context.Context) (left bool) {
 func (r *Runner) step(c *course) (over bool) {
 	if c.ending.Cause == lifecycle.NotEnding && r.stopRequested() {
 		c.ending = lifecycle.Ending{Cause: lifecycle.Stopped}
+	}
+	if r.noShutdownDelay() {
+		c.delay, c.ending.Delayed = nil, false
 	}
 	d := lifecycle.Next(r.order(), r.states(), c.ending)
 	if d.Over && r.finish() {
@@ -68,26 +78,45 @@ func (r *Runner) step(c *course) (over bool) {
 	return false
 }
 
+// stopUnlessAsked has the allocation end. Somebody who has asked for that has said how.
+func (r *Runner) stopUnlessAsked() {
+	if !r.stopRequested() {
+		r.requestStop(interfaces.StopRequest{})
+	}
+}
+
 func (r *Runner) stopRequested() bool { return r.Alloc().DesiredStatus == api.AllocDesiredStatusStop }
 
 // shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. Nil without one.
 func (r *Runner) shutdownDelay(e lifecycle.Ending) <-chan time.Time {
 	d := deref(r.group().ShutdownDelay)
-	if d <= 0 || e.Cause == lifecycle.Aborted {
+	if d <= 0 || e.Cause == lifecycle.Aborted || r.noShutdownDelay() {
 		return nil
 	}
 	return time.After(d)
 }
 
-// apply opens gates and sends kills, each kill once for its cause.
-func (r *Runner) apply(d lifecycle.Decision, sent map[string]lifecycle.Cause) {
+// noShutdownDelay reports that whoever asked for the end does not want to wait for shutdown_delay.
+func (r *Runner) noShutdownDelay() bool {
+	return r.Alloc().DesiredTransition.ShouldIgnoreShutdownDelay()
+}
+
+// apply opens gates and sends kills, each kill once.
+func (r *Runner) apply(d lifecycle.Decision, sent map[string]order) {
 	r.open(d.Start)
+	kill := order{cause: d.Ending.Cause}
+	switch {
+	case d.Ending.Cause == lifecycle.Aborted:
+		kill.haste = taskrunner.AtOnce
+	case r.noShutdownDelay():
+		kill.haste = taskrunner.NoShutdownDelay
+	}
 	for _, name := range d.Kill {
-		if sent[name] == d.Ending.Cause {
+		if sent[name] == kill {
 			continue
 		}
-		sent[name] = d.Ending.Cause
-		r.task(name).Kill(killReason(d.Ending), d.Ending.Cause == lifecycle.Aborted)
+		sent[name] = kill
+		r.task(name).Kill(killReason(d.Ending), kill.haste)
 	}
 }
 

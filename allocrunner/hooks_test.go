@@ -137,7 +137,7 @@ func TestHooksInOrder(t *testing.T) {
 	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotOver) {
 		t.Errorf("removing an allocation that runs: %v, want ErrNotOver", err)
 	}
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.end(); err != nil {
@@ -260,7 +260,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	if got := next.runner.Alloc().ModifyIndex; got <= index {
 		t.Errorf("the index went from %d to %d", index, got)
 	}
-	if err := next.runner.Stop(t.Context()); err != nil {
+	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.end(); err != nil {

@@ -40,7 +40,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state }, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
 	for range 2 { // the second is as good as the first
-		if err := r.runner.Stop(t.Context()); err != nil {
+		if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := state.saved().Alloc.DesiredStatus; got != "stop" {
@@ -50,7 +50,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	if err := r.end(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Errorf("of one that is over: %v", err)
 	}
 	alloc := r.runner.Alloc()
@@ -70,7 +70,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
 	r.untilFile("main/local/pid")
 	r.untilState("main", "running")
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.untilFile("main/local/told")
@@ -231,7 +231,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 	r.until("restarted", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
 	})
-	if err := r.runner.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "could not be written down") {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err == nil || !strings.Contains(err.Error(), "could not be written down") {
 		t.Errorf("a stop that can't be made safe says %v", err)
 	}
 	state.setFull(false)
@@ -288,7 +288,7 @@ func TestUpdateInPlace(t *testing.T) {
 	if r.runner.Alloc().Job.TaskGroups[0].Tasks[0].Env != nil {
 		t.Error("a refused update has changed something")
 	}
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.end(); err != nil {
@@ -321,7 +321,7 @@ func TestTasksWithoutARecord(t *testing.T) {
 	cfg.Saved.Tasks, cfg.Saved.Alloc.TaskStates = nil, nil
 	next := begin(t, cfg)
 	next.untilState("main", "running")
-	if err := next.runner.Stop(t.Context()); err != nil {
+	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.end(); err != nil {

@@ -132,19 +132,19 @@ func (r *Runner) Kill() { r.kill.do() }
 func (r *Runner) Leave() { r.leave.do() }
 
 // Stop implements interfaces.AllocRunner.
-func (r *Runner) Stop(context.Context) error {
+func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	if r.Over() {
 		return nil
 	}
-	r.requestStop()
+	r.requestStop(how)
 	if err := r.save(); err != nil {
 		return fmt.Errorf("the allocation stops, but that could not be written down: %w", err)
 	}
 	return nil
 }
 
-func (r *Runner) requestStop() {
-	if r.snapshots.stop() {
+func (r *Runner) requestStop(how interfaces.StopRequest) {
+	if r.snapshots.stop(how) {
 		r.updated()
 	}
 	r.wake()
@@ -210,7 +210,10 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 	}
 	if left := r.driveTasks(ctx, life); left {
 		r.shutdownHooks()
-		return errors.Join(interfaces.ErrLeft, r.save(), r.resources.leave())
+		if err := errors.Join(r.save(), r.resources.leave()); err != nil {
+			r.logger.Warn("the allocation was left, and whoever takes it over may find it as it was some time ago", "error", err)
+		}
+		return interfaces.ErrLeft
 	}
 	err := r.save()
 	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {

@@ -105,16 +105,13 @@ func (s *snapshots) wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
-// stop notes that somebody asked for the end. It reports whether nobody had.
-func (s *snapshots) stop() (first bool) {
-	if s.latest().DesiredStatus == api.AllocDesiredStatusStop {
+// stop notes that somebody asked for the end. It reports whether that is news.
+func (s *snapshots) stop(how interfaces.StopRequest) (changed bool) {
+	if latest := *s.latest(); !how.Apply(&latest) {
 		return false
 	}
-	s.change(func(a *api.Allocation) {
-		first = a.DesiredStatus != api.AllocDesiredStatusStop
-		a.DesiredStatus = api.AllocDesiredStatusStop
-	})
-	return first
+	s.change(func(a *api.Allocation) { changed = how.Apply(a) })
+	return changed
 }
 
 // markOver notes that the allocation has ended: from here on its identities are refused.

@@ -171,7 +171,7 @@ func TestUpdatesOfWhatEnds(t *testing.T) {
 		job = c.Alloc.Job
 	}, shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
-	if err := r.runner.Stop(t.Context()); err != nil {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.untilCalls(d, "prekill", 1)

@@ -52,8 +52,9 @@ type Alloc interface {
 	RestartAll(ctx context.Context) error
 	// Signal sends the named signal to a task, or to all of them when task is empty.
 	Signal(ctx context.Context, task, signal string) error
-	// Stop asks for the end of the allocation and does not wait for it. It is no error when that is under way, or over.
-	Stop(ctx context.Context) error
+	// Stop asks for the end of the allocation, with its shutdown_delay or without, and does not wait for it. It is no error when that
+	// is under way, or over.
+	Stop(ctx context.Context, noShutdownDelay bool) error
 }
 
 // Agent is what the process says of itself.

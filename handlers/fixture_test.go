@@ -76,7 +76,7 @@ type fakeAlloc struct {
 	restartRunning func(ctx context.Context) error
 	restartAll     func(ctx context.Context) error
 	signal         func(ctx context.Context, task, signal string) error
-	stop           func(ctx context.Context) error
+	stop           func(ctx context.Context, noShutdownDelay bool) error
 }
 
 func (f *fakeAlloc) Snapshot() *api.Allocation { return f.snapshot() }
@@ -92,7 +92,9 @@ func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restart
 func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 	return f.signal(ctx, task, signal)
 }
-func (f *fakeAlloc) Stop(ctx context.Context) error { return f.stop(ctx) }
+func (f *fakeAlloc) Stop(ctx context.Context, noShutdownDelay bool) error {
+	return f.stop(ctx, noShutdownDelay)
+}
 
 // fakeJobs is a handlers.Jobs made of functions.
 type fakeJobs struct {

@@ -39,7 +39,7 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 	alloc := newAlloc(tb)
 	alloc.restartRunning = func(context.Context) error { return nil }
 	alloc.signal = func(context.Context, string, string) error { return nil }
-	alloc.stop = func(context.Context) error { return nil }
+	alloc.stop = func(context.Context, bool) error { return nil }
 	return alloc
 }
 

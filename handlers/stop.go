@@ -12,7 +12,7 @@ type stopped struct {
 }
 
 // stop is PUT /v1/allocation/:id/stop: the allocation begins to end, and the answer does not wait for it. One that ends already,
-// or has ended, is answered no differently. Index is the allocation's ModifyIndex after the request.
+// or has ended, is answered no differently. With no_shutdown_delay it waits for no shutdown_delay, nor any longer for one. Index is the allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	alloc, err := r.alloc(unknownToServer)
 	if err != nil {
@@ -22,14 +22,11 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	skip, err := flag(query, "no_shutdown_delay", false)
+	hurry, err := flag(query, "no_shutdown_delay", false)
 	if err != nil {
 		return answer{}, err
 	}
-	if skip { // leaving it aside would keep a caller in a hurry waiting without a word
-		return answer{}, invalid("no_shutdown_delay is not supported: leave it out, and the allocation stops after its shutdown_delay")
-	}
-	if err := alloc.Stop(ctx); err != nil {
+	if err := alloc.Stop(ctx, hurry); err != nil {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
 	current := alloc.Snapshot()

@@ -12,17 +12,17 @@ import (
 	"taskapi/handlers"
 )
 
-// stoppable is an allocation whose index a stop raises to 35.
-func stoppable(t *testing.T) (alloc *fakeAlloc, stops chan struct{}) {
-	alloc, stops = newAlloc(t), make(chan struct{}, 1)
+// stoppable is an allocation whose index a stop raises to 35, and what each stop said of its shutdown_delay.
+func stoppable(t *testing.T) (alloc *fakeAlloc, stops chan bool) {
+	alloc, stops = newAlloc(t), make(chan bool, 1)
 	first := alloc.snapshot()
 	current := *first
 	alloc.snapshot = func() *api.Allocation { return &current }
-	alloc.stop = func(context.Context) error {
+	alloc.stop = func(_ context.Context, noShutdownDelay bool) error {
 		stopped := *first
 		stopped.ModifyIndex, stopped.DesiredStatus = 35, "stop"
 		current = stopped
-		stops <- struct{}{}
+		stops <- noShutdownDelay
 		return nil
 	}
 	return alloc, stops
@@ -76,7 +76,7 @@ func TestEvaluations(t *testing.T) {
 func TestStop(t *testing.T) {
 	alloc, stops := stoppable(t)
 	s := newServer(t, alloc)
-	for _, query := range []string{"", "?no_shutdown_delay=false", "?pretty"} {
+	for query, hurries := range map[string]bool{"": false, "?no_shutdown_delay=false": false, "?pretty": false, "?no_shutdown_delay=true": true} {
 		got := s.do(t, http.MethodPost, stopPath+query, goodToken, "")
 		var body map[string]any
 		if err := json.Unmarshal([]byte(got.Body), &body); err != nil || got.Status != 200 || len(body) != 2 || body["Index"] != 35.0 {
@@ -85,7 +85,9 @@ func TestStop(t *testing.T) {
 		if got := got.Header.Get("X-Nomad-Index"); got != "35" {
 			t.Errorf("stop%s: index %q, want 35", query, got)
 		}
-		<-stops
+		if got := <-stops; got != hurries {
+			t.Errorf("stop%s: no shutdown_delay is %v", query, got)
+		}
 	}
 	for _, c := range []struct {
 		method, target, token string
@@ -96,15 +98,13 @@ func TestStop(t *testing.T) {
 		{"PUT", stopPath, poorToken, 403, "Permission denied"},
 		{"PUT", "/v1/allocation/" + otherID + "/stop", goodToken, 404, "alloc not found"},
 		{"PUT", "/v1/allocation/c0d1/stop", goodToken, 400, `allocation ID "c0d1" must be a UUID of 36 characters, not 4`},
-		{"PUT", stopPath + "?no_shutdown_delay=true", goodToken, 400,
-			"no_shutdown_delay is not supported: leave it out, and the allocation stops after its shutdown_delay"},
 		{"PUT", stopPath + "?no_shutdown_delay=x", goodToken, 400, `no_shutdown_delay must be true or false, not "x"`},
 	} {
 		if got := s.do(t, c.method, c.target, c.token, ""); got.Status != c.status || got.Body != c.body {
 			t.Errorf("%s %s = %d %q, want %d %q", c.method, c.target, got.Status, got.Body, c.status, c.body)
 		}
 	}
-	alloc.stop = func(context.Context) error { return errKind(handlers.Conflict, "left to another") }
+	alloc.stop = func(context.Context, bool) error { return errKind(handlers.Conflict, "left to another") }
 	if got := s.do(t, http.MethodPut, stopPath, goodToken, ""); got.Status != 409 || got.Body != "left to another" {
 		t.Errorf("a refused stop = %d %q, want the runner's words with 409", got.Status, got.Body)
 	}

@@ -37,6 +37,36 @@ func (e *DestructiveError) Error() string {
 	return "can't be updated in place: " + strings.Join(e.Changes, "; ")
 }
 
+// StopRequest is how an allocation is to end. Its zero value is in order, for good.
+type StopRequest struct {
+	// NoShutdownDelay leaves out the shutdown_delay of the group and of the tasks, also one that is waited for already. The allocation's
+	// DesiredTransition shows it.
+	NoShutdownDelay bool
+
+	// Replaced says that another version of the allocation is to follow. Replaced, the function, tells it of the allocation.
+	Replaced bool
+}
+
+// descriptionReplaced is Nomad's DesiredDescription of an allocation that ends for a destructive update.
+const descriptionReplaced = "alloc is being updated due to job update"
+
+// Apply notes in an allocation that it is to end so. It reports whether that is news. Haste that was asked for before stays.
+func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
+	was := *a
+	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, ""
+	if s.Replaced {
+		a.DesiredDescription = descriptionReplaced
+	}
+	hurries := s.NoShutdownDelay && !a.DesiredTransition.ShouldIgnoreShutdownDelay()
+	if hurries {
+		a.DesiredTransition.NoShutdownDelay = &s.NoShutdownDelay
+	}
+	return hurries || was.DesiredStatus != a.DesiredStatus || was.DesiredDescription != a.DesiredDescription
+}
+
+// Replaced reports that an allocation ends, or has ended, for another version of it to follow.
+func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
+
 // AllocRunner runs one allocation: one task group of one job, on this machine.
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
@@ -46,8 +76,9 @@ type AllocRunner interface {
 
 	// Stop asks for the end of the allocation in order: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop
 	// tasks. It returns once the request is written down, so that a runner that goes on with the allocation after a crash
-	// completes it, and does not wait for the end. It is no error when the allocation ends already, or is over.
-	Stop(ctx context.Context) error
+	// completes it, and does not wait for the end. It is no error when the allocation ends already, or is over: what the latest request
+	// says stands then.
+	Stop(ctx context.Context, how StopRequest) error
 
 	// Kill makes a stop that is under way, or starts one, skip every delay: tasks get SIGKILL at once.
 	Kill()

@@ -45,8 +45,8 @@ func (s served) Signal(ctx context.Context, task, signal string) error {
 }
 
 // Stop implements handlers.Alloc.
-func (s served) Stop(ctx context.Context) error {
-	return s.shift.stop(ctx, func() {
+func (s served) Stop(ctx context.Context, noShutdownDelay bool) error {
+	return s.shift.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Over() {
 			s.shift.printer.allocEvent("Stopping", "asked for over the API: stopping in order")
 		}

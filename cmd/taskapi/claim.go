@@ -87,7 +87,7 @@ func (l layout) goesOn(is, asked *api.Allocation, force bool) ([]jobspec.Change,
 	changes := jobspec.Changes(is.Job, asked.Job, asked.TaskGroup)
 	destructive := jobspec.Destructive(changes)
 	switch {
-	case force || len(changes) == 0:
+	case force || len(changes) == 0 || interfaces.Replaced(is): // it ends for another version already
 		return changes, nil
 	case stops(is):
 		return nil, usage(fmt.Errorf("allocation %s is being stopped, and the job is another than its own: '%s' completes that",
@@ -104,13 +104,15 @@ func (c *claim) take(ctx context.Context, asked *api.Allocation, force bool) (ch
 	switch {
 	case c.saved == nil:
 		return nil, nil, nil
-	case c.saved.Over && !force:
+	case c.saved.Over && !force && !interfaces.Replaced(c.saved.Alloc):
 		return nil, nil, c.errOver()
 	case c.saved.Over:
 		return nil, nil, c.anew()
 	}
 	changes, err = c.layout.goesOn(c.saved.Alloc, asked, force)
 	switch {
+	case err == nil && interfaces.Replaced(c.saved.Alloc): // somebody forced it, and what follows is what was asked for last
+		return nil, asked, nil
 	case err != nil || len(changes) == 0:
 		return nil, nil, err
 	case force && (len(jobspec.Destructive(changes)) > 0 || stops(c.saved.Alloc)):

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/socket"
 )
 
@@ -192,6 +193,6 @@ func (c *client) answeredBy(ctx context.Context, pid int) bool {
 }
 
 // stop asks for the end of the allocation.
-func (c *client) stop(ctx context.Context) error {
-	return c.tell(ctx, "/v1/allocation/"+c.id+"/stop", nil, nil)
+func (c *client) stop(ctx context.Context, how interfaces.StopRequest) error {
+	return c.tell(ctx, fmt.Sprintf("/v1/allocation/%s/stop?no_shutdown_delay=%t", c.id, how.NoShutdownDelay), nil, nil)
 }

@@ -22,11 +22,12 @@ type shift struct {
 	logger  *slog.Logger
 	world   world
 
-	mu      sync.Mutex      // guards the fields below
-	side    *sidecar        // at work; nil while none is
-	next    *api.Allocation // what follows; nil for nothing
-	stopped bool            // somebody has asked for the end: nothing follows
-	leaving bool            // somebody wants the tasks to be left to another taskapi
+	mu      sync.Mutex             // guards the fields below
+	side    *sidecar               // at work; nil while none is
+	next    *api.Allocation        // what follows; nil for nothing
+	stopped bool                   // somebody has asked for the end: nothing follows
+	how     interfaces.StopRequest // what was asked for then
+	leaving bool                   // somebody wants the tasks to be left to another taskapi
 }
 
 func newShift(opts runOptions, l layout, p *printer, logger *slog.Logger, w world) *shift {
@@ -78,6 +79,10 @@ func (s *shift) begin(ctx context.Context, side *sidecar) {
 	s.mu.Lock()
 	s.side = side
 	stop, leave := s.stopped || s.next != nil, s.leaving
+	how := interfaces.StopRequest{Replaced: true}
+	if s.stopped {
+		how = s.how
+	}
 	s.mu.Unlock()
 	if leave {
 		side.runner.Leave()
@@ -85,7 +90,7 @@ func (s *shift) begin(ctx context.Context, side *sidecar) {
 	if !stop {
 		return
 	}
-	if err := side.runner.Stop(ctx); err != nil {
+	if err := side.runner.Stop(ctx, how); err != nil {
 		s.logger.Warn("a kill of taskapi would have the stop forgotten", "error", err)
 	}
 }
@@ -108,26 +113,18 @@ func (s *shift) concluded(err error, side *sidecar) error {
 		return nil
 	case errors.Is(err, interfaces.ErrLeft):
 		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' with the job file takes them over", s.layout.command("run", "--alloc-id", alloc.ID)))
-		return unlessLeft(err)
+		return nil
 	}
 	s.printer.allocEvent("Ended", oneLine(err.Error()), "status", alloc.ClientStatus)
 	return errSilent // the event has said why
 }
 
-// unlessLeft is what else went wrong when the allocation was left.
-func unlessLeft(err error) error {
-	if err.Error() == interfaces.ErrLeft.Error() {
-		return nil
-	}
-	return err
-}
-
 // stop has the allocation end in order, and nothing follow it. It returns once that is written down. first is called when nobody has
 // asked before.
-func (s *shift) stop(ctx context.Context, first func()) error {
+func (s *shift) stop(ctx context.Context, how interfaces.StopRequest, first func()) error {
 	s.mu.Lock()
 	was, side := s.stopped, s.side
-	s.stopped, s.next = true, nil
+	s.stopped, s.how, s.next = true, how, nil
 	s.mu.Unlock()
 	if !was {
 		first()
@@ -135,7 +132,7 @@ func (s *shift) stop(ctx context.Context, first func()) error {
 	if side == nil {
 		return nil
 	}
-	return side.runner.Stop(ctx)
+	return side.runner.Stop(ctx, how)
 }
 
 // kill ends the allocation at once.
@@ -187,7 +184,7 @@ func (s *shift) replace(ctx context.Context, next *api.Allocation, changes []job
 	s.next = next
 	s.mu.Unlock()
 	s.replacing(changes)
-	return side.runner.Stop(ctx)
+	return side.runner.Stop(ctx, interfaces.StopRequest{Replaced: true})
 }
 
 // replacing says why the allocation ends.

@@ -119,8 +119,12 @@ func gcPercent(tasks int) int {
 }
 
 // run runs the allocation to its end.
-func (s *sidecar) run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, s.close()) }()
+func (s *sidecar) run(ctx context.Context) error {
+	defer func() {
+		if err := s.close(); err != nil {
+			s.logger.Warn("the end of the audit log may be lost", "error", err)
+		}
+	}()
 	var background sync.WaitGroup
 	defer background.Wait()
 	if !s.options.gogc { // GOGC in the environment is the operator's word

@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
@@ -49,7 +51,7 @@ func (s *shift) onSignals() (release func()) {
 }
 
 func (s *shift) stopBySignal() {
-	if err := s.stop(context.Background(), func() {}); err != nil {
+	if err := s.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
 		s.logger.Warn("a kill of taskapi would have the stop forgotten", "error", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
 
@@ -42,6 +43,7 @@ Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
 	}
 	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
+	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "leave out the shutdown_delay of the group and of the tasks, also one that has begun")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd
@@ -51,6 +53,7 @@ Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
 type stopping struct {
 	layout   layout
 	id       string
+	how      interfaces.StopRequest
 	detach   bool
 	detached bool // this is the process that --detach has started
 	world    world
@@ -100,7 +103,7 @@ func (s *stopping) ask(ctx context.Context, f *follower) error {
 		return err
 	}
 	f.show(alloc)
-	return c.stop(ctx)
+	return c.stop(ctx, s.how)
 }
 
 // await waits for the end that the sidecar has begun.
@@ -143,7 +146,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	p := newPrinter(w.stdout, c.saved.Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
 	shift := newShift(opts, s.layout, p, logger, w)
-	shift.stopped = true
+	shift.stopped, shift.how = true, s.how
 	over, err := shift.work(ctx, c, nil)
 	switch mistake, ok := errors.AsType[usageError](err); {
 	case over:
@@ -157,7 +160,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
-	args := []string{"stop", "--data-dir=" + s.layout.dir, "--detached", s.id}
+	args := []string{"stop", "--data-dir=" + s.layout.dir, "--detached", fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay), s.id}
 	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func (s model) possible() []any {
 	add(!s.process.runs && r.watch, reported{})
 	add(r.timer, elapsed{})
 	add(r.machine.phase == waiting, opened{})
-	add(s.budget.requests > 0, killed{}, restarted{}, restarted{counted: true}, reseted{})
+	add(s.budget.requests > 0, killed{}, killed{haste: NoShutdownDelay}, restarted{}, restarted{counted: true}, reseted{})
 	add(s.budget.crashes > 0, sidecarKilled, bothKilled, powerCut)
 	return events
 }

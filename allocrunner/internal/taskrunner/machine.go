@@ -122,13 +122,22 @@ type (
 	elapsed struct{} // the armed timer has run out
 	killed  struct { // the task is to end
 		reason *api.TaskEvent // nil for none
-		force  bool           // without any delay
+		haste  Haste
 	}
 	restarted struct { // somebody asked for a new process
 		reason  string
 		counted bool // by the restart policy, as a failure
 	}
 	reseted struct{ reason string } // the group starts anew
+)
+
+// Haste is what of a task's own end is waited for.
+type Haste int
+
+const (
+	InOrder         Haste = iota // shutdown_delay, kill_signal, kill_timeout
+	NoShutdownDelay              // kill_signal, kill_timeout
+	AtOnce                       // nothing
 )
 
 // The effects that a transition asks for, in order.
@@ -312,7 +321,7 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 		acts = append(acts, emit{killingEvent(r.killTimeout)})
 	}
 	m.intent = kill
-	m.force = m.force || ev.force
+	m.force = m.force || ev.haste == AtOnce
 	switch m.phase {
 	case waiting:
 		m.phase = dead
@@ -323,23 +332,27 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 	case starting:
 		return m, append(acts, abort{})
 	case running:
-		m, more := r.beginStop(m)
+		m, more := r.beginStop(m, ev.haste)
 		return m, append(append(acts, prekill{}), more...)
 	}
-	if ev.force && (m.phase == shutdownDelay || m.phase == stopping) {
+	switch {
+	case ev.haste == AtOnce: // it is in its shutdown delay, or stopping
 		m.phase = stopping
 		return m, append(acts, disarm{}, killTree{})
+	case ev.haste == NoShutdownDelay && m.phase == shutdownDelay:
+		m.phase = stopping
+		return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
 	}
 	return m, acts
 }
 
 // beginStop is the first step of a kill.
-func (r rules) beginStop(m machine) (machine, []any) {
+func (r rules) beginStop(m machine, haste Haste) (machine, []any) {
 	switch {
 	case m.force:
 		m.phase = stopping
 		return m, []any{killTree{}}
-	case r.shutdownDelay > 0:
+	case r.shutdownDelay > 0 && haste == InOrder:
 		m.phase = shutdownDelay
 		return m, []any{emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay}}
 	}

@@ -65,6 +65,8 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"killed in its shutdown delay", delayed, []any{opened{}, started{}, killed{}, elapsed{}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
+		{"killed without its shutdown delay", delayed, []any{opened{}, started{}, killed{haste: NoShutdownDelay}, exit(0)},
+			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"killed before it started", testRules, []any{killed{reason: SiblingFailedEvent("x")}},
 			[]string{"Sibling Task Failed", "Killing"}, dead, false},
 		{"killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, elapsed{}},
@@ -163,7 +165,7 @@ func (w *world) possible(answersOnly bool) []any {
 		events = append(events, elapsed{})
 	}
 	if !answersOnly {
-		events = append(events, opened{}, killed{}, killed{force: true}, restarted{}, restarted{counted: true}, reseted{})
+		events = append(events, opened{}, killed{}, killed{haste: NoShutdownDelay}, killed{haste: AtOnce}, restarted{}, restarted{counted: true}, reseted{})
 	}
 	return events
 }
@@ -237,7 +239,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 
 // TestNobodyIsToldOfAProcessThatIsToGo: what poststart hooks would announce, pre-kill hooks would have to take back.
 func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
-	for _, asked := range []any{killed{}, killed{force: true}, reseted{}} {
+	for _, asked := range []any{killed{}, killed{haste: AtOnce}, reseted{}} {
 		m, _ := play(testRules, machine{}, opened{}, asked)
 		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
 		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
@@ -246,13 +248,18 @@ func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
 	}
 }
 
-func TestForceSkipsEveryDelay(t *testing.T) {
+// TestHasteInTheShutdownDelay that a kill without haste has begun.
+func TestHasteInTheShutdownDelay(t *testing.T) {
 	r := testRules
 	r.shutdownDelay = time.Minute
-	m, _ := play(r, machine{}, opened{}, started{}, killed{})
-	m, acts := r.next(m, killed{force: true}, time.Unix(0, 0), 0)
-	want := []any{disarm{}, killTree{}}
-	if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, killTree{})); diff != "" || m.phase != stopping {
-		t.Errorf("phase %v, effects (-want +got):\n%s", m.phase, diff)
+	for haste, want := range map[Haste][]any{
+		NoShutdownDelay: {signal{r.killSignal}, arm{r.killTimeout}},
+		AtOnce:          {disarm{}, killTree{}},
+	} {
+		m, _ := play(r, machine{}, opened{}, started{}, killed{})
+		m, acts := r.next(m, killed{haste: haste}, time.Unix(0, 0), 0)
+		if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, killTree{}, signal{}, arm{})); diff != "" || m.phase != stopping {
+			t.Errorf("haste %v: phase %v, effects (-want +got):\n%s", haste, m.phase, diff)
+		}
 	}
 }

@@ -152,9 +152,9 @@ func (r *Runner) Running() bool { return r.record.running() }
 // Open lets the task start, now that the group's order has reached it.
 func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }
 
-// Kill ends the task; reason is the event that says why, or nil. force skips every delay.
-func (r *Runner) Kill(reason *api.TaskEvent, force bool) {
-	r.post(context.Background(), killed{reason, force}, nil)
+// Kill ends the task; reason is the event that says why, or nil. A later call can only hurry an earlier one.
+func (r *Runner) Kill(reason *api.TaskEvent, haste Haste) {
+	r.post(context.Background(), killed{reason, haste}, nil)
 }
 
 // Reset takes the task back to before its start and returns when its process is gone. A task that has been killed stays dead.
