@@ -264,13 +264,24 @@ func (k *kept) Detach() error { return k.end((*keeper.Client).Detach) }
 
 // Close implements driver.Supervisor. What a killed keeper has left running goes, too.
 func (k *kept) Close() error {
-	if err := k.end((*keeper.Client).Close); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()
-	_, err := keeper.Sweep(ctx, k.cfg)
+	err := k.end(func(c *keeper.Client) error { return k.closeKeeper(ctx, c) })
+	if err != nil {
+		return err
+	}
+	_, err = keeper.Sweep(ctx, k.cfg)
 	return err
+}
+
+// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected to anew.
+func (k *kept) closeKeeper(ctx context.Context, c *keeper.Client) error {
+	if errors.Is(c.Err(), driver.ErrLost) {
+		if again, err := keeper.Attach(ctx, k.cfg.Dir); err == nil {
+			return errors.Join(again.Close(), c.Close())
+		}
+	}
+	return c.Close()
 }
 
 // end ends the use of the keeper, also of one to which the connection is just being made anew.

@@ -195,6 +195,25 @@ func TestALostAnswer(t *testing.T) {
 	}
 }
 
+// TestCloseAfterABreak of the connection, before it is made anew, ends the keeper all the same.
+func TestCloseAfterABreak(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
+	l, _ := k.current()
+	k.mu.Lock()
+	k.ended = true // Close has begun
+	k.mu.Unlock()
+	hangUp(t, l.client.Keeper().PID)
+	<-l.settled
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	if l.client.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
+		t.Error("the keeper or its task still runs")
+	}
+}
+
 // TestANewAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of them.
 func TestANewAllocation(t *testing.T) {
 	dir := t.TempDir()
