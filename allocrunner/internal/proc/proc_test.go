@@ -45,7 +45,7 @@ func TestIdentity(t *testing.T) {
 	for _, other := range []proc.Identity{
 		{PID: id.PID, Start: id.Start + 1, Boot: id.Boot},
 		{PID: id.PID, Start: id.Start, Boot: "3a5bfa0c-1d55-4d6b-9d53-1f7cbb2f6c6e"},
-		{PID: os.Getpid(), Start: id.Start, Boot: id.Boot},
+		{PID: 1, Start: id.Start, Boot: id.Boot},
 		{PID: id.PID},
 		{PID: -1, Start: id.Start, Boot: id.Boot},
 		{},
