@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/rawexec"
 	"taskapi/allocrunner/internal/taskenv"
 	"taskapi/allocrunner/internal/taskrunner"
 )
@@ -91,15 +92,15 @@ type surroundings struct {
 }
 
 // surroundings evaluates the task's configuration, and says what its process, or a program beside it, finds around it.
-func (s *starter) surroundings(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.RawExec, surroundings, error) {
+func (s *starter) surroundings(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (rawexec.Config, surroundings, error) {
 	env := s.env(req, hookEnv)
 	evaluated, err := env.EvalConfig(req.Task.Config)
 	if err != nil {
-		return driver.RawExec{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
+		return rawexec.Config{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
 	}
-	config, err := driver.Parse(maps.Clone(evaluated))
+	config, err := rawexec.Parse(maps.Clone(evaluated))
 	if err != nil {
-		return driver.RawExec{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
+		return rawexec.Config{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
 	}
 	return config, surroundings{env: config.Scrub(env.List()), dir: cmp.Or(config.WorkDir, req.Dir.Dir)}, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/rawexec"
 )
 
 // config looks at a task's driver config with the driver's own eyes, as far as it is known before the task runs.
@@ -15,7 +15,7 @@ func (r *reviewer) config(t *api.Task) {
 	if t.Driver != "raw_exec" {
 		return
 	}
-	if _, err := driver.Parse(presumed(t.Config)); err != nil {
+	if _, err := rawexec.Parse(presumed(t.Config)); err != nil {
 		r.refuse("config", "%s", strings.TrimPrefix(err.Error(), "raw_exec config: "))
 	}
 }

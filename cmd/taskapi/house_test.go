@@ -28,6 +28,7 @@ var house = map[string][]string{
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
+		"allocrunner/internal/rawexec",
 		"allocrunner/internal/taskenv",
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
@@ -50,7 +51,7 @@ var house = map[string][]string{
 		"allocrunner/internal/restarts",
 	},
 	"allocrunner/jobspec": {
-		"allocrunner/internal/driver", // its reading of a task's config: a review refuses what a start would
+		"allocrunner/internal/rawexec", // a review refuses what a start would
 		"allocrunner/jobspec/internal/hcleval",
 	},
 	"allocrunner/state":   {"allocrunner/interfaces"},

@@ -1,4 +1,6 @@
-package driver
+// Package rawexec reads the config block of a task with driver raw_exec: what runs, where, and what of its environment it may see. Its
+// review and its start read it alike. It looks at nothing but the block.
+package rawexec
 
 import (
 	"encoding/json"
@@ -10,8 +12,8 @@ import (
 	"strings"
 )
 
-// RawExec is the config block of a task with driver raw_exec.
-type RawExec struct {
+// Config is the config block of a task with driver raw_exec.
+type Config struct {
 	Command       string
 	Args          []string
 	WorkDir       string   // absolute; empty: the task directory
@@ -20,52 +22,52 @@ type RawExec struct {
 }
 
 // The keys of the config block and, for those that can't be honoured, why not.
-var rawExecKeys = map[string]func(*RawExec, any) error{
-	"command":       func(c *RawExec, v any) error { return text(v, &c.Command) },
-	"args":          func(c *RawExec, v any) error { return texts(v, &c.Args) },
-	"work_dir":      func(c *RawExec, v any) error { return text(v, &c.WorkDir) },
-	"oom_score_adj": func(c *RawExec, v any) error { return number(v, &c.OOMScoreAdj) },
-	"denied_envvars": func(c *RawExec, v any) error {
+var keys = map[string]func(*Config, any) error{
+	"command":       func(c *Config, v any) error { return text(v, &c.Command) },
+	"args":          func(c *Config, v any) error { return texts(v, &c.Args) },
+	"work_dir":      func(c *Config, v any) error { return text(v, &c.WorkDir) },
+	"oom_score_adj": func(c *Config, v any) error { return number(v, &c.OOMScoreAdj) },
+	"denied_envvars": func(c *Config, v any) error {
 		return texts(v, &c.DeniedEnvvars)
 	},
 	"cgroup_v2_override": refuseCgroup,
 	"cgroup_v1_override": refuseCgroup,
 }
 
-func refuseCgroup(*RawExec, any) error {
+func refuseCgroup(*Config, any) error {
 	return fmt.Errorf("is not supported, because each task is kept in a cgroup of its own to be stopped whole: remove it")
 }
 
 // Parse reads the config block, evaluated: values are strings, booleans, numbers, lists and maps. The error names the key and
 // what would be right.
-func Parse(config map[string]any) (RawExec, error) {
-	var c RawExec
+func Parse(config map[string]any) (Config, error) {
+	var c Config
 	for _, key := range slices.Sorted(maps.Keys(config)) {
-		set, ok := rawExecKeys[key]
+		set, ok := keys[key]
 		if !ok {
-			known := slices.Sorted(maps.Keys(rawExecKeys))
-			return RawExec{}, fmt.Errorf("raw_exec config: unknown key %q; known are %s", key, strings.Join(known, ", "))
+			known := slices.Sorted(maps.Keys(keys))
+			return Config{}, fmt.Errorf("raw_exec config: unknown key %q; known are %s", key, strings.Join(known, ", "))
 		}
 		if config[key] == nil {
 			continue
 		}
 		if err := set(&c, config[key]); err != nil {
-			return RawExec{}, fmt.Errorf("raw_exec config: %s %w", key, err)
+			return Config{}, fmt.Errorf("raw_exec config: %s %w", key, err)
 		}
 	}
 	switch {
 	case c.Command == "":
-		return RawExec{}, fmt.Errorf("raw_exec config: command is missing: name the program to run")
+		return Config{}, fmt.Errorf("raw_exec config: command is missing: name the program to run")
 	case c.WorkDir != "" && !filepath.IsAbs(c.WorkDir):
-		return RawExec{}, fmt.Errorf("raw_exec config: work_dir %q must be an absolute path; ${NOMAD_TASK_DIR} begins one", c.WorkDir)
+		return Config{}, fmt.Errorf("raw_exec config: work_dir %q must be an absolute path; ${NOMAD_TASK_DIR} begins one", c.WorkDir)
 	case c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000:
-		return RawExec{}, fmt.Errorf("raw_exec config: oom_score_adj is %d: it must be from 0 to 1000", c.OOMScoreAdj)
+		return Config{}, fmt.Errorf("raw_exec config: oom_score_adj is %d: it must be from 0 to 1000", c.OOMScoreAdj)
 	}
 	return c, nil
 }
 
 // Scrub returns the entries of env, KEY=value, whose names denied_envvars does not match.
-func (c RawExec) Scrub(env []string) []string {
+func (c Config) Scrub(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.ContainsFunc(c.DeniedEnvvars, func(pattern string) bool { return matches(pattern, name) })
