@@ -64,7 +64,7 @@ type KeyringConfig struct {
 // Keyring is an Ed25519 key ring on disk: one active key, and older ones that still verify. Any number of processes of one user
 // may share it: writers exclude one another by a lock, and readers see a ring from before or after, never one between.
 //
-// Keys, List, Sign and JWKS use what was loaded last, without a lock or I/O.
+// Keys, List, Active, Sign and JWKS use what was loaded last, without a lock or I/O.
 type Keyring struct {
 	dir, sealKeyFile string
 
@@ -176,7 +176,7 @@ func (k *Keyring) Rotate() (KeyInfo, error) {
 	if err != nil {
 		return KeyInfo{}, fmt.Errorf("rotate key ring %s: %w", k.dir, err)
 	}
-	return k.List()[0], nil
+	return k.Active(), nil
 }
 
 // Remove takes a key out of the ring: its tokens are refused from now on. The error wraps ErrKeyNotFound or, since a ring is never
@@ -208,6 +208,9 @@ func (k *Keyring) change(edit func(*storedRing) (*storedRing, error)) error {
 
 // List returns the ring's keys, newest, which is the active one, first.
 func (k *Keyring) List() []KeyInfo { return slices.Clone(k.current.Load().infos) }
+
+// Active returns the key that signs.
+func (k *Keyring) Active() KeyInfo { return k.current.Load().infos[0] }
 
 // Keys makes the ring a KeySource.
 func (k *Keyring) Keys() *KeySet { return k.current.Load().keys }

@@ -67,7 +67,7 @@ func TestRotateAndRemove(t *testing.T) {
 	ring := mustOpen(t, dir)
 	v := newVerifier(t, identity.VerifierConfig{Local: ring})
 	old := sign(t, ring, taskClaims())
-	oldKey := ring.List()[0]
+	oldKey := ring.Active()
 
 	newKey, err := ring.Rotate()
 	if err != nil {
@@ -77,9 +77,15 @@ func TestRotateAndRemove(t *testing.T) {
 	if diff := cmp.Diff([]identity.KeyInfo{newKey, oldKey}, ring.List()); diff != "" || newKey.State != identity.KeyActive {
 		t.Errorf("after a rotation (-want +got):\n%s", diff)
 	}
+	if got := ring.Active(); got != newKey {
+		t.Errorf("active is %+v, want the new key %+v", got, newKey)
+	}
 	verified, err := v.Verify(old, epoch)
 	if err != nil {
 		t.Fatalf("token of the key rotated out: %v", err)
+	}
+	if verified.KeyID != oldKey.ID {
+		t.Errorf("the key that was active is %s, and %s signed", oldKey.ID, verified.KeyID)
 	}
 	if got, err := v.Verify(sign(t, ring, taskClaims()), epoch); err != nil || got.KeyID != newKey.ID {
 		t.Errorf("new token: %+v, %v, want key %s", got, err, newKey.ID)
