@@ -56,10 +56,9 @@ type Listener struct {
 	closing  sync.Once
 	closeErr error // written in closing
 
-	mu         sync.Mutex // guards what is below
-	closed     bool
-	keepOnExit bool
-	conns      map[*Conn]struct{}
+	mu     sync.Mutex // guards what is below
+	closed bool
+	conns  map[*Conn]struct{}
 }
 
 func newListener(cfg Config, inner *net.UnixListener, dir *directory, id fileID) *Listener {
@@ -222,13 +221,6 @@ func (l *Listener) isClosed() bool {
 // Addr is the path given to Listen.
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// SetUnlinkOnClose says whether Close removes the socket file, which it does unless told otherwise.
-func (l *Listener) SetUnlinkOnClose(unlink bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.keepOnExit = !unlink
-}
-
 // Close stops listening, removes the socket file if it still is this listener's, and waits for refused clients to be
 // gone, half a second at most. Connections that were accepted stay open. Further calls return what the first did.
 func (l *Listener) Close() error {
@@ -239,13 +231,10 @@ func (l *Listener) Close() error {
 func (l *Listener) close() (err error) {
 	l.mu.Lock()
 	l.closed = true
-	keep := l.keepOnExit
 	l.mu.Unlock()
 	close(l.done)
 	// The file goes before the listener: as long as it is there it answers, so that no other process takes it for dead.
-	if !keep {
-		err = l.dir.removeIf(filepath.Base(l.path), l.id)
-	}
+	err = l.dir.removeIf(filepath.Base(l.path), l.id)
 	err = errors.Join(err, l.inner.Close(), l.dir.Close())
 	l.refusals.Wait()
 	return err

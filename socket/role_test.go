@@ -66,7 +66,6 @@ func roleListen(path string) error {
 	if err != nil {
 		return err
 	}
-	l.SetUnlinkOnClose(false)
 	fmt.Println(wordListening)
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return errors.Join(err, l.Close())

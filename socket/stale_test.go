@@ -227,15 +227,9 @@ func TestCloseLeavesWhatReplacedIt(t *testing.T) {
 	}
 }
 
-func TestCloseUnlinksUnlessTold(t *testing.T) {
+func TestCloseUnlinks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	l := newListener(t, socket.Config{Path: path})
-	l.SetUnlinkOnClose(false)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	mustLstat(t, path)
-	l = newListener(t, socket.Config{Path: path})
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
