@@ -29,11 +29,6 @@ func Reasons() []Reason {
 	return all
 }
 
-// Limited is how many requests were refused for having failed too often, by the caller's limit and by the one for all.
-func (s *Stats) Limited() (caller, global uint64) {
-	return s.Refused[CallerLimited], s.Refused[GlobalLimited]
-}
-
 // counters are the live form of Stats. The first is written by every request, so it has a cache line for itself.
 type counters struct {
 	hits         atomic.Uint64

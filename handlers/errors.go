@@ -15,8 +15,6 @@ const (
 	Internal Kind = iota
 	// Invalid: the request itself is wrong and stays wrong when it is sent again.
 	Invalid
-	// Unauthenticated: the request carries no token.
-	Unauthenticated
 	// Denied: the caller is known and may not do that.
 	Denied
 	// NotFound: what the request names does not exist, or is not the caller's to see.
@@ -35,16 +33,15 @@ const (
 
 // statuses maps every Kind to its HTTP status. It is the only place where one becomes the other.
 var statuses = [...]int{
-	Internal:        http.StatusInternalServerError,
-	Invalid:         http.StatusBadRequest,
-	Unauthenticated: http.StatusUnauthorized,
-	Denied:          http.StatusForbidden,
-	NotFound:        http.StatusNotFound,
-	Method:          http.StatusMethodNotAllowed,
-	Conflict:        http.StatusConflict,
-	TooLarge:        http.StatusRequestEntityTooLarge,
-	Exhausted:       http.StatusTooManyRequests,
-	Unavailable:     http.StatusServiceUnavailable,
+	Internal:    http.StatusInternalServerError,
+	Invalid:     http.StatusBadRequest,
+	Denied:      http.StatusForbidden,
+	NotFound:    http.StatusNotFound,
+	Method:      http.StatusMethodNotAllowed,
+	Conflict:    http.StatusConflict,
+	TooLarge:    http.StatusRequestEntityTooLarge,
+	Exhausted:   http.StatusTooManyRequests,
+	Unavailable: http.StatusServiceUnavailable,
 }
 
 // Error is an error with what the client reads and what the log keeps, apart from each other.

@@ -83,7 +83,6 @@ func TestKinds(t *testing.T) {
 		body   string
 	}{
 		{errKind(handlers.Invalid, "m"), 400, "m"},
-		{errKind(handlers.Unauthenticated, "m"), 401, "m"},
 		{errKind(handlers.Denied, "m"), 403, "m"},
 		{errKind(handlers.NotFound, "m"), 404, "m"},
 		{errKind(handlers.Method, "m"), 405, "m"},

@@ -25,7 +25,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		u, err := identity.Check(token)
 		if err != nil {
-			if reason, ok := identity.ReasonOf(err); !ok || !reason.Structural() {
+			if reason, ok := identity.ReasonOf(err); !ok || !structural(reason) {
 				t.Fatalf("error %v, want a structural reason", err)
 			}
 			return

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 
 	"taskapi/identity/internal/strictjson"
@@ -164,29 +162,6 @@ func (k *jwk) typeName() string {
 		return fmt.Sprintf("%s %.16s", keyType, k.curve)
 	}
 	return fmt.Sprintf("%.16s", k.kind)
-}
-
-// LoadJWKSFile reads the JWK set in a file of at most 1 MiB.
-func LoadJWKSFile(path string) (*KeySet, error) {
-	document, err := readBounded(path)
-	if err != nil {
-		return nil, fmt.Errorf("load key set: %w", err)
-	}
-	set, err := ParseJWKS(document)
-	if err != nil {
-		return nil, fmt.Errorf("load key set %s: %w", path, err)
-	}
-	return set, nil
-}
-
-// readBounded reads a file, and one byte more of it than ParseJWKS takes.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, keySetLimit+1))
 }
 
 // JWKS returns the ring's public keys as a JWK set, the active key first.

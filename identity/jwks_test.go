@@ -143,9 +143,7 @@ func TestRingAsJWKS(t *testing.T) {
 	if _, err := ring.Rotate(); err != nil {
 		t.Fatal(err)
 	}
-	path := t.TempDir() + "/jwks.json"
-	write(t, path, ring.JWKS(), 0o644)
-	set, err := identity.LoadJWKSFile(path)
+	set, err := identity.ParseJWKS(ring.JWKS())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,16 +174,16 @@ func TestOpenIDConfiguration(t *testing.T) {
 	}
 }
 
-func TestLoadJWKSFileErrors(t *testing.T) {
+func TestOpenFileSourceErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := identity.LoadJWKSFile(dir + "/none"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := identity.OpenFileSource(dir + "/none"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if _, err := identity.LoadJWKSFile(dir); err == nil {
+	if _, err := identity.OpenFileSource(dir); err == nil {
 		t.Error("a directory: no error")
 	}
 	write(t, dir+"/bad", []byte("{"), 0o644)
-	if _, err := identity.LoadJWKSFile(dir + "/bad"); !errors.Is(err, identity.ErrKeySet) || !strings.Contains(err.Error(), dir+"/bad") {
+	if _, err := identity.OpenFileSource(dir + "/bad"); !errors.Is(err, identity.ErrKeySet) || !strings.Contains(err.Error(), dir+"/bad") {
 		t.Errorf("a bad file: %v, want ErrKeySet and its name", err)
 	}
 }

@@ -1,9 +1,6 @@
 package identity
 
-import (
-	"errors"
-	"slices"
-)
+import "errors"
 
 // Reason is why a token was refused: a closed set, fit for a metric's label.
 type Reason string
@@ -33,23 +30,6 @@ const (
 	ReasonIssuer      Reason = "issuer"
 	ReasonRole        Reason = "role" // another issuer's key speaks for the operator
 )
-
-var (
-	structuralReasons = []Reason{ReasonTooLong, ReasonMalformed, ReasonHeader, ReasonAlgorithm, ReasonKeyID, ReasonClaims}
-	strangerReasons   = []Reason{ReasonUnknownKey, ReasonSignature}
-	signedReasons     = []Reason{ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonAudience, ReasonIssuer, ReasonRole}
-)
-
-// Reasons returns every reason there is, for those who count by it.
-func Reasons() []Reason {
-	return slices.Concat(structuralReasons, strangerReasons, signedReasons)
-}
-
-// Structural reports whether the form alone was enough to refuse the token.
-func (r Reason) Structural() bool { return slices.Contains(structuralReasons, r) }
-
-// Stranger reports whether the token proves nothing about its bearer: an unknown key or a bad signature.
-func (r Reason) Stranger() bool { return slices.Contains(strangerReasons, r) }
 
 // Error is a token refused. Its text holds no byte of the token.
 type Error struct {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -87,4 +88,14 @@ func (s *FileSource) takeLocked() (changed bool, err error) {
 // What goes wrong is logged once, not again while it stays the same.
 func (s *FileSource) Watch(ctx context.Context, logger *slog.Logger) {
 	watch(ctx, s.path, reporting(logger.With("jwks", s.path), s.Keys, s.Reload))
+}
+
+// readBounded reads a file, and one byte more of it than ParseJWKS takes.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, keySetLimit+1))
 }

@@ -192,9 +192,6 @@ func (r *Reader) Name() string { return r.name }
 // IsString reports whether the next value is a string.
 func (r *Reader) IsString() bool { return r.peek() == '"' }
 
-// IsArray reports whether the next value is an array.
-func (r *Reader) IsArray() bool { return r.peek() == '[' }
-
 // peek skips blanks and returns the next byte, or 0 at the end.
 func (r *Reader) peek() byte {
 	for ; r.pos < len(r.in); r.pos++ {

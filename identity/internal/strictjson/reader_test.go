@@ -20,11 +20,10 @@ func TestReaderWalks(t *testing.T) {
 	for r.Object(); r.Next(); {
 		switch name := r.Name(); name {
 		case "s":
-			got = append(got, name+fmt.Sprint(r.IsString(), r.IsArray(), r.Text()))
+			got = append(got, name+fmt.Sprint(r.IsString(), r.Text()))
 		case "i":
 			got = append(got, name+fmt.Sprint(r.IsString(), r.Int()))
 		case "list":
-			got = append(got, name+fmt.Sprint(r.IsArray()))
 			for r.Array(); r.Next(); {
 				got = append(got, r.Text())
 			}
@@ -39,7 +38,7 @@ func TestReaderWalks(t *testing.T) {
 	if err := r.End(); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"strue falseaé\n", "ifalse -12", "listtrue", "x", "y", "o.i7"}
+	want := []string{"strueaé\n", "ifalse -12", "x", "y", "o.i7"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
