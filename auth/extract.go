@@ -1,9 +1,10 @@
 package auth
 
-import "net/http"
+import (
+	"net/http"
 
-// MaxTokenBytes is the longest token that is looked at. One of ours has about 600 bytes, one of Nomad's with RS256 about 800.
-const MaxTokenBytes = 4 << 10
+	"taskapi/identity"
+)
 
 // bearer is the scheme of RFC 6750, in lower case.
 const bearer = "bearer"
@@ -41,7 +42,7 @@ func credentials(h http.Header) (token string, why Reason) {
 	switch {
 	case token == "":
 		return "", NoToken
-	case len(token) > MaxTokenBytes:
+	case len(token) > identity.MaxTokenLength:
 		return "", TooLong
 	}
 	return token, NotRefused
