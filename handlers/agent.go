@@ -48,18 +48,18 @@ const (
 
 // agentSelf is GET /v1/agent/self.
 func (a *API) agentSelf(context.Context, *request) (answer, error) {
-	return respond(api.AgentSelf{Member: a.member(), Stats: a.agentStats(), Config: a.agentConfig()})
+	return respond(api.AgentSelf{Member: a.config.Agent.member(), Stats: a.config.Agent.stats(), Config: a.config.Agent.settings()})
 }
 
-func (a *API) member() api.AgentMember {
+func (a *Agent) member() api.AgentMember {
 	return api.AgentMember{
-		Name:   a.agent.NodeName + "." + a.agent.Region,
+		Name:   a.NodeName + "." + a.Region,
 		Addr:   agentAddress,
 		Port:   serfPort,
 		Status: "alive",
 		Tags: map[string]string{
-			"role": "nomad", "dc": a.agent.Datacenter, "region": a.agent.Region, "id": a.agent.NodeID,
-			"build": a.agent.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
+			"role": "nomad", "dc": a.Datacenter, "region": a.Region, "id": a.NodeID,
+			"build": a.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
 			"port": "4647", "rpc_addr": agentAddress, "expect": "1", "bootstrap": "1",
 		},
 		ProtocolMin: protocolMin, ProtocolMax: protocolMax, ProtocolCur: protocolVersion,
@@ -67,10 +67,10 @@ func (a *API) member() api.AgentMember {
 	}
 }
 
-func (a *API) agentStats() map[string]map[string]string {
+func (a *Agent) stats() map[string]map[string]string {
 	return map[string]map[string]string{
 		"client": {
-			"node_id": a.agent.NodeID, "known_servers": leaderAddress, "num_allocations": "1",
+			"node_id": a.NodeID, "known_servers": leaderAddress, "num_allocations": "1",
 			"last_heartbeat": "0s", "heartbeat_ttl": "0s",
 		},
 		"nomad": {
@@ -87,14 +87,14 @@ func (a *API) agentStats() map[string]map[string]string {
 	}
 }
 
-// agentConfig holds what clients look at: where they are, which version answers, and that tokens are needed.
-func (a *API) agentConfig() map[string]any {
-	core, metadata, _ := strings.Cut(a.agent.Version, "+")
+// settings holds what clients look at: where they are, which version answers, and that tokens are needed.
+func (a *Agent) settings() map[string]any {
+	core, metadata, _ := strings.Cut(a.Version, "+")
 	version, prerelease, _ := strings.Cut(core, "-")
 	return map[string]any{
-		"Region":     a.agent.Region,
-		"Datacenter": a.agent.Datacenter,
-		"NodeName":   a.agent.NodeName,
+		"Region":     a.Region,
+		"Datacenter": a.Datacenter,
+		"NodeName":   a.NodeName,
 		"Version": map[string]any{
 			"Version": version, "VersionPrerelease": prerelease, "VersionMetadata": metadata,
 			"Revision": "", "BuildDate": nil,

@@ -33,10 +33,10 @@ func EncodeAllocation(a *api.Allocation) ([]byte, error) {
 }
 
 func (a *API) keyID() string {
-	if a.signingKeyID == nil {
+	if a.config.SigningKeyID == nil {
 		return ""
 	}
-	return a.signingKeyID()
+	return a.config.SigningKeyID()
 }
 
 // allocationList is GET /v1/allocations: the caller's own, when it matches prefix and namespace. resources=true adds the
@@ -46,7 +46,7 @@ func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	alloc, ok := a.allocs.Get(r.Principal.Claims.AllocationID)
+	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
 	if !ok {
 		return respond([]any{})
 	}
@@ -74,8 +74,7 @@ type listWant struct {
 const allNamespaces = "*"
 
 func (l listWant) matches(alloc *api.Allocation) bool {
-	inNamespace := l.namespace == "" || l.namespace == allNamespaces || l.namespace == alloc.Namespace
-	return inNamespace && strings.HasPrefix(alloc.ID, l.prefix)
+	return inNamespace(alloc, l.namespace) && strings.HasPrefix(alloc.ID, l.prefix)
 }
 
 func listQuery(r *request) (want listWant, err error) {

@@ -101,18 +101,7 @@ type Config struct {
 
 // API answers requests for the allocations of one process, on any number of sockets.
 type API struct {
-	door         Door
-	allocs       Allocs
-	agent        Agent
-	peerOf       func(net.Conn) (auth.Peer, error)
-	logger       *slog.Logger
-	auditor      auth.Auditor
-	signingKeyID func() string
-	jwksDocument func() ([]byte, error)
-	openIDConfig func() ([]byte, error)
-	jobs         Jobs
-	events       *Events
-	collect      func() []Metric
+	config Config
 
 	router   *router
 	requests sync.Pool // of *request
@@ -132,20 +121,9 @@ func New(config Config) *API {
 		panic("handlers: Config needs Door, Allocs, PeerOf and Logger")
 	}
 	a := &API{
-		door:         config.Door,
-		allocs:       config.Allocs,
-		agent:        config.Agent,
-		peerOf:       config.PeerOf,
-		logger:       config.Logger,
-		auditor:      config.Auditor,
-		signingKeyID: config.SigningKeyID,
-		jwksDocument: config.JWKS,
-		openIDConfig: config.OpenIDConfiguration,
-		jobs:         config.Jobs,
-		events:       config.Events,
-		collect:      config.Metrics,
-		registering:  make(chan struct{}, 1),
-		requests:     sync.Pool{New: func() any { return new(request) }},
+		config:      config,
+		registering: make(chan struct{}, 1),
+		requests:    sync.Pool{New: func() any { return new(request) }},
 	}
 	a.router = newRouter(a.table())
 	return a

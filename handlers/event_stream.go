@@ -28,7 +28,7 @@ const (
 // still kept first; an empty object at the begin and every ten seconds. The stream ends with its client, with the server, with the
 // token, and, after a line that says so, when the client reads so slowly that events are lost.
 func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
-	if a.events == nil {
+	if a.config.Events == nil {
 		return answer{}, notFound("resource not found")
 	}
 	query, err := r.values()
@@ -40,7 +40,7 @@ func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	want.allocID = r.Principal.Claims.AllocationID
-	s := &eventWriter{api: a, request: r, want: want, reader: a.events.reader()}
+	s := &eventWriter{api: a, request: r, want: want, reader: a.config.Events.reader()}
 	return r.stream(s.run)
 }
 
@@ -148,7 +148,7 @@ func (s *eventWriter) deliver(out *outlet) (more <-chan struct{}, ok bool) {
 		}
 		line, err := s.api.encodeEvent(e)
 		if err != nil {
-			s.api.logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
+			s.api.config.Logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
 			continue
 		}
 		if out.send(line.bytes) != nil {

@@ -39,7 +39,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		boundBody(w, r)
 	}
 
-	principal, denial := s.door.Authenticate(r, s.owner, conn.peer)
+	principal, denial := s.config.Door.Authenticate(r, s.owner, conn.peer)
 	if denial != nil {
 		denial.Write(w)
 		return
@@ -53,7 +53,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	if denial := s.door.Authorize(principal, route.capability); denial != nil {
+	if denial := s.config.Door.Authorize(principal, route.capability); denial != nil {
 		denial.Write(w)
 		s.record(req, denial.Status, denial.Reason)
 		return
@@ -112,7 +112,7 @@ func (s *site) fail(r *request, err error) int {
 	}
 	status := known.status()
 	if status == http.StatusInternalServerError {
-		s.logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", clip(r.URL.EscapedPath()),
+		s.config.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", clip(r.URL.EscapedPath()),
 			"alloc", s.owner.AllocationID, "task", s.owner.Task, "error", err)
 	}
 	message := known.Message
@@ -140,14 +140,14 @@ func (s *site) recovered(w http.ResponseWriter, r *http.Request) {
 
 // record tells the auditor what became of a request; reason is the door's when it refused.
 func (s *site) record(r *request, status int, reason auth.Reason) {
-	if s.auditor == nil {
+	if s.config.Auditor == nil {
 		return
 	}
 	record := auth.NewRecord(r.Method, r.URL.Path, s.owner, r.Peer, r.Principal, status)
 	if reason != auth.NotRefused {
 		record.Outcome, record.Reason = auth.Denied, reason.String()
 	}
-	s.auditor.Audit(record)
+	s.config.Auditor.Audit(record)
 }
 
 // acquire takes a request from the pool: with the matcher's scratch space in it, routing allocates nothing.

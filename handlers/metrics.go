@@ -31,8 +31,8 @@ func (a *API) metrics(_ context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	measured := runtimeMetrics()
-	if a.collect != nil {
-		measured = append(measured, a.collect()...)
+	if a.config.Metrics != nil {
+		measured = append(measured, a.config.Metrics()...)
 	}
 	slices.SortStableFunc(measured, func(x, y Metric) int { return strings.Compare(x.Name, y.Name) })
 	switch format := query.Get("format"); format {

@@ -21,7 +21,7 @@ func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	planned, err := a.jobs.Plan(ctx, want.Job)
+	planned, err := a.config.Jobs.Plan(ctx, want.Job)
 	if err != nil {
 		return answer{}, fmt.Errorf("plan: %w", err)
 	}

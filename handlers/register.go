@@ -76,7 +76,7 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	if err := a.enforceIndex(r, &want); err != nil {
 		return answer{}, err
 	}
-	registered, err := a.jobs.Register(ctx, want.Job, force)
+	registered, err := a.config.Jobs.Register(ctx, want.Job, force)
 	if err != nil {
 		return answer{}, fmt.Errorf("register: %w", err)
 	}
@@ -89,7 +89,7 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 
 // jobBody reads a request with a job in it. Without Jobs there is no such route.
 func (a *API) jobBody(r *request, into any, job func() *api.Job) error {
-	if a.jobs == nil {
+	if a.config.Jobs == nil {
 		return notFound("resource not found")
 	}
 	if err := r.decode(into, false); err != nil {
@@ -122,7 +122,7 @@ func (a *API) enforceIndex(r *request, want *api.JobRegisterRequest) error {
 
 // jobModifyIndex is that of the job which the caller's allocation runs, 0 when there is none.
 func (a *API) jobModifyIndex(r *request) uint64 {
-	alloc, ok := a.allocs.Get(r.Principal.Claims.AllocationID)
+	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
 	if !ok {
 		return 0
 	}

@@ -102,7 +102,7 @@ func (r *request) alloc(unknown func(id string) string) (Alloc, error) {
 		}
 		return nil, notFound(unknown(id))
 	}
-	alloc, ok := r.site.allocs.Get(own)
+	alloc, ok := r.site.config.Allocs.Get(own)
 	if !ok {
 		return nil, notFound(unknown(id))
 	}

@@ -82,7 +82,7 @@ func (a *API) server(s *site, state func(net.Conn, http.ConnState)) *http.Server
 		Handler:                      s,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the door like everything else
-		ErrorLog:                     slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
+		ErrorLog:                     slog.NewLogLogger(a.config.Logger.Handler(), slog.LevelDebug),
 		BaseContext:                  func(net.Listener) context.Context { return s.open },
 		ConnContext:                  a.connContext,
 		ConnState:                    state,
@@ -92,9 +92,9 @@ func (a *API) server(s *site, state func(net.Conn, http.ConnState)) *http.Server
 // connContext notes who is at the other end, as the kernel saw it when the connection was made.
 func (a *API) connContext(ctx context.Context, conn net.Conn) context.Context {
 	c := conn.(*connection)
-	peer, err := a.peerOf(c.Conn)
+	peer, err := a.config.PeerOf(c.Conn)
 	if err != nil {
-		a.logger.Warn("connection closed: its peer is unknown", "error", err)
+		a.config.Logger.Warn("connection closed: its peer is unknown", "error", err)
 		_ = conn.Close() // no request can be read from it any more
 		return ctx
 	}

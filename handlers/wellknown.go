@@ -7,12 +7,12 @@ import (
 
 // jwks is GET /.well-known/jwks.json: the public keys that verify identities of ours.
 func (a *API) jwks(context.Context, *request) (answer, error) {
-	return document("key set", a.jwksDocument)
+	return document("key set", a.config.JWKS)
 }
 
 // openIDConfiguration is GET /.well-known/openid-configuration.
 func (a *API) openIDConfiguration(context.Context, *request) (answer, error) {
-	return document("openid configuration", a.openIDConfig)
+	return document("openid configuration", a.config.OpenIDConfiguration)
 }
 
 func document(name string, source func() ([]byte, error)) (answer, error) {
