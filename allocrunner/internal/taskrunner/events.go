@@ -99,9 +99,7 @@ func shutdownDelayEvent(d time.Duration) *api.TaskEvent {
 }
 
 func signalingEvent(name string) *api.TaskEvent {
-	e := event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
-	e.TaskSignal = name
-	return e
+	return event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
 }
 
 // SiblingFailedEvent is why a task is killed when another of its group failed.
