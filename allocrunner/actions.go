@@ -38,6 +38,9 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
 	}
 	err := atLeastOne(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) })
+	if errors.Is(err, interfaces.ErrTerminal) {
+		err = interfaces.ErrTerminal // once, however many tasks say so
+	}
 	if err != nil {
 		return fmt.Errorf("restart running tasks: %w", err)
 	}

@@ -283,6 +283,48 @@ func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
 		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
 }
 
+// TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and whoever restarts it learns that nothing
+// follows.
+func TestAStopDuringARestart(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]func(*running) error{
+		"of one":           func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
+		"of those running": func(r *running) error { return r.runner.RestartRunning(t.Context()) },
+		"of all":           func(r *running) error { return r.runner.RestartAll(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var job *api.Job
+			r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { job = c.Alloc.Job },
+				shell("main", `trap 'echo INT >> local/told' INT; echo up > local/up; while :; do sleep 0.01; done`,
+					func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
+			r.untilFile("main/local/up")
+			r.untilState("main", "running")
+			restarted := later(func() error { return restart(r) })
+			r.untilLines("main/local/told", 1)
+			next := copyJob(job)
+			next.TaskGroups[0].Tasks[0].KillTimeout = new(2 * time.Second)
+			if err := r.runner.Update(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			r.untilLines("main/local/told", 2)
+			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
+				t.Errorf("the restart says %v, want ErrTerminal", err)
+			}
+			if err := r.end(); err != nil {
+				t.Fatal(err)
+			}
+			if got := event(r.runner.Alloc(), "main", "Killing").DisplayMessage; got != "Sent interrupt. Waiting 2s before force killing" {
+				t.Errorf("the event says %q", got)
+			}
+			r.wantEvents("main", "Received", "Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed")
+		})
+	}
+}
+
 // TestARestartOnRequestOvertakesThatOfACheck: what the policy would have said of an unhealthy task is not asked.
 func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 	t.Parallel()

@@ -314,7 +314,8 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 		return m, nil
 	}
 	var acts []any
-	if m.intent != kill { // a second kill only hurries the first
+	first := m.intent != kill
+	if first { // a second kill only hurries the first
 		if ev.reason != nil {
 			acts = append(acts, emit{ev.reason})
 		}
@@ -341,6 +342,8 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 		return m, append(acts, disarm{}, killTree{})
 	case ev.haste == NoShutdownDelay && m.phase == shutdownDelay:
 		m.phase = stopping
+		return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
+	case first: // it is being stopped for a restart, perhaps by rules that have changed since: what Killing says happens now
 		return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
 	}
 	return m, acts

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/hashicorp/nomad/api"
 	"pgregory.net/rapid"
 
@@ -244,6 +245,23 @@ func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
 		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
 		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
 			t.Errorf("%#v while it starts: effects %v", asked, acts)
+		}
+	}
+}
+
+// TestAKillOfATaskThatIsBeingRestarted does what its event says, by the rules of now. A second kill changes nothing.
+func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
+	slow := testRules
+	slow.killTimeout = time.Hour
+	for _, asked := range []any{restarted{}, restarted{counted: true}, reseted{}} {
+		m, _ := play(slow, machine{}, opened{}, started{}, asked)
+		for _, want := range [][]any{{signal{testRules.killSignal}, arm{testRules.killTimeout}}, nil} {
+			var acts []any
+			m, acts = testRules.next(m, killed{}, time.Unix(0, 0), 0)
+			acts = slices.DeleteFunc(acts, func(a any) bool { _, told := a.(emit); return told })
+			if diff := cmp.Diff(want, acts, cmp.AllowUnexported(signal{}, arm{}), cmpopts.EquateEmpty()); diff != "" || m.phase != stopping || m.intent != kill {
+				t.Errorf("after %#v: phase %v, intent %v, effects (-want +got):\n%s", asked, m.phase, m.intent, diff)
+			}
 		}
 	}
 }

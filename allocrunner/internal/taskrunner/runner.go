@@ -157,12 +157,14 @@ func (r *Runner) Kill(reason *api.TaskEvent, haste Haste) {
 	r.post(context.Background(), killed{reason, haste}, nil)
 }
 
-// Reset takes the task back to before its start and returns when its process is gone. A task that has been killed stays dead.
+// Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal for a task that has
+// been killed, before or meanwhile: it stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
 	return r.ask(ctx, reseted{reason})
 }
 
-// Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning.
+// Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning, and
+// interfaces.ErrTerminal when the task was killed meanwhile.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
 	return r.ask(ctx, restarted{reason: reason})
 }
@@ -341,9 +343,14 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	}
 }
 
+// answerWaiters says that the old process is gone, and whether a new one can follow.
 func (r *Runner) answerWaiters() {
+	var answer error
+	if r.machine.intent == kill {
+		answer = interfaces.ErrTerminal
+	}
 	for _, w := range r.waiters {
-		w <- nil
+		w <- answer
 	}
 	r.waiters = nil
 }
