@@ -4,19 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// hold is one port: its claim and its sockets, as descriptors.
+// hold is one port: what it is claimed by and its sockets, as descriptors.
 type hold struct {
-	claim   int
+	claims  []int
 	sockets []int
 }
-
-// noClaim is no descriptor.
-const noClaim = -1
 
 // options say how a port is taken.
 type options struct {
@@ -26,15 +22,15 @@ type options struct {
 
 // take claims a port and binds it. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func take(at netip.AddrPort, o options) (_ *hold, err error) {
-	h := &hold{claim: noClaim}
-	if h.claim, err = claim(at.Port()); err != nil {
-		return nil, err
-	}
+	h := new(hold)
 	defer func() {
 		if err != nil {
 			h.close()
 		}
 	}()
+	if err := h.claim(at); err != nil {
+		return nil, err
+	}
 	if o.claimOnly {
 		return h, nil
 	}
@@ -57,53 +53,10 @@ func (h *hold) releaseSockets() {
 
 func (h *hold) close() {
 	h.releaseSockets()
-	if h.claim != noClaim {
-		unix.Close(h.claim)
+	for _, fd := range h.claims {
+		unix.Close(fd)
 	}
-	h.claim = noClaim
-}
-
-// claimName is the abstract name of a port's claim. It is the same for every version and every user.
-func claimName(port uint16) *unix.SockaddrUnix {
-	return &unix.SockaddrUnix{Name: "@taskapi/port/" + strconv.Itoa(int(port))}
-}
-
-// claim keeps other taskapi processes from the port. The socket listens, and accepts nothing, so that a process that finds it
-// can connect and learn whose it is.
-func claim(port uint16) (_ int, err error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return noClaim, fmt.Errorf("claim port %d: %w", port, err)
-	}
-	err = unix.Bind(fd, claimName(port))
-	if err == nil {
-		err = unix.Listen(fd, 1)
-	}
-	if err == nil {
-		return fd, nil
-	}
-	unix.Close(fd)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return noClaim, fmt.Errorf("%w: %d is reserved for another allocation%s", ErrTaken, port, claimant(port))
-	}
-	return noClaim, fmt.Errorf("claim port %d: %w", port, err)
-}
-
-// claimant names the process that holds a claim, when it can be told.
-func claimant(port uint16) string {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return ""
-	}
-	defer unix.Close(fd)
-	if unix.Connect(fd, claimName(port)) != nil {
-		return ""
-	}
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprintf(" (taskapi, pid %d)", cred.Pid)
+	h.claims = nil
 }
 
 // bind binds a socket and does not listen: no other socket can have the address, and nobody can connect. Connections of an
@@ -138,13 +91,6 @@ func bindOver(fd int, at netip.AddrPort) error {
 		return err
 	}
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
-}
-
-func sockaddr(at netip.AddrPort) unix.Sockaddr {
-	if at.Addr().Is6() {
-		return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
-	}
-	return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
 }
 
 // explain says why an address can't be bound. Who has it is looked up for static ports alone: the others are just passed over.

@@ -1,10 +1,12 @@
 package ports
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -12,7 +14,7 @@ import (
 func holder(proto string, at netip.AddrPort) string {
 	sockets := map[string]bool{}
 	for _, table := range []string{proto, proto + "6"} {
-		addSockets(sockets, "/proc/net/"+table, at.Port())
+		addSockets(sockets, "/proc/net/"+table, at)
 	}
 	if len(sockets) == 0 {
 		return ""
@@ -30,22 +32,45 @@ func holder(proto string, at netip.AddrPort) string {
 	return "; a process that we may not look into has it"
 }
 
-// addSockets adds the sockets on a port, in the form that links in /proc/PID/fd have. The table's lines are, per proc(5):
+// addSockets adds the sockets that are in the way of an address, in the form that links in /proc/PID/fd have. The table's lines are,
+// per proc(5):
 //
 //	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //	 0: 0100007F:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 ...
 //
 // A socket in TIME_WAIT has the inode 0: no process has it. Others keep the port from us whatever their state is.
-func addSockets(sockets map[string]bool, table string, port uint16) {
+func addSockets(sockets map[string]bool, table string, at netip.AddrPort) {
 	data, err := os.ReadFile(table)
 	if err != nil {
 		return // a machine without IPv6 has no such table
 	}
-	suffix := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
-		if len(fields) > 9 && strings.HasSuffix(fields[1], suffix) && fields[9] != "0" {
+		if len(fields) < 10 || fields[9] == "0" {
+			continue
+		}
+		local, ok := parseLocal(fields[1])
+		if ok && local.Port() == at.Port() && overlap(local.Addr(), at.Addr()) {
 			sockets["socket:["+fields[9]+"]"] = true
 		}
 	}
+}
+
+// parseLocal reads an address of the table: words of 32 bits, each with its bytes in the machine's order, and the port.
+func parseLocal(field string) (netip.AddrPort, bool) {
+	words, portText, _ := strings.Cut(field, ":")
+	port, err := strconv.ParseUint(portText, 16, 16)
+	if err != nil || len(words)%8 != 0 {
+		return netip.AddrPort{}, false
+	}
+	var bytes []byte
+	for ; words != ""; words = words[8:] {
+		word, err := strconv.ParseUint(words[:8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, false
+		}
+		bytes = binary.NativeEndian.AppendUint32(bytes, uint32(word))
+	}
+	addr, ok := netip.AddrFromSlice(bytes)
+	return netip.AddrPortFrom(addr, uint16(port)), ok
 }

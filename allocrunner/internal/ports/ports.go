@@ -3,9 +3,9 @@
 //
 // Two things hold a port. A bound TCP and a bound UDP socket keep every program on the machine from it, until ReleaseSockets;
 // from then on it is the tasks', who may bind it late or never. A claim keeps other taskapi processes from it until Close. A
-// claim is a listening socket in the abstract namespace, named after the port: it belongs to the very network namespace that the
-// port belongs to, is seen by every user, needs no directory, tells who holds it, and is gone with the process, however that
-// ends. What remains is the time between ReleaseSockets and the task's own bind, in which a stranger may take the port.
+// claim is a listening socket in the abstract namespace, named after the port and the address: it belongs to the very network
+// namespace that the port belongs to, is seen by every user, needs no directory, tells who holds it, and is gone with the process,
+// however that ends. What remains is the time between ReleaseSockets and the task's own bind, in which a stranger may take the port.
 package ports
 
 import (
@@ -52,7 +52,7 @@ type Config struct {
 	// TaskNetworks are the networks of tasks' resources blocks, an old form, by task.
 	TaskNetworks map[string][]*api.NetworkResource
 
-	// HostIP is the address of the ports; empty is DefaultHostIP.
+	// HostIP is the address of the ports; empty is DefaultHostIP. One port can be had on several addresses; a wildcard is all of them.
 	HostIP string
 
 	// First and Last are the range of dynamic ports; both zero is the default range.
@@ -172,9 +172,9 @@ func newAllocator(cfg Config) (*allocator, error) {
 	if cfg.First == 0 && cfg.Last == 0 {
 		cfg.First, cfg.Last = DefaultFirst, DefaultLast
 	}
-	ip, err := netip.ParseAddr(cfg.HostIP)
+	ip, err := parseHostIP(cfg.HostIP)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %q is no IP address", ErrHostIP, cfg.HostIP)
+		return nil, err
 	}
 	if cfg.First < 1 || cfg.Last > maxPort || cfg.First > cfg.Last {
 		return nil, fmt.Errorf("%w: dynamic ports from %d to %d; want a range within 1 to %d", ErrInvalid, cfg.First, cfg.Last, maxPort)

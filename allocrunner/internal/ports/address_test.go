@@ -1,0 +1,77 @@
+package ports_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/internal/ports"
+)
+
+func TestHostIP(t *testing.T) {
+	for hostIP, want := range map[string]string{
+		"localhost":      `"localhost" is no IP address`,
+		"fe80::1":        "of which interface",
+		"fe80::1%absent": `no interface "absent"`,
+		"fe80::1%999999": `no interface "999999"`,
+		"::1%lo":         "for link-local addresses",
+		"192.0.2.1":      "192.0.2.1 is no address of this machine",
+	} {
+		_, err := ports.Allocate(ports.Config{HostIP: hostIP, Networks: dynamic("x")})
+		if !errors.Is(err, ports.ErrHostIP) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want ErrHostIP that says %s", hostIP, err, want)
+		}
+	}
+}
+
+// linkLocal is a link-local address of this machine and the interface that has it.
+func linkLocal(t *testing.T) (netip.Addr, net.Interface) {
+	t.Helper()
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		addresses, err := link.Addrs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range addresses {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err == nil && prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {
+				return prefix.Addr(), link
+			}
+		}
+	}
+	t.Skip("no interface has a link-local address")
+	return netip.Addr{}, net.Interface{}
+}
+
+func TestLinkLocalAddress(t *testing.T) {
+	ip, link := linkLocal(t)
+	named, numbered := ip.WithZone(link.Name).String(), ip.WithZone(strconv.Itoa(link.Index)).String()
+	r := newReservation(t, ports.Config{HostIP: named, Networks: dynamic("x")})
+	got := r.Mappings()[0]
+	if got.HostIP != named {
+		t.Errorf("the address is %s, want %s as it was given", got.HostIP, named)
+	}
+	at := net.JoinHostPort(named, strconv.Itoa(got.Value))
+	if l, err := net.Listen("tcp", at); err == nil {
+		l.Close()
+		t.Error("a stranger could listen on a held port")
+	}
+	r.ReleaseSockets()
+	for _, hostIP := range []string{named, numbered, "::"} {
+		if _, err := claimed(hostIP, got.Value); !errors.Is(err, ports.ErrTaken) {
+			t.Errorf("%s: got %v, want ErrTaken", hostIP, err)
+		}
+	}
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatalf("the task can't listen: %v", err)
+	}
+	l.Close()
+}

@@ -1,0 +1,240 @@
+package ports_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/ports"
+)
+
+// claimed has a port claimed and not bound, so that nothing but the claim keeps others away.
+func claimed(hostIP string, port int) (*ports.Reservation, error) {
+	networks := static("x", port)
+	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: networks}}
+	return ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks}, held)
+}
+
+func TestOnePortOnTwoAddresses(t *testing.T) {
+	port := freePort(t)
+	first := newReservation(t, ports.Config{HostIP: "127.0.0.1", Networks: static("web", port)})
+	second := newReservation(t, ports.Config{HostIP: "127.0.0.2", Networks: static("web", port)})
+	third := newReservation(t, ports.Config{HostIP: "127.0.0.3", Networks: dynamic("web"), First: port, Last: port})
+	for i, r := range []*ports.Reservation{first, second, third} {
+		address := fmt.Sprintf("127.0.0.%d:%d", i+1, port)
+		if got := r.Mappings()[0]; net.JoinHostPort(got.HostIP, strconv.Itoa(got.Value)) != address {
+			t.Errorf("got %+v, want %s", got, address)
+		}
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			t.Errorf("a stranger could listen on %s", address)
+		}
+		r.ReleaseSockets()
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatalf("the task can't listen: %v", err)
+		}
+		l.Close()
+	}
+}
+
+func TestClaimsRespectTheAddress(t *testing.T) {
+	for _, test := range []struct {
+		first, second string
+		together      bool
+	}{
+		{"127.0.0.1", "127.0.0.2", true},
+		{"127.0.0.1", "::1", true},
+		{"127.0.0.1", "127.0.0.1", false},
+		{"::1", "0:0::1", false},
+		{"127.0.0.1", "::ffff:127.0.0.1", false},
+		{"127.0.0.1", "0.0.0.0", false},
+		{"127.0.0.1", "::", false},
+		{"127.0.0.1", "::ffff:0.0.0.0", false},
+		{"::1", "::", false},
+		{"::1", "0.0.0.0", false},
+		{"0.0.0.0", "0.0.0.0", false},
+		{"0.0.0.0", "::", false},
+	} {
+		for _, pair := range [][2]string{{test.first, test.second}, {test.second, test.first}} {
+			t.Run(strings.Join(pair[:], " "), func(t *testing.T) {
+				port := freePort(t)
+				first, err := claimed(pair[0], port)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer first.Close()
+				second, err := claimed(pair[1], port)
+				if test.together {
+					if err != nil {
+						t.Fatal(err)
+					}
+					second.Close()
+					return
+				}
+				if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("(taskapi, pid %d)", os.Getpid())) {
+					t.Errorf("got %v, want ErrTaken that names us", err)
+				}
+				first.Close()
+				if second, err = claimed(pair[1], port); err != nil {
+					t.Fatalf("after the first was given up: %v", err)
+				}
+				second.Close()
+			})
+		}
+	}
+}
+
+// However many claim at once, those that succeed can have the port together, and one does succeed.
+func TestConcurrentClaims(t *testing.T) {
+	addresses := []string{"127.0.0.1", "0.0.0.0", "127.0.0.2", "::", "127.0.0.1", "0.0.0.0", "::1", "127.0.0.3"}
+	port := freePort(t)
+	for range 200 {
+		var mu sync.Mutex
+		var got []string
+		var open []*ports.Reservation
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for _, address := range addresses {
+			wg.Go(func() {
+				<-start
+				r, err := claimed(address, port)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					got, open = append(got, address), append(open, r)
+				} else if !errors.Is(err, ports.ErrTaken) {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+		seen, wildcard := map[string]bool{}, false
+		for i, address := range got {
+			wildcard = wildcard || netip.MustParseAddr(address).IsUnspecified()
+			if seen[address] || wildcard && i > 0 {
+				t.Errorf("the port was given to %v together", got)
+			}
+			seen[address] = true
+		}
+		if len(got) == 0 {
+			t.Error("nobody has the port")
+		}
+		for _, r := range open {
+			r.Close()
+		}
+	}
+}
+
+const (
+	claimEnv  = "PORTS_TEST_CLAIM"  // what another process claims
+	listenEnv = "PORTS_TEST_LISTEN" // or where it listens
+)
+
+// TestOtherProcess is what the other process of a test does. It prints a line when it is ready and lives until it is killed.
+func TestOtherProcess(t *testing.T) {
+	if at := os.Getenv(listenEnv); at != "" {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	} else if at, err := netip.ParseAddrPort(os.Getenv(claimEnv)); err == nil {
+		r, err := claimed(at.Addr().String(), int(at.Port()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+	} else {
+		t.Skip("a test runs this in another process")
+	}
+	fmt.Println("ready")
+	os.Stdin.Read(make([]byte, 1))
+}
+
+// startOther starts TestOtherProcess. The function that it returns kills it.
+func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
+	t.Helper()
+	cmd.Env = append(os.Environ(), env)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		stdin.Close()
+	})
+	t.Cleanup(kill)
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the other process said %q, %v", line, err)
+	}
+	return kill
+}
+
+// A claim is seen by every user, and gone with its process, which has no chance to give it up.
+func TestClaimOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"}, {"0.0.0.0", "127.0.0.1"}} {
+		port := freePort(t)
+		cmd := asStranger(t, "-test.run=^TestOtherProcess$")
+		kill := startOther(t, cmd, fmt.Sprintf("%s=%s:%d", claimEnv, test.theirs, port))
+		_, err := claimed(test.ours, port)
+		if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("(taskapi, pid %d)", cmd.Process.Pid)) {
+			t.Errorf("%s beside %s: got %v, want ErrTaken that names pid %d", test.ours, test.theirs, err, cmd.Process.Pid)
+		}
+		kill()
+		r, err := claimed(test.ours, port)
+		if err != nil {
+			t.Fatalf("%s after %s was killed: %v", test.ours, test.theirs, err)
+		}
+		r.Close()
+	}
+}
+
+// Who has a port is told apart by the address.
+func TestHolderOfTheAddress(t *testing.T) {
+	port := freePort(t)
+	l, err := listen(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherProcess$")
+	startOther(t, cmd, fmt.Sprintf("%s=127.0.0.2:%d", listenEnv, port))
+	for hostIP, pid := range map[string]int{"127.0.0.1": os.Getpid(), "127.0.0.2": cmd.Process.Pid} {
+		_, err := ports.Allocate(ports.Config{HostIP: hostIP, Networks: static("web", port)})
+		if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", pid)) {
+			t.Errorf("%s: got %v, want ErrTaken by process %d", hostIP, err, pid)
+		}
+	}
+	six, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here")
+	}
+	defer six.Close()
+	_, err = ports.Allocate(ports.Config{HostIP: "::1", Networks: static("web", six.Addr().(*net.TCPAddr).Port)})
+	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", os.Getpid())) {
+		t.Errorf("got %v, want ErrTaken by us", err)
+	}
+}
