@@ -3,6 +3,7 @@ package allocrunner_test
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -330,5 +331,45 @@ func TestTasksWithoutARecord(t *testing.T) {
 	next.wantEvents("main", "Started", "Killing", "Terminated", "Killed")
 	if pids := next.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
 		t.Errorf("a second copy was started: pids %q", pids)
+	}
+}
+
+// TestARestartOfAllIsCompletedByTheNextRunner in its order: nothing starts beside what the first one told to end.
+func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
+	t.Parallel()
+	says := `echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; `
+	state := &memory{}
+	var cfg interfaces.Config
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
+		shell("init", says, lifecycle("prestart", false)),
+		shell("main", `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; sleep 0.2; echo end >> $NOMAD_ALLOC_DIR/order; exit' INT
+			echo up > local/up; while :; do sleep 0.01; done`, func(t *api.Task) { t.KillTimeout = new(deadline) }),
+		shell("other", `exec sleep 1000`))
+	r.untilFile("main/local/up")
+	r.untilState("main", "running")
+	r.untilState("other", "running")
+	restarted := later(func() error { return r.runner.RestartAll(t.Context()) })
+	r.untilEvents("init", "Restarting", 1)
+	r.untilEvents("main", "Restart Signaled", 1)
+	r.untilEvents("other", "Restarting", 1)
+	r.runner.Leave()
+	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+		t.Fatalf("got %v, want ErrLeft", err)
+	}
+	_ = result(t, restarted)
+
+	cfg.Saved = state.saved()
+	next := begin(t, cfg)
+	next.until("it goes on", func(*api.Allocation) bool { return next.runner.Signal(t.Context(), "main", "SIGNULL") == nil })
+	next.write("alloc/go", "")
+	for _, task := range []string{"init", "main", "other"} {
+		next.untilEvents(task, "Started", 1)
+	}
+	if got := next.untilLines("alloc/order", 3); got != "init\nend\ninit" {
+		t.Errorf("order %q", got)
+	}
+	if seen := next.seen(); slices.Index(seen, "main: Terminated") > slices.Index(seen, "init: Started") ||
+		slices.Index(seen, "main: Terminated") > slices.Index(seen, "other: Started") {
+		t.Errorf("something was started beside what was to end: %v", seen)
 	}
 }

@@ -2,10 +2,12 @@ package allocrunner
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/taskrunner"
 )
 
 // running is how far the allocation is, for those who want something of it.
@@ -73,14 +75,15 @@ func (r *Runner) unhold() {
 	r.wake()
 }
 
-// open opens the gates of tasks, unless they are to be kept shut.
+// open opens the gates of tasks, unless they are to be kept shut. They are, too, while what an earlier runner's restart of all tasks has
+// told to end is still there.
 func (r *Runner) open(tasks []string) {
 	if len(tasks) == 0 {
 		return
 	}
 	r.running.gates.Lock()
 	defer r.running.gates.Unlock()
-	if r.held() {
+	if r.held() || slices.ContainsFunc(r.tasks, (*taskrunner.Runner).Resetting) {
 		return
 	}
 	r.resources.beforeStart()

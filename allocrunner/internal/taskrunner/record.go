@@ -19,6 +19,7 @@ type record struct {
 	state  api.TaskState
 	phase  lifecycle.Phase
 	failed bool
+	resets bool // it is on its way back to before its start
 	kept   interfaces.SavedTask
 }
 
@@ -45,7 +46,7 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase, r.failed = m.lifecyclePhase(), m.failed
+	r.phase, r.failed, r.resets = m.lifecyclePhase(), m.failed, m.leaving() && m.intent == reset
 	r.kept.Phase, r.kept.Intent, r.kept.Failed, r.kept.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
 	r.kept.IntervalStart, r.kept.Attempts = m.tracker.Start, m.tracker.Count
 	switch timer := timer.(type) {
@@ -126,4 +127,10 @@ func (r *record) running() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.phase == lifecycle.Running
+}
+
+func (r *record) resetting() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.resets
 }

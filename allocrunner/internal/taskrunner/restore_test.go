@@ -150,3 +150,17 @@ func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestWhoIsResetting: something of the task is there that will be gone. A task that nothing would ever take from there is not.
+func TestWhoIsResetting(t *testing.T) {
+	for saved, want := range map[[2]string]bool{
+		{"stopping", "reset"}: true, {"starting", "reset"}: true, {"stopping", "restart"}: false, {"running", ""}: false,
+		{"waiting", ""}: false, {"of a later version", "reset"}: false,
+	} {
+		var r record
+		r.set(testRules.resume(interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}, nil, time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
+		if got := r.resetting(); got != want {
+			t.Errorf("phase %q, intent %q: %v", saved[0], saved[1], got)
+		}
+	}
+}

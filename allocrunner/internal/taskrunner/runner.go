@@ -149,6 +149,9 @@ func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 // Running reports whether the task has a process that may be restarted.
 func (r *Runner) Running() bool { return r.record.running() }
 
+// Resetting reports whether the task is on its way back to before its start, and what ran of it is not gone yet.
+func (r *Runner) Resetting() bool { return r.record.resetting() }
+
 // Open lets the task start, now that the group's order has reached it.
 func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }
 
