@@ -75,7 +75,6 @@ var networkRows = []row[api.NetworkResource]{
 var portRows = []row[api.Port]{
 	{"port host_network", Refused, "there are no named host networks; leave host_network out",
 		func(p *api.Port) bool { return p.HostNetwork != "" && p.HostNetwork != "default" }},
-	{"port ignore_collision", Warning, "a static port must be free all the same", func(p *api.Port) bool { return p.IgnoreCollision }},
 }
 
 var taskRows = []row[api.Task]{

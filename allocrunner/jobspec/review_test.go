@@ -63,6 +63,8 @@ const tcp = "check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"2s\"\ntimeout =
 
 func check(lines string) string { return service(tcp + lines + "\n}") }
 
+func http(lines string) string { return strings.Replace(check(lines), `"tcp"`, `"http"`, 1) }
+
 func script(lines string) string { return strings.Replace(check(lines), `"tcp"`, `"script"`, 1) }
 
 // inService is a service of the task.
@@ -121,6 +123,7 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"same variable":     {group("network {\nport \"a-b\" {}\nport \"a_b\" {}\n}"), []string{"refused " + inG + "port"}},
 		"static range":      {group("network {\nport \"a\" { static = 70000 }\nport \"b\" { static = -1 }\n}"), []string{"refused " + inG + "port", "refused " + inG + "port"}},
 		"same static":       {group("network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}"), []string{"refused " + inG + "port"}},
+		"ignore_collision":  {group("network {\nport \"a\" {\nstatic = 80\nignore_collision = true\n}\n}"), nil},
 		"restart mode":      {group("restart { mode = \"x\" }"), []string{"refused " + inG + "restart"}},
 		"restart interval":  {group("restart { interval = \"1s\" }"), []string{"refused " + inG + "restart"}},
 		"restart sum":       {group("restart {\nattempts = 10\ndelay = \"1m\"\ninterval = \"5m\"\n}"), []string{"refused " + inG + "restart"}},
@@ -195,6 +198,15 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"ignore_warnings":   {check("on_update = \"ignore_warnings\""), []string{"note " + inC + "on_update"}},
 		"on_update":         {check("on_update = \"never\""), []string{"refused " + inC + "on_update"}},
 		"type of check":     {strings.Replace(check(""), `"tcp"`, `"ping"`, 1), []string{"refused " + inC + "check type"}},
+		"check method":      {http("path = \"/\"\nmethod = \"GE(T\""), []string{"refused " + inC + "check method"}},
+		"method of two":     {http("path = \"/\"\nmethod = \"GET /\""), []string{"refused " + inC + "check method"}},
+		"method to come":    {http("path = \"/\"\nmethod = \"${meta.m} (\""), nil},
+		"path with a query": {http("path = \"health?full=%20\""), nil},
+		"path of a server":  {http("path = \"http://google.com/\""), []string{"refused " + inC + "check path"}},
+		"path, of a server": {http("path = \"//google.com/\""), []string{"refused " + inC + "check path"}},
+		"path unclear":      {http("path = \"/\\n%zz\""), []string{"refused " + inC + "check path"}},
+		"path to come":      {http("path = \"http://${meta.p}/\""), nil},
+		"path of tcp":       {check("path = \"//google.com/\""), nil},
 		"http without path": {service("check {\nname = \"c\"\ntype = \"http\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"), []string{"refused " + inC + "check path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +235,7 @@ func TestReviewRefusesNames(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"alloc", "operator.sock", "state.db"} {
+	for _, name := range []string{"alloc", "operator.sock", "settings.json", "state.db", "state.db.new", ".new-1"} {
 		got := reviewOf(t, strings.Replace(task(""), `"t"`, `"`+name+`"`, 1))
 		if want := []string{`refused group "g" > task "` + name + `": task name`}; !slices.Equal(got, want) {
 			t.Errorf("task %s: %v", name, got)

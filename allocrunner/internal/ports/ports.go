@@ -243,7 +243,7 @@ func (a *allocator) static(p *api.Port) error {
 	if p.Value < 1 || p.Value > maxPort {
 		return fmt.Errorf("%w: static port %d; want 1 to %d", ErrInvalid, p.Value, maxPort)
 	}
-	if p.IgnoreCollision {
+	if p.IgnoreCollision { // the tasks of several allocations may share it, by SO_REUSEPORT
 		return nil
 	}
 	return a.take(p.Value, options{claimOnly: a.held[p.Label] == p.Value, static: true})

@@ -171,6 +171,7 @@ func TestStaticPortThatIsTaken(t *testing.T) {
 	ignoring := static("web", port)
 	ignoring[0].ReservedPorts[0].IgnoreCollision = true
 	newReservation(t, ports.Config{Networks: ignoring})
+	newReservation(t, ports.Config{Networks: ignoring})
 }
 
 func TestStaticUDPPortThatIsTaken(t *testing.T) {
