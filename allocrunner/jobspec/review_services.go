@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/checks"
 )
 
 // minCheckTime is the shortest interval and timeout of a check that Nomad takes.
@@ -45,14 +47,25 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 		r.refuse("check port", "neither the check nor its service names a port")
 	}
 	r.portLabel("check port", c.PortLabel, false)
-	if strings.ContainsAny(c.Method, " \t\r\n") {
-		r.refuse("check method", "%q is no HTTP method", c.Method)
+	r.checkText("check method", c.Method, checks.ValidMethod)
+	if c.Type == "http" {
+		r.checkText("check path", c.Path, checks.ValidPath)
 	}
 	r.checkNegative("success_before_passing", int64(c.SuccessBeforePassing))
 	r.checkNegative("failures_before_critical", int64(c.FailuresBeforeCritical))
 	r.checkRestart(c.CheckRestart, s.CheckRestart)
 	if merged := s.CheckRestart.Merge(c.CheckRestart); merged != nil && merged.Limit == 0 {
 		r.add(Note, "check_restart", "without a limit above 0 nothing is restarted")
+	}
+}
+
+// checkText refuses what the set-up of the checks would. Text with a reference is known only then.
+func (r *reviewer) checkText(feature, s string, valid func(string) error) {
+	if strings.Contains(s, "${") {
+		return
+	}
+	if err := valid(s); err != nil {
+		r.refuse(feature, "%v", err)
 	}
 }
 

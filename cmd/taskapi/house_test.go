@@ -51,7 +51,8 @@ var house = map[string][]string{
 		"allocrunner/internal/restarts",
 	},
 	"allocrunner/jobspec": {
-		"allocrunner/internal/rawexec", // a review refuses what a start would
+		"allocrunner/internal/checks",  // a review refuses what the set-up would
+		"allocrunner/internal/rawexec", // and what a start would
 		"allocrunner/jobspec/internal/hcleval",
 	},
 	"allocrunner/state":   {"allocrunner/interfaces"},

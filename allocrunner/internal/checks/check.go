@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"reflect"
 	"strconv"
@@ -224,15 +225,43 @@ func (r *resolver) http(c api.ServiceCheck, address string) (func(context.Contex
 	if protocol != "http" && protocol != "https" {
 		return nil, fmt.Errorf("protocol %q; want http or https", protocol)
 	}
-	base := &url.URL{Scheme: protocol, Host: address}
-	target, err := base.Parse(c.Path)
+	target, err := at(&url.URL{Scheme: protocol, Host: address}, c.Path)
 	if err != nil {
-		return nil, fmt.Errorf("path %q: %w", c.Path, err)
+		return nil, fmt.Errorf("path %w", err)
 	}
-	if target.Host != base.Host || target.Scheme != base.Scheme || target.User != nil {
-		return nil, fmt.Errorf("path %q names a server; want a path alone", c.Path)
+	if err := ValidMethod(c.Method); err != nil {
+		return nil, fmt.Errorf("method %w", err)
 	}
 	return newHTTPProbe(r.clients.of(c), c, target.String(), r.cfg.Version)
+}
+
+// ValidPath says what is wrong with the path of an HTTP check, whatever its server, nil for nothing.
+func ValidPath(path string) error {
+	_, err := at(&url.URL{Scheme: "http", Host: "some.invalid"}, path)
+	return err
+}
+
+// at is a path of a server.
+func at(server *url.URL, path string) (*url.URL, error) {
+	target, err := server.Parse(path)
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // the rest of it is said here
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q is no path of a URL: %w; want one such as /health", path, err)
+	}
+	if target.Host != server.Host || target.Scheme != server.Scheme || target.User != nil {
+		return nil, fmt.Errorf("%q names a server; want a path alone, such as /health", path)
+	}
+	return target, nil
+}
+
+// ValidMethod says what is wrong with the method of an HTTP check, nil for nothing; an empty one is GET.
+func ValidMethod(method string) error {
+	if _, err := http.NewRequest(method, "/", nil); err != nil {
+		return fmt.Errorf("%q is no HTTP method; want one such as GET or HEAD", method)
+	}
+	return nil
 }
 
 // script prepares a probe that runs a command of the check's task.

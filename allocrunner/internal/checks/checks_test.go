@@ -398,10 +398,10 @@ func TestInvalid(t *testing.T) {
 		"label":        {change(func(c *api.ServiceCheck) { c.PortLabel = "nope" }), `port "nope"`},
 		"number":       {change(func(c *api.ServiceCheck) { c.PortLabel = "65536" }), `port "65536"`},
 		"address mode": {change(func(c *api.ServiceCheck) { c.AddressMode = "driver" }), `address_mode "driver"`},
-		"method":       {change(func(c *api.ServiceCheck) { c.Method = "GET /" }), "invalid method"},
+		"method":       {change(func(c *api.ServiceCheck) { c.Method = "GET /" }), `method "GET /" is no HTTP method`},
 		"path":         {change(func(c *api.ServiceCheck) { c.Path = "http://example.com/" }), "names a server"},
 		"path of two":  {change(func(c *api.ServiceCheck) { c.Path = "//example.com/" }), "names a server"},
-		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }), "%zz"},
+		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }), `path "/%zz" is no path of a URL: invalid URL escape "%zz"; want`},
 		"group":        {&api.Allocation{TaskGroup: "nope", Job: newAlloc().Job}, `no group "nope"`},
 	} {
 		t.Run(name, func(t *testing.T) {
