@@ -34,15 +34,17 @@ var house = map[string][]string{
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 	},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
-	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/logs", "allocrunner/internal/proc"},
+	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
 	"allocrunner/internal/keeper": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/driver",
 		"allocrunner/internal/memory",
 		"allocrunner/internal/proc",
+		"allocrunner/internal/proctree",
 	},
-	"allocrunner/internal/taskenv": {"allocrunner/interfaces"},
+	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
+	"allocrunner/internal/taskenv":  {"allocrunner/interfaces"},
 	"allocrunner/internal/taskrunner": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/driver",

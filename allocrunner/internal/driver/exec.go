@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // maxExecs is how many programs run beside tasks at a time: script checks take milliseconds and come every few seconds, so a hundred
@@ -22,7 +23,7 @@ type execution struct {
 	owner  *process                // the task's
 	end    context.CancelCauseFunc // kills it
 	done   chan struct{}           // closed when nothing of it is left
-	proc   *process                // nil before it runs; guarded by Local.mu
+	tree   *proctree.Tree          // nil before it runs; guarded by Local.mu
 }
 
 // Exec implements Supervisor.
@@ -116,34 +117,31 @@ func (l *Local) launchExec(e *execution, spec Spec, out logs.Sink) (*process, er
 		return nil, &StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
 	}
 	defer write.Close()
-	p := &process{task: spec.Task, owner: e.owner, exited: make(chan struct{})}
+	p := &process{task: spec.Task}
 	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
 	if err := giveTo(write, spec.User); err != nil {
 		p.abandon()
 		return nil, err
 	}
-	p.group = e.owner.group.below("exec." + strconv.FormatUint(e.number, 10))
-	p.proc, err = l.starter.start(command{spec: spec, files: []*os.File{null, write, write}, group: p.group})
+	p.tree = e.owner.tree.Beside("exec." + strconv.FormatUint(e.number, 10))
+	p.proc, err = l.starter.start(command{spec: spec, files: []*os.File{null, write, write}, tree: p.tree})
 	if err != nil {
-		p.group.remove()
+		p.tree.Remove()
 		p.abandon()
 		return nil, explain(spec, err)
 	}
 	p.pid, p.started = p.proc.Pid, time.Now()
 	l.mu.Lock()
-	e.proc = p
+	e.tree = p.tree
 	l.mu.Unlock()
-	l.wg.Go(func() {
-		p.wait()
-		l.starter.own.remove(p.proc)
-	})
+	l.wg.Go(p.wait)
 	return p, nil
 }
 
 // finish waits for the program's end or ctx's, kills what is left of its tree and takes the last of its output.
 func (l *Local) finish(ctx context.Context, p *process) error {
 	select {
-	case <-p.exited:
+	case <-p.tree.Ended():
 	case <-ctx.Done():
 	}
 	var cut error
@@ -152,11 +150,10 @@ func (l *Local) finish(ctx context.Context, p *process) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	if err := l.killAll(ctx, p, map[int]uint64{}); err != nil {
+	if err := p.tree.Kill(ctx, proctree.Met{}, nil); err != nil {
 		l.cfg.Logger.Warn("a program that ran beside the task can't be killed", "task", p.task, "error", err)
 	}
-	p.group.remove()
-	l.reaper.kick()
+	p.tree.Remove()
 	p.abandon() // nobody whom we know of writes any more
 	return cut
 }
@@ -176,21 +173,17 @@ func (l *Local) endExecs(p *process) []*execution {
 	return ended
 }
 
-// execMembers are the processes by which all programs beside tasks are known: their first ones, and those in their cgroups.
-func (l *Local) execMembers() map[int]bool {
+// execTrees are those of all programs that run beside tasks.
+func (l *Local) execTrees() []*proctree.Tree {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := map[int]bool{}
+	var trees []*proctree.Tree
 	for e := range l.execs {
-		if e.proc == nil {
-			continue
-		}
-		known[e.proc.pid] = true
-		for _, pid := range e.proc.group.pids() {
-			known[pid] = true
+		if e.tree != nil {
+			trees = append(trees, e.tree)
 		}
 	}
-	return known
+	return trees
 }
 
 // head is a logs.Sink that keeps the first bytes.

@@ -38,9 +38,6 @@ func helper(name string, args []string) int {
 		signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 		fmt.Println("ready")
 		select {}
-	case "strays":
-		fmt.Println(driver.KillStrays(context.Background(), "", args[0]))
-		return 0
 	case "longline":
 		n, _ := strconv.Atoi(args[0])
 		for range n {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // defaultDrainTime is how long output is still read when a task's process has ended but something keeps its pipe open. The
@@ -32,9 +33,6 @@ type Config struct {
 	// cgroup says so, for the rest may be somebody else's.
 	Sole bool
 
-	// Cgroup is the cgroup v2 directory in which each task gets its own. Empty: this program's own, if it is writable.
-	Cgroup string
-
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
 	NoCgroup bool
 
@@ -46,9 +44,9 @@ type Config struct {
 // its parent-death signal.
 type Local struct {
 	cfg     Config
+	quit    chan struct{} // closed to end the goroutines of starter and trees
 	starter *starter
-	reaper  *reaper
-	cgroups *cgroups
+	trees   *proctree.Trees
 	slots   chan struct{}  // one for each Exec under way
 	starts  sync.WaitGroup // Start calls under way
 	wg      sync.WaitGroup
@@ -69,12 +67,12 @@ func New(cfg Config) *Local {
 	if cfg.DrainTime == 0 {
 		cfg.DrainTime = defaultDrainTime
 	}
-	own := newOwnSet()
+	quit := make(chan struct{})
 	return &Local{
 		cfg:     cfg,
-		starter: newStarter(own),
-		reaper:  newReaper(own, cfg.Sole),
-		cgroups: newCgroups(cfg.Cgroup, cfg.NoCgroup, cfg.Logger),
+		quit:    quit,
+		starter: newStarter(quit),
+		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, Sole: cfg.Sole, NoCgroup: cfg.NoCgroup}),
 		slots:   make(chan struct{}, maxExecs),
 		procs:   map[string]*process{},
 		busy:    map[string]bool{},
@@ -117,7 +115,7 @@ func (l *Local) reserve(task string) (*process, error) {
 	if !l.open {
 		l.open = true
 		l.wg.Go(l.starter.run)
-		l.wg.Go(l.reaper.run)
+		l.wg.Go(func() { l.trees.Run(l.quit) })
 	}
 	l.busy[task] = true
 	l.starts.Add(1)
@@ -136,7 +134,7 @@ func (l *Local) start(ctx context.Context, old *process, spec Spec) (*process, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p := &process{task: spec.Task, mark: taskMark(spec), turn: make(chan struct{}, 1), exited: make(chan struct{})}
+	p := &process{task: spec.Task, turn: make(chan struct{}, 1)}
 	if err := p.launch(spec, l); err != nil {
 		return nil, err
 	}
@@ -152,8 +150,6 @@ func (l *Local) start(ctx context.Context, old *process, spec Spec) (*process, e
 // watch waits for the end of the process, says so, and then gives its output a bounded time.
 func (l *Local) watch(p *process) {
 	p.wait()
-	l.starter.own.remove(p.proc)
-	l.reaper.kick()
 	timer := time.NewTimer(l.cfg.DrainTime)
 	defer timer.Stop()
 	for _, d := range p.drains {
@@ -174,7 +170,7 @@ func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, e
 		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: %w", task, ErrNotRunning)
 	}
 	select {
-	case <-p.exited:
+	case <-p.tree.Ended():
 		return p.exit, nil
 	case <-ctx.Done():
 		return interfaces.ExitResult{}, fmt.Errorf("wait for task %q: %w", task, ctx.Err())
@@ -220,7 +216,7 @@ func (l *Local) List(context.Context) ([]Status, error) {
 
 // CgroupDir is the cgroup that holds those of all tasks, empty while there is none. Whoever cleans up after this program when it
 // was killed finds its processes there.
-func (l *Local) CgroupDir() string { return l.cgroups.dirName() }
+func (l *Local) CgroupDir() string { return l.trees.CgroupDir() }
 
 // Close implements Supervisor. It is safe to call twice.
 func (l *Local) Close() error {
@@ -234,14 +230,46 @@ func (l *Local) Close() error {
 	}
 	l.starts.Wait()
 	err := l.clearAll()
-	l.reaper.stop()
-	l.starter.stop()
+	close(l.quit)
 	if err == nil {
 		// A process that can't be killed would hold its watcher, and us, for ever.
 		l.wg.Wait()
-		l.cgroups.close()
+		l.trees.Close()
 	}
 	return err
+}
+
+// clear kills what is left of p's tree, with the programs beside it, waits until it is empty and its output written, and counts the
+// processes besides p's first, and besides those programs, that were found alive.
+func (l *Local) clear(ctx context.Context, p *process) (int, error) {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if p.emptied {
+		return 0, p.drained(ctx)
+	}
+	others := func() ([]*proctree.Tree, bool) { return l.execTrees(), l.othersRun(p.task) }
+	met := proctree.Met{}
+	beside := l.endExecs(p)
+	err := p.tree.Kill(ctx, met, others)
+	for _, e := range beside {
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+		}
+	}
+	if err == nil && len(beside) > 0 {
+		err = p.tree.Kill(ctx, met, others) // what could not be told from them
+	}
+	if err != nil {
+		return len(met), err
+	}
+	p.emptied = true
+	p.tree.Remove()
+	return len(met), p.drained(ctx)
 }
 
 // clearAll kills every task's tree.

@@ -15,36 +15,27 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // process is one run of one task, or of a program beside it. Its fields are set before it is shared, but for exit, which is set
-// before exited is closed, emptied, which the holder of turn owns, and ending, which Local.mu guards.
+// before the tree says that it has ended, emptied, which the holder of turn owns, and ending, which Local.mu guards.
 type process struct {
 	task    string
-	owner   *process // the task's, when this is a program beside it
-	mark    string   // an environment entry that its descendants share, or empty
 	pid     int
 	started time.Time
 	proc    *os.Process
-	group   *cgroup // nil without cgroups
+	tree    *proctree.Tree // of which it is the first
 	drains  []*logs.Drain
 
-	exited chan struct{}
-	exit   interfaces.ExitResult
+	exit interfaces.ExitResult
 
 	turn    chan struct{} // held by the one who kills the tree
 	emptied bool          // nothing of the tree is left
 	ending  bool          // its tree is being killed
 }
 
-func (p *process) running() bool {
-	select {
-	case <-p.exited:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) running() bool { return p.tree.Running() }
 
 func (p *process) status() Status {
 	s := Status{Task: p.task, PID: p.pid, StartedAt: p.started}
@@ -76,10 +67,10 @@ func (p *process) launch(spec Spec, l *Local) (err error) {
 			p.abandon()
 		}
 	}()
-	p.group = l.cgroups.add(spec.Task)
-	p.proc, err = l.starter.start(command{spec: spec, files: files, group: p.group})
+	p.tree = l.trees.Task(spec.Task, taskMark(spec))
+	p.proc, err = l.starter.start(command{spec: spec, files: files, tree: p.tree})
 	if err != nil {
-		p.group.remove()
+		p.tree.Remove()
 		return explain(spec, err)
 	}
 	p.pid, p.started = p.proc.Pid, time.Now()
@@ -153,34 +144,13 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// awaitEnd waits until the process can be waited for. It does so in the runtime's poller, because a thread that blocks in waitid
-// costs some 40 KB for each task, its kernel stack included. Where the kernel can't (before 5.10) it returns at once.
-func awaitEnd(pid int) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // our child, not reaped yet: the number is still its own
-	if err != nil {
-		return
-	}
-	f := os.NewFile(uintptr(fd), "pidfd")
-	defer f.Close()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Read(func(fd uintptr) bool { // an error means that it can't be polled
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, 0)
-		return n > 0 || err != nil && err != unix.EINTR
-	})
-}
-
 // wait waits for the end and records it.
-func (p *process) wait() {
-	awaitEnd(p.pid)
-	state, err := p.proc.Wait()
-	p.exit = interfaces.ExitResult{At: time.Now(), OOMKilled: p.group.oomKilled()}
+func (p *process) wait() { p.tree.Wait(p.note) }
+
+func (p *process) note(state *os.ProcessState, err error) {
+	p.exit = interfaces.ExitResult{At: time.Now(), OOMKilled: p.tree.OOMKilled()}
 	if err != nil {
 		p.exit.ExitCode, p.exit.Err = -1, err.Error()
-		close(p.exited)
 		return
 	}
 	status := state.Sys().(syscall.WaitStatus)
@@ -190,7 +160,6 @@ func (p *process) wait() {
 	} else {
 		p.exit.ExitCode = status.ExitStatus()
 	}
-	close(p.exited)
 }
 
 // signal goes by pidfd, so it never hits a stranger.

@@ -6,12 +6,12 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // taskUmask is what every task begins with, whatever this program was started with.
@@ -21,24 +21,22 @@ const taskUmask = 0o022
 type command struct {
 	spec  Spec
 	files []*os.File
-	group *cgroup
+	tree  *proctree.Tree
 }
 
 // starter starts all processes from one thread, kept for that alone, because what a child inherits or is bound to belongs to the
 // thread: the umask (unshared from the rest of the program), the signal mask, and the parent-death signal, which fires when
 // the thread that forked ends.
 type starter struct {
-	own   *ownSet
 	calls chan func()
-	quit  chan struct{}
-	once  sync.Once
+	quit  <-chan struct{} // its closing ends the thread: whatever was started and still runs gets SIGKILL
 	// swallow keeps signals that were ignored when this program began from being ignored in tasks: a caught signal is set
 	// back to its default by exec, an ignored one is not.
 	swallow chan os.Signal
 }
 
-func newStarter(own *ownSet) *starter {
-	return &starter{own: own, calls: make(chan func()), quit: make(chan struct{}), swallow: make(chan os.Signal, 1)}
+func newStarter(quit <-chan struct{}) *starter {
+	return &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)}
 }
 
 func (s *starter) run() {
@@ -64,21 +62,16 @@ func (s *starter) prepare() {
 	}
 	var none unix.Sigset_t
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil) // can't fail with these arguments
-	// Linux before 5.4 lacks it, and then orphans go to PID 1.
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 }
 
-// stop ends the thread. Whatever it started and still runs gets SIGKILL.
-func (s *starter) stop() { s.once.Do(func() { close(s.quit) }) }
-
-// start starts the process and puts it into the own set before anyone can reap it.
+// start starts the process.
 func (s *starter) start(c command) (proc *os.Process, err error) {
 	done := make(chan struct{})
 	call := func() {
 		defer close(done)
 		CloseOnExec()
 		s.unignore()
-		proc, err = s.try(c)
+		proc, err = c.start()
 	}
 	select {
 	case s.calls <- call:
@@ -89,30 +82,11 @@ func (s *starter) start(c command) (proc *os.Process, err error) {
 	}
 }
 
-// try starts the process in its cgroup or, where the kernel does not allow that, outside.
-func (s *starter) try(c command) (*os.Process, error) {
+// start starts the process from the thread that it is called on.
+func (c command) start() (*os.Process, error) {
 	attr := &os.ProcAttr{Dir: c.spec.Dir, Env: append([]string{}, c.spec.Env...), Files: c.files}
-	attr.Sys = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: credential(c.spec.User)}
-	if dir := c.group.open(); dir != nil {
-		defer dir.Close()
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
-		proc, err := s.fork(c.spec, attr)
-		if err == nil || c.group.proven() {
-			c.group.prove(err == nil)
-			return proc, err
-		}
-		attr.Sys.UseCgroupFD = false
-		if proc, err = s.fork(c.spec, attr); err == nil {
-			c.group.disprove()
-		}
-		return proc, err
-	}
-	return s.fork(c.spec, attr)
-}
-
-func (s *starter) fork(spec Spec, attr *os.ProcAttr) (*os.Process, error) {
-	argv := append([]string{spec.Path}, spec.Args...)
-	return s.own.start(func() (*os.Process, error) { return os.StartProcess(spec.Path, argv, attr) })
+	attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: credential(c.spec.User)}
+	return c.tree.Start(c.spec.Path, append([]string{c.spec.Path}, c.spec.Args...), attr)
 }
 
 // credential is whom to become; nil is who we are.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // endTime bounds the orderly end of a keeper: driver.Local bounds the killing of its tasks to less.
@@ -91,7 +91,7 @@ func Busy(dir string) bool {
 // ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
 	last, _ := Last(cfg.Dir) // without one it is found by its arguments
-	strays, err := driver.FindStrays(last.Cgroup, cfg.Mark)
+	strays, err := proctree.FindStrays(last.Cgroup, cfg.Mark)
 	if err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
@@ -107,7 +107,7 @@ func End(ctx context.Context, cfg Config) (int, error) {
 	if err := endFound(ctx, cfg); err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
-	strays, err = driver.KillStrays(ctx, last.Cgroup, cfg.Mark)
+	strays, err = proctree.KillStrays(ctx, last.Cgroup, cfg.Mark)
 	for _, s := range strays {
 		killed[s.PID] = true
 	}

@@ -20,6 +20,7 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // The defaults of a Config.
@@ -127,7 +128,7 @@ func sweep(ctx context.Context, cfg Config, nobody bool) (Swept, error) {
 	if last.Ended {
 		return nil, nil
 	}
-	strays, err := driver.KillStrays(ctx, last.Cgroup, cfg.Mark)
+	strays, err := proctree.KillStrays(ctx, last.Cgroup, cfg.Mark)
 	left := Swept{}
 	for _, s := range strays {
 		if !slices.ContainsFunc(last.Tasks, func(t driver.Status) bool { return t.PID == s.PID }) {
@@ -146,7 +147,7 @@ func sweep(ctx context.Context, cfg Config, nobody bool) (Swept, error) {
 
 // reap collects what a lost keeper's processes have become, where they are this program's to collect: when it is PID 1 in a container,
 // they were handed to it at their keeper's end.
-func reap(tasks []driver.Status, strays []driver.Stray) {
+func reap(tasks []driver.Status, strays []proctree.Stray) {
 	pids := []int{}
 	for _, t := range tasks {
 		pids = append(pids, t.PID)

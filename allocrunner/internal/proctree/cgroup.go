@@ -1,4 +1,4 @@
-package driver
+package proctree
 
 import (
 	"bytes"
@@ -22,14 +22,14 @@ type cgroups struct {
 	logger *slog.Logger
 
 	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
-	parent string     // the directory to work in, empty: find it
+	parent string     // the directory to work in, empty: not found yet
 	dir    string     // ours inside parent, empty: not made yet
 	works  bool       // a process has been started inside
 	off    bool       // not to be used
 }
 
-func newCgroups(parent string, off bool, logger *slog.Logger) *cgroups {
-	return &cgroups{parent: parent, off: off, logger: logger}
+func newCgroups(off bool, logger *slog.Logger) *cgroups {
+	return &cgroups{off: off, logger: logger}
 }
 
 // add makes the task's cgroup. Nil means that there is none, which all methods of *cgroup take for an empty one.

@@ -1,4 +1,4 @@
-package driver
+package proctree
 
 import (
 	"maps"
@@ -56,18 +56,16 @@ type reaper struct {
 	own  *ownSet
 	sole bool
 	wake chan struct{}
-	quit chan struct{}
-	once sync.Once
 
 	mu    sync.Mutex // guards known
 	known map[int]uint64
 }
 
 func newReaper(own *ownSet, sole bool) *reaper {
-	return &reaper{own: own, sole: sole, wake: make(chan struct{}, 1), quit: make(chan struct{}), known: map[int]uint64{}}
+	return &reaper{own: own, sole: sole, wake: make(chan struct{}, 1), known: map[int]uint64{}}
 }
 
-func (r *reaper) run() {
+func (r *reaper) run(quit <-chan struct{}) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, unix.SIGCHLD)
 	defer signal.Stop(died)
@@ -75,19 +73,17 @@ func (r *reaper) run() {
 		select {
 		case <-died:
 		case <-r.wake:
-		case <-r.quit:
+		case <-quit:
 			r.reap()
 			return
 		}
 		r.reap()
 		select {
 		case <-time.After(reapPause):
-		case <-r.quit:
+		case <-quit:
 		}
 	}
 }
-
-func (r *reaper) stop() { r.once.Do(func() { close(r.quit) }) }
 
 // kick makes the reaper look.
 func (r *reaper) kick() {

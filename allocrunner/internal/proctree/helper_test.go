@@ -1,0 +1,161 @@
+package proctree_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proctree"
+)
+
+// TestMain runs the tests, or is a program that kills strays: "strays MARK".
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "strays" {
+		fmt.Println(proctree.KillStrays(context.Background(), "", os.Args[2]))
+		unix.Exit(0) // os.Exit would let the race detector sleep for a second
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// env is a Trees with a directory. Its tasks end with the test.
+type env struct {
+	*proctree.Trees
+	t     *testing.T
+	dir   string
+	wg    sync.WaitGroup
+	tasks []*task
+}
+
+func newTrees(t *testing.T, cfg proctree.Config) *env {
+	t.Helper()
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	return runTrees(t, proctree.New(cfg))
+}
+
+func runTrees(t *testing.T, trees *proctree.Trees) *env {
+	t.Helper()
+	e := &env{Trees: trees, t: t, dir: t.TempDir()}
+	quit := make(chan struct{})
+	e.wg.Go(func() { trees.Run(quit) })
+	t.Cleanup(func() {
+		for _, task := range e.tasks {
+			e.kill(task)
+		}
+		close(quit)
+		e.wg.Wait()
+		trees.Close()
+	})
+	return e
+}
+
+// task is a tree whose first process is a shell.
+type task struct {
+	*proctree.Tree
+	pid  int
+	exit *os.ProcessState // once it has ended
+}
+
+// start starts a script; $FIFO is a pipe to say things to the test with.
+func (e *env) start(name, script string, entries ...string) *task {
+	e.t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer null.Close()
+	mark := "NOMAD_TASK_NAME=" + name
+	task := &task{Tree: e.Task(name, mark)}
+	first, err := task.Start("/bin/sh", []string{"/bin/sh", "-c", script}, &os.ProcAttr{
+		Dir: e.dir, Env: append(entries, "PATH="+os.Getenv("PATH"), mark, "FIFO="+filepath.Join(e.dir, "fifo")),
+		Files: []*os.File{null, null, null}, Sys: &syscall.SysProcAttr{},
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	task.pid = first.Pid
+	e.tasks = append(e.tasks, task)
+	e.wg.Go(func() {
+		task.Wait(func(state *os.ProcessState, err error) {
+			if task.exit = state; err != nil {
+				e.t.Error(err)
+			}
+		})
+	})
+	return task
+}
+
+// wait waits until the first process has ended.
+func (e *env) wait(task *task) syscall.WaitStatus {
+	<-task.Ended()
+	return task.exit.Sys().(syscall.WaitStatus)
+}
+
+// kill kills the task's tree and counts whom it met.
+func (e *env) kill(task *task) int {
+	e.t.Helper()
+	others := func() ([]*proctree.Tree, bool) {
+		for _, other := range e.tasks {
+			if other != task && other.Running() {
+				return nil, true
+			}
+		}
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // also in Cleanup
+	defer cancel()
+	met := proctree.Met{}
+	if err := task.Kill(ctx, met, others); err != nil {
+		e.t.Error(err)
+	}
+	task.Remove()
+	return len(met)
+}
+
+// fifo makes the pipe that start names and opens it at once, so that a task's opening of it never waits.
+func (e *env) fifo() *bufio.Reader {
+	e.t.Helper()
+	path := filepath.Join(e.dir, "fifo")
+	if err := unix.Mkfifo(path, 0o666); err != nil {
+		e.t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { f.Close() })
+	return bufio.NewReader(f)
+}
+
+func readPID(t *testing.T, r *bufio.Reader) int {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// alive reports whether the process is there and no zombie.
+func alive(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(text), ") Z ")
+}
+
+// pause lets others run between two looks at something that can't be waited for.
+func pause() { unix.Poll(nil, 2) }

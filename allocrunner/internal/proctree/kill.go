@@ -1,0 +1,168 @@
+package proctree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
+)
+
+// A killed process is mostly gone within a millisecond; the pauses between looks double up to the longest.
+const (
+	firstPause   = 500 * time.Microsecond
+	longestPause = 20 * time.Millisecond
+)
+
+// Met is whom a Kill has found alive besides the first process: when each was started, by number. Who is in it stays one of the tree until it
+// is dead, though the ancestor by which it was known may be gone.
+type Met map[int]uint64
+
+// Others says what a look for a task's tree must know of the other trees: those beside tasks, which are spared, and whether the first process
+// of another task runs, or is being started. It is asked anew at each look, for they come and go.
+type Others func() (beside []*Tree, run bool)
+
+// Kill kills what is left of the tree, waits until it is empty, and adds whom it met to met. The tree is the union of
+//   - its cgroup, where there is one;
+//   - the descendants of its first process;
+//   - orphans that this program has inherited as a subreaper and that are known by their session or, where this program is the
+//     tasks' parent alone, by the tree's mark; with the last task all orphans go;
+//   - the descendants of these.
+//
+// others is nil for a program beside a task, which takes no orphans but its session's and may leave others to its task's own Kill. The error
+// is ctx's when some do not end.
+func (t *Tree) Kill(ctx context.Context, met Met, others Others) error {
+	empty := 0
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		running := t.Running() // before the look: a parent that ends during it hides its children
+		members, err := t.members(running, met, others)
+		if err != nil {
+			return fmt.Errorf("read /proc: %w", err)
+		}
+		for _, s := range members {
+			met[s.PID] = s.Start
+			t.set.reaper.know(s)
+		}
+		if len(members) > 0 || running || t.group.populated() {
+			empty = 0
+		} else if empty++; empty == t.looks() {
+			return nil
+		}
+		if err := t.killMembers(members); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), t.firstOf(members), ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// looks is how often in a row a tree must be found empty. /proc is no snapshot: a process whose parent ends between two reads has
+// none for one look. A cgroup can't be wrong.
+func (t *Tree) looks() int {
+	if t.group.works() {
+		return 1
+	}
+	return 2
+}
+
+// killMembers kills the cgroup first, which is atomic, then by number whom that did not reach.
+func (t *Tree) killMembers(members []proc.Stat) error {
+	_ = t.group.kill() // what it would have reached is among the members
+	if t.Running() {
+		err := t.first.Signal(unix.SIGKILL)
+		if err != nil && t.Running() && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d: %w", t.first.Pid, err)
+		}
+	}
+	for _, s := range members {
+		if err := s.Kill(); err != nil {
+			return fmt.Errorf("kill process %d: %w", s.PID, err)
+		}
+	}
+	return nil
+}
+
+func (t *Tree) firstOf(members []proc.Stat) int {
+	if len(members) > 0 {
+		return members[0].PID
+	}
+	return t.first.Pid
+}
+
+// members finds the living processes of the tree, but for the first.
+func (t *Tree) members(running bool, met Met, others Others) ([]proc.Stat, error) {
+	all, err := proc.All()
+	if err != nil {
+		return nil, err
+	}
+	in := map[int]bool{}
+	if running {
+		in[t.first.Pid] = true
+	}
+	t.addInside(in)
+	spared, last := t.neighbours(others)
+	self := os.Getpid()
+	for pid, s := range all {
+		start, known := met[pid]
+		orphan := s.Parent == self && pid != t.first.Pid && !t.set.own.has(pid)
+		if known && start == s.Start || orphan && t.orphan(s, last) {
+			in[pid] = true
+		}
+	}
+	var members []proc.Stat
+	for pid, s := range all {
+		if pid != t.first.Pid && !s.Dead && descends(pid, in, all) && !spared[s.Session] && !descends(pid, spared, all) {
+			members = append(members, s)
+		}
+	}
+	return members, nil
+}
+
+// addInside adds who is in the tree's cgroup.
+func (t *Tree) addInside(to map[int]bool) {
+	for _, pid := range t.group.pids() {
+		to[pid] = true
+	}
+}
+
+// neighbours are the processes by which the programs beside tasks are known: their first ones, and those in their cgroups. last says that
+// all orphans are this tree's.
+func (t *Tree) neighbours(others Others) (spared map[int]bool, last bool) {
+	spared = map[int]bool{}
+	if others == nil {
+		return spared, false
+	}
+	beside, run := others()
+	for _, b := range beside {
+		spared[b.first.Pid] = true
+		b.addInside(spared)
+	}
+	return spared, t.set.sole && !run
+}
+
+// orphan reports whether an inherited process is of the tree.
+func (t *Tree) orphan(s proc.Stat, last bool) bool {
+	return s.Session == t.first.Pid || last || t.set.sole && proc.HasEnv(s.PID, t.mark)
+}
+
+// descends reports whether pid or one of its ancestors is in the set.
+func descends(pid int, in map[int]bool, all map[int]proc.Stat) bool {
+	for range len(all) { // a bound, should pids have been used again during the snapshot
+		if in[pid] {
+			return true
+		}
+		s, ok := all[pid]
+		if !ok || s.Parent == 0 {
+			return false
+		}
+		pid = s.Parent
+	}
+	return false
+}

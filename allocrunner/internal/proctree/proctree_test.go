@@ -1,0 +1,189 @@
+package proctree_test
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proctree"
+)
+
+// ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
+var ways = map[string]proctree.Config{
+	"cgroup": {},
+	"sole":   {NoCgroup: true, Sole: true},
+	"shared": {NoCgroup: true},
+}
+
+func TestKillTree(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		pids   int  // that the script reports
+		sole   bool // not found by session or descent
+	}{
+		"background child":               {script: `sleep 1000 & echo $! >$FIFO; exit 0`, pids: 1},
+		"child of a running task":        {script: `sleep 1000 & echo $! >$FIFO; wait`, pids: 1},
+		"own session":                    {script: `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, pids: 1},
+		"double fork":                    {script: `(sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exit 0`, pids: 1},
+		"double fork, own session":       {script: `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; read x; sleep 1; exit 0`, pids: 1, sole: true},
+		"ignores signals":                {script: `sh -c 'trap "" INT TERM HUP; echo $$ >$FIFO; while :; do sleep 1; done' & exit 0`, pids: 1},
+		"stopped":                        {script: `sh -c 'echo $$ >$FIFO; kill -STOP $$' & exit 0`, pids: 1},
+		"a family":                       {script: `for i in 1 2 3 4 5; do sh -c 'sleep 1000 & echo $! >$FIFO; wait' & done; wait`, pids: 5},
+		"closed its output, own session": {script: `setsid sh -c 'exec >/dev/null 2>&1; echo $$ >$FIFO; exec sleep 1000' & wait`, pids: 1},
+	} {
+		for way, cfg := range ways {
+			if way == "shared" && c.sole {
+				continue
+			}
+			t.Run(strings.ReplaceAll(name+"/"+way, " ", "_"), func(t *testing.T) {
+				e := newTrees(t, cfg)
+				r := e.fifo()
+				task := e.start("t", c.script)
+				if c.sole && !cfg.Sole && e.CgroupDir() == "" {
+					t.Skip("no cgroup v2 with cgroup.kill can be made here, and nothing else finds this one")
+				}
+				var pids []int
+				for range c.pids {
+					pids = append(pids, readPID(t, r))
+				}
+				if n := e.kill(task); n < c.pids {
+					t.Errorf("%d killed besides the first, want at least %d", n, c.pids)
+				}
+				for _, pid := range pids {
+					if alive(pid) {
+						t.Errorf("process %d still runs", pid)
+						unix.Kill(pid, unix.SIGKILL)
+					}
+				}
+				if n := e.kill(task); n != 0 {
+					t.Errorf("the second time there were %d more", n)
+				}
+			})
+		}
+	}
+}
+
+func TestOrphansAreReaped(t *testing.T) {
+	e := newTrees(t, proctree.Config{Sole: true})
+	r := e.fifo()
+	task := e.start("t", `(setsid sh -c 'echo $$ >$FIFO' &); exec sleep 1000`)
+	pid := readPID(t, r)
+	for {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
+			break
+		}
+		pause()
+	}
+	if !task.Running() || !alive(task.pid) {
+		t.Error("the task itself has ended")
+	}
+}
+
+// TestAStrangersExitIsNotStolen where this program starts other children, too.
+func TestAStrangersExitIsNotStolen(t *testing.T) {
+	e := newTrees(t, proctree.Config{})
+	stranger := exec.Command("sh", "-c", "exit 9")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		task := e.start("t", `sleep 1000 & exit 0`)
+		e.wait(task)
+		e.kill(task)
+	}
+	if err := stranger.Wait(); stranger.ProcessState.ExitCode() != 9 {
+		t.Errorf("the stranger's exit: %v", err)
+	}
+}
+
+func TestCgroupsAreRemoved(t *testing.T) {
+	e := newTrees(t, proctree.Config{})
+	task := e.start("t", "exit 0")
+	dir := e.CgroupDir()
+	if dir == "" {
+		t.Skip("no cgroup v2 with cgroup.kill can be made here")
+	}
+	e.wait(task)
+	if err := os.MkdirAll(dir+"/task.t/made/by/it", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e.kill(task)
+	if _, err := os.Stat(dir + "/task.t"); !os.IsNotExist(err) {
+		t.Errorf("the task's: %v", err)
+	}
+	e.Close()
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s: %v", dir, err)
+	}
+}
+
+func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
+	e := runTrees(t, proctree.NewIn(t.TempDir(), proctree.Config{Logger: slog.New(slog.DiscardHandler)}))
+	if exit := e.wait(e.start("t", "exit 4")); exit.ExitStatus() != 4 {
+		t.Errorf("exit %+v", exit)
+	}
+}
+
+// TestKillStrays after a supervisor was killed.
+func TestKillStrays(t *testing.T) {
+	for _, mark := range []string{"NOMAD_ALLOC_ID=" + t.TempDir(), ""} {
+		t.Run(fmt.Sprintf("by mark: %v", mark != ""), func(t *testing.T) {
+			e := newTrees(t, proctree.Config{})
+			r := e.fifo()
+			task := e.start("t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`, cmp.Or(mark, "UNMARKED=1"))
+			child := readPID(t, r)
+			dir := ""
+			if mark == "" {
+				if dir = e.CgroupDir(); dir == "" {
+					t.Skip("no cgroup v2 with cgroup.kill can be made here")
+				}
+			}
+			killed, err := proctree.KillStrays(t.Context(), dir, mark)
+			slices.SortFunc(killed, func(a, b proctree.Stray) int { return cmp.Compare(a.PID, b.PID) })
+			want := []proctree.Stray{{PID: task.pid, Task: "t"}, {PID: child, Task: "t"}}
+			if err != nil || !slices.Equal(killed, want) || alive(child) || alive(task.pid) {
+				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, alive(child), alive(task.pid))
+			}
+			if exit := e.wait(task); exit.Signal() != unix.SIGKILL {
+				t.Errorf("exit %+v", exit)
+			}
+		})
+	}
+}
+
+// TestKillStraysSparesItsCaller, which may be of the same allocation.
+func TestKillStraysSparesItsCaller(t *testing.T) {
+	mark := "NOMAD_ALLOC_ID=" + t.TempDir()
+	caller := exec.Command("/proc/self/exe", "strays", mark)
+	caller.Env = []string{mark}
+	if out, err := caller.Output(); err != nil || string(out) != "[] <nil>\n" {
+		t.Errorf("it says %q, %v", out, err)
+	}
+}
+
+func TestOOMKilled(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]bool{
+		"low 0\nhigh 0\nmax 12\noom 1\noom_kill 1\noom_group_kill 0\n": true,
+		"low 0\nhigh 0\nmax 12\noom 1\noom_kill 0\noom_group_kill 0\n": false,
+		"oom 3\n": false,
+		"":        false,
+	} {
+		if err := os.WriteFile(dir+"/memory.events", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := proctree.OOMKilled(dir); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if proctree.OOMKilled("") || proctree.OOMKilled("/no/such") {
+		t.Error("killed without a cgroup")
+	}
+}
