@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -287,16 +288,32 @@ func (r *Runner) states() map[string]lifecycle.State {
 	return states
 }
 
-// failures names the failed tasks with the last word of each.
+// failures names the failed tasks, each with what went wrong.
 func (r *Runner) failures() error {
 	var errs []error
 	states := r.Alloc().TaskStates
 	for _, t := range r.tasks {
-		if s := states[t.Name()]; s.Failed && len(s.Events) > 0 {
-			errs = append(errs, fmt.Errorf("task %q: %s", t.Name(), s.Events[len(s.Events)-1].DisplayMessage))
+		if s := states[t.Name()]; s.Failed {
+			errs = append(errs, fmt.Errorf("task %q: %s", t.Name(), whatFailed(s.Events)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// whatFailed is what the newest event says that tells of the failure itself: neither that nothing follows, nor what was cleared away after
+// it, nor how the process ended that a check found unhealthy.
+func whatFailed(events []*api.TaskEvent) string {
+	word := ""
+	for i, e := range slices.Backward(events) {
+		word = e.DisplayMessage
+		if e.Type == api.TaskTerminated && i > 0 && events[i-1].Type == api.TaskRestartSignal {
+			return events[i-1].DisplayMessage
+		}
+		if e.Type != api.TaskNotRestarting && e.Type != api.TaskDriverMessage {
+			break
+		}
+	}
+	return word
 }
 
 // once is something that can be asked for more than once and happens once.

@@ -198,7 +198,7 @@ func TestFailureIsToldWithItsReason(t *testing.T) {
 	t.Parallel()
 	r := run(t, "batch", shell("main", "exit 3"))
 	err := r.end()
-	if !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "main": Policy allows no restarts`) {
+	if !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "main": Exit Code: 3`) {
 		t.Errorf("got %v, want ErrFailed with the task and its reason", err)
 	}
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated", "Not Restarting")
