@@ -2,6 +2,9 @@ package allocrunner_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,5 +31,29 @@ func TestFailuresAreToldWithWhatWentWrong(t *testing.T) {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		})
+	}
+}
+
+// TestAnUnknownUserIsAFailedAttempt of the task that names it: what comes before it and what follows run all the same.
+func TestAnUnknownUserIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
+	r := run(t, "batch", shell("init", "exit 0", lifecycle("prestart", false)), shell("other", "exec sleep 1000"),
+		shell("main", "exit 0", func(t *api.Task) {
+			t.User = "no-such-user"
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1)}
+		}),
+		shell("bye", "echo bye > local/bye", lifecycle("poststop", false)))
+	const reason = `task "main": failed to identify user "no-such-user": unknown user no-such-user`
+	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), reason) {
+		t.Fatalf("got %v, want ErrFailed with %s", err, reason)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Driver Failure", "Restarting", "Driver Failure", "Not Restarting")
+	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated")
+	if got := r.of("other"); !slices.Contains(got, "Sibling Task Failed") || slices.Contains(got, "Setup Failure") {
+		t.Errorf("events of other: %v", got)
+	}
+	r.untilFile("bye/local/bye")
+	if _, err := os.Stat(filepath.Join(r.dir, "main")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its directory, which could be nobody's: %v", err)
 	}
 }

@@ -32,9 +32,6 @@ func (r *Runner) acquire(ctx context.Context) error {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
 	r.resources.parent.begin(func() (driver.Supervisor, []driver.Status, error) { return r.supervise(ctx) })
-	if err := r.checkUsers(); err != nil {
-		return err
-	}
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
@@ -57,16 +54,6 @@ func (r *Runner) reservePorts() (*ports.Reservation, error) {
 		return ports.Reacquire(cfg, r.cfg.Saved.Alloc.AllocatedResources)
 	}
 	return ports.Allocate(cfg)
-}
-
-// checkUsers finds out before anything starts that each task's user exists.
-func (r *Runner) checkUsers() error {
-	for _, t := range r.group().Tasks {
-		if _, err := allocdir.LookupUser(t.User); err != nil {
-			return fmt.Errorf("task %q: %w", t.Name, err)
-		}
-	}
-	return nil
 }
 
 // release gives everything back. It is safe after an acquire that failed half way.

@@ -430,7 +430,6 @@ func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
 	}
 	for name, edit := range map[string]func(*api.TaskGroup, *interfaces.Config){
 		"a file is in the way": func(_ *api.TaskGroup, c *interfaces.Config) { c.Dir = filepath.Join(file, "alloc") },
-		"no such user":         func(g *api.TaskGroup, _ *interfaces.Config) { g.Tasks[0].User = "no-such-user" },
 		"a hook refuses":       func(_ *api.TaskGroup, c *interfaces.Config) { c.Hooks = append(c.Hooks, refusing{}) },
 	} {
 		r := runWith(t, "batch", edit, shell("main", "true"))
