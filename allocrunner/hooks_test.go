@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -277,6 +278,54 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, d.read()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// TestWhatCanNotBeTakenOverRunsOn: its hooks are told that this process ends, not that the tasks have, and another try finds them.
+func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
+	t.Parallel()
+	d, state := &diary{}, &memory{}
+	var cfg interfaces.Config
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
+		noted(d, c)
+		c.State = state
+		cfg = *c
+	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	r.untilCalls(d, "main poststart", 1)
+	r.untilFile("main/local/pids")
+	r.runner.Leave()
+	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+		t.Fatalf("got %v, want ErrLeft", err)
+	}
+	before := len(d.read())
+
+	cfg.Saved = state.saved()
+	refused := cfg
+	refused.Hooks = append(slices.Clone(cfg.Hooks), refusing{})
+	second := begin(t, refused)
+	if err := second.end(); err == nil || errors.Is(err, interfaces.ErrLeft) || errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
+		t.Errorf("got %v, want the hook that refused alone", err)
+	}
+	if diff := cmp.Diff([]string{"prerun", "shutdown", "main shutdown"}, d.read()[before:]); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if second.runner.Over() {
+		t.Error("it is over, with a task that runs")
+	}
+
+	third := begin(t, cfg)
+	third.untilState("main", "running")
+	if err := third.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := third.end(); err != nil {
+		t.Fatal(err)
+	}
+	if pids := third.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
+		t.Errorf("a second copy was started: pids %q", pids)
+	}
+	if got := strings.Join(d.read(), "; "); strings.Count(got, "postrun") != 1 || !strings.HasSuffix(got, "postrun") {
+		t.Errorf("calls: %s", got)
 	}
 }
 

@@ -167,13 +167,15 @@ func (r *Runner) save() error {
 }
 
 // Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
-// first error of the set-up for one that never began.
+// first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
+// ErrLeft: nobody has asked for that.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	left := false // to another runner, or for another try
 	defer func() {
-		if !errors.Is(err, interfaces.ErrLeft) {
+		if !left {
 			err = errors.Join(err, r.postrun(life))
 		}
 	}()
@@ -191,8 +193,12 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	}
 	switch {
 	case err == nil:
-		return r.runTasks(ctx, life)
+		err = r.runTasks(ctx, life)
+		left = errors.Is(err, interfaces.ErrLeft)
+		return err
 	case r.cfg.Saved != nil: // what could not be taken over goes on as it is, for another try
+		left = true
+		r.shutdownHooks()
 		return errors.Join(err, r.resources.leave())
 	}
 	r.snapshots.failBefore(err)
