@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 // sidecar starts a keeper and one task and says the task's number.
 func sidecar(dir, script string) int {
-	c, err := keeper.Start(context.Background(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	c, _, err := keeper.Open(context.Background(), keeper.Config{Dir: dir, Mark: mark(dir)})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -55,9 +55,9 @@ func shell(dir, task, script string) driver.Spec {
 func start(t *testing.T, cfg keeper.Config) *keeper.Client {
 	t.Helper()
 	cfg.Mark = mark(cfg.Dir)
-	c, err := keeper.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
+	c, attached, err := keeper.Open(t.Context(), cfg)
+	if err != nil || attached {
+		t.Fatal(attached, err)
 	}
 	t.Cleanup(func() { // should the client have been detached
 		if _, err := keeper.End(context.Background(), cfg); err != nil {

@@ -28,7 +28,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 )
 
-// The closed set of errors of Start and Attach, besides driver's and ctx's.
+// The closed set of errors of Open and Attach, besides driver's and ctx's.
 var (
 	// ErrNoKeeper: no keeper runs for this allocation.
 	ErrNoKeeper = errors.New("no keeper runs")

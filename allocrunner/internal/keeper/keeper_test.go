@@ -262,8 +262,8 @@ func TestTheLatestClientWins(t *testing.T) {
 	if list, err := second.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 		t.Errorf("list %+v, %v", list, err)
 	}
-	if _, err := keeper.Start(t.Context(), keeper.Config{Dir: dir}); !errors.Is(err, keeper.ErrKeeperRuns) {
-		t.Errorf("second keeper: %v", err)
+	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir}); !errors.Is(err, keeper.ErrKeeperRuns) {
+		t.Errorf("sweep beside a keeper: %v", err)
 	}
 }
 
@@ -434,13 +434,13 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 
 func TestAProgramThatIsNoKeeper(t *testing.T) {
 	for exe, want := range map[string]string{"/bin/true": "without a word", "/no/such": "no such file"} {
-		if _, err := keeper.Start(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", exe, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := keeper.Start(ctx, keeper.Config{Dir: t.TempDir()}); !errors.Is(err, context.Canceled) {
+	if _, _, err := keeper.Open(ctx, keeper.Config{Dir: t.TempDir()}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }

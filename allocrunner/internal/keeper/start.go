@@ -44,7 +44,7 @@ type Config struct {
 	Dir string
 
 	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it
-	// Start finds what a killed keeper has left running. Empty: only cgroups are looked at.
+	// Open finds what a killed keeper has left running. Empty: only cgroups are looked at.
 	Mark string
 
 	// Exe is the program whose main calls Main; empty: this program.
@@ -67,7 +67,9 @@ func (cfg Config) log() *slog.Logger {
 	return cfg.Logger
 }
 
-// Open attaches to the allocation's keeper, or starts one when there is none. attached says which.
+// Open attaches to the allocation's keeper, or starts one when there is none. attached says which. Before it starts one, it kills what an
+// earlier keeper has left running that was killed or can't be found any more. The keeper is in a session of its own and outlives this
+// program. Errors: those of Attach but ErrNoKeeper; ErrKeeperRuns.
 func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error) {
 	c, err = Attach(ctx, cfg.Dir)
 	if !errors.Is(err, ErrNoKeeper) {
@@ -77,11 +79,7 @@ func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error)
 	return c, false, err
 }
 
-// Start starts the allocation's keeper and attaches to it. It first kills what an earlier keeper has left running that was killed or
-// can't be found any more. The keeper is in a session of its own and outlives this program. Errors: ErrKeeperRuns.
-func Start(ctx context.Context, cfg Config) (*Client, error) { return start(ctx, cfg, false) }
-
-// start is Start; nobody says that no keeper that runs for the directory was just found.
+// start starts the allocation's keeper and attaches to it. nobody says that no keeper that runs for the directory was just found.
 func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
@@ -107,7 +105,7 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 // keeper. Those of no known task are under the empty name.
 type Swept map[string]int
 
-// Sweep kills what a keeper that was itself killed has left running, for one who does not want to Start the next, or not yet. A keeper
+// Sweep kills what a keeper that was itself killed has left running, for one who does not want to start the next, or not yet. A keeper
 // that still runs for the directory though its record or socket is gone is ended with its tasks. It does nothing after an orderly end.
 // Errors: ErrKeeperRuns.
 func Sweep(ctx context.Context, cfg Config) (Swept, error) { return sweep(ctx, cfg, false) }
