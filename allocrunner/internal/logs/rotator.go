@@ -51,7 +51,6 @@ type Rotator struct {
 	size      int64      // of file
 	lineStart bool       // file is empty or ends with a newline
 	lost      int64      // bytes dropped since the last note in the file
-	lostTotal int64
 	reason    error // of the first loss since the last note
 }
 
@@ -124,13 +123,6 @@ func (r *Rotator) Retry() {
 	if r.dir != nil {
 		r.noteLocked()
 	}
-}
-
-// Lost is how many bytes could not be written since Open.
-func (r *Rotator) Lost() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.lostTotal
 }
 
 // Close closes the files. It is safe to call twice; a Write after it is dropped.
@@ -233,5 +225,4 @@ func (r *Rotator) loseLocked(n int, err error) {
 		r.cfg.Logger.Warn("task output is being lost", "log", filepath.Join(r.cfg.Dir, r.cfg.Name), "error", r.reason)
 	}
 	r.lost += int64(n)
-	r.lostTotal += int64(n)
 }
