@@ -106,9 +106,6 @@ func (e *Env) WithTask(t Task) *Env {
 	return c.With(e.hooks)
 }
 
-// Map returns the variables. The map is the caller's.
-func (e *Env) Map() map[string]string { return maps.Clone(e.vars) }
-
 // List returns the variables as KEY=value, sorted.
 func (e *Env) List() []string {
 	list := make([]string, 0, len(e.vars))
