@@ -47,13 +47,20 @@ func (r *reviewer) checkName(kind, name string) {
 	}
 }
 
-// ownNames are what the allocation directory has beside the tasks' directories.
-var ownNames = []string{"alloc", "operator.sock", "operator.token", "state.db", "keeper.sock", "keeper.json", "keeper.log", "taskapi.log"}
+// ownNames are what the allocation directory has beside the tasks' directories. What begins with one of them and a dot is a draft of that
+// file, or an older version; other drafts begin with a dot.
+var ownNames = []string{
+	"alloc", "operator.sock", "operator.token", "settings.json", "state.db", "keeper.sock", "keeper.json", "keeper.log", "taskapi.log",
+}
 
 func (r *reviewer) checkTaskName(name string) {
 	r.checkName("task", name)
-	if slices.Contains(ownNames, name) {
+	own := func(file string) bool { return name == file || strings.HasPrefix(name, file+".") }
+	switch {
+	case slices.ContainsFunc(ownNames, own):
 		r.refuse("task name", "%q has its place in the allocation directory already; choose another name", name)
+	case len(name) > 2 && name[0] == '.':
+		r.refuse("task name", "%q begins with a dot, as what is being written in the allocation directory does; choose another name", name)
 	}
 }
 
