@@ -175,9 +175,8 @@ func (c *contents) check(path string) error {
 	return damagedError(path, strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// damagedError names the way out. FileName lies in a directory that is named after the allocation.
 func damagedError(path string, what any) error {
-	return fmt.Errorf("%s: %w: %v; 'taskapi state repair %s' keeps what can be read of it", path, ErrDamaged, what, filepath.Base(filepath.Dir(path)))
+	return fmt.Errorf("%s: %w: %v", path, ErrDamaged, what)
 }
 
 // errPanic marks what was recovered from.

@@ -256,6 +256,29 @@ func (db *DB) Stats() Stats {
 	return db.stats
 }
 
+// TryAnew finds out whether there is room for a new file. Errors: those of Anew.
+func (db *DB) TryAnew() error {
+	draft := db.path + newSuffix
+	if err := guarded(func() error { return writeDraft(draft, db.version, nil) }); err != nil {
+		os.Remove(draft)
+		return fileError(db.path, err)
+	}
+	return os.Remove(draft)
+}
+
+// Anew puts a new file in the place of this one, opens it and closes this one: nothing is known of any allocation then. When it fails the
+// file is as it was, unless the error is ErrInUse: somebody was faster to open the new one.
+func (db *DB) Anew() (*DB, error) {
+	if err := replace(db.path, db.version, nil); err != nil {
+		return nil, fileError(db.path, err)
+	}
+	next, err := Open(db.path, db.version)
+	if err != nil {
+		return nil, err
+	}
+	return next, db.Close()
+}
+
 // Close waits for those who write, tries once more to write what could not be written, and closes the file. It is safe to call twice.
 func (db *DB) Close() error {
 	db.mu.Lock()

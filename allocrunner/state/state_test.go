@@ -226,6 +226,49 @@ func TestSink(t *testing.T) {
 	}
 }
 
+// TestAnew has an empty file in the place of one, which nobody else could take meanwhile; when that can't be had, the one stays.
+func TestAnew(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Over: true})
+	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.TryAnew(); !errors.Is(err, state.ErrFile) {
+		t.Errorf("the try: got %v, want ErrFile", err)
+	}
+	if _, err := db.Anew(); !errors.Is(err, state.ErrFile) {
+		t.Errorf("got %v, want ErrFile", err)
+	}
+	if s := saved(t, db, "a"); !s.Over {
+		t.Errorf("after that: %+v", s)
+	}
+	if err := os.RemoveAll(path + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.TryAnew(); err != nil {
+		t.Error(err)
+	}
+	if s := saved(t, db, "a"); !s.Over {
+		t.Errorf("after a try: %+v", s)
+	}
+	next, err := db.Anew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { next.Close() })
+	if s, err := next.Saved("a"); !errors.Is(err, state.ErrNotFound) {
+		t.Errorf("the new one has %+v, %v", s, err)
+	}
+	if _, err := state.Open(path, "1.2.3"); !errors.Is(err, state.ErrInUse) {
+		t.Errorf("another one: %v, want ErrInUse", err)
+	}
+	put(t, next, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 1}})
+	if s := saved(t, next, "a"); s.Over || s.Alloc.ModifyIndex != 1 {
+		t.Errorf("begun anew: %+v", s)
+	}
+}
+
 func TestReadOfSeveral(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -356,7 +399,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"zeros":       {write(make([]byte, 8192)), state.ErrDamaged, "'taskapi state repair 115ef685'"},
+		"zeros":       {write(make([]byte, 8192)), state.ErrDamaged, "neither meta page is valid"},
 		"text":        {write([]byte("hello\n")), state.ErrDamaged, "neither meta page is valid"},
 		"other bbolt": {func(t *testing.T, path string) { setMeta(t, path, "schema", "7") }, state.ErrDamaged, "its format can't be read"},
 		"older":       {func(t *testing.T, path string) { setMeta(t, path, "format", "1") }, state.ErrOlder, "another --alloc-id"},
