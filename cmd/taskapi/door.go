@@ -22,8 +22,8 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	s.verifier, err = identity.NewVerifier(identity.VerifierConfig{
 		Local:     local,
 		Foreign:   foreign,
-		Audiences: s.options.audiences,
-		MaxTTL:    max(identity.DefaultMaxTTL, s.options.identityTTL+time.Minute),
+		Audiences: s.options.audience(),
+		MaxTTL:    max(identity.DefaultMaxTTL, s.options.IdentityTTL+time.Minute),
 	})
 	if err != nil {
 		return fmt.Errorf("verification of tokens: %w", err)
@@ -55,15 +55,15 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		},
 		PeerOf:       peerOf,
 		Logger:       s.logger,
-		SigningKeyID: func() string { return s.keyring.List()[0].ID }, // the active key is the first, and there always is one
+		SigningKeyID: func() string { return s.keyring.Active().ID },
 		Metrics:      func() []handlers.Metric { return s.measure(door) },
 		Events:       s.events,
 		Jobs:         jobs{s.runner, s.shift},
 		Auditor:      auditor,
 		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
-	if s.options.issuer != "" {
-		config.OpenIDConfiguration = func() ([]byte, error) { return openIDConfiguration(s.options.issuer), nil }
+	if s.options.Issuer != "" {
+		config.OpenIDConfiguration = func() ([]byte, error) { return openIDConfiguration(s.options.Issuer), nil }
 	}
 	s.api = handlers.New(config)
 	return nil
@@ -71,7 +71,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 
 // auditor writes to the audit log, nil for none.
 func (s *sidecar) auditor() (_ auth.Auditor, err error) {
-	if s.auditFile, err = openAudit(s.options.auditLog); err != nil || s.auditFile == nil {
+	if s.auditFile, err = openAudit(s.options.AuditLog); err != nil || s.auditFile == nil {
 		return nil, err
 	}
 	return auth.NewAuditLog(s.auditFile), nil

@@ -15,19 +15,22 @@ import (
 	"taskapi/identity"
 )
 
-// keyFlags say where the key ring is, for every command that needs it.
+// keyFlags say where the key ring is.
 type keyFlags struct {
 	dataDir string
 	sealKey string
 }
 
+const sealKeyUsage = "file with the key that the key ring is sealed with (default seal.key in the key ring)"
+
 func (f *keyFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", dataDirUsage)
-	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", "file with the key that the key ring is sealed with (default seal.key in the key ring)")
+	addDataDir(cmd, &f.dataDir)
+	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", sealKeyUsage)
 }
 
-func (f *keyFlags) keyringConfig(l layout) identity.KeyringConfig {
-	return identity.KeyringConfig{Dir: l.keyring(), SealKeyFile: f.sealKey}
+// openKeyring opens the data directory's key ring, and makes one when there is none.
+func (l layout) openKeyring(sealKey string) (*identity.Keyring, error) {
+	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring(), SealKeyFile: sealKey})
 }
 
 // open opens the ring of the data directory that the flags name.
@@ -39,7 +42,7 @@ func (f *keyFlags) open(w world) (*identity.Keyring, error) {
 	if _, err := os.Stat(l.keyring()); errors.Is(err, fs.ErrNotExist) {
 		return nil, usage(fmt.Errorf("there is no key ring in %s: 'taskapi run' makes one; is --data-dir right?", l.dir))
 	}
-	return identity.OpenKeyring(f.keyringConfig(l))
+	return l.openKeyring(f.sealKey)
 }
 
 // keyringCommand is the tree of taskapi keyring, after Nomad's operator root keyring.

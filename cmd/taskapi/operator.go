@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,8 +21,10 @@ import (
 
 // operatorHook gives the operator a socket and a token while the allocation lives.
 type operatorHook struct {
-	side   *sidecar
-	server *server
+	side        *sidecar
+	server      *server
+	stopRenewal context.CancelFunc
+	renewal     sync.WaitGroup
 }
 
 var (
@@ -49,7 +52,33 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 		uid:   -1,
 		gid:   -1,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h.stopRenewal = cancel
+	h.renewal.Go(func() { s.renewOperatorToken(ctx, alloc) })
+	return nil
+}
+
+// renewOperatorToken replaces the operator's token when half of its life is over, until ctx ends.
+func (s *sidecar) renewOperatorToken(ctx context.Context, alloc *api.Allocation) {
+	for {
+		wait := renewRetry
+		if token, err := os.ReadFile(s.layout.operatorToken(alloc.ID)); err == nil {
+			if read, err := identity.Check(string(token)); err == nil {
+				wait = max(wait, time.Until(time.Unix((read.Claims.IssuedAt+read.Claims.ExpiresAt)/2, 0)))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if err := s.giveOperatorToken(alloc); err != nil {
+			s.logger.Warn("the operator's token is not renewed; it is tried again", "error", err)
+		}
+	}
 }
 
 // giveOperatorToken leaves the operator's token of an earlier taskapi in place when it is good for long, and else writes a new one.
@@ -84,7 +113,7 @@ func (s *sidecar) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool 
 }
 
 func (s *sidecar) operatorClaims(alloc *api.Allocation) identity.Claims {
-	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.identityTTL)
+	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.IdentityTTL)
 	claims.Role = identity.RoleOperator
 	return claims
 }
@@ -107,6 +136,8 @@ func (h *operatorHook) Postrun(context.Context) error {
 	if h.server == nil {
 		return nil
 	}
+	h.stopRenewal()
+	h.renewal.Wait()
 	return h.server.close()
 }
 

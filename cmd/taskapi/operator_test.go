@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -10,13 +13,14 @@ import (
 	"taskapi/identity"
 )
 
-// TestOperatorTokenLasts leaves the operator's token in place only while it is what would be written, and good for long.
-func TestOperatorTokenLasts(t *testing.T) {
-	l := layout{shortDir(t)}
+// newIssuer is as much of a sidecar as issues the operator's token.
+func newIssuer(t *testing.T, dir string) *sidecar {
+	t.Helper()
+	l := layout{dir}
 	if err := os.MkdirAll(l.alloc(testAllocID), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	keyring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring()})
+	keyring, err := l.openKeyring("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,13 +28,59 @@ func TestOperatorTokenLasts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return &sidecar{layout: l, logger: slog.New(slog.DiscardHandler), keyring: keyring, verifier: verifier}
+}
+
+// ofJob is an allocation of a job.
+func ofJob(id string) *api.Allocation {
+	region := "global"
+	return &api.Allocation{ID: testAllocID, JobID: id, Namespace: "default", TaskGroup: "g", Job: &api.Job{Region: &region}}
+}
+
+// TestOperatorTokenIsRenewed when half of its life is over, and soon after a renewal that failed.
+func TestOperatorTokenIsRenewed(t *testing.T) {
+	dir := shortDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newIssuer(t, dir)
+		s.options.IdentityTTL = time.Hour
+		alloc, path := ofJob("a"), s.layout.operatorToken(testAllocID)
+		if err := s.writeOperatorToken(alloc); err != nil {
+			t.Fatal(err)
+		}
+		follow := func(d time.Duration) string {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			s.renewOperatorToken(ctx, alloc)
+			token, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(token)
+		}
+		first := follow(29 * time.Minute)
+		if again := follow(30 * time.Second); again != first {
+			t.Error("renewed before its time")
+		}
+		second := follow(time.Minute)
+		if second == first || !s.operatorTokenLasts(alloc, time.Now()) {
+			t.Errorf("not renewed, or of no use: %q", second)
+		}
+		mustWrite(t, path, "garbage")
+		if third := follow(2 * renewRetry); third == "garbage" || !s.operatorTokenLasts(alloc, time.Now()) {
+			t.Errorf("what is no token is not replaced: %q", third)
+		}
+	})
+}
+
+// TestOperatorTokenLasts leaves the operator's token in place only while it is what would be written, and good for long.
+func TestOperatorTokenLasts(t *testing.T) {
+	issuer := newIssuer(t, shortDir(t))
+	l, keyring := issuer.layout, issuer.keyring
 	side := func(ttl time.Duration) *sidecar {
-		return &sidecar{layout: l, keyring: keyring, verifier: verifier, options: runOptions{sideFlags: sideFlags{identityTTL: ttl}}}
+		issuer.options.IdentityTTL = ttl
+		return issuer
 	}
-	job := func(id string) *api.Allocation {
-		region := "global"
-		return &api.Allocation{ID: testAllocID, JobID: id, Namespace: "default", TaskGroup: "g", Job: &api.Job{Region: &region}}
-	}
+	job := ofJob
 	now := time.Now()
 	if side(time.Hour).operatorTokenLasts(job("a"), now) {
 		t.Error("a token that is not there lasts")

@@ -28,24 +28,27 @@ type issued struct {
 type note struct {
 	at, expires time.Time // to the second, as in the token
 	key         string    // its ID
+	audience    string    // all of them, joined by spaces
 }
 
-func (n note) String() string { return fmt.Sprintf("%d %d %s", n.at.Unix(), n.expires.Unix(), n.key) }
+func (n note) String() string {
+	return fmt.Sprintf("%d %d %s %q", n.at.Unix(), n.expires.Unix(), n.key, n.audience)
+}
 
 // readNote reads what String wrote.
 func readNote(s string) (n note, ok bool) {
 	var at, expires int64
-	_, err := fmt.Sscanf(s, "%d %d %s", &at, &expires, &n.key)
+	_, err := fmt.Sscanf(s, "%d %d %s %q", &at, &expires, &n.key, &n.audience)
 	n.at, n.expires = time.Unix(at, 0), time.Unix(expires, 0)
 	return n, err == nil
 }
 
-// wallet is one task's identities: it issues their tokens, and renews those with a ttl when half of it is over, as Nomad does. Both
-// tokens are valid while they overlap.
+// wallet is one task's identities: it issues their tokens, and renews those with a ttl when half of it is over, as Nomad does, and files
+// also without one. Both tokens are valid while they overlap.
 type wallet struct {
 	identities []*api.WorkloadIdentity
 	issue      func(*api.WorkloadIdentity) (issued, error)
-	trusted    func(keyID string) bool // whether tokens of the key are accepted
+	good       func(*api.WorkloadIdentity, note) bool // whether the token that was noted is still one that would be issued
 	logger     *slog.Logger
 
 	mu        sync.Mutex // guards the fields below
@@ -58,11 +61,13 @@ type wallet struct {
 }
 
 // newWallet makes the wallet of a task.
-func newWallet(task *api.Task, issue func(*api.WorkloadIdentity) (issued, error), trusted func(string) bool, logger *slog.Logger) *wallet {
+func newWallet(task *api.Task, issue func(*api.WorkloadIdentity) (issued, error), good func(*api.WorkloadIdentity, note) bool,
+	logger *slog.Logger,
+) *wallet {
 	return &wallet{
 		identities: workloadIdentities(task),
 		issue:      issue,
-		trusted:    trusted,
+		good:       good,
 		logger:     logger.With("task", task.Name),
 		notes:      map[string]note{},
 		due:        map[string]time.Time{},
@@ -77,14 +82,14 @@ func (w *wallet) fill(req *interfaces.TaskPrestartRequest) (map[string]string, e
 	defer w.mu.Unlock()                                                       // held over writing files: a renewal must not come between an old token and a new one
 	w.writeFile, w.lifecycle, w.keep = req.WriteFile, req.Lifecycle, req.Keep // the rest of the request would keep the allocation alive
 	defer w.wake()
-	put := w.putLocked
+	put := w.startLocked
 	if req.Restored {
 		w.resumeLocked(req)
 		put = w.copyLocked
 	}
 	env := map[string]string{}
 	for _, wi := range w.identities {
-		token, err := put(wi)
+		token, err := put(req, wi)
 		if err != nil {
 			return nil, err
 		}
@@ -96,9 +101,25 @@ func (w *wallet) fill(req *interfaces.TaskPrestartRequest) (map[string]string, e
 	return env, nil
 }
 
+// startLocked issues an identity for a start. On a full disk the file of an earlier start will do for as long as it is good.
+func (w *wallet) startLocked(req *interfaces.TaskPrestartRequest, wi *api.WorkloadIdentity) (string, error) {
+	token, err := w.putLocked(wi)
+	if err == nil || token == "" || !w.stillGood(wi, w.notes[wi.Name]) || !fileThere(req.Dir.Dir, tokenPath(wi)) {
+		return token, err
+	}
+	w.logger.Warn("identity not written; the task starts with the file that is there", "identity", wi.Name, "error", err)
+	w.due[wi.Name] = time.Now().Add(renewRetry)
+	return token, nil
+}
+
+// stillGood reports that a token has not lapsed, and is as a new one would be.
+func (w *wallet) stillGood(wi *api.WorkloadIdentity, n note) bool {
+	return time.Now().Before(n.expires) && w.good(wi, n)
+}
+
 // copyLocked issues a token for programs that are run beside a task that was taken over: its own token, in its environment, is nowhere
 // else.
-func (w *wallet) copyLocked(wi *api.WorkloadIdentity) (string, error) {
+func (w *wallet) copyLocked(_ *interfaces.TaskPrestartRequest, wi *api.WorkloadIdentity) (string, error) {
 	if !wi.Env {
 		return "", nil
 	}
@@ -115,18 +136,15 @@ func (w *wallet) resumeLocked(req *interfaces.TaskPrestartRequest) {
 		}
 		switch {
 		case !renewable(wi):
-		case known && !w.good(n), wi.File && !known, wi.File && !fileThere(req.Dir.Dir, tokenPath(wi)):
+		case known && !w.stillGood(wi, n), wi.File && !known, wi.File && !fileThere(req.Dir.Dir, tokenPath(wi)):
 			w.due[wi.Name] = time.Now()
-		case wi.TTL > 0 && known:
-			w.due[wi.Name] = n.at.Add(wi.TTL / 2)
-		case wi.TTL > 0: // nobody knows how old it is; at worst it is renewed late
+		case lapses(wi) && known:
+			w.due[wi.Name] = n.at.Add(life(wi, n) / 2)
+		case lapses(wi): // nobody knows how old it is; at worst it is renewed late
 			w.due[wi.Name] = time.Now().Add(wi.TTL / 2)
 		}
 	}
 }
-
-// good reports that a token is still accepted.
-func (w *wallet) good(n note) bool { return time.Now().Before(n.expires) && w.trusted(n.key) }
 
 // fileThere reports that the task's directory has a file at a path. The task may have put anything anywhere in it.
 func fileThere(dir, path string) bool {
@@ -142,7 +160,19 @@ func fileThere(dir, path string) bool {
 // renewable reports that a new token can reach the task while it lives, or by a restart.
 func renewable(wi *api.WorkloadIdentity) bool { return wi.File || wi.ChangeMode == "restart" }
 
-// putLocked issues one identity, writes its file if it has one, and sets the date of its renewal.
+// lapses reports that a token is to be renewed in time: it has a ttl of its own, or it can be done without anybody's noticing.
+func lapses(wi *api.WorkloadIdentity) bool { return wi.TTL > 0 || wi.File }
+
+// life is how long a token is good from its issue.
+func life(wi *api.WorkloadIdentity, n note) time.Duration {
+	if wi.TTL > 0 {
+		return wi.TTL
+	}
+	return n.expires.Sub(n.at)
+}
+
+// putLocked issues one identity, writes its file if it has one, and sets the date of its renewal. When only the file can't be written,
+// the error comes with the token.
 func (w *wallet) putLocked(wi *api.WorkloadIdentity) (string, error) {
 	i, err := w.issue(wi)
 	if err != nil {
@@ -150,12 +180,12 @@ func (w *wallet) putLocked(wi *api.WorkloadIdentity) (string, error) {
 	}
 	if wi.File {
 		if err := w.writeFile(tokenPath(wi), []byte(i.token)); err != nil {
-			return "", fmt.Errorf("write identity %q: %w", wi.Name, err)
+			return i.token, fmt.Errorf("write identity %q: %w", wi.Name, err)
 		}
 	}
 	w.notes[wi.Name] = i.note
-	if wi.TTL > 0 && renewable(wi) {
-		w.due[wi.Name] = time.Now().Add(wi.TTL / 2)
+	if lapses(wi) && renewable(wi) {
+		w.due[wi.Name] = time.Now().Add(life(wi, i.note) / 2)
 	}
 	return i.token, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ import (
 type told struct {
 	start time.Time
 	fail  bool // issuing fails
+	full  bool // writing fails
 
 	mu    sync.Mutex // guards the fields below
 	lines []string
@@ -48,12 +50,15 @@ func (o *told) issue(wi *api.WorkloadIdentity) (issued, error) {
 	if ttl == 0 {
 		ttl = 24 * time.Hour
 	}
-	return issued{fmt.Sprintf("token%d", o.count), note{time.Now(), time.Now().Add(ttl), "good"}}, nil
+	return issued{fmt.Sprintf("token%d", o.count), note{time.Now(), time.Now().Add(ttl), "good", "api vault"}}, nil
 }
 
 func (o *told) keep(kept map[string]string) { o.kept = kept }
 
 func (o *told) write(path string, data []byte) error {
+	if o.full {
+		return syscall.ENOSPC
+	}
 	o.note("write %s %s", path, data)
 	return nil
 }
@@ -81,8 +86,8 @@ func newTold(t *testing.T, identities ...*api.WorkloadIdentity) (*wallet, *told,
 }
 
 func (o *told) wallet(identities ...*api.WorkloadIdentity) *wallet {
-	trusted := func(key string) bool { return key == "good" }
-	return newWallet(&api.Task{Name: "t", Identities: identities}, o.issue, trusted, slog.New(slog.DiscardHandler))
+	good := func(_ *api.WorkloadIdentity, n note) bool { return n.key == "good" && n.audience == "api vault" }
+	return newWallet(&api.Task{Name: "t", Identities: identities}, o.issue, good, slog.New(slog.DiscardHandler))
 }
 
 // follow runs the wallet for some time.
@@ -120,6 +125,18 @@ func TestRenewalAtHalfOfTheLife(t *testing.T) {
 	})
 }
 
+// TestAFileLastsWithoutATTL: its token is renewed when half of it is over, too. One in a variable is what it is.
+func TestAFileLastsWithoutATTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, o, _ := newTold(t, &api.WorkloadIdentity{Name: "file", File: true}, &api.WorkloadIdentity{Name: "env", Env: true, ChangeMode: "restart"})
+		follow(t, w, 25*time.Hour)
+		want := []string{"0s write secrets/nomad_file.jwt token2", "12h0m0s write secrets/nomad_file.jwt token4", "24h0m0s write secrets/nomad_file.jwt token5"}
+		if diff := cmp.Diff(want, o.lines); diff != "" {
+			t.Errorf("what happened (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestFailedRenewalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, o, _ := newTold(t, &api.WorkloadIdentity{Name: "a", TTL: time.Minute, File: true})
@@ -134,6 +151,42 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, o.lines); diff != "" {
 			t.Errorf("what happened (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestAFullDisk keeps no task from its next start that has a good file; one without, or with one that nobody takes, does not start.
+func TestAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, o, _ := newTold(t, &api.WorkloadIdentity{Name: "a", TTL: time.Hour, File: true, Env: true})
+		dir := t.TempDir()
+		start := func() error {
+			env, err := w.fill(&interfaces.TaskPrestartRequest{WriteFile: o.write, Lifecycle: o, Keep: o.keep, Dir: interfaces.TaskDir{Dir: dir}})
+			if err == nil && env["NOMAD_TOKEN_a"] == "" {
+				t.Error("its variable is empty")
+			}
+			return err
+		}
+		o.full = true
+		if err := start(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("without a file: %v", err)
+		}
+		if err := os.Mkdir(filepath.Join(dir, "secrets"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		mustWrite(t, filepath.Join(dir, "secrets/nomad_a.jwt"), "token")
+		if err := start(); err != nil {
+			t.Errorf("with a good one: %v", err)
+		}
+		o.full = false
+		follow(t, w, 1500*time.Millisecond)
+		if got := o.lines[len(o.lines)-1]; !strings.HasPrefix(got, "1s write secrets/nomad_a.jwt") {
+			t.Errorf("when there is room again: %s", got)
+		}
+		time.Sleep(time.Hour)
+		o.full = true
+		if err := start(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("with one that has lapsed: %v", err)
 		}
 	})
 }
@@ -158,6 +211,7 @@ func TestTakenOverTokens(t *testing.T) {
 			{Name: "year", File: true, Filepath: "year.jwt"},
 			{Name: "gone", File: true, Filepath: "gone.jwt"},
 			{Name: "link", File: true, Filepath: "link.jwt"},
+			{Name: "elsewhere", File: true, Filepath: "elsewhere.jwt"},
 			{Name: "removed", File: true, Filepath: "removed.jwt", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
 			{Name: "old", TTL: time.Minute, File: true, Filepath: "old.jwt"},
 			{Name: "env", TTL: 90 * time.Minute, Env: true, ChangeMode: "restart"},
@@ -168,7 +222,7 @@ func TestTakenOverTokens(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, "secrets"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"secrets/nomad_ttl.jwt", "year.jwt", "removed.jwt", "old.jwt"} {
+		for _, file := range []string{"secrets/nomad_ttl.jwt", "year.jwt", "elsewhere.jwt", "removed.jwt", "old.jwt"} {
 			mustWrite(t, filepath.Join(dir, file), "token")
 		}
 		if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link.jwt")); err != nil {
@@ -176,6 +230,7 @@ func TestTakenOverTokens(t *testing.T) {
 		}
 		kept := maps.Clone(o.kept)
 		kept["removed"] = strings.Replace(kept["removed"], "good", "removed", 1)
+		kept["elsewhere"] = strings.Replace(kept["elsewhere"], "vault", "another", 1)
 		delete(kept, "unknown")
 
 		time.Sleep(10 * time.Minute) // nobody runs the wallet
@@ -195,7 +250,7 @@ func TestTakenOverTokens(t *testing.T) {
 			o.lines[i], _, _ = strings.Cut(line, " token")
 		}
 		want := []string{
-			"10m0s write gone.jwt", "10m0s write link.jwt", "10m0s write removed.jwt", "10m0s write old.jwt",
+			"10m0s write gone.jwt", "10m0s write link.jwt", "10m0s write elsewhere.jwt", "10m0s write removed.jwt", "10m0s write old.jwt",
 			"10m0s signal SIGHUP",
 			"30m0s write secrets/nomad_ttl.jwt",
 			"40m0s restart: Identity \"unknown\" was renewed",
@@ -215,11 +270,11 @@ func TestTakenOverTokens(t *testing.T) {
 
 // TestNotes are read as they were written.
 func TestNotes(t *testing.T) {
-	n := note{time.Unix(1_700_000_000, 0), time.Unix(1_800_000_000, 0), "a-key"}
+	n := note{time.Unix(1_700_000_000, 0), time.Unix(1_800_000_000, 0), "a-key", `a "b" c`}
 	if got, ok := readNote(n.String()); !ok || got != n {
 		t.Errorf("got %v, %v; want %v", got, ok, n)
 	}
-	for _, bad := range []string{"", "1 2", "x 2 key", "1 x key"} {
+	for _, bad := range []string{"", "1 2", "x 2 key a", "1 x key a", "1 2 key", "1 2 key a"} {
 		if got, ok := readNote(bad); ok {
 			t.Errorf("%q is read as %v", bad, got)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
@@ -25,8 +27,8 @@ const datacenter = "dc1"
 // runOptions are the flags of taskapi run.
 type runOptions struct {
 	jobFlags
-	keyFlags
-	sideFlags
+	settings
+	dataDir  string
 	allocID  string
 	force    bool
 	takeOver bool
@@ -38,7 +40,7 @@ type runOptions struct {
 }
 
 func runCommand(w world) *cobra.Command {
-	var opts runOptions
+	opts := runOptions{settings: defaultSettings()}
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
@@ -47,13 +49,13 @@ func runCommand(w world) *cobra.Command {
 SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once. SIGUSR1 leaves its
 tasks running: the next run with the same --alloc-id takes them over, as it does after a kill. --take-over does both in one step.
 
-When the allocation of --alloc-id is there already, run goes on with it. If the job is another version, what can be done in place is,
-and the rest is refused, unless --force has the allocation stopped in order and run anew. One that another taskapi runs gets the
-new version from that, as by 'taskapi update'.
+When the allocation of --alloc-id is there already, run goes on with it, with the flags it was run with last where none are given. If
+the job is another version, what can be done in place is, and the rest is refused, unless --force has the allocation stopped in order
+and run anew. One that another taskapi runs gets the new version from that, as by 'taskapi update'.
 Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := opts.request(args[0], w)
+			r, err := opts.request(args[0], cmd.Flags(), w)
 			if err != nil {
 				return err
 			}
@@ -64,9 +66,9 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 		},
 	}
 	opts.jobFlags.add(cmd)
-	opts.keyFlags.add(cmd)
-	opts.sideFlags.add(cmd)
+	addDataDir(cmd, &opts.dataDir)
 	f := cmd.Flags()
+	opts.bind(f)
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.BoolVar(&opts.force, "force", false, "stop the allocation of --alloc-id in order and run it anew when it takes new processes, or when it is over")
 	f.BoolVar(&opts.takeOver, "take-over", false, "have the taskapi that runs the allocation of --alloc-id leave, and go on in its place, as for an upgrade")
@@ -81,13 +83,14 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 // request is a taskapi run with everything looked at that can be wrong about it before the machine is touched.
 type request struct {
 	options runOptions
+	differ  []string // flags that are not as the allocation was run with last
 	jobFile string
 	layout  layout
 	alloc   *api.Allocation // as it would begin
 	world   world
 }
 
-func (o runOptions) request(jobFile string, w world) (*request, error) {
+func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*request, error) {
 	o.gogc = w.getenv("GOGC") != ""
 	if o.detached {
 		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
@@ -103,9 +106,12 @@ func (o runOptions) request(jobFile string, w world) (*request, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	if err := checkIssuer("--issuer", o.issuer); err != nil {
+	kept, err := remembered(l.alloc(id))
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return nil, err
 	}
+	differ := []string(nil)
+	o.settings, differ = kept.with(flags)
 	if jobFile == "-" && o.detach { // it is needed twice
 		text, err := io.ReadAll(w.stdin)
 		if err != nil {
@@ -118,7 +124,7 @@ func (o runOptions) request(jobFile string, w world) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &request{o, jobFile, l, newAllocation(id, job, group), w}, nil
+	return &request{o, differ, jobFile, l, newAllocation(id, job, group), w}, nil
 }
 
 // busyTimeout is how long somebody who has an allocation's state, and does not answer, may take to begin or to end.
@@ -143,7 +149,7 @@ func (r *request) run(ctx context.Context) error {
 			return err
 		}
 		if time.Since(since) > busyTimeout {
-			return fmt.Errorf("allocation %s is run by another taskapi, which does not answer: %w", r.alloc.ID, err)
+			return errMute(r.alloc.ID, err)
 		}
 	}
 }
@@ -154,7 +160,7 @@ func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	if err := r.options.remember(c.dir, r.options.sealKey); err != nil {
+	if err := r.options.remember(c.dir); err != nil {
 		if c.saved == nil {
 			return err
 		}
@@ -184,6 +190,14 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	}
 	if current.TaskGroup != r.alloc.TaskGroup || current.JobID != r.alloc.JobID {
 		return true, usage(errOtherJob(current, r.alloc))
+	}
+	if stops(current) {
+		return true, fmt.Errorf("allocation %s is being stopped; when it is over ('%s' follows it), --force runs it anew", current.ID,
+			r.layout.command("attach", current.ID))
+	}
+	if len(r.differ) > 0 {
+		return true, usage(fmt.Errorf("allocation %s is run by a taskapi with another --%s: --take-over has this one go on in its place",
+			current.ID, strings.Join(r.differ, ", --")))
 	}
 	out := r.world.stdout
 	if r.options.json || r.options.detach { // what goes there is for programs

@@ -37,6 +37,7 @@ const scriptDeadline = 20 * time.Second
 //	await FILE PATTERN                     wait until the file has a line that matches
 //	get SOCKET TOKENFILE PATH              ask the API, into stdout
 //	json FILE PATH VALUE                   require the value at a path such as .Tasks.0.Name, as JSON; "-" for an absent one
+//	refused STATUS SOCKET TOKENFILE PATH   the same, to be answered with another status than 200
 //	get-when-up SOCKET TOKENFILE PATH      the same, as soon as it answers
 //	events FILE [FIRST]                    require lines of run --json, each with the documented fields, the first of type FIRST or Starting
 //	mode FILE MODE                         require a file's permissions, in octal
@@ -82,6 +83,7 @@ func TestScripts(t *testing.T) {
 			"mode":         mode,
 			"nothing-left": nothingLeft,
 			"nothing-runs": nothingRuns,
+			"refused":      refused,
 			"repeat":       repeat,
 			"signal":       sendSignal,
 			"start":        start,
@@ -226,6 +228,13 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 func get(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 3, "get SOCKET TOKENFILE PATH")
 	ts.Check(ask(ts, args))
+}
+
+func refused(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 4, "refused STATUS SOCKET TOKENFILE PATH")
+	if err := ask(ts, args[1:]); err == nil || !strings.Contains(err.Error(), ": "+args[0]+" ") {
+		ts.Fatalf("got %v, want status %s", err, args[0])
+	}
 }
 
 func getWhenUp(ts *testscript.TestScript, neg bool, args []string) {

@@ -8,53 +8,25 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"taskapi/identity"
 )
 
 // defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
 const defaultIdentityTTL = 365 * 24 * time.Hour
 
-// settingsName is the file in an allocation's directory that remembers how its sidecar was told to work, for one that takes the
-// allocation over without a command line of its own: 'taskapi stop' must not open a door that --policy had closed.
+// settingsName is the file in an allocation's directory that keeps its settings.
 const settingsName = "settings.json"
 
-// sideFlags say how a sidecar does its work, whatever the job.
-type sideFlags struct {
-	jwks        []string
-	audiences   []string
-	issuer      string
-	policy      string
-	auditLog    string
-	hostIP      string
-	identityTTL time.Duration
-}
-
-func (s *sideFlags) add(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringArrayVar(&s.jwks, "jwks", nil, "JWK set, a file or URL, of another issuer whose identities are trusted; may be repeated")
-	f.StringArrayVar(&s.audiences, "audience", nil, "audience that a token must name (default nomadproject.io); may be repeated")
-	f.StringVar(&s.issuer, "issuer", "", "issuer (iss) of new identities, a URL")
-	f.StringVar(&s.policy, "policy", "", "file that says what each task may do")
-	f.StringVar(&s.auditLog, "audit-log", "", "file that gets a JSON line for each refusal and each change")
-	f.StringVar(&s.hostIP, "host-ip", "127.0.0.1", "address on which the group's ports are taken")
-	f.DurationVar(&s.identityTTL, "identity-ttl", defaultIdentityTTL, "life of an identity that names no ttl")
-}
-
-// check refuses values that no file has to be read for.
-func (s *sideFlags) check() error {
-	if _, err := netip.ParseAddr(s.hostIP); err != nil {
-		return usage(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", s.hostIP))
-	}
-	if s.identityTTL <= 0 {
-		return usage(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", s.identityTTL))
-	}
-	return nil
-}
-
-// settings are the flags as they are remembered. Paths are absolute.
+// settings say how a sidecar does its work, whatever the job. They are flags of run, and outlive it in a file: whoever goes on with the
+// allocation must not open a door that --policy had closed.
 type settings struct {
 	JWKS        []string      `json:"jwks,omitempty"`
 	Audiences   []string      `json:"audience,omitempty"`
@@ -66,24 +38,76 @@ type settings struct {
 	SealKey     string        `json:"seal_key,omitempty"`
 }
 
-// remember writes the flags into an allocation's directory.
-func (s *sideFlags) remember(dir, sealKey string) error {
-	keep := settings{Audiences: s.audiences, Issuer: s.issuer, Policy: absolute(s.policy), AuditLog: absolute(s.auditLog),
-		HostIP: s.hostIP, IdentityTTL: s.identityTTL, SealKey: absolute(sealKey)}
-	for _, place := range s.jwks {
-		if !strings.Contains(place, "://") {
-			place = absolute(place)
+func defaultSettings() settings {
+	return settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL}
+}
+
+// bind makes flags that set s. Their defaults are what it has.
+func (s *settings) bind(f *pflag.FlagSet) {
+	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS, "JWK set, a file or URL, of another issuer whose identities are trusted; may be repeated")
+	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
+		"audience that a token must name, and that identities without one of their own get (default "+identity.DefaultAudience+"); may be repeated")
+	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
+	f.StringVar(&s.Policy, "policy", s.Policy, "file that says what each task may do")
+	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change")
+	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are taken")
+	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl")
+	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
+}
+
+// with is the settings with the flags that were given in place of what they had, and the names of those flags that make a difference.
+func (s settings) with(flags *pflag.FlagSet) (settings, []string) {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.JWKS, s.Audiences = slices.Clone(s.JWKS), slices.Clone(s.Audiences)
+	s.bind(own)
+	var differ []string
+	flags.Visit(func(given *pflag.Flag) {
+		f := own.Lookup(given.Name)
+		if f == nil {
+			return
 		}
-		keep.JWKS = append(keep.JWKS, place)
+		before := s.absolute()
+		if list, ok := given.Value.(pflag.SliceValue); ok {
+			_ = f.Value.(pflag.SliceValue).Replace(list.GetSlice()) // the same flag has taken it already, as below
+		} else {
+			_ = f.Value.Set(given.Value.String())
+		}
+		if !reflect.DeepEqual(before, s.absolute()) {
+			differ = append(differ, given.Name)
+		}
+	})
+	return s, differ
+}
+
+// audience is whom this API's tokens are for.
+func (s settings) audience() []string {
+	if len(s.Audiences) == 0 {
+		return []string{identity.DefaultAudience}
 	}
-	encoded, err := json.MarshalIndent(keep, "", "  ")
-	if err == nil {
-		err = replaceFile(filepath.Join(dir, settingsName), append(encoded, '\n'))
+	return s.Audiences
+}
+
+// check refuses values that no file has to be read for.
+func (s settings) check() error {
+	if _, err := netip.ParseAddr(s.HostIP); err != nil {
+		return usage(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", s.HostIP))
 	}
-	if err != nil {
-		return fmt.Errorf("allocation directory %s: %w", dir, err)
+	if s.IdentityTTL <= 0 {
+		return usage(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", s.IdentityTTL))
 	}
-	return nil
+	return checkIssuer("--issuer", s.Issuer)
+}
+
+// absolute is the settings with paths that are good from anywhere.
+func (s settings) absolute() settings {
+	s.Policy, s.AuditLog, s.SealKey = absolute(s.Policy), absolute(s.AuditLog), absolute(s.SealKey)
+	s.JWKS = slices.Clone(s.JWKS)
+	for i, place := range s.JWKS {
+		if !strings.Contains(place, "://") {
+			s.JWKS[i] = absolute(place)
+		}
+	}
+	return s
 }
 
 // absolute is the path from wherever it is read; empty stays empty.
@@ -97,22 +121,34 @@ func absolute(path string) string {
 	return path
 }
 
-// remembered are the flags with which an allocation was last run, or the defaults when there is no trace of it.
-func remembered(dir string) (runOptions, error) {
-	opts := runOptions{sideFlags: sideFlags{hostIP: "127.0.0.1", identityTTL: defaultIdentityTTL}}
+// remember writes the settings into an allocation's directory.
+func (s settings) remember(dir string) error {
+	encoded, err := json.MarshalIndent(s.absolute(), "", "  ")
+	if err == nil {
+		err = replaceFile(filepath.Join(dir, settingsName), append(encoded, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("allocation directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// remembered are the settings with which an allocation was last run, or the defaults when there is no trace of it.
+func remembered(dir string) (settings, error) {
+	kept := defaultSettings()
 	path := filepath.Join(dir, settingsName)
 	encoded, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return opts, nil
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return kept, nil
 	}
-	var kept settings
 	if err == nil {
 		err = json.Unmarshal(encoded, &kept)
 	}
-	if err != nil {
-		return runOptions{}, fmt.Errorf("%s, the flags of the last run, can't be read: %w; 'taskapi run --alloc-id' with the job file takes others", path, err)
+	if err == nil {
+		err = kept.check()
 	}
-	opts.sideFlags = sideFlags{kept.JWKS, kept.Audiences, kept.Issuer, kept.Policy, kept.AuditLog, kept.HostIP, kept.IdentityTTL}
-	opts.sealKey = kept.SealKey
-	return opts, opts.check()
+	if err != nil {
+		return defaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give 'taskapi run' all flags anew", path, unwrapPath(err))
+	}
+	return kept, nil
 }

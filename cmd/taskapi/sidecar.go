@@ -61,13 +61,13 @@ func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err err
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), sh.world.getenv("XDG_RUNTIME_DIR")),
 		events:      handlers.NewEvents(),
 	}
-	if s.keyring, err = identity.OpenKeyring(opts.keyringConfig(s.layout)); err != nil {
+	if s.keyring, err = s.layout.openKeyring(opts.SealKey); err != nil {
 		return nil, err
 	}
-	if s.issuers, err = openIssuers(opts.jwks, s.logger); err != nil {
+	if s.issuers, err = openIssuers(opts.JWKS, s.logger); err != nil {
 		return nil, err
 	}
-	if s.policy, err = openPolicy(opts.policy); err != nil {
+	if s.policy, err = openPolicy(opts.Policy); err != nil {
 		return nil, err
 	}
 	if c.saved != nil {
@@ -77,7 +77,7 @@ func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err err
 	if s.runner, err = allocrunner.New(interfaces.Config{
 		Alloc:      alloc,
 		Dir:        c.dir,
-		HostIP:     opts.hostIP,
+		HostIP:     opts.HostIP,
 		Datacenter: datacenter,
 		Version:    version,
 		Logger:     s.logger,
@@ -181,11 +181,11 @@ func (s *sidecar) close() error {
 
 // reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them has left the ring.
 func (s *sidecar) reissueOnChange(ctx context.Context) {
-	active := s.keyring.List()[0].ID // the first is the active one
+	active := s.keyring.Active().ID
 	for {
 		replaced := s.keyring.Replaced()
 		if !slices.Contains(s.keyring.Keys().IDs(), active) {
-			active = s.keyring.List()[0].ID
+			active = s.keyring.Active().ID
 			s.reissue()
 		}
 		select {

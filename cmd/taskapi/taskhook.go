@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ var (
 func (s *sidecar) newTaskHook(task *api.Task) *taskHook {
 	name := task.Name
 	issue := func(wi *api.WorkloadIdentity) (issued, error) { return s.sign(s.runner.Alloc(), name, wi) }
-	h := &taskHook{side: s, task: name, wallet: newWallet(task, issue, s.trusts, s.logger)}
+	h := &taskHook{side: s, task: name, wallet: newWallet(task, issue, s.isGood, s.logger)}
 	s.wallets = append(s.wallets, h.wallet)
 	return h
 }
@@ -114,12 +115,10 @@ func (h *taskHook) Shutdown() {
 func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdentity) (issued, error) {
 	ttl := wi.TTL
 	if ttl <= 0 {
-		ttl = s.options.identityTTL
+		ttl = s.options.IdentityTTL
 	}
 	claims := s.claims(alloc, task, wi.Name, ttl)
-	if len(wi.Audience) > 0 {
-		claims.Audience = wi.Audience
-	}
+	claims.Audience = s.audienceOf(wi)
 	token, err := s.keyring.Sign(claims)
 	if err != nil {
 		return issued{}, fmt.Errorf("sign identity %q of task %q: %w", wi.Name, task, err)
@@ -128,20 +127,31 @@ func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdent
 	if err != nil {
 		return issued{}, fmt.Errorf("sign identity %q of task %q: %w", wi.Name, task, err)
 	}
-	return issued{token, note{time.Unix(claims.IssuedAt, 0), time.Unix(claims.ExpiresAt, 0), read.KeyID}}, nil
+	return issued{token, note{time.Unix(claims.IssuedAt, 0), time.Unix(claims.ExpiresAt, 0), read.KeyID, strings.Join(claims.Audience, " ")}}, nil
 }
 
-// trusts reports that the key ring has the key.
-func (s *sidecar) trusts(keyID string) bool { return slices.Contains(s.keyring.Keys().IDs(), keyID) }
+// isGood reports that the key ring has the key of a token, and that it is for whom a new one would be.
+func (s *sidecar) isGood(wi *api.WorkloadIdentity, n note) bool {
+	return slices.Contains(s.keyring.Keys().IDs(), n.key) && n.audience == strings.Join(s.audienceOf(wi), " ")
+}
+
+// audienceOf is for whom an identity's tokens are: those that the job file names, or whoever this API's tokens must be for. A canonical
+// job names Nomad's default where the file names nobody.
+func (s *sidecar) audienceOf(wi *api.WorkloadIdentity) []string {
+	if len(wi.Audience) == 0 || slices.Equal(wi.Audience, []string{identity.DefaultAudience}) {
+		return s.options.audience()
+	}
+	return wi.Audience
+}
 
 // claims are what every token of this allocation says.
 func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Duration) identity.Claims {
 	now := time.Now()
 	return identity.Claims{
 		ID:           uuid.NewString(),
-		Issuer:       s.options.issuer,
+		Issuer:       s.options.Issuer,
 		Subject:      identity.Subject(*alloc.Job.Region, alloc.Namespace, alloc.JobID, alloc.TaskGroup, task, name),
-		Audience:     []string{identity.DefaultAudience},
+		Audience:     s.options.audience(),
 		IssuedAt:     now.Unix(),
 		NotBefore:    now.Unix(),
 		ExpiresAt:    now.Add(ttl + time.Second - 1).Unix(), // up to a whole second
