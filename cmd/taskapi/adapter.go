@@ -46,11 +46,15 @@ func (s served) Signal(ctx context.Context, task, signal string) error {
 
 // Stop implements handlers.Alloc.
 func (s served) Stop(ctx context.Context, noShutdownDelay bool) error {
-	return s.shift.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
+	err := s.shift.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Over() {
 			s.shift.printer.allocEvent("Stopping", "asked for over the API: stopping in order")
 		}
 	})
+	if err != nil { // it stops all the same
+		s.shift.logger.Warn(warnStop, "error", err)
+	}
+	return nil
 }
 
 // kinds says what the runner's errors mean to a caller of the API.

@@ -55,7 +55,7 @@ func attach(ctx context.Context, f *follower) error {
 	if err != nil {
 		return err
 	}
-	f.printer.ended(alloc)
+	f.printer.ended(alloc, "")
 	if alloc.ClientStatus == api.AllocClientStatusFailed {
 		return errSilent
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,7 +25,8 @@ type claim struct {
 	dir    string
 	logger *slog.Logger
 	state  *state.DB
-	saved  *interfaces.Saved // nil for an allocation that has not begun
+	saved  *interfaces.Saved // nil for an allocation that has not begun, or of which nothing is known
+	lost   bool              // there is more of it than a state that is empty
 }
 
 // claim takes an allocation's directory, and makes it when it is missing. Errors: state.ErrInUse when another taskapi has it, those of
@@ -34,9 +36,13 @@ func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 	if err := os.MkdirAll(c.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("allocation directory %s can't be made: %w", c.dir, unwrapPath(err))
 	}
+	if info, err := os.Stat(l.state(id)); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		_, err := os.Lstat(filepath.Join(c.dir, "alloc")) // an allocation that has begun has it
+		c.lost = err == nil
+	}
 	var err error
-	if c.state, err = state.Open(filepath.Join(c.dir, state.FileName), version); err != nil {
-		return nil, err
+	if c.state, err = state.Open(l.state(id), version); err != nil {
+		return nil, l.mendable(id, err)
 	}
 	c.saved, err = c.state.Saved(id)
 	if errors.Is(err, state.ErrNotFound) {
@@ -47,9 +53,23 @@ func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.close())
+		return nil, errors.Join(l.mendable(id, err), c.close())
 	}
 	return c, nil
+}
+
+// saved is an allocation as whoever ran it has left it. Its errors are those of state.Read.
+func (l layout) saved(id string) (*interfaces.Saved, error) {
+	saved, err := state.ReadAlloc(l.state(id), id)
+	return saved, l.mendable(id, err)
+}
+
+// mendable says of a damaged state how it is mended.
+func (l layout) mendable(id string, err error) error {
+	if !errors.Is(err, state.ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.command("state repair", id))
 }
 
 func (c *claim) close() error { return c.state.Close() }
@@ -57,18 +77,16 @@ func (c *claim) close() error { return c.state.Close() }
 // anew forgets how the allocation stood, so that it can begin again under the same ID. Its directories stay. Nobody else can claim
 // them in between, unless this fails.
 func (c *claim) anew() error {
-	path := filepath.Join(c.dir, state.FileName)
-	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("the state of the allocation that ended can't be removed: %w", err)
-	}
-	next, err := state.Open(path, version)
+	next, err := c.state.Anew()
 	if err != nil {
-		return err
+		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
-	old := c.state
 	c.state, c.saved = next, nil
-	return old.Close()
+	return nil
 }
+
+// tryAnew finds out whether anew could do so now.
+func (c *claim) tryAnew() error { return c.state.TryAnew() }
 
 // errOver refuses an allocation that has been run to its end.
 func (c *claim) errOver() error {
@@ -102,6 +120,9 @@ func (l layout) goesOn(is, asked *api.Allocation, force bool) ([]jobspec.Change,
 // or what has to follow it, nil for nothing.
 func (c *claim) take(ctx context.Context, asked *api.Allocation, force bool) (changes []jobspec.Change, next *api.Allocation, err error) {
 	switch {
+	case c.saved == nil && c.lost && !force:
+		return nil, nil, usage(fmt.Errorf("allocation %s has been run before, and its %s was removed or emptied: give another --alloc-id, or none; --force runs it anew",
+			c.id, state.FileName))
 	case c.saved == nil:
 		return nil, nil, nil
 	case c.saved.Over && !force && !interfaces.Replaced(c.saved.Alloc):

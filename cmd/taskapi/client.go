@@ -35,6 +35,20 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return e.message }
 
+// errMute is why a sidecar that runs an allocation can't be asked.
+func errMute(id string, err error) error {
+	if _, ok := errors.AsType[*refusedError](err); ok {
+		return fmt.Errorf("allocation %s is run by a taskapi that refuses the operator's token: %w; 'taskapi run --take-over' with the job file replaces both",
+			id, err)
+	}
+	return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, err)
+}
+
+// errNoState is for an allocation of which nothing is written down.
+func errNoState(id string) error {
+	return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)
+}
+
 // client asks the sidecar that runs an allocation, over the operator's socket. Close it after use.
 type client struct {
 	layout layout

@@ -128,10 +128,14 @@ const startPause = 5 * time.Millisecond
 func (l layout) awaitStart(ctx context.Context, id string, pid int, ended <-chan error, started func(*api.Allocation) bool) error {
 	c := l.client(id)
 	defer c.close()
-	for {
+	for since := time.Now(); ; {
 		if c.answeredBy(ctx, pid) { // and not by the one that it takes over from
-			if alloc, _, err := c.allocation(ctx); err == nil && started(alloc) {
+			alloc, _, err := c.allocation(ctx)
+			if err == nil && started(alloc) {
 				return nil
+			}
+			if _, refused := errors.AsType[*refusedError](err); refused && time.Since(since) > busyTimeout { // and not because it is just over
+				return errMute(id, err)
 			}
 		}
 		select {

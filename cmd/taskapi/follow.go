@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -53,12 +52,15 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	}
 }
 
+// leftTimeout is how long an allocation whose taskapi has gone is waited for: one that takes it over is there within a fraction of that.
+const leftTimeout = time.Second
+
 // errAbandoned: the allocation is not over, and its sidecar is gone.
 var errAbandoned = errors.New("its taskapi is gone and its tasks may run on")
 
 // left finds out why nobody answers: the allocation is over, or abandoned, or its sidecar begins or ends just now.
 func (f *follower) left(why error, since time.Duration) (*api.Allocation, error) {
-	saved, err := state.ReadAlloc(filepath.Join(f.layout.alloc(f.id), state.FileName), f.id)
+	saved, err := f.layout.saved(f.id)
 	busy := errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrNotFound) // the latter for a moment, between two under one ID
 	switch {
 	case busy && since < busyTimeout:
@@ -66,6 +68,12 @@ func (f *follower) left(why error, since time.Duration) (*api.Allocation, error)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("allocation %s: %w: %w", f.id, err, why)
+	case !saved.Over && since < leftTimeout: // another taskapi may be about to take it over
+		time.Sleep(startPause)
+		return nil, nil
+	case !saved.Over && f.last != nil && allDead(f.last):
+		return nil, fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does", f.id,
+			f.layout.state(f.id), f.layout.command("stop", f.id))
 	case !saved.Over:
 		return nil, fmt.Errorf("allocation %s: %w: '%s' with the job file takes it over, '%s' ends it", f.id, errAbandoned,
 			f.layout.command("run", "--alloc-id", f.id), f.layout.command("stop", f.id))
@@ -74,23 +82,38 @@ func (f *follower) left(why error, since time.Duration) (*api.Allocation, error)
 	return saved.Alloc, nil
 }
 
+// allDead reports that no task of the allocation runs or will.
+func allDead(alloc *api.Allocation) bool {
+	for _, s := range alloc.TaskStates {
+		if s.State != "dead" {
+			return false
+		}
+	}
+	return len(alloc.TaskStates) > 0
+}
+
 // show prints what is new.
 func (f *follower) show(alloc *api.Allocation) {
 	switch {
 	case f.printer == nil:
 		f.printer = f.make(alloc)
 		if !f.quiet {
-			f.printer.announce("Attached", alloc, f.layout)
+			f.printer.announce(time.Now(), "Attached", alloc, f.layout)
 		}
 	case alloc.CreateTime != f.last.CreateTime: // it was replaced
 		f.printer.fit(alloc)
-		f.printer.announce("Starting", alloc, f.layout)
+		f.printer.announce(time.Unix(0, alloc.CreateTime), "Starting", alloc, f.layout)
 		f.last, f.shown = nil, nil
 	}
+	news := f.news(alloc)
 	if f.last != nil {
-		f.compare(f.last, alloc)
+		at := time.Unix(0, alloc.ModifyTime)
+		if len(news) > 0 && news[0].event.Time < alloc.ModifyTime { // of several changes it is the last one's
+			at = time.Unix(0, news[0].event.Time)
+		}
+		f.compare(f.last, alloc, at)
 	}
-	for _, e := range f.news(alloc) {
+	for _, e := range news {
 		if !f.quiet {
 			f.printer.taskEvent(e.task, e.event)
 		}
@@ -99,12 +122,12 @@ func (f *follower) show(alloc *api.Allocation) {
 }
 
 // compare prints what has changed of the allocation as a whole.
-func (f *follower) compare(was, is *api.Allocation) {
+func (f *follower) compare(was, is *api.Allocation, at time.Time) {
 	if jobNumber(was.Job) != jobNumber(is.Job) {
-		f.printer.allocEvent("Updated", fmt.Sprintf("goes on with version %d of its job", jobNumber(is.Job)))
+		f.printer.allocEventAt(at, "Updated", fmt.Sprintf("goes on with version %d of its job", jobNumber(is.Job)))
 	}
 	if was.DesiredStatus != is.DesiredStatus && is.DesiredStatus == api.AllocDesiredStatusStop {
-		f.printer.allocEvent("Stopping", "stopping in order")
+		f.printer.allocEventAt(at, "Stopping", "stopping in order")
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -80,7 +79,7 @@ func (l layout) allOver() ([]string, error) {
 	}
 	var over []string
 	for _, id := range ids {
-		if saved, err := state.ReadAlloc(filepath.Join(l.alloc(id), state.FileName), id); err == nil && saved.Over {
+		if saved, err := l.saved(id); err == nil && saved.Over {
 			over = append(over, id)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/state"
 	"taskapi/handlers"
 )
 
@@ -132,6 +133,9 @@ func asUpdateError(err error) error {
 		return nil
 	case errors.Is(err, interfaces.ErrTerminal):
 		return &handlers.Error{Kind: handlers.Conflict, Message: "the allocation is ending or over: it takes no other job", Err: err}
+	}
+	if errors.Is(err, state.ErrFile) {
+		return &handlers.Error{Kind: handlers.Unavailable, Message: fmt.Sprintf("the allocation goes on as it is: %v", err), Err: err}
 	}
 	if destructive, ok := errors.AsType[*interfaces.DestructiveError](err); ok { // the job has changed in the meantime
 		return &handlers.Error{Kind: handlers.Conflict, Message: destructive.Error(), Err: err}

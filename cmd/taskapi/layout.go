@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+
+	"taskapi/allocrunner/state"
 )
 
 // layout names what lies in a data directory. Others rely on these names.
@@ -22,7 +23,8 @@ const (
 	tokenName     = "nomad_token"
 )
 
-// newLayout finds the data directory: the one given, that of the environment, or the default of this user. It is absolute.
+// newLayout finds the data directory: the one given, that of the environment, or the default of this user. It is absolute, and without
+// symbolic links: the processes of an allocation are known by its directory, whatever else it is called.
 func newLayout(given string, w world) (layout, error) {
 	given = cmp.Or(given, w.getenv(dataDirEnv))
 	switch {
@@ -40,7 +42,19 @@ func newLayout(given string, w world) (layout, error) {
 	if err != nil {
 		return layout{}, fmt.Errorf("data directory %q: %w", given, err)
 	}
-	return layout{dir}, nil
+	return layout{resolved(dir)}, nil
+}
+
+// resolved is a path without the symbolic links in as much of it as is there.
+func resolved(path string) string {
+	if whole, err := filepath.EvalSymlinks(path); err == nil {
+		return whole
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
+		return path
+	}
+	return filepath.Join(resolved(parent), filepath.Base(path))
 }
 
 func (l layout) keyring() string                 { return filepath.Join(l.dir, "keyring") }
@@ -48,6 +62,7 @@ func (l layout) allocs() string                  { return filepath.Join(l.dir, "
 func (l layout) alloc(id string) string          { return filepath.Join(l.allocs(), id) }
 func (l layout) operatorSocket(id string) string { return filepath.Join(l.alloc(id), "operator.sock") }
 func (l layout) operatorToken(id string) string  { return filepath.Join(l.alloc(id), "operator.token") }
+func (l layout) state(id string) string          { return filepath.Join(l.alloc(id), state.FileName) }
 func (l layout) taskSocket(id, task string) string {
 	return filepath.Join(l.alloc(id), task, "secrets", apiSocketName)
 }
@@ -56,14 +71,18 @@ func (l layout) taskSocket(id, task string) string {
 // another one, where a run would begin anew.
 func (l layout) command(verb string, args ...string) string {
 	words := []string{"taskapi", verb}
-	if l.dir != systemDataDir {
-		dir := l.dir
-		if strings.ContainsAny(dir, " \t\n\"'\\$`&|;<>()*?[]#~") {
-			dir = strconv.Quote(dir)
-		}
-		words = append(words, "--data-dir", dir)
+	if l.dir != systemDataDir || os.Geteuid() != 0 {
+		words = append(words, "--data-dir", shellWord(l.dir))
 	}
 	return strings.Join(append(words, args...), " ")
+}
+
+// shellWord is a text as one word of a POSIX shell. In double quotes, since messages have commands in single ones.
+func shellWord(s string) string {
+	if s != "" && !strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~=%!{}") {
+		return s
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(s) + `"`
 }
 
 // make makes the data directory. Others may pass through it, to the directories of their tasks, and read none of it.

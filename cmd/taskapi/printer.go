@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -52,24 +53,29 @@ func (p *printer) taskEvent(task string, e *api.TaskEvent) {
 	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, e.Details})
 }
 
-// allocEvent prints something about the allocation as a whole; pairs are keys and values of its details.
+// allocEvent prints something that happens to the allocation as a whole; pairs are keys and values of its details.
 func (p *printer) allocEvent(kind, message string, pairs ...string) {
+	p.allocEventAt(time.Now(), kind, message, pairs...)
+}
+
+// allocEventAt is allocEvent for something that another process has done before.
+func (p *printer) allocEventAt(at time.Time, kind, message string, pairs ...string) {
 	details := map[string]string{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		details[pairs[i]] = pairs[i+1]
 	}
-	p.print(line{time.Now(), p.alloc, "", kind, message, details})
+	p.print(line{at, p.alloc, "", kind, message, details})
 }
 
-// ended prints the end of the allocation.
-func (p *printer) ended(alloc *api.Allocation) {
-	p.allocEvent("Ended", "allocation is "+alloc.ClientStatus, "status", alloc.ClientStatus)
+// ended prints the end of the allocation, which is the last thing that has happened to it. why is empty when it ended well.
+func (p *printer) ended(alloc *api.Allocation, why string) {
+	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status", alloc.ClientStatus)
 }
 
 // announce prints which allocation it is about from here on, and where its files are.
-func (p *printer) announce(kind string, alloc *api.Allocation, l layout) {
+func (p *printer) announce(at time.Time, kind string, alloc *api.Allocation, l layout) {
 	dir := l.alloc(alloc.ID)
-	p.allocEvent(kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),
+	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),
 		"dir", dir, "operator_socket", l.operatorSocket(alloc.ID), "operator_token", l.operatorToken(alloc.ID))
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -21,6 +22,7 @@ type shift struct {
 	printer *printer
 	logger  *slog.Logger
 	world   world
+	room    func() error // says whether another allocation could begin in the place of this one
 
 	mu      sync.Mutex             // guards the fields below
 	side    *sidecar               // at work; nil while none is
@@ -37,6 +39,7 @@ func newShift(opts runOptions, l layout, p *printer, logger *slog.Logger, w worl
 // work runs the allocation that has been claimed to its end, and those that follow it, and reports whether the last is over. alloc is
 // what begins when nothing was left. Signals are heard meanwhile.
 func (s *shift) work(ctx context.Context, c *claim, alloc *api.Allocation) (over bool, err error) {
+	s.room = c.tryAnew
 	release := s.onSignals()
 	defer release()
 	for {
@@ -71,7 +74,7 @@ func (s *shift) announce(side *sidecar, c *claim) {
 	if c.saved != nil {
 		kind = "Resuming"
 	}
-	s.printer.announce(kind, side.runner.Alloc(), s.layout)
+	s.printer.announce(time.Now(), kind, side.runner.Alloc(), s.layout)
 }
 
 // begin makes the sidecar the one at work. What has been asked for before is asked of it.
@@ -91,9 +94,12 @@ func (s *shift) begin(ctx context.Context, side *sidecar) {
 		return
 	}
 	if err := side.runner.Stop(ctx, how); err != nil {
-		s.logger.Warn("a kill of taskapi would have the stop forgotten", "error", err)
+		s.logger.Warn(warnStop, "error", err)
 	}
 }
+
+// warnStop is for a stop that is under way and not on the disk.
+const warnStop = "the stop is not written down: if taskapi is killed before it is over, stop it once more"
 
 // following ends the work of a sidecar and gives what follows.
 func (s *shift) following() *api.Allocation {
@@ -109,13 +115,13 @@ func (s *shift) concluded(err error, side *sidecar) error {
 	alloc := side.runner.Alloc()
 	switch {
 	case err == nil:
-		s.printer.ended(alloc)
+		s.printer.ended(alloc, "")
 		return nil
 	case errors.Is(err, interfaces.ErrLeft):
 		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' with the job file takes them over", s.layout.command("run", "--alloc-id", alloc.ID)))
 		return nil
 	}
-	s.printer.allocEvent("Ended", oneLine(err.Error()), "status", alloc.ClientStatus)
+	s.printer.ended(alloc, oneLine(err.Error()))
 	return errSilent // the event has said why
 }
 
@@ -173,8 +179,12 @@ func (s *shift) updated(changes []jobspec.Change) {
 	}
 }
 
-// replace has the allocation end in order, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason.
+// replace has the allocation end in order, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason, and
+// those of a disk on which nothing could begin: then nothing ends.
 func (s *shift) replace(ctx context.Context, next *api.Allocation, changes []jobspec.Change) error {
+	if err := s.room(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	side := s.side
 	if side == nil || s.stopped || s.leaving || s.next == nil && side.ending() {

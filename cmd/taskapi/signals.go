@@ -7,9 +7,14 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"taskapi/allocrunner/interfaces"
 )
+
+// sameStop is how soon after a signal to stop another one of its kind is the same: timeout(1), and a service manager with a group to tell, send it to
+// a process and then to its group.
+const sameStop = 50 * time.Millisecond
 
 // onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
 // another taskapi. SIGHUP, SIGPIPE and SIGXFSZ do nothing: a closed terminal, a reader of the events that has gone away, or a limit on
@@ -22,7 +27,8 @@ func (s *shift) onSignals() (release func()) {
 	done := make(chan struct{})
 	var background sync.WaitGroup
 	background.Go(func() {
-		stops := 0
+		var first time.Time // of a signal to stop
+		var kind os.Signal
 		for {
 			select {
 			case <-done:
@@ -32,11 +38,15 @@ func (s *shift) onSignals() (release func()) {
 					s.leave()
 					continue
 				}
-				if stops++; stops > 1 {
+				if sig == kind && time.Since(first) < sameStop {
+					continue
+				}
+				if kind != nil {
 					s.printer.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
 					s.kill()
 					continue
 				}
+				first, kind = time.Now(), sig
 				s.printer.allocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
 				background.Go(s.stopBySignal) // it waits for the disk, and the next signal must be heard
 			}
@@ -52,6 +62,6 @@ func (s *shift) onSignals() (release func()) {
 
 func (s *shift) stopBySignal() {
 	if err := s.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
-		s.logger.Warn("a kill of taskapi would have the stop forgotten", "error", err)
+		s.logger.Warn(warnStop, "error", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -71,7 +70,7 @@ func stateVerb(w world, cmd *cobra.Command, do func(w world, l layout, id string
 		}
 		err = do(w, l, id)
 		if errors.Is(err, state.ErrNotFound) {
-			return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)
+			return errNoState(id)
 		}
 		return err
 	}
@@ -86,7 +85,7 @@ type stateJSON struct {
 }
 
 func dumpState(w world, l layout, id string) error {
-	path := filepath.Join(l.alloc(id), state.FileName)
+	path := l.state(id)
 	held, err := state.Inspect(path)
 	if err != nil {
 		return err
@@ -114,7 +113,7 @@ func dumpState(w world, l layout, id string) error {
 }
 
 func repairState(w world, l layout, id string) error {
-	repaired, err := state.Repair(filepath.Join(l.alloc(id), state.FileName), version, time.Now())
+	repaired, err := state.Repair(l.state(id), version, time.Now())
 	switch {
 	case errors.Is(err, state.ErrWhole):
 		_, err := fmt.Fprintf(w.stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -63,12 +62,12 @@ func (l layout) look(ctx context.Context, id string) found {
 	if liveErr == nil {
 		return found{alloc: alloc, wire: wire, live: true}
 	}
-	saved, err := state.Read(filepath.Join(l.alloc(id), state.FileName))
+	saved, err := l.saved(id)
 	if errors.Is(err, state.ErrInUse) {
-		return found{absent: fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, liveErr)}
+		return found{absent: errMute(id, liveErr)}
 	}
 	if errors.Is(err, state.ErrNotFound) {
-		return found{absent: fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)}
+		return found{absent: errNoState(id)}
 	}
 	if err != nil {
 		return found{absent: fmt.Errorf("allocation %s: %w", id, err)}

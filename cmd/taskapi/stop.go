@@ -27,7 +27,7 @@ func stopCommand(w world) *cobra.Command {
 		Short: "End an allocation in order",
 		Long: `Stops an allocation in order (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints what happens and returns when it is
 over. Without ALLOC it is the only one that runs. One whose taskapi is gone is taken over for that, with the job that it has. One whose
-state can't be read is ended at once, without order.
+state is missing or damaged is ended at once, without order.
 Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
 		Args:              optionalAllocation,
 		ValidArgsFunction: completeAllocation(&dataDir, w),
@@ -67,16 +67,16 @@ func (s *stopping) run(ctx context.Context) error {
 		if err == nil {
 			return s.await(ctx, f)
 		}
-		saved, readErr := state.ReadAlloc(filepath.Join(s.layout.alloc(s.id), state.FileName), s.id)
+		saved, readErr := s.layout.saved(s.id)
 		switch {
 		case errors.Is(readErr, state.ErrInUse) && time.Since(since) < busyTimeout: // it begins, or ends just now
 			continue
 		case errors.Is(readErr, state.ErrInUse):
-			return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", s.id, err)
-		case errors.Is(readErr, fs.ErrPermission):
-			return readErr
-		case readErr != nil:
+			return errMute(s.id, err)
+		case errors.Is(readErr, state.ErrNotFound), errors.Is(readErr, state.ErrDamaged):
 			return s.endLeft(ctx, readErr)
+		case readErr != nil: // it can be read by somebody else, or at another time
+			return fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, readErr)
 		case saved.Over:
 			return s.say("allocation %s is over already: it is %s", s.id, saved.Alloc.ClientStatus)
 		case s.detach:
@@ -120,7 +120,7 @@ func (s *stopping) await(ctx context.Context, f *follower) error {
 	if err != nil {
 		return err
 	}
-	f.printer.ended(alloc)
+	f.printer.ended(alloc, "")
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if s.detached {
 		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
 	}
-	opts, err := remembered(s.layout.alloc(s.id))
+	kept, err := remembered(s.layout.alloc(s.id))
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	}
 	p := newPrinter(w.stdout, c.saved.Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
-	shift := newShift(opts, s.layout, p, logger, w)
+	shift := newShift(runOptions{settings: kept}, s.layout, p, logger, w)
 	shift.stopped, shift.how = true, s.how
 	over, err := shift.work(ctx, c, nil)
 	switch mistake, ok := errors.AsType[usageError](err); {

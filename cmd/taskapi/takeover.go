@@ -3,9 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
-	"taskapi/identity"
+	"taskapi/allocrunner/state"
 )
 
 // handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one.
@@ -25,30 +26,50 @@ func (r *request) handOver(ctx context.Context) (answered bool, err error) {
 }
 
 // canTakeOver looks at what would have this process fail once the other has left: tasks that nobody looks after would be what remains.
-// One that does not answer well has nothing to lose.
 func (r *request) canTakeOver(ctx context.Context, c *client) error {
-	is, _, err := c.allocation(ctx)
-	if err != nil {
-		return nil //nolint:nilerr // as above
-	}
-	if _, err := r.layout.goesOn(is, r.alloc, r.options.force); err != nil {
+	if err := r.layout.readable(r.alloc.ID); err != nil {
 		return err
 	}
-	return r.options.tryFiles(r.layout)
+	if err := r.options.tryFiles(r.layout); err != nil {
+		return err
+	}
+	is, _, err := c.allocation(ctx)
+	if errors.Is(err, context.DeadlineExceeded) { // it would hear of it some time later, when nobody is there to go on
+		return errMute(r.alloc.ID, err)
+	}
+	if err != nil { // nobody is there, or one who will not have us; the state says what there is to go on with
+		return nil //nolint:nilerr // as above
+	}
+	_, err = r.layout.goesOn(is, r.alloc, r.options.force)
+	return err
+}
+
+// readable reports that this taskapi can read the allocation's state, also while another one writes it.
+func (l layout) readable(id string) error {
+	held, err := state.Inspect(l.state(id))
+	switch {
+	case errors.Is(err, state.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case len(held.Problems) > 0:
+		return l.mendable(id, fmt.Errorf("%s: %w: %w", l.state(id), state.ErrDamaged, held.Problems[0]))
+	}
+	return nil
 }
 
 // tryFiles reads every file that a sidecar needs at its start.
 func (o *runOptions) tryFiles(l layout) error {
-	if _, err := identity.OpenKeyring(o.keyringConfig(l)); err != nil {
+	if _, err := l.openKeyring(o.SealKey); err != nil {
 		return err
 	}
-	if _, err := openIssuers(o.jwks, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := openIssuers(o.JWKS, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	if _, err := openPolicy(o.policy); err != nil {
+	if _, err := openPolicy(o.Policy); err != nil {
 		return err
 	}
-	f, err := openAudit(o.auditLog)
+	f, err := openAudit(o.AuditLog)
 	if err != nil || f == nil {
 		return err
 	}
