@@ -51,7 +51,7 @@ type Rotator struct {
 	size      int64      // of file
 	lineStart bool       // file is empty or ends with a newline
 	lost      int64      // bytes dropped since the last note in the file
-	reason    error // of the first loss since the last note
+	reason    error      // of the first loss since the last note
 }
 
 // Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the settings are
