@@ -52,6 +52,9 @@ func Of(t *api.Task) Task {
 	return task
 }
 
+// Serves reports whether the task runs for as long as its group does what it is for: a main task, or a sidecar.
+func (t Task) Serves() bool { return t.Hook == Main || t.Sidecar }
+
 // Phase is how a task stands.
 type Phase int
 
@@ -205,6 +208,12 @@ func (g group) toStart() []string {
 		start = append(start, g.names(isPoststart, isWaiting)...)
 	}
 	return start
+}
+
+// Ended reports whether nothing of the group is left but its poststop tasks.
+func Ended(tasks []Task, states map[string]State) bool {
+	g := group{tasks, states}
+	return g.all(notPoststop, isDead)
 }
 
 // ClientStatus is the allocation's status and description by Nomad's rules: a failed task outweighs a running one, that a

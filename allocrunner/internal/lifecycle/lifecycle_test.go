@@ -179,3 +179,35 @@ func TestClientStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestEnded is about all but the poststop tasks.
+func TestEnded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		states map[string]lifecycle.State
+		want   bool
+	}{
+		"nothing has begun":    {states([6]lifecycle.Phase{w, w, w, w, w, w}), false},
+		"one waits to restart": {states([6]lifecycle.Phase{d, d, p, d, d, w}), false},
+		"a sidecar is left":    {states([6]lifecycle.Phase{d, r, d, d, d, w}), false},
+		"poststop is to come":  {states([6]lifecycle.Phase{d, d, d, d, d, w}), true},
+		"poststop runs":        {states([6]lifecycle.Phase{d, d, d, d, d, r}, "main"), true},
+		"all is over":          {states([6]lifecycle.Phase{d, d, d, d, d, d}), true},
+	} {
+		if got := lifecycle.Ended(group, tc.states); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestServes is about main tasks and sidecars.
+func TestServes(t *testing.T) {
+	var serve []string
+	for _, task := range group {
+		if task.Serves() {
+			serve = append(serve, task.Name)
+		}
+	}
+	if want := []string{"proxy", "main", "boss"}; !slices.Equal(serve, want) {
+		t.Errorf("%v serve, want %v", serve, want)
+	}
+}

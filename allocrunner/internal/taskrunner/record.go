@@ -19,7 +19,8 @@ type record struct {
 	state  api.TaskState
 	phase  lifecycle.Phase
 	failed bool
-	resets bool // it is on its way back to before its start
+	resets bool      // it is on its way back to before its start
+	start  time.Time // the latest, by the monotonic clock as well
 	kept   interfaces.SavedTask
 }
 
@@ -34,7 +35,7 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 	}
 	switch e.Type {
 	case api.TaskStarted:
-		r.state.StartedAt = now.UTC()
+		r.state.StartedAt, r.start = now.UTC(), now
 	case api.TaskRestarting:
 		r.state.Restarts++
 		r.state.LastRestart = now.UTC()
@@ -78,12 +79,13 @@ func (r *record) wire() *api.TaskState {
 }
 
 // restore takes over what was written down.
-func (r *record) restore(saved interfaces.SavedTask) {
+func (r *record) restore(saved interfaces.SavedTask, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept = saved
 	if saved.State != nil {
 		r.state = *saved.State
+		r.start = now.Add(-max(0, now.Sub(r.state.StartedAt))) // not to come, should the clock have been set back meanwhile
 	}
 }
 
@@ -121,6 +123,16 @@ func (r *record) lifecycle() lifecycle.State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return lifecycle.State{Phase: r.phase, Failed: r.failed}
+}
+
+// up is since when the process has run that nobody is stopping, the zero time when there is none.
+func (r *record) up() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kept.Phase != running.String() {
+		return time.Time{}
+	}
+	return r.start
 }
 
 func (r *record) running() bool {

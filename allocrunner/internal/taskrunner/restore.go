@@ -97,7 +97,7 @@ func (r *Runner) Restore(saved interfaces.SavedTask, known *driver.Status) {
 	now := time.Now()
 	res := r.rules.resume(saved, known, now)
 	r.machine = res.machine
-	r.record.restore(saved)
+	r.record.restore(saved, now)
 	var timer any
 	if res.wait > 0 {
 		timer = arm{res.wait}

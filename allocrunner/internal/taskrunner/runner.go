@@ -149,6 +149,9 @@ func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 // Running reports whether the task has a process that may be restarted.
 func (r *Runner) Running() bool { return r.record.running() }
 
+// Up is since when the task's process has run, also under an earlier runner, the zero time when there is none or it is being stopped.
+func (r *Runner) Up() time.Time { return r.record.up() }
+
 // Resetting reports whether the task is on its way back to before its start, and what ran of it is not gone yet.
 func (r *Runner) Resetting() bool { return r.record.resetting() }
 
