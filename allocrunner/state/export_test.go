@@ -1,5 +1,40 @@
 package state
 
+import (
+	"strings"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// IDs are the allocations that the file has something of, in order. Errors: ErrDamaged, ErrFile.
+func (db *DB) IDs() ([]string, error) {
+	var ids []string
+	err := db.view(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, _ *bolt.Bucket) error {
+			if id, ok := strings.CutPrefix(string(name), allocPrefix); ok {
+				ids = append(ids, id)
+			}
+			return nil
+		})
+	})
+	return ids, err
+}
+
+// Retry writes what could not be written before. It returns nil when there is nothing of the kind.
+func (db *DB) Retry() error {
+	if !db.Pending() {
+		return nil
+	}
+	return db.write(nil, nil)
+}
+
+// Pending reports whether the last write has failed and what it was to write is in memory alone.
+func (db *DB) Pending() bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.failing
+}
+
 // Hold keeps everybody else from the file until the function that it gives is called.
 func (db *DB) Hold() (release func()) {
 	db.turn <- struct{}{}

@@ -178,20 +178,6 @@ func (db *DB) Saved(id string) (*interfaces.Saved, error) {
 	return saved(db.path, id, set)
 }
 
-// IDs are the allocations that the file has something of, in order. Errors: ErrDamaged, ErrFile.
-func (db *DB) IDs() ([]string, error) {
-	var ids []string
-	err := db.view(func(tx *bolt.Tx) error {
-		return tx.ForEach(func(name []byte, _ *bolt.Bucket) error {
-			if id, ok := strings.CutPrefix(string(name), allocPrefix); ok {
-				ids = append(ids, id)
-			}
-			return nil
-		})
-	})
-	return ids, err
-}
-
 // Put implements interfaces.State. When it returns nil, the change is on the disk. Calls that come while another one writes are written
 // together, those for one allocation in their order.
 //
@@ -199,7 +185,7 @@ func (db *DB) IDs() ([]string, error) {
 // of the change, as superseded.
 //
 // When it returns an error, the change is kept in memory, later ones over it, and is written with the next call that succeeds, or by
-// Retry; but for a change that can't be encoded or has no ID. Errors: ErrFile with its cause, ErrDamaged, fs.ErrClosed.
+// Close; but for a change that can't be encoded or has no ID. Errors: ErrFile with its cause, ErrDamaged, fs.ErrClosed.
 func (db *DB) Put(c interfaces.Change) error {
 	set := values{}
 	if err := set.addChange(c); err != nil {
@@ -232,21 +218,6 @@ func (db *DB) PutAllocs(ctx context.Context, allocs []*api.Allocation) error {
 		given[alloc.ID] = version{index: alloc.ModifyIndex, job: alloc.Job, states: true}
 	}
 	return db.put(set, given)
-}
-
-// Retry writes what could not be written before. It returns nil when there is nothing of the kind.
-func (db *DB) Retry() error {
-	if !db.Pending() {
-		return nil
-	}
-	return db.write(nil, nil)
-}
-
-// Pending reports whether the last write has failed and what it was to write is in memory alone.
-func (db *DB) Pending() bool {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.failing
 }
 
 // Stats are the counts so far.
