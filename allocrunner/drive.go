@@ -16,6 +16,7 @@ type course struct {
 	ending lifecycle.Ending
 	delay  <-chan time.Time // the group's shutdown_delay, while it runs
 	sent   map[string]order // how each task has been told to end
+	left   bool             // only poststop tasks are left, and the group's services are gone
 }
 
 // order is how a task is told to end.
@@ -58,9 +59,14 @@ func (r *Runner) step(c *course) (over bool) {
 	if r.noShutdownDelay() {
 		c.delay, c.ending.Delayed = nil, false
 	}
-	d := lifecycle.Next(r.order(), r.states(), c.ending)
+	order, states := r.order(), r.states()
+	d := lifecycle.Next(order, states, c.ending)
 	if d.Over && r.finish() {
 		return true
+	}
+	if left := lifecycle.Ended(order, states); left != c.left {
+		c.left = left
+		r.checks.groupEnded(left)
 	}
 	if d.Ending.Cause != lifecycle.NotEnding {
 		switch first, may := r.beginEnding(d.Ending); {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/taskrunner"
 )
 
 // checksHook runs the checks of the allocation's services while the allocation lives.
@@ -38,7 +41,7 @@ func (h *checksHook) Name() string { return "checks" }
 // Prerun implements interfaces.RunnerPrerunHook. The checks of the group's services begin with the allocation.
 func (h *checksHook) Prerun(context.Context, *interfaces.RunnerPrerunRequest) error {
 	cfg := h.config(h.runner.Alloc())
-	cfg.OnChange, cfg.Restart = h.onChange, h.restart
+	cfg.OnChange, cfg.Restart, cfg.Up = h.onChange, h.restart, h.up
 	if saved := h.runner.cfg.Saved; saved != nil {
 		cfg.Saved = saved.Checks
 	}
@@ -92,15 +95,55 @@ func (h *checksHook) onChange() {
 	h.runner.health.observe()
 }
 
+// restartable are the tasks that a check of this task is about: the one, or, for the group's checks, all that serve. Neither what prepares
+// the others, nor what follows them, nor what clears up after them is to blame for what the group's services do.
+func (h *checksHook) restartable(task string) []*taskrunner.Runner {
+	var list []*taskrunner.Runner
+	for _, t := range h.runner.order() {
+		if t.Name == task || task == "" && t.Serves() {
+			list = append(list, h.runner.task(t.Name))
+		}
+	}
+	return list
+}
+
+// up is the latest start among the tasks that a check of this task is about. It is the zero time while one of them is neither up nor
+// dead, be it that it has not started yet, is being stopped, or waits for its next start; and when none lives.
+func (h *checksHook) up(task string) time.Time {
+	var latest time.Time
+	for _, t := range h.restartable(task) {
+		if t.State().Phase == lifecycle.Dead {
+			continue
+		}
+		up := t.Up()
+		if up.IsZero() {
+			return up
+		}
+		if up.After(latest) {
+			latest = up
+		}
+	}
+	return latest
+}
+
 // restart is what a check asks for that has been unhealthy for too long.
 func (h *checksHook) restart(task, reason string) {
-	if t := h.runner.task(task); t != nil {
-		t.Unhealthy(reason)
-		return
+	if task == "" {
+		h.owed.Store(true)
 	}
-	h.owed.Store(true)
-	for _, t := range h.runner.runningTasks() {
+	for _, t := range h.restartable(task) {
 		t.Unhealthy(reason)
+	}
+}
+
+// groupEnded has the group's services leave when only its poststop tasks are left, and come back when all tasks begin anew then.
+func (h *checksHook) groupEnded(ended bool) {
+	switch made := h.made(); {
+	case made == nil:
+	case ended:
+		made.Leave()
+	default:
+		made.Begin("")
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package checks runs the HTTP, TCP and script checks of an allocation's services with provider "nomad" and holds the latest result
 // of each. Checks are registered when their task begins and leave when it ends. Every check then runs on its own schedule, soon
 // and then each interval, one run at a time; a run that outlasts its interval costs the runs that fall into it. Connections are
-// closed after each run. It says when a check asks for a restart of its task, once for each registration; it restarts nothing.
+// closed after each run. It says when a check asks for a restart, once for each start of what is to be restarted; it restarts nothing.
 package checks
 
 import (
@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -56,9 +57,13 @@ type Config struct {
 
 	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which does nothing else until it
 	// returns and which Run waits for. It may call Begin and End. task is the check's, or empty for a check of the group's services
-	// that names none: all running tasks are meant. No check of the same task asks again before the next Begin of that task. nil for
-	// nobody to ask.
+	// that names none. No check of the same task asks again before the next start, as Up says it, or the next Begin. nil for nobody to
+	// ask.
 	Restart func(task, reason string)
+
+	// Up is since when that has been up which Restart of the same task would restart: its latest start. It is the zero time while that
+	// is not up, or on its way out; failures then are no reason for a restart. nil is never up, so that nothing is restarted.
+	Up func(task string) time.Time
 
 	// DialContext opens connections; nil is net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
@@ -84,6 +89,7 @@ type Runner struct {
 	begun    map[string]bool    // tasks between Begin and End
 	cancel   context.CancelFunc // ends Run; nil before it
 	stopped  bool
+	left     bool // the group's services have left
 	version  uint64
 	statuses api.AllocCheckStatuses // as last read; nil when the list has changed since
 }
@@ -99,6 +105,9 @@ func New(cfg Config) (*Runner, error) {
 	}
 	if cfg.Restart == nil {
 		cfg.Restart = func(string, string) {}
+	}
+	if cfg.Up == nil {
+		cfg.Up = func(string) time.Time { return time.Time{} }
 	}
 	list, err := prepare(cfg)
 	if err != nil {
@@ -123,7 +132,8 @@ func (r *Runner) Len() int {
 }
 
 // Results is the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
-// must not be changed; it is nil when there are no checks, before Run, and from Stop on. Checks whose task has not begun are pending.
+// must not be changed; it is nil when there are no checks, before Run, from Leave to the group's next Begin, and from Stop on. Checks
+// whose task has not begun are pending.
 func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +146,7 @@ func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 	return r.statuses, r.version
 }
 
-func (r *Runner) visibleLocked() bool { return r.cancel != nil && !r.stopped }
+func (r *Runner) visibleLocked() bool { return r.cancel != nil && !r.stopped && !r.left }
 
 // changedLocked notes that the results differ from those last read. It is false when nobody sees them.
 func (r *Runner) changedLocked() bool {

@@ -54,9 +54,32 @@ func onPort(port int) func(string) []api.PortMapping {
 }
 
 func newConfig(alloc *api.Allocation) checks.Config {
+	made := time.Now()
 	return checks.Config{
 		Alloc: alloc, Ports: onPort(20530), Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Up: func(string) time.Time { return made },
 	}
+}
+
+// started is when each task was last started, and the group's under the empty name; those that are not in it are not up.
+type started struct {
+	mu sync.Mutex // guards at
+	at map[string]time.Time
+}
+
+func (s *started) up(task string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at[task]
+}
+
+func (s *started) set(task string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == nil {
+		s.at = map[string]time.Time{}
+	}
+	s.at[task] = at
 }
 
 // begin begins the group and all tasks.

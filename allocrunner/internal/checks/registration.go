@@ -17,7 +17,7 @@ type registration struct {
 	standing standing
 	saved    bool      // status is an earlier process's
 	wanted   bool      // its task has begun: it is to run
-	at       time.Time // when it was made
+	updated  time.Time // when an update made it: its grace does not begin before that; zero when none did
 
 	cancel context.CancelFunc // ends its runs; nil until Run has started them
 	before <-chan struct{}    // closed when runs of the registration before have ended; nil when there were none
@@ -30,7 +30,7 @@ const waiting = "nomad: waiting to run"
 // register makes a registration that shows the check as status.
 func register(c *check, status string, wanted bool) *registration {
 	now := time.Now()
-	reg := &registration{check: c, status: c.about, wanted: wanted, at: now, done: make(chan struct{})}
+	reg := &registration{check: c, status: c.about, wanted: wanted, done: make(chan struct{})}
 	reg.status.Status, reg.status.Output, reg.status.Timestamp = status, waiting, now.Unix()
 	reg.standing.status = status
 	return reg
@@ -52,10 +52,18 @@ func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.standing.status = s.Status
 }
 
+// since is from when on the check looks at what would be restarted, which is up since up; zero when that isn't up.
+func (reg *registration) since(up time.Time) time.Time {
+	if !up.IsZero() && up.Before(reg.updated) {
+		return reg.updated
+	}
+	return up
+}
+
 // Begin registers the checks of a task, or those of the group's services that name no task for the empty name: they are shown as
-// pending, or as their initial_status says, their counters and their grace start, and they run. Doing it again starts them anew,
-// which a restart of the task must do. Checks of a group's service that name a task are that task's. A task without checks is
-// fine. Begin and End may come before Run.
+// pending, or as their initial_status says, their counters start, and they run. Doing it again starts them anew, which a restart of
+// the task must do. Checks of a group's service that name a task are that task's. A task without checks is fine. Begin and End may
+// come before Run.
 func (r *Runner) Begin(task string) { r.renew(task, true) }
 
 // End ends the runs of a task's checks, without waiting for one that is under way, whose result is dropped. They are shown as
@@ -77,6 +85,9 @@ func (r *Runner) renewAll(task string, wanted bool) bool {
 		return false
 	}
 	r.begun[task] = wanted
+	if task == "" && wanted {
+		r.left = false
+	}
 	found := false
 	for i, old := range r.list {
 		if old.check.about.Task == task {
@@ -85,6 +96,27 @@ func (r *Runner) renewAll(task string, wanted bool) bool {
 		}
 	}
 	return found && r.changedLocked()
+}
+
+// Leave ends the group's checks, and clears all results until the group's next Begin: nobody is to reach the group by its services any
+// more. No check runs meanwhile.
+func (r *Runner) Leave() {
+	if r.leave() {
+		r.cfg.OnChange()
+	}
+}
+
+// leave reports a change that can be seen.
+func (r *Runner) leave() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed := len(r.list) > 0 && r.changedLocked()
+	r.left = true
+	for i, old := range r.list {
+		r.list[i] = old.renewed(old.check, old.wanted && old.check.about.Task != "")
+	}
+	r.begun[""] = false
+	return changed
 }
 
 // renewed ends a registration and makes the next one, of the same check or its new definition.
@@ -172,5 +204,7 @@ func (r *Runner) replacedLocked(old *registration, c *check) *registration {
 	if old == nil {
 		old = new(registration)
 	}
-	return old.renewed(c, r.begun[c.about.Task])
+	reg := old.renewed(c, r.begun[c.about.Task])
+	reg.updated = time.Now()
+	return reg
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -278,11 +280,15 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
 		asked := &restarts{began: time.Now()}
 		restarting := make(chan *checks.Runner, 1)
+		var starts started
+		starts.set("main", time.Now())
+		cfg.Up = starts.up
 		cfg.Restart = func(task, reason string) {
 			asked.ask(task, reason)
 			r := <-restarting
 			defer func() { restarting <- r }()
 			r.End(task)
+			starts.set(task, time.Now())
 			r.Begin(task)
 		}
 		r, err := checks.New(cfg)
@@ -352,5 +358,102 @@ func TestRestartOfTheService(t *testing.T) {
 		if diff := cmp.Diff([]string{`3s : healthcheck: check "tcp" unhealthy`}, asked.asked); diff != "" {
 			t.Errorf("restarts (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// TestGraceCountsFromTheStart of what would be restarted, at the first one and at each later one, also when the check has failed for long and
+// nobody has begun it anew. What isn't up is not restarted.
+func TestGraceCountsFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(newAlloc(failingCheck("group", 2, 5*time.Second), failingCheck("other", 2, 5*time.Second)))
+		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
+		asked := &restarts{began: time.Now()}
+		var starts started
+		cfg.Restart, cfg.Up = asked.ask, starts.up
+		run(t, cfg).Begin("")
+		up := func(at time.Time) { starts.set("", at) }
+		expect := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			for i := range asked.asked {
+				asked.asked[i], _, _ = strings.Cut(asked.asked[i], " ")
+			}
+			if diff := cmp.Diff(want, asked.asked); diff != "" {
+				t.Errorf("restarts %s (-want +got):\n%s", when, diff)
+			}
+			asked.asked = nil
+		}
+
+		time.Sleep(time.Minute)
+		expect("before anything has started")
+		up(time.Now())
+		time.Sleep(30 * time.Second)
+		expect("after the first start", "1m6s")
+		up(time.Time{})
+		time.Sleep(30 * time.Second)
+		expect("while it is down")
+		up(time.Now())
+		time.Sleep(30 * time.Second)
+		expect("after another start", "2m6s")
+		up(time.Now()) // restarted between two runs
+		time.Sleep(30 * time.Second)
+		expect("after a quick start", "2m36s")
+		up(time.Now().Add(-4 * time.Second)) // nobody looked meanwhile
+		time.Sleep(30 * time.Second)
+		expect("after a start that is known late", "3m2s")
+	})
+}
+
+// TestGraceOfAnUpdatedCheck counts from the update, since its task has started long ago.
+func TestGraceOfAnUpdatedCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		check := failingCheck("tcp", 2, 5*time.Second)
+		cfg := newConfig(newAlloc())
+		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
+		asked := &restarts{began: time.Now()}
+		cfg.Restart = asked.ask
+		r := start(t, cfg)
+		time.Sleep(time.Minute)
+		cfg.Alloc = newAlloc(check)
+		if err := r.Update(cfg); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{`1m6s : healthcheck: check "tcp" unhealthy`}, asked.asked); diff != "" {
+			t.Errorf("restarts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestLeave clears the results, and has no check run, until the group begins again.
+func TestLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newConfig(withTask(withTask(newAlloc(tcpCheck("group")), "a", tcpCheck("a")), "b", tcpCheck("b")))
+		d := &dialer{}
+		var changes atomic.Int32
+		cfg.DialContext, cfg.OnChange = d.dial, func() { changes.Add(1) }
+		r := run(t, cfg)
+		r.Begin("")
+		r.Begin("a")
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"group": "success", "a": "success", "b": "pending"})
+		told, ran := changes.Load(), len(d.at)
+		r.Leave()
+		r.Leave()
+		if n := changes.Load() - told; n != 1 {
+			t.Errorf("told %d times", n)
+		}
+		r.Begin("b")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got, _ := r.Results(); got != nil || len(d.at) != ran {
+			t.Errorf("results %v, %d runs more", got, len(d.at)-ran)
+		}
+		r.End("b")
+		r.Begin("")
+		expectStatuses(t, r, map[string]string{"group": "pending", "a": "pending", "b": "pending"})
+		time.Sleep(pastFirst)
+		expectStatuses(t, r, map[string]string{"group": "success", "a": "success", "b": "pending"})
 	})
 }

@@ -19,8 +19,8 @@ type rules struct {
 	// once. They are Consul's success_before_passing and failures_before_critical.
 	successes, failures int
 
-	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Runs that began before grace had
-	// passed since the check's registration don't count. With ignoreWarnings a script's warning is no failure for this purpose.
+	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Only runs that began when what would
+	// be restarted had been up for grace count. With ignoreWarnings a script's warning is no failure for this purpose.
 	limit          int
 	grace          time.Duration
 	ignoreWarnings bool
@@ -42,18 +42,34 @@ func rulesOf(c *api.ServiceCheck) rules {
 
 // standing is where a check stands since its registration.
 type standing struct {
-	status    string // as shown
-	row       int    // how many results in a row are as the latest: positive for successes, negative for failures
-	unhealthy int    // how many runs in a row count towards a restart
-	disarmed  bool   // a restart has been asked for; it is asked for once for each registration
+	status    string    // as shown
+	row       int       // how many results in a row are as the latest: positive for successes, negative for failures
+	up        time.Time // since when what would be restarted was up, as last seen; the two below are about what began then
+	unhealthy int       // how many runs in a row count towards a restart
+	disarmed  bool      // a restart has been asked for; it is asked for once for each start
 }
 
-// next is the standing after a run that began since the registration ago, and whether the check's task must be restarted now.
+// seenUp is the standing once what would be restarted is seen to be up since then. After another start all counts anew.
+func (s standing) seenUp(since time.Time) standing {
+	if !since.Equal(s.up) {
+		s.up, s.unhealthy, s.disarmed = since, 0, false
+	}
+	return s
+}
+
+// counts reports whether a failure can be a reason to restart what has been up since up, the zero time when it isn't: not that of a run that
+// began before the end of the grace that follows each start.
+func (r rules) counts(up, began time.Time) bool {
+	return !up.IsZero() && !began.Before(up.Add(r.grace))
+}
+
+// next is the standing after a run that began at began, and whether what was up since up must be restarted now.
 //
 // A run counts towards the restart when it failed and the check is shown as failing, so a threshold of failures comes first; a run
 // that succeeded ends the row, even when a threshold of successes still shows the failure. A pending check counts for nothing:
 // the end of its run, at the latest at its timeout, says what it is.
-func (r rules) next(s standing, since time.Duration, o outcome) (_ standing, restart bool) {
+func (r rules) next(s standing, up, began time.Time, o outcome) (_ standing, restart bool) {
+	s = s.seenUp(up)
 	s.row = inRow(s.row, o.ok)
 	switch {
 	case o.ok && s.row >= r.successes:
@@ -64,7 +80,7 @@ func (r rules) next(s standing, since time.Duration, o outcome) (_ standing, res
 	switch {
 	case o.ok || o.warning && r.ignoreWarnings:
 		s.unhealthy = 0
-	case s.status == failure && since >= r.grace:
+	case s.status == failure && r.counts(up, began):
 		s.unhealthy++
 	}
 	if r.limit > 0 && s.unhealthy >= r.limit && !s.disarmed {

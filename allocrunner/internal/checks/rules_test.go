@@ -10,11 +10,14 @@ import (
 
 // These tests are inside the package: the rules are its pure heart, and are told apart from schedules and connections here.
 
-// seen is one run as the rules get it.
+// seen is one run as the rules get it, since the start of what would be restarted.
 type seen struct {
 	since time.Duration
 	o     outcome
 }
+
+// begins is the start that the runs are counted from.
+var begins = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestRules(t *testing.T) {
 	good, bad, warned := outcome{ok: true}, outcome{}, outcome{warning: true}
@@ -54,7 +57,7 @@ func TestRules(t *testing.T) {
 			var restarts []int
 			for i, run := range c.runs {
 				var restart bool
-				if s, restart = c.rules.next(s, run.since, run.o); restart {
+				if s, restart = c.rules.next(s, begins, begins.Add(run.since), run.o); restart {
 					restarts = append(restarts, i)
 				}
 				statuses.WriteString(s.status[:1])
@@ -133,7 +136,7 @@ func TestRulesAgainstHistory(t *testing.T) {
 			run := seen{time.Duration(i) * time.Second, o}
 			h.add(run)
 			var restart bool
-			s, restart = h.rules.next(s, run.since, o)
+			s, restart = h.rules.next(s, begins, begins.Add(run.since), o)
 			if s.status != h.statuses[i] {
 				t.Fatalf("run %d: %s, want %s", i, s.status, h.statuses[i])
 			}

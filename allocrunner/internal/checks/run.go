@@ -55,7 +55,7 @@ type start struct {
 func (r *Runner) startable(ctx context.Context) []start {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopped {
+	if r.stopped || r.left {
 		return nil
 	}
 	var list []start
@@ -119,26 +119,31 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 // judge puts a result where it is shown. It does nothing once the registration or Run is to end, which ends ctx under the same
 // mutex: a run that was cut off says nothing about the service.
 func (r *Runner) judge(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
+	var up time.Time
+	if reg.check.rules.limit > 0 {
+		up = r.cfg.Up(reg.check.about.Task)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped || ctx.Err() != nil {
 		return n, false
 	}
 	n.was = reg.standing.status
-	reg.standing, n.restart = reg.check.rules.next(reg.standing, began.Sub(reg.at), o)
+	reg.standing, n.restart = reg.check.rules.next(reg.standing, reg.since(up), began, o)
 	n.now = reg.standing.status
 	s := &reg.status
 	s.Status, s.StatusCode, s.Output, s.Timestamp = n.now, o.code, o.output, time.Now().Unix()
 	if n.restart {
-		r.disarmLocked(reg.check.about.Task)
+		r.disarmLocked(reg.check.about.Task, up)
 	}
 	return n, r.changedLocked()
 }
 
-// disarmLocked keeps the checks of a task from asking for the restart that one of them asks for.
-func (r *Runner) disarmLocked(task string) {
+// disarmLocked keeps the checks of a task from asking for the restart that one of them asks for, of what was up since up.
+func (r *Runner) disarmLocked(task string, up time.Time) {
 	for _, reg := range r.list {
 		if reg.check.about.Task == task {
+			reg.standing = reg.standing.seenUp(reg.since(up))
 			reg.standing.disarmed = true
 		}
 	}

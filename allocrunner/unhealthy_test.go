@@ -1,0 +1,161 @@
+package allocrunner_test
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// These tests are about what the failing checks of a group's services lead to.
+
+// restartingCheck is of a port, often, and asks for a restart after two failures.
+func restartingCheck(port string, grace time.Duration) api.ServiceCheck {
+	return api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: port, Interval: 20 * time.Millisecond, Timeout: time.Second,
+		CheckRestart: &api.CheckRestart{Limit: 2, Grace: &grace}}
+}
+
+// watched gives a group a service with a check, and its tasks as many restarts as it likes.
+func watched(g *api.TaskGroup, check api.ServiceCheck) {
+	g.Services = []*api.Service{service("", check)}
+	g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
+}
+
+// graces notes how long each task had been up when a check had it restarted.
+type graces struct {
+	mu      sync.Mutex // guards the fields below
+	started map[string]int64
+	after   map[string][]time.Duration
+}
+
+func (g *graces) note(task string, e *api.TaskEvent) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case e.Type == "Started":
+		g.started[task] = e.Time
+	case strings.HasPrefix(e.DisplayMessage, "healthcheck: "):
+		g.after[task] = append(g.after[task], time.Duration(e.Time-g.started[task]))
+	}
+}
+
+func (g *graces) of(task string) []time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.after[task])
+}
+
+// TestEachStartHasItsGrace before a check of the group can ask for a restart, by whatever the task was restarted.
+func TestEachStartHasItsGrace(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]func(*running) error{
+		"one task":      func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
+		"running tasks": func(r *running) error { return r.runner.RestartRunning(t.Context()) },
+		"all tasks":     func(r *running) error { return r.runner.RestartAll(t.Context()) },
+		"a crash":       func(r *running) error { return r.runner.Signal(t.Context(), "main", "SIGKILL") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+			const grace = 400 * time.Millisecond
+			seen := &graces{started: map[string]int64{}, after: map[string][]time.Duration{}}
+			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+				watched(g, restartingCheck(port, grace))
+				c.OnEvent = seen.note
+			}, shell("main", "exec sleep 1000"))
+			r.untilEvents("main", "Started", 1)
+			<-time.After(grace) // the first start's is over
+			if err := restart(r); err != nil {
+				t.Fatal(err)
+			}
+			r.untilEvents("main", "Restarting", 1)
+			listener.Close()
+			for give := time.Now().Add(deadline); len(seen.of("main")) == 0; time.Sleep(2 * time.Millisecond) { // nobody tells of events but the list
+				if time.Now().After(give) {
+					t.Fatalf("it is never restarted: %v", r.of("main"))
+				}
+			}
+			if after := seen.of("main")[0]; after < grace {
+				t.Errorf("restarted %v after its start, within the grace of %v", after, grace)
+			}
+		})
+	}
+}
+
+// TestTheNextRunnerKnowsTheGrace: a task that it takes over has had its grace with the runner before.
+func TestTheNextRunnerKnowsTheGrace(t *testing.T) {
+	t.Parallel()
+	state := &memory{}
+	var cfg config
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		watched(g, restartingCheck("1", time.Hour))
+		c.State = state
+		cfg = *c
+	}, shell("main", "exec sleep 1000"))
+	r.untilState("main", "running")
+	r.runner.Leave()
+	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+		t.Fatal(err)
+	}
+	if slices.Contains(r.of("main"), "Restart Signaled") {
+		t.Error("restarted within the grace")
+	}
+	cfg.Saved = state.saved()
+	main := cfg.Saved.Tasks["main"]
+	main.State.StartedAt = main.State.StartedAt.Add(-2 * time.Hour)
+	cfg.Saved.Tasks["main"] = main
+	begin(t, cfg).untilEvents("main", "Restart Signaled", 1)
+}
+
+// TestUnhealthyServicesLeavePoststopAlone: they have left when it starts, and come back when all tasks begin anew.
+func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
+	t.Parallel()
+	r := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Millisecond)) },
+		shell("main", "exit 0"), shell("last", "sleep 0.5", lifecycle("poststop", false)))
+	r.untilState("last", "running")
+	if got, _ := r.runner.Checks(); got != nil {
+		t.Errorf("the services have checks without a task: %v", got)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("last", "Received", "Task Setup", "Started", "Terminated")
+
+	again := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Hour)) },
+		shell("main", "test -e again && exec sleep 1000; exit 0"), shell("last", "exec sleep 1000", lifecycle("poststop", false)))
+	again.untilState("last", "running")
+	again.write("main/again", "")
+	if err := again.runner.RestartAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
+}
+
+// TestUnhealthyServicesWaitForTheirTasks: nothing is restarted before the main tasks run, and what prepares them never is.
+func TestUnhealthyServicesWaitForTheirTasks(t *testing.T) {
+	t.Parallel()
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Millisecond)) },
+		shell("init", "sleep 0.5", lifecycle("prestart", false)), shell("main", "exec sleep 1000"),
+		shell("side", "exec sleep 1000", lifecycle("prestart", true)), shell("hello", "exec sleep 1000", lifecycle("poststart", false)))
+	r.untilEvents("side", "Restart Signaled", 2)
+	r.untilEvents("main", "Restart Signaled", 2)
+	seen := r.seen()
+	if slices.Index(seen, "side: Restart Signaled") < slices.Index(seen, "main: Started") {
+		t.Errorf("a sidecar was restarted before the main task was there: %v", seen)
+	}
+	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated")
+	r.wantEvents("hello", "Received", "Task Setup", "Started")
+}
