@@ -54,7 +54,8 @@ const (
 
 	atOnce      = ""
 	atNextStart = "a task has it from its next start on"
-	atNextStop  = "it counts from the next stop or restart on"
+	atNextKill  = "it counts from the next stop or restart on"
+	atNextStop  = "it counts from the next stop on, a restart does not wait"
 	atNextExit  = "it counts from the task's next exit on"
 	metaMeans   = "checks and services have it at once, a process from its next start on"
 	noMeaning   = "one machine has no use for it"
@@ -173,10 +174,10 @@ var taskTable = map[string]rule{
 	"Services":        stays(atOnce).byTable(),
 	"Meta":            stays(metaMeans),
 	"RestartPolicy":   stays(atNextExit).open(),
-	"KillTimeout":     stays(atNextStop),
-	"KillSignal":      stays(atNextStop).open(),
+	"KillTimeout":     stays(atNextKill),
+	"KillSignal":      stays(atNextKill).open(),
 	"ShutdownDelay":   stays(atNextStop),
-	"Leader":          stays("it counts from the task's end on"),
+	"Leader":          stays("it counts from the task's end on, at once if that is past"),
 	"LogConfig":       destroys(newProcess).byTable(),
 	"Actions":         stays(atOnce),
 	"Constraints":     stays(noMeaning).open(),

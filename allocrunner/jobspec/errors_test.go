@@ -194,3 +194,10 @@ func TestParseFileSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("from stdin: %v, %v", job, err)
 	}
 }
+
+func TestJSONThatIsNoObject(t *testing.T) {
+	_, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: []byte("[]")})
+	if want := "A job is an object, and this is of type array."; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

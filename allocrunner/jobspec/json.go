@@ -79,7 +79,10 @@ func mismatchText(e *json.UnmarshalTypeError) string {
 	if e.Type == durationType {
 		return fmt.Sprintf("%s: durations in JSON are whole nanoseconds (30s is 30000000000), not a %s.", e.Field, e.Value)
 	}
-	return fmt.Sprintf("%s: %s can't be a %s here.", e.Field, e.Type, e.Value)
+	if e.Field == "" {
+		return fmt.Sprintf("A job is an object, and this is of type %s.", e.Value)
+	}
+	return fmt.Sprintf("%s: %s can't be of type %s.", e.Field, e.Type, e.Value)
 }
 
 func rangeAt(filename string, src []byte, offset int64) hcl.Range {

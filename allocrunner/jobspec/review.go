@@ -71,6 +71,8 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	switch {
 	case len(groups) == 0:
 		return nil, fmt.Errorf("%w: a job needs group %q { task ... }", ErrNoGroup, "name")
+	case len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names):
+		return nil, fmt.Errorf("%w: two groups of a job have one name: %s; give each its own", ErrInvalid, strings.Join(names, ", "))
 	case name == "" && len(groups) > 1:
 		return nil, fmt.Errorf("%w, and one allocation runs one of them: choose it with --group: %s", ErrGroupNotNamed, strings.Join(names, ", "))
 	case name == "":
@@ -158,6 +160,7 @@ func (r *reviewer) groupLevel() {
 		r.networks(g.Networks)
 		r.services(g.Services, nil)
 		r.restart(g.RestartPolicy)
+		r.checkNegative("count", int64(deref(g.Count)))
 		r.checkNegative("shutdown_delay", int64(deref(g.ShutdownDelay)))
 		r.update(g.Update)
 		r.tasks()

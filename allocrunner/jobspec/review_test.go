@@ -102,6 +102,7 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"scheduling, once":  {inJob("priority = 90\ndatacenters = [\"dc1\"]\nconstraint { distinct_hosts = true }"), []string{"note job: scheduling"}},
 		"update":            {group("update { max_parallel = 7 }"), []string{"note job: scheduling"}},
 		"update, health":    {group("update { min_healthy_time = \"3s\" }"), nil},
+		"negative count":    {group("count = -1"), []string{"note job: scheduling", `refused group "g": count`}},
 		"update, none":      {group("update { max_parallel = 0 }"), nil},
 		"update, how":       {group("update { health_check = \"luck\" }"), []string{"refused " + inG + "update health_check"}},
 		"update, never":     {group("update { healthy_deadline = \"5s\" }"), []string{"refused " + inG + "update healthy_deadline"}},
@@ -269,6 +270,7 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 		"not named":   {job("a", "b"), "", "", jobspec.ErrGroupNotNamed, `choose it with --group: "a", "b"`},
 		"unknown":     {job("a", "b"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a", "b"`},
 		"unknown one": {job("a"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a"`},
+		"one name":    {job("a", "b", "a"), "a", "", jobspec.ErrInvalid, `two groups of a job have one name: "a", "b", "a"`},
 		"nil job":     {nil, "", "", jobspec.ErrInvalid, "there is no job"},
 	} {
 		t.Run(name, func(t *testing.T) {
