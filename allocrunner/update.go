@@ -58,7 +58,15 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	return r.follow(ctx)
 }
 
-// validate finds out whether an allocation could be run with another version of its job.
+// Validate finds out, before an Update, whether the allocation could be run with a version of its job that can be gone on with in place.
+// Errors: interfaces.ErrInvalidJob.
+func (r *Runner) Validate(job *api.Job) error {
+	r.running.mu.Lock()
+	begun := r.running.begun
+	r.running.mu.Unlock()
+	return r.validate(withJob(r.Alloc(), job), begun)
+}
+
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	var errs []error
 	for _, task := range alloc.GetTaskGroup().Tasks {
@@ -67,7 +75,10 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	if begun {
 		errs = append(errs, r.checks.validate(alloc))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: %w", interfaces.ErrInvalidJob, err)
+	}
+	return nil
 }
 
 // begin lets the tasks of the allocation be acted on. What has been updated during the set-up, when hooks and tasks had been made of

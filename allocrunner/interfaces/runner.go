@@ -24,6 +24,8 @@ var (
 	ErrUnknownSignal = errors.New("unknown signal")
 	// ErrTerminal: the allocation is over or on its way out, and what was asked would start something again.
 	ErrTerminal = errors.New("restart of an alloc that should not run")
+	// ErrInvalidJob: no machine could run the job, for the reason that is wrapped.
+	ErrInvalidJob = errors.New("the job can't be run")
 	// ErrNotOver: the allocation runs, or may run again.
 	ErrNotOver = errors.New("the allocation is not over")
 	// ErrLeft: the runner has left the allocation as it is, to be taken over.
@@ -116,8 +118,8 @@ type AllocRunner interface {
 	Signal(ctx context.Context, task, signal string) error
 
 	// Update goes on with another version of the allocation's job, without a restart. Errors: *DestructiveError when that can't be
-	// done in place, ErrTerminal, or what makes the job one that can't be run, and nothing has changed then. When ctx ends before hooks and
-	// tasks have followed, they go on without the caller.
+	// done in place, ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and tasks have followed, they
+	// go on without the caller.
 	Update(ctx context.Context, job *api.Job) error
 
 	// Destroy removes an allocation that is over: it calls the destroy hooks and removes the allocation directory. Errors: ErrNotOver.

@@ -58,7 +58,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		SigningKeyID: func() string { return s.keyring.Active().ID },
 		Metrics:      func() []handlers.Metric { return s.measure(door) },
 		Events:       s.events,
-		Jobs:         jobs{s.runner, s.shift},
+		Jobs:         jobs{s.runner, s.runner.Validate, s.shift},
 		Auditor:      auditor,
 		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}

@@ -17,15 +17,18 @@ import (
 
 // jobs takes other versions of the job that an allocation runs, for the API.
 type jobs struct {
-	runner interfaces.AllocRunner
-	shift  *shift
+	runner   interfaces.AllocRunner
+	validate func(*api.Job) error // says whether the runner could go on with a job in place
+	shift    *shift
 }
 
 var _ handlers.Jobs = jobs{}
 
-// jobVersion is another version of the job, as a job file would have given it, and what it changes.
+// jobVersion is another version of the job, as a job file would have given it, and what it changes of the one that runs, or that is about
+// to.
 type jobVersion struct {
 	job      *api.Job
+	anew     bool // the one that it changes has not begun yet
 	group    *api.TaskGroup
 	changes  []jobspec.Change
 	warnings string
@@ -40,6 +43,10 @@ func (j jobs) read(sent *api.Job) (jobVersion, error) {
 		return jobVersion{}, &handlers.Error{Kind: handlers.Conflict, Message: messageLeaving}
 	}
 	alloc := j.runner.Alloc()
+	next := j.shift.successor()
+	if next != nil {
+		alloc = next
+	}
 	if sent.ID == nil || *sent.ID != alloc.JobID {
 		return jobVersion{}, &handlers.Error{Kind: handlers.NotFound, Message: fmt.Sprintf("this allocation runs the job %q", alloc.JobID)}
 	}
@@ -59,7 +66,11 @@ func (j jobs) read(sent *api.Job) (jobVersion, error) {
 	if jobspec.AnyRefused(findings) {
 		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
 	}
-	return jobVersion{job, group, jobspec.Changes(alloc.Job, job, alloc.TaskGroup), said}, nil
+	v := jobVersion{job, next != nil, group, jobspec.Changes(alloc.Job, job, alloc.TaskGroup), said}
+	if !v.anew && len(jobspec.Destructive(v.changes)) == 0 {
+		err = j.validate(job)
+	}
+	return v, asUpdateError(err)
 }
 
 // findingLines is what a review says, a line each.
@@ -106,6 +117,7 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers
 func (j jobs) take(ctx context.Context, v jobVersion, force bool) error {
 	destructive := jobspec.Destructive(v.changes)
 	switch {
+	case v.anew && (force || len(destructive) == 0):
 	case len(destructive) == 0:
 		err := j.runner.Update(ctx, v.job)
 		if err == nil {
@@ -133,6 +145,9 @@ func asUpdateError(err error) error {
 		return nil
 	case errors.Is(err, interfaces.ErrTerminal):
 		return &handlers.Error{Kind: handlers.Conflict, Message: "the allocation is ending or over: it takes no other job", Err: err}
+	}
+	if errors.Is(err, interfaces.ErrInvalidJob) {
+		return &handlers.Error{Kind: handlers.Invalid, Message: err.Error(), Err: err}
 	}
 	if errors.Is(err, state.ErrFile) {
 		return &handlers.Error{Kind: handlers.Unavailable, Message: fmt.Sprintf("the allocation goes on as it is: %v", err), Err: err}

@@ -172,6 +172,13 @@ func (s *shift) isLeaving() bool {
 	return s.leaving
 }
 
+// successor is the allocation that follows this one, nil for none.
+func (s *shift) successor() *api.Allocation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next
+}
+
 // updated says what the allocation goes on with.
 func (s *shift) updated(changes []jobspec.Change) {
 	for _, c := range changes {

@@ -50,7 +50,7 @@ func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) 
 		return nil, nil, err
 	}
 	if refused := printFindings(w.stderr, findings); refused > 0 {
-		return nil, nil, usage(fmt.Errorf("%s asks for %d %s that can't be had here (see above); nothing was started",
+		return nil, nil, usage(fmt.Errorf("%s asks for %d %s that can't be had here (see above); nothing was started or changed",
 			path, refused, plural(refused, "thing", "things")))
 	}
 	return job, group, nil
