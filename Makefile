@@ -5,7 +5,7 @@ GO ?= go
 VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
 # How long each fuzz target runs in `make fuzz`.
 FUZZTIME ?= 10s
-# Flags for the benchmark: make bench BENCH='-run a -rounds 9'.
+# Flags for the benchmark: make bench BENCH='-run throughput -rounds 9'.
 BENCH ?=
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2

@@ -18,7 +18,7 @@ type layout struct{ dir string }
 const (
 	systemDataDir = "/var/lib/taskapi" // root's default
 	dataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
-	dataDirUsage  = "where keys, state and allocations live (default $" + dataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi)"
+	dataDirUsage  = "where keys, state and allocations live (default $" + dataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
 	apiSocketName = "api.sock"
 	tokenName     = "nomad_token"
 )

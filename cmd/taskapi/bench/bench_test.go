@@ -154,7 +154,7 @@ func TestRunRefuses(t *testing.T) {
 		"no tasks":               {"-most", "0"},
 		"an unknown measurement": {"-binary", "/bin/true", "-run", "z"},
 		"a missing binary":       {"-binary", "/no/such"},
-		"a taskapi that fails":   {"-binary", "/bin/false", "-run", "a"},
+		"a taskapi that fails":   {"-binary", "/bin/false", "-run", "throughput"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

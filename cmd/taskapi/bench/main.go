@@ -125,19 +125,19 @@ var measurements = []struct {
 	name string
 	into func(ctx context.Context, l *lab, o options, r *report) error
 }{
-	{"a", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+	{"throughput", func(ctx context.Context, l *lab, o options, r *report) (err error) {
 		r.Throughput, err = measureThroughput(ctx, l, o)
 		return err
 	}},
-	{"b", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+	{"start", func(ctx context.Context, l *lab, o options, r *report) (err error) {
 		r.Start, err = measureStart(ctx, l, o)
 		return err
 	}},
-	{"c", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+	{"memory", func(ctx context.Context, l *lab, o options, r *report) (err error) {
 		r.Memory, err = measureMemory(ctx, l, o)
 		return err
 	}},
-	{"d", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+	{"attack", func(ctx context.Context, l *lab, o options, r *report) (err error) {
 		r.Attack, err = measureAttack(ctx, l, o)
 		return err
 	}},
