@@ -39,9 +39,6 @@ type Config struct {
 	// Version goes into the User-Agent, "taskapi/VERSION".
 	Version string
 
-	// After is the version that the results start from: that of the Runner before this one, 0 for the first.
-	After uint64
-
 	// Saved is the results of an earlier process. A check with the ID of one goes on from it: it is shown until the first run of
 	// the check's first registration, and is what thresholds then change. nil for none.
 	Saved api.AllocCheckStatuses
@@ -113,7 +110,7 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1), begun: map[string]bool{}, version: cfg.After}
+	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1), begun: map[string]bool{}}
 	for _, c := range list {
 		r.list = append(r.list, restored(c, cfg.Saved))
 	}
@@ -123,13 +120,6 @@ func New(cfg Config) (*Runner, error) {
 
 // defaultHostIP is where ports are, unless the operator says otherwise.
 const defaultHostIP = "127.0.0.1"
-
-// Len is the number of checks.
-func (r *Runner) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.list)
-}
 
 // Results is the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
 // must not be changed; it is nil when there are no checks, before Run, from Leave to the group's next Begin, and from Stop on. Checks
