@@ -93,12 +93,17 @@ func (r *Runner) stopUnlessAsked() {
 
 func (r *Runner) stopRequested() bool { return r.Alloc().DesiredStatus == api.AllocDesiredStatusStop }
 
-// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. Nil without one.
+// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. Nil without one. One that an
+// earlier runner has begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
 func (r *Runner) shutdownDelay(e lifecycle.Ending) <-chan time.Time {
 	d := deref(r.group().ShutdownDelay)
 	if d <= 0 || e.Cause == lifecycle.Aborted || r.noShutdownDelay() {
 		return nil
 	}
+	if saved := r.cfg.Saved; saved != nil && !saved.KillAfter.IsZero() {
+		return time.After(min(time.Until(saved.KillAfter), d))
+	}
+	r.journal.killsAfter(time.Now().Add(d))
 	return time.After(d)
 }
 

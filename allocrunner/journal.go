@@ -39,10 +39,11 @@ type journal struct {
 
 // pending is what is to be written. Tasks are only named: their records are taken when they are written.
 type pending struct {
-	alloc  *api.Allocation
-	over   bool
-	checks api.AllocCheckStatuses
-	tasks  map[string]bool
+	alloc     *api.Allocation
+	over      bool
+	checks    api.AllocCheckStatuses
+	tasks     map[string]bool
+	killAfter time.Time
 }
 
 func newJournal(cfg interfaces.Config, record func(string) interfaces.SavedTask) *journal {
@@ -59,6 +60,9 @@ func (j *journal) checksChanged(results api.AllocCheckStatuses) {
 	}
 	j.add(func(p *pending) { p.checks = results })
 }
+
+// killsAfter has the end of the group's shutdown_delay written soon.
+func (j *journal) killsAfter(when time.Time) { j.add(func(p *pending) { p.killAfter = when }) }
 
 // taskSafe returns when the task's record is written, or can't be for now.
 func (j *journal) taskSafe(task string) {
@@ -169,7 +173,10 @@ func (j *journal) flush(ticket uint64) error {
 }
 
 func (j *journal) change(p pending) interfaces.Change {
-	c := interfaces.Change{ID: j.id, Alloc: p.alloc, Over: p.over, Checks: p.checks, Tasks: make(map[string]interfaces.SavedTask, len(p.tasks))}
+	c := interfaces.Change{
+		ID: j.id, Alloc: p.alloc, Over: p.over, Checks: p.checks, KillAfter: p.killAfter,
+		Tasks: make(map[string]interfaces.SavedTask, len(p.tasks)),
+	}
 	for name := range p.tasks {
 		c.Tasks[name] = j.record(name)
 	}
@@ -190,6 +197,9 @@ func (p pending) under(newer pending) pending {
 	}
 	if newer.checks != nil {
 		p.checks = newer.checks
+	}
+	if !newer.killAfter.IsZero() {
+		p.killAfter = newer.killAfter
 	}
 	for name := range newer.tasks {
 		p.addTask(name)

@@ -186,6 +186,39 @@ func TestGroupShutdownDelay(t *testing.T) {
 	}
 }
 
+// TestGroupShutdownDelayGoesOn where an earlier runner has begun it.
+func TestGroupShutdownDelayGoesOn(t *testing.T) {
+	t.Parallel()
+	d, state := &diary{}, &memory{}
+	var cfg interfaces.Config
+	began := time.Now()
+	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
+		noted(d, c)
+		g.ShutdownDelay, c.State = new(time.Hour), state
+		cfg = *c
+	}, shell("main", "exec sleep 1000"))
+	r.untilCalls(d, "main poststart", 1)
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilCalls(d, "prekill", 1)
+	r.runner.Leave()
+	_ = r.end()
+	saved := state.saved()
+	if left := saved.KillAfter.Sub(began); left < time.Hour || left > time.Hour+time.Since(began) {
+		t.Errorf("written down: %v after the beginning, want an hour after the stop", left)
+	}
+	saved.KillAfter = time.Now()
+	cfg.Saved = saved
+	next := begin(t, cfg)
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	if e := event(next.runner.Alloc(), "main", "Terminated"); e == nil || e.Details["signal"] != "2" {
+		t.Errorf("it did not get its kill_signal: %+v", e)
+	}
+}
+
 func indexOf(list []string, want string) int {
 	for i, s := range list {
 		if s == want {

@@ -23,6 +23,7 @@ type memory struct {
 	tasks  map[string][]byte
 	checks []byte
 	over   bool
+	kill   time.Time
 	puts   int
 	full   bool // Put fails
 }
@@ -49,6 +50,9 @@ func (m *memory) Put(c interfaces.Change) error {
 		m.checks = encode(c.Checks)
 	}
 	m.over = m.over || c.Over
+	if !c.KillAfter.IsZero() {
+		m.kill = c.KillAfter
+	}
 	return nil
 }
 
@@ -61,7 +65,7 @@ func (m *memory) setFull(full bool) {
 func (m *memory) saved() *interfaces.Saved {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := &interfaces.Saved{Tasks: map[string]interfaces.SavedTask{}, Over: m.over}
+	s := &interfaces.Saved{Tasks: map[string]interfaces.SavedTask{}, Over: m.over, KillAfter: m.kill}
 	decode(m.alloc, &s.Alloc)
 	s.Alloc.TaskStates = map[string]*api.TaskState{}
 	for name, data := range maps.All(m.tasks) {

@@ -21,6 +21,9 @@ type Change struct {
 	Tasks  map[string]SavedTask   // those that have changed
 	Checks api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
 	Over   bool                   // nothing is left to do; once true, it stays
+
+	// KillAfter is when the group's shutdown_delay is over, and the tasks are told to end; zero: as it was.
+	KillAfter time.Time
 }
 
 // Saved is an allocation on its way, or at its end, as it was written down.
@@ -29,6 +32,8 @@ type Saved struct {
 	Tasks  map[string]SavedTask
 	Checks api.AllocCheckStatuses
 	Over   bool
+
+	KillAfter time.Time // zero before the group's shutdown_delay has begun
 }
 
 // SavedTask is what another runner has to know of a task to go on with it.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -89,6 +90,9 @@ func drawChange(rt *rapid.T) interfaces.Change {
 		name := text("job")
 		c.Alloc.Job = &api.Job{ID: &name}
 	}
+	if rapid.Bool().Draw(rt, "kill") {
+		c.KillAfter = time.Unix(rapid.Int64Range(1, 9).Draw(rt, "kill after"), 0).UTC()
+	}
 	for range rapid.IntRange(0, 3).Draw(rt, "tasks") {
 		if c.Tasks == nil {
 			c.Tasks = map[string]interfaces.SavedTask{}
@@ -115,6 +119,9 @@ func apply(model map[string]*interfaces.Saved, c interfaces.Change) {
 		m.Tasks[name] = task
 	}
 	m.Over = m.Over || c.Over
+	if !c.KillAfter.IsZero() {
+		m.KillAfter = c.KillAfter
+	}
 	if m.Alloc != nil && m.Tasks != nil {
 		m.Alloc.TaskStates = map[string]*api.TaskState{}
 		for name, task := range m.Tasks {

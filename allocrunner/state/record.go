@@ -21,6 +21,7 @@ const (
 	jobKey    = "job"    // api.Job, in a bucket of its own
 	checksKey = "checks" // api.AllocCheckStatuses
 	overKey   = "over"   // true
+	killKey   = "kill"   // time.Time of Change.KillAfter
 	taskKey   = "task/"  // and the task's name: interfaces.SavedTask
 )
 
@@ -144,6 +145,9 @@ func (v values) addChange(c interfaces.Change) error {
 	if c.Over {
 		errs = append(errs, v.add(c.ID, overKey, true))
 	}
+	if !c.KillAfter.IsZero() {
+		errs = append(errs, v.add(c.ID, killKey, c.KillAfter))
+	}
 	for name, task := range c.Tasks {
 		errs = append(errs, v.add(c.ID, taskKey+name, task))
 	}
@@ -192,6 +196,7 @@ func compose(set records) (*interfaces.Saved, []error) {
 	read(allocKey, &saved.Alloc)
 	read(checksKey, &saved.Checks)
 	read(overKey, &saved.Over)
+	read(killKey, &saved.KillAfter)
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if name, ok := strings.CutPrefix(key, taskKey); ok {
 			var task interfaces.SavedTask
