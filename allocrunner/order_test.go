@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
 )
 
 // ends is a task that writes its name to the order when it is told to end.
@@ -142,6 +143,59 @@ func TestPoststopRunsWhenNothingElseHas(t *testing.T) {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	r.wantEvents("main", "Received", "Killing")
+}
+
+// TestAStopWaitsForNoOtherInterval of a poststop task's restart policy, whether the wait began before it, after it, or under another runner.
+func TestAStopWaitsForNoOtherInterval(t *testing.T) {
+	t.Parallel()
+	bye := func() *api.Task {
+		return shell("bye", "exit 4", lifecycle("poststop", false), func(t *api.Task) {
+			t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Millisecond), Mode: new("delay")}
+		})
+	}
+	waits := func(a *api.Allocation) bool {
+		e := event(a, "bye", "Restarting")
+		return e != nil && strings.HasPrefix(e.DisplayMessage, "Exceeded allowed attempts, applying a delay")
+	}
+	fails := func(t *testing.T, r *running) {
+		t.Helper()
+		if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "bye": Exit Code: 4`) {
+			t.Errorf("got %v, want the failure of bye", err)
+		}
+		got := event(r.runner.Alloc(), "bye", "Not Restarting")
+		if got == nil || got.DisplayMessage != "Exceeded allowed attempts 1 in interval 1h0m0s and a stop does not wait for the next" {
+			t.Errorf("events of bye: %v, the last is %+v", r.of("bye"), got)
+		}
+	}
+	t.Run("after the stop", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, "service", shell("main", "exec sleep 1000"), bye())
+		r.untilState("main", "running")
+		r.stop()
+		fails(t, r)
+		r.wantEvents("bye", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated", "Not Restarting")
+	})
+	t.Run("before the stop", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, "batch", shell("main", "exit 0"), bye())
+		r.until("bye waits", waits)
+		r.stop()
+		fails(t, r)
+	})
+	t.Run("another runner", func(t *testing.T) {
+		t.Parallel()
+		state := &memory{}
+		var cfg config
+		r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.State = state; cfg = *c }, shell("main", "exit 0"), bye())
+		r.until("bye waits", waits)
+		r.runner.Leave()
+		if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+			t.Fatalf("got %v, want ErrLeft", err)
+		}
+		cfg.Saved = state.saved()
+		cfg.Saved.Alloc.DesiredStatus = "stop" // as when it was killed between the one and the other
+		fails(t, begin(t, cfg))
+	})
 }
 
 // TestNothingOfATaskIsLeft when it ends by itself, or is stopped, whatever its processes did to hide.

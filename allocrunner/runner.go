@@ -306,7 +306,7 @@ func (r *Runner) failures() error {
 	return errors.Join(errs...)
 }
 
-// whatFailed is what the newest event says that tells of the failure itself: neither that nothing follows, nor what was cleared away after
+// whatFailed is what the newest event says that tells of the failure itself: neither what was to follow, nor what was cleared away after
 // it, nor how the process ended that a check found unhealthy.
 func whatFailed(events []*api.TaskEvent) string {
 	word := ""
@@ -315,7 +315,7 @@ func whatFailed(events []*api.TaskEvent) string {
 		if e.Type == api.TaskTerminated && i > 0 && events[i-1].Type == api.TaskRestartSignal {
 			return events[i-1].DisplayMessage
 		}
-		if e.Type != api.TaskNotRestarting && e.Type != api.TaskDriverMessage {
+		if e.Type != api.TaskNotRestarting && e.Type != api.TaskRestarting && e.Type != api.TaskDriverMessage {
 			break
 		}
 	}

@@ -21,6 +21,8 @@ type running struct {
 	left   bool // to another runner
 	held   int  // restarts of all tasks under way: no gate opens
 
+	last sync.Once // tells poststop tasks that they have no other interval
+
 	carried sync.WaitGroup // what carry does; nothing is added once the allocation is over or left
 }
 
@@ -101,6 +103,9 @@ func (r *Runner) held() bool {
 // beginEnding notes that the tasks are being killed, and reports whether that is new. It may not be, for now, while all tasks are
 // being restarted and nobody has asked for the end: what has just ended begins anew with the others.
 func (r *Runner) beginEnding(e lifecycle.Ending) (first, may bool) {
+	if r.stopRequested() {
+		r.running.last.Do(r.lastIntervals)
+	}
 	asked := e.Cause == lifecycle.Stopped || e.Cause == lifecycle.Aborted
 	r.running.mu.Lock()
 	defer r.running.mu.Unlock()
@@ -109,6 +114,15 @@ func (r *Runner) beginEnding(e lifecycle.Ending) (first, may bool) {
 	}
 	first, r.running.ending = !r.running.ending, true
 	return first, true
+}
+
+// lastIntervals has no poststop task wait for another interval of its restart policy, since a stop waits for it and does not kill it.
+func (r *Runner) lastIntervals() {
+	for _, t := range r.order() {
+		if t.Hook == lifecycle.Poststop {
+			r.task(t.Name).LastInterval()
+		}
+	}
 }
 
 // finish ends the allocation unless somebody is about to start its tasks anew.

@@ -15,6 +15,7 @@ type Policy struct {
 	Interval time.Duration
 	Delay    time.Duration
 	Wait     bool // mode "delay": past the attempts, wait for the next interval instead of failing
+	Last     bool // the present interval is the last, whatever the mode is: what waits for the next would keep a stop waiting
 
 	// OnSuccess: a successful exit is restarted, too. True for sidecars, and for the main tasks of a service.
 	OnSuccess bool
@@ -98,8 +99,25 @@ func (p Policy) Next(t Tracker, o Outcome, now time.Time, random float64) (Track
 		delay := p.Delay + time.Duration(random*jitter*float64(p.Delay))
 		return t, Verdict{Restart: true, Delay: delay, Reason: ReasonWithinPolicy}
 	}
-	if p.Wait {
+	if p.Wait && !p.Last {
 		return t, Verdict{Restart: true, Delay: max(0, t.Start.Add(p.Interval).Sub(now)), Reason: ReasonDelay}
 	}
-	return t, Verdict{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v and mode is %q", p.Attempts, p.Interval, "fail")}
+	return t, p.exceeded()
+}
+
+// Waiting judges a task that waits to be started again, and whose policy has become another since: it goes on waiting, unless that was for
+// the next interval and there is none.
+func (p Policy) Waiting(t Tracker) Verdict {
+	if p.Last && t.Count > p.Attempts {
+		return p.exceeded()
+	}
+	return Verdict{Restart: true}
+}
+
+func (p Policy) exceeded() Verdict {
+	why := `and mode is "fail"`
+	if p.Wait {
+		why = "and a stop does not wait for the next"
+	}
+	return Verdict{Failed: true, Reason: fmt.Sprintf("Exceeded allowed attempts %d in interval %v %s", p.Attempts, p.Interval, why)}
 }

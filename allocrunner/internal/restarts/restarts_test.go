@@ -18,6 +18,8 @@ var (
 func TestVerdicts(t *testing.T) {
 	wait := policy
 	wait.Wait = true
+	last := wait
+	last.Last = true
 	service := policy
 	service.OnSuccess = true
 	failure := restarts.Outcome{}
@@ -41,6 +43,10 @@ func TestVerdicts(t *testing.T) {
 			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
 		{"mode delay waits for the next interval", wait, restarts.Tracker{Start: t0, Count: 2}, failure, 12 * time.Second, 0.9,
 			restarts.Verdict{Restart: true, Delay: 18 * time.Second, Reason: restarts.ReasonDelay}, 3},
+		{"mode delay fails when there is no next interval", last, restarts.Tracker{Start: t0, Count: 2}, failure, 12 * time.Second, 0.9,
+			restarts.Verdict{Failed: true, Reason: "Exceeded allowed attempts 2 in interval 30s and a stop does not wait for the next"}, 3},
+		{"within the policy of the last interval", last, restarts.Tracker{Start: t0, Count: 1}, failure, time.Second, 0,
+			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 2},
 		{"success of a batch task", policy, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
 			restarts.Verdict{}, 0},
 		{"success of a service task", service, restarts.Tracker{Start: t0}, restarts.Outcome{Success: true}, 0, 0,
@@ -62,6 +68,21 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("count %d, want %d; verdict (-want +got):\n%s", tracker.Count, tc.count, diff)
 			}
 		})
+	}
+}
+
+// TestWaiting goes on within the policy, and for the next interval as long as there is one.
+func TestWaiting(t *testing.T) {
+	for _, tc := range []struct {
+		count int
+		last  bool
+		want  bool
+	}{{2, false, true}, {3, false, true}, {2, true, true}, {3, true, false}} {
+		p := policy
+		p.Wait, p.Last = true, tc.last
+		if got := p.Waiting(restarts.Tracker{Start: t0, Count: tc.count}); got.Restart != tc.want || got.Failed == tc.want {
+			t.Errorf("%+v: got %+v", tc, got)
+		}
 	}
 }
 

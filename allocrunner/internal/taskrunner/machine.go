@@ -72,6 +72,7 @@ type machine struct {
 	failed  bool
 	setUp   bool // the task directory has been announced
 	force   bool // it is to end without any delay
+	last    bool // the restart policy's interval is the last
 	tracker restarts.Tracker
 }
 
@@ -128,7 +129,8 @@ type (
 		reason  string
 		counted bool // by the restart policy, as a failure
 	}
-	reseted struct{ reason string } // the group starts anew
+	reseted      struct{ reason string } // the group starts anew
+	lastInterval struct{}                // the group is to end, and the task not to be killed: its restart policy begins no other interval
 )
 
 // Haste is what of a task's own end is waited for.
@@ -198,6 +200,8 @@ func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, 
 		return r.onRestarted(m, ev)
 	case reseted:
 		return r.onReset(m, ev, now, random)
+	case lastInterval:
+		return r.onLastInterval(m)
 	}
 	return m, nil
 }
@@ -263,7 +267,7 @@ func (r rules) onExited(m machine, ev exited, now time.Time, random float64) (ma
 // judge applies the restart policy to a process that ended, or did not start, by itself.
 func (r rules) judge(m machine, o restarts.Outcome, now time.Time, random float64) (machine, []any) {
 	var v restarts.Verdict
-	m.tracker, v = r.policy.Next(m.tracker, o, now, random)
+	m.tracker, v = r.policyOf(m).Next(m.tracker, o, now, random)
 	switch {
 	case v.Restart:
 		m.phase = backoff
@@ -274,6 +278,26 @@ func (r rules) judge(m machine, o restarts.Outcome, now time.Time, random float6
 	}
 	m.phase = dead
 	return m, []any{over{}}
+}
+
+func (r rules) policyOf(m machine) restarts.Policy {
+	p := r.policy
+	p.Last = m.last
+	return p
+}
+
+// onLastInterval ends the wait for another interval.
+func (r rules) onLastInterval(m machine) (machine, []any) {
+	m.last = true
+	if m.phase != backoff {
+		return m, nil
+	}
+	v := r.policyOf(m).Waiting(m.tracker)
+	if !v.Failed {
+		return m, nil
+	}
+	m.phase, m.failed = dead, true
+	return m, []any{disarm{}, emit{notRestartingEvent(v.Reason)}, over{}}
 }
 
 // afterStop goes on when the process that was to go is gone.

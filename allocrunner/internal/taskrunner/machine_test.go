@@ -44,6 +44,8 @@ func TestSequencesOfEvents(t *testing.T) {
 	delayed.shutdownDelay = 3 * time.Second
 	once := testRules
 	once.policy = restarts.Policy{Attempts: 2, Interval: time.Minute}
+	patient := testRules
+	patient.policy = restarts.Policy{Attempts: 1, Interval: time.Minute, Wait: true}
 	never := testRules
 	never.policy = restarts.Policy{}
 	for _, tc := range []struct {
@@ -106,6 +108,13 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Killing"}, dead, false},
 		{"leftovers are told", once, []any{opened{}, started{}, exited{leftover: 2}},
 			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
+		{"in its last interval, past its attempts", patient, []any{lastInterval{}, opened{}, startFailed{event: driverFailureEvent("no")}, elapsed{}, started{}, exit(1)},
+			[]string{"Task Setup", "Driver Failure", "Restarting", "Started", "Terminated", "Not Restarting"}, dead, true},
+		{"waiting for another interval when there is none any more", patient,
+			[]any{opened{}, started{}, exit(1), elapsed{}, started{}, exit(1), lastInterval{}, elapsed{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated", "Restarting", "Not Restarting"}, dead, true},
+		{"waiting within its policy when there is no other interval", patient, []any{opened{}, started{}, exit(1), lastInterval{}, elapsed{}, started{}, exit(0)},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated"}, dead, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, got := play(tc.rules, machine{tracker: restarts.Tracker{Start: time.Unix(1000, 0)}}, tc.events...)
@@ -166,7 +175,8 @@ func (w *world) possible(answersOnly bool) []any {
 		events = append(events, elapsed{})
 	}
 	if !answersOnly {
-		events = append(events, opened{}, killed{}, killed{haste: NoShutdownDelay}, killed{haste: AtOnce}, restarted{}, restarted{counted: true}, reseted{})
+		events = append(events, opened{}, killed{}, killed{haste: NoShutdownDelay}, killed{haste: AtOnce}, restarted{}, restarted{counted: true}, reseted{},
+			lastInterval{})
 	}
 	return events
 }
@@ -190,6 +200,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := testRules
 		r.shutdownDelay = rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "shutdown delay")
+		r.policy.Wait = rapid.Bool().Draw(t, "mode delay")
 		w := &world{t: t}
 		var m machine
 		now := time.Unix(1000, 0)
@@ -213,6 +224,9 @@ func TestEveryLifeIsSound(t *testing.T) {
 			waits := m.phase == backoff || m.phase == shutdownDelay
 			if waits && !w.timer {
 				t.Fatalf("after %#v: phase %v waits for a timer that is not armed", ev, m.phase)
+			}
+			if m.last && m.phase == backoff && m.tracker.Count > r.policy.Attempts {
+				t.Fatalf("after %#v: it waits for another interval", ev)
 			}
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {

@@ -163,6 +163,9 @@ func (r *Runner) Kill(reason *api.TaskEvent, haste Haste) {
 	r.post(context.Background(), killed{reason, haste}, nil)
 }
 
+// LastInterval has the task fail that is past the attempts of its restart policy, or comes to be, instead of waiting for the next interval.
+func (r *Runner) LastInterval() { r.post(context.Background(), lastInterval{}, nil) }
+
 // Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal for a task that has
 // been killed, before or meanwhile: it stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
