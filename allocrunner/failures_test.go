@@ -57,3 +57,13 @@ func TestAnUnknownUserIsAFailedAttempt(t *testing.T) {
 		t.Errorf("its directory, which could be nobody's: %v", err)
 	}
 }
+
+// TestAMissingCommandIsSaidToBeTheChecks, not the task's, where it is a check's.
+func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
+	t.Parallel()
+	check := script("", "")
+	check.Command = "/no/such/check"
+	r := run(t, "service", shell("main", "exec sleep 1000", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }))
+	const want = `nomad: program "/no/such/check" does not exist: install it, or correct the check's command`
+	r.untilCheck("a failure that says whose command it is", func(c api.AllocCheckStatus) bool { return c.Status == "failure" && c.Output == want })
+}

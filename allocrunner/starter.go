@@ -68,7 +68,7 @@ func (s *starter) Spec(_ context.Context, req *interfaces.TaskPrestartRequest, h
 	if err != nil {
 		return driver.Spec{}, err
 	}
-	program, err := driver.LookUp(req.Dir.Dir, config.Command, surroundings.env)
+	program, err := driver.LookUp(req.Dir.Dir, "task", config.Command, surroundings.env)
 	if err != nil {
 		return driver.Spec{}, err
 	}
@@ -122,7 +122,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	if err != nil {
 		return checks.ExecResult{}, err
 	}
-	program, err := driver.LookUp(req.Dir.Dir, command[0], around.env)
+	program, err := driver.LookUp(req.Dir.Dir, "check", command[0], around.env)
 	if err != nil {
 		return checks.ExecResult{}, err
 	}

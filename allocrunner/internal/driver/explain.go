@@ -84,7 +84,7 @@ func missing(path string) string {
 	interpreter := interpreterOf(path)
 	switch _, err := os.Stat(path); {
 	case err != nil:
-		return fmt.Sprintf("program %q does not exist: install it, or correct the task's command", path)
+		return fmt.Sprintf("program %q does not exist: install it, or correct the command", path)
 	case interpreter == "":
 		return fmt.Sprintf("%q, or something that it needs, does not exist", path)
 	}
@@ -97,7 +97,7 @@ func denied(spec Spec) string {
 	var fs unix.Statfs_t
 	switch {
 	case err == nil && info.IsDir():
-		return fmt.Sprintf("%q is a directory: correct the task's command", spec.Path)
+		return fmt.Sprintf("%q is a directory: correct the command", spec.Path)
 	case err == nil && info.Mode()&0o111 == 0:
 		return fmt.Sprintf("%q is not executable: chmod +x it", spec.Path)
 	case unix.Statfs(spec.Path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0:

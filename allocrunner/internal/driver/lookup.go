@@ -13,8 +13,9 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // LookUp finds the program that command names: in the task directory's local/, in the task directory, as an absolute path, and
 // then in the PATH of env, the task's own environment (KEY=value). A plain file found in the task directory is made executable;
-// links that lead out of it are followed only to what is executable already. The error is a *StartError.
-func LookUp(taskDir, command string, env []string) (string, error) {
+// links that lead out of it are followed only to what is executable already. whose says what names the command, a "task" or a "check". The
+// error is a *StartError.
+func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if command == "" || strings.Contains(command, "\x00") {
 		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
 	}
@@ -36,7 +37,7 @@ func LookUp(taskDir, command string, env []string) (string, error) {
 		} else if err == nil {
 			problem = " (it is a directory)"
 		}
-		return "", notFound("program %q does not exist%s: install it, or correct the task's command", command, problem)
+		return "", notFound("program %q does not exist%s: install it, or correct the %s's command", command, problem, whose)
 	case strings.Contains(command, "/"):
 		return "", notFound("command %q was not found in the task directory %s%s: put it there, or give an absolute path", command, taskDir, problem)
 	}

@@ -36,7 +36,7 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 		errno  error
 		want   string
 	}{
-		{"missing", func(s *driver.Spec) { s.Path = "/no/such" }, unix.ENOENT, "install it, or correct the task's command"},
+		{"missing", func(s *driver.Spec) { s.Path = "/no/such" }, unix.ENOENT, "install it, or correct the command"},
 		{"not executable", func(s *driver.Spec) { s.Path = file("plain", "#!/bin/sh\n", 0o644) }, unix.EACCES, "chmod +x"},
 		{"a directory", func(s *driver.Spec) { s.Path = e.dir }, unix.EACCES, "is a directory"},
 		{"no program", func(s *driver.Spec) { s.Path = file("text", "hello\n", 0o755) }, unix.ENOEXEC, "#! line"},
@@ -112,7 +112,7 @@ func TestLookUp(t *testing.T) {
 		"tool": bin + "/tool", "tool-link": task + "/local/tool-link", "dir": bin + "/dir", bin + "/plain": bin + "/plain",
 		"escape": "", "plain": "", "../outside": "", "pipe": "", "nothing": "", "/no/such": "", bin: "", "": "", "sub/none": "",
 	} {
-		got, err := driver.LookUp(task, command, env)
+		got, err := driver.LookUp(task, "task", command, env)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: got %q, %v; want %q", command, got, err, want)
 		}
@@ -125,7 +125,7 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
 		}
 	}
-	if got, err := driver.LookUp(task, "sh", nil); err != nil || !filepath.IsAbs(got) {
+	if got, err := driver.LookUp(task, "task", "sh", nil); err != nil || !filepath.IsAbs(got) {
 		t.Errorf("without a PATH: %q, %v", got, err)
 	}
 }
