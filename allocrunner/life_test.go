@@ -157,8 +157,9 @@ func TestRestartCountersSurvive(t *testing.T) {
 
 	cfg.Saved = state.saved()
 	next := begin(t, cfg)
-	if err := next.end(); err == nil || !strings.Contains(err.Error(), "Exceeded allowed attempts 2") {
-		t.Errorf("got %v, want that the attempts are used up", err)
+	err := next.end()
+	if why := event(next.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil || !strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
+		t.Errorf("got %v, %+v, want that the attempts are used up", err, why)
 	}
 }
 

@@ -155,8 +155,9 @@ func TestAnUpdatedRestartPolicy(t *testing.T) {
 	r.write("alloc/go", "")
 	r.untilLines("main/local/runs", 3)
 	r.write("alloc/go", "")
-	if err := r.end(); err == nil || !strings.Contains(err.Error(), "Exceeded allowed attempts 2") {
-		t.Errorf("got %v, want that two attempts are used up", err)
+	err := r.end()
+	if why := event(r.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil || !strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
+		t.Errorf("got %v, %+v, want that two attempts are used up", err, why)
 	}
 }
 
