@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -450,62 +449,6 @@ func TestNoShutdownDelay(t *testing.T) {
 	ends(r)
 	if !state.saved().Alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
 		t.Error("another runner would not know of the haste")
-	}
-}
-
-// TestABusyProgramIsAFailedAttempt that the next one makes good: somebody writes the file that is to be run.
-func TestABusyProgramIsAFailedAttempt(t *testing.T) {
-	t.Parallel()
-	data, err := os.ReadFile("/bin/true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { file.Close() })
-	if _, err := file.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	var reason string
-	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) {
-		c.OnEvent = func(_ string, e *api.TaskEvent) {
-			if e.Type == "Driver Failure" {
-				reason = e.DisplayMessage
-				file.Close()
-			}
-		}
-	}, shell("main", "", func(t *api.Task) {
-		t.Config = map[string]any{"command": file.Name()}
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour)} // another test's fork may have the file for a moment
-	}))
-	if err := r.end(); err != nil {
-		t.Fatal(err)
-	}
-	got := r.of("main")
-	if len(got) < 6 || !slices.Equal(got[:4], []string{"Received", "Task Setup", "Driver Failure", "Restarting"}) || got[len(got)-1] != "Terminated" {
-		t.Errorf("events %v", got)
-	}
-	if !strings.Contains(reason, "busy") {
-		t.Errorf("the reason is %q", reason)
-	}
-}
-
-// TestModeDelay goes on in the next interval.
-func TestModeDelay(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", "exit 1", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(200 * time.Millisecond), Delay: new(time.Millisecond), Mode: new("delay")}
-	}))
-	r.until("it has waited for another interval", func(a *api.Allocation) bool {
-		waited := event(a, "main", "Restarting")
-		return waited != nil && strings.HasPrefix(waited.DisplayMessage, "Exceeded allowed attempts, applying a delay - Task restarting in ") &&
-			a.TaskStates["main"].Restarts >= 4
-	})
-	r.stop()
-	if err := r.end(); err != nil {
-		t.Fatal(err)
 	}
 }
 
