@@ -223,6 +223,9 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 		return interfaces.ErrLeft
 	}
 	err := r.save()
+	if err != nil {
+		err = fmt.Errorf("the allocation is %s, and that could not be written down: %w", r.Alloc().ClientStatus, err)
+	}
 	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
 		return errors.Join(fmt.Errorf("%w: %w", ErrFailed, r.failures()), err)
 	}

@@ -73,7 +73,7 @@ func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descripti
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
 	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no listener of the
-	// runner is left, and no process either, unless it returns ErrLeft.
+	// runner is left, and no process either, unless it returns ErrLeft, or could not take over what Config.Saved has.
 	Run(ctx context.Context) error
 
 	// Stop asks for the end of the allocation in order: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop
@@ -103,10 +103,10 @@ type AllocRunner interface {
 	Over() bool
 
 	// RestartTask restarts one running task and returns when the old process is gone.
-	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal.
+	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal, also when the allocation began to end meanwhile.
 	RestartTask(ctx context.Context, task string) error
 
-	// RestartRunning restarts every task that runs. Errors: ErrTaskNotRunning when none does, ErrTerminal.
+	// RestartRunning restarts every task that runs. Errors: ErrTaskNotRunning when none does, ErrTerminal as above.
 	RestartRunning(ctx context.Context) error
 
 	// RestartAll takes every task, dead ones included, through the life cycle anew, and returns when the old processes are gone. When ctx

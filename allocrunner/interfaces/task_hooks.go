@@ -58,7 +58,7 @@ type TaskPrestartRequest struct {
 // TaskLifecycle is what a hook may do to its own task.
 type TaskLifecycle interface {
 	// Restart ends the process for a new one, not counted by the restart policy, and returns when the old one is gone. reason
-	// is for the event. Errors: ErrTaskNotRunning.
+	// is for the event. Errors: ErrTaskNotRunning, ErrTerminal when the task is to end instead.
 	Restart(ctx context.Context, reason string) error
 	// Signal sends a signal, by name, to the task's first process. Errors: ErrUnknownSignal, ErrTaskNotRunning.
 	Signal(ctx context.Context, name string) error

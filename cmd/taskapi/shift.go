@@ -117,6 +117,9 @@ func (s *shift) concluded(err error, side *sidecar) error {
 	case err == nil:
 		s.printer.ended(alloc, "")
 		return nil
+	case !side.runner.Over() && !errors.Is(err, interfaces.ErrLeft):
+		s.printer.allocEvent("Left", "it can't be taken over, and its tasks run on: "+oneLine(err.Error()))
+		return errSilent // the event has said why
 	case errors.Is(err, interfaces.ErrLeft):
 		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' with the job file takes them over", s.layout.command("run", "--alloc-id", alloc.ID)))
 		return nil
