@@ -2,6 +2,7 @@ package taskrunner
 
 import (
 	"context"
+	"syscall"
 	"time"
 
 	"taskapi/allocrunner/interfaces"
@@ -10,6 +11,9 @@ import (
 // killTreeTimeout bounds the wait for killed processes to be gone: SIGKILL is not refused, but a process in uninterruptible
 // sleep may take long to die.
 const killTreeTimeout = 10 * time.Second
+
+// signalTimeout bounds the sending of a signal, which takes a fraction of a millisecond.
+const signalTimeout = 2 * time.Second
 
 // hookTimeout bounds the hooks that run between a task's events. They write small files and close listeners.
 const hookTimeout = 10 * time.Second
@@ -30,7 +34,7 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case prekill:
 		runHooks(ctx, r, "task_prekill", interfaces.TaskPreKillHook.PreKilling)
 	case signal:
-		if err := r.processes.Signal(ctx, r.name, act.sig); err != nil {
+		if err := r.send(ctx, act.sig); err != nil {
 			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
 		}
 	case killTree:
@@ -42,6 +46,14 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case over:
 		runHooks(ctx, r, "task_stop", interfaces.TaskStopHook.Stop)
 	}
+}
+
+// send sends a signal to the first process. It is bounded in time: whoever holds the processes may be stopped itself, and a kill that
+// follows must be heard.
+func (r *Runner) send(ctx context.Context, sig syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	return r.processes.Signal(ctx, r.name, sig)
 }
 
 func (r *Runner) poststart(ctx context.Context) {

@@ -106,6 +106,48 @@ func (p *oneProcess) Signal(context.Context, string, syscall.Signal) error {
 
 func (p *oneProcess) KillTree(context.Context, string) (int, error) { return 0, nil }
 
+// stopped is a supervisor that does not answer: what it is asked for waits until the caller gives up.
+type stopped struct {
+	oneProcess
+	kills chan struct{}
+}
+
+func (p *stopped) Signal(ctx context.Context, _ string, _ syscall.Signal) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p *stopped) KillTree(ctx context.Context, _ string) (int, error) {
+	p.kills <- struct{}{}
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// TestAKillIsHeard also while a signal can't be sent, because whoever is to send it has been stopped.
+func TestAKillIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := New(Config{Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &stopped{oneProcess: oneProcess{ended: make(chan struct{})}, kills: make(chan struct{}, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &driver.Status{})
+		go r.Run(ctx, p)
+		synctest.Wait()
+		r.Kill(nil, InOrder)
+		r.Kill(nil, AtOnce)
+		time.Sleep(signalTimeout)
+		synctest.Wait()
+		if len(p.kills) != 1 {
+			t.Error("the second kill is not heard")
+		}
+		cancel()
+		r.Close()
+		synctest.Wait()
+	})
+}
+
 // ready is a starter with nothing to prepare.
 type ready struct{}
 

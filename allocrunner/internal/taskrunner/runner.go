@@ -314,7 +314,7 @@ func (r *Runner) signal(ctx context.Context, name string) error {
 		return err
 	}
 	r.show([]any{emit{signalingEvent(name)}})
-	if err := r.processes.Signal(ctx, r.name, sig); err != nil {
+	if err := r.send(ctx, sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
 	return nil
