@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -112,5 +113,13 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 		if code != exitFailed || stdout != "" || !strings.Contains(stderr, "taskapi 3.1.4 wrote it in format 7") {
 			t.Errorf("%s: code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}
+	}
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, world{strings.NewReader(""), &out, &errs, os.Environ()})
+	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped in order") {
+		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
+	}
+	if err := (layout{dataDir}).readable(testAllocID); !errors.Is(err, state.ErrNewer) {
+		t.Errorf("to be taken over: %v, want ErrNewer", err)
 	}
 }

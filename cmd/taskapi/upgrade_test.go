@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -46,6 +47,33 @@ func answeringVersion(t *testing.T, dataDir string) string {
 
 // TestUpgrade takes over from one version of taskapi with another, and back: after SIGUSR1, which leaves the tasks, and after a kill. A
 // task that numbers its lines and the holder of its token notice nothing.
+// TestTakeOverOfOneThatHangs is given up before that hears of it: it would leave when it goes on, with nobody there to take over.
+func TestTakeOverOfOneThatHangs(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)
+	p := startProcess(t, dir, file)
+	c := &chaos{t: t, dataDir: dir, file: file, process: p}
+	c.untilAtWork()
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	args := []string{"run", "-data-dir", dir, "-alloc-id", testAllocID, "-take-over", file}
+	code := run(t.Context(), args, world{strings.NewReader(""), &out, &errs, os.Environ()})
+	if code != exitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
+		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
+	}
+	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	c.untilAnswers()
+	if strings.Contains(p.out.String(), "Leaving") {
+		t.Errorf("it leaves:\n%s", p.out)
+	}
+	c.end()
+}
+
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
