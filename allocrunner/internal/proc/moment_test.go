@@ -1,0 +1,46 @@
+package proc_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"taskapi/allocrunner/internal/proc"
+)
+
+func TestMoment(t *testing.T) {
+	before := proc.Now()
+	if before.Space == "" || before.Forks == 0 {
+		t.Fatalf("%+v", before)
+	}
+	self, err := proc.Read(os.Getpid())
+	if err != nil || self.Start > before.Ticks || before.Ticks-self.Start > 100*600 {
+		t.Errorf("this process began at %d, and now it is %d; %v", self.Start, before.Ticks, err)
+	}
+	if err := exec.Command("true").Run(); err != nil {
+		t.Fatal(err)
+	}
+	now := proc.Now()
+	if now.Forks <= before.Forks || now.Ticks < before.Ticks || !before.In(now) {
+		t.Errorf("%+v after %+v", now, before)
+	}
+	for name, tc := range map[string]struct {
+		then   proc.Moment
+		turned bool
+	}{
+		"just before":              {before, false},
+		"not counted":              {proc.Moment{Space: now.Space}, true},
+		"later":                    {proc.Moment{Space: now.Space, Forks: now.Forks + 1000}, true},
+		"another namespace":        {proc.Moment{Space: "pid:[1] 7", Forks: now.Forks}, true},
+		"one that can't be told":   {proc.Moment{Forks: now.Forks}, true},
+		"nothing is known of then": {proc.Moment{}, true},
+	} {
+		if got := tc.then.Turned(now); got != tc.turned {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	now.Forks = before.Forks + 1<<22 // more than there can be numbers
+	if !before.Turned(now) {
+		t.Error("the numbers have come round")
+	}
+}
