@@ -37,29 +37,28 @@ type link struct {
 // loss is the end of a keeper that was killed.
 type loss struct {
 	left keeper.Swept
-	err  error           // of the killing of what it left
-	last []driver.Status // what it had written down of its tasks
+	err  error                    // of the killing of what it left
+	last map[string]driver.Status // the latest process of each task, with the exit where it had written that down
 }
 
 // exit is how a task's process ended, when the lost keeper could still write that down.
 func (l *loss) exit(task string) (interfaces.ExitResult, bool) {
-	for _, s := range l.last {
-		if s.Task == task && s.Exit != nil {
-			return *s.Exit, true
-		}
+	if s := l.last[task]; s.Exit != nil {
+		return *s.Exit, true
 	}
 	return interfaces.ExitResult{}, false
 }
 
 // of is the loss as one of its tasks had it.
 func (l *loss) of(task string) error {
+	lost := keeper.LostError(l.last[task])
 	switch n := l.left[task]; {
 	case l.err != nil:
 		return fmt.Errorf("%w, and what it left running can't be ended: %w", driver.ErrLost, l.err)
 	case n > 0:
-		return fmt.Errorf("%w, and the task with it; %d more of its processes had to be ended", driver.ErrLost, n)
+		return fmt.Errorf("%w; %d more of its processes had to be ended", lost, n)
 	}
-	return fmt.Errorf("%w, and the task with it", driver.ErrLost)
+	return lost
 }
 
 var _ driver.Supervisor = (*kept)(nil)
@@ -101,10 +100,9 @@ func (k *kept) settle(l *link) {
 		k.followLocked(again)
 		return
 	}
-	left, err := keeper.Sweep(ctx, k.cfg)
-	k.cfg.Logger.Warn("the keeper was killed, and its tasks with it", "pid", l.client.Keeper().PID, "left", len(left), "error", err)
-	record, _ := keeper.Last(k.cfg.Dir) // without one, nothing is known
-	l.loss = &loss{left, err, record.Tasks}
+	left, last, err := l.client.Sweep(ctx, k.cfg)
+	k.cfg.Logger.Warn("the keeper was killed", "pid", l.client.Keeper().PID, "left", len(left), "error", err)
+	l.loss = &loss{left, err, last}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.loss = l.loss

@@ -156,6 +156,53 @@ func TestALostKeeperHadWrittenDown(t *testing.T) {
 	}
 }
 
+// TestAnEarlierKeepersRecord says nothing of a later one that was lost and could not write its own: neither that a task has ended well, nor
+// that nothing is left running.
+func TestAnEarlierKeepersRecord(t *testing.T) {
+	for _, stays := range []bool{false, true} { // when it can't be removed
+		dir := t.TempDir()
+		record := filepath.Join(dir, "keeper.json")
+		first := openKept(t, dir)
+		mustStart(t, first, script(dir, "t", "exit 0"))
+		if _, err := first.Wait(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		for id := first.link.client.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
+			unix.Kill(id.PID, unix.SIGTERM)
+		}
+		old, err := os.ReadFile(record)
+		if err != nil || !strings.Contains(string(old), `"Ended":true`) {
+			t.Fatalf("%s, %v", old, err)
+		}
+		if err := os.MkdirAll(record+".new/full", 0o755); err != nil { // as a full disk
+			t.Fatal(err)
+		}
+		k := openKept(t, dir)
+		next := lines(t, dir)
+		status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+		child := next()
+		if stays {
+			if err := os.WriteFile(record, old, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, _ := k.current()
+		if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		exit, err := k.Wait(t.Context(), "t")
+		if !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
+			t.Errorf("%+v, %v", exit, err)
+		}
+		if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
+			t.Error("processes of the lost keeper still run")
+		}
+	}
+}
+
 // TestALostAnswer to a start does not have the task run twice, be it that the process has ended since, or that it went with its keeper. When
 // the answer is lost is left to chance.
 func TestALostAnswer(t *testing.T) {

@@ -58,6 +58,7 @@ type LogSpec struct {
 type Status struct {
 	Task      string
 	PID       int
+	Start     uint64 `json:",omitempty"` // clock ticks after boot, as a proc.Identity has it; 0 when it is not known
 	StartedAt time.Time
 	Exit      *interfaces.ExitResult
 }

@@ -38,7 +38,7 @@ type process struct {
 func (p *process) running() bool { return p.tree.Running() }
 
 func (p *process) status() Status {
-	s := Status{Task: p.task, PID: p.pid, StartedAt: p.started}
+	s := Status{Task: p.task, PID: p.pid, Start: p.tree.Born(), StartedAt: p.started}
 	if !p.running() {
 		exit := p.exit
 		s.Exit = &exit

@@ -34,15 +34,18 @@ type Client struct {
 	mu      sync.Mutex // guards all below
 	lastID  uint64
 	pending map[uint64]chan answer
-	why     error       // the connection is over
-	closing bool        // by Close or Detach
-	child   *os.Process // the keeper, when this program started it and has not waited for it
+	why     error                    // the connection is over
+	closing bool                     // by Close or Detach
+	child   *os.Process              // the keeper, when this program started it and has not waited for it
+	cgroup  string                   // Record's
+	tasks   map[string]driver.Status // the latest process of each task that the keeper has told of
+	lostAt  proc.Moment              // when the keeper was lost; set with why
 }
 
 var _ driver.Supervisor = (*Client)(nil)
 
 func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity, minor int) *Client {
-	c := &Client{id: id, minor: minor, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), pending: map[uint64]chan answer{}}
+	c := &Client{id: id, minor: minor, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), pending: map[uint64]chan answer{}, tasks: map[string]driver.Status{}}
 	go c.receive(in)
 	return c
 }
@@ -76,10 +79,7 @@ func (c *Client) receive(in *bufio.Reader) {
 			why = a.Err.unpack()
 			break
 		}
-		c.mu.Lock()
-		waiter := c.pending[a.ID]
-		delete(c.pending, a.ID)
-		c.mu.Unlock()
+		waiter := c.take(a)
 		if waiter != nil {
 			waiter <- a // has room for one
 		}
@@ -88,10 +88,30 @@ func (c *Client) receive(in *bufio.Reader) {
 	if c.closing {
 		why = driver.ErrClosed
 	}
-	c.why = why
+	c.why, c.lostAt = why, proc.Now()
 	c.mu.Unlock()
 	c.conn.Close()
 	close(c.done)
+}
+
+// take notes what an answer tells, and finds who waits for it.
+func (c *Client) take(a answer) chan<- answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.Cgroup != "" {
+		c.cgroup = a.Cgroup
+	}
+	if a.Status != nil {
+		c.tasks[a.Status.Task] = *a.Status
+	}
+	for _, s := range a.List {
+		if _, known := c.tasks[s.Task]; !known { // else a start was answered, and the list may be older
+			c.tasks[s.Task] = s
+		}
+	}
+	waiter := c.pending[a.ID]
+	delete(c.pending, a.ID)
+	return waiter
 }
 
 // close makes the end of the connection, should it not be over, one that was wished for. It reports whether it was so before.

@@ -2,8 +2,10 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,7 +93,8 @@ func Busy(dir string) bool {
 // ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
 	last, _ := Last(cfg.Dir) // without one it is found by its arguments
-	strays, err := proctree.FindStrays(last.Cgroup, cfg.Mark)
+	l := last.lost()
+	strays, err := proctree.FindStrays(l.processes(cfg))
 	if err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
@@ -107,7 +110,10 @@ func End(ctx context.Context, cfg Config) (int, error) {
 	if err := endFound(ctx, cfg); err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
-	strays, err = proctree.KillStrays(ctx, last.Cgroup, cfg.Mark)
+	if err := unlocked(cfg.Dir); err != nil {
+		return 0, fmt.Errorf("end keeper: %w", err)
+	}
+	strays, err = proctree.KillStrays(ctx, l.processes(cfg))
 	for _, s := range strays {
 		killed[s.PID] = true
 	}
@@ -124,13 +130,49 @@ func endFound(ctx context.Context, cfg Config) error {
 		return err
 	}
 	for _, id := range ids {
-		cfg.log().Warn("a keeper that can't be reached is ended with its tasks: its directory or its socket was removed",
-			"dir", cfg.Dir, "pid", id.PID)
 		if err := end(ctx, id); err != nil {
 			return err
 		}
+		cfg.log().Warn("a keeper that can't be reached has been ended, and its tasks with it: its directory or its socket was removed",
+			"dir", cfg.Dir, "pid", id.PID)
 	}
 	return nil
+}
+
+// lockTime is how long the lock is waited for: somebody else may just look whether it is free, or a killed keeper's child be about to
+// execute its program.
+const lockTime = time.Second
+
+// lock takes the lock that a keeper has as long as it lives. Where none was found, whoever has it can't be seen.
+func lock(fd int, name string) error {
+	deadline := time.Now().Add(lockTime)
+	for {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("lock %s: %w", name, err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("a keeper that can't be seen from here has locked %s: most likely the allocation runs in another container or PID namespace. "+
+				"Stop it there with \"taskapi stop\", or end the process that has this file open, and try again", name)
+		}
+		time.Sleep(lockTime / 100)
+	}
+}
+
+// unlocked makes sure that no keeper that can't be seen runs for the directory: its tasks may be seen all the same.
+func unlocked(dir string) error {
+	name := filepath.Join(dir, logFile)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close() // with the lock
+	return lock(int(f.Fd()), name)
 }
 
 // end ends a keeper that no client has: in order when it can, by force when it does not.

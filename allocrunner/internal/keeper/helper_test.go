@@ -19,13 +19,16 @@ import (
 	"taskapi/allocrunner/internal/proc"
 )
 
-// TestMain runs the tests, or is a keeper, or a sidecar that is to be killed: "sidecar DIR SCRIPT".
+// TestMain runs the tests, or is a keeper, a sidecar that is to be killed ("sidecar DIR SCRIPT"), or a program whose environment can't be
+// seen ("hide").
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == keeper.Command:
 		unix.Exit(keeper.Main()) // os.Exit would let the race detector sleep for a second
 	case len(os.Args) > 3 && os.Args[1] == "sidecar":
 		os.Exit(sidecar(os.Args[2], os.Args[3]))
+	case len(os.Args) > 1 && os.Args[1] == "hide":
+		os.Exit(hide(os.Getenv("FIFO")))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -39,6 +42,19 @@ func sidecar(dir, script string) int {
 	}
 	status, err := c.Start(context.Background(), shell(dir, "t", script))
 	fmt.Println(status.PID, err)
+	select {}
+}
+
+// hide overwrites the environment and says its number.
+func hide(fifo string) int {
+	err := overwriteEnv()
+	if err == nil {
+		err = os.WriteFile(fifo, []byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
 	select {}
 }
 

@@ -8,8 +8,9 @@
 // The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until they are
 // asked for, if need be in a file after its own end; only its own user's processes may control it, and of those the latest.
 // It ends when it is told to, or when no task has run and no client has been there for a while. When the keeper itself is
-// killed, the first processes of its tasks get SIGKILL from the kernel, clients get driver.ErrLost, and Sweep, or the next Start, kills
-// what else is left: there is never a second copy of a task. A keeper whose directory has been removed goes on; it can't be found by
+// killed, the first processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get driver.ErrLost,
+// and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillStrays can't
+// find. A keeper whose directory has been removed goes on; it can't be found by
 // its record any more, but is by its arguments, and is ended before another one starts. It decides nothing about tasks: no restarts,
 // no timeouts.
 package keeper
@@ -55,6 +56,7 @@ type Record struct {
 	Cgroup string          // that holds its tasks, empty for none
 	Tasks  []driver.Status // the latest process of each task
 	Ended  bool            // it has ended in order: none of the tasks runs
+	At     proc.Moment     // when it was written
 }
 
 // Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which it knew; of
@@ -71,17 +73,32 @@ func Last(dir string) (Record, error) {
 	return r, nil
 }
 
-// write replaces the record. It is not synced: after a crash of the machine no process of it runs in any case.
+// write replaces the record. It is not synced: after a crash of the machine no process of it runs in any case. When it can't be
+// written, the one before goes all the same, for it would be taken for the truth; the room that it had may be just what was missing.
 func (r Record) write(dir *os.Root) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	const temporary = recordFile + ".new"
-	if err := dir.WriteFile(temporary, text, 0o600); err != nil {
+	if err = replace(dir, text); err == nil {
+		return nil
+	}
+	if dir.Remove(recordFile) != nil { // there was none, or nothing can be changed at all
 		return err
 	}
-	return dir.Rename(temporary, recordFile)
+	return replace(dir, text)
+}
+
+func replace(dir *os.Root, text []byte) error {
+	const temporary = recordFile + ".new"
+	err := dir.WriteFile(temporary, text, 0o600)
+	if err == nil {
+		err = dir.Rename(temporary, recordFile)
+	}
+	if err != nil {
+		_ = dir.Remove(temporary) // it holds room
+	}
+	return err
 }
 
 // inDir calls use with a path of the socket that is short enough for a socket address (107 bytes), however long dir is.

@@ -76,8 +76,8 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	if err := json.NewDecoder(os.Stdin).Decode(&set); err != nil {
 		return nil, nil, fmt.Errorf("read the keeper's settings: %w", err)
 	}
-	if err := unix.Flock(stderr, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, nil, fmt.Errorf("lock %s: %w", filepath.Join(set.Dir, logFile), err)
+	if err := lock(stderr, filepath.Join(set.Dir, logFile)); err != nil {
+		return nil, nil, err
 	}
 	// For ps: the program's file name says less. Only cosmetic, so it may fail.
 	_ = os.WriteFile("/proc/self/comm", []byte("taskapi-keeper"), 0)

@@ -41,8 +41,9 @@ func TestWhatATaskInherits(t *testing.T) {
 	}
 }
 
-// TestAFullDisk costs log lines and records, and no task: what is lost is counted in the log when there is room again.
-func TestAFullDisk(t *testing.T) {
+// smallDisk is a directory with little room.
+func smallDisk(t *testing.T) string {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a small disk takes root to mount")
 	}
@@ -51,16 +52,29 @@ func TestAFullDisk(t *testing.T) {
 		t.Skip("a small disk can't be mounted here:", err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
-	ballast, err := os.Create(filepath.Join(dir, "ballast"))
+	return dir
+}
+
+// fill fills the disk to the last byte with a file.
+func fill(t *testing.T, dir string) (ballast string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "ballast"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := 1; n > 0; { // to the last byte
-		n, _ = ballast.Write(make([]byte, 4096))
+	defer f.Close()
+	for n := 1; n > 0; {
+		n, _ = f.Write(make([]byte, 4096))
 	}
-	ballast.Close()
+	return f.Name()
+}
+
+// TestAFullDisk costs log lines and records, and no task: what is lost is counted in the log when there is room again.
+func TestAFullDisk(t *testing.T) {
+	dir := smallDisk(t)
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	ballast := fill(t, dir)
 	status := run(t, c, shell(dir, "t", `head -c 1000000 /dev/zero | tr '\0' 'x'; echo $$ >$FIFO; while [ -e ballast ]; do sleep 0.01; done; echo again; exit 6`))
 	if pid := readPID(t, fifo); pid != status.PID {
 		t.Errorf("process %d says that it wrote all, want %d", pid, status.PID)
@@ -68,7 +82,7 @@ func TestAFullDisk(t *testing.T) {
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if err := os.Remove(ballast.Name()); err != nil {
+	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {

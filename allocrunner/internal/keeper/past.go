@@ -22,16 +22,20 @@ func pastOf(dir string, now time.Time) past {
 	p := past{}
 	for _, s := range last.Tasks {
 		if s.Exit == nil {
-			s.Exit = lostExit(now)
+			s.Exit = &interfaces.ExitResult{ExitCode: -1, At: now, Err: LostError(s).Error()}
 		}
 		p[s.Task] = s
 	}
 	return p
 }
 
-// lostExit is how a process ended whose keeper was killed before it could write that down.
-func lostExit(at time.Time) *interfaces.ExitResult {
-	return &interfaces.ExitResult{ExitCode: -1, At: at, Err: fmt.Sprintf("%v, and the task with it", driver.ErrLost)}
+// LostError is a driver.ErrLost that says what became of a process when its keeper was killed, and all that could be found was ended. It
+// claims no more than was looked for.
+func LostError(s driver.Status) error {
+	if s.Start == 0 { // an older keeper's, or not written down
+		return fmt.Errorf("%w, and what was found of the task was ended", driver.ErrLost)
+	}
+	return fmt.Errorf("%w, and the task with it", driver.ErrLost)
 }
 
 // list is the latest process of each task, be it an earlier keeper's.

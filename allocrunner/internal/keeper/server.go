@@ -30,13 +30,17 @@ const replaceTime = 3 * time.Second
 // acceptPause keeps a lack of descriptors, which is what Accept fails of, from becoming a tight loop.
 const acceptPause = 100 * time.Millisecond
 
+// unwrittenIdle is how long a keeper with neither task nor client stays when it alone knows how its tasks ended, since the record can't be
+// written: an operator has that time to make room, or to bring the sidecar back.
+const unwrittenIdle = 10 * time.Minute
+
 // leaveTime bounds the killing of what a task left behind while nobody is there to ask for it.
 const leaveTime = 10 * time.Second
 
 // server is the keeper's inside.
 type server struct {
 	dir    *os.Root      // held, so that nothing is ever written into another directory that took its place
-	idle   time.Duration // without task and client, after which it ends
+	idle   time.Duration // without task and client, after which it ends when the record is written
 	logger *slog.Logger
 	local  *driver.Local
 	self   proc.Identity
@@ -50,6 +54,8 @@ type server struct {
 
 	writing sync.Mutex // held while the record is written, so that an older one never replaces a newer
 	gone    bool       // the directory has been removed; guarded by writing
+
+	unwritten bool // the record could not be written; guarded by writing
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
@@ -76,16 +82,21 @@ func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool)
 func (s *server) run(ends <-chan os.Signal) bool {
 	timer := time.NewTimer(max(s.idle, startTime)) // who started us is on its way
 	defer timer.Stop()
+	since := time.Now() // the last time that there was something to stay for
 	for first := true; ; first = false {
 		if !s.controlled() {
 			s.sweep()
 		}
-		s.record(false)
+		written := s.record(false)
+		idle := s.idles()
+		if !idle {
+			since = time.Now()
+		}
 		switch {
-		case !s.idles():
+		case !idle && written:
 			timer.Stop()
 		case !first:
-			timer.Reset(s.idle)
+			timer.Reset(s.idle) // also to write it then
 		}
 		select {
 		case <-s.changed:
@@ -93,7 +104,7 @@ func (s *server) run(ends <-chan os.Signal) bool {
 		case <-s.closed:
 			return false
 		case <-timer.C:
-			if s.endIdle() {
+			if (written || time.Since(since) >= unwrittenIdle) && s.endIdle() {
 				s.logger.Info("no task runs and no client comes: the keeper ends")
 				return true
 			}
@@ -129,21 +140,24 @@ func (s *server) tasksRun() bool {
 	return slices.ContainsFunc(list, func(t driver.Status) bool { return t.Exit == nil })
 }
 
-// record writes down what is. A full disk costs the next sidecar knowledge, nothing else.
-func (s *server) record(ended bool) {
+// record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next sidecar knowledge,
+// nothing else.
+func (s *server) record(ended bool) bool {
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	at := proc.Now() // before the look: who runs by the list did so then
 	tasks, _ := s.list(context.Background())
-	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended}
+	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended, At: at}
 	err := r.write(s.dir)
-	gone := errors.Is(err, os.ErrNotExist)
+	gone := errors.Is(err, os.ErrNotExist) // and nobody will come to read it
 	switch {
 	case gone && !s.gone:
 		s.logger.Warn("the allocation directory has been removed; the tasks go on", "dir", s.dir.Name())
-	case err != nil && !gone:
-		s.logger.Warn("the record can't be written", "error", err)
+	case err != nil && !gone && !s.unwritten:
+		s.logger.Warn("the record can't be written; it is tried again", "error", err)
 	}
-	s.gone = gone
+	s.gone, s.unwritten = gone, err != nil && !gone
+	return !s.unwritten
 }
 
 func (s *server) change() {

@@ -119,7 +119,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 		}
 		var status driver.Status
 		if status, err = local.Start(ctx, req.Spec.unpack()); err == nil {
-			a.Status = &status
+			a.Status, a.Cgroup = &status, local.CgroupDir()
 			c.server.wg.Go(func() { c.server.follow(status.Task) })
 			c.server.record(false) // before the answer: should we be killed then, the next keeper knows what to clear
 			c.server.change()
@@ -140,6 +140,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 	case opKillTree:
 		a.Leftover, err = local.KillTree(ctx, req.Task)
 	case opList:
+		a.Cgroup = local.CgroupDir()
 		a.List, err = c.server.list(ctx)
 	case opClose:
 		err = local.Close()

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,15 +19,14 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
-	"taskapi/allocrunner/internal/proctree"
 )
 
 // The defaults of a Config.
 const (
 	// defaultExe is this very program, also when its file has been replaced by an upgrade meanwhile.
 	defaultExe = "/proc/self/exe"
-	// defaultIdle leaves an operator time to bring the sidecar back. Nothing is lost afterwards: exits are in the record.
-	defaultIdle = 10 * time.Minute
+	// defaultIdle leaves a sidecar time to be started again. Nothing is lost afterwards: exits are in the record.
+	defaultIdle = 30 * time.Second
 )
 
 // startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual.
@@ -43,14 +41,14 @@ type Config struct {
 	// Dir is the allocation directory, absolute. It exists and only our user may write to it.
 	Dir string
 
-	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it
-	// Open finds what a killed keeper has left running. Empty: only cgroups are looked at.
+	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it, too,
+	// Open finds what a killed keeper has left running. Empty: only by cgroup, record and session.
 	Mark string
 
 	// Exe is the program whose main calls Main; empty: this program.
 	Exe string
 
-	// Idle is how long the keeper stays with neither task nor client; 0: ten minutes.
+	// Idle is how long the keeper stays with neither task nor client, unless its record can't be written; 0: half a minute.
 	Idle time.Duration
 
 	// NoCgroup is driver.Config's.
@@ -84,7 +82,7 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	if _, err := sweep(ctx, cfg, nobody); err != nil {
+	if _, err := sweep(ctx, cfg, nobody, nil); err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	child, err := spawn(ctx, cfg)
@@ -99,63 +97,6 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	}
 	c.adopt(child)
 	return c, nil
-}
-
-// Swept counts the processes that a lost keeper left running, by task, besides the tasks' first ones, which the kernel kills with their
-// keeper. Those of no known task are under the empty name.
-type Swept map[string]int
-
-// Sweep kills what a keeper that was itself killed has left running, for one who does not want to start the next, or not yet. A keeper
-// that still runs for the directory though its record or socket is gone is ended with its tasks. It does nothing after an orderly end.
-// Errors: ErrKeeperRuns.
-func Sweep(ctx context.Context, cfg Config) (Swept, error) { return sweep(ctx, cfg, false) }
-
-func sweep(ctx context.Context, cfg Config, nobody bool) (Swept, error) {
-	last, err := Last(cfg.Dir)
-	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
-		return nil, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)
-	}
-	if !nobody {
-		if err := endFound(ctx, cfg); err != nil {
-			return nil, err
-		}
-	}
-	if last.Ended {
-		return nil, nil
-	}
-	strays, err := proctree.KillStrays(ctx, last.Cgroup, cfg.Mark)
-	left := Swept{}
-	for _, s := range strays {
-		if !slices.ContainsFunc(last.Tasks, func(t driver.Status) bool { return t.PID == s.PID }) {
-			left[s.Task]++
-		}
-	}
-	reap(last.Tasks, strays)
-	if len(strays) > 0 {
-		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(strays))
-	}
-	if err != nil {
-		return left, fmt.Errorf("kill what the last keeper left running: %w", err)
-	}
-	return left, nil
-}
-
-// reap collects what a lost keeper's processes have become, where they are this program's to collect: when it is PID 1 in a container,
-// they were handed to it at their keeper's end.
-func reap(tasks []driver.Status, strays []proctree.Stray) {
-	pids := []int{}
-	for _, t := range tasks {
-		pids = append(pids, t.PID)
-	}
-	for _, s := range strays {
-		pids = append(pids, s.PID)
-	}
-	for _, pid := range pids {
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // somebody else's, mostly
-	}
 }
 
 // spawn executes the program anew and waits until it is ready.

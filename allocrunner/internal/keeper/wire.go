@@ -67,6 +67,7 @@ type answer struct {
 	Leftover int                    `json:",omitempty"` // killtree
 	List     []driver.Status        `json:",omitempty"` // list
 	Exec     *driver.ExecResult     `json:",omitempty"` // exec, with an error, too
+	Cgroup   string                 `json:",omitempty"` // start, list: Record's
 }
 
 // wireSpec is a driver.Spec whose strings survive JSON also when they are no UTF-8.

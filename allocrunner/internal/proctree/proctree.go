@@ -14,6 +14,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
 )
 
 // Config is what a Trees is made of.
@@ -64,6 +66,7 @@ type Tree struct {
 	group *cgroup     // nil without cgroups
 	mark  string      // an environment entry that the descendants share, or empty
 	first *os.Process // set by Start
+	born  uint64      // when that was started, in clock ticks after boot; 0 when it can't be told
 	ended chan struct{}
 }
 
@@ -81,9 +84,16 @@ func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 	attr.Sys.Setsid = true
 	start := func() (*os.Process, error) { return os.StartProcess(path, argv, attr) }
 	var err error
-	t.first, err = t.fenced(attr, func() (*os.Process, error) { return t.set.own.start(start) })
-	return t.first, err
+	if t.first, err = t.fenced(attr, func() (*os.Process, error) { return t.set.own.start(start) }); err != nil {
+		return nil, err
+	}
+	s, _ := proc.Read(t.first.Pid) // there, if only as a zombie: nobody has waited for it
+	t.born = s.Start
+	return t.first, nil
 }
+
+// Born is when the first process was started, in clock ticks after boot, as a proc.Identity has it; 0 when it can't be told.
+func (t *Tree) Born() uint64 { return t.born }
 
 // fenced starts the process in the tree's cgroup if that can be.
 func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
