@@ -65,7 +65,7 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 			return r.run(cmd.Context())
 		},
 	}
-	opts.jobFlags.add(cmd)
+	opts.add(cmd)
 	addDataDir(cmd, &opts.dataDir)
 	f := cmd.Flags()
 	opts.bind(f)
@@ -110,7 +110,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return nil, err
 	}
-	differ := []string(nil)
+	var differ []string
 	o.settings, differ = kept.with(flags)
 	if jobFile == "-" && o.detach { // it is needed twice
 		text, err := io.ReadAll(w.stdin)
