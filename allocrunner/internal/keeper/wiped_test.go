@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -26,7 +27,18 @@ func begin(t *testing.T, dir string) begun {
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := newFIFO(t, dir)
 	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
-	return begun{c, identify(t, status.PID), identify(t, readPID(t, fifo))}
+	b := begun{c, identify(t, status.PID), identify(t, readPID(t, fifo))}
+	for _, id := range []proc.Identity{b.task, b.child} { // a process that executes a program has no environment for a moment
+		for comm := ""; comm != "sleep\n" || !proc.HasEnv(id.PID, mark(dir)); {
+			unix.Poll(nil, 1) // another process's doing
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			comm = string(text)
+		}
+	}
+	return b
 }
 
 func (b begun) wantGone(t *testing.T) {
