@@ -27,7 +27,7 @@ const (
 	places = 128
 )
 
-// claimName is the same for every version and every user.
+// claimName must stay as it is: taskapis of different versions and users keep out of each other's way by it.
 func claimName(port uint16, what string) *unix.SockaddrUnix {
 	return &unix.SockaddrUnix{Name: fmt.Sprintf("@taskapi/port/%d/%s", port, what)}
 }
