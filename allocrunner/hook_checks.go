@@ -38,14 +38,19 @@ var (
 // Name implements interfaces.RunnerHook.
 func (h *checksHook) Name() string { return "checks" }
 
-// Prerun implements interfaces.RunnerPrerunHook. The checks of the group's services begin with the allocation.
-func (h *checksHook) Prerun(context.Context, *interfaces.RunnerPrerunRequest) error {
+// Prerun implements interfaces.RunnerPrerunHook. The checks of the group's services begin with the allocation. One that is taken over has
+// passed this before, and does without its checks rather than stay without anybody who could stop it.
+func (h *checksHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	cfg := h.config(h.runner.Alloc())
 	cfg.OnChange, cfg.Restart, cfg.Up = h.onChange, h.restart, h.up
 	if saved := h.runner.cfg.Saved; saved != nil {
 		cfg.Saved = saved.Checks
 	}
 	made, err := checks.New(cfg)
+	if err != nil && req.Restored {
+		h.runner.logger.Warn("the allocation goes on without its checks, of which one can't be set up", "error", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}

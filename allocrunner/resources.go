@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -116,10 +117,29 @@ func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 
 // portsOf are the ports that a task sees, or those of the group for the empty name.
 func (r *Runner) portsOf(task string) []api.PortMapping {
+	if r.resources.ports == nil { // this runner is never run
+		return grantedPorts(r.Alloc().AllocatedResources, task)
+	}
 	if task == "" {
 		return r.resources.ports.Mappings()
 	}
 	return r.resources.ports.TaskMappings(task)
+}
+
+// grantedPorts are the ports that a task saw, or those of the group for the empty name, when they were granted.
+func grantedPorts(granted *api.AllocatedResources, task string) []api.PortMapping {
+	if granted == nil {
+		return nil
+	}
+	list := slices.Clone(granted.Shared.Ports)
+	if own := granted.Tasks[task]; own != nil {
+		for _, n := range own.Networks {
+			for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+				list = append(list, api.PortMapping{Label: p.Label, Value: p.Value, To: p.To, HostIP: n.IP})
+			}
+		}
+	}
+	return list
 }
 
 // replaceEnv interpolates what a service or a check of the allocation says with the environment of its task, or of the allocation for

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -38,7 +39,8 @@ type Runner struct {
 	changed   chan struct{} // something that drive looks at has changed; capacity 1, since only the latest matters
 	kill      once
 	leave     once
-	resources resources // acquired by Run before the first task starts
+	ran       atomic.Bool // Run has been called
+	resources resources   // acquired by Run before the first task starts
 	running   running
 	updating  sync.Mutex // held over an update, so that they follow each other
 	saving    sync.Mutex // held while the allocation is written down, so that an older version never follows a newer one
@@ -170,6 +172,7 @@ func (r *Runner) save() error {
 // first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
 // ErrLeft: nobody has asked for that.
 func (r *Runner) Run(ctx context.Context) (err error) {
+	r.ran.Store(true)
 	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

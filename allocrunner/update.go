@@ -67,7 +67,13 @@ func (r *Runner) Validate(job *api.Job) error {
 	return r.validate(withJob(r.Alloc(), job), begun)
 }
 
+// validate leaves out the checks during the set-up, when what they are made of is just being acquired. A runner that is never run knows what
+// an earlier one had.
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
+	if r.cfg.Saved != nil && !r.ran.Load() {
+		r.resources.node = r.detectNode()
+		begun = true
+	}
 	var errs []error
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		errs = append(errs, taskrunner.Validate(task, deref(alloc.Job.Type)))

@@ -156,6 +156,9 @@ func (r *request) run(ctx context.Context) error {
 
 // begin runs the allocation whose directory is claimed.
 func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) error {
+	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
+		return err
+	}
 	changes, next, err := c.take(ctx, r.alloc, r.options.force)
 	if err != nil {
 		return err

@@ -119,7 +119,7 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped in order") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
-	if err := (layout{dataDir}).readable(testAllocID); !errors.Is(err, state.ErrNewer) {
+	if _, err := (layout{dataDir}).readable(testAllocID); !errors.Is(err, state.ErrNewer) {
 		t.Errorf("to be taken over: %v, want ErrNewer", err)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
 )
 
@@ -27,7 +30,8 @@ func (r *request) handOver(ctx context.Context) (answered bool, err error) {
 
 // canTakeOver looks at what would have this process fail once the other has left: tasks that nobody looks after would be what remains.
 func (r *request) canTakeOver(ctx context.Context, c *client) error {
-	if err := r.layout.readable(r.alloc.ID); err != nil {
+	saved, err := r.layout.readable(r.alloc.ID)
+	if err != nil {
 		return err
 	}
 	if err := r.options.tryFiles(r.layout); err != nil {
@@ -40,22 +44,29 @@ func (r *request) canTakeOver(ctx context.Context, c *client) error {
 	if err != nil { // nobody is there, or one who will not have us; the state says what there is to go on with
 		return nil //nolint:nilerr // as above
 	}
-	_, err = r.layout.goesOn(is, r.alloc, r.options.force)
-	return err
+	changes, err := r.layout.goesOn(is, r.alloc, r.options.force)
+	if err != nil || saved == nil || len(changes) == 0 || len(jobspec.Destructive(changes)) > 0 {
+		return err
+	}
+	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", saved.Alloc.ID, err)
+	}
+	return usage(runner.Validate(r.alloc.Job))
 }
 
-// readable reports that this taskapi can read the allocation's state, also while another one writes it.
-func (l layout) readable(id string) error {
+// readable is the allocation's state, also while another taskapi writes it; nil when there is none. Errors: why this one can't read it.
+func (l layout) readable(id string) (*interfaces.Saved, error) {
 	held, err := state.Inspect(l.state(id))
 	switch {
 	case errors.Is(err, state.ErrNotFound):
-		return nil
+		return nil, nil
 	case err != nil:
-		return err
+		return nil, err
 	case len(held.Problems) > 0:
-		return l.mendable(id, fmt.Errorf("%s: %w: %w", l.state(id), state.ErrDamaged, held.Problems[0]))
+		return nil, l.mendable(id, fmt.Errorf("%s: %w: %w", l.state(id), state.ErrDamaged, held.Problems[0]))
 	}
-	return nil
+	return held.Allocs[id], nil
 }
 
 // tryFiles reads every file that a sidecar needs at its start.
