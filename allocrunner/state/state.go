@@ -237,10 +237,18 @@ func (db *DB) TryAnew() error {
 	return os.Remove(draft)
 }
 
-// Anew puts a new file in the place of this one, opens it and closes this one: nothing is known of any allocation then. When it fails the
-// file is as it was, unless the error is ErrInUse: somebody was faster to open the new one.
-func (db *DB) Anew() (*DB, error) {
-	if err := replace(db.path, db.version, nil); err != nil {
+// Anew puts a new file in the place of this one, opens it and closes this one: nothing but the change is known then, of any allocation.
+// When it fails the file is as it was, unless the error is ErrInUse: somebody was faster to open the new one.
+func (db *DB) Anew(c interfaces.Change) (*DB, error) {
+	set := values{}
+	err := set.addChange(c)
+	if err == nil && c.Alloc != nil && c.Alloc.Job != nil {
+		err = set.addJobs(map[string]*api.Job{c.ID: c.Alloc.Job})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := replace(db.path, db.version, set); err != nil {
 		return nil, fileError(db.path, err)
 	}
 	next, err := Open(db.path, db.version)

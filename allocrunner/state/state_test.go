@@ -237,7 +237,9 @@ func TestAnew(t *testing.T) {
 	if err := db.TryAnew(); !errors.Is(err, state.ErrFile) {
 		t.Errorf("the try: got %v, want ErrFile", err)
 	}
-	if _, err := db.Anew(); !errors.Is(err, state.ErrFile) {
+	job := "the next one"
+	follows := interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 1, Job: &api.Job{ID: &job}}}
+	if _, err := db.Anew(follows); !errors.Is(err, state.ErrFile) {
 		t.Errorf("got %v, want ErrFile", err)
 	}
 	if s := saved(t, db, "a"); !s.Over {
@@ -252,19 +254,19 @@ func TestAnew(t *testing.T) {
 	if s := saved(t, db, "a"); !s.Over {
 		t.Errorf("after a try: %+v", s)
 	}
-	next, err := db.Anew()
+	next, err := db.Anew(follows)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { next.Close() })
-	if s, err := next.Saved("a"); !errors.Is(err, state.ErrNotFound) {
-		t.Errorf("the new one has %+v, %v", s, err)
+	if s := saved(t, next, "a"); s.Over || *s.Alloc.Job.ID != job {
+		t.Errorf("the new one has %+v", s)
 	}
 	if _, err := state.Open(path, "1.2.3"); !errors.Is(err, state.ErrInUse) {
 		t.Errorf("another one: %v, want ErrInUse", err)
 	}
-	put(t, next, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 1}})
-	if s := saved(t, next, "a"); s.Over || s.Alloc.ModifyIndex != 1 {
+	put(t, next, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 2}})
+	if s := saved(t, next, "a"); s.Over || s.Alloc.ModifyIndex != 2 {
 		t.Errorf("begun anew: %+v", s)
 	}
 }

@@ -74,15 +74,33 @@ func (l layout) mendable(id string, err error) error {
 
 func (c *claim) close() error { return c.state.Close() }
 
-// anew forgets how the allocation stood, so that it can begin again under the same ID. Its directories stay. Nobody else can claim
-// them in between, unless this fails.
-func (c *claim) anew() error {
-	next, err := c.state.Anew()
+// anew forgets how the allocation stood, and has it begin again as next, under the same ID. Its directories stay. Nobody else can claim
+// them in between, unless this fails; whoever comes after a kill goes on with next.
+func (c *claim) anew(alloc *api.Allocation) error {
+	first, err := allocrunner.New(interfaces.Config{Alloc: alloc, Dir: c.dir, Logger: c.logger})
+	if err != nil {
+		return usage(err)
+	}
+	next, err := c.state.Anew(interfaces.Change{ID: c.id, Alloc: first.Alloc()})
 	if err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
 	c.state, c.saved = next, nil
 	return nil
+}
+
+// concludes writes down that nothing follows an allocation that is over, if that was to be otherwise.
+func (c *claim) concludes() error {
+	saved, err := c.state.Saved(c.id)
+	if errors.Is(err, state.ErrNotFound) {
+		return nil
+	}
+	if err != nil || !saved.Over || !interfaces.Replaced(saved.Alloc) {
+		return err
+	}
+	interfaces.StopRequest{}.Apply(saved.Alloc)
+	saved.Alloc.ModifyIndex++
+	return c.state.Put(interfaces.Change{ID: c.id, Alloc: saved.Alloc})
 }
 
 // tryAnew finds out whether anew could do so now.
@@ -128,7 +146,7 @@ func (c *claim) take(ctx context.Context, asked *api.Allocation, force bool) (ch
 	case c.saved.Over && !force && !interfaces.Replaced(c.saved.Alloc):
 		return nil, nil, c.errOver()
 	case c.saved.Over:
-		return nil, nil, c.anew()
+		return nil, nil, c.anew(asked)
 	}
 	changes, err = c.layout.goesOn(c.saved.Alloc, asked, force)
 	switch {
@@ -150,7 +168,11 @@ func (c *claim) update(ctx context.Context, job *api.Job) error {
 		return fmt.Errorf("allocation %s: %w", c.id, err)
 	}
 	if err := runner.Update(ctx, job); err != nil {
-		return fmt.Errorf("allocation %s: %w", c.id, err)
+		err = fmt.Errorf("allocation %s: %w", c.id, err)
+		if errors.Is(err, interfaces.ErrInvalidJob) {
+			return usage(err)
+		}
+		return err
 	}
 	saved := *c.saved
 	saved.Alloc = runner.Alloc()

@@ -22,7 +22,9 @@ func TestClaim(t *testing.T) {
 	if err := c.state.Put(interfaces.Change{ID: testAllocID, Alloc: &api.Allocation{ID: testAllocID}, Over: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.anew(); err != nil {
+	group, job := "g", "next"
+	next := &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
+	if err := c.anew(next); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := state.Read(filepath.Join(c.dir, state.FileName)); err == nil {
@@ -32,8 +34,8 @@ func TestClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := l.claim(testAllocID, logger)
-	if err != nil || again.saved != nil {
-		t.Fatalf("got %+v, %v; want a claim of something that has not begun", again, err)
+	if err != nil || again.saved.Over || *again.saved.Alloc.Job.ID != job || again.saved.Alloc.ClientStatus != api.AllocClientStatusPending {
+		t.Fatalf("got %+v, %v; want the next one, about to begin", again, err)
 	}
 	if err := again.close(); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ type issued struct {
 type note struct {
 	at, expires time.Time // to the second, as in the token
 	key         string    // its ID
-	audience    string    // all of them, joined by spaces
+	audience    string    // all of them, joined by spaces; empty when that was not noted
 }
 
 func (n note) String() string {
@@ -38,9 +38,9 @@ func (n note) String() string {
 // readNote reads what String wrote.
 func readNote(s string) (n note, ok bool) {
 	var at, expires int64
-	_, err := fmt.Sscanf(s, "%d %d %s %q", &at, &expires, &n.key, &n.audience)
+	read, _ := fmt.Sscanf(s, "%d %d %s %q", &at, &expires, &n.key, &n.audience)
 	n.at, n.expires = time.Unix(at, 0), time.Unix(expires, 0)
-	return n, err == nil
+	return n, read >= 3 // an older taskapi notes no audience
 }
 
 // wallet is one task's identities: it issues their tokens, and renews those with a ttl when half of it is over, as Nomad does, and files

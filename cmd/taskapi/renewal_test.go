@@ -274,7 +274,10 @@ func TestNotes(t *testing.T) {
 	if got, ok := readNote(n.String()); !ok || got != n {
 		t.Errorf("got %v, %v; want %v", got, ok, n)
 	}
-	for _, bad := range []string{"", "1 2", "x 2 key a", "1 x key a", "1 2 key", "1 2 key a"} {
+	if got, ok := readNote("1700000000 1800000000 a-key"); !ok || got.audience != "" || got.key != n.key || got.expires != n.expires {
+		t.Errorf("without an audience: %v, %v", got, ok)
+	}
+	for _, bad := range []string{"", "1 2", "x 2 key a", "1 x key a"} {
 		if got, ok := readNote(bad); ok {
 			t.Errorf("%q is read as %v", bad, got)
 		}

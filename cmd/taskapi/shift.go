@@ -22,13 +22,16 @@ type shift struct {
 	printer *printer
 	logger  *slog.Logger
 	world   world
-	room    func() error // says whether another allocation could begin in the place of this one
+	claim   *claim // what it works on
+
+	asking sync.Mutex // held while an end is asked for and written down, so that what is asked for last stands; never within mu
 
 	mu      sync.Mutex             // guards the fields below
 	side    *sidecar               // at work; nil while none is
 	next    *api.Allocation        // what follows; nil for nothing
 	stopped bool                   // somebody has asked for the end: nothing follows
 	how     interfaces.StopRequest // what was asked for then
+	killed  bool                   // somebody wants no delay
 	leaving bool                   // somebody wants the tasks to be left to another taskapi
 }
 
@@ -39,16 +42,19 @@ func newShift(opts runOptions, l layout, p *printer, logger *slog.Logger, w worl
 // work runs the allocation that has been claimed to its end, and those that follow it, and reports whether the last is over. alloc is
 // what begins when nothing was left. Signals are heard meanwhile.
 func (s *shift) work(ctx context.Context, c *claim, alloc *api.Allocation) (over bool, err error) {
-	s.room = c.tryAnew
+	s.claim = c
 	release := s.onSignals()
 	defer release()
 	for {
 		over, err = s.workOnce(ctx, c, alloc)
 		next := s.following()
-		if next == nil || !over || ctx.Err() != nil {
+		if over && (next == nil || ctx.Err() != nil) {
+			return true, errors.Join(err, c.concludes())
+		}
+		if next == nil || ctx.Err() != nil {
 			return over, err
 		}
-		if err := c.anew(); err != nil {
+		if err := c.anew(next); err != nil {
 			return true, err
 		}
 		alloc = next
@@ -79,9 +85,11 @@ func (s *shift) announce(side *sidecar, c *claim) {
 
 // begin makes the sidecar the one at work. What has been asked for before is asked of it.
 func (s *shift) begin(ctx context.Context, side *sidecar) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	s.mu.Lock()
 	s.side = side
-	stop, leave := s.stopped || s.next != nil, s.leaving
+	stop, leave, kill := s.stopped || s.next != nil, s.leaving, s.killed
 	how := interfaces.StopRequest{Replaced: true}
 	if s.stopped {
 		how = s.how
@@ -89,6 +97,9 @@ func (s *shift) begin(ctx context.Context, side *sidecar) {
 	s.mu.Unlock()
 	if leave {
 		side.runner.Leave()
+	}
+	if kill {
+		side.runner.Kill()
 	}
 	if !stop {
 		return
@@ -131,6 +142,8 @@ func (s *shift) concluded(err error, side *sidecar) error {
 // stop has the allocation end in order, and nothing follow it. It returns once that is written down. first is called when nobody has
 // asked before.
 func (s *shift) stop(ctx context.Context, how interfaces.StopRequest, first func()) error {
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	s.mu.Lock()
 	was, side := s.stopped, s.side
 	s.stopped, s.how, s.next = true, how, nil
@@ -148,6 +161,7 @@ func (s *shift) stop(ctx context.Context, how interfaces.StopRequest, first func
 func (s *shift) kill() {
 	s.mu.Lock()
 	side := s.side
+	s.killed = true
 	s.mu.Unlock()
 	if side != nil {
 		side.runner.Kill()
@@ -192,9 +206,11 @@ func (s *shift) updated(changes []jobspec.Change) {
 // replace has the allocation end in order, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason, and
 // those of a disk on which nothing could begin: then nothing ends.
 func (s *shift) replace(ctx context.Context, next *api.Allocation, changes []jobspec.Change) error {
-	if err := s.room(); err != nil {
+	if err := s.claim.tryAnew(); err != nil {
 		return err
 	}
+	s.asking.Lock()
+	defer s.asking.Unlock()
 	s.mu.Lock()
 	side := s.side
 	if side == nil || s.stopped || s.leaving || s.next == nil && side.ending() {
@@ -203,8 +219,9 @@ func (s *shift) replace(ctx context.Context, next *api.Allocation, changes []job
 	}
 	s.next = next
 	s.mu.Unlock()
+	err := side.runner.Stop(ctx, interfaces.StopRequest{Replaced: true})
 	s.replacing(changes)
-	return side.runner.Stop(ctx, interfaces.StopRequest{Replaced: true})
+	return err
 }
 
 // replacing says why the allocation ends.

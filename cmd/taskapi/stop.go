@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -67,6 +68,9 @@ func (s *stopping) run(ctx context.Context) error {
 		if err == nil {
 			return s.await(ctx, f)
 		}
+		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status == http.StatusBadRequest {
+			return fmt.Errorf("allocation %s: %w", s.id, refused)
+		}
 		saved, readErr := s.layout.saved(s.id)
 		switch {
 		case errors.Is(readErr, state.ErrInUse) && time.Since(since) < busyTimeout: // it begins, or ends just now
@@ -78,7 +82,7 @@ func (s *stopping) run(ctx context.Context) error {
 		case readErr != nil: // it can be read by somebody else, or at another time
 			return fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, readErr)
 		case saved.Over:
-			return s.say("allocation %s is over already: it is %s", s.id, saved.Alloc.ClientStatus)
+			return s.concluded(saved)
 		case s.detach:
 			return s.inBackground(ctx)
 		}
@@ -86,6 +90,20 @@ func (s *stopping) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// concluded says that the allocation is over, and sees to it that nothing follows.
+func (s *stopping) concluded(saved *interfaces.Saved) error {
+	if interfaces.Replaced(saved.Alloc) {
+		c, err := s.layout.claim(s.id, newLogger(false, s.world))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(c.concludes(), c.close()); err != nil {
+			return err
+		}
+	}
+	return s.say("allocation %s is over already: it is %s", s.id, saved.Alloc.ClientStatus)
 }
 
 func (s *stopping) say(format string, args ...any) error {

@@ -132,7 +132,7 @@ func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdent
 
 // isGood reports that the key ring has the key of a token, and that it is for whom a new one would be.
 func (s *sidecar) isGood(wi *api.WorkloadIdentity, n note) bool {
-	return slices.Contains(s.keyring.Keys().IDs(), n.key) && n.audience == strings.Join(s.audienceOf(wi), " ")
+	return slices.Contains(s.keyring.Keys().IDs(), n.key) && (n.audience == "" || n.audience == strings.Join(s.audienceOf(wi), " "))
 }
 
 // audienceOf is for whom an identity's tokens are: those that the job file names, or whoever this API's tokens must be for. A canonical
