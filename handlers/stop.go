@@ -12,7 +12,8 @@ type stopped struct {
 }
 
 // stop is PUT /v1/allocation/:id/stop: the allocation begins to end, and the answer does not wait for it. One that ends already,
-// or has ended, is answered no differently. With no_shutdown_delay it waits for no shutdown_delay, nor any longer for one. Index is the allocation's ModifyIndex after the request.
+// or has ended, is answered no differently. With no_shutdown_delay every shutdown_delay is skipped, also one under way. Index is the
+// allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	alloc, err := r.alloc(unknownToServer)
 	if err != nil {

@@ -36,13 +36,25 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.message }
 
 // errMute is why a sidecar that runs an allocation can't be asked.
-func errMute(id string, err error) error {
-	if _, ok := errors.AsType[*refusedError](err); ok {
-		return fmt.Errorf("allocation %s is run by a taskapi that refuses the operator's token: %w; 'taskapi run --take-over' with the job file replaces both",
-			id, err)
+func (l layout) errMute(id string, err error) error {
+	if refused(err) {
+		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; '%s' %s has one with a good token go on in its place",
+			id, l.operatorToken(id), err, l.command("run", "--take-over", "--alloc-id", id), withJobFile)
 	}
 	return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, err)
 }
+
+// withJobFile is what a command line lacks that runs an allocation again.
+const withJobFile = "with the job file and its variables"
+
+// refused reports that a sidecar does not accept the operator's token: it is no good, or the allocation is just over.
+func refused(err error) bool {
+	r, ok := errors.AsType[*refusedError](err)
+	return ok && (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden)
+}
+
+// refusedTimeout is how long a sidecar is asked again that refuses the operator's token: one whose allocation is over ends soon.
+const refusedTimeout = 2 * time.Second
 
 // errNoState is for an allocation of which nothing is written down.
 func errNoState(id string) error {

@@ -134,8 +134,8 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, ended <-chan
 			if err == nil && started(alloc) {
 				return nil
 			}
-			if _, refused := errors.AsType[*refusedError](err); refused && time.Since(since) > busyTimeout { // and not because it is just over
-				return errMute(id, err)
+			if refused(err) && time.Since(since) > refusedTimeout {
+				return l.errMute(id, err)
 			}
 		}
 		select {

@@ -63,6 +63,8 @@ func (f *follower) left(why error, since time.Duration) (*api.Allocation, error)
 	saved, err := f.layout.saved(f.id)
 	busy := errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrNotFound) // the latter for a moment, between two under one ID
 	switch {
+	case errors.Is(err, state.ErrInUse) && refused(why) && since > refusedTimeout:
+		return nil, f.layout.errMute(f.id, why)
 	case busy && since < busyTimeout:
 		time.Sleep(startPause)
 		return nil, nil
@@ -75,8 +77,8 @@ func (f *follower) left(why error, since time.Duration) (*api.Allocation, error)
 		return nil, fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does", f.id,
 			f.layout.state(f.id), f.layout.command("stop", f.id))
 	case !saved.Over:
-		return nil, fmt.Errorf("allocation %s: %w: '%s' with the job file takes it over, '%s' ends it", f.id, errAbandoned,
-			f.layout.command("run", "--alloc-id", f.id), f.layout.command("stop", f.id))
+		return nil, fmt.Errorf("allocation %s: %w: '%s' %s takes it over, '%s' ends it", f.id, errAbandoned,
+			f.layout.command("run", "--alloc-id", f.id), withJobFile, f.layout.command("stop", f.id))
 	}
 	f.show(saved.Alloc)
 	return saved.Alloc, nil

@@ -62,7 +62,7 @@ func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	}
 	switch len(running) {
 	case 0:
-		return "", usage(fmt.Errorf("no allocation runs in %s", l.dir))
+		return "", fmt.Errorf("no allocation runs in %s", l.dir)
 	case 1:
 		return running[0], nil
 	}

@@ -138,9 +138,9 @@ func (w *wallet) resumeLocked(req *interfaces.TaskPrestartRequest) {
 		case !renewable(wi):
 		case known && !w.stillGood(wi, n), wi.File && !known, wi.File && !fileThere(req.Dir.Dir, tokenPath(wi)):
 			w.due[wi.Name] = time.Now()
-		case lapses(wi) && known:
+		case renewedInTime(wi) && known:
 			w.due[wi.Name] = n.at.Add(life(wi, n) / 2)
-		case lapses(wi): // nobody knows how old it is; at worst it is renewed late
+		case renewedInTime(wi): // nobody knows how old it is; at worst it is renewed late
 			w.due[wi.Name] = time.Now().Add(wi.TTL / 2)
 		}
 	}
@@ -160,8 +160,8 @@ func fileThere(dir, path string) bool {
 // renewable reports that a new token can reach the task while it lives, or by a restart.
 func renewable(wi *api.WorkloadIdentity) bool { return wi.File || wi.ChangeMode == "restart" }
 
-// lapses reports that a token is to be renewed in time: it has a ttl of its own, or it can be done without anybody's noticing.
-func lapses(wi *api.WorkloadIdentity) bool { return wi.TTL > 0 || wi.File }
+// renewedInTime reports that a token is to be renewed in time: it has a ttl of its own, or it can be done without anybody's noticing.
+func renewedInTime(wi *api.WorkloadIdentity) bool { return wi.TTL > 0 || wi.File }
 
 // life is how long a token is good from its issue.
 func life(wi *api.WorkloadIdentity, n note) time.Duration {
@@ -184,7 +184,7 @@ func (w *wallet) putLocked(wi *api.WorkloadIdentity) (string, error) {
 		}
 	}
 	w.notes[wi.Name] = i.note
-	if lapses(wi) && renewable(wi) {
+	if renewedInTime(wi) && renewable(wi) {
 		w.due[wi.Name] = time.Now().Add(life(wi, i.note) / 2)
 	}
 	return i.token, nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,9 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 		w.stdin = bytes.NewReader(text)
 		defer func() { w.stdin.(*bytes.Reader).Reset(text) }()
 	}
+	if o.group == "" {
+		o.group = l.groupOf(id)
+	}
 	job, group, err := o.load(jobFile, w)
 	if err != nil {
 		return nil, err
@@ -137,9 +141,9 @@ func (r *request) run(ctx context.Context) error {
 	}
 	logger := newLogger(r.options.verbose, r.world)
 	for since := time.Now(); ; {
-		answered, err := r.handOver(ctx)
+		answered, mute := r.handOver(ctx)
 		if answered {
-			return err
+			return mute
 		}
 		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
 		if err == nil {
@@ -148,8 +152,8 @@ func (r *request) run(ctx context.Context) error {
 		if !errors.Is(err, state.ErrInUse) {
 			return err
 		}
-		if time.Since(since) > busyTimeout {
-			return errMute(r.alloc.ID, err)
+		if waited := time.Since(since); waited > busyTimeout || refused(mute) && waited > refusedTimeout {
+			return r.layout.errMute(r.alloc.ID, cmp.Or(mute, err))
 		}
 	}
 }
@@ -183,13 +187,22 @@ func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) erro
 	return err
 }
 
-// updateRunning hands the job to the taskapi that runs the allocation, if one does and stays.
+// groupOf is the group of an allocation that is there already, empty when there is none.
+func (l layout) groupOf(id string) string {
+	held, err := state.Inspect(l.state(id))
+	if err != nil || held.Allocs[id] == nil || held.Allocs[id].Alloc == nil {
+		return ""
+	}
+	return held.Allocs[id].Alloc.TaskGroup
+}
+
+// updateRunning hands the job to the taskapi that runs the allocation, if one does and stays. When it does not answer, err says why.
 func (r *request) updateRunning(ctx context.Context) (answered bool, err error) {
 	c := r.layout.client(r.alloc.ID)
 	defer c.close()
 	current, _, err := c.allocation(ctx)
-	if err != nil { // whoever it is that does not answer well, the state says whether somebody is at work
-		return false, nil
+	if err != nil { // the state says whether somebody is at work
+		return false, err
 	}
 	if current.TaskGroup != r.alloc.TaskGroup || current.JobID != r.alloc.JobID {
 		return true, usage(errOtherJob(current, r.alloc))

@@ -83,7 +83,7 @@ func TestScripts(t *testing.T) {
 			"mode":         mode,
 			"nothing-left": nothingLeft,
 			"nothing-runs": nothingRuns,
-			"refused":      refused,
+			"refused":      wantRefused,
 			"repeat":       repeat,
 			"signal":       sendSignal,
 			"start":        start,
@@ -230,7 +230,7 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(ask(ts, args))
 }
 
-func refused(ts *testscript.TestScript, neg bool, args []string) {
+func wantRefused(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 4, "refused STATUS SOCKET TOKENFILE PATH")
 	if err := ask(ts, args[1:]); err == nil || !strings.Contains(err.Error(), ": "+args[0]+" ") {
 		ts.Fatalf("got %v, want status %s", err, args[0])

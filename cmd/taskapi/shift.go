@@ -132,7 +132,7 @@ func (s *shift) concluded(err error, side *sidecar) error {
 		s.printer.allocEvent("Left", "it can't be taken over, and its tasks run on: "+oneLine(err.Error()))
 		return errSilent // the event has said why
 	case errors.Is(err, interfaces.ErrLeft):
-		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' with the job file takes them over", s.layout.command("run", "--alloc-id", alloc.ID)))
+		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' %s takes them over", s.layout.command("run", "--alloc-id", alloc.ID), withJobFile))
 		return nil
 	}
 	s.printer.ended(alloc, oneLine(err.Error()))

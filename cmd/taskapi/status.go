@@ -64,7 +64,7 @@ func (l layout) look(ctx context.Context, id string) found {
 	}
 	saved, err := l.saved(id)
 	if errors.Is(err, state.ErrInUse) {
-		return found{absent: errMute(id, liveErr)}
+		return found{absent: l.errMute(id, liveErr)}
 	}
 	if errors.Is(err, state.ErrNotFound) {
 		return found{absent: errNoState(id)}
@@ -149,7 +149,7 @@ func (f found) print(l layout, out io.Writer) error {
 	row("Status", f.status())
 	row("Description", a.ClientDescription)
 	if f.left() {
-		row("Go on", l.command("run", "--alloc-id", a.ID)+" and the job file takes over the tasks that still run; "+l.command("stop", a.ID)+" ends them")
+		row("Go on", l.command("run", "--alloc-id", a.ID)+" "+withJobFile+" takes over the tasks that still run; "+l.command("stop", a.ID)+" ends them")
 	}
 	row("Created", date(time.Unix(0, a.CreateTime)))
 	row("Directory", l.alloc(a.ID))

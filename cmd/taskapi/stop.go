@@ -68,15 +68,18 @@ func (s *stopping) run(ctx context.Context) error {
 		if err == nil {
 			return s.await(ctx, f)
 		}
-		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status == http.StatusBadRequest {
-			return fmt.Errorf("allocation %s: %w", s.id, refused)
+		if answer, ok := errors.AsType[*refusedError](err); ok && answer.status == http.StatusBadRequest {
+			return fmt.Errorf("allocation %s: %w", s.id, answer)
 		}
 		saved, readErr := s.layout.saved(s.id)
 		switch {
+		case errors.Is(readErr, state.ErrInUse) && refused(err) && time.Since(since) > refusedTimeout:
+			return s.layout.errMute(s.id, err)
 		case errors.Is(readErr, state.ErrInUse) && time.Since(since) < busyTimeout: // it begins, or ends just now
+			time.Sleep(startPause)
 			continue
 		case errors.Is(readErr, state.ErrInUse):
-			return errMute(s.id, err)
+			return s.layout.errMute(s.id, err)
 		case errors.Is(readErr, state.ErrNotFound), errors.Is(readErr, state.ErrDamaged):
 			return s.endLeft(ctx, readErr)
 		case readErr != nil: // it can be read by somebody else, or at another time

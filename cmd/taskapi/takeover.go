@@ -12,7 +12,8 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one.
+// handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one. When it is not
+// answered, err may say why.
 func (r *request) handOver(ctx context.Context) (answered bool, err error) {
 	if !r.options.takeOver {
 		return r.updateRunning(ctx)
@@ -39,7 +40,7 @@ func (r *request) canTakeOver(ctx context.Context, c *client) error {
 	}
 	is, _, err := c.allocation(ctx)
 	if errors.Is(err, context.DeadlineExceeded) { // it would hear of it some time later, when nobody is there to go on
-		return errMute(r.alloc.ID, err)
+		return r.layout.errMute(r.alloc.ID, err)
 	}
 	if err != nil { // nobody is there, or one who will not have us; the state says what there is to go on with
 		return nil //nolint:nilerr // as above

@@ -136,9 +136,10 @@ func (s *sidecar) isGood(wi *api.WorkloadIdentity, n note) bool {
 }
 
 // audienceOf is for whom an identity's tokens are: those that the job file names, or whoever this API's tokens must be for. A canonical
-// job names Nomad's default where the file names nobody.
+// job names Nomad's default for a task's default identity where the file names nobody.
 func (s *sidecar) audienceOf(wi *api.WorkloadIdentity) []string {
-	if len(wi.Audience) == 0 || slices.Equal(wi.Audience, []string{identity.DefaultAudience}) {
+	unnamed := wi.Name == identity.DefaultName && slices.Equal(wi.Audience, []string{identity.DefaultAudience})
+	if len(wi.Audience) == 0 || unnamed {
 		return s.options.audience()
 	}
 	return wi.Audience

@@ -56,10 +56,13 @@ func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile st
 	current, _, err := c.allocation(ctx)
 	if errors.Is(err, errSilentSidecar) {
 		if saved, readErr := c.layout.saved(c.id); readErr == nil && saved.Over {
-			return fmt.Errorf("allocation %s is over: it is %s; '%s' with the job file runs it anew", c.id, saved.Alloc.ClientStatus,
-				c.layout.command("run", "--force", "--alloc-id", c.id))
+			return fmt.Errorf("allocation %s is over: it is %s; '%s' %s runs it anew", c.id, saved.Alloc.ClientStatus,
+				c.layout.command("run", "--force", "--alloc-id", c.id), withJobFile)
 		}
-		return fmt.Errorf("allocation %s: %w; '%s' with the job file goes on with it", c.id, err, c.layout.command("run", "--alloc-id", c.id))
+		return fmt.Errorf("allocation %s: %w; '%s' %s goes on with it", c.id, err, c.layout.command("run", "--alloc-id", c.id), withJobFile)
+	}
+	if refused(err) {
+		return c.layout.errMute(c.id, err)
 	}
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", c.id, err)

@@ -45,8 +45,6 @@ func answeringVersion(t *testing.T, dataDir string) string {
 	return self.Config.Version.Version + "-" + self.Config.Version.VersionPrerelease
 }
 
-// TestUpgrade takes over from one version of taskapi with another, and back: after SIGUSR1, which leaves the tasks, and after a kill. A
-// task that numbers its lines and the holder of its token notice nothing.
 // TestTakeOverOfOneThatHangs is given up before that hears of it: it would leave when it goes on, with nobody there to take over.
 func TestTakeOverOfOneThatHangs(t *testing.T) {
 	t.Parallel()
@@ -74,6 +72,8 @@ func TestTakeOverOfOneThatHangs(t *testing.T) {
 	c.end()
 }
 
+// TestUpgrade takes over from one version of taskapi with another, and back: after SIGUSR1, which leaves the tasks, and after a kill. A
+// task that numbers its lines and the holder of its token notice nothing.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
