@@ -70,9 +70,9 @@ type machine struct {
 	phase   phase
 	intent  intent // a kill stays, also of the dead: nothing starts the task again
 	failed  bool
-	setUp   bool // the task directory has been announced
-	force   bool // it is to end without any delay
-	last    bool // the restart policy's interval is the last
+	setUp   bool  // the task directory has been announced
+	haste   Haste // of its kill
+	last    bool  // the restart policy's interval is the last
 	tracker restarts.Tracker
 }
 
@@ -133,7 +133,7 @@ type (
 	lastInterval struct{}                // the group is to end, and the task not to be killed: its restart policy begins no other interval
 )
 
-// Haste is what of a task's own end is waited for.
+// Haste is what of a task's own end is waited for, less with each value.
 type Haste int
 
 const (
@@ -226,12 +226,8 @@ func (r rules) onStarted(m machine) (machine, []any) {
 		m.phase = running
 		return m, []any{emit{startedEvent()}, poststart{}, watch{}}
 	}
-	m.phase = stopping // asked for while it was being started: nobody was told of it, and it waits for no shutdown delay
-	acts := []any{emit{startedEvent()}, watch{}}
-	if m.force {
-		return m, append(acts, killTree{})
-	}
-	return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
+	m, acts := r.tell(m) // asked for while it was being started: nobody was told of it, and it waits for no shutdown delay
+	return m, append([]any{emit{startedEvent()}, watch{}}, acts...)
 }
 
 func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random float64) (machine, []any) {
@@ -321,8 +317,7 @@ func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []a
 func (r rules) onElapsed(m machine) (machine, []any) {
 	switch m.phase {
 	case shutdownDelay:
-		m.phase = stopping
-		return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
+		return r.tell(m)
 	case stopping:
 		return m, []any{killTree{}}
 	case backoff:
@@ -346,7 +341,7 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 		acts = append(acts, emit{killingEvent(r.killTimeout)})
 	}
 	m.intent = kill
-	m.force = m.force || ev.haste == AtOnce
+	m.haste = max(m.haste, ev.haste)
 	switch m.phase {
 	case waiting:
 		m.phase = dead
@@ -357,33 +352,30 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 	case starting:
 		return m, append(acts, abort{})
 	case running:
-		m, more := r.beginStop(m, ev.haste)
-		return m, append(append(acts, prekill{}), more...)
+		acts = append(acts, prekill{})
+		if r.shutdownDelay > 0 && m.haste == InOrder {
+			m.phase = shutdownDelay
+			return m, append(acts, emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay})
+		}
+	case shutdownDelay:
+		if m.haste == InOrder {
+			return m, acts
+		}
+	case stopping: // for a restart, perhaps by rules that have changed since: what Killing says happens now
+		if !first && ev.haste != AtOnce {
+			return m, acts
+		}
 	}
-	switch {
-	case ev.haste == AtOnce: // it is in its shutdown delay, or stopping
-		m.phase = stopping
-		return m, append(acts, disarm{}, killTree{})
-	case ev.haste == NoShutdownDelay && m.phase == shutdownDelay:
-		m.phase = stopping
-		return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
-	case first: // it is being stopped for a restart, perhaps by rules that have changed since: what Killing says happens now
-		return m, append(acts, signal{r.killSignal}, arm{r.killTimeout})
-	}
-	return m, acts
+	m, more := r.tell(m)
+	return m, append(acts, more...)
 }
 
-// beginStop is the first step of a kill.
-func (r rules) beginStop(m machine, haste Haste) (machine, []any) {
-	switch {
-	case m.force:
-		m.phase = stopping
-		return m, []any{killTree{}}
-	case r.shutdownDelay > 0 && haste == InOrder:
-		m.phase = shutdownDelay
-		return m, []any{emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay}}
-	}
+// tell gives the process its kill signal and the time that it has, or ends it at once.
+func (r rules) tell(m machine) (machine, []any) {
 	m.phase = stopping
+	if m.haste == AtOnce {
+		return m, []any{disarm{}, killTree{}}
+	}
 	return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
 }
 
@@ -397,11 +389,12 @@ func (r rules) onRestarted(m machine, ev restarted) (machine, []any) {
 	if m.phase != running {
 		return m, nil
 	}
-	m.phase, m.intent = stopping, restart
+	m.intent = restart
 	if ev.counted {
 		m.intent = judge
 	}
-	return m, []any{emit{restartSignaledEvent(ev.reason)}, prekill{}, signal{r.killSignal}, arm{r.killTimeout}}
+	m, acts := r.tell(m)
+	return m, append([]any{emit{restartSignaledEvent(ev.reason)}, prekill{}}, acts...)
 }
 
 // onReset takes the task back to before its start, whatever it does. A task on its way out stays so.
@@ -416,8 +409,8 @@ func (r rules) onReset(m machine, ev reseted, now time.Time, random float64) (ma
 	case starting:
 		return m, append(acts, abort{})
 	case running:
-		m.phase = stopping
-		return m, append(acts, prekill{}, signal{r.killSignal}, arm{r.killTimeout})
+		m, more := r.tell(m)
+		return m, append(append(acts, prekill{}), more...)
 	case backoff:
 		acts = append(acts, disarm{})
 		fallthrough
