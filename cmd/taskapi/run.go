@@ -50,9 +50,9 @@ func runCommand(w world) *cobra.Command {
 SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once. SIGUSR1 leaves its
 tasks running: the next run with the same --alloc-id takes them over, as it does after a kill. --take-over does both in one step.
 
-When the allocation of --alloc-id is there already, run goes on with it, with the flags it was run with last where none are given. If
-the job is another version, what can be done in place is, and the rest is refused, unless --force has the allocation stopped in order
-and run anew. One that another taskapi runs gets the new version from that, as by 'taskapi update'.
+When the allocation of --alloc-id is there already, run goes on with it, with the flags it was run with last where none are given; the
+job file's variables are given anew. If the job is another version, what can be done in place is, and the rest is refused, unless
+--force has the allocation stopped in order and run anew. One that another taskapi runs gets the new version from that, as by 'taskapi update'.
 Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
