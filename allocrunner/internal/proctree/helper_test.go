@@ -23,7 +23,7 @@ import (
 // TestMain runs the tests, or is a program that kills strays: "strays MARK".
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "strays" {
-		fmt.Println(proctree.KillStrays(context.Background(), proctree.Lost{Mark: os.Args[2]}))
+		fmt.Println(proctree.KillStrays(context.Background(), proctree.Clues{Mark: os.Args[2]}))
 		unix.Exit(0) // os.Exit would let the race detector sleep for a second
 	}
 	goleak.VerifyTestMain(m)

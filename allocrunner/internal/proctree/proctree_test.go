@@ -145,7 +145,7 @@ func TestKillStrays(t *testing.T) {
 					t.Skip("no cgroup v2 with cgroup.kill can be made here")
 				}
 			}
-			killed, err := proctree.KillStrays(t.Context(), proctree.Lost{Cgroup: dir, Mark: mark})
+			killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Cgroup: dir, Mark: mark})
 			slices.SortFunc(killed, func(a, b proctree.Stray) int { return cmp.Compare(a.PID, b.PID) })
 			want := []proctree.Stray{{PID: task.pid, Task: "t"}, {PID: child, Task: "t"}}
 			if err != nil || !slices.Equal(killed, want) || alive(child) || alive(task.pid) {

@@ -19,8 +19,8 @@ type Stray struct {
 	Task string // whose it was, by its cgroup, its NOMAD_TASK_NAME or its session; empty when none tells
 }
 
-// Lost is what is known of the trees of a supervisor that was itself killed.
-type Lost struct {
+// Clues are what is known of the trees of a supervisor that was itself killed.
+type Clues struct {
 	Cgroup string  // the directory of its tasks' (CgroupDir), or empty
 	Mark   string  // an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty
 	Firsts []First // the first processes that had not ended
@@ -30,97 +30,117 @@ type Lost struct {
 type First struct {
 	proc.Identity
 	Task  string
-	Alive proc.Moment // when it still was one; zero when nothing is known but that it once started
+	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 }
 
 // KillStrays kills what a supervisor that was itself killed has left running: everything in its cgroup, every process that was started with
 // the mark, the first processes and all of their sessions. This program and its ancestors are spared. It returns when they are
 // gone, and says who they were. Without a cgroup, it does not find what has left its session and was started without the
 // mark. Errors: ctx's when some do not end.
-func KillStrays(ctx context.Context, lost Lost) ([]Stray, error) {
-	group := &cgroup{dir: lost.Cgroup}
-	lost.Firsts = slices.Clone(lost.Firsts)
-	var killed []Stray
-	seen := map[int]uint64{} // when each was started, by number
+func KillStrays(ctx context.Context, clues Clues) ([]Stray, error) {
+	group := &cgroup{dir: clues.Cgroup}
+	s := newSearch(clues)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		strays, err := findStrays(lost, seen)
+		alive, err := s.look() // says whose they are before any is killed: the dying have no environment
 		if err != nil {
-			return killed, fmt.Errorf("read /proc: %w", err)
+			return s.found, fmt.Errorf("read /proc: %w", err)
 		}
-		if len(strays) == 0 && !group.populated() {
+		if len(alive) == 0 && !group.populated() {
 			group.remove()
-			return killed, nil
-		}
-		for s, task := range strays { // before any is killed: the dying have no environment
-			if seen[s.PID] != s.Start {
-				killed = append(killed, Stray{s.PID, task})
-			}
-			seen[s.PID] = s.Start
+			return s.found, nil
 		}
 		_ = group.kill() // what it would have reached is among the strays
-		for s := range strays {
-			if err := s.Kill(); err != nil {
-				return killed, fmt.Errorf("kill process %d: %w", s.PID, err)
+		for _, stray := range alive {
+			if err := stray.Kill(); err != nil {
+				return s.found, fmt.Errorf("kill process %d: %w", stray.PID, err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return killed, fmt.Errorf("%d processes of an earlier run do not end: %w", len(strays), ctx.Err())
+			return s.found, fmt.Errorf("%d processes of an earlier run do not end: %w", len(alive), ctx.Err())
 		case <-time.After(pause):
 		}
 	}
 }
 
 // FindStrays says whom KillStrays would kill first, and kills nobody.
-func FindStrays(lost Lost) ([]Stray, error) {
-	lost.Firsts = slices.Clone(lost.Firsts)
-	strays, err := findStrays(lost, nil)
-	if err != nil {
+func FindStrays(clues Clues) ([]Stray, error) {
+	s := newSearch(clues)
+	if _, err := s.look(); err != nil {
 		return nil, fmt.Errorf("read /proc: %w", err)
 	}
-	found := make([]Stray, 0, len(strays))
-	for s, task := range strays {
-		found = append(found, Stray{s.PID, task})
-	}
-	return found, nil
+	return s.found, nil
 }
 
-// findStrays finds those that live, and whose they are. Who is in seen is one until it is dead: a process that is dying has no
-// environment any more. Of the first processes it notes which are still there.
-func findStrays(lost Lost, seen map[int]uint64) (map[proc.Stat]string, error) {
-	families, err := findFamilies(lost.Firsts)
-	if err != nil {
+// search looks for strays again and again; what it sees helps its next look.
+type search struct {
+	cgroup, mark string
+	firsts       []First        // its own: Alive is brought up to date
+	found        []Stray        // all, once each
+	seen         map[int]uint64 // when each of those found was started, by number
+
+	// As of the latest look, by number:
+	families map[int]relative
+	inside   map[int]string // a process's cgroup
+}
+
+func newSearch(clues Clues) *search {
+	return &search{cgroup: clues.Cgroup, mark: clues.Mark, firsts: slices.Clone(clues.Firsts), seen: map[int]uint64{}}
+}
+
+// look finds the strays that live.
+func (s *search) look() (alive []proc.Stat, err error) {
+	if s.families, err = s.findFamilies(); err != nil {
 		return nil, err
 	}
 	pids, err := proc.PIDs()
 	if err != nil {
 		return nil, err
 	}
-	inside := map[int]string{} // a process's cgroup
-	for _, dir := range cgroupsBelow(lost.Cgroup) {
+	s.inside = map[int]string{}
+	for _, dir := range cgroupsBelow(s.cgroup) {
 		for _, pid := range (&cgroup{dir: dir}).pids() {
-			inside[pid] = dir
+			s.inside[pid] = dir
 		}
 	}
 	spared := ancestors()
-	strays := map[proc.Stat]string{}
 	for _, pid := range pids {
-		start, known := seen[pid]
-		of, family := families[pid]
-		dir, in := inside[pid]
-		marked := proc.HasEnv(pid, lost.Mark)
-		if spared[pid] || !known && !family && !in && !marked {
+		if spared[pid] {
 			continue
 		}
-		// Only now, for most processes of a machine are none.
-		s, err := proc.Read(pid)
-		family = family && s.Start == of.start
-		if err != nil || s.Dead || !in && !marked && !family && s.Start != start {
-			continue
+		if stray, ok := s.belongs(pid); ok {
+			alive = append(alive, stray)
+			s.note(stray)
 		}
-		strays[s] = cmp.Or(strayTask(pid, strings.TrimPrefix(dir, lost.Cgroup)), of.task)
 	}
-	return strays, nil
+	return alive, nil
+}
+
+// belongs reports whether a process is a stray that lives. One that was found is one until it is dead: a process that is dying has no
+// environment any more.
+func (s *search) belongs(pid int) (proc.Stat, bool) {
+	start, seen := s.seen[pid]
+	of, family := s.families[pid]
+	_, in := s.inside[pid]
+	marked := proc.HasEnv(pid, s.mark)
+	if !seen && !family && !in && !marked { // as most processes of a machine, which need not be read
+		return proc.Stat{}, false
+	}
+	now, err := proc.Read(pid)
+	if err != nil || now.Dead {
+		return proc.Stat{}, false
+	}
+	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
+}
+
+// note notes a stray and whose it is, once.
+func (s *search) note(stray proc.Stat) {
+	pid := stray.PID
+	if start, seen := s.seen[pid]; seen && start == stray.Start {
+		return
+	}
+	s.seen[pid] = stray.Start
+	s.found = append(s.found, Stray{pid, cmp.Or(strayTask(pid, strings.TrimPrefix(s.inside[pid], s.cgroup)), s.families[pid].task)})
 }
 
 // relative is a process that is known by its session.
@@ -137,13 +157,13 @@ type relative struct {
 //   - when nobody has the number, and it can't have been given away since the process was last seen alive; for it is not as long as
 //     the session has anyone in it, or before all others had their turn.
 //
-// All that is doubtful is left alone: it may be a stranger's.
-func findFamilies(firsts []First) (map[int]relative, error) {
+// All that is doubtful is left alone: it may be a stranger's. It notes that the first processes that are still there have been alive until now.
+func (s *search) findFamilies() (map[int]relative, error) {
 	boot := ""
 	if self, err := proc.Identify(os.Getpid()); err == nil {
 		boot = self.Boot
 	}
-	if !slices.ContainsFunc(firsts, func(f First) bool { return f.Boot == boot }) {
+	if !slices.ContainsFunc(s.firsts, func(f First) bool { return f.Boot == boot }) {
 		return nil, nil
 	}
 	now := proc.Now()
@@ -152,19 +172,19 @@ func findFamilies(firsts []First) (map[int]relative, error) {
 		return nil, err
 	}
 	families := map[int]relative{}
-	for i, f := range firsts {
+	for i, f := range s.firsts {
 		if f.Boot != boot || f.Start == 0 {
 			continue
 		}
-		if s, taken := all[f.PID]; taken && s.Start == f.Start {
+		if p, taken := all[f.PID]; taken && p.Start == f.Start {
 			families[f.PID] = relative{f.Task, f.Start}
-			firsts[i].Alive = now
+			s.firsts[i].Alive = now
 		} else if taken || !f.heldOn(now, all) {
 			continue
 		}
-		for pid, s := range all {
-			if s.Session == f.PID && s.Start >= f.Start {
-				families[pid] = relative{f.Task, s.Start}
+		for pid, p := range all {
+			if p.Session == f.PID && p.Start >= f.Start {
+				families[pid] = relative{f.Task, p.Start}
 			}
 		}
 	}
@@ -196,9 +216,9 @@ func ancestors() map[int]bool {
 	return above
 }
 
-// strayTask is the task that a process says it is of, or that its cgroup is named after.
-func strayTask(pid int, group string) string {
-	for part := range strings.SplitSeq(group, "/") {
+// strayTask is the task that a process says it is of, or that its cgroup is named after, whose path below the supervisor's is given.
+func strayTask(pid int, path string) string {
+	for part := range strings.SplitSeq(path, "/") {
 		if task, ok := strings.CutPrefix(part, "task."); ok {
 			return task
 		}
@@ -220,3 +240,6 @@ func cgroupsBelow(dir string) []string {
 	}
 	return dirs
 }
+
+// Lost is the former name of Clues.
+type Lost = Clues

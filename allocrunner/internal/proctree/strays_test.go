@@ -30,7 +30,7 @@ func family(t *testing.T) (*env, proctree.First, *task, int) {
 func TestStraysOfASession(t *testing.T) {
 	_, first, task, child := family(t)
 	first.Alive = proc.Moment{} // it is there, so nothing else need be known
-	killed, err := proctree.KillStrays(t.Context(), proctree.Lost{Firsts: []proctree.First{first}})
+	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Firsts: []proctree.First{first}})
 	if err != nil || len(killed) != 2 || killed[0].Task != "t" || killed[1].Task != "t" || alive(task.pid) || alive(child) {
 		t.Errorf("killed %+v, %v; first alive: %v, child alive: %v", killed, err, alive(task.pid), alive(child))
 	}
@@ -58,11 +58,11 @@ func TestStraysOfASessionWithoutItsLeader(t *testing.T) {
 			}
 			e.wait(task)
 			tc.know(&first)
-			found, err := proctree.FindStrays(proctree.Lost{Firsts: []proctree.First{first}})
+			found, err := proctree.FindStrays(proctree.Clues{Firsts: []proctree.First{first}})
 			if is := slices.Equal(found, []proctree.Stray{{PID: child, Task: "t"}}); err != nil || is != tc.killed {
 				t.Errorf("found %+v, %v; want the child: %v", found, err, tc.killed)
 			}
-			_, err = proctree.KillStrays(t.Context(), proctree.Lost{Firsts: []proctree.First{first}})
+			_, err = proctree.KillStrays(t.Context(), proctree.Clues{Firsts: []proctree.First{first}})
 			if err != nil || alive(child) == tc.killed {
 				t.Errorf("the child is alive: %v, %v", alive(child), err)
 			}
@@ -84,7 +84,7 @@ func TestAStrangersSession(t *testing.T) {
 	}
 	id.Start-- // it had the number before
 	first := proctree.First{Identity: id, Alive: proc.Now()}
-	if killed, err := proctree.KillStrays(t.Context(), proctree.Lost{Firsts: []proctree.First{first}}); err != nil || len(killed) > 0 || !alive(id.PID) {
+	if killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Firsts: []proctree.First{first}}); err != nil || len(killed) > 0 || !alive(id.PID) {
 		t.Errorf("killed %+v, %v", killed, err)
 	}
 }
