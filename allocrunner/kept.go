@@ -38,7 +38,7 @@ type link struct {
 type loss struct {
 	left keeper.Swept
 	err  error                    // of the killing of what it left
-	last map[string]driver.Status // the latest process of each task, with the exit where it had written that down
+	last map[string]keeper.Latest // the latest process of each task, with the exit where it had written that down
 }
 
 // exit is how a task's process ended, when the lost keeper could still write that down.
@@ -51,7 +51,7 @@ func (l *loss) exit(task string) (interfaces.ExitResult, bool) {
 
 // of is the loss as one of its tasks had it.
 func (l *loss) of(task string) error {
-	lost := keeper.LostError(l.last[task])
+	lost := l.last[task].LostError()
 	switch n := l.left[task]; {
 	case l.err != nil:
 		return fmt.Errorf("%w, and what it left running can't be ended: %w", driver.ErrLost, l.err)

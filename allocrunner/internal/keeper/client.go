@@ -34,12 +34,12 @@ type Client struct {
 	mu      sync.Mutex // guards all below
 	lastID  uint64
 	pending map[uint64]chan answer
-	why     error                    // the connection is over
+	why     error                    // why the connection is over, nil while it is not
+	over    proc.Moment              // since when it is
 	closing bool                     // by Close or Detach
 	child   *os.Process              // the keeper, when this program started it and has not waited for it
 	cgroup  string                   // Record's
 	tasks   map[string]driver.Status // the latest process of each task that the keeper has told of
-	lostAt  proc.Moment              // when the keeper was lost; set with why
 }
 
 var _ driver.Supervisor = (*Client)(nil)
@@ -88,7 +88,7 @@ func (c *Client) receive(in *bufio.Reader) {
 	if c.closing {
 		why = driver.ErrClosed
 	}
-	c.why, c.lostAt = why, proc.Now()
+	c.why, c.over = why, proc.Now()
 	c.mu.Unlock()
 	c.conn.Close()
 	close(c.done)

@@ -93,8 +93,8 @@ func Busy(dir string) bool {
 // ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
 	last, _ := Last(cfg.Dir) // without one it is found by its arguments
-	l := last.lost()
-	strays, err := proctree.FindStrays(l.processes(cfg))
+	clues := last.remains().clues(cfg)
+	strays, err := proctree.FindStrays(clues)
 	if err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
@@ -103,17 +103,15 @@ func End(ctx context.Context, cfg Config) (int, error) {
 		killed[s.PID] = true
 	}
 	if last.Keeper.Runs() {
-		if err := end(ctx, last.Keeper); err != nil {
-			return 0, fmt.Errorf("end keeper: %w", err)
-		}
+		err = end(ctx, last.Keeper)
 	}
-	if err := endFound(ctx, cfg); err != nil {
+	if err == nil {
+		err = endUnreachable(ctx, cfg)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
-	if err := unlocked(cfg.Dir); err != nil {
-		return 0, fmt.Errorf("end keeper: %w", err)
-	}
-	strays, err = proctree.KillStrays(ctx, l.processes(cfg))
+	strays, err = proctree.KillStrays(ctx, clues)
 	for _, s := range strays {
 		killed[s.PID] = true
 	}
@@ -121,6 +119,14 @@ func End(ctx context.Context, cfg Config) (int, error) {
 		return len(killed), fmt.Errorf("kill what the keeper left running: %w", err)
 	}
 	return len(killed), nil
+}
+
+// endUnreachable makes sure that no keeper runs for the directory, by ending those that can't be found in it.
+func endUnreachable(ctx context.Context, cfg Config) error {
+	if err := endFound(ctx, cfg); err != nil {
+		return err
+	}
+	return unlocked(cfg.Dir)
 }
 
 // endFound ends the keepers that run for the directory and can't be found in it.

@@ -3,7 +3,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,22 +19,13 @@ type past map[string]driver.Status
 func pastOf(dir string, now time.Time) past {
 	last, _ := Last(dir)
 	p := past{}
-	for _, s := range last.Tasks {
-		if s.Exit == nil {
-			s.Exit = &interfaces.ExitResult{ExitCode: -1, At: now, Err: LostError(s).Error()}
+	for _, l := range last.remains().latest {
+		if l.Exit == nil {
+			l.Exit = &interfaces.ExitResult{ExitCode: -1, At: now, Err: l.LostError().Error()}
 		}
-		p[s.Task] = s
+		p[l.Task] = l.Status
 	}
 	return p
-}
-
-// LostError is a driver.ErrLost that says what became of a process when its keeper was killed, and all that could be found was ended. It
-// claims no more than was looked for.
-func LostError(s driver.Status) error {
-	if s.Start == 0 { // an older keeper's, or not written down
-		return fmt.Errorf("%w, and what was found of the task was ended", driver.ErrLost)
-	}
-	return fmt.Errorf("%w, and the task with it", driver.ErrLost)
 }
 
 // list is the latest process of each task, be it an earlier keeper's.

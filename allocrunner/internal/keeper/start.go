@@ -82,7 +82,7 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	if _, err := sweep(ctx, cfg, nobody, nil); err != nil {
+	if err := makeRoom(ctx, cfg, nobody); err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	child, err := spawn(ctx, cfg)
@@ -97,6 +97,23 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	}
 	c.adopt(child)
 	return c, nil
+}
+
+// makeRoom sees to it that neither a keeper nor what an earlier one has left runs. nobody is start's.
+func makeRoom(ctx context.Context, cfg Config, nobody bool) error {
+	last, err := lastUnlessRuns(cfg)
+	switch {
+	case err != nil:
+	case nobody:
+		err = unlocked(cfg.Dir)
+	default:
+		err = endUnreachable(ctx, cfg)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = last.remains().kill(ctx, cfg)
+	return err
 }
 
 // spawn executes the program anew and waits until it is ready.

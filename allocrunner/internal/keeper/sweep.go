@@ -22,105 +22,128 @@ type Swept map[string]int
 
 // Sweep kills what a keeper that was itself killed has left running, for one who does not want to start the next, or not yet. A keeper
 // that still runs for the directory though its record or socket is gone is ended with its tasks. Errors: ErrKeeperRuns.
-func Sweep(ctx context.Context, cfg Config) (Swept, error) { return sweep(ctx, cfg, false, nil) }
+func Sweep(ctx context.Context, cfg Config) (Swept, error) {
+	last, err := lastEnded(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return last.remains().kill(ctx, cfg)
+}
 
 // Sweep is the package's, for one whose keeper has just been killed: what the keeper has told it counts, too, for the record may be
 // missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was written down.
-func (c *Client) Sweep(ctx context.Context, cfg Config) (Swept, map[string]driver.Status, error) {
-	tasks := map[string]driver.Status{}
-	left, err := sweep(ctx, cfg, false, func(last Record) lost {
-		l := c.lost(last)
-		for _, t := range l.tasks {
-			tasks[t.Task] = t // what the client was told comes last
-		}
-		return l
-	})
-	return left, tasks, err
-}
-
-// lost is what is known of a keeper that was killed.
-type lost struct {
-	cgroup string
-	tasks  []driver.Status
-	firsts []proctree.First
-}
-
-// lost is what is known by the record alone.
-func (r Record) lost() lost {
-	l := lost{cgroup: r.Cgroup}
-	for _, t := range r.Tasks {
-		l.add(t, r.Keeper.Boot, r.At)
+func (c *Client) Sweep(ctx context.Context, cfg Config) (Swept, map[string]Latest, error) {
+	last, err := lastEnded(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
 	}
-	return l
+	r := c.remains(last)
+	latest := map[string]Latest{}
+	for _, l := range r.latest {
+		latest[l.Task] = l // what the client was told comes last
+	}
+	left, err := r.kill(ctx, cfg)
+	return left, latest, err
 }
 
-// lost is what is known of the client's keeper. A record is the last word of it only when it has the very processes that the client knows of;
-// then what ran by it did so until the connection broke.
-func (c *Client) lost(last Record) lost {
+// lastEnded is the directory's last record, once it is sure that no keeper runs: one that can't be reached is ended. It may be of one that
+// ended in order: that may be one before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors:
+// ErrKeeperRuns.
+func lastEnded(ctx context.Context, cfg Config) (Record, error) {
+	last, err := lastUnlessRuns(cfg)
+	if err != nil {
+		return last, err
+	}
+	return last, endUnreachable(ctx, cfg)
+}
+
+// lastUnlessRuns is lastEnded's record, unless a keeper runs that can be reached.
+func lastUnlessRuns(cfg Config) (Record, error) {
+	last, err := Last(cfg.Dir)
+	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
+		return Record{}, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)
+	}
+	return last, nil
+}
+
+// remains are what is known of a keeper that was killed, by which what it has left running is found.
+type remains struct {
+	boot, cgroup string
+	latest       []Latest
+}
+
+// Latest is the latest process of a task whose keeper was killed.
+type Latest struct {
+	driver.Status
+	alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
+	sure  bool        // it is sure that nothing of its session runs once the remains are killed
+}
+
+// LostError is a driver.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
+// claims no more than was looked for. The zero Latest's is that of a task of which nothing is known.
+func (l Latest) LostError() error {
+	if l.sure {
+		return fmt.Errorf("%w, and the task with it", driver.ErrLost)
+	}
+	return fmt.Errorf("%w, and what was found of the task was ended", driver.ErrLost)
+}
+
+// remains are what is known by the record alone.
+func (r Record) remains() remains {
+	all := remains{boot: r.Keeper.Boot, cgroup: r.Cgroup}
+	for _, t := range r.Tasks {
+		all.latest = append(all.latest, Latest{Status: t, alive: r.At, sure: t.Start != 0}) // an older keeper's has no start
+	}
+	return all
+}
+
+// remains are what is known of the client's keeper. A record is the last word of it only when it has the very processes that the client
+// knows of; then what ran by it did so until the connection broke.
+func (c *Client) remains(last Record) remains {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last.Keeper != c.id {
 		last = Record{Keeper: c.id, Cgroup: c.cgroup}
 	}
-	l := lost{cgroup: last.Cgroup}
+	r := last.remains()
 	told := maps.Clone(c.tasks)
-	for _, t := range last.Tasks {
-		at := last.At
-		if known, ok := told[t.Task]; ok && known.PID == t.PID && known.StartedAt.Equal(t.StartedAt) {
-			delete(told, t.Task)
-			at = c.lostAt
-		}
-		l.add(t, c.id.Boot, at)
-	}
-	for _, t := range told {
-		l.add(t, c.id.Boot, proc.Moment{}) // it may have ended since
-		l.tasks[len(l.tasks)-1].Start = 0  // so nothing certain can be said of its session
-	}
-	return l
-}
-
-// add adds a task's process. What one that has ended left behind was cleared at its end.
-func (l *lost) add(t driver.Status, boot string, alive proc.Moment) {
-	l.tasks = append(l.tasks, t)
-	if t.Exit == nil {
-		l.firsts = append(l.firsts, proctree.First{Identity: proc.Identity{PID: t.PID, Start: t.Start, Boot: boot}, Task: t.Task, Alive: alive})
-	}
-}
-
-func (l *lost) processes(cfg Config) proctree.Lost {
-	return proctree.Lost{Cgroup: l.cgroup, Mark: cfg.Mark, Firsts: l.firsts}
-}
-
-// sweep looks also after a keeper that ended in order, by its record: that may be of one before the one that was lost. know says what is known
-// of the lost keeper besides what its record says; nil for nothing.
-func sweep(ctx context.Context, cfg Config, nobody bool, know func(Record) lost) (Swept, error) {
-	last, err := Last(cfg.Dir)
-	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
-		return nil, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)
-	}
-	if !nobody {
-		if err := endFound(ctx, cfg); err != nil {
-			return nil, err
+	for i, l := range r.latest {
+		if known, ok := told[l.Task]; ok && known.PID == l.PID && known.StartedAt.Equal(l.StartedAt) {
+			delete(told, l.Task)
+			r.latest[i].alive = c.over
 		}
 	}
-	if err := unlocked(cfg.Dir); err != nil {
-		return nil, err
+	for _, t := range told { // one may have ended since, so nothing certain can be said of its session
+		r.latest = append(r.latest, Latest{Status: t})
 	}
-	if know == nil {
-		know = Record.lost
+	return r
+}
+
+// clues leave out the processes that have ended: what one left behind was cleared at its end.
+func (r remains) clues(cfg Config) proctree.Clues {
+	clues := proctree.Clues{Cgroup: r.cgroup, Mark: cfg.Mark}
+	for _, l := range r.latest {
+		if l.Exit == nil {
+			id := proc.Identity{PID: l.PID, Start: l.Start, Boot: r.boot}
+			clues.Firsts = append(clues.Firsts, proctree.First{Identity: id, Task: l.Task, Alive: l.alive})
+		}
 	}
-	l := know(last)
-	strays, err := proctree.KillStrays(ctx, l.processes(cfg))
+	return clues
+}
+
+// kill kills what still runs. That no keeper does has been made sure.
+func (r remains) kill(ctx context.Context, cfg Config) (Swept, error) {
+	strays, err := proctree.KillStrays(ctx, r.clues(cfg))
 	left := Swept{}
 	for _, s := range strays {
-		if !slices.ContainsFunc(l.tasks, func(t driver.Status) bool { return t.PID == s.PID }) {
+		if !slices.ContainsFunc(r.latest, func(l Latest) bool { return l.PID == s.PID }) {
 			left[s.Task]++
 		}
 	}
-	reap(l.tasks, strays)
+	r.reap(strays)
 	if len(strays) > 0 {
 		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(strays))
 	}
@@ -132,10 +155,10 @@ func sweep(ctx context.Context, cfg Config, nobody bool, know func(Record) lost)
 
 // reap collects what a lost keeper's processes have become, where they are this program's to collect: when it is PID 1 in a container,
 // they were handed to it at their keeper's end.
-func reap(tasks []driver.Status, strays []proctree.Stray) {
+func (r remains) reap(strays []proctree.Stray) {
 	pids := []int{}
-	for _, t := range tasks {
-		pids = append(pids, t.PID)
+	for _, l := range r.latest {
+		pids = append(pids, l.PID)
 	}
 	for _, s := range strays {
 		pids = append(pids, s.PID)

@@ -240,6 +240,3 @@ func cgroupsBelow(dir string) []string {
 	}
 	return dirs
 }
-
-// Lost is the former name of Clues.
-type Lost = Clues
