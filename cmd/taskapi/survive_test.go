@@ -147,6 +147,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	}
 	until(t, second, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
 	kill(t, second)
+	untilCounted(t, second, path("alloc", "logs", "counter.stdout.0"))
 	mustWrite(t, path("counter", "local", "stop"), "")
 	until(t, second, "the counter has ended", func() bool { return !alive(pid) })
 
@@ -214,9 +215,18 @@ func wantWholeOutput(t *testing.T, path string) {
 			t.Fatalf("line %d is %q", n, lines.Text())
 		}
 	}
-	if n < 10 {
+	if n < manyLines {
 		t.Errorf("%d lines", n)
 	}
+}
+
+// manyLines is how long a task has to count for its output to be of interest.
+const manyLines = 10
+
+// untilCounted waits until a task has counted for long enough.
+func untilCounted(t *testing.T, p sidecarProcess, path string) {
+	t.Helper()
+	until(t, p, "enough is counted", func() bool { return countLines(path) >= manyLines })
 }
 
 // TestAnotherJobIsNotResumed refuses to go on with a job that takes new processes, and leaves those that run.

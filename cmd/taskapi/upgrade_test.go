@@ -113,6 +113,7 @@ func TestUpgrade(t *testing.T) {
 	until(t, back, "the old one answers", func() bool { return answeringVersion(t, dir) == version })
 	until(t, back, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
 	same("the old version again")
+	untilCounted(t, back, filepath.Join(alloc, "alloc", "logs", "counter.stdout.0"))
 	mustWrite(t, filepath.Join(alloc, "counter", "local", "stop"), "")
 	until(t, back, "the counter has ended", func() bool { return strings.Contains(back.out.String(), "counter     Terminated        Exit Code: 0") })
 	if err := back.Process.Signal(syscall.SIGTERM); err != nil {
