@@ -22,6 +22,7 @@ type execution struct {
 	number uint64
 	owner  *process                // the task's
 	end    context.CancelCauseFunc // kills it
+	born   chan struct{}           // closed when tree is known, or nothing was started
 	done   chan struct{}           // closed when nothing of it is left
 	tree   *proctree.Tree          // nil before it runs; guarded by Local.mu
 }
@@ -57,6 +58,7 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	}
 	out := &head{most: spec.MaxOutput}
 	p, err := l.launchExec(e, spec.process(), out)
+	close(e.born)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -93,7 +95,7 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 		return nil, ErrNotRunning
 	}
 	l.execCount++
-	e := &execution{number: l.execCount, owner: owner, end: end, done: make(chan struct{})}
+	e := &execution{number: l.execCount, owner: owner, end: end, born: make(chan struct{}), done: make(chan struct{})}
 	l.execs[e] = true
 	return e, nil
 }
@@ -145,7 +147,7 @@ func (l *Local) finish(ctx context.Context, p *process) error {
 	case <-ctx.Done():
 	}
 	var cut error
-	if p.running() {
+	if p.running() || ctx.Err() != nil && p.exit.Signal == int(unix.SIGKILL) { // or whoever ended ctx has killed the program, too
 		cut = context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)

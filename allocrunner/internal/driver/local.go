@@ -254,6 +254,13 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	others := func() ([]*proctree.Tree, bool) { return l.execTrees(), l.othersRun(p.task) }
 	met := proctree.Met{}
 	beside := l.endExecs(p)
+	for _, e := range beside { // what is being started can't be told from the task's own yet
+		select {
+		case <-e.born:
+		case <-e.done:
+		case <-ctx.Done():
+		}
+	}
 	err := p.tree.Kill(ctx, met, others)
 	for _, e := range beside {
 		select {
