@@ -40,6 +40,9 @@ refused, and stays as it is.`,
 			if err != nil {
 				return err
 			}
+			if len(ids) == 0 {
+				fmt.Fprintf(w.stdout, "no allocation in %s is over\n", l.dir)
+			}
 			var errs []error
 			for _, id := range ids {
 				if err := l.remove(cmd.Context(), id, w); err != nil {
