@@ -235,11 +235,10 @@ func TestHookCallsAreCounted(t *testing.T) {
 	}
 }
 
-// TestLeaveKeepsTasksRunning and tells hooks of it; the next runner takes the same processes over.
-func TestLeaveKeepsTasksRunning(t *testing.T) {
-	t.Parallel()
-	d := &diary{}
-	state := &memory{}
+// leftRunning is a runner that has left its allocation, with its task main running, and what another one needs to go on with it.
+func leftRunning(t *testing.T) (*running, interfaces.Config, *diary, *memory) {
+	t.Helper()
+	d, state := &diary{}, &memory{}
 	var cfg interfaces.Config
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
 		noted(d, c)
@@ -252,6 +251,13 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
 		t.Fatalf("got %v, want ErrLeft", err)
 	}
+	return r, cfg, d, state
+}
+
+// TestLeaveKeepsTasksRunning and tells hooks of it; the next runner takes the same processes over.
+func TestLeaveKeepsTasksRunning(t *testing.T) {
+	t.Parallel()
+	r, cfg, d, state := leftRunning(t)
 	index := r.runner.Alloc().ModifyIndex
 
 	cfg.Saved = state.saved()
@@ -284,19 +290,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 // TestWhatCanNotBeTakenOverRunsOn: its hooks are told that this process ends, not that the tasks have, and another try finds them.
 func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	t.Parallel()
-	d, state := &diary{}, &memory{}
-	var cfg interfaces.Config
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
-		noted(d, c)
-		c.State = state
-		cfg = *c
-	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
-	r.untilCalls(d, "main poststart", 1)
-	r.untilFile("main/local/pids")
-	r.runner.Leave()
-	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
-		t.Fatalf("got %v, want ErrLeft", err)
-	}
+	_, cfg, d, state := leftRunning(t)
 	before := len(d.read())
 
 	cfg.Saved = state.saved()
