@@ -147,7 +147,7 @@ func (r *request) run(ctx context.Context) error {
 		}
 		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
 		if err == nil {
-			return errors.Join(r.begin(ctx, c, logger), c.close())
+			return errors.Join(r.begin(ctx, c), c.close())
 		}
 		if !errors.Is(err, state.ErrInUse) {
 			return err
@@ -159,7 +159,7 @@ func (r *request) run(ctx context.Context) error {
 }
 
 // begin runs the allocation whose directory is claimed.
-func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) error {
+func (r *request) begin(ctx context.Context, c *claim) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
@@ -171,19 +171,19 @@ func (r *request) begin(ctx context.Context, c *claim, logger *slog.Logger) erro
 		if c.saved == nil {
 			return err
 		}
-		logger.Warn("the flags are not written down; a full disk is no reason to leave the tasks alone", "error", err)
+		c.logger.Warn("the flags are not written down; a full disk is no reason to leave the tasks alone", "error", err)
 	}
 	now := r.alloc
 	if c.saved != nil {
 		now = c.saved.Alloc
 	}
-	s := newShift(r.options, r.layout, newPrinter(r.world.stdout, now, r.options.json), logger, r.world)
+	s := newShift(r.options, c, newPrinter(r.world.stdout, now, r.options.json), r.world)
 	s.updated(changes)
 	if next != nil {
 		s.next = next
 		s.replacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
 	}
-	_, err = s.work(ctx, c, r.alloc)
+	_, err = s.work(ctx, r.alloc)
 	return err
 }
 

@@ -18,11 +18,11 @@ import (
 // order and begins anew, under the same ID, in the same directory and process.
 type shift struct {
 	options runOptions
+	claim   *claim // what it works on
 	layout  layout
 	printer *printer
 	logger  *slog.Logger
 	world   world
-	claim   *claim // what it works on
 
 	asking sync.Mutex // held while an end is asked for and written down, so that what is asked for last stands; never within mu
 
@@ -35,26 +35,25 @@ type shift struct {
 	leaving bool                   // somebody wants the tasks to be left to another taskapi
 }
 
-func newShift(opts runOptions, l layout, p *printer, logger *slog.Logger, w world) *shift {
-	return &shift{options: opts, layout: l, printer: p, logger: logger, world: w}
+func newShift(opts runOptions, c *claim, p *printer, w world) *shift {
+	return &shift{options: opts, claim: c, layout: c.layout, printer: p, logger: c.logger, world: w}
 }
 
 // work runs the allocation that has been claimed to its end, and those that follow it, and reports whether the last is over. alloc is
 // what begins when nothing was left. Signals are heard meanwhile.
-func (s *shift) work(ctx context.Context, c *claim, alloc *api.Allocation) (over bool, err error) {
-	s.claim = c
+func (s *shift) work(ctx context.Context, alloc *api.Allocation) (over bool, err error) {
 	release := s.onSignals()
 	defer release()
 	for {
-		over, err = s.workOnce(ctx, c, alloc)
+		over, err = s.workOnce(ctx, alloc)
 		next := s.following()
 		if over && (next == nil || ctx.Err() != nil) {
-			return true, errors.Join(err, c.concludes())
+			return true, errors.Join(err, s.claim.concludes())
 		}
 		if next == nil || ctx.Err() != nil {
 			return over, err
 		}
-		if err := c.anew(next); err != nil {
+		if err := s.claim.anew(next); err != nil {
 			return true, err
 		}
 		alloc = next
@@ -63,21 +62,21 @@ func (s *shift) work(ctx context.Context, c *claim, alloc *api.Allocation) (over
 }
 
 // workOnce runs an allocation, and reports whether that is over.
-func (s *shift) workOnce(ctx context.Context, c *claim, alloc *api.Allocation) (over bool, err error) {
-	side, err := newSidecar(s, c, alloc)
+func (s *shift) workOnce(ctx context.Context, alloc *api.Allocation) (over bool, err error) {
+	side, err := newSidecar(s, alloc)
 	if err != nil {
 		return false, err
 	}
-	s.announce(side, c)
+	s.announce(side)
 	s.begin(ctx, side)
 	err = side.run(ctx)
 	return side.runner.Over(), s.concluded(err, side)
 }
 
 // announce says that the allocation begins, or goes on.
-func (s *shift) announce(side *sidecar, c *claim) {
+func (s *shift) announce(side *sidecar) {
 	kind := "Starting"
-	if c.saved != nil {
+	if s.claim.saved != nil {
 		kind = "Resuming"
 	}
 	s.printer.announce(time.Now(), kind, side.runner.Alloc(), s.layout)

@@ -50,8 +50,8 @@ type sidecar struct {
 
 // newSidecar puts the rooms together for an allocation whose directory has been claimed, and prepares the machine: keys, files. Nothing
 // runs yet. What another taskapi has left of the allocation is gone on with.
-func newSidecar(sh *shift, c *claim, alloc *api.Allocation) (_ *sidecar, err error) {
-	opts := sh.options
+func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
+	opts, c := sh.options, sh.claim
 	s := &sidecar{
 		shift:       sh,
 		options:     opts,

@@ -155,8 +155,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	logger := newLogger(false, w)
-	c, err := s.layout.claim(s.id, logger)
+	c, err := s.layout.claim(s.id, newLogger(false, w))
 	if err != nil {
 		return err
 	}
@@ -166,9 +165,9 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	}
 	p := newPrinter(w.stdout, c.saved.Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
-	shift := newShift(runOptions{settings: kept}, s.layout, p, logger, w)
+	shift := newShift(runOptions{settings: kept}, c, p, w)
 	shift.stopped, shift.how = true, s.how
-	over, err := shift.work(ctx, c, nil)
+	over, err := shift.work(ctx, nil)
 	switch mistake, ok := errors.AsType[usageError](err); {
 	case over:
 		return nil // also when it has failed: it is stopped
