@@ -77,7 +77,7 @@ func measureRestart(ctx context.Context, l *lab, o options) (report *restartRepo
 		return nil, err
 	}
 	defer s.stopInto(&err)
-	if _, err := of.next(); err != nil {
+	if _, err := s.begins(of); err != nil {
 		return nil, err
 	}
 	if err := s.allRun(ctx, 1); err != nil {
@@ -114,11 +114,21 @@ func restartOnce(ctx context.Context, s *sidecar, of births) (restart, reply tim
 	if err != nil {
 		return 0, 0, fmt.Errorf("restart the task: %w", err)
 	}
-	began, err := of.next()
+	began, err := s.begins(of)
 	if err != nil {
 		return 0, 0, err
 	}
 	return began.Sub(asked), reply, s.allRun(ctx, 1)
+}
+
+// begins waits for the task's next beginning. Its error carries what taskapi printed, which says why there was none.
+func (s *sidecar) begins(of births) (time.Time, error) {
+	began, err := of.next()
+	if err != nil {
+		err = errors.Join(err, s.stop()) // what it printed is complete after that
+		err = fmt.Errorf("%w; taskapi printed:\n%s", err, lastLines(s.output.String(), 20))
+	}
+	return began, err
 }
 
 // ownTimes starts the same program without taskapi, and ends it with the signal that taskapi uses.
