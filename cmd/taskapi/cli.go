@@ -82,7 +82,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetVersionTemplate(versionLine())
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		runCommand(w), attachCommand(w), updateCommand(w), stopCommand(w), statusCommand(w), gcCommand(w),
+		runCommand(w), attachCommand(w), updateCommand(w), stopCommand(w), statusCommand(w), apiCommand(w), gcCommand(w),
 		validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w),
 	)
 	strictHelp(root)

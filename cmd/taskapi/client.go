@@ -86,10 +86,6 @@ type answer struct {
 // do sends a request with the operator's token, which is read anew each time, since the sidecar may have replaced it. A body is sent as
 // JSON. Errors: errSilentSidecar, with its cause; *refusedError; ctx's.
 func (c *client) do(ctx context.Context, timeout time.Duration, method, path string, body any) (answer, error) {
-	token, err := os.ReadFile(c.layout.operatorToken(c.id))
-	if err != nil {
-		return answer{}, fmt.Errorf("%w: %w", errSilentSidecar, err)
-	}
 	var content io.Reader = http.NoBody
 	if body != nil {
 		encoded, err := json.Marshal(body)
@@ -100,11 +96,10 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(bounded, method, "http://taskapi"+path, content)
+	req, err := c.request(bounded, method, path, content)
 	if err != nil {
 		return answer{}, err
 	}
-	req.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
 	a, err := c.send(req)
 	if ctx.Err() != nil {
 		return answer{}, context.Cause(ctx)
@@ -112,13 +107,36 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 	return a, err
 }
 
-func (c *client) send(req *http.Request) (answer, error) {
-	resp, err := c.http.Do(req)
+// request is a request with the operator's token as its file has it now. Errors: errSilentSidecar when there is none.
+func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	token, err := os.ReadFile(c.layout.operatorToken(c.id))
 	if err != nil {
-		if wrapped, ok := errors.AsType[*url.Error](err); ok { // its URL is of no help to anybody
-			err = wrapped.Err
-		}
-		return answer{}, fmt.Errorf("%w: %w", errSilentSidecar, err)
+		return nil, fmt.Errorf("%w: %w", errSilentSidecar, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://taskapi"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
+	return req, nil
+}
+
+// roundTrip sends a request. Errors: errSilentSidecar, with its cause.
+func (c *client) roundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(req)
+	if wrapped, ok := errors.AsType[*url.Error](err); ok { // its URL is of no help to anybody
+		err = wrapped.Err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errSilentSidecar, err)
+	}
+	return resp, nil
+}
+
+func (c *client) send(req *http.Request) (answer, error) {
+	resp, err := c.roundTrip(req)
+	if err != nil {
+		return answer{}, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// allocPlaceholder stands for the allocation's ID in a PATH of taskapi api.
+const allocPlaceholder = "{alloc}"
+
+// apiRequest is taskapi api.
+type apiRequest struct {
+	method  string
+	data    string // the body as --data gives it
+	hasData bool
+	path    string
+}
+
+func apiCommand(w world) *cobra.Command {
+	var dataDir, alloc string
+	var req apiRequest
+	cmd := &cobra.Command{
+		Use:   "api [flags] PATH",
+		Short: "Send a request to an allocation's API, as its operator",
+		Long: `Sends a request to the API of a running allocation, on its operator's socket and with the operator's token, and prints the
+body of the answer. {alloc} in PATH stands for the allocation's ID. The token is read from its file and shown nowhere.
+
+  taskapi api '/v1/allocation/{alloc}/checks?pretty'
+  taskapi api -d '{"Signal": "SIGHUP", "Task": "server"}' '/v1/client/allocation/{alloc}/signal'
+
+Exit code: 0 for an answer with a status below 400, else 1, with the status and the reason on standard error.`,
+		Args: oneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := newLayout(dataDir, w)
+			if err != nil {
+				return err
+			}
+			req.path, req.hasData = args[0], cmd.Flags().Changed("data")
+			if err := req.check(); err != nil {
+				return err
+			}
+			id, err := l.pick(cmd.Context(), nameOf(alloc))
+			if err != nil {
+				return err
+			}
+			return req.send(cmd.Context(), l.client(id), w)
+		},
+	}
+	addDataDir(cmd, &dataDir)
+	f := cmd.Flags()
+	f.StringVar(&alloc, "alloc", "", "ID of the allocation, or the beginning of one (default the only one that runs)")
+	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
+	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE is that of a file, - what standard input has")
+	_ = cmd.RegisterFlagCompletionFunc("alloc", completeAllocation(&dataDir, w)) // the flag has just been added
+	return cmd
+}
+
+// nameOf is an allocation's name as the arguments of a command have it: none for the empty one.
+func nameOf(alloc string) []string {
+	if alloc == "" {
+		return nil
+	}
+	return []string{alloc}
+}
+
+// check refuses what is no request.
+func (r *apiRequest) check() error {
+	if strings.Contains(r.path, "://") && !strings.HasPrefix(r.path, "/") {
+		return usage(fmt.Errorf("PATH %q is a whole URL: give its path alone, such as /v1/allocations", r.path))
+	}
+	r.path = "/" + strings.TrimPrefix(r.path, "/")
+	if r.method == "" {
+		r.method = http.MethodGet
+		if r.hasData {
+			r.method = http.MethodPut
+		}
+	}
+	r.method = strings.ToUpper(r.method)
+	if _, err := http.NewRequest(r.method, "http://taskapi"+r.path, nil); err != nil {
+		return usage(fmt.Errorf("%s %q is no request: %w", r.method, r.path, err))
+	}
+	return nil
+}
+
+// body is what is sent.
+func (r *apiRequest) body(w world) (io.Reader, error) {
+	if r.data == "-" {
+		text, err := io.ReadAll(w.stdin)
+		if err != nil {
+			return nil, fmt.Errorf("body on standard input: %w", err)
+		}
+		return bytes.NewReader(text), nil
+	}
+	if file, ok := strings.CutPrefix(r.data, "@"); ok {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--data %s: %w", r.data, unwrapPath(err)))
+		}
+		return bytes.NewReader(text), nil
+	}
+	return strings.NewReader(r.data), nil
+}
+
+// send sends the request and prints the answer as it comes: an event stream has no end.
+func (r *apiRequest) send(ctx context.Context, c *client, w world) error {
+	defer c.close()
+	body, err := r.body(w)
+	if err != nil {
+		return err
+	}
+	req, err := c.request(ctx, r.method, strings.ReplaceAll(r.path, allocPlaceholder, c.id), body)
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", c.id, err)
+	}
+	resp, err := c.roundTrip(req)
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", c.id, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusBadRequest {
+		reason, _ := io.ReadAll(resp.Body) // the status says enough
+		return fmt.Errorf("%s %s: %s: %s", r.method, req.URL.RequestURI(), resp.Status, bytes.TrimSpace(reason))
+	}
+	var end endOf
+	if _, err := io.Copy(w.stdout, io.TeeReader(resp.Body, &end)); err != nil {
+		return fmt.Errorf("the answer broke off: %w", err)
+	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && end.last != '\n' {
+		_, err = fmt.Fprintln(w.stdout)
+	}
+	return err
+}
+
+// endOf remembers the last byte written.
+type endOf struct{ last byte }
+
+func (e *endOf) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		e.last = p[len(p)-1]
+	}
+	return len(p), nil
+}
