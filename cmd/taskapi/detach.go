@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 )
 
 // logName is the file in an allocation's directory that a detached taskapi writes to.
@@ -46,7 +48,7 @@ func (r *request) detach(cmd *cobra.Command) error {
 		answered, err = r.updateRunning(ctx)
 	}
 	if !answered {
-		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--detached", "--", r.jobFile)
+		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
 		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), begun)
 	}
 	if err != nil {
@@ -84,6 +86,46 @@ func begun(alloc *api.Allocation) bool {
 	return len(alloc.TaskStates) > 0
 }
 
+// argsFD is the descriptor by which a process in the background gets its arguments. Those of a command line are for everybody on the
+// machine to read, and there may be secrets among them: values of variables.
+const argsFD = 3
+
+// handArgs writes a command's arguments down for a process in the background to read. It gives the file, and what that process has for its
+// arguments.
+func handArgs(args []string) (file *os.File, visible []string, err error) {
+	encoded, err := json.Marshal(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	fd, err := unix.MemfdCreate("arguments", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	file = os.NewFile(uintptr(fd), "arguments")
+	if _, err := file.WriteAt(encoded, 0); err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, []string{args[0], detachedFlag}, nil
+}
+
+// handedArgs are the arguments of this process: those that it was given, or those that handArgs has written down for it.
+func handedArgs(args []string) ([]string, error) {
+	if len(args) != 2 || args[1] != detachedFlag {
+		return args, nil
+	}
+	unix.CloseOnExec(argsFD)
+	file := os.NewFile(argsFD, "arguments")
+	defer file.Close()
+	var handed []string
+	if err := json.NewDecoder(file).Decode(&handed); err != nil || len(handed) == 0 || handed[0] != args[0] {
+		return nil, fmt.Errorf("%s is for processes that --detach starts: leave it out", detachedFlag)
+	}
+	return slices.Insert(handed, 1, detachedFlag), nil
+}
+
+// detachedFlag marks a process that --detach has started.
+const detachedFlag = "--detached"
+
 // background executes this program anew, in a session of its own, without a terminal and with an allocation's log as its output, and
 // returns once the allocation is as it should be. When the process ends before that, what it has written is said, and its exit code is
 // that of the command.
@@ -101,8 +143,14 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 	if err != nil {
 		return fmt.Errorf("log of allocation %s: %w", id, err)
 	}
-	cmd := exec.Command("/proc/self/exe", args...) // this very program, also when its file has been replaced
+	handed, visible, err := handArgs(args)
+	if err != nil {
+		return fmt.Errorf("arguments for taskapi in the background: %w", err)
+	}
+	defer handed.Close()
+	cmd := exec.Command("/proc/self/exe", visible...) // this very program, also when its file has been replaced
 	cmd.Args[0] = "taskapi"
+	cmd.ExtraFiles = []*os.File{handed} // argsFD
 	cmd.Env = w.env
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -14,7 +15,12 @@ func main() {
 	if code, kept := allocrunner.KeeperMain(os.Args); kept {
 		os.Exit(code)
 	}
-	os.Exit(run(context.Background(), os.Args[1:], world{
+	args, err := handedArgs(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "taskapi: %v\n", err)
+		os.Exit(exitUsage)
+	}
+	os.Exit(run(context.Background(), args, world{
 		stdin:  os.Stdin,
 		stdout: os.Stdout,
 		stderr: os.Stderr,

@@ -45,6 +45,7 @@ const scriptDeadline = 20 * time.Second
 //	nothing-runs DIR                       require no process that works below DIR
 //	nothing-left DIR                       the same, and no socket
 //	repeat VARIABLE TEXT COUNT             a long value
+//	said-by-processes DIR TEXT             require a process that works below DIR and has TEXT in its arguments; with ! none
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -72,21 +73,22 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"await":        await,
-			"ends":         ends,
-			"events":       events,
-			"exits":        exits,
-			"get":          get,
-			"get-when-up":  getWhenUp,
-			"hold":         hold,
-			"json":         checkJSON,
-			"mode":         mode,
-			"nothing-left": nothingLeft,
-			"nothing-runs": nothingRuns,
-			"refused":      wantRefused,
-			"repeat":       repeat,
-			"signal":       sendSignal,
-			"start":        start,
+			"await":             await,
+			"ends":              ends,
+			"events":            events,
+			"exits":             exits,
+			"get":               get,
+			"get-when-up":       getWhenUp,
+			"hold":              hold,
+			"json":              checkJSON,
+			"mode":              mode,
+			"nothing-left":      nothingLeft,
+			"nothing-runs":      nothingRuns,
+			"refused":           wantRefused,
+			"repeat":            repeat,
+			"said-by-processes": saidByProcesses,
+			"signal":            sendSignal,
+			"start":             start,
 		},
 	})
 }
@@ -378,6 +380,21 @@ func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
 	nothingRuns(ts, neg, args)
 }
 
+func saidByProcesses(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, false, args, 2, "said-by-processes DIR TEXT")
+	found := belongingTo(ts.MkAbs(args[0]))
+	if len(found) == 0 {
+		ts.Fatalf("no process works below %s", args[0])
+	}
+	said := false
+	for _, command := range found {
+		said = said || strings.Contains(command, args[1])
+	}
+	if said == neg {
+		ts.Fatalf("%q is said by processes: %v; they are %v", args[1], said, found)
+	}
+}
+
 func nothingRuns(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 1, "nothing-runs DIR")
 	dir := ts.MkAbs(args[0])
@@ -391,7 +408,7 @@ func nothingRuns(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("processes are left: %v", left)
 }
 
-// belongingTo are the processes whose working directory is below dir, or who name something in it, as keepers and those in the
+// belongingTo are the processes whose working directory is below dir, who name something in it, or who write to it, as those in the
 // background do, with their commands.
 func belongingTo(dir string) map[int]string {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
@@ -403,9 +420,15 @@ func belongingTo(dir string) map[int]string {
 		}
 		cwd, _ := os.Readlink(link)
 		command, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
-		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") || strings.Contains(string(command), dir+"\x00") {
+		if strings.HasPrefix(cwd, dir+"/") || strings.Contains(string(command), dir+"/") || strings.Contains(string(command), dir+"\x00") || writesInto(pid, dir) {
 			found[pid] = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
 		}
 	}
 	return found
+}
+
+// writesInto reports whether a process's standard output lies below dir.
+func writesInto(pid int, dir string) bool {
+	out, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/1", pid))
+	return strings.HasPrefix(out, dir+"/")
 }

@@ -180,7 +180,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
-	args := []string{"stop", "--data-dir=" + s.layout.dir, "--detached", fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay), s.id}
+	args := []string{"stop", "--data-dir=" + s.layout.dir, fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay), s.id}
 	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
 		return err
 	}
