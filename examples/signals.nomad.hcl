@@ -1,12 +1,10 @@
 # Signals and restarts, with the stock nomad command line as the client.
 #
-#   taskapi run -data-dir /tmp/t -alloc-id 5e0b1c1a-0000-4000-8000-000000000001 examples/signals.nomad.hcl
+#   taskapi run --detach examples/signals.nomad.hcl      prints the allocation's ID
 #
-# and in another terminal, as the same user:
+# and, as the same user, with that as $ALLOC and with the directory that 'taskapi status $ALLOC' shows as $DIR:
 #
-#   ALLOC=5e0b1c1a-0000-4000-8000-000000000001
-#   export NOMAD_ADDR=unix:///tmp/t/allocs/$ALLOC/operator.sock
-#   export NOMAD_TOKEN=$(cat /tmp/t/allocs/$ALLOC/operator.token)
+#   export NOMAD_ADDR=unix://$DIR/operator.sock NOMAD_TOKEN=$(cat $DIR/operator.token)
 #   nomad alloc signal -s SIGUSR1 $ALLOC listener        the task prints a line
 #   nomad alloc restart $ALLOC listener                  SIGTERM, its last words, and a new process
 #   nomad alloc status $ALLOC                            its events
