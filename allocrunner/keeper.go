@@ -13,7 +13,7 @@ import (
 // KeeperMain is the whole program when it has been executed anew as the parent of an allocation's tasks: the program's main calls
 // it before anything else, with its arguments, and exits with the code when kept is true.
 func KeeperMain(args []string) (code int, kept bool) {
-	if len(args) != 3 || args[1] != keeper.Command { // the third is for ps to show
+	if len(args) != 3 || args[1] != keeper.Command { // the third is to be found by
 		return 0, false
 	}
 	return keeper.Main(), true

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/memory"
+	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -60,6 +61,10 @@ var (
 
 // GiveBackMemory gives back to the system what the program's start has taken and what it needs no more, once it is over.
 func GiveBackMemory() { memory.GiveBack() }
+
+// Undumpable keeps what is in this program's memory, keys and tokens among it, from core dumps and from other processes of its user. A
+// kernel that can't do that is no reason not to run.
+func Undumpable() { _ = proc.Undumpable() }
 
 // Factory is New as an interfaces.Factory.
 var Factory interfaces.Factory = func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return New(cfg) }

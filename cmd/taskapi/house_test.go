@@ -28,6 +28,7 @@ var house = map[string][]string{
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
+		"allocrunner/internal/proc",
 		"allocrunner/internal/rawexec",
 		"allocrunner/internal/taskenv",
 		"allocrunner/internal/taskrunner",

@@ -15,6 +15,7 @@ func main() {
 	if code, kept := allocrunner.KeeperMain(os.Args); kept {
 		os.Exit(code)
 	}
+	allocrunner.Undumpable()
 	args, err := handedArgs(os.Args[1:])
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "taskapi: %v\n", err)

@@ -262,7 +262,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	}
 }
 
-// processesOf lists the processes that belong to a data directory, by their environment or arguments.
+// processesOf lists the processes that belong to a data directory, by their environment or, the keepers, by their log.
 func processesOf(t *testing.T, dataDir string) []string {
 	t.Helper()
 	var found []string
@@ -270,7 +270,8 @@ func processesOf(t *testing.T, dataDir string) []string {
 	for _, dir := range dirs {
 		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir+"/") || (strings.Contains(string(args), "keeper") && strings.Contains(string(args), dataDir+"/")) {
+		log, _ := os.Readlink(filepath.Join(dir, "fd", "2"))
+		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+dataDir+"/") || strings.HasPrefix(string(args), "taskapi\x00keeper\x00") && strings.HasPrefix(log, dataDir+"/") {
 			found = append(found, fmt.Sprintf("%s %s", filepath.Base(dir), strings.ReplaceAll(string(args), "\x00", " ")))
 		}
 	}

@@ -71,7 +71,12 @@ func (s *starter) start(c command) (proc *os.Process, err error) {
 		defer close(done)
 		CloseOnExec()
 		s.unignore()
+		dumpable, dumpErr := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 		proc, err = c.start()
+		if dumpErr == nil && dumpable == 0 && needsUser(c.spec.User) {
+			// The child has changed its user while it shared our memory, which is the kernel's reason to change that.
+			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+		}
 	}
 	select {
 	case s.calls <- call:

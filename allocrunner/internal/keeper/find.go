@@ -2,6 +2,8 @@ package keeper
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -26,8 +28,18 @@ const leaveGrace = 500 * time.Millisecond
 // endPoll is how often it is looked whether the caller still waits.
 const endPoll = 200 * time.Millisecond
 
-// arguments are what a directory's keeper is executed with, as proc.Args has them.
-func arguments(dir string) string { return "taskapi\x00" + Command + "\x00" + dir + "\x00" }
+// arguments are what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can read them, so they name the
+// directory by a digest alone, together with the mount namespace in which its path means that directory.
+func arguments(dir string) string {
+	namespace, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		namespace = "unknown"
+	}
+	sum := sha256.Sum256([]byte(namespace + "\x00" + dir))
+	return argumentList(hex.EncodeToString(sum[:16]))
+}
+
+func argumentList(name string) string { return "taskapi\x00" + Command + "\x00" + name + "\x00" }
 
 // find finds the keepers that run for a directory by their arguments: what is left of them when the directory has been removed, or the
 // record damaged. Others' are left out, and so are those in another mount namespace, where the path means another directory.
@@ -36,9 +48,11 @@ func find(dir string) ([]proc.Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for a keeper: %w", err)
 	}
+	now, older := arguments(dir), argumentList(dir) // a keeper that an older program started has the directory there
 	var found []int
 	for _, pid := range pids {
-		if proc.Args(pid) == arguments(dir) && ours(pid) {
+		switch args := proc.Args(pid); {
+		case args == now && ours(pid), args == older && ours(pid) && seesOurFiles(pid):
 			found = append(found, pid)
 		}
 	}
@@ -55,14 +69,15 @@ func find(dir string) ([]proc.Identity, error) {
 	return ids, nil
 }
 
-// ours reports whether a process is our user's and sees the files that we see.
+// ours reports whether a process is our user's.
 func ours(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil || st.Uid != uint32(os.Geteuid()) {
-		return false
-	}
-	theirs, err := os.Readlink(dir + "/ns/mnt")
+	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uint32(os.Geteuid())
+}
+
+// seesOurFiles reports whether a process is in our mount namespace, as far as can be told.
+func seesOurFiles(pid int) bool {
+	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
 	if err != nil {
 		return true // can't be told
 	}
@@ -215,14 +230,17 @@ func end(ctx context.Context, id proc.Identity) error {
 	return nil
 }
 
-// controlled reports whether a client is connected to the keeper: whether one of its sockets is, by the table whose lines are, per
-// proc_net(5) and unix(7),
+// controlled reports whether a client is connected to the keeper: the keeper has marked itself, or, when an older program started it, one
+// of its sockets is connected.
+func controlled(pid int) bool { return proc.HasMark(pid) || hasConnection(pid) }
+
+// hasConnection reports whether one of a process's Unix sockets is connected, by the table whose lines are, per proc_net(5) and unix(7),
 //
 //	Num       RefCount Protocol Flags    Type St Inode Path
 //	ffff...   00000003 00000000 00000000 0001 03 12345 /path
 //
-// where the state 03 is "connected".
-func controlled(pid int) bool {
+// where the state 03 is "connected". Only root can tell of a process that is not dumpable.
+func hasConnection(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid)
 	table, err := os.ReadFile(dir + "/net/unix")
 	if err != nil {

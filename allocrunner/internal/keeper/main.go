@@ -81,6 +81,9 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	}
 	// For ps: the program's file name says less. Only cosmetic, so it may fail.
 	_ = os.WriteFile("/proc/self/comm", []byte("taskapi-keeper"), 0)
+	if err := proc.Undumpable(); err != nil {
+		logger.Warn("a core dump of the keeper would hold tokens", "error", err)
+	}
 	if err := os.Chdir("/"); err != nil {
 		return nil, nil, err
 	}

@@ -57,6 +57,9 @@ type server struct {
 
 	unwritten bool // the record could not be written; guarded by writing
 
+	marking sync.Mutex // held while the mark follows client
+	mark    proc.Mark  // set while there is a client, for those who want to end this keeper
+
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
 	ended  bool       // no client is taken any more
@@ -207,6 +210,7 @@ func (s *server) attend(conn *net.UnixConn) error {
 		return nil // without a hello: who gets one can rely on us
 	}
 	defer s.leave(c)
+	s.showControlled()
 	if err := c.out.write(hello{Version: version, Minor: minor}); err != nil {
 		return fmt.Errorf("hello to process %d: %w", peer.Pid, err)
 	}
@@ -251,7 +255,19 @@ func (s *server) leave(c *session) {
 		s.client = nil
 	}
 	s.mu.Unlock()
+	s.showControlled()
 	s.change()
+}
+
+// showControlled lets other processes see whether there is a client.
+func (s *server) showControlled() {
+	s.marking.Lock()
+	defer s.marking.Unlock()
+	if !s.controlled() {
+		s.mark.Clear()
+	} else if err := s.mark.Set(); err != nil {
+		s.logger.Warn("other processes can't see that this keeper has a client", "error", err)
+	}
 }
 
 // follow waits for the end of a task that has just started.

@@ -167,7 +167,7 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 		exe = defaultExe
 	}
 	driver.CloseOnExec()
-	// The directory is for ps to show, and to be found by.
+	// To be found by: others can read them.
 	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
 	return os.StartProcess(exe, args, &os.ProcAttr{
 		Dir: "/", Env: keeperEnv, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},

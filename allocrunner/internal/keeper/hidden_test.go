@@ -1,0 +1,107 @@
+package keeper_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/proc"
+)
+
+// TestArgumentsHideTheDirectory: every user of the machine can read a process's arguments.
+func TestArgumentsHideTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	args := proc.Args(c.Keeper().PID)
+	if !strings.HasPrefix(args, "taskapi\x00keeper\x00") {
+		t.Fatalf("the keeper's arguments are %q", args)
+	}
+	if strings.Contains(args, dir) || strings.Contains(args, "/") {
+		t.Errorf("the keeper's arguments name its directory: %q", args)
+	}
+}
+
+// nobody is an unprivileged user.
+const nobody = 65534
+
+// TestKeeperIsNotDumpable: what the memory of a keeper holds is in no core dump, and no other process of its user reads it, also when it
+// has started the process of another user. The kernel shows that by giving /proc/PID/environ to root.
+func TestKeeperIsNotDumpable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start a keeper as another user")
+	}
+	dir, err := os.MkdirTemp("/tmp", "keeper")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chown(dir, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	first := exec.Command(copyOfTests(t), "sidecar", dir, "exec sleep 1000")
+	first.Dir = "/"
+	first.Stderr = os.Stderr
+	first.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = first.Process.Kill()
+		_ = first.Wait()
+		if last, err := keeper.Last(dir); err == nil {
+			_ = last.Keeper.Stat().Kill()
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.HasSuffix(line, " <nil>\n") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	last, err := keeper.Last(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid, want := range map[int]uint32{last.Keeper.PID: 0, last.Tasks[0].PID: nobody} {
+		var st unix.Stat_t
+		if err := unix.Stat(fmt.Sprintf("/proc/%d/environ", pid), &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Uid != want {
+			t.Errorf("process %d belongs to user %d, want %d (keeper %d, task %d)", pid, st.Uid, want, last.Keeper.PID, last.Tasks[0].PID)
+		}
+	}
+}
+
+// copyOfTests is this program where every user can execute it.
+func copyOfTests(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.CreateTemp("/tmp", "keeper-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(f.Name()) })
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Chmod(0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return f.Name()
+}
