@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -46,7 +48,7 @@ func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, er
 		return nil, err
 	}
 	defer p.stopInto(&err)
-	requests, err := hostileFile(l, issuer, p.sidecar)
+	requests, err := issuer.flood(p.sidecar)
 	if err != nil {
 		return nil, err
 	}
@@ -58,22 +60,13 @@ func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, er
 	return []attackRow{floorRow, oursRow}, err
 }
 
-// hostileFile writes the hostile requests, for the process that sends them.
-func hostileFile(l *lab, i *issuer, s *sidecar) (file string, err error) {
+// flood makes the requests of a flood with bad tokens.
+func (i *issuer) flood(s *sidecar) ([][]byte, error) {
 	token, err := os.ReadFile(s.taskToken())
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	requests, err := i.hostile(string(token), s.checksPath())
-	if err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(requests)
-	if err != nil {
-		return "", err
-	}
-	file = l.path(".requests")
-	return file, os.WriteFile(file, text, 0o600)
+	return i.hostile(string(token), s.checksPath())
 }
 
 // trust gives the flags that have taskapi trust the issuer, and none when it knows no such flag: tokens for unknown allocations
@@ -91,7 +84,7 @@ func (l *lab) trust(ctx context.Context, i *issuer) ([]string, error) {
 }
 
 // attack drives the good connections alone and beside a flood, in turn.
-func attack(ctx context.Context, l *lab, name string, t target, requests string, o options) (attackRow, error) {
+func attack(ctx context.Context, l *lab, name string, t target, requests [][]byte, o options) (attackRow, error) {
 	row := attackRow{Server: name, Statuses: map[int]int{}}
 	var alone, attacked []load.Result
 	var hostile, seconds float64
@@ -118,39 +111,27 @@ func attack(ctx context.Context, l *lab, name string, t target, requests string,
 }
 
 // beside drives the good connections while another process floods the same socket.
-func beside(ctx context.Context, l *lab, t target, requests string, o options) (good, flood load.Result, err error) {
-	ready := l.path(".ready")
-	p, err := start(l.self, "role-flood", t.socket, requests, ready)
+func beside(ctx context.Context, l *lab, t target, requests [][]byte, o options) (good, flood load.Result, err error) {
+	f, err := l.flood(target{t.socket, requests}, hostileConnections)
 	if err != nil {
 		return good, flood, err
 	}
-	err = p.until(ctx, "the flood", startTime, time.Millisecond, func() bool {
-		_, err := os.Stat(ready)
-		return err == nil
-	})
-	if err == nil {
+	if err = f.begun(ctx); err == nil {
 		good, err = drive(ctx, t, goodConnections, o)
 	}
-	if stopped := p.stop(); err == nil {
-		err = stopped
-	}
-	if err == nil {
-		err = p.err
-	}
-	if err == nil {
-		err = json.Unmarshal(p.output.Bytes(), &flood)
-	}
-	if err != nil {
-		return good, flood, fmt.Errorf("%w; the flood printed: %s", err, p.output.String())
-	}
-	return good, flood, nil
+	flood, ended := f.end()
+	return good, flood, errors.Join(err, ended)
 }
 
 // floodRole floods until it is told to stop, and prints its load.Result. Its arguments are the socket, the file of requests,
-// and a file to make when it begins.
+// a file to make when it begins, and how many connections it has.
 func floodRole(ctx context.Context, args []string) error {
-	if len(args) != 3 {
-		return fmt.Errorf("the flood takes a socket, requests and a file, not %q", args)
+	if len(args) != 4 {
+		return fmt.Errorf("the flood takes a socket, requests, a file and a number of connections, not %q", args)
+	}
+	connections, err := strconv.Atoi(args[3])
+	if err != nil {
+		return err
 	}
 	text, err := os.ReadFile(args[1])
 	if err != nil {
@@ -164,7 +145,7 @@ func floodRole(ctx context.Context, args []string) error {
 		return err
 	}
 	result, err := load.Run(ctx, load.Config{
-		Socket: args[0], Connections: hostileConnections, Requests: requests, For: floodLength, Hostile: true,
+		Socket: args[0], Connections: connections, Requests: requests, For: floodLength, Hostile: true,
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,8 @@
 //	c  memory when idle, of taskapi and its keeper
 //	d  what two good connections keep beside eight hostile ones
 //
+//	neighbours  what a task's two connections keep beside two other tasks with 64 busy ones each, all with good tokens
+//
 //	keeper   memory of the sidecar and of the keeper with 1, 3 and 50 tasks, and what each further task adds
 //	tasks    the same with 10, 100 and 500 tasks in one group
 //	restart  time from a restart's request to the new process, beside the time that the task takes to stop by itself
@@ -139,6 +141,10 @@ var measurements = []struct {
 	}},
 	{"attack", func(ctx context.Context, l *lab, o options, r *report) (err error) {
 		r.Attack, err = measureAttack(ctx, l, o)
+		return err
+	}},
+	{"neighbours", func(ctx context.Context, l *lab, o options, r *report) (err error) {
+		r.Neighbours, err = measureNeighbours(ctx, l, o)
 		return err
 	}},
 	{"keeper", func(ctx context.Context, l *lab, o options, r *report) (err error) {

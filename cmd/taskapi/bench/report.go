@@ -19,6 +19,7 @@ type report struct {
 	Start      *startReport    `json:",omitempty"`
 	Memory     *memoryReport   `json:",omitempty"`
 	Attack     []attackRow     `json:",omitempty"`
+	Neighbours *neighbourRow   `json:",omitempty"`
 	Keeper     []sizeRow       `json:",omitempty"`
 	Tasks      []sizeRow       `json:",omitempty"`
 	Restart    *restartReport  `json:",omitempty"`
@@ -137,6 +138,11 @@ func (r *report) print(w io.Writer) error {
 				micros(row.Alone.P99), micros(row.Attacked.P99), row.P99, row.Hostile, statuses(row.Statuses))
 		}
 		fmt.Fprintln(t)
+	}
+	if n := r.Neighbours; n != nil {
+		fmt.Fprintf(t, "a neighbour of %d busy callers\talone/s\tbeside/s\trate kept (spread)\tp99 alone\tbeside\tp99 grown (spread)\tbusy/s\tstatuses\n", busyCallers)
+		fmt.Fprintf(t, "2 connections beside %d for each\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n\n", busyConnections, n.Alone.Rate, n.Beside.Rate, n.Rate,
+			micros(n.Alone.P99), micros(n.Beside.P99), n.P99, n.Busy, statuses(n.Statuses))
 	}
 	r.printTasks(t)
 	return t.Flush()
