@@ -5,14 +5,20 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"taskapi/auth"
 	"taskapi/identity"
@@ -34,6 +40,9 @@ func (w *world) records() []auth.Record {
 	return all
 }
 
+// ignoreTokenID is for tokens whose ID the key ring has drawn.
+var ignoreTokenID = cmpopts.IgnoreFields(auth.Record{}, "TokenID")
+
 func TestDenialsAreAudited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -47,36 +56,45 @@ func TestDenialsAreAudited(t *testing.T) {
 		}
 		forged, wrong, none := common, common, common
 		forged.Reason = "signature"
-		wrong.Reason, wrong.Subject = "wrong_socket", claimsOf(db).Subject
+		wrong.Reason, wrong.Subject, wrong.KeyID = "wrong_socket", claimsOf(db).Subject, w.ring.Active().ID
 		none.Reason, none.Task, none.Status = "no_token", "", 401
-		if diff := cmp.Diff([]auth.Record{forged, wrong, none}, w.records()); diff != "" {
+		if diff := cmp.Diff([]auth.Record{forged, wrong, none}, w.records(), ignoreTokenID); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
+// A record says which token a request came with, when that was verified, and holds nothing that could fool who reads it.
 func TestRecordOfARequest(t *testing.T) {
 	w := newWorld(t)
-	p, _ := w.door.Authenticate(request(w.token(web)), web, peer)
-	jwt := w.token(web)
+	claims := claimsOf(web)
+	claims.ID, claims.Issuer = "id-\u202e1", "https://issuer/"+strings.Repeat("i", 400)
+	jwt := sign(t, w.ring, claims)
+	p, denial := w.door.Authenticate(request(jwt), web, peer)
+	if denial != nil {
+		t.Fatal(denial)
+	}
 	for _, test := range []struct {
 		method, path, wantMethod, wantPath string
 		status                             int
 		want                               auth.Outcome
 	}{
 		{"PUT", "/v1/client/allocation/x/restart", "PUT", "/v1/client/allocation/x/restart", 200, auth.Done},
+		{"PUT", "/x", "PUT", "/x", 0, auth.Begun},
 		{"PUT", "/x", "PUT", "/x", 409, auth.Failed},
-		{"A\nB", "/a\r\n{\"fake\":1}\x00\x7f\u0085\u2028", "A?B", "/a??{\"fake\":1}????", 200, auth.Done},
+		{"A\nB", "/a\r\n{\"fake\":1}\x00\x7f\u0085\u2028", `A\u000aB`, `/a\u000d\u000a{"fake":1}\u0000\u007f\u0085\u2028`, 200, auth.Done},
+		{"GET", "/a\u202egpj.exe\u200b\U000e0041\ufeff\u00ad", "GET", `/a\u202egpj.exe\u200b\U000e0041\ufeff\u00ad`, 200, auth.Done},
 		{strings.Repeat("M", 100), "/" + strings.Repeat("p", 1000), strings.Repeat("M", 16), "/" + strings.Repeat("p", 255), 200, auth.Done},
 		{"GET", "/" + strings.Repeat("ä", 200), "GET", "/" + strings.Repeat("ä", 127), 200, auth.Done},
-		{"GET", "/\xff\xfe", "GET", "/??", 200, auth.Done},
+		{"GET", "/\xff\xfe", "GET", `/\xff\xfe`, 200, auth.Done},
 		{"GET", "/v1/" + jwt + "/x", "GET", "/v1/[token]/x", 200, auth.Done},
 		{"GET", "/v1/" + strings.ReplaceAll(jwt, ".", "%2E"), "GET", "/v1/[token]", 200, auth.Done},
 	} {
 		got := auth.NewRecord(test.method, test.path, web, peer, p, test.status)
 		got.Time = time.Time{}
 		want := auth.Record{
-			Alloc: allocID, Task: "web", Subject: claimsOf(web).Subject, UID: 1000, PID: 4242,
+			Alloc: allocID, Task: "web", Subject: claims.Subject, TokenID: `id-\u202e1`, KeyID: w.ring.Active().ID,
+			Issuer: claims.Issuer[:256], UID: 1000, PID: 4242,
 			Method: test.wantMethod, Path: test.wantPath, Outcome: test.want, Status: test.status,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -85,7 +103,7 @@ func TestRecordOfARequest(t *testing.T) {
 	}
 }
 
-// A flood fills neither the log nor the audit, and what is left out is counted.
+// A flood fills neither the log nor the audit, and what is left out is counted, to the last.
 func TestFloodsAreSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -93,42 +111,214 @@ func TestFloodsAreSampled(t *testing.T) {
 			w.ask("", web)
 		}
 		w.ask("garbage", web) // another kind is not drowned
+		w.askAs("", web, auth.Peer{UID: 2000})
+		w.ask("", db)
 		time.Sleep(time.Second)
 		w.ask("", web)
-		time.Sleep(time.Second)
-		w.ask("", web)
+		time.Sleep(10 * time.Second)
+		if n := len(w.records()); n != 20+3+1 {
+			t.Errorf("%d records ten seconds after the burst, want 20, three of other kinds, and the burst's last", n)
+		}
+		for range 3 {
+			w.ask("", web) // the burst goes on
+		}
+		time.Sleep(30 * time.Second)
+		w.ask("", web) // and is over
+		time.Sleep(30 * time.Second)
 
-		counts, suppressed := map[string]int{}, uint64(0)
+		type caller struct {
+			task   string
+			uid    uint32
+			reason string
+		}
+		type count struct {
+			records    int
+			suppressed uint64
+		}
+		counts := map[caller]count{}
 		for _, record := range w.records() {
-			counts[record.Reason]++
-			suppressed += record.Suppressed
+			c := caller{record.Task, record.UID, record.Reason}
+			counts[c] = count{counts[c].records + 1, counts[c].suppressed + record.Suppressed}
 		}
-		if diff := cmp.Diff(map[string]int{"no_token": 22, "malformed": 1}, counts); diff != "" || suppressed != 980 {
-			t.Errorf("%d suppressed; %s", suppressed, diff)
+		want := map[caller]count{
+			{"web", 1000, "no_token"}:  {20 + 1 + 1 + 1, 980 + 2}, // each event is a record or counted by one
+			{"web", 1000, "malformed"}: {1, 0},
+			{"web", 2000, "no_token"}:  {1, 0},
+			{"db", 1000, "no_token"}:   {1, 0},
 		}
-		if got := w.door.Stats().AuditDropped; got != 980 {
+		if !maps.Equal(counts, want) {
+			t.Errorf("got %+v, want %+v", counts, want)
+		}
+		if got := w.auditLog.Stats().Suppressed; got != 980+2 {
 			t.Errorf("stats say %d were left out", got)
 		}
 		lines := w.log.lines()
-		if len(lines) != 3 || !strings.Contains(lines[0], "suppressed=0") || !strings.Contains(lines[1], "suppressed=1000") || !strings.Contains(lines[2], "suppressed=0") ||
+		if len(lines) != 4 || !strings.Contains(lines[0], "suppressed=0") || !strings.Contains(lines[1], "suppressed=1002") || !strings.Contains(lines[2], "suppressed=0") ||
 			!strings.Contains(lines[1], `msg="request refused" alloc=`+allocID+` task=web uid=1000 pid=4242 reason=no_token`) {
 			t.Errorf("the log has\n%s", strings.Join(lines, "\n"))
 		}
 	})
 }
 
-// What can't be written is not lost in silence.
-func TestAuditLogThatFails(t *testing.T) {
-	full := errors.New("disk full")
-	log := auth.NewAuditLog(writerFunc(func([]byte) (int, error) { return 0, full }))
-	w := newWorld(t, func(c *auth.Config) { c.Auditor = log })
-	w.ask("", web)
-	w.ask("", web)
-	if n, err := log.Lost(); n != 2 || !errors.Is(err, full) {
-		t.Errorf("lost %d, %v", n, err)
+// A stolen token leaves a line, whatever else its thief has refused on the same socket for the same reason.
+func TestNoTokenHidesBehindAnother(t *testing.T) {
+	w := newWorld(t)
+	noise := w.token(db)
+	for range 100 {
+		w.ask(noise, web)
 	}
-	if got := w.door.Stats().AuditLost; got != 2 {
-		t.Errorf("stats say %d", got)
+	stolen := w.with(db, func(c *identity.Claims) { c.ID = "stolen" })
+	w.expect("stolen", stolen, web, auth.WrongSocket)
+	for range 100 {
+		w.ask(noise, web)
+	}
+	var found int
+	for _, record := range w.records() {
+		if record.TokenID == "stolen" {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d records of the stolen token, want 1", found)
+	}
+}
+
+// However many callers there are, the log is bounded, and those whose token was verified are told apart all the same.
+func TestManyCallersAreSampledToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lockedBuffer)
+		audit := newAuditLog(t, auth.AuditConfig{}, log)
+		for uid := range uint32(10_000) {
+			audit.Audit(auth.NewRecord("GET", "/", web, auth.Peer{UID: uid}, nil, 401))
+		}
+		if n := len(log.lines()); n > 1100 {
+			t.Errorf("%d records of 10,000 callers", n)
+		}
+		known := &auth.Principal{Claims: claimsOf(web)}
+		audit.Audit(auth.NewRecord("GET", "/known", web, peer, known, 403))
+		if lines := log.lines(); !strings.Contains(lines[len(lines)-1], `"/known"`) {
+			t.Errorf("what a known caller did is left out; the last line is %s", lines[len(lines)-1])
+		}
+		if err := audit.Close(); err != nil {
+			t.Fatal(err)
+		}
+		total := uint64(0)
+		for _, line := range log.lines() {
+			var record auth.Record
+			if err := json.Unmarshal([]byte(line), &record); err != nil {
+				t.Fatal(err)
+			}
+			total += 1 + record.Suppressed
+		}
+		if total != 10_001 {
+			t.Errorf("the log accounts for %d requests after its end, want 10,001", total)
+		}
+	})
+}
+
+// What a caller may do is recorded each time within an allowance that no ordinary use exceeds, and sampled beyond.
+func TestChangesInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(lockedBuffer)
+		audit := newAuditLog(t, auth.AuditConfig{}, log)
+		caller := &auth.Principal{Claims: claimsOf(web)}
+		for range 1000 {
+			audit.Audit(auth.NewRecord("PUT", "/restart", web, peer, caller, 200))
+			audit.Audit(auth.NewRecord("PUT", "/signal", web, peer, caller, 409))
+		}
+		time.Sleep(time.Minute)
+		counts := map[auth.Outcome][2]uint64{}
+		for _, line := range log.lines() {
+			var record auth.Record
+			if err := json.Unmarshal([]byte(line), &record); err != nil {
+				t.Fatal(err)
+			}
+			c := counts[record.Outcome]
+			counts[record.Outcome] = [2]uint64{c[0] + 1, c[1] + record.Suppressed}
+		}
+		if want := map[auth.Outcome][2]uint64{auth.Done: {201, 799}, auth.Failed: {21, 979}}; !maps.Equal(counts, want) {
+			t.Errorf("lines and what they count: %v, want %v", counts, want)
+		}
+	})
+}
+
+// What can't be written is not lost in silence, and refuses changes where it is required.
+func TestAuditLogThatFails(t *testing.T) {
+	w, full, log := newWorld(t), errors.New("disk full"), new(lockedBuffer)
+	failing := true
+	var written bytes.Buffer
+	config := auth.AuditConfig{Required: true, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	audit := newAuditLog(t, config, writerFunc(func(p []byte) (int, error) {
+		if failing {
+			written.Write(p[:10])
+			return 10, full
+		}
+		return written.Write(p)
+	}))
+	p, _ := w.door.Authenticate(request(w.token(web)), web, peer)
+	change := func() auth.Record { return auth.NewRecord("PUT", "/x", web, peer, p, 0) }
+	for range 2 {
+		audit.Audit(auth.NewRecord("GET", "/", web, peer, nil, 401))
+	}
+	if s := audit.Stats(); s.Lost != 2 || !errors.Is(s.Last, full) {
+		t.Errorf("%+v, want two lost", s)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "disk full") {
+		t.Errorf("the log has\n%s", text)
+	}
+	for range 500 { // beyond every allowance
+		if err := audit.Begin(change()); !errors.Is(err, auth.ErrAudit) {
+			t.Fatalf("a change is let through: %v", err)
+		}
+	}
+	failing = false
+	written.WriteString("\n-\n")
+	for range 500 {
+		if err := audit.Begin(change()); err != nil {
+			t.Fatalf("a change is refused: %v", err)
+		}
+	}
+	_, after, _ := strings.Cut(written.String(), "\n-\n")
+	lines := strings.Split(strings.TrimSpace(after), "\n") // what was written in part stands alone
+	for _, line := range lines {
+		var record auth.Record
+		if err := json.Unmarshal([]byte(line), &record); err != nil || record.Outcome != auth.Begun || record.Status != 0 {
+			t.Errorf("%v in line %q", err, line)
+		}
+	}
+
+	lenient := newAuditLog(t, auth.AuditConfig{}, writerFunc(func([]byte) (int, error) { return 0, full }))
+	if err := lenient.Begin(change()); err != nil || lenient.Stats().Lost != 0 {
+		t.Errorf("a log that is not required: %v, %+v; want no word of what is about to be done", err, lenient.Stats())
+	}
+}
+
+// A log whose file was renamed goes on in a new one, and counts go with it.
+func TestReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	audit, err := auth.NewAuditLog(auth.AuditConfig{Open: func() (io.WriteCloser, error) { return auth.OpenAuditFile(path) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 30 {
+		audit.Audit(auth.NewRecord("GET", "/", web, peer, nil, 401))
+	}
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := audit.Reopen(); err != nil {
+		t.Fatal(err)
+	}
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path + ".1")
+	if n := bytes.Count(before, []byte("\n")); err != nil || n != 20 {
+		t.Errorf("%d lines in the first file, %v; want 20", n, err)
+	}
+	after, err := os.ReadFile(path)
+	if n := bytes.Count(after, []byte("\n")); err != nil || n != 1 || !bytes.Contains(after, []byte(`"suppressed":9`)) {
+		t.Errorf("the second file has %s, %v; want the count of the others", after, err)
 	}
 }
 

@@ -70,7 +70,6 @@ type Door struct {
 	limits    *limits
 
 	logs     gate
-	audits   [reasons]gate
 	counters counters
 }
 

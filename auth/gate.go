@@ -5,13 +5,8 @@ import (
 	"time"
 )
 
-const (
-	// logsPerSecond is how many refusals are logged.
-	logsPerSecond = 1
-	// auditsPerSecond is how many denials for each Reason go into the audit log: a line has up to 1 KiB, so that a flood for
-	// every reason at once writes some 100 KiB/s, and a flood of one kind hides no other.
-	auditsPerSecond = 20
-)
+// logsPerSecond is how many lines of one kind are logged.
+const logsPerSecond = 1
 
 // gate lets some events of a second through and counts the others. The zero gate is ready.
 type gate struct {

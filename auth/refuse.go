@@ -10,7 +10,7 @@ import (
 func (d *Door) refuse(r *http.Request, p *Principal, owner Owner, peer Peer, v verdict) *Denial {
 	d.counters.refused[v.why].Add(1)
 	now := time.Now()
-	d.auditDenial(r, p, owner, peer, v.why, now)
+	d.auditDenial(r, p, owner, peer, v.why)
 	if suppressed, ok := d.logs.pass(now, logsPerSecond); ok {
 		d.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
 			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", suppressed)
@@ -36,17 +36,12 @@ func (d *Door) hold(r *http.Request) bool {
 	return true
 }
 
-// auditDenial writes a refusal into the audit log, unless there were too many of its kind.
-func (d *Door) auditDenial(r *http.Request, p *Principal, owner Owner, peer Peer, why Reason, now time.Time) {
+// auditDenial writes a refusal into the audit log.
+func (d *Door) auditDenial(r *http.Request, p *Principal, owner Owner, peer Peer, why Reason) {
 	if d.auditor == nil {
 		return
 	}
-	suppressed, ok := d.audits[why].pass(now, auditsPerSecond)
-	if !ok {
-		d.counters.auditDropped.Add(1)
-		return
-	}
 	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, p, meanings[why].status)
-	record.Outcome, record.Reason, record.Suppressed = Denied, why.String(), suppressed
+	record.Outcome, record.Reason = Denied, why.String()
 	d.auditor.Audit(record)
 }

@@ -15,8 +15,6 @@ type Stats struct {
 	VerifyTime   time.Duration           // what they took, in all
 	Held         uint64                  // refusals that were held back
 	Refused      [reasons]uint64         // refusals by Reason; index 0 is not used
-	AuditDropped uint64                  // denials left out of the audit log because there were too many
-	AuditLost    uint64                  // records that the audit log could not write, as far as it counts them
 	Cached       struct{ Good, Bad int } // entries in the caches now
 }
 
@@ -39,7 +37,6 @@ type counters struct {
 	verified     atomic.Uint64
 	verifyNanos  atomic.Int64
 	held         atomic.Uint64
-	auditDropped atomic.Uint64
 	refused      [reasons]atomic.Uint64
 }
 
@@ -49,13 +46,10 @@ func (d *Door) Stats() Stats {
 	s := Stats{
 		Hits: c.hits.Load(), Misses: c.misses.Load(), NegativeHits: c.negativeHits.Load(), Shared: c.shared.Load(),
 		Verified: c.verified.Load(), VerifyTime: time.Duration(c.verifyNanos.Load()),
-		Held: c.held.Load(), AuditDropped: c.auditDropped.Load(),
+		Held: c.held.Load(),
 	}
 	for r := range c.refused {
 		s.Refused[r] = c.refused[r].Load()
-	}
-	if log, ok := d.auditor.(interface{ Lost() (uint64, error) }); ok {
-		s.AuditLost, _ = log.Lost()
 	}
 	s.Cached.Good, s.Cached.Bad = d.cache.good.Len(), d.cache.bad.Len()
 	return s

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -77,6 +78,7 @@ type world struct {
 	door     *auth.Door
 	log      *lockedBuffer
 	audit    *lockedBuffer
+	auditLog *auth.AuditLog
 }
 
 func newWorld(tb testing.TB, change ...func(*auth.Config)) *world {
@@ -91,9 +93,10 @@ func newWorld(tb testing.TB, change ...func(*auth.Config)) *world {
 		log: new(lockedBuffer), audit: new(lockedBuffer),
 	}
 	w.allocs.set(allocID, auth.Live)
+	w.auditLog = newAuditLog(tb, auth.AuditConfig{}, w.audit)
 	config := auth.Config{
 		Verifier: w.verifier, Allocations: w.allocs, Keys: []identity.KeySource{ring}, Limits: unfelt,
-		Logger: slog.New(slog.NewTextHandler(w.log, nil)), Auditor: auth.NewAuditLog(w.audit),
+		Logger: slog.New(slog.NewTextHandler(w.log, nil)), Auditor: w.auditLog,
 	}
 	for _, f := range change {
 		f(&config)
@@ -104,6 +107,22 @@ func newWorld(tb testing.TB, change ...func(*auth.Config)) *world {
 	}
 	return w
 }
+
+// newAuditLog is an audit log that writes to w, and is closed with the test.
+func newAuditLog(tb testing.TB, config auth.AuditConfig, w io.Writer) *auth.AuditLog {
+	tb.Helper()
+	config.Open = func() (io.WriteCloser, error) { return nopCloser{w}, nil }
+	log, err := auth.NewAuditLog(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = log.Close() })
+	return log
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
 
 func newRing(tb testing.TB) *identity.Keyring {
 	tb.Helper()

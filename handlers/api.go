@@ -79,7 +79,7 @@ type Config struct {
 	Logger *slog.Logger
 
 	// Auditor gets a record of every request that would change something, and of every one refused for want of a capability;
-	// nil for none. What the door refuses before that, it records itself.
+	// nil for none. It may refuse a change before it is carried out: that is 503. What the door refuses before that, it records itself.
 	Auditor auth.Auditor
 
 	// SigningKeyID is the ID of the key that new identities are signed with, shown in the allocation; nil for none.

@@ -168,6 +168,7 @@ type server struct {
 
 	mu      sync.Mutex // guards the fields below
 	records []auth.Record
+	full    bool // the audit log
 }
 
 // Audit keeps the record.
@@ -175,6 +176,19 @@ func (s *server) Audit(record auth.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.records = append(s.records, record)
+}
+
+// Begin refuses every change once the log is said to be full.
+func (s *server) Begin(record auth.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record.Outcome != auth.Begun || record.Status != 0 {
+		return errors.New("not a record of what is about to be done")
+	}
+	if s.full {
+		return auth.ErrAudit
+	}
+	return nil
 }
 
 func (s *server) audited() []auth.Record {

@@ -66,6 +66,10 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
 		ctx = s.open
+		if err := s.begin(req); err != nil && !(route.always && principal.Operator()) {
+			s.fail(req, err)
+			return
+		}
 	}
 	result, err := route.handle(ctx, req)
 	conn.enter(writing)
@@ -138,12 +142,24 @@ func (s *site) recovered(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// begin asks the auditor whether a change may be carried out.
+func (s *site) begin(r *request) error {
+	if s.config.Auditor == nil {
+		return nil
+	}
+	err := s.config.Auditor.Begin(auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, 0))
+	if err != nil {
+		return &Error{Kind: Unavailable, Message: err.Error()}
+	}
+	return nil
+}
+
 // record tells the auditor what became of a request; reason is the door's when it refused.
 func (s *site) record(r *request, status int, reason auth.Reason) {
 	if s.config.Auditor == nil {
 		return
 	}
-	record := auth.NewRecord(r.Method, r.URL.Path, s.owner, r.Peer, r.Principal, status)
+	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
 	if reason != auth.NotRefused {
 		record.Outcome, record.Reason = auth.Denied, reason.String()
 	}

@@ -21,6 +21,7 @@ type route struct {
 	capability auth.Capability
 	handle     handlerFunc
 	maxBody    int64 // of a request; 0 for the usual ceiling
+	always     bool  // the operator may do it even when no record of it can be kept
 }
 
 // mutates reports that the route changes something, so that what comes of it is recorded.
@@ -45,6 +46,12 @@ func (r route) taking(maxBody int64) route {
 	return r
 }
 
+// evenUnrecorded is the row for what nothing may keep the operator from.
+func (r route) evenUnrecorded() route {
+	r.always = true
+	return r
+}
+
 // table is every route there is.
 func (a *API) table() []route {
 	return []route{
@@ -55,7 +62,7 @@ func (a *API) table() []route {
 		row(read, "/v1/allocations", auth.ReadJob, a.allocationList),
 		row(read, "/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet),
 		row(read, "/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks),
-		row(write, "/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop),
+		row(write, "/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop).evenUnrecorded(),
 
 		row(read, "/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks),
 		row(write, "/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart),

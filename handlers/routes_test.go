@@ -174,7 +174,7 @@ func TestAudit(t *testing.T) {
 	got := s.audited()
 	record := func(method, path string, outcome auth.Outcome, status int, reason string) auth.Record {
 		return auth.Record{
-			Alloc: allocID, Task: "server", Subject: "global:default:demo:web:server:default", UID: peer.UID, PID: peer.PID,
+			Alloc: allocID, Task: "server", Subject: "global:default:demo:web:server:default", TokenID: "jti-1", UID: peer.UID, PID: peer.PID,
 			Method: method, Path: path, Outcome: outcome, Status: status, Reason: reason,
 		}
 	}
@@ -186,5 +186,35 @@ func TestAudit(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(auth.Record{}, "Time")); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// TestNoChangeWithoutARecord: what can't be recorded is not done, but for the operator's stop; what changes nothing is.
+func TestNoChangeWithoutARecord(t *testing.T) {
+	alloc, restarted, stopped := quietAlloc(t), 0, 0
+	alloc.restartRunning = func(context.Context) error { restarted++; return nil }
+	alloc.stop = func(context.Context, bool) error { stopped++; return nil }
+	s := newServer(t, alloc, everyRoute)
+	s.full = true
+	const stopPath = "/v1/allocation/" + allocID + "/stop"
+	for _, test := range []struct {
+		method, path, token string
+		status              int
+	}{
+		{http.MethodPut, restartPath, goodToken, 503},
+		{http.MethodPut, restartPath, operator, 503},
+		{http.MethodPut, stopPath, goodToken, 503},
+		{http.MethodGet, "/v1/allocations", goodToken, 200},
+		{http.MethodPut, restartPath, poorToken, 403},
+		{http.MethodPut, stopPath, operator, 200},
+	} {
+		got := s.do(t, test.method, test.path, test.token, "")
+		if got.Status != test.status || got.Status == 503 && got.Body != auth.ErrAudit.Error() {
+			t.Errorf("%s %s as %s = %d %q, want %d", test.method, test.path, test.token, got.Status, got.Body, test.status)
+		}
+	}
+	s.stop()
+	if restarted != 0 || stopped != 1 {
+		t.Errorf("%d restarts and %d stops were carried out, want the operator's stop alone", restarted, stopped)
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -69,24 +71,28 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	return nil
 }
 
-// auditor writes to the audit log, nil for none.
+// auditor opens the audit log, nil for none.
 func (s *sidecar) auditor() (_ auth.Auditor, err error) {
-	if s.auditFile, err = openAudit(s.options.AuditLog); err != nil || s.auditFile == nil {
+	if s.audit, err = openAudit(s.options.settings, s.logger); err != nil || s.audit == nil {
 		return nil, err
 	}
-	return auth.NewAuditLog(s.auditFile), nil
+	return s.audit, nil
 }
 
-// openAudit opens an audit log, nil for none. Lines are added to what is there.
-func openAudit(path string) (*os.File, error) {
-	if path == "" {
+// openAudit opens an audit log, nil for none.
+func openAudit(o settings, logger *slog.Logger) (*auth.AuditLog, error) {
+	if o.AuditLog == "" {
 		return nil, nil
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	log, err := auth.NewAuditLog(auth.AuditConfig{
+		Open:     func() (io.WriteCloser, error) { return auth.OpenAuditFile(o.AuditLog) },
+		Required: o.AuditRequired,
+		Logger:   logger,
+	})
 	if err != nil {
-		return nil, usage(fmt.Errorf("--audit-log %s: %w", path, unwrapPath(err)))
+		return nil, usage(fmt.Errorf("--audit-log %s: %w", o.AuditLog, unwrapPath(err)))
 	}
-	return f, nil
+	return log, nil
 }
 
 // openPolicy reads a policy file, nil for none.

@@ -10,6 +10,7 @@ import (
 // measure is everything that this process counts.
 func (s *sidecar) measure(door *auth.Door) []handlers.Metric {
 	all := append(doorMetrics(door.Stats()), socketMetrics(s.sockets.stats())...)
+	all = append(all, auditMetrics(s.audit)...)
 	return append(all, hookMetrics(s.runner.HookStats())...)
 }
 
@@ -39,8 +40,6 @@ func doorMetrics(s auth.Stats) []handlers.Metric {
 		counter("verifications_shared_total", float64(s.Shared)),
 		counter("verify_seconds_total", s.VerifyTime.Seconds()),
 		counter("held_back_total", float64(s.Held)),
-		counter("audit_suppressed_total", float64(s.AuditDropped)),
-		counter("audit_lost_total", float64(s.AuditLost)),
 		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "good"}}, Value: float64(s.Cached.Good)},
 		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "bad"}}, Value: float64(s.Cached.Bad)},
 	}
@@ -48,6 +47,18 @@ func doorMetrics(s auth.Stats) []handlers.Metric {
 		all = append(all, counter("refused_total", float64(s.Refused[r]), handlers.Label{Name: "reason", Value: r.String()}))
 	}
 	return all
+}
+
+// auditMetrics names what the audit log has counted; nil is no log.
+func auditMetrics(log *auth.AuditLog) []handlers.Metric {
+	if log == nil {
+		return nil
+	}
+	s := log.Stats()
+	return []handlers.Metric{
+		{Name: "taskapi_audit_suppressed_total", Value: float64(s.Suppressed), Counter: true},
+		{Name: "taskapi_audit_lost_total", Value: float64(s.Lost), Counter: true},
+	}
 }
 
 // socketMetrics names what the sockets have counted.

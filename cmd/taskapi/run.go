@@ -104,15 +104,15 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	if err != nil {
 		return nil, err
 	}
-	if err := o.check(); err != nil {
-		return nil, err
-	}
 	kept, err := remembered(l.alloc(id))
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return nil, err
 	}
 	var differ []string
 	o.settings, differ = kept.with(flags)
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	if jobFile == "-" && o.detach { // it is needed twice
 		text, err := io.ReadAll(w.stdin)
 		if err != nil {

@@ -28,14 +28,15 @@ const settingsName = "settings.json"
 // settings say how a sidecar does its work, whatever the job. They are flags of run, and outlive it in a file: whoever goes on with the
 // allocation must not open a door that --policy had closed.
 type settings struct {
-	JWKS        []string      `json:"jwks,omitempty"`
-	Audiences   []string      `json:"audience,omitempty"`
-	Issuer      string        `json:"issuer,omitempty"`
-	Policy      string        `json:"policy,omitempty"`
-	AuditLog    string        `json:"audit_log,omitempty"`
-	HostIP      string        `json:"host_ip"`
-	IdentityTTL time.Duration `json:"identity_ttl_ns"`
-	SealKey     string        `json:"seal_key,omitempty"`
+	JWKS          []string      `json:"jwks,omitempty"`
+	Audiences     []string      `json:"audience,omitempty"`
+	Issuer        string        `json:"issuer,omitempty"`
+	Policy        string        `json:"policy,omitempty"`
+	AuditLog      string        `json:"audit_log,omitempty"`
+	AuditRequired bool          `json:"audit_required,omitempty"`
+	HostIP        string        `json:"host_ip"`
+	IdentityTTL   time.Duration `json:"identity_ttl_ns"`
+	SealKey       string        `json:"seal_key,omitempty"`
 }
 
 func defaultSettings() settings {
@@ -49,7 +50,8 @@ func (s *settings) bind(f *pflag.FlagSet) {
 		"audience that a token must name, and that identities without one of their own get (default "+identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
 	f.StringVar(&s.Policy, "policy", s.Policy, "file that says what each task may do")
-	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change")
+	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP opens it again")
+	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes while the audit log can't be written")
 	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are taken")
 	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl")
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
@@ -94,6 +96,9 @@ func (s settings) check() error {
 	}
 	if s.IdentityTTL <= 0 {
 		return usage(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", s.IdentityTTL))
+	}
+	if s.AuditRequired && s.AuditLog == "" {
+		return usage(errors.New("--audit-required needs --audit-log FILE"))
 	}
 	return checkIssuer("--issuer", s.Issuer)
 }

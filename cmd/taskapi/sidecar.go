@@ -36,8 +36,8 @@ type sidecar struct {
 	keyring     *identity.Keyring
 	verifier    *identity.Verifier
 	issuers     []issuer
-	wallets     []*wallet // of the tasks
-	auditFile   *os.File  // nil for none
+	wallets     []*wallet      // of the tasks
+	audit       *auth.AuditLog // nil for none
 	policy      *auth.Policy
 	connections *socket.Cap
 	sockets     sockets
@@ -173,10 +173,20 @@ func (s *sidecar) flush() {
 
 // close gives back what newSidecar opened. The claim is its owner's.
 func (s *sidecar) close() error {
-	if s.auditFile == nil {
+	if s.audit == nil {
 		return nil
 	}
-	return s.auditFile.Close()
+	return s.audit.Close()
+}
+
+// reopenAudit opens the audit log again, whose file has been renamed.
+func (s *sidecar) reopenAudit() {
+	if s.audit == nil {
+		return
+	}
+	if err := s.audit.Reopen(); err != nil {
+		s.logger.Error("the audit log could not be opened again: lines go on to the file that was open", "error", err)
+	}
 }
 
 // reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them has left the ring.

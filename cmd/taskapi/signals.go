@@ -17,13 +17,14 @@ import (
 const sameStop = 50 * time.Millisecond
 
 // onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
-// another taskapi. SIGHUP, SIGPIPE and SIGXFSZ do nothing: a closed terminal, a reader of the events that has gone away, or a limit on
-// the size of files is no reason to stop. They are caught rather than ignored, as tasks would inherit that.
+// another taskapi. SIGHUP opens the audit log again and, like SIGPIPE and SIGXFSZ, stops nothing: a closed terminal, a reader of the
+// events that has gone away, or a limit on the size of files is no reason to. They are caught rather than ignored, as tasks would inherit
+// that.
 func (s *shift) onSignals() (release func()) {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
-	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
+	signal.Notify(unheard, syscall.SIGPIPE, syscall.SIGXFSZ)
 	done := make(chan struct{})
 	var background sync.WaitGroup
 	background.Go(func() {
@@ -34,8 +35,12 @@ func (s *shift) onSignals() (release func()) {
 			case <-done:
 				return
 			case sig := <-signals:
-				if sig == syscall.SIGUSR1 {
+				switch sig {
+				case syscall.SIGUSR1:
 					s.leave()
+					continue
+				case syscall.SIGHUP:
+					s.reopenAudit()
 					continue
 				}
 				if sig == kind && time.Since(first) < sameStop {
@@ -63,5 +68,15 @@ func (s *shift) onSignals() (release func()) {
 func (s *shift) stopBySignal() {
 	if err := s.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
 		s.logger.Warn(warnStop, "error", err)
+	}
+}
+
+// reopenAudit has the sidecar at work open its audit log again.
+func (s *shift) reopenAudit() {
+	s.mu.Lock()
+	side := s.side
+	s.mu.Unlock()
+	if side != nil {
+		side.reopenAudit()
 	}
 }

@@ -81,7 +81,7 @@ func (o *runOptions) tryFiles(l layout) error {
 	if _, err := openPolicy(o.Policy); err != nil {
 		return err
 	}
-	f, err := openAudit(o.AuditLog)
+	f, err := openAudit(o.settings, slog.New(slog.DiscardHandler))
 	if err != nil || f == nil {
 		return err
 	}

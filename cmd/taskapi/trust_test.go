@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -130,6 +131,72 @@ func TestPolicyAndAudit(t *testing.T) {
 	}
 	if len(records) != 2 || records[0].Status != 403 || records[0].Task != "server" || records[1].Status != 200 || records[1].Outcome != auth.Done {
 		t.Errorf("audit log:\n%s", content)
+	}
+}
+
+// TestAuditLogThatIsRenamed: SIGHUP has it go on in a new file, and stops nothing. It is sent to this process, so to all that run in it.
+func TestAuditLogThatIsRenamed(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "audit.log")
+	r := startRun(t, shortDir(t), testJob, "--audit-log", log)
+	r.operator()
+	refuse := func() {
+		t.Helper()
+		if _, err := r.client(r.layout.operatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
+			t.Error("garbage is let in")
+		}
+	}
+	refuse()
+	if err := os.Rename(log, log+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("opened again", func() bool { _, err := os.Stat(log); return err == nil })
+	refuse()
+	r.stop()
+	for _, name := range []string{log, log + ".1"} {
+		content, err := os.ReadFile(name)
+		if err != nil || bytes.Count(content, []byte(`"reason":"malformed"`)) != 1 {
+			t.Errorf("%s holds %q, %v; want one refusal", name, content, err)
+		}
+	}
+}
+
+// TestNoChangeWithoutAudit: with --audit-required a log on a full disk keeps changes from being made, and says so where an operator
+// looks; the operator's stop is made.
+func TestNoChangeWithoutAudit(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), testJob, "--audit-log", "/dev/full", "--audit-required")
+	operator := r.operator()
+	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, client := range map[string]*api.Client{"the operator": operator, "a task": r.task()} {
+		if err := client.Allocations().Signal(alloc, nil, "other", "SIGKILL"); err == nil || !strings.Contains(err.Error(), "503 (the audit log can't be written") {
+			t.Errorf("a signal from %s: %v, want 503", name, err)
+		}
+	}
+	text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
+	if err != nil || !strings.Contains(string(text), "\ntaskapi_audit_lost_total 2\n") && !strings.HasPrefix(string(text), "taskapi_audit_lost_total 2\n") {
+		t.Errorf("the metrics, %v:\n%s", err, text)
+	}
+	if log := r.stderr.String(); !strings.Contains(log, "records are missing in the audit log") || !strings.Contains(log, "no space left on device") {
+		t.Errorf("the log has\n%s", log)
+	}
+	if alloc, _, err = operator.Allocations().Info(testAllocID, nil); err != nil || alloc.TaskStates["other"].Restarts != 0 {
+		t.Errorf("%v: the signal was sent: %+v", err, alloc.TaskStates["other"])
+	}
+	if _, err := operator.Allocations().Stop(alloc, nil); err != nil {
+		t.Errorf("stop by the operator: %v", err)
+	}
+	select {
+	case code := <-r.code:
+		r.code <- code
+	case <-time.After(deadline):
+		t.Error("it does not stop")
 	}
 }
 
