@@ -1,6 +1,6 @@
 module taskapi
 
-go 1.26.0
+go 1.26.8
 
 require (
 	github.com/VictoriaMetrics/metrics v1.35.1

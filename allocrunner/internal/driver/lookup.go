@@ -1,23 +1,29 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // defaultPath is where commands are looked for when the task's environment has no PATH: login(1)'s choice for root.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// LookUp finds the program that command names: in the task directory's local/, in the task directory, as an absolute path, and
-// then in the PATH of env, the task's own environment (KEY=value). A plain file found in the task directory is made executable;
-// links that lead out of it are followed only to what is executable already. whose says what names the command, a "task" or a "check". The
-// error is a *StartError.
+// LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked for in the task
+// directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's own environment (KEY=value). A plain
+// file found in the task directory is made executable; links that lead out of it are followed only to what is executable already. whose
+// says what names the command, a "task" or a "check". The error is a *StartError.
 func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if command == "" || strings.Contains(command, "\x00") {
 		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
+	}
+	if filepath.IsAbs(command) {
+		return absolute(whose, command)
 	}
 	path := searchPath(env)
 	var problem string
@@ -30,15 +36,7 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 			problem = fmt.Sprintf(" (%v)", err)
 		}
 	}
-	switch {
-	case filepath.IsAbs(command):
-		if info, err := os.Stat(command); err == nil && !info.IsDir() {
-			return command, nil // whether it runs, the kernel says, and explain why not
-		} else if err == nil {
-			problem = " (it is a directory)"
-		}
-		return "", notFound("program %q does not exist%s: install it, or correct the %s's command", command, problem, whose)
-	case strings.Contains(command, "/"):
+	if strings.Contains(command, "/") {
 		return "", notFound("command %q was not found in the task directory %s%s: put it there, or give an absolute path", command, taskDir, problem)
 	}
 	for _, dir := range filepath.SplitList(path) {
@@ -48,6 +46,17 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	}
 	return "", notFound("command %q was not found in %s/local, in %s or in the task's PATH %q%s: install it, set PATH in the task's env block, or give an absolute path",
 		command, taskDir, taskDir, path, problem)
+}
+
+// absolute is the program at an absolute path. Whether it runs, the kernel says, and explain why not.
+func absolute(whose, command string) (string, error) {
+	problem := ""
+	if info, err := os.Stat(command); err == nil && !info.IsDir() {
+		return command, nil
+	} else if err == nil {
+		problem = " (it is a directory)"
+	}
+	return "", notFound("program %q does not exist%s: install it, or correct the %s's command", command, problem, whose)
 }
 
 func notFound(format string, args ...any) error {
@@ -77,12 +86,29 @@ func inTaskDir(taskDir, dir, command string) (string, error) {
 		return "", fmt.Errorf("%s is no plain file", full)
 	}
 	if info.Mode()&0o111 != 0o111 {
-		// By name inside the root: what the task may have put there since is still the task's own.
-		if err := root.Chmod(name, info.Mode().Perm()|0o111); err != nil && info.Mode()&0o111 == 0 {
+		if err := makeExecutable(root, name); err != nil && info.Mode()&0o111 == 0 {
 			return "", fmt.Errorf("%s can't be made executable: %w", full, err)
 		}
 	}
 	return full, nil
+}
+
+// makeExecutable opens a file, which is never outside the root, and changes what it has opened: whatever the task puts in its place
+// meanwhile stays as it is.
+func makeExecutable(root *os.Root, name string) (err error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is not waited for
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New("it is no plain file")
+	}
+	return f.Chmod(info.Mode().Perm() | 0o111)
 }
 
 // executable reports whether path leads to a plain file that somebody may run.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -127,5 +128,70 @@ func TestLookUp(t *testing.T) {
 	}
 	if got, err := driver.LookUp(task, "task", "sh", nil); err != nil || !filepath.IsAbs(got) {
 		t.Errorf("without a PATH: %q, %v", got, err)
+	}
+}
+
+// TestAbsoluteCommandIsThatFile: what somebody has put into the task directory under the same name is not it.
+func TestAbsoluteCommandIsThatFile(t *testing.T) {
+	root := t.TempDir()
+	task, command := filepath.Join(root, "task"), filepath.Join(root, "bin", "tool")
+	for _, path := range []string{filepath.Join(task, command), filepath.Join(task, "local", command), command} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := driver.LookUp(task, "task", command, nil); got != command || err != nil {
+		t.Errorf("got %q, %v; want %q", got, err, command)
+	}
+	if err := os.Remove(command); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := driver.LookUp(task, "task", command, nil); got != "" || err == nil {
+		t.Errorf("got %q, %v when it is gone", got, err)
+	}
+}
+
+// TestLookUpChangesNoFileOutside, however fast a task swaps what it has in its directory.
+func TestLookUpChangesNoFileOutside(t *testing.T) {
+	root := t.TempDir()
+	task, outside := filepath.Join(root, "task"), filepath.Join(root, "outside")
+	name, other := filepath.Join(task, "x"), filepath.Join(task, "other")
+	if err := os.Mkdir(task, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var swaps sync.WaitGroup
+	swaps.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			var err error
+			if i%2 == 0 {
+				err = os.WriteFile(other, nil, 0o644)
+			} else {
+				err = os.Symlink(outside, other)
+			}
+			if err := errors.Join(err, os.Rename(other, name)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 3000 {
+		_, _ = driver.LookUp(task, "task", "x", nil)
+	}
+	close(stop)
+	swaps.Wait()
+	if info, err := os.Stat(outside); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
 	}
 }
