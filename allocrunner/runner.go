@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -280,7 +279,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotOver)
 	}
 	err := eachHook(r, "destroy", func(h interfaces.RunnerDestroyHook) error { return h.Destroy(ctx) })
-	return errors.Join(err, os.RemoveAll(r.cfg.Dir))
+	return errors.Join(err, RemoveDir(r.cfg.Dir))
 }
 
 // group is the task group of the job as it is now.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -229,6 +230,14 @@ func (db *DB) Stats() Stats {
 
 // TryAnew finds out whether there is room for a new file. Errors: those of Anew.
 func (db *DB) TryAnew() error {
+	db.turn <- struct{}{} // the draft is one file, of Anew's, too
+	defer func() { <-db.turn }()
+	db.mu.Lock()
+	closed := db.closed
+	db.mu.Unlock()
+	if closed {
+		return fileError(db.path, fs.ErrClosed)
+	}
 	draft := db.path + newSuffix
 	if err := guarded(func() error { return writeDraft(draft, db.version, nil) }); err != nil {
 		os.Remove(draft)
@@ -248,7 +257,10 @@ func (db *DB) Anew(c interfaces.Change) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := replace(db.path, db.version, set); err != nil {
+	db.turn <- struct{}{}
+	err = replace(db.path, db.version, set)
+	<-db.turn
+	if err != nil {
 		return nil, fileError(db.path, err)
 	}
 	next, err := Open(db.path, db.version)

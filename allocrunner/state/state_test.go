@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -450,5 +451,30 @@ func TestEmptyFileIsNone(t *testing.T) {
 	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
 		t.Errorf("beside the file lie %v", entries)
+	}
+}
+
+// TestTriesBesideAnew has many find out whether a file could be replaced while it is.
+func TestTriesBesideAnew(t *testing.T) {
+	db := open(t, statePath(t))
+	var tries sync.WaitGroup
+	for range 4 {
+		tries.Go(func() {
+			for range 50 {
+				if err := db.TryAnew(); errors.Is(err, fs.ErrClosed) {
+					return
+				} else if err != nil {
+					t.Errorf("the try: %v", err)
+				}
+			}
+		})
+	}
+	next, err := db.Anew(interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	tries.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -33,15 +33,11 @@ type claim struct {
 // a state that can't be read, and one for tasks that run without a state.
 func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 	c := &claim{layout: l, id: id, dir: l.alloc(id), logger: logger}
-	if err := os.MkdirAll(c.dir, 0o711); err != nil {
-		return nil, fmt.Errorf("allocation directory %s can't be made: %w", c.dir, unwrapPath(err))
+	err := c.lock()
+	for errors.Is(err, fs.ErrNotExist) { // a gc has just removed the directory
+		err = c.lock()
 	}
-	if info, err := os.Stat(l.state(id)); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		_, err := os.Lstat(filepath.Join(c.dir, "alloc")) // an allocation that has begun has it
-		c.lost = err == nil
-	}
-	var err error
-	if c.state, err = state.Open(l.state(id), version); err != nil {
+	if err != nil {
 		return nil, l.mendable(id, err)
 	}
 	c.saved, err = c.state.Saved(id)
@@ -56,6 +52,21 @@ func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 		return nil, errors.Join(l.mendable(id, err), c.close())
 	}
 	return c, nil
+}
+
+// lock opens the state, which nobody else has then.
+func (c *claim) lock() error {
+	path := c.layout.state(c.id)
+	if err := os.MkdirAll(c.dir, 0o711); err != nil {
+		return fmt.Errorf("allocation directory %s can't be made: %w", c.dir, unwrapPath(err))
+	}
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		_, err := os.Lstat(filepath.Join(c.dir, "alloc")) // an allocation that has begun has it
+		c.lost = err == nil
+	}
+	var err error
+	c.state, err = state.Open(path, version)
+	return err
 }
 
 // saved is an allocation as whoever ran it has left it. Its errors are those of state.Read.

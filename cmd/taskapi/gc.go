@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +42,7 @@ refused, and stays as it is.`,
 			if len(ids) == 0 {
 				fmt.Fprintf(w.stdout, "no allocation in %s is over\n", l.dir)
 			}
-			var errs []error
+			errs := []error{allocrunner.RemoveLeftovers(l.allocs())}
 			for _, id := range ids {
 				if err := l.remove(cmd.Context(), id, w); err != nil {
 					errs = append(errs, err)
@@ -110,7 +109,7 @@ func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
 	if c.saved == nil { // nothing has run, and nothing does
-		return os.RemoveAll(c.dir)
+		return allocrunner.RemoveDir(c.dir)
 	}
 	runner, err := allocrunner.New(interfaces.Config{Alloc: c.saved.Alloc, Dir: c.dir, Logger: logger, State: c.state, Saved: c.saved})
 	if err != nil {

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+)
+
+// TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes many files.
+func TestGCLeavesANewRunAlone(t *testing.T) {
+	t.Parallel()
+	l := layout{shortDir(t)}
+	logger := slog.New(slog.DiscardHandler)
+	c, err := l.claim(testAllocID, logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, job := "g", "over"
+	alloc := &api.Allocation{
+		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
+		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
+	}
+	if err := errors.Join(c.state.Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: true}), c.close()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(l.state(testAllocID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20_000 {
+		many := filepath.Join(c.dir, "task-"+strconv.Itoa(i%100)) // some of them removed after the state, in whatever order that is
+		if err := errors.Join(os.MkdirAll(many, 0o755), os.WriteFile(filepath.Join(many, strconv.Itoa(i)), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed := make(chan string, 1)
+	go func() { removed <- cli(t, "gc", "--data-dir", l.dir, testAllocID) }()
+	for give := time.Now().Add(deadline); ; {
+		if info, err := os.Stat(l.state(testAllocID)); err != nil || !os.SameFile(info, before) {
+			break
+		}
+		if time.Now().After(give) {
+			t.Fatal("gc never begins")
+		}
+	}
+	next, err := l.claim(testAllocID, logger)
+	for give := time.Now().Add(deadline); errors.Is(err, state.ErrInUse) && time.Now().Before(give); {
+		next, err = l.claim(testAllocID, logger)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.close()
+	if next.saved != nil || next.lost {
+		t.Errorf("begins with what was removed: %+v, lost: %t", next.saved, next.lost)
+	}
+	marker := mustWrite(t, filepath.Join(next.dir, "marker"), "")
+	if said := <-removed; said != "removed "+testAllocID+"\n" {
+		t.Errorf("gc said %q", said)
+	}
+	if !exists(marker) || !exists(l.state(testAllocID)) {
+		t.Error("gc has removed files of the next run")
+	}
+	if left, err := os.ReadDir(l.allocs()); err != nil || len(left) != 1 {
+		t.Errorf("left in the data directory: %v, %v", left, err)
+	}
+}
+
+// TestGCClearsUp what a gc that was killed has left.
+func TestGCClearsUp(t *testing.T) {
+	l := layout{t.TempDir()}
+	left := filepath.Join(l.allocs(), ".removed-"+testAllocID+"-1", testAllocID)
+	if err := os.MkdirAll(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cli(t, "gc", "--data-dir", l.dir, "--all")
+	if exists(filepath.Dir(left)) {
+		t.Error("it is still there")
+	}
+}
