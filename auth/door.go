@@ -29,7 +29,7 @@ const (
 	Unknown Liveness = iota
 	// Live: it runs, or will.
 	Live
-	// Terminal: it has ended, and its identities with it.
+	// Terminal: it has ended, and its tasks' identities with it.
 	Terminal
 )
 
@@ -147,7 +147,9 @@ func (d *Door) examine(e *entry, now time.Time, owner Owner) Reason {
 	switch d.allocations.Liveness(c.AllocationID) {
 	case Live:
 	case Terminal:
-		return TerminalAllocation
+		if c.Role != identity.RoleOperator || owner.Task != "" { // the operator may see the end, until that socket closes
+			return TerminalAllocation
+		}
 	default:
 		return UnknownAllocation
 	}

@@ -123,6 +123,7 @@ func TestTokens(t *testing.T) {
 		{"of an allocation that is not here", w.token(auth.Owner{AllocationID: otherID, Task: "web"}), web, auth.UnknownAllocation},
 		{"of no allocation", w.with(web, func(c *identity.Claims) { c.AllocationID = "" }), web, auth.UnknownAllocation},
 		{"of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended", Task: "web"}), auth.Owner{AllocationID: "ended", Task: "web"}, auth.TerminalAllocation},
+		{"the operator of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended"}), auth.Owner{AllocationID: "ended"}, auth.NotRefused},
 		{"for another audience", w.with(web, func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), web, auth.WrongAudience},
 		{"expired", w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, time.Now().Unix() }), web, auth.Expired},
 		{"not yet valid", w.with(web, func(c *identity.Claims) { c.NotBefore += 60 }), web, auth.NotYetValid},

@@ -195,6 +195,23 @@ func (c *client) changed(ctx context.Context, index uint64) (*api.Allocation, ui
 	return &alloc, a.index, nil
 }
 
+// closedTimeout is how long a sidecar whose allocation has ended may take to deliver the last updates and close its socket.
+const closedTimeout = flushTimeout + time.Second
+
+// awaitClosed waits until the operator's socket is another one than it was when it was asked, or none: a sidecar whose allocation has ended
+// closes it.
+func (c *client) awaitClosed(ctx context.Context, asked os.FileInfo) {
+	if asked == nil {
+		return
+	}
+	for since := time.Now(); ctx.Err() == nil && time.Since(since) < closedTimeout; time.Sleep(startPause) {
+		now, err := os.Stat(c.layout.operatorSocket(c.id))
+		if err != nil || !os.SameFile(asked, now) {
+			return
+		}
+	}
+}
+
 // isLeaving reports that whoever was asked is gone, or on its way out: another taskapi can have the allocation in a moment.
 func isLeaving(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)

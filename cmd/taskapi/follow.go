@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -33,6 +34,7 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	var index uint64
 	var silent time.Time // since when nobody answers
 	for {
+		asked, _ := os.Stat(f.layout.operatorSocket(f.id)) // nil when it is not there, and then nobody answers
 		alloc, next, err := c.changed(ctx, index)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -40,6 +42,9 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 		if err == nil {
 			f.show(alloc)
 			index, silent = next, time.Time{}
+			if ended(alloc) {
+				c.awaitClosed(ctx, asked)
+			}
 			continue
 		}
 		index = 0 // who answers next may count anew
@@ -93,6 +98,9 @@ func allDead(alloc *api.Allocation) bool {
 	}
 	return len(alloc.TaskStates) > 0
 }
+
+// ended reports that the allocation is over, though its sidecar may have to say so yet.
+func ended(alloc *api.Allocation) bool { return alloc.ClientTerminalStatus() && allDead(alloc) }
 
 // show prints what is new.
 func (f *follower) show(alloc *api.Allocation) {

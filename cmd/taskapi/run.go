@@ -204,6 +204,9 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	if err != nil { // the state says whether somebody is at work
 		return false, err
 	}
+	if ended(current) { // its taskapi is about to exit
+		return false, nil
+	}
 	if current.TaskGroup != r.alloc.TaskGroup || current.JobID != r.alloc.JobID {
 		return true, usage(errOtherJob(current, r.alloc))
 	}
