@@ -116,7 +116,7 @@ func TestHealthIsShown(t *testing.T) {
 					MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: &tc.time, HealthyDeadline: new(time.Hour),
 				}
 			}, shell("main", tc.script))
-			alloc := r.until("judged", func(a *api.Allocation) bool { return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil })
+			alloc := r.until("judged", judged)
 			if got := *alloc.DeploymentStatus.Healthy; got != tc.healthy || alloc.DeploymentStatus.Timestamp.IsZero() {
 				t.Errorf("got %+v, want healthy %v", alloc.DeploymentStatus, tc.healthy)
 			}
@@ -144,7 +144,7 @@ func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	cfg.Saved.Alloc.CreateTime = time.Now().Add(-2 * time.Hour).UnixNano()
 	cfg.Saved.Alloc.Job.TaskGroups[0].Update.MinHealthyTime = new(time.Millisecond)
 	next := begin(t, cfg)
-	alloc := next.until("judged", func(a *api.Allocation) bool { return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil })
+	alloc := next.until("judged", judged)
 	if !*alloc.DeploymentStatus.Healthy {
 		t.Error("it is said to be unhealthy because of a deadline that went by without anybody to judge it")
 	}

@@ -18,15 +18,15 @@ const journalRetry = 2 * time.Second
 // journalWait bounds how long a task waits for its record to be written: a disk that hangs must not keep it from being killed.
 const journalWait = 3 * time.Second
 
-// journal writes down how the allocation stands. What changes is written soon, by a goroutine of its own and as much at a time as
-// has gathered; what must be safe before it is acted on is waited for. A failed write is said once and tried again for as long as
+// journal is the one writer of the allocation's state. What changes is written soon, by a goroutine of its own and as much at a time
+// as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once and retried for as long as
 // the allocation runs: what is to be written stays in memory, and the tasks go on.
 type journal struct {
-	id     string
-	state  interfaces.State // nil: nothing is written
-	logger *slog.Logger
-	record func(task string) interfaces.SavedTask // how a task stands
-	wake   chan struct{}                          // there is something to write; capacity 1
+	id      string
+	state   interfaces.State // nil: nothing is written
+	logger  *slog.Logger
+	current journaled
+	wake    chan struct{} // there is something to write; capacity 1
 
 	writing sync.Mutex // held over a write, so that an older record never follows a newer one
 
@@ -37,18 +37,28 @@ type journal struct {
 	err     error  // of the latest write
 }
 
-// pending is what is to be written. Tasks are only named: their records are taken when they are written.
+// journaled is what the journal writes, read when it is written, so that an older version never follows a newer one.
+type journaled interface {
+	// allocation returns the latest version, and reports whether nothing of it is left to do.
+	allocation() (alloc *api.Allocation, over bool)
+	// savedTask returns a task's latest record.
+	savedTask(name string) interfaces.SavedTask
+}
+
+// pending is what is to be written.
 type pending struct {
-	alloc     *api.Allocation
-	over      bool
+	alloc     bool
 	checks    api.AllocCheckStatuses
 	tasks     map[string]bool
 	killAfter time.Time
 }
 
-func newJournal(cfg interfaces.Config, record func(string) interfaces.SavedTask) *journal {
-	return &journal{id: cfg.Alloc.ID, state: cfg.State, logger: cfg.Logger, record: record, wake: make(chan struct{}, 1)}
+func newJournal(cfg interfaces.Config, current journaled) *journal {
+	return &journal{id: cfg.Alloc.ID, state: cfg.State, logger: cfg.Logger, current: current, wake: make(chan struct{}, 1)}
 }
+
+// allocChanged has the allocation written soon.
+func (j *journal) allocChanged() { j.add(func(p *pending) { p.alloc = true }) }
 
 // taskChanged has a task's record written soon.
 func (j *journal) taskChanged(task string) { j.add(func(p *pending) { p.addTask(task) }) }
@@ -84,10 +94,9 @@ func (j *journal) taskSafe(task string) {
 	}
 }
 
-// allocSafe returns when the allocation is written with everything that is pending, or says why it can't be for now. over says that
-// nothing of it is left to do.
-func (j *journal) allocSafe(alloc *api.Allocation, over bool) error {
-	return j.flush(j.add(func(p *pending) { p.alloc, p.over = alloc, p.over || over }))
+// allocSafe returns when the allocation is written with everything that is pending, or says why it can't be for now.
+func (j *journal) allocSafe() error {
+	return j.flush(j.add(func(p *pending) { p.alloc = true }))
 }
 
 // add makes something pending. Its ticket is for flush.
@@ -174,11 +183,14 @@ func (j *journal) flush(ticket uint64) error {
 
 func (j *journal) change(p pending) interfaces.Change {
 	c := interfaces.Change{
-		ID: j.id, Alloc: p.alloc, Over: p.over, Checks: p.checks, KillAfter: p.killAfter,
+		ID: j.id, Checks: p.checks, KillAfter: p.killAfter,
 		Tasks: make(map[string]interfaces.SavedTask, len(p.tasks)),
 	}
+	if p.alloc {
+		c.Alloc, c.Over = j.current.allocation()
+	}
 	for name := range p.tasks {
-		c.Tasks[name] = j.record(name)
+		c.Tasks[name] = j.current.savedTask(name)
 	}
 	return c
 }
@@ -192,9 +204,7 @@ func (p *pending) addTask(task string) {
 
 // under is what is pending when p could not be written and newer has become pending meanwhile.
 func (p pending) under(newer pending) pending {
-	if newer.alloc != nil {
-		p.alloc, p.over = newer.alloc, p.over || newer.over
-	}
+	p.alloc = p.alloc || newer.alloc
 	if newer.checks != nil {
 		p.checks = newer.checks
 	}

@@ -60,8 +60,18 @@ func (r *Runner) publishAll() {
 	r.publish(names...)
 }
 
-// updated tells whom it concerns that the allocation is another than before.
+// wireStates returns the state of each task as the API shows it.
+func (r *Runner) wireStates() map[string]*api.TaskState {
+	states := make(map[string]*api.TaskState, len(r.tasks))
+	for _, t := range r.tasks {
+		states[t.Name()] = t.Wire()
+	}
+	return states
+}
+
+// updated has a new version of the allocation written, and hands it to subscribers.
 func (r *Runner) updated() {
+	r.journal.allocChanged()
 	if r.cfg.Updates != nil {
 		r.cfg.Updates.AllocUpdated(r.Alloc())
 	}

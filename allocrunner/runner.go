@@ -43,7 +43,6 @@ type Runner struct {
 	resources resources   // acquired by Run before the first task starts
 	running   running
 	updating  sync.Mutex // held over an update, so that they follow each other
-	saving    sync.Mutex // held while the allocation is written down, so that an older version never follows a newer one
 	eventMu   sync.Mutex // held while OnEvent is called
 
 	hookList []interfaces.RunnerHook
@@ -56,6 +55,7 @@ type Runner struct {
 var (
 	_ interfaces.AllocRunner = (*Runner)(nil)
 	_ taskrunner.Observer    = (*Runner)(nil)
+	_ journaled              = (*Runner)(nil)
 )
 
 // GiveBackMemory gives back to the system what the program's start has taken and what it needs no more, once it is over.
@@ -89,7 +89,7 @@ func New(cfg interfaces.Config) (*Runner, error) {
 		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
 	}
 	r.madeOf = r.Alloc().Job
-	r.journal = newJournal(cfg, func(task string) interfaces.SavedTask { return r.byName[task].Saved() })
+	r.journal = newJournal(cfg, r)
 	r.checks.runner, r.health.runner = r, r
 	r.hookList = append([]interfaces.RunnerHook{&r.checks, &r.health}, cfg.Hooks...)
 	for _, t := range group.Tasks {
@@ -167,10 +167,16 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 
 // save returns when the allocation is written down as it stands, or says why it can't be for now.
 func (r *Runner) save() error {
-	r.saving.Lock()
-	defer r.saving.Unlock()
-	return r.journal.allocSafe(r.Alloc(), r.Over())
+	return r.journal.allocSafe()
 }
+
+// allocation reads over first: it is never written with a version from before the end.
+func (r *Runner) allocation() (alloc *api.Allocation, over bool) {
+	over = r.Over()
+	return r.Alloc(), over
+}
+
+func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[name].Saved() }
 
 // Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
 // first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
@@ -208,9 +214,18 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 		r.shutdownHooks()
 		return errors.Join(err, r.resources.leave())
 	}
-	r.snapshots.failBefore(err)
-	r.updated()
+	r.failBefore(err)
 	return errors.Join(err, r.save())
+}
+
+// failBefore ends an allocation whose set-up failed: every task is dead and failed, with the reason.
+func (r *Runner) failBefore(reason error) {
+	for _, t := range r.tasks {
+		t.FailBefore(reason)
+		r.journal.taskChanged(t.Name())
+	}
+	r.snapshots.failBefore(r.wireStates(), reason)
+	r.updated()
 }
 
 // runTasks runs the tasks to the end of the allocation, or leaves them.

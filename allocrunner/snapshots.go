@@ -2,7 +2,6 @@ package allocrunner
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,18 +119,10 @@ func (s *snapshots) markOver() {
 	s.change(func(*api.Allocation) {})
 }
 
-// failBefore ends an allocation that never began: every task is dead and failed, with the reason.
-func (s *snapshots) failBefore(err error) {
+// failBefore ends an allocation that never began, with the states of its tasks and the reason.
+func (s *snapshots) failBefore(states map[string]*api.TaskState, reason error) {
 	s.change(func(a *api.Allocation) {
-		a.ClientStatus, a.ClientDescription = api.AllocClientStatusFailed, err.Error()
-		a.TaskStates = maps.Clone(a.TaskStates)
-		now := time.Now().UTC()
-		for name := range a.TaskStates {
-			a.TaskStates[name] = &api.TaskState{State: "dead", Failed: true, FinishedAt: now, Events: []*api.TaskEvent{{
-				Type: api.TaskSetupFailure, Time: now.UnixNano(), DisplayMessage: err.Error(), SetupError: err.Error(),
-				FailsTask: true, Details: map[string]string{"setup_error": err.Error()},
-			}}}
-		}
+		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
 	})
 	s.ended.Store(true)
 }

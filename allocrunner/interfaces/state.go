@@ -58,7 +58,7 @@ type Handle struct {
 	StartedAt time.Time
 }
 
-// Sink takes allocations as they stand, for somebody who wants to know: a state file, a stream of events, a server.
+// Sink takes allocations as they stand, for somebody who wants to know: a stream of events, metrics, a server.
 type Sink interface {
 	// Name identifies the sink in logs.
 	Name() string

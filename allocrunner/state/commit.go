@@ -19,27 +19,10 @@ type batch struct {
 	err  error         // valid then
 }
 
-// put adds the jobs that are new and writes.
-func (db *DB) put(set values, given map[string]version) error {
-	jobs := map[string]*api.Job{}
-	db.mu.Lock()
-	db.stats.Puts++
-	for id, v := range given {
-		if v.job != nil && db.versions[id].job != v.job {
-			jobs[id] = v.job
-		}
-	}
-	db.mu.Unlock()
-	if err := set.addJobs(jobs); err != nil {
-		return err
-	}
-	return db.write(set, given)
-}
-
-// write has the values written, with those of all who call while somebody else writes, and waits for it. Nobody waits for others to come:
+// write has the values written, job among them or known, with those of all who call while somebody else writes, and waits for it. Nobody waits for others to come:
 // who finds the file free writes at once. bbolt's own Batch would wait up to 10 ms, and give back what has failed.
-func (db *DB) write(set values, given map[string]version) error {
-	b, err := db.enqueue(set, given)
+func (db *DB) write(set values, id string, job *api.Job) error {
+	b, err := db.enqueue(set, id, job)
 	if err != nil {
 		return err
 	}
@@ -52,13 +35,15 @@ func (db *DB) write(set values, given map[string]version) error {
 	return b.err
 }
 
-func (db *DB) enqueue(set values, given map[string]version) (*batch, error) {
+func (db *DB) enqueue(set values, id string, job *api.Job) (*batch, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.closed {
 		return nil, fileError(db.path, fs.ErrClosed)
 	}
-	db.advanceLocked(set, given)
+	if job != nil {
+		db.jobs[id] = job
+	}
 	maps.Copy(db.waiting, set)
 	return db.batchLocked(), nil
 }
@@ -198,13 +183,6 @@ func (db *DB) open() error {
 	if err != nil {
 		return err
 	}
-	db.mu.Lock()
-	for id, set := range c.allocs {
-		for key := range set {
-			db.noteTaskLocked(slot{id, key})
-		}
-	}
-	db.mu.Unlock()
 	fd, err := unix.FcntlInt(db.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return fileError(db.path, err)

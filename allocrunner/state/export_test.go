@@ -25,7 +25,7 @@ func (db *DB) Retry() error {
 	if !db.Pending() {
 		return nil
 	}
-	return db.write(nil, nil)
+	return db.write(nil, "", nil)
 }
 
 // Pending reports whether the last write has failed and what it was to write is in memory alone.

@@ -17,7 +17,7 @@ import (
 
 // The keys of an allocation. Each holds one value as JSON.
 const (
-	allocKey  = "alloc"  // api.Allocation without Job; with TaskStates only of tasks that have no record
+	allocKey  = "alloc"  // api.Allocation without Job and TaskStates
 	jobKey    = "job"    // api.Job, in a bucket of its own
 	checksKey = "checks" // api.AllocCheckStatuses
 	overKey   = "over"   // true
@@ -152,30 +152,6 @@ func (v values) addChange(c interfaces.Change) error {
 		errs = append(errs, v.add(c.ID, taskKey+name, task))
 	}
 	return errors.Join(errs...)
-}
-
-// addAlloc encodes an allocation with its task states and without its job.
-func (v values) addAlloc(alloc *api.Allocation) error {
-	without := *alloc
-	without.Job = nil
-	return v.add(alloc.ID, allocKey, &without)
-}
-
-// addJobs encodes jobs, one that several allocations share once.
-func (v values) addJobs(jobs map[string]*api.Job) error {
-	encoded := map[*api.Job][]byte{}
-	for id, job := range jobs {
-		s := slot{id, jobKey}
-		if body, ok := encoded[job]; ok {
-			v[s] = body
-			continue
-		}
-		if err := v.add(id, jobKey, job); err != nil {
-			return err
-		}
-		encoded[job] = v[s]
-	}
-	return nil
 }
 
 // compose puts an allocation together. What can't be read is left out, and noted.

@@ -5,7 +5,6 @@
 package state
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,10 +40,7 @@ var (
 	ErrFile = errors.New("state can't be read or written")
 )
 
-var (
-	_ interfaces.State = (*DB)(nil)
-	_ interfaces.Sink  = (*DB)(nil)
-)
+var _ interfaces.State = (*DB)(nil)
 
 // DB is an open state file. Its methods are safe for concurrent use.
 type DB struct {
@@ -58,19 +54,18 @@ type DB struct {
 	handle *bolt.DB // nil when it has to be opened anew
 	unsure bool     // a write has failed at an unknown point: what the file shows may not be on the disk
 
-	mu       sync.Mutex         // guards the fields below
-	waiting  values             // values that are to be written
-	batch    *batch             // of those who wait for that, nil for nobody
-	versions map[string]version // the latest that was put, by the allocation's ID
-	recorded map[slot]bool      // the tasks that have records of their own
-	stats    Stats
-	failing  bool // the last write has failed, and waiting has what it was to write
-	closed   bool
+	mu      sync.Mutex          // guards the fields below
+	waiting values              // values that are to be written
+	batch   *batch              // of those who wait for that, nil for nobody
+	jobs    map[string]*api.Job // the latest that was put, by the allocation's ID
+	stats   Stats
+	failing bool // the last write has failed, and waiting has what it was to write
+	closed  bool
 }
 
 // Stats counts what a DB has done since it was opened.
 type Stats struct {
-	Puts   uint64 // calls of Put and PutAllocs
+	Puts   uint64 // calls of Put
 	Writes uint64 // transactions that were committed, each of which reaches the disk twice: its pages, then what makes them valid
 	Failed uint64 // transactions that could not be
 }
@@ -92,7 +87,7 @@ func Open(path, version string) (*DB, error) {
 func newDB(path, by string, file *os.File) *DB {
 	return &DB{
 		path: path, version: by, file: file, turn: make(chan struct{}, 1),
-		waiting: values{}, versions: map[string]version{}, recorded: map[slot]bool{},
+		waiting: values{}, jobs: map[string]*api.Job{},
 	}
 }
 
@@ -182,9 +177,6 @@ func (db *DB) Saved(id string) (*interfaces.Saved, error) {
 // Put implements interfaces.State. When it returns nil, the change is on the disk. Calls that come while another one writes are written
 // together, those for one allocation in their order.
 //
-// An older version of an allocation, by its ModifyIndex, never follows a newer one that was put since the file was opened: it is left out
-// of the change, as superseded.
-//
 // When it returns an error, the change is kept in memory, later ones over it, and is written with the next call that succeeds, or by
 // Close; but for a change that can't be encoded or has no ID. Errors: ErrFile with its cause, ErrDamaged, fs.ErrClosed.
 func (db *DB) Put(c interfaces.Change) error {
@@ -192,33 +184,20 @@ func (db *DB) Put(c interfaces.Change) error {
 	if err := set.addChange(c); err != nil {
 		return err
 	}
-	given := map[string]version{}
+	var job *api.Job
 	if c.Alloc != nil {
-		given[c.ID] = version{index: c.Alloc.ModifyIndex, job: c.Alloc.Job}
+		job = c.Alloc.Job
 	}
-	return db.put(set, given)
-}
-
-// Name implements interfaces.Sink.
-func (db *DB) Name() string { return "state" }
-
-// PutAllocs implements interfaces.Sink: it writes all of them at once, as Put does. What Put has written of their tasks stays, and the
-// states of these tasks are not written once more. A write that has begun does not end with the context.
-func (db *DB) PutAllocs(ctx context.Context, allocs []*api.Allocation) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("put allocations: %w", err)
-	}
-	set, given := values{}, map[string]version{}
-	for _, alloc := range allocs {
-		if alloc == nil {
-			return errors.New("put allocations: one of them is nil")
-		}
-		if err := set.addAlloc(db.unrecorded(alloc)); err != nil {
+	db.mu.Lock()
+	db.stats.Puts++
+	known := db.jobs[c.ID] == job
+	db.mu.Unlock()
+	if job != nil && !known { // a job is by far the largest value: it is encoded when it is another one
+		if err := set.add(c.ID, jobKey, job); err != nil {
 			return err
 		}
-		given[alloc.ID] = version{index: alloc.ModifyIndex, job: alloc.Job, states: true}
 	}
-	return db.put(set, given)
+	return db.write(set, c.ID, job)
 }
 
 // Stats are the counts so far.
@@ -252,7 +231,7 @@ func (db *DB) Anew(c interfaces.Change) (*DB, error) {
 	set := values{}
 	err := set.addChange(c)
 	if err == nil && c.Alloc != nil && c.Alloc.Job != nil {
-		err = set.addJobs(map[string]*api.Job{c.ID: c.Alloc.Job})
+		err = set.add(c.ID, jobKey, c.Alloc.Job)
 	}
 	if err != nil {
 		return nil, err

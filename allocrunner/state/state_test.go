@@ -1,9 +1,7 @@
 package state_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -195,38 +193,6 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	}
 }
 
-func TestSink(t *testing.T) {
-	db := open(t, statePath(t))
-	var allocs []*api.Allocation
-	shared := job("j")
-	for i := range 10 {
-		a := alloc(fmt.Sprint("a", i), 1)
-		a.Job, a.TaskStates = shared, map[string]*api.TaskState{"t": taskState("sink")}
-		allocs = append(allocs, a)
-	}
-	var sink interfaces.Sink = db
-	if err := sink.PutAllocs(t.Context(), allocs); err != nil {
-		t.Fatal(err)
-	}
-	diff(t, "allocation", allocs[3], saved(t, db, "a3").Alloc)
-	if s := db.Stats(); s.Writes != 1 || sink.Name() != "state" {
-		t.Errorf("%+v by %q, want 1 write by state", s, sink.Name())
-	}
-	put(t, db, interfaces.Change{ID: "a3", Tasks: map[string]interfaces.SavedTask{"t": task("runner")}})
-	if err := sink.PutAllocs(t.Context(), allocs); err != nil {
-		t.Fatal(err)
-	}
-	got := saved(t, db, "a3")
-	diff(t, "what the runner has put", task("runner"), got.Tasks["t"])
-	diff(t, "its state", taskState("runner"), got.Alloc.TaskStates["t"])
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := sink.PutAllocs(ctx, allocs); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
-}
-
 // TestAnew has an empty file in the place of one, which nobody else could take meanwhile; when that can't be had, the one stays.
 func TestAnew(t *testing.T) {
 	path := statePath(t)
@@ -344,9 +310,6 @@ func TestChangesThatCannotBeKept(t *testing.T) {
 		if err := db.Put(c); err == nil {
 			t.Errorf("%.20q: no error", c.ID)
 		}
-	}
-	if err := db.PutAllocs(t.Context(), []*api.Allocation{alloc("a", 1), nil}); err == nil {
-		t.Error("nil among the allocations: no error")
 	}
 	if db.Pending() {
 		t.Error("what can't be kept is tried again for ever")

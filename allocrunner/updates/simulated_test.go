@@ -2,10 +2,8 @@ package updates_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,8 +13,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/state"
-	"taskapi/allocrunner/updates"
 )
 
 // A counter is a sink that counts.
@@ -119,35 +115,4 @@ func TestAThousandSimulatedAllocationsAreWrittenInBatches(t *testing.T) {
 			t.Errorf("%d allocations in %d calls, want %d in 3", allocs, calls, 3*many)
 		}
 	})
-}
-
-func TestAStateFileEndsWithTheLastVersions(t *testing.T) {
-	path := filepath.Join(t.TempDir(), state.FileName)
-	db, err := state.Open(path, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := updates.New(updates.Config{Sinks: []interfaces.Sink{db}, Logger: slog.New(slog.DiscardHandler)})
-	for _, alloc := range []*api.Allocation{simulated(0), simulated(1)} {
-		for i, status := range []string{"pending", "running", "complete"} {
-			next := *alloc
-			next.ModifyIndex, next.ClientStatus = uint64(i+1), status
-			b.AllocUpdated(&next)
-		}
-	}
-	if err := errors.Join(b.Flush(t.Context()), db.Close()); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 2 {
-		saved, err := state.ReadAlloc(path, simulated(n).ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a := saved.Alloc; a.ClientStatus != "complete" || a.ModifyIndex != 3 {
-			t.Errorf("allocation %s is %s in version %d, want complete in 3", a.ID, a.ClientStatus, a.ModifyIndex)
-		}
-	}
-	if stats := db.Stats(); stats.Puts != 1 {
-		t.Errorf("the state was written to %d times for two allocations, want once", stats.Puts)
-	}
 }

@@ -73,7 +73,7 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 	if c.saved != nil {
 		alloc = c.saved.Alloc
 	}
-	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{c.state, s.events}, Logger: s.logger})
+	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
 	if s.runner, err = allocrunner.New(interfaces.Config{
 		Alloc:      alloc,
 		Dir:        c.dir,

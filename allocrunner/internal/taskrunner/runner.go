@@ -239,6 +239,17 @@ func (r *Runner) Receive() {
 	r.show([]any{emit{receivedEvent()}})
 }
 
+// FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Receive and Run, and the
+// Observer does not hear of it.
+func (r *Runner) FailBefore(reason error) {
+	now := time.Now()
+	e := setupFailureEvent(reason.Error())
+	e.FailsTask = true
+	r.record.add(e, now)
+	r.machine.phase, r.machine.failed = dead, true
+	r.record.set(r.machine, now, nil)
+}
+
 // Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill, or to keep.
 func (r *Runner) Close() { close(r.quit) }
 
