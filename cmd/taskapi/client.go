@@ -41,7 +41,7 @@ func (l layout) errMute(id string, err error) error {
 		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; '%s' %s has one with a good token go on in its place",
 			id, l.operatorToken(id), err, l.command("run", "--take-over", "--alloc-id", id), withJobFile)
 	}
-	return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w", id, err)
+	return fmt.Errorf("allocation %s is run by a taskapi that does not answer; it may be about to: try again: %w", id, err)
 }
 
 // withJobFile is what a command line lacks that runs an allocation again.

@@ -20,13 +20,14 @@ type follower struct {
 	id      string
 	printer *printer // nil before the allocation has been seen
 	make    func(*api.Allocation) *printer
-	quiet   bool // what has happened before is not printed
+	quiet   bool                       // what has happened before is not printed
+	until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
 
 	last  *api.Allocation           // as it was seen last
 	shown map[string]*api.TaskEvent // the last event of each task
 }
 
-// follow prints events until the allocation is over, and gives it as it ended. Errors: errAbandoned when its sidecar is gone and it is
+// follow prints events until the allocation is over, or as it is waited for, and gives it as it is then. Errors: errAbandoned when its sidecar is gone and it is
 // not over; ctx's.
 func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.layout.client(f.id)
@@ -42,6 +43,9 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 		if err == nil {
 			f.show(alloc)
 			index, silent = next, time.Time{}
+			if f.until != nil && f.until(alloc) {
+				return alloc, nil
+			}
 			if ended(alloc) {
 				c.awaitClosed(ctx, asked)
 			}

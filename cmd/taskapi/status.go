@@ -54,6 +54,9 @@ type found struct {
 	absent error // why there is no alloc
 }
 
+// lookTimeout is how long an allocation is asked again whose state somebody has and who does not answer.
+const lookTimeout = 2 * time.Second
+
 // look asks the allocation's sidecar, and reads its state when none answers.
 func (l layout) look(ctx context.Context, id string) found {
 	c := l.client(id)
@@ -63,8 +66,14 @@ func (l layout) look(ctx context.Context, id string) found {
 		return found{alloc: alloc, wire: wire, live: true}
 	}
 	saved, err := l.saved(id)
-	if errors.Is(err, state.ErrInUse) {
-		return found{absent: l.errMute(id, liveErr)}
+	for since := time.Now(); errors.Is(err, state.ErrInUse); saved, err = l.saved(id) {
+		if ctx.Err() != nil || time.Since(since) > lookTimeout || errors.Is(liveErr, context.DeadlineExceeded) {
+			return found{absent: l.errMute(id, liveErr)}
+		}
+		time.Sleep(startPause) // it begins, ends or is replaced just now
+		if alloc, wire, liveErr = c.allocation(ctx); liveErr == nil {
+			return found{alloc: alloc, wire: wire, live: true}
+		}
 	}
 	if errors.Is(err, state.ErrNotFound) {
 		return found{absent: errNoState(id)}

@@ -7,11 +7,16 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os/signal"
 	"slices"
+	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/state"
 )
 
 func updateCommand(w world) *cobra.Command {
@@ -54,8 +59,15 @@ allocation is stopped in order and run anew, under the same ID and in the same d
 func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile string, force bool, w world) error {
 	defer c.close()
 	current, _, err := c.allocation(ctx)
-	if errors.Is(err, errSilentSidecar) {
-		if saved, readErr := c.layout.saved(c.id); readErr == nil && saved.Over {
+	for since := time.Now(); errors.Is(err, errSilentSidecar); current, _, err = c.allocation(ctx) {
+		saved, readErr := c.layout.saved(c.id)
+		switch busy := errors.Is(readErr, state.ErrInUse); {
+		case busy && time.Since(since) < busyTimeout && !errors.Is(err, context.DeadlineExceeded): // it begins, or is replaced just now
+			time.Sleep(startPause)
+			continue
+		case busy:
+			return c.layout.errMute(c.id, err)
+		case readErr == nil && saved.Over:
 			return fmt.Errorf("allocation %s is over: it is %s; '%s' %s runs it anew", c.id, saved.Alloc.ClientStatus,
 				c.layout.command("run", "--force", "--alloc-id", c.id), withJobFile)
 		}
@@ -72,12 +84,12 @@ func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile st
 	if err != nil {
 		return err
 	}
-	return c.update(ctx, job, force, w.stdout)
+	return c.update(ctx, current, job, force, w.stdout)
 }
 
-// update has a running allocation go on with a job, and says what that changes. Errors: errSilentSidecar, and usage errors for what can't
-// be.
-func (c *client) update(ctx context.Context, job *api.Job, force bool, out io.Writer) error {
+// update has a running allocation, which was as before, go on with a job, says what that changes, and returns when it
+// can be asked again. Errors: errSilentSidecar, and usage errors for what can't be.
+func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Job, force bool, out io.Writer) error {
 	var plan api.JobPlanResponse
 	if err := c.tell(ctx, "/v1/job/"+url.PathEscape(*job.ID)+"/plan", api.JobPlanRequest{Job: job, Diff: true}, &plan); err != nil {
 		return c.updateError(err)
@@ -102,12 +114,34 @@ func (c *client) update(ctx context.Context, job *api.Job, force bool, out io.Wr
 	if err := c.tell(ctx, path, request, nil); err != nil {
 		return c.updateError(err)
 	}
-	done := "goes on with the new version"
 	if destructive {
-		done = fmt.Sprintf("is stopped in order and run anew; '%s' follows it", c.layout.command("attach", c.id))
+		return c.awaitReplaced(ctx, before, out)
 	}
-	_, err = fmt.Fprintf(out, "allocation %s %s\n", c.id, done)
+	_, err = fmt.Fprintf(out, "allocation %s goes on with the new version\n", c.id)
 	return err
+}
+
+// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor answers. Ctrl-C ends the waiting
+// alone.
+func (c *client) awaitReplaced(ctx context.Context, before *api.Allocation, out io.Writer) error {
+	fmt.Fprintf(out, "allocation %s is stopped in order and run anew; '%s' follows it\n", c.id, c.layout.command("attach", c.id))
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer release()
+	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
+	f := &follower{layout: c.layout, id: c.id, quiet: true, until: isNew, make: func(a *api.Allocation) *printer { return newPrinter(out, a, false) }}
+	f.show(before)
+	alloc, err := f.follow(ctx)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("allocation %s is still being replaced; nobody waits for it any more", c.id)
+	case err != nil:
+		return err
+	case !isNew(alloc):
+		return fmt.Errorf("allocation %s was stopped before the new version began: it is %s", c.id, alloc.ClientStatus)
+	case alloc.ClientStatus == api.AllocClientStatusFailed:
+		return fmt.Errorf("allocation %s was run anew and has failed: %s", c.id, oneLine(alloc.ClientDescription))
+	}
+	return nil
 }
 
 // annotationDestructive is Nomad's word for a change that takes new processes.
