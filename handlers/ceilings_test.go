@@ -261,6 +261,21 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
+// TestSilentConnectionsDelayNoEnd: a server that stops waits for requests, not for connections on which none has come.
+func TestSilentConnectionsDelayNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial, stop := bubbled(t, newAlloc(t))
+		c := dial()
+		defer c.Close()
+		synctest.Wait() // it is read from now
+		start := time.Now()
+		stop()
+		if got := time.Since(start); got != 0 {
+			t.Errorf("stopped after %v, want it at once", got)
+		}
+	})
+}
+
 // TestActionOutlivesItsClient: a task that restarts itself is gone before the restart is done, and restarted all the same.
 func TestActionOutlivesItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

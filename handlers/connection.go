@@ -15,18 +15,20 @@ import (
 type phase int64
 
 const (
-	reading phase = iota // for the rest of a request's head; a new connection, for its first byte, too
-	serving              // for our handler, which has bounds of its own
-	writing              // for the client to take the answer
-	idling               // for the next request
+	arriving phase = iota // for the first byte on a new connection
+	reading               // for the rest of a request's head
+	serving               // for our handler, which has bounds of its own
+	writing               // for the client to take the answer
+	idling                // for the next request
 )
 
 // limits are how long each phase may last; zero is for ever.
 var limits = [...]time.Duration{
-	reading: requestTimeout,
-	serving: 0,
-	writing: writeTimeout,
-	idling:  idleTimeout,
+	arriving: requestTimeout,
+	reading:  requestTimeout,
+	serving:  0,
+	writing:  writeTimeout,
+	idling:   idleTimeout,
 }
 
 // sweepEvery is how often connections are looked at: one that is late is cut off at most so much later.
@@ -56,10 +58,13 @@ func connectionOf(ctx context.Context) *connection {
 // enter begins a phase.
 func (c *connection) enter(p phase) { c.state.Store(int64(p)<<tickBits | c.watchdog.tick.Load()) }
 
-// Read reads from the client. The first bytes after an idle time begin a request's head.
+// phase is what the connection waits for now.
+func (c *connection) phase() phase { return phase(c.state.Load() >> tickBits) }
+
+// Read reads from the client. The first bytes on a connection, or after an idle time, begin a request's head.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && phase(c.state.Load()>>tickBits) == idling {
+	if p := c.phase(); n > 0 && (p == idling || p == arriving) {
 		c.enter(reading)
 	}
 	return n, err
@@ -105,7 +110,7 @@ func (w watched) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &connection{Conn: conn, watchdog: w.watchdog}
-	c.enter(reading)
+	c.enter(arriving)
 	return c, nil
 }
 
@@ -163,6 +168,17 @@ func (d *watchdog) sweep(ctx context.Context) {
 		}
 		now := d.tick.Add(1)
 		for _, c := range d.late(now) {
+			_ = c.Close() // whoever reads or writes it gets an error
+		}
+	}
+}
+
+// closeSilent closes the connections on which nothing has been sent. net/http would wait for their requests when it shuts down.
+func (d *watchdog) closeSilent() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.open {
+		if c.phase() == arriving {
 			_ = c.Close() // whoever reads or writes it gets an error
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Kind is the class of an Error: what went wrong, in the terms that decide the status of an answer. The set is closed.
@@ -49,6 +50,8 @@ type Error struct {
 	Kind    Kind
 	Message string // the answer's body; never a secret, never a path of the host
 	Err     error  // the cause, for the log alone; may be nil
+
+	RetryAfter time.Duration // when the same request may succeed; 0 for no word on it
 }
 
 // Error is the text for a log: the message and the cause.

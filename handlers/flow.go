@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ type site struct {
 	draining, open context.Context
 
 	streams atomic.Int64 // that are open
+	waits   waits
 }
 
 // ServeHTTP takes a request from its head to its answer: the door, the row, the capability, the handler, the encoding. The door
@@ -122,6 +124,9 @@ func (s *site) fail(r *request, err error) int {
 	message := known.Message
 	if message == "" {
 		message = http.StatusText(status)
+	}
+	if known.RetryAfter > 0 {
+		r.w.Header().Set("Retry-After", strconv.Itoa(int((known.RetryAfter+time.Second-1)/time.Second)))
 	}
 	answer{body: newBody([]byte(message), plainType)}.write(r.w, status)
 	return status

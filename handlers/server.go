@@ -16,7 +16,7 @@ import (
 const (
 	// maxHeader leaves room for the longest token the door takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
 	maxHeader = 8 << 10
-	// requestTimeout is for a request's head, from its first byte, for the first on a connection from its start; and again for a body.
+	// requestTimeout is for a request's head, from its first byte, and before that for the first byte of a connection; and again for a body.
 	requestTimeout = 10 * time.Second
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
 	// request that is just being sent.
@@ -64,6 +64,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	case <-ctx.Done():
 	}
 	drain()
+	dog.closeSilent()
 	grace, cancel := context.WithTimeout(background, drainTimeout)
 	defer cancel()
 	if server.Shutdown(grace) != nil { // the grace is over, or the listener can't be closed twice: cut off what is left

@@ -2,6 +2,8 @@ package handlers_test
 
 import (
 	"bufio"
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
 	"taskapi/handlers"
@@ -138,6 +142,47 @@ func TestStreamsAreCounted(t *testing.T) {
 		synctest.Wait()
 		if response := openStream(t, c); response.StatusCode != 200 {
 			t.Errorf("after one has ended = %d, want 200", response.StatusCode)
+		}
+	})
+}
+
+// TestWaitsAreCounted: one socket has 64 at most, the one that is too many learns when to come again, and other requests are answered.
+func TestWaitsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc(t)
+		alloc.wait = func(ctx context.Context, _ uint64) *api.Allocation { <-ctx.Done(); return alloc.snapshot() }
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		ask := func(c net.Conn, query string) {
+			go func() { _, _ = io.WriteString(c, head("GET", "/v1/allocation/"+allocID+query, goodToken, "")) }()
+		}
+		for i := range 64 {
+			c := dial()
+			defer c.Close()
+			ask(c, fmt.Sprintf("?index=34&wait=%ds", 100+i))
+		}
+		synctest.Wait() // all wait now
+		time.Sleep(9*time.Second + time.Millisecond)
+		c := dial()
+		defer c.Close()
+		ask(c, "?index=34")
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readReply(t, response); got.Status != 429 || got.Header.Get("Retry-After") != "91" ||
+			got.Body != "64 blocking queries wait on this socket, and no more are possible" {
+			t.Errorf("one more = %d %q, Retry-After %q; want 429, 91", got.Status, got.Body, got.Header.Get("Retry-After"))
+		}
+		ask(c, "?index=33")
+		if got := answer(t, c); got != 200 {
+			t.Errorf("a query that need not wait = %d, want 200", got)
+		}
+		time.Sleep(91 * time.Second)
+		start := time.Now()
+		ask(c, "?index=34&wait=10s")
+		if got, took := answer(t, c), time.Since(start); got != 200 || took != 10*time.Second {
+			t.Errorf("after Retry-After = %d in %v, want a wait of 10s", got, took)
 		}
 	})
 }

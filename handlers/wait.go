@@ -3,8 +3,11 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -33,9 +36,45 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	leave, err := r.site.waits.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	stop := context.AfterFunc(r.site.draining, cancel)
 	defer stop()
 	return alloc.Wait(ctx, index), nil
+}
+
+// maxWaits is how many blocking queries wait on a socket at once: other requests need connections, too. One more is refused, as Nomad
+// refuses what is over a limit. An answer at once would be a client's reason to ask again at once, for ever.
+const maxWaits = 64
+
+// waits are the blocking queries that wait on a socket.
+type waits struct {
+	mu    sync.Mutex
+	until map[context.Context]time.Time // guarded by mu: when each is over at the latest
+}
+
+// enter takes a place until leave is called. Its error is Exhausted, with the time after which one is free.
+func (w *waits) enter(ctx context.Context) (leave func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.until) >= maxWaits {
+		return nil, &Error{
+			Kind: Exhausted, Message: fmt.Sprintf("%d blocking queries wait on this socket, and no more are possible", maxWaits),
+			RetryAfter: time.Until(slices.MinFunc(slices.Collect(maps.Values(w.until)), time.Time.Compare)),
+		}
+	}
+	if w.until == nil {
+		w.until = map[context.Context]time.Time{}
+	}
+	w.until[ctx], _ = ctx.Deadline()
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.until, ctx)
+	}, nil
 }
 
 // blocking reads index and wait. Index 0 is an answer at once.

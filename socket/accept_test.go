@@ -83,39 +83,67 @@ func TestOverTheCapIsAnsweredAndClosed(t *testing.T) {
 	}
 }
 
-func TestTotalCapIsShared(t *testing.T) {
-	dir, total := t.TempDir(), socket.NewCap(3)
-	var conns []<-chan *socket.Conn
-	var listeners []*socket.Listener
-	for _, name := range []string{"/a", "/b"} {
-		l := newListener(t, socket.Config{Path: dir + name, MaxConns: 2, Total: total, Refusal: []byte(refusal)})
-		listeners = append(listeners, l)
-		conns = append(conns, serve(t, l))
+// Sockets share a budget, and no set of them can take what is guaranteed to another.
+func TestBudgetIsShared(t *testing.T) {
+	dir, budget := t.TempDir(), socket.NewBudget(6)
+	shares := map[string]*socket.Share{"/a": budget.Share(1), "/b": budget.Share(2)} // and three for both
+	conns, listeners := map[string]<-chan *socket.Conn{}, map[string]*socket.Listener{}
+	for name, share := range shares {
+		l := newListener(t, socket.Config{Path: dir + name, MaxConns: 10, Share: share, Refusal: []byte(refusal)})
+		listeners[name], conns[name] = l, serve(t, l)
 	}
-	dial(t, dir+"/a")
-	dial(t, dir+"/a")
-	dial(t, dir+"/b")
-	held := []*socket.Conn{<-conns[0], <-conns[0], <-conns[1]}
-	if got := total.Open(); got != 3 {
-		t.Errorf("Open() = %d, want 3", got)
+	held := map[string][]*socket.Conn{}
+	open := func(name string) {
+		t.Helper()
+		dial(t, dir+name)
+		select {
+		case c := <-conns[name]:
+			held[name] = append(held[name], c)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("connection %d of %s is not accepted", len(held[name])+1, name)
+		}
 	}
-	if got, err := io.ReadAll(dial(t, dir+"/b")); err != nil || string(got) != refusal {
-		t.Errorf("over the total: %q, %v, want %q", got, err, refusal)
+	closeOne := func(name string) {
+		t.Helper()
+		last := len(held[name]) - 1
+		if err := held[name][last].Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := held[name][last].Close(); !errors.Is(err, net.ErrClosed) { // gives back nothing
+			t.Errorf("second close of a connection: %v, want net.ErrClosed", err)
+		}
+		held[name] = held[name][:last]
 	}
-	held[0].Close()
-	if err := held[0].Close(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("second close of a connection: %v, want net.ErrClosed", err)
+	refused := func(name string) {
+		t.Helper()
+		if got, err := io.ReadAll(dial(t, dir+name)); err != nil || string(got) != refusal {
+			t.Errorf("with %d and %d open, one more of %s: %q, %v; want %q", len(held["/a"]), len(held["/b"]), name, got, err, refusal)
+		}
 	}
-	if got := total.Open(); got != 2 {
-		t.Errorf("after one connection closed twice Open() = %d, want 2", got)
+	for range 4 {
+		open("/a")
 	}
-	dial(t, dir+"/b")
-	held = append(held, <-conns[1])
-	for _, c := range held[1:] {
-		c.Close()
+	refused("/a") // its own and all that is common
+	open("/b")
+	open("/b")
+	refused("/b")
+	closeOne("/b")
+	refused("/a") // that was of what /b is guaranteed
+	open("/b")
+	closeOne("/a")
+	open("/b") // and that was common
+	refused("/a")
+	refused("/b")
+	for name := range held {
+		for len(held[name]) > 0 {
+			closeOne(name)
+		}
 	}
-	if a, b := listeners[0].Stats(), listeners[1].Stats(); total.Open() != 0 || a.Open != 0 || b.Open != 0 {
-		t.Errorf("all are closed, and open are %d, %d, %d", total.Open(), a.Open, b.Open)
+	if a, b := listeners["/a"].Stats().Open, listeners["/b"].Stats().Open; a != 0 || b != 0 {
+		t.Errorf("all are closed, and open are %d and %d", a, b)
+	}
+	for range 4 { // nothing was lost
+		open("/b")
 	}
 }
 
@@ -193,8 +221,7 @@ func TestARefusedClientThatLingersIsDropped(t *testing.T) {
 
 func TestUnknownPeersAreClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
-	total := socket.NewCap(5)
-	l := newListener(t, socket.Config{Path: path, Total: total})
+	l := newListener(t, socket.Config{Path: path, Share: socket.NewBudget(1).Share(0)}) // a place that is not given back is missed
 	l.FailPeers(2)
 	conns := serve(t, l)
 	for range 2 {
@@ -206,8 +233,8 @@ func TestUnknownPeersAreClosed(t *testing.T) {
 	if c := <-conns; c.Peer().PID != int32(os.Getpid()) {
 		t.Errorf("Peer() = %+v", c.Peer())
 	}
-	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Unidentified: 2, Open: 1}); got != want || total.Open() != 1 {
-		t.Errorf("Stats() = %+v with %d in all, want %+v", got, total.Open(), want)
+	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Unidentified: 2, Open: 1}); got != want {
+		t.Errorf("Stats() = %+v, want %+v", got, want)
 	}
 }
 

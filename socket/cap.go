@@ -1,37 +1,63 @@
 package socket
 
-import "sync/atomic"
+import "sync"
 
-// Cap bounds how many connections are open at once; several sockets may share one. A nil Cap bounds nothing.
-type Cap struct {
-	limit int64
-	open  atomic.Int64
+// Budget bounds how many connections several sockets have open together. Each has a Share of it, with a number of connections that
+// nobody else can take from it; what is guaranteed to none is for all.
+type Budget struct {
+	mu         sync.Mutex // guards the fields below, and those of its shares
+	limit      int
+	guaranteed int // to all shares together
+	common     int // open connections beyond what is guaranteed to their shares
 }
 
-// NewCap returns a Cap of limit connections; a limit of 0 or less lets none through.
-func NewCap(limit int) *Cap { return &Cap{limit: int64(limit)} }
+// NewBudget returns a Budget of limit connections. Where more is guaranteed than that, the guarantees hold.
+func NewBudget(limit int) *Budget { return &Budget{limit: limit} }
 
-// Open returns how many connections count against the Cap now.
-func (c *Cap) Open() int {
-	if c == nil {
-		return 0
-	}
-	return int(c.open.Load())
+// Share returns a new share, for one socket at a time. Shares that are made before connections are open leave no doubt of their
+// guarantee; one that is made later may for a while have the Budget exceed its limit by that.
+func (b *Budget) Share(guaranteed int) *Share {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.guaranteed += guaranteed
+	return &Share{budget: b, guaranteed: guaranteed}
 }
 
-func (c *Cap) acquire() bool {
-	if c == nil {
+// Share is what a socket has of a Budget. A nil Share bounds nothing.
+type Share struct {
+	budget     *Budget
+	guaranteed int
+	open       int // guarded by the budget's mu
+}
+
+// acquire takes a place, if there is one.
+func (s *Share) acquire() bool {
+	if s == nil {
 		return true
 	}
-	if c.open.Add(1) <= c.limit {
-		return true
+	b := s.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.open >= s.guaranteed {
+		if b.common >= b.limit-b.guaranteed {
+			return false
+		}
+		b.common++
 	}
-	c.open.Add(-1)
-	return false
+	s.open++
+	return true
 }
 
-func (c *Cap) release() {
-	if c != nil {
-		c.open.Add(-1)
+// release gives one back.
+func (s *Share) release() {
+	if s == nil {
+		return
 	}
+	b := s.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.open > s.guaranteed {
+		b.common--
+	}
+	s.open--
 }

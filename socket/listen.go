@@ -55,8 +55,8 @@ type Config struct {
 	UID, GID int
 	// MaxConns is how many connections may be open at once on this socket; 0 means 256.
 	MaxConns int
-	// Total counts the connections of several sockets together; nil means no such limit.
-	Total *Cap
+	// Share is what this socket has of the connections that several may have together; nil means no such limit.
+	Share *Share
 	// Refusal is what a connection over a limit is told before it is closed, at most 4,096 bytes; as a rule once
 	// it has begun to send.
 	Refusal []byte

@@ -34,8 +34,9 @@ const (
 type Listener struct {
 	path    string
 	refusal []byte
-	own     *Cap
-	total   *Cap
+	limit   int64        // of places
+	places  atomic.Int64 // taken by connections
+	share   *Share
 	log     *slog.Logger
 	inner   *net.UnixListener
 	dir     *directory
@@ -65,8 +66,8 @@ func newListener(cfg Config, inner *net.UnixListener, dir *directory, id fileID)
 	return &Listener{
 		path:      cfg.Path,
 		refusal:   cfg.Refusal,
-		own:       NewCap(cfg.MaxConns),
-		total:     cfg.Total,
+		limit:     int64(cfg.MaxConns),
+		share:     cfg.Share,
 		log:       cfg.Logger.With("socket", cfg.Path),
 		inner:     inner,
 		dir:       dir,
@@ -125,20 +126,18 @@ func (l *Listener) admit(raw *net.UnixConn) *Conn {
 	return c
 }
 
+// acquire takes a place for a connection, of this socket and of its share.
 func (l *Listener) acquire() bool {
-	if !l.own.acquire() {
-		return false
+	if l.places.Add(1) <= l.limit && l.share.acquire() {
+		return true
 	}
-	if !l.total.acquire() {
-		l.own.release()
-		return false
-	}
-	return true
+	l.places.Add(-1)
+	return false
 }
 
 func (l *Listener) release() {
-	l.total.release()
-	l.own.release()
+	l.share.release()
+	l.places.Add(-1)
 }
 
 func (l *Listener) remember(c *Conn) bool {
@@ -163,8 +162,7 @@ func (l *Listener) forget(c *Conn) {
 // refuse answers a connection over the limit and closes it, without holding up Accept.
 func (l *Listener) refuse(raw *net.UnixConn) {
 	l.refused.Add(1)
-	l.warn("connection refused, too many are open", "open", l.own.Open(), "limit", l.own.limit,
-		"open_in_all", l.total.Open())
+	l.warn("connection refused, too many are open", "open", l.places.Load(), "limit", l.limit)
 	select {
 	case l.lingering <- struct{}{}:
 		l.refusals.Go(func() {
@@ -284,6 +282,6 @@ func (l *Listener) Stats() Stats {
 		Accepted:     l.accepted.Load(),
 		Refused:      l.refused.Load(),
 		Unidentified: l.unidentified.Load(),
-		Open:         l.own.Open(),
+		Open:         int(l.places.Load()),
 	}
 }

@@ -35,7 +35,7 @@ func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
 		Mode:    0o600,
 		UID:     spec.uid,
 		GID:     spec.gid,
-		Total:   s.connections,
+		Share:   s.shares[spec.owner],
 		Refusal: []byte(refusal),
 		Logger:  s.logger,
 	})

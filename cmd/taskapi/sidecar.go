@@ -21,9 +21,6 @@ import (
 	"taskapi/socket"
 )
 
-// maxConnections caps the connections of all sockets together. Each costs some 20 KiB; a task seldom has more than a handful.
-const maxConnections = 1024
-
 // refusal is what a connection over a cap reads.
 const refusal = handlers.Refusal
 
@@ -39,7 +36,7 @@ type sidecar struct {
 	wallets     []*wallet      // of the tasks
 	audit       *auth.AuditLog // nil for none
 	policy      *auth.Policy
-	connections *socket.Cap
+	shares      shares
 	sockets     sockets
 	runtimeDirs []string
 	runner      *allocrunner.Runner
@@ -57,7 +54,6 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 		options:     opts,
 		layout:      sh.layout,
 		logger:      sh.logger,
-		connections: socket.NewCap(maxConnections),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), sh.world.getenv("XDG_RUNTIME_DIR")),
 		events:      handlers.NewEvents(),
 	}
@@ -73,6 +69,7 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 	if c.saved != nil {
 		alloc = c.saved.Alloc
 	}
+	s.shares = newShares(alloc.ID, alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
 	if s.runner, err = allocrunner.New(interfaces.Config{
 		Alloc:      alloc,

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/socket"
+)
+
+// TestNoTaskTakesAllConnections: four tasks that open all the connections they get shut out neither the operator nor another task.
+func TestNoTaskTakesAllConnections(t *testing.T) {
+	t.Parallel()
+	names := []string{"server", "other", "t2", "t3", "t4"}
+	var tasks strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&tasks, "task %q {\n driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = \"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", name)
+	}
+	r := startRun(t, shortDir(t), "job \"crowd\" {\n group \"g\" {\n"+tasks.String()+"}\n}\n")
+	r.operator()
+	r.eventually("all tasks run", func() bool {
+		alloc, _, err := r.operator().Allocations().Info(testAllocID, nil)
+		return err == nil && alloc.ClientStatus == api.AllocClientStatusRunning && len(alloc.TaskStates) == len(names)
+	})
+	opened := 0
+	for _, name := range names[:4] {
+		path := r.allocDir(name, "secrets", "api.sock")
+		for range 256 {
+			c, err := socket.Dial(context.Background(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			opened++
+		}
+	}
+	r.eventually("the sockets have taken or refused all", func() bool {
+		stats := metrics(t, r)
+		return stats["taskapi_socket_connections_accepted_total"]+stats["taskapi_socket_connections_refused_total"] >= float64(opened)
+	})
+	if stats := metrics(t, r); stats["taskapi_socket_connections_open"] > maxConnections || stats["taskapi_socket_connections_refused_total"] == 0 {
+		t.Errorf("%v open, %v refused; want some refused and at most %d open", stats["taskapi_socket_connections_open"],
+			stats["taskapi_socket_connections_refused_total"], maxConnections)
+	}
+	cli(t, "status", "--data-dir", r.layout.dir, testAllocID)
+	for range taskConnections - 1 { // and one for the client
+		c, err := socket.Dial(context.Background(), r.allocDir("t4", "secrets", "api.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	client := r.client(r.allocDir("t4", "secrets", "api.sock"), r.file("t4", "secrets", "nomad_token"))
+	if _, err := client.Status().Leader(); err != nil {
+		t.Errorf("another task: %v", err)
+	}
+	cli(t, "stop", "--data-dir", r.layout.dir, testAllocID)
+}
+
+// metrics are what the operator reads of counters and gauges without labels.
+func metrics(t *testing.T, r *running) map[string]float64 {
+	t.Helper()
+	summary, _, err := r.operator().Operator().MetricsSummary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, g := range summary.Gauges {
+		all[g.Name] = float64(g.Value)
+	}
+	for _, c := range summary.Counters {
+		all[c.Name] = c.Sum
+	}
+	return all
+}
+
+// TestGuarantees: they never come to more than all connections, and are never none.
+func TestGuarantees(t *testing.T) {
+	for tasks := 1; tasks <= 2000; tasks++ {
+		if g := guarantee(tasks); g < 1 || g > 1 && operatorConnections+tasks*g > maxConnections {
+			t.Errorf("%d for each of %d tasks", g, tasks)
+		}
+	}
+}
