@@ -35,7 +35,7 @@ var house = map[string][]string{
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 	},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
-	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
+	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
 	"allocrunner/internal/keeper": {
 		"allocrunner/interfaces",

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,7 +56,7 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 		return ExecResult{}, context.Cause(ctx)
 	}
 	out := &head{most: spec.MaxOutput}
-	p, err := l.launchExec(e, spec.process(), out)
+	p, err := l.launchExec(ctx, e, spec.process(), out)
 	close(e.born)
 	if err != nil {
 		return ExecResult{}, err
@@ -108,35 +107,34 @@ func (l *Local) dismiss(e *execution) {
 }
 
 // launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.
-func (l *Local) launchExec(e *execution, spec Spec, out logs.Sink) (*process, error) {
+func (l *Local) launchExec(ctx context.Context, e *execution, spec Spec, out logs.Sink) (*process, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
 	}
-	defer null.Close()
 	read, write, err := pipe()
 	if err != nil {
+		null.Close()
 		return nil, &StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
 	}
-	defer write.Close()
+	files := []*os.File{null, write, write}
 	p := &process{task: spec.Task}
 	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
 	if err := giveTo(write, spec.User); err != nil {
+		closeAll(files)
 		p.abandon()
 		return nil, err
 	}
 	p.tree = e.owner.tree.Beside("exec." + strconv.FormatUint(e.number, 10))
-	p.proc, err = l.starter.start(command{spec: spec, files: []*os.File{null, write, write}, tree: p.tree})
+	err = l.launch(ctx, p, spec, files, func() {
+		l.mu.Lock()
+		e.tree = p.tree
+		l.mu.Unlock()
+		l.wg.Go(p.wait)
+	})
 	if err != nil {
-		p.tree.Remove()
-		p.abandon()
-		return nil, explain(spec, err)
+		return nil, err
 	}
-	p.pid, p.started = p.proc.Pid, time.Now()
-	l.mu.Lock()
-	e.tree = p.tree
-	l.mu.Unlock()
-	l.wg.Go(p.wait)
 	return p, nil
 }
 

@@ -47,8 +47,10 @@ type Local struct {
 	quit    chan struct{} // closed to end the goroutines of starter and trees
 	starter *starter
 	trees   *proctree.Trees
-	slots   chan struct{}  // one for each Exec under way
-	starts  sync.WaitGroup // Start calls under way
+	slots   chan struct{}   // one for each Exec under way
+	starts  sync.WaitGroup  // Start calls under way
+	life    context.Context // ends with Close, and with it what is being started
+	end     context.CancelFunc
 	wg      sync.WaitGroup
 
 	mu        sync.Mutex // guards all below
@@ -68,9 +70,12 @@ func New(cfg Config) *Local {
 		cfg.DrainTime = defaultDrainTime
 	}
 	quit := make(chan struct{})
+	life, end := context.WithCancel(context.Background())
 	return &Local{
 		cfg:     cfg,
 		quit:    quit,
+		life:    life,
+		end:     end,
 		starter: newStarter(quit),
 		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, Sole: cfg.Sole, NoCgroup: cfg.NoCgroup}),
 		slots:   make(chan struct{}, maxExecs),
@@ -94,10 +99,12 @@ func (l *Local) Start(ctx context.Context, spec Spec) (Status, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.busy, spec.Task)
+	if p != nil { // also one that was to be given up and does not die: there must be no second one
+		l.procs[spec.Task] = p
+	}
 	if err != nil {
 		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
 	}
-	l.procs[spec.Task] = p
 	return p.status(), nil
 }
 
@@ -122,29 +129,34 @@ func (l *Local) reserve(task string) (*process, error) {
 	return old, nil
 }
 
-// start clears what is left of the old process and starts the new one.
+// start clears what is left of the old process and starts the new one, which is returned with an error when it can't be got rid of.
 func (l *Local) start(ctx context.Context, old *process, spec Spec) (*process, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()
 	if old != nil {
-		ctx, cancel := context.WithTimeout(ctx, closeTime) // Close waits for us
+		ctx, cancel := context.WithTimeout(ctx, closeTime)
 		defer cancel()
 		if _, err := l.clear(ctx, old); err != nil {
 			return nil, fmt.Errorf("kill what the last run left behind: %w", err)
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	p := &process{task: spec.Task, turn: make(chan struct{}, 1)}
-	if err := p.launch(spec, l); err != nil {
+	files, err := p.files(spec, l.cfg.Logger)
+	if err != nil {
 		return nil, err
 	}
-	if spec.OOMScoreAdj != 0 {
-		if err := setOOMScore(p.pid, spec.OOMScoreAdj); err != nil {
-			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "error", err)
-		}
+	if ctx.Err() != nil {
+		closeAll(files)
+		p.abandon()
+		return nil, context.Cause(ctx)
 	}
-	l.wg.Go(func() { l.watch(p) })
-	return p, nil
+	p.tree = l.trees.Task(spec.Task, taskMark(spec))
+	err = l.launch(ctx, p, spec, files, func() { l.wg.Go(func() { l.watch(p) }) })
+	if err != nil && (p.proc == nil || !p.running()) {
+		return nil, err
+	}
+	return p, err
 }
 
 // watch waits for the end of the process, says so, and then gives its output a bounded time.
@@ -228,15 +240,35 @@ func (l *Local) Close() error {
 	if !open {
 		return nil
 	}
-	l.starts.Wait()
+	l.end()
 	err := l.clearAll()
+	if waited(&l.starts) {
+		err = l.clearAll() // what was started meanwhile, too
+	} else {
+		err = errors.Join(err, errors.New("a start that hangs in a file system can't be ended"))
+	}
 	close(l.quit)
-	if err == nil {
-		// A process that can't be killed would hold its watcher, and us, for ever.
-		l.wg.Wait()
+	if err == nil && waited(&l.wg) { // a process that can't be killed would hold its watcher, and us, for ever
 		l.trees.Close()
 	}
 	return err
+}
+
+// waited waits for a group, for as long as killed processes may take, and reports whether it has ended.
+func waited(group *sync.WaitGroup) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		group.Wait()
+	}()
+	timer := time.NewTimer(closeTime)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // clear kills what is left of p's tree, with the programs beside it, waits until it is empty and its output written, and counts the

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
 )
@@ -46,35 +47,60 @@ func (p *process) status() Status {
 	return s
 }
 
-// launch opens the logs and starts the program.
-func (p *process) launch(spec Spec, l *Local) (err error) {
+// files opens /dev/null and what the output goes into. It returns the descriptors for the task, which are to be closed once it has them.
+func (p *process) files(spec Spec, logger *slog.Logger) (files []*os.File, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
+		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
 	}
-	defer null.Close()
-	files := []*os.File{null, null, null}
-	if !spec.Logs.Disabled {
-		out, err := p.openLogs(spec, l.cfg.Logger)
-		if err != nil {
-			return err
-		}
-		defer closeAll(out)
-		files = append(files[:1], out...)
+	if spec.Logs.Disabled {
+		return []*os.File{null, null, null}, nil
 	}
-	defer func() {
-		if err != nil {
-			p.abandon()
-		}
-	}()
-	p.tree = l.trees.Task(spec.Task, taskMark(spec))
-	p.proc, err = l.starter.start(command{spec: spec, files: files, tree: p.tree})
+	out, err := p.openLogs(spec, logger)
 	if err != nil {
+		null.Close()
+		return nil, err
+	}
+	return append([]*os.File{null}, out...), nil
+}
+
+// launch starts the process in its tree, and returns when it has become the program. What the program's files make it wait for nobody else
+// waits for: no lock is held, and when ctx ends the process is killed. began is called when there is a process, for whose end it sees to it that
+// somebody waits. There is one after an error, too, when it does not die.
+func (l *Local) launch(ctx context.Context, p *process, spec Spec, files []*os.File, began func()) error {
+	defer closeAll(files)
+	conn, err := launch.New()
+	if err != nil {
+		p.abandon()
 		p.tree.Remove()
 		return explain(spec, err)
 	}
+	defer conn.Close()
+	p.proc, err = l.starter.start(spec.Task, p.tree, files, conn.Child)
+	if err != nil {
+		p.abandon()
+		p.tree.Remove()
+		return explain(spec, err)
+	}
+	closeAll(files)
 	p.pid, p.started = p.proc.Pid, time.Now()
-	return nil
+	began()
+	if spec.OOMScoreAdj != 0 {
+		if err := setOOMScore(p.pid, spec.OOMScoreAdj); err != nil {
+			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "error", err)
+		}
+	}
+	if err = conn.Become(ctx, spec.program()); err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	if p.tree.Kill(ctx, proctree.Met{}, nil) != nil { // ended already, mostly
+		return fmt.Errorf("process %d, which was to become %q, does not die (%w): the file system that has it does not answer", p.pid, spec.Path, err)
+	}
+	p.tree.Remove()
+	p.abandon()
+	return explain(spec, err)
 }
 
 // openLogs opens the files of both streams and a pipe before each. It returns the pipes' writing ends, for the task.

@@ -5,24 +5,19 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/proctree"
 )
 
 // taskUmask is what every task begins with, whatever this program was started with.
 const taskUmask = 0o022
-
-// command is what the starter needs to know to start a process.
-type command struct {
-	spec  Spec
-	files []*os.File
-	tree  *proctree.Tree
-}
 
 // starter starts all processes from one thread, kept for that alone, because what a child inherits or is bound to belongs to the
 // thread: the umask (unshared from the rest of the program), the signal mask, and the parent-death signal, which fires when
@@ -64,19 +59,17 @@ func (s *starter) prepare() {
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil) // can't fail with these arguments
 }
 
-// start starts the process.
-func (s *starter) start(c command) (proc *os.Process, err error) {
+// start starts a process that is this very program, in package launch, which hears from child what to become. That takes no file of the
+// task's, so it can't hang.
+func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, child *os.File) (proc *os.Process, err error) {
+	files = append(slices.Clip(files), child)
+	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
 	done := make(chan struct{})
 	call := func() {
 		defer close(done)
 		CloseOnExec()
 		s.unignore()
-		dumpable, dumpErr := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
-		proc, err = c.start()
-		if dumpErr == nil && dumpable == 0 && needsUser(c.spec.User) {
-			// The child has changed its user while it shared our memory, which is the kernel's reason to change that.
-			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-		}
+		proc, err = tree.Start(launch.Exe, []string{launch.Name, task}, attr)
 	}
 	select {
 	case s.calls <- call:
@@ -87,19 +80,13 @@ func (s *starter) start(c command) (proc *os.Process, err error) {
 	}
 }
 
-// start starts the process from the thread that it is called on.
-func (c command) start() (*os.Process, error) {
-	attr := &os.ProcAttr{Dir: c.spec.Dir, Env: append([]string{}, c.spec.Env...), Files: c.files}
-	attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: credential(c.spec.User)}
-	return c.tree.Start(c.spec.Path, append([]string{c.spec.Path}, c.spec.Args...), attr)
-}
-
-// credential is whom to become; nil is who we are.
-func credential(u interfaces.User) *syscall.Credential {
-	if !needsUser(u) {
-		return nil
+// program is what the process is to become.
+func (s Spec) program() launch.Program {
+	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir, Name: s.User.Name}
+	if needsUser(s.User) {
+		p.User = &launch.User{UID: s.User.UID, GID: s.User.GID, Groups: s.User.Groups}
 	}
-	return &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
+	return p
 }
 
 // needsUser reports whether the task's user differs from ours. A nameless zero user is "as we are".

@@ -77,7 +77,8 @@ func (t *Tree) Beside(name string) *Tree {
 }
 
 // Start starts the first process, in its cgroup or, where the kernel does not allow that, outside, and in a session of its own. attr.Sys
-// must be set and is changed. When it fails, there is only Remove to be called.
+// must be set and is changed. When it fails, there is only Remove to be called. Others can't start or be reaped until the program is executed:
+// it must not be one whose file system may hang.
 func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
 	// Orphans come to this program then. Linux before 5.4 lacks it, and they go to PID 1.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,180 @@
+package driver_test
+
+import (
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/driver"
+)
+
+// hanging makes a program whose execution hangs for as long as the kernel lets the holder of a lease (45 seconds, mostly), which is this
+// program. hangs is called when it does.
+func (e *env) hanging() (path string, hangs func()) {
+	e.t.Helper()
+	path = filepath.Join(e.dir, "hanging")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+		e.t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, unix.SIGIO)
+	e.t.Cleanup(func() {
+		signal.Stop(broken)
+		f.Close()
+	})
+	if err := os.Chmod(path, 0o755); err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		e.t.Skip("no lease can be had here:", err)
+	}
+	return path, func() {
+		e.t.Helper()
+		select {
+		case <-broken:
+		case <-e.t.Context().Done():
+			e.t.Fatal("nothing executes it")
+		}
+	}
+}
+
+// TestAProgramThatHangs while it is executed makes nobody wait but who started it, and is killed when that is given up.
+func TestAProgramThatHangs(t *testing.T) {
+	e := newLocal(t, driver.Config{})
+	r := e.fifo()
+	e.start(e.shell("noisy", `while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo written >$FIFO; exec sleep 1000`))
+	path, hangs := e.hanging()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var over atomic.Bool
+	failure := make(chan error, 1)
+	go func() {
+		_, err := e.Start(ctx, e.spec("t", path))
+		over.Store(true)
+		failure <- err
+	}()
+	hangs()
+
+	if err := os.WriteFile(filepath.Join(e.dir, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if line := readLine(t, r); line != "written" { // more than a pipe holds, so it has been read
+		t.Errorf("the fifo says %q", line)
+	}
+	spec := e.beside("echo here")
+	spec.Task = "noisy"
+	if got, err := e.Exec(t.Context(), spec); err != nil || string(got.Output) != "here\n" {
+		t.Errorf("a program beside another task: %+v, %v", got, err)
+	}
+	e.start(e.shell("other", "exit 3"))
+	if exit := e.wait("other"); exit.ExitCode != 3 {
+		t.Errorf("another task: %+v", exit)
+	}
+	if err := e.Signal(t.Context(), "noisy", unix.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if exit := e.wait("noisy"); exit.Signal != int(unix.SIGTERM) {
+		t.Errorf("a task that was signalled: %+v", exit)
+	}
+	e.killTree("noisy")
+	if over.Load() {
+		t.Error("all that was waiting for the program that hangs")
+	}
+
+	cancel()
+	if err := <-failure; !errors.Is(err, context.Canceled) {
+		t.Error("the start that was given up:", err)
+	}
+	e.start(e.shell("t", "exit 4"))
+	if exit := e.wait("t"); exit.ExitCode != 4 {
+		t.Errorf("the task's next process: %+v", exit)
+	}
+}
+
+// TestCloseEndsAStartThatHangs, and a program beside a task that does.
+func TestCloseEndsAStartThatHangs(t *testing.T) {
+	for _, name := range []string{"start", "exec"} {
+		t.Run(name, func(t *testing.T) {
+			e := newLocal(t, driver.Config{})
+			status := e.start(e.shell("other", `exec sleep 1000`))
+			path, hangs := e.hanging()
+			failure := make(chan error, 1)
+			go func() {
+				var err error
+				if name == "start" {
+					_, err = e.Start(t.Context(), e.spec("t", path))
+				} else {
+					_, err = e.Exec(t.Context(), driver.ExecSpec{Task: "other", Path: path, Dir: "/"})
+				}
+				failure <- err
+			}()
+			hangs()
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := <-failure; !errors.Is(err, driver.ErrClosed) && !errors.Is(err, driver.ErrNotRunning) {
+				t.Error(err)
+			}
+			if alive(status.PID) {
+				t.Error("a task has outlived Close")
+			}
+		})
+	}
+}
+
+// TestAHugeProgramHeader costs little, whatever a program's file says of itself.
+func TestAHugeProgramHeader(t *testing.T) {
+	const sections = 8 << 20 // 512 MiB of them
+	const interpreter = "/no/such/loader"
+	header := elf.Header64{
+		Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT), Ehsize: 64,
+		Phoff: 64, Phentsize: 56, Phnum: 1, Shoff: 4096, Shentsize: 64, Shnum: 0, // the first section says how many there are
+	}
+	prog := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: 512, Filesz: uint64(len(interpreter) + 1), Memsz: uint64(len(interpreter) + 1)}
+	e := newLocal(t, driver.Config{})
+	path := filepath.Join(e.dir, "huge")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(at int64, v any) {
+		text, err := binary.Append(nil, binary.LittleEndian, v)
+		if err == nil {
+			_, err = f.WriteAt(text, at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0, header)
+	write(64, prog)
+	write(512, []byte(interpreter+"\x00"))
+	write(4096, elf.Section64{Size: sections})
+	if err := errors.Join(f.Truncate(4096+sections*64), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.Start(t.Context(), e.spec("t", path))
+	if start, ok := errors.AsType[*driver.StartError](err); !ok || !strings.Contains(start.Reason, interpreter) {
+		t.Error(err)
+	}
+	for who, name := range map[int]string{unix.RUSAGE_SELF: "this program", unix.RUSAGE_CHILDREN: "the process that was to become it"} {
+		var usage unix.Rusage
+		if err := unix.Getrusage(who, &usage); err != nil || usage.Maxrss > 400<<10 {
+			t.Errorf("%s took %d KiB at most, %v", name, usage.Maxrss, err)
+		}
+	}
+}

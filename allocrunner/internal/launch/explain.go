@@ -1,0 +1,145 @@
+package launch
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What follows runs in the process that could not become the program, as the task's user: it opens nothing that the user may not, and what it
+// reads of a file, which may be made to do harm, is bounded.
+
+// explain says in words why the kernel did not execute the program. Nothing of the environment goes into the text.
+func explain(p Program, err error) *Error {
+	errno, _ := errors.AsType[unix.Errno](err)
+	return &Error{Reason: reason(p, errno), Errno: errno}
+}
+
+// explainDir says why the working directory can't be entered.
+func explainDir(p Program, err error) *Error {
+	e := explain(p, err)
+	switch e.Errno {
+	case unix.ENOENT:
+		e.Reason = fmt.Sprintf("working directory %q does not exist: make it, or correct work_dir", p.Dir)
+	case unix.ENOTDIR:
+		e.Reason = fmt.Sprintf("working directory %q is no directory: correct work_dir", p.Dir)
+	}
+	return e
+}
+
+func notPermitted(p Program) string {
+	return fmt.Sprintf("starting %q as user %q is not permitted: this program lacks the capability, or a security module forbids it", p.Path, p.Name)
+}
+
+func reason(p Program, errno unix.Errno) string {
+	switch errno {
+	case unix.ENOENT:
+		return missing(p.Path)
+	case unix.EACCES:
+		return denied(p)
+	case unix.ENOEXEC:
+		return fmt.Sprintf("%q is neither a program for this machine (%s/%s) nor a script with a #! line: build it for this machine, or add the line",
+			p.Path, runtime.GOOS, runtime.GOARCH)
+	case unix.ETXTBSY:
+		return fmt.Sprintf("%q is open for writing: whatever writes it must close it first", p.Path)
+	case unix.E2BIG:
+		return "arguments and environment together are too long for the kernel: shorten them, or pass a file"
+	case unix.EAGAIN, unix.ENOMEM:
+		return fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", errno)
+	case unix.EPERM:
+		return notPermitted(p)
+	}
+	return fmt.Sprintf("%q can't be started: %v", p.Path, errno)
+}
+
+// missing explains ENOENT, which the kernel also says of a program's interpreter.
+func missing(path string) string {
+	interpreter := interpreterOf(path)
+	switch _, err := os.Stat(path); {
+	case err != nil:
+		return fmt.Sprintf("program %q does not exist: install it, or correct the command", path)
+	case interpreter != "":
+		return fmt.Sprintf("program %q needs %q, which does not exist: install that, or correct the program's first line", path, interpreter)
+	}
+	return fmt.Sprintf("program %q needs an interpreter that does not exist", path)
+}
+
+func denied(p Program) string {
+	info, err := os.Stat(p.Path)
+	var fs unix.Statfs_t
+	switch {
+	case err == nil && info.IsDir():
+		return fmt.Sprintf("%q is a directory: correct the command", p.Path)
+	case err == nil && info.Mode()&0o111 == 0:
+		return fmt.Sprintf("%q is not executable: chmod +x it", p.Path)
+	case unix.Statfs(p.Path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0:
+		return fmt.Sprintf("%q lies on a file system mounted noexec: put it elsewhere, for instance into the task's local directory", p.Path)
+	}
+	return fmt.Sprintf("user %q (uid %d) may not run %q or enter %q: check the permissions of both and of the directories above",
+		p.Name, os.Geteuid(), p.Path, p.Dir)
+}
+
+// The kernel reads as much of a program's first line, and takes no more program headers: see BINPRM_BUF_SIZE and load_elf_phdrs.
+const (
+	maxLine    = 256
+	maxHeaders = 64 << 10
+)
+
+// interpreterOf is what a script's first line, or a program's headers, name; empty when they name nothing. Of a program it reads the header and
+// the program headers alone: whatever else it says of itself may be of any size.
+func interpreterOf(path string) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	head := make([]byte, maxLine)
+	n, _ := f.ReadAt(head, 0)
+	head = head[:n]
+	if rest, ok := bytes.CutPrefix(head, []byte("#!")); ok {
+		line, _, _ := bytes.Cut(rest, []byte("\n"))
+		if fields := strings.Fields(string(line)); len(fields) > 0 {
+			return fields[0]
+		}
+		return ""
+	}
+	return elfInterpreter(f, head)
+}
+
+// elfInterpreter is what the program headers of a 64-bit program of this machine's byte order name.
+func elfInterpreter(f io.ReaderAt, head []byte) string {
+	var h elf.Header64
+	if _, err := binary.Decode(head, binary.NativeEndian, &h); err != nil || string(h.Ident[:4]) != elf.ELFMAG || h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) {
+		return ""
+	}
+	var prog elf.Prog64
+	size := binary.Size(prog)
+	if int(h.Phentsize) != size || int(h.Phnum)*size > maxHeaders {
+		return ""
+	}
+	headers := make([]byte, int(h.Phnum)*size)
+	if _, err := f.ReadAt(headers, int64(h.Phoff)); err != nil {
+		return ""
+	}
+	for ; len(headers) > 0; headers = headers[size:] {
+		if _, err := binary.Decode(headers, binary.NativeEndian, &prog); err != nil || elf.ProgType(prog.Type) != elf.PT_INTERP {
+			continue
+		}
+		name := make([]byte, min(prog.Filesz, unix.PathMax))
+		n, _ := f.ReadAt(name, int64(prog.Off))
+		text, _, _ := strings.Cut(string(name[:n]), "\x00")
+		return text
+	}
+	return ""
+}

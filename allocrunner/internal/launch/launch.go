@@ -1,0 +1,199 @@
+// Package launch is the first program of every process that a driver starts: this same binary, which becomes the task's user, enters the
+// working directory and only then executes the task's program. Both can hang for as long as a file system likes, or whoever holds a lease on
+// the program. Then that process alone hangs, and can be killed; who started it goes on.
+//
+// A program that imports this package needs to do nothing for that: when it is executed under the name Name, the package's initialization does
+// all there is to do, and never returns.
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How the binary is to be executed. The file of New's Child is its descriptor FD.
+const (
+	Exe  = "/proc/self/exe" // also when its file has been replaced by an upgrade meanwhile
+	Name = "taskapi-start"  // its argument 0
+	FD   = 3
+)
+
+// Env is the environment until the program has its own: one thread at work, and no collection for a few milliseconds.
+func Env() []string { return []string{"GOMAXPROCS=1", "GOGC=off"} }
+
+// Program is what the process becomes. No string of it has a NUL byte.
+type Program struct {
+	Path string   // absolute
+	Args []string // with the program's own name
+	Env  []string
+	Dir  string // absolute
+	User *User  // nil: as we are
+	Name string // the user's, for messages
+}
+
+// User is whom to become.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
+}
+
+// Error is why the program could not be executed. Its text is for people.
+type Error struct {
+	Reason string
+	Errno  unix.Errno
+}
+
+func (e *Error) Error() string { return e.Reason }
+func (e *Error) Unwrap() error { return e.Errno }
+
+// Launch is the connection to a process that is about to become a program.
+type Launch struct {
+	conn  *os.File
+	Child *os.File // for the process
+}
+
+// New makes the connection for one process. Close ends it in any case.
+func New() (*Launch, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return &Launch{conn: os.NewFile(uintptr(fds[0]), "launch"), Child: os.NewFile(uintptr(fds[1]), "launch")}, nil
+}
+
+// Close ends the connection. A process that has not been told by then ends.
+func (l *Launch) Close() {
+	l.conn.Close()
+	l.Child.Close()
+}
+
+// maxReason bounds what is read of a process that may have become somebody else's.
+const maxReason = 16 << 10
+
+// Become tells the process, which has been started, what to become, and returns when it is that. Errors: *Error, ctx's, or that the process
+// has ended before.
+func (l *Launch) Become(ctx context.Context, p Program) error {
+	l.Child.Close()
+	raw, err := l.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := l.conn.Write(p.pack()); err == nil { // else the answer says why, or there is none
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}
+	text, err := io.ReadAll(io.LimitReader(l.conn, maxReason))
+	if errors.Is(err, os.ErrDeadlineExceeded) { // it may have come as far all the same
+		_ = raw.Control(func(fd uintptr) { text, err = readPending(int(fd), text) })
+	}
+	switch {
+	case err == nil && string(text) == about:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	errno, reason, failed := strings.Cut(strings.TrimPrefix(string(text), about), "\x00")
+	if n, bad := strconv.Atoi(errno); failed && bad == nil {
+		return &Error{Reason: reason, Errno: unix.Errno(n)}
+	}
+	return fmt.Errorf("the process ended before it could execute the program (%w)", notNil(err, io.ErrUnexpectedEOF))
+}
+
+// readPending reads what is there without waiting, after text. The error is nil at the connection's end.
+func readPending(fd int, text []byte) ([]byte, error) {
+	buf := make([]byte, maxReason)
+	for len(text) < maxReason {
+		n, err := unix.Read(fd, buf)
+		if n <= 0 || err != nil {
+			return text, err
+		}
+		text = append(text, buf[:n]...)
+	}
+	return text, nil
+}
+
+func notNil(err, other error) error {
+	if err == nil {
+		return other
+	}
+	return err
+}
+
+// about is what the process says when it is about to execute the program. The connection's end is all that follows, or what went wrong.
+const about = "+"
+
+// pack makes one message of it: strings that end with a NUL.
+func (p Program) pack() []byte {
+	var b bytes.Buffer
+	put := func(list ...string) {
+		for _, s := range list {
+			b.WriteString(s)
+			b.WriteByte(0)
+		}
+	}
+	put(strconv.Itoa(os.Getpid()), p.Path, p.Dir, p.Name)
+	ids := []string{}
+	if p.User != nil {
+		for _, id := range append([]uint32{p.User.UID, p.User.GID}, p.User.Groups...) {
+			ids = append(ids, strconv.FormatUint(uint64(id), 10))
+		}
+	}
+	for _, list := range [][]string{ids, p.Args, p.Env} {
+		put(strconv.Itoa(len(list)))
+		put(list...)
+	}
+	return b.Bytes()
+}
+
+// unpack reads the message, and the number of who sent it.
+func unpack(text []byte) (p Program, parent int, ok bool) {
+	rest := strings.Split(string(text), "\x00")
+	next := func() string {
+		if len(rest) < 2 { // what follows the last NUL is nothing
+			ok = false
+			return ""
+		}
+		s := rest[0]
+		rest = rest[1:]
+		return s
+	}
+	list := func() []string {
+		n, err := strconv.Atoi(next())
+		if err != nil || n < 0 || n >= len(rest) {
+			ok = false
+			return nil
+		}
+		all := rest[:n:n]
+		rest = rest[n:]
+		return all
+	}
+	ok = true
+	parent, _ = strconv.Atoi(next())
+	p.Path, p.Dir, p.Name = next(), next(), next()
+	var ids []uint32
+	for _, s := range list() {
+		id, err := strconv.ParseUint(s, 10, 32)
+		ok = ok && err == nil
+		ids = append(ids, uint32(id))
+	}
+	if len(ids) > 1 {
+		p.User = &User{UID: ids[0], GID: ids[1], Groups: ids[2:]}
+	}
+	p.Args, p.Env = list(), list()
+	return p, parent, ok && len(rest) == 1
+}
