@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,8 +43,11 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	removed := make(chan string, 1)
-	go func() { removed <- cli(t, "gc", "--data-dir", l.dir, testAllocID) }()
+	removed := make(chan int, 1)
+	var said syncBuffer
+	go func() {
+		removed <- run(t.Context(), []string{"gc", "--data-dir", l.dir, testAllocID}, world{strings.NewReader(""), &said, &said, os.Environ()})
+	}()
 	for give := time.Now().Add(deadline); ; {
 		if info, err := os.Stat(l.state(testAllocID)); err != nil || !os.SameFile(info, before) {
 			break
@@ -64,8 +68,8 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		t.Errorf("begins with what was removed: %+v, lost: %t", next.saved, next.lost)
 	}
 	marker := mustWrite(t, filepath.Join(next.dir, "marker"), "")
-	if said := <-removed; said != "removed "+testAllocID+"\n" {
-		t.Errorf("gc said %q", said)
+	if code := <-removed; code != exitOK {
+		t.Errorf("gc: exit code %d: %s", code, said.String())
 	}
 	if !exists(marker) || !exists(l.state(testAllocID)) {
 		t.Error("gc has removed files of the next run")

@@ -1,0 +1,112 @@
+package linewriter_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/cmd/taskapi/internal/linewriter"
+)
+
+func gap(lost int) []byte { return fmt.Appendf(nil, "%d lost\n", lost) }
+
+// reader takes a line for each value of its channel, and all once that is closed.
+type reader struct {
+	turn chan struct{}
+	mu   sync.Mutex
+	buf  bytes.Buffer
+}
+
+func (r *reader) Write(p []byte) (int, error) {
+	<-r.turn
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.Write(p)
+}
+
+func (r *reader) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.String()
+}
+
+// TestAReaderThatDoesNotRead holds nobody up, and is told later how many lines it has lost, at the place where they were.
+func TestAReaderThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reader{turn: make(chan struct{})}
+		w := linewriter.New(r, gap)
+		const lines = 10_000
+		for i := range lines {
+			fmt.Fprintf(w, "line %d\n", i)
+		}
+		began := time.Now()
+		w.Flush(t.Context(), 2*time.Second)
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("a flush took %v", took)
+		}
+		close(r.turn)
+		w.Flush(t.Context(), time.Minute)
+		fmt.Fprintln(w, "the next")
+		w.Flush(t.Context(), time.Minute)
+
+		got := strings.Split(strings.TrimSuffix(r.String(), "\n"), "\n")
+		kept := len(got) - 2
+		if kept < 100 || kept >= lines {
+			t.Fatalf("%d lines were kept", kept)
+		}
+		for i, line := range got[:kept] {
+			if line != fmt.Sprintf("line %d", i) {
+				t.Fatalf("line %d is %q", i, line)
+			}
+		}
+		if want := []string{fmt.Sprintf("%d lost", lines-kept), "the next"}; got[kept] != want[0] || got[kept+1] != want[1] {
+			t.Errorf("at the end: %q, want %q", got[kept:], want)
+		}
+	})
+}
+
+// TestFlushIsPatient with a reader that is slow, and not for longer than it may be.
+func TestFlushIsPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reader{turn: make(chan struct{})}
+		w := linewriter.New(r, gap)
+		for range 100 {
+			fmt.Fprintln(w, "line")
+		}
+		go func() {
+			for range 30 {
+				time.Sleep(time.Second)
+				r.turn <- struct{}{}
+			}
+			close(r.turn)
+		}()
+		bounded, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		w.Flush(bounded, 2*time.Second)
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("the bounded flush took %v", took)
+		}
+		w.Flush(t.Context(), 2*time.Second)
+		if got := strings.Count(r.String(), "\n"); got != 100 {
+			t.Errorf("%d lines got through", got)
+		}
+	})
+}
+
+// TestALongLine gets through whole when nothing else waits.
+func TestALongLine(t *testing.T) {
+	var out bytes.Buffer
+	w := linewriter.New(&out, gap)
+	line := strings.Repeat("x", 1<<20) + "\n"
+	fmt.Fprint(w, line)
+	w.Flush(t.Context(), time.Minute)
+	if out.String() != line {
+		t.Errorf("got %d bytes", out.Len())
+	}
+}
