@@ -49,7 +49,9 @@ func run(ctx context.Context, args []string, w world) int {
 	if silent, ok := errors.AsType[silentError](err); ok {
 		return silent.code
 	}
-	fmt.Fprintf(w.stderr, "taskapi: %v\n", err)
+	last := queuedLog(w)
+	fmt.Fprintf(last, "taskapi: %v\n", err)
+	flushAll(last) // nobody may read it
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}

@@ -72,6 +72,7 @@ var house = map[string][]string{
 		"allocrunner/state",
 		"allocrunner/updates",
 		"auth",
+		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"identity",
 		"socket",

@@ -1,25 +1,33 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // printer says what happens to an allocation, a line for each thing: for people, or as JSON lines.
 type printer struct {
 	alloc string
 	json  bool
+	queue *linewriter.Writer // to out; nil when whoever prints waits for the reader
+	width atomic.Int64       // of the column of task names
 
-	mu    sync.Mutex // guards the fields below; held while a line is written, so that lines stay whole
-	width int        // of the column of task names
-	out   io.Writer
+	mu  sync.Mutex // guards the field below; held while a line is written, so that lines stay whole
+	out io.Writer
 }
 
 // line is one JSON line. Task is absent when the line is about the allocation.
@@ -34,17 +42,54 @@ type line struct {
 
 // newPrinter makes a printer for an allocation with the tasks named.
 func newPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
-	p := &printer{alloc: alloc.ID, json: asJSON, width: len("allocation"), out: out}
+	p := &printer{alloc: alloc.ID, json: asJSON, out: out}
+	p.width.Store(int64(len("allocation")))
 	p.fit(alloc)
 	return p
 }
 
+// newQueuedPrinter makes one that waits for no reader: a terminal that is stopped, or a pipe that nobody empties, must not keep tasks
+// from being restarted or stopped. What gets lost so is said in its place.
+func newQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
+	p := newPrinter(nil, alloc, asJSON)
+	p.queue = linewriter.New(out, func(lost int) []byte {
+		message := fmt.Sprintf("%d %s not printed: nobody has read them", lost, plural(lost, "line was", "lines were"))
+		return p.format(line{time.Now(), p.alloc, "", "Lines Lost", message, map[string]string{"lines": strconv.Itoa(lost)}})
+	})
+	p.out = p.queue
+	return p
+}
+
+// queuedLog is standard error for the log of whoever must not wait for its reader.
+func queuedLog(w world) *linewriter.Writer {
+	return linewriter.New(w.stderr, func(lost int) []byte {
+		var b bytes.Buffer
+		slog.New(slog.NewTextHandler(&b, nil)).Warn("lines of this log are missing: nobody has read them", "lines", lost)
+		return b.Bytes()
+	})
+}
+
+// How long the last lines are waited for: the reader has readPause for each, and readTimeout for all.
+const (
+	readPause   = 2 * time.Second
+	readTimeout = 10 * time.Second
+)
+
+// flushAll has the last lines written, as far as somebody reads them.
+func flushAll(queues ...*linewriter.Writer) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, q := range queues {
+		all.Go(func() { q.Flush(ctx, readPause) })
+	}
+	all.Wait()
+}
+
 // fit makes room for the names of the allocation's tasks.
 func (p *printer) fit(alloc *api.Allocation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		p.width = max(p.width, len(t.Name))
+		p.width.Store(max(p.width.Load(), int64(len(t.Name))))
 	}
 }
 
@@ -80,18 +125,26 @@ func (p *printer) announce(at time.Time, kind string, alloc *api.Allocation, l l
 }
 
 func (p *printer) print(l line) {
+	text := p.format(l)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_, _ = p.out.Write(text) // a reader that has gone away must not end the allocation
+}
+
+// format is the line as it is printed.
+func (p *printer) format(l line) []byte {
+	var b bytes.Buffer
 	if p.json {
 		l.Time = l.Time.UTC()
-		_ = json.NewEncoder(p.out).Encode(l) // a reader that has gone away must not end the allocation
-		return
+		_ = json.NewEncoder(&b).Encode(l) // text alone, which can always be encoded
+		return b.Bytes()
 	}
 	who := l.Task
 	if who == "" {
 		who = "allocation"
 	}
-	fmt.Fprintf(p.out, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), p.width, who, l.Type, oneLine(l.Message))
+	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type, oneLine(l.Message))
+	return b.Bytes()
 }
 
 // oneLine keeps a message on its line, and what a task or a file put into it from steering the terminal.

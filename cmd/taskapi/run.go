@@ -20,6 +20,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // datacenter is where the one machine is: Nomad's default name.
@@ -139,7 +140,11 @@ func (r *request) run(ctx context.Context) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
-	logger := newLogger(r.options.verbose, r.world)
+	log := queuedLog(r.world)
+	defer flushAll(log)
+	w := r.world
+	w.stderr = log
+	logger := newLogger(r.options.verbose, w)
 	for since := time.Now(); ; {
 		answered, mute := r.handOver(ctx)
 		if answered {
@@ -147,7 +152,7 @@ func (r *request) run(ctx context.Context) error {
 		}
 		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
 		if err == nil {
-			return errors.Join(r.begin(ctx, c), c.close())
+			return errors.Join(r.begin(ctx, c, log), c.close())
 		}
 		if !errors.Is(err, state.ErrInUse) {
 			return err
@@ -159,7 +164,7 @@ func (r *request) run(ctx context.Context) error {
 }
 
 // begin runs the allocation whose directory is claimed.
-func (r *request) begin(ctx context.Context, c *claim) error {
+func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
@@ -177,7 +182,7 @@ func (r *request) begin(ctx context.Context, c *claim) error {
 	if c.saved != nil {
 		now = c.saved.Alloc
 	}
-	s := newShift(r.options, c, newPrinter(r.world.stdout, now, r.options.json), r.world)
+	s := newShift(r.options, c, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
 	s.updated(changes)
 	if next != nil {
 		s.next = next

@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // shift is taskapi at work on one allocation, from its start to its end. When the job is replaced by force, the allocation ends in
@@ -21,6 +22,7 @@ type shift struct {
 	claim   *claim // what it works on
 	layout  layout
 	printer *printer
+	log     *linewriter.Writer // of the logger
 	logger  *slog.Logger
 	world   world
 
@@ -35,8 +37,9 @@ type shift struct {
 	leaving bool                   // somebody wants the tasks to be left to another taskapi
 }
 
-func newShift(opts runOptions, c *claim, p *printer, w world) *shift {
-	return &shift{options: opts, claim: c, layout: c.layout, printer: p, logger: c.logger, world: w}
+// newShift makes one that prints and logs into queues.
+func newShift(opts runOptions, c *claim, p *printer, log *linewriter.Writer, w world) *shift {
+	return &shift{options: opts, claim: c, layout: c.layout, printer: p, log: log, logger: c.logger, world: w}
 }
 
 // work runs the allocation that has been claimed to its end, and those that follow it, and reports whether the last is over. alloc is
@@ -44,6 +47,7 @@ func newShift(opts runOptions, c *claim, p *printer, w world) *shift {
 func (s *shift) work(ctx context.Context, alloc *api.Allocation) (over bool, err error) {
 	release := s.onSignals()
 	defer release()
+	defer flushAll(s.printer.queue, s.log) // while a reader that has gone away is no reason to die of SIGPIPE
 	for {
 		over, err = s.workOnce(ctx, alloc)
 		next := s.following()

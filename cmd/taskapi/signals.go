@@ -47,8 +47,8 @@ func (s *shift) onSignals() (release func()) {
 					continue
 				}
 				if kind != nil {
-					s.printer.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
 					s.kill()
+					s.printer.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
 					continue
 				}
 				first, kind = time.Now(), sig

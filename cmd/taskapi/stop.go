@@ -155,6 +155,9 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	log := queuedLog(w)
+	defer flushAll(log)
+	w.stderr = log
 	c, err := s.layout.claim(s.id, newLogger(false, w))
 	if err != nil {
 		return err
@@ -163,9 +166,9 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if c.saved == nil || c.saved.Over {
 		return nil // somebody else was faster, and is done
 	}
-	p := newPrinter(w.stdout, c.saved.Alloc, false)
+	p := newQueuedPrinter(w.stdout, c.saved.Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
-	shift := newShift(runOptions{settings: kept}, c, p, w)
+	shift := newShift(runOptions{settings: kept}, c, p, log, w)
 	shift.stopped, shift.how = true, s.how
 	over, err := shift.work(ctx, nil)
 	switch mistake, ok := errors.AsType[usageError](err); {

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// fill writes to a pipe or a terminal until it takes no more, and says how much it took.
+func fill(t *testing.T, f *os.File) (filled int) {
+	t.Helper()
+	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_WRONLY|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for chunk := []byte(strings.Repeat("x", 1023) + "\n"); len(chunk) > 0; {
+		n, err := syscall.Write(int(again.Fd()), chunk)
+		switch {
+		case errors.Is(err, syscall.EAGAIN): // what is shorter may fit
+			chunk = chunk[:len(chunk)/2]
+		case err != nil:
+			t.Fatal(err)
+		}
+		filled += max(n, 0)
+	}
+	return filled
+}
+
+// unread are outputs that take nothing more, and that nobody reads.
+func unread(t *testing.T, kind string) *os.File {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if kind == "terminal" {
+		reader, writer = openTerminal(t)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reader.Close(); writer.Close() })
+	fill(t, writer)
+	return writer
+}
+
+// TestNobodyReadsTheOutput of taskapi run: tasks start, a restart over the API is done, and one SIGTERM ends it in order, with its exit code.
+func TestNobodyReadsTheOutput(t *testing.T) {
+	for _, kind := range []string{"pipe", "terminal"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+			runs := filepath.Join(layout{dir}.alloc(testAllocID), "fails", "local", "runs")
+			p := unreadProcess(t, unread(t, kind), "run", "-v", "-data-dir", dir, "-alloc-id", testAllocID, file)
+			until(t, p, "the task runs", func() bool { return countLines(runs) == 1 })
+			r := &running{t: t, layout: layout{dir}}
+			client := r.client(r.layout.operatorSocket(testAllocID), r.file("operator.token"))
+			if err := client.Allocations().Restart(&api.Allocation{ID: testAllocID}, "fails", nil); err != nil {
+				t.Errorf("restart: %v", err)
+			}
+			until(t, p, "the task runs again", func() bool { return countLines(runs) == 2 })
+			endsOf(t, p, syscall.SIGTERM)
+			if saved, err := r.layout.saved(testAllocID); err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
+				t.Errorf("the allocation is %+v, %v", saved, err)
+			}
+		})
+	}
+}
+
+// TestNobodyReadsWhatASecondSignalSays has a task that ignores its signal ended at once all the same.
+func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), stubbornJob)
+	p := unreadProcess(t, unread(t, "pipe"), "run", "-data-dir", dir, "-alloc-id", testAllocID, file)
+	there := filepath.Join(layout{dir}.alloc(testAllocID), "stubborn", "local", "there")
+	until(t, p, "the task runs", func() bool { return exists(there) })
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, "the stop has begun", func() bool { return exists(there + ".told") })
+	endsOf(t, p, syscall.SIGTERM)
+}
+
+const stubbornJob = `
+job "stubborn" {
+  type = "batch"
+  group "g" {
+    task "stubborn" {
+      driver       = "raw_exec"
+      kill_timeout = "1h"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "trap 'touch local/there.told' INT; touch local/there; while :; do sleep 0.05; done"]
+      }
+    }
+  }
+}
+`
+
+// unreadProcess is the program with an output that nobody reads.
+func unreadProcess(t *testing.T, output *os.File, args ...string) sidecarProcess {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sidecarProcess{exec.Command(self, args...), new(syncBuffer)}
+	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	p.Stdout, p.Stderr = output, output
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill() }) // it has ended, unless the test fails
+	return p
+}
+
+// endsOf has a signal end a process well.
+func endsOf(t *testing.T, p sidecarProcess, sig syscall.Signal) {
+	t.Helper()
+	if err := p.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(deadline):
+		t.Errorf("%v does not end it", sig)
+	}
+}
+
+// TestLostLinesAreCounted where they are missing, in the form of the others, for events and for the log.
+func TestLostLinesAreCounted(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled := fill(t, writer)
+	group := "g"
+	alloc := &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group}}}}
+	p := newQueuedPrinter(writer, alloc, true)
+	const events = 2000
+	for range events {
+		p.allocEvent("Event", "of which there are many")
+	}
+	read := make(chan string)
+	go func() {
+		var all strings.Builder
+		for buf := make([]byte, 1<<16); ; {
+			n, err := reader.Read(buf)
+			all.Write(buf[:n])
+			if err != nil {
+				read <- all.String()
+				return
+			}
+		}
+	}()
+	flushAll(p.queue)
+	writer.Close()
+	kinds, lost := map[string]int{}, ""
+	for text := range strings.Lines((<-read)[filled:]) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		kinds[l.Type]++
+		if l.Type == "Lines Lost" {
+			lost = l.Details["lines"]
+		}
+	}
+	if kinds["Event"] == 0 || kinds["Event"] == events || kinds["Lines Lost"] != 1 || lost != fmt.Sprint(events-kinds["Event"]) {
+		t.Errorf("%v, and %q said to be lost, of %d", kinds, lost, events)
+	}
+
+	var out syncBuffer
+	held := make(chan struct{})
+	log := queuedLog(world{stderr: heldWriter{held, &out}})
+	logger := newLogger(false, world{stderr: log})
+	for range events {
+		logger.Warn("one of many")
+	}
+	close(held)
+	flushAll(log)
+	if n := strings.Count(out.String(), "one of many"); !strings.Contains(out.String(), fmt.Sprintf("level=WARN msg=\"lines of this log are missing: nobody has read them\" lines=%d\n", events-n)) {
+		t.Errorf("%d of %d lines, and then:\n%s", n, events, out.String()[max(0, len(out.String())-300):])
+	}
+}
+
+// heldWriter takes nothing until its channel is closed.
+type heldWriter struct {
+	held chan struct{}
+	to   *syncBuffer
+}
+
+func (w heldWriter) Write(p []byte) (int, error) {
+	<-w.held
+	return w.to.Write(p)
+}
