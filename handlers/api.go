@@ -55,6 +55,8 @@ type Alloc interface {
 	// Stop asks for the end of the allocation, with its shutdown_delay or without, and does not wait for it. It is no error when that
 	// is under way, or over.
 	Stop(ctx context.Context, noShutdownDelay bool) error
+	// Kill makes a stop that is under way, or starts one, skip every delay: processes get SIGKILL at once.
+	Kill()
 }
 
 // Agent is what the process says of itself.

@@ -77,6 +77,7 @@ type fakeAlloc struct {
 	restartAll     func(ctx context.Context) error
 	signal         func(ctx context.Context, task, signal string) error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
+	kill           func()
 }
 
 func (f *fakeAlloc) Snapshot() *api.Allocation { return f.snapshot() }
@@ -92,6 +93,8 @@ func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restart
 func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 	return f.signal(ctx, task, signal)
 }
+func (f *fakeAlloc) Kill() { f.kill() }
+
 func (f *fakeAlloc) Stop(ctx context.Context, noShutdownDelay bool) error {
 	return f.stop(ctx, noShutdownDelay)
 }

@@ -12,8 +12,8 @@ type stopped struct {
 }
 
 // stop is PUT /v1/allocation/:id/stop: the allocation begins to end, and the answer does not wait for it. One that ends already,
-// or has ended, is answered no differently. With no_shutdown_delay every shutdown_delay is skipped, also one under way. Index is the
-// allocation's ModifyIndex after the request.
+// or has ended, is answered no differently. With no_shutdown_delay every shutdown_delay is skipped, also one under way; with now,
+// which Nomad does not have, every delay is, and processes get SIGKILL. Index is the allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	alloc, err := r.alloc(unknownToServer)
 	if err != nil {
@@ -27,7 +27,15 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := alloc.Stop(ctx, hurry); err != nil {
+	now, err := flag(query, "now", false)
+	if err != nil {
+		return answer{}, err
+	}
+	err = alloc.Stop(ctx, hurry)
+	if now {
+		alloc.Kill()
+	}
+	if err != nil {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
 	current := alloc.Snapshot()

@@ -98,10 +98,20 @@ func TestStop(t *testing.T) {
 		{"PUT", stopPath, poorToken, 403, "Permission denied"},
 		{"PUT", "/v1/allocation/" + otherID + "/stop", goodToken, 404, "alloc not found"},
 		{"PUT", "/v1/allocation/c0d1/stop", goodToken, 400, `allocation ID "c0d1" must be a UUID of 36 characters, not 4`},
+		{"PUT", stopPath + "?now=perhaps", goodToken, 400, `now must be true or false, not "perhaps"`},
 		{"PUT", stopPath + "?no_shutdown_delay=x", goodToken, 400, `no_shutdown_delay must be true or false, not "x"`},
 	} {
 		if got := s.do(t, c.method, c.target, c.token, ""); got.Status != c.status || got.Body != c.body {
 			t.Errorf("%s %s = %d %q, want %d %q", c.method, c.target, got.Status, got.Body, c.status, c.body)
+		}
+	}
+	kills := 0
+	alloc.kill = func() { kills++ }
+	for query, want := range map[string]int{"?now=false": 0, "?now=true&no_shutdown_delay=true": 1, "?now": 1} {
+		kills = 0
+		got := s.do(t, http.MethodPut, stopPath+query, goodToken, "")
+		if <-stops; got.Status != 200 || kills != want {
+			t.Errorf("stop%s = %d, killed %d times, want %d", query, got.Status, kills, want)
 		}
 	}
 	alloc.stop = func(context.Context, bool) error { return errKind(handlers.Conflict, "left to another") }

@@ -57,6 +57,14 @@ func (s served) Stop(ctx context.Context, noShutdownDelay bool) error {
 	return nil
 }
 
+// Kill implements handlers.Alloc.
+func (s served) Kill() {
+	if !s.Over() {
+		s.shift.printer.allocEvent("Killing", "asked for over the API: ending at once")
+	}
+	s.shift.kill()
+}
+
 // kinds says what the runner's errors mean to a caller of the API.
 var kinds = []struct {
 	err  error

@@ -253,7 +253,7 @@ func (c *client) answeredBy(ctx context.Context, pid int) bool {
 	return err == nil && int(peer.PID) == pid
 }
 
-// stop asks for the end of the allocation.
-func (c *client) stop(ctx context.Context, how interfaces.StopRequest) error {
-	return c.tell(ctx, fmt.Sprintf("/v1/allocation/%s/stop?no_shutdown_delay=%t", c.id, how.NoShutdownDelay), nil, nil)
+// stop asks for the end of the allocation: in order, or now.
+func (c *client) stop(ctx context.Context, how interfaces.StopRequest, now bool) error {
+	return c.tell(ctx, fmt.Sprintf("/v1/allocation/%s/stop?no_shutdown_delay=%t&now=%t", c.id, how.NoShutdownDelay, now), nil, nil)
 }

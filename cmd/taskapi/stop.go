@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,7 +28,7 @@ func stopCommand(w world) *cobra.Command {
 		Use:   "stop [flags] [ALLOC]",
 		Short: "End an allocation in order",
 		Long: `Stops an allocation in order (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints what happens and returns when it is
-over. Without ALLOC it is the only one that runs. One whose taskapi is gone is taken over for that, with the job that it has. One whose
+over. Without ALLOC it is the only one that runs. --now, or a second Ctrl-C, ends it at once. One whose taskapi is gone is taken over for that, with the job that it has. One whose
 state is missing or damaged is ended at once, without order.
 Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
 		Args:              optionalAllocation,
@@ -45,6 +46,7 @@ Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
 	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
 	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "leave out the shutdown_delay of the group and of the tasks, also one that has begun")
+	cmd.Flags().BoolVar(&s.now, "now", false, "end every task at once, by SIGKILL, also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd
@@ -55,6 +57,7 @@ type stopping struct {
 	layout   layout
 	id       string
 	how      interfaces.StopRequest
+	now      bool // no delay at all
 	detach   bool
 	detached bool // this is the process that --detach has started
 	world    world
@@ -124,7 +127,7 @@ func (s *stopping) ask(ctx context.Context, f *follower) error {
 		return err
 	}
 	f.show(alloc)
-	return c.stop(ctx, s.how)
+	return c.stop(ctx, s.how, s.now)
 }
 
 // await waits for the end that the sidecar has begun.
@@ -132,7 +135,7 @@ func (s *stopping) await(ctx context.Context, f *follower) error {
 	if s.detach {
 		return s.say("allocation %s is being stopped", s.id)
 	}
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, release := s.onSignals(ctx, f.printer)
 	defer release()
 	alloc, err := f.follow(ctx)
 	if errors.Is(err, context.Canceled) {
@@ -143,6 +146,48 @@ func (s *stopping) await(ctx context.Context, f *follower) error {
 	}
 	f.printer.ended(alloc, "")
 	return nil
+}
+
+// onSignals has the second SIGINT end the allocation at once, and SIGTERM end the waiting, which the context tells.
+func (s *stopping) onSignals(ctx context.Context, p *printer) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var background sync.WaitGroup
+	background.Go(func() {
+		var first time.Time // of SIGINT
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case sig := <-signals:
+				switch {
+				case sig == syscall.SIGTERM:
+					cancel()
+				case first.IsZero():
+					first = time.Now()
+					p.allocEvent("Stopping", "it is being stopped in order; once more to end it at once, SIGTERM to wait no longer")
+				case time.Since(first) >= sameStop:
+					p.allocEvent("Killing", "ending at once")
+					s.kill(ctx)
+				}
+			}
+		}
+	})
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+		background.Wait()
+	}
+}
+
+// kill asks the sidecar to end the allocation at once.
+func (s *stopping) kill(ctx context.Context) {
+	c := s.layout.client(s.id)
+	defer c.close()
+	if err := c.stop(ctx, s.how, true); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(s.world.stderr, "taskapi: allocation %s can't be told to end at once: %v\n", s.id, err)
+	}
 }
 
 // takeOver runs the allocation to its end in this process. Errors: state.ErrInUse when somebody else was faster.
@@ -167,9 +212,9 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 		return nil // somebody else was faster, and is done
 	}
 	p := newQueuedPrinter(w.stdout, c.saved.Alloc, false)
-	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it in order; Ctrl-C ends it at once")
+	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it")
 	shift := newShift(runOptions{settings: kept}, c, p, log, w)
-	shift.stopped, shift.how = true, s.how
+	shift.stopped, shift.how, shift.killed = true, s.how, s.now
 	over, err := shift.work(ctx, nil)
 	switch mistake, ok := errors.AsType[usageError](err); {
 	case over:
@@ -183,7 +228,8 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
-	args := []string{"stop", "--data-dir=" + s.layout.dir, fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay), s.id}
+	args := []string{"stop", "--data-dir=" + s.layout.dir, fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
+		fmt.Sprintf("--now=%t", s.now), s.id}
 	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
 		return err
 	}
