@@ -84,7 +84,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetVersionTemplate(versionLine())
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		runCommand(w), attachCommand(w), updateCommand(w), stopCommand(w), statusCommand(w), apiCommand(w), gcCommand(w),
+		runCommand(w), attachCommand(w), updateCommand(w), isDestructive(stopCommand(w)), statusCommand(w), apiCommand(w), isDestructive(gcCommand(w)),
 		validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w),
 	)
 	strictHelp(root)
@@ -132,11 +132,22 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
+// destructive annotates a command that ends or removes something: nobody who mistypes another one is led to it.
+const destructive = "destructive"
+
+// isDestructive marks a command so.
+func isDestructive(cmd *cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{destructive: "true"}
+	return cmd
+}
+
 // unknownCommand is the error for a name that is no command below cmd.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	cmd.SuggestionsMinimumDistance = 2 // two slips of the finger
-	if near := cmd.SuggestionsFor(name); len(near) > 0 && name != "" {
-		return fmt.Errorf("unknown command %q; did you mean %q?", name, near[0])
+	for _, near := range cmd.SuggestionsFor(name) {
+		if found, _, err := cmd.Find([]string{near}); err == nil && found.Annotations[destructive] == "" && name != "" {
+			return fmt.Errorf("unknown command %q; did you mean %q?", name, near)
+		}
 	}
 	return fmt.Errorf("unknown command %q; see '%s --help'", name, cmd.CommandPath())
 }

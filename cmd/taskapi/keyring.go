@@ -60,7 +60,7 @@ signed with the new key and old ones are good until they expire; tokens of a rem
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(keyringList(w), keyringRotate(w), keyringRemove(w), keyringExport(w))
+	cmd.AddCommand(keyringList(w), keyringRotate(w), isDestructive(keyringRemove(w)), keyringExport(w))
 	return cmd
 }
 

@@ -23,8 +23,9 @@ func statusCommand(w world) *cobra.Command {
 	var dataDir string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "status [flags] [ALLOC]",
-		Short: "Show allocations, running or ended",
+		Use:        "status [flags] [ALLOC]",
+		SuggestFor: []string{"ps", "ls", "list", "show", "top"},
+		Short:      "Show allocations, running or ended",
 		Long: `Without ALLOC, lists the allocations of the data directory. With ALLOC, an ID or the beginning of one, shows that
 allocation with its tasks and their events. --json prints what GET /v1/allocation/:id answers.`,
 		Args:              optionalAllocation,
