@@ -32,6 +32,11 @@ func (r *Runner) acquire(ctx context.Context) error {
 	if err := allocdir.BuildAlloc(r.cfg.Dir); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
+	if r.cfg.Saved == nil { // what runs already has its user
+		if err := r.checkUsers(); err != nil {
+			return err
+		}
+	}
 	r.resources.parent.begin(func() (driver.Supervisor, []driver.Status, error) { return r.supervise(ctx) })
 	reservation, err := r.reservePorts()
 	if err != nil {

@@ -59,6 +59,34 @@ func Review(job *api.Job, group string) (*api.TaskGroup, []Finding, error) {
 	return chosen, r.findings, nil
 }
 
+// ReviewAll is Review of every group of the job that can be chosen: each finding once, and the groups. Errors: as Review.
+func ReviewAll(job *api.Job) ([]*api.TaskGroup, []Finding, error) {
+	if job == nil {
+		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)
+	}
+	var groups []*api.TaskGroup
+	var all []Finding
+	if _, err := chooseGroup(job, ""); err != nil && !errors.Is(err, ErrGroupNotNamed) {
+		return nil, nil, err
+	}
+	for _, g := range job.TaskGroups {
+		if g == nil {
+			continue
+		}
+		group, findings, err := Review(job, deref(g.Name))
+		if err != nil {
+			return nil, nil, err
+		}
+		groups = append(groups, group)
+		for _, f := range findings {
+			if !slices.Contains(all, f) {
+				all = append(all, f)
+			}
+		}
+	}
+	return groups, all, nil
+}
+
 func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	var groups []*api.TaskGroup
 	var names []string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
@@ -62,11 +63,15 @@ func (j jobs) read(sent *api.Job) (jobVersion, error) {
 	if err != nil {
 		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
 	}
+	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
+	if len(jobspec.Destructive(changes)) > 0 && !jobspec.AnyRefused(findings) { // there would be new processes: better to know before the old ones are stopped
+		findings = append(findings, allocrunner.CheckTasks(newAllocation(alloc.ID, job, group))...)
+	}
 	said := findingLines(findings)
 	if jobspec.AnyRefused(findings) {
 		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
 	}
-	v := jobVersion{job, next != nil, group, jobspec.Changes(alloc.Job, job, alloc.TaskGroup), said}
+	v := jobVersion{job, next != nil, group, changes, said}
 	if !v.anew && len(jobspec.Destructive(v.changes)) == 0 {
 		err = j.validate(job)
 	}

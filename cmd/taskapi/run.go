@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -122,14 +124,24 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 		w.stdin = bytes.NewReader(text)
 		defer func() { w.stdin.(*bytes.Reader).Reset(text) }()
 	}
+	before := l.groupOf(id)
 	if o.group == "" {
-		o.group = l.groupOf(id)
+		o.group = before
 	}
 	job, group, err := o.load(jobFile, w)
 	if err != nil {
 		return nil, err
 	}
-	return &request{o, differ, jobFile, l, newAllocation(id, job, group), w}, nil
+	alloc := newAllocation(id, job, group)
+	if before == "" && !o.detached { // who has started this process has said it
+		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc)))
+	}
+	return &request{o, differ, jobFile, l, alloc, w}, nil
+}
+
+// warnings are the findings that keep no job from running. What the machine refuses, a start does.
+func warnings(findings []jobspec.Finding) []jobspec.Finding {
+	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
 }
 
 // busyTimeout is how long somebody who has an allocation's state, and does not answer, may take to begin or to end.

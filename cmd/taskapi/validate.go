@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
 )
 
@@ -30,24 +31,21 @@ func (f *jobFlags) addVars(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "file of variables' values; may be repeated")
 }
 
-// read reads and reviews a job file. Every error is the caller's.
-func (f *jobFlags) read(path string, w world) (*api.Job, *api.TaskGroup, []jobspec.Finding, error) {
+// read reads a job file. Every error is the caller's.
+func (f *jobFlags) read(path string, w world) (*api.Job, error) {
 	job, err := jobspec.ParseFile(path, w.stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.env})
+	return job, usage(err)
+}
+
+// load reads and reviews a job that is to run: what is refused is an error, and what else there is to say goes to standard error.
+func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) {
+	job, err := f.read(path, w)
 	if err != nil {
-		return nil, nil, nil, usage(err)
+		return nil, nil, err
 	}
 	group, findings, err := jobspec.Review(job, f.group)
 	if err != nil {
-		return nil, nil, nil, usage(fmt.Errorf("%s: %w", path, err))
-	}
-	return job, group, findings, nil
-}
-
-// load is read for a job that is to run: what is refused is an error, and what else there is to say goes to standard error.
-func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) {
-	job, group, findings, err := f.read(path, w)
-	if err != nil {
-		return nil, nil, err
+		return nil, nil, usage(fmt.Errorf("%s: %w", path, err))
 	}
 	if refused := printFindings(w.stderr, findings); refused > 0 {
 		return nil, nil, usage(fmt.Errorf("%s asks for %d %s that can't be had here (see above); nothing was started or changed",
@@ -62,7 +60,8 @@ func validateCommand(w world) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
 		Short: "Say what of a job file would run here, and what can't",
-		Long: `Reads the job file as run does and says what of it would run here, what is done otherwise, and what can't be done.
+		Long: `Reads the job file as run does and says what of it would run on this machine, what is done otherwise, and what
+can't be done. Without --group it is about every group of the job.
 --json prints the job, canonicalized, as Nomad's API has it; what there is to say goes to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Args: oneArg("JOBFILE"),
@@ -70,15 +69,27 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 			return validate(flags, args[0], asJSON, w)
 		},
 	}
-	flags.add(cmd)
+	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
+	flags.addVars(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the job as JSON")
 	return cmd
 }
 
 func validate(flags jobFlags, path string, asJSON bool, w world) error {
-	job, group, findings, err := flags.read(path, w)
+	job, err := flags.read(path, w)
 	if err != nil {
 		return err
+	}
+	groups, findings, err := reviewed(job, flags.group)
+	if err != nil {
+		return usage(fmt.Errorf("%s: %w", path, err))
+	}
+	if jobspec.AnyRefused(findings) {
+		groups = nil // the machine need not be asked
+	}
+	for _, g := range groups {
+		findings = append(findings, allocrunner.CheckTasks(newAllocation("", job, g))...)
+		findings = append(findings, allocrunner.CheckPorts(g, defaultSettings().HostIP)...)
 	}
 	say := w.stdout
 	if asJSON {
@@ -93,10 +104,28 @@ func validate(flags jobFlags, path string, asJSON bool, w world) error {
 	if refused > 0 {
 		return usage(fmt.Errorf("%s would not run: %d %s can't be had here", path, refused, plural(refused, "thing", "things")))
 	}
-	if !asJSON {
-		_, err = fmt.Fprintf(say, "%s would run: job %q, group %q, tasks %s\n", path, *job.ID, *group.Name, taskNames(group))
+	if asJSON {
+		return nil
 	}
-	return err
+	choice := ""
+	if len(groups) > 1 {
+		choice = ", chosen by --group"
+	}
+	for _, g := range groups {
+		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, taskNames(g)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reviewed is the review of one group, or of each for the empty name.
+func reviewed(job *api.Job, group string) ([]*api.TaskGroup, []jobspec.Finding, error) {
+	if group == "" {
+		return jobspec.ReviewAll(job)
+	}
+	chosen, findings, err := jobspec.Review(job, group)
+	return []*api.TaskGroup{chosen}, findings, err
 }
 
 // printFindings prints what a review found, worst first as Review orders it, and counts what is refused.

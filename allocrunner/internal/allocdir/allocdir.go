@@ -126,12 +126,12 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 	if err != nil {
 		return paths, err
 	}
-	return paths, checkReach(dir, user)
+	return paths, CheckReach(dir, user)
 }
 
-// checkReach finds the first directory on the way to dir that user may not pass, before the start fails for a reason that nobody
+// CheckReach finds the first directory on the way to dir that user may not pass, before the start fails for a reason that nobody
 // understands.
-func checkReach(dir string, user interfaces.User) error {
+func CheckReach(dir string, user interfaces.User) error {
 	if user.UID == 0 || int(user.UID) == os.Getuid() {
 		return nil
 	}

@@ -24,10 +24,22 @@ func LookupUser(name string) (interfaces.User, error) {
 		return interfaces.User{}, fmt.Errorf("%w %q: %w", ErrUser, name, err)
 	}
 	if me := os.Geteuid(); me != 0 && int(u.UID) != me {
-		return interfaces.User{}, fmt.Errorf("%w %q: taskapi runs as uid %d and can start tasks as that user only; run it as root, or leave user out",
-			ErrUser, name, me)
+		return interfaces.User{}, fmt.Errorf("%w %q: %w", ErrUser, name, becomeError{me})
 	}
 	return u, nil
+}
+
+// becomeError: this process, which runs as uid, can't become another user.
+type becomeError struct{ uid int }
+
+func (e becomeError) Error() string {
+	return fmt.Sprintf("taskapi runs as uid %d and can start tasks as that user only; run it as root, or leave user out", e.uid)
+}
+
+// CantBecome reports whether an error of LookupUser says that the user exists and that this process can't become it.
+func CantBecome(err error) bool {
+	_, ok := errors.AsType[becomeError](err)
+	return ok
 }
 
 func lookup(name string) (interfaces.User, error) {

@@ -127,3 +127,29 @@ func searchPath(env []string) string {
 	}
 	return path
 }
+
+// Missing is why a command can't be found on this machine, empty when it can be, or when it may lie in the task's directory. env is as
+// LookUp has it.
+func Missing(command string, env []string) string {
+	if filepath.IsAbs(command) {
+		switch info, err := os.Stat(command); {
+		case os.IsNotExist(err):
+			return fmt.Sprintf("program %q does not exist", command)
+		case err == nil && info.IsDir():
+			return fmt.Sprintf("%q is a directory", command)
+		case err == nil && info.Mode()&0o111 == 0:
+			return fmt.Sprintf("%q is not executable", command)
+		}
+		return "" // it is there, or only the task's user can see it
+	}
+	if command == "" || strings.Contains(command, "/") {
+		return ""
+	}
+	path := searchPath(env)
+	for _, dir := range filepath.SplitList(path) {
+		if filepath.IsAbs(dir) && executable(filepath.Join(dir, command)) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("command %q is not in the task's PATH %q", command, path)
+}

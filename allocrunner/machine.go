@@ -1,0 +1,89 @@
+package allocrunner
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/internal/rawexec"
+	"taskapi/allocrunner/internal/taskenv"
+	"taskapi/allocrunner/jobspec"
+)
+
+// CheckTasks says what the tasks of an allocation's group need and this machine does not have: a user that this process can't become is
+// refused, by Run as well, before anything starts. Users and programs that do not exist may be made before their task starts, so they
+// are warned of. Nothing is started or changed.
+func CheckTasks(alloc *api.Allocation) []jobspec.Finding {
+	var findings []jobspec.Finding
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		add := func(severity jobspec.Severity, feature, message string) {
+			findings = append(findings, jobspec.Finding{
+				Severity: severity, Where: fmt.Sprintf("group %q > task %q", alloc.TaskGroup, t.Name), Feature: feature, Message: message,
+			})
+		}
+		switch _, err := allocdir.LookupUser(t.User); {
+		case allocdir.CantBecome(err):
+			add(jobspec.Refused, "user", err.Error())
+		case err != nil:
+			add(jobspec.Warning, "user", err.Error()+"; unless it is made before, the task fails to start")
+		}
+		if reason := missingProgram(alloc, t); reason != "" {
+			add(jobspec.Warning, "command", reason+"; unless it is there before, the task fails to start")
+		}
+	}
+	return findings
+}
+
+// checkUsers looks at every task before the first of them starts: what a prestart task does can't be undone.
+func (r *Runner) checkUsers() error {
+	var errs []error
+	for _, t := range r.group().Tasks {
+		user, err := allocdir.LookupUser(t.User)
+		switch {
+		case err == nil:
+			err = allocdir.CheckReach(r.cfg.Dir, user)
+		case !allocdir.CantBecome(err): // it may be made before the task starts
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("task %q: %w", t.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// missingProgram is why a task's program can't be there, empty when it is, or when it can't be told yet.
+func missingProgram(alloc *api.Allocation, t *api.Task) string {
+	user, err := allocdir.LookupUser(t.User)
+	if err != nil {
+		user.Name = t.User
+	}
+	env := taskenv.New(taskenv.Config{Alloc: alloc, Node: taskenv.DetectNode()}).WithTask(taskenv.Task{Task: t, User: user})
+	evaluated, err := env.EvalConfig(t.Config)
+	if err != nil { // it says what is known at the start only
+		return ""
+	}
+	config, err := rawexec.Parse(evaluated)
+	if err != nil { // a review says so
+		return ""
+	}
+	return driver.Missing(config.Command, config.Scrub(env.List()))
+}
+
+// CheckPorts says which ports of a group can't be had now. Nothing holds them afterwards.
+func CheckPorts(group *api.TaskGroup, hostIP string) []jobspec.Finding {
+	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, TaskNetworks: taskNetworks(group), HostIP: hostIP})
+	if err != nil {
+		severity := jobspec.Refused
+		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job, and not for ever
+			severity = jobspec.Warning
+		}
+		return []jobspec.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", deref(group.Name)), Feature: "network", Message: err.Error()}}
+	}
+	_ = reservation.Close() // it never fails
+	return nil
+}
