@@ -50,18 +50,25 @@ func (s *shift) work(ctx context.Context, alloc *api.Allocation) (over bool, err
 	defer flushAll(s.printer.queue, s.log) // while a reader that has gone away is no reason to die of SIGPIPE
 	for {
 		over, err = s.workOnce(ctx, alloc)
-		next := s.following()
-		if over && (next == nil || ctx.Err() != nil) {
+		next, stopped, leaving := s.following()
+		switch {
+		case !over:
+			return false, err
+		case stopped || ctx.Err() != nil:
 			return true, errors.Join(err, s.claim.concludes())
-		}
-		if next == nil || ctx.Err() != nil {
-			return over, err
+		case next == nil:
+			return true, err
 		}
 		if err := s.claim.anew(next); err != nil {
 			return true, err
 		}
+		s.printer.fit(next)
+		if leaving { // nothing of it runs yet, and it is written down that it follows
+			s.printer.allocEvent("Left", fmt.Sprintf("the next version of the job is to begin; '%s' %s has it do so",
+				s.layout.command("run", "--alloc-id", next.ID), withJobFile))
+			return false, nil
+		}
 		alloc = next
-		s.printer.fit(alloc)
 	}
 }
 
@@ -115,13 +122,14 @@ func (s *shift) begin(ctx context.Context, side *sidecar) {
 // warnStop is for a stop that is under way and not on the disk.
 const warnStop = "the stop is not written down: if taskapi is killed before it is over, stop it once more"
 
-// following ends the work of a sidecar and gives what follows.
-func (s *shift) following() *api.Allocation {
+// following ends the work of a sidecar and gives what follows, whether somebody has asked for the end, after which nothing does, and
+// whether what follows is another taskapi's.
+func (s *shift) following() (next *api.Allocation, stopped, leaving bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := s.next
+	next = s.next
 	s.side, s.next = nil, nil
-	return next
+	return next, s.stopped, s.leaving
 }
 
 // concluded says how the allocation ended, and gives the command's error.
@@ -171,11 +179,11 @@ func (s *shift) kill() {
 	}
 }
 
-// leave ends this process's work and has the tasks run on.
+// leave ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
 func (s *shift) leave() {
 	s.mu.Lock()
 	was, side := s.leaving, s.side
-	s.leaving, s.next = true, nil
+	s.leaving = true
 	s.mu.Unlock()
 	if !was {
 		s.printer.allocEvent("Leaving", "the tasks run on, for another taskapi to take over")

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const versionedJob = `
+variable "version" {}
+job "versioned" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo ${var.version} >> local/versions; exec sleep 1000"]
+      }
+    }
+  }
+}
+`
+
+// TestAForcedUpdateOutlivesItsTaskapi has taskapi told to leave just when the old version has ended and the new one is to begin: that was
+// accepted, so the next taskapi begins it.
+func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), versionedJob)
+	versions := filepath.Join(layout{dir}.alloc(testAllocID), "t", "local", "versions")
+	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
+	asked := layout{dir}.client(testAllocID)
+	defer asked.close()
+	const rounds = 5
+	for n := range rounds {
+		p := startProcess(t, dir, file, "-var", version(n))
+		until(t, p, fmt.Sprintf("version %d runs", n), func() bool {
+			_, _, err := asked.allocation(t.Context())
+			return err == nil && countLines(versions) == n+1
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var updating sync.WaitGroup
+		updating.Go(func() { // it may wait for what follows, and see that taskapi leave
+			_ = run(ctx, []string{"update", "--data-dir", dir, "--force", "--var", version(n + 1), testAllocID, file},
+				world{strings.NewReader(""), io.Discard, io.Discard, os.Environ()})
+		})
+		until(t, p, "the old version has ended", func() bool { return strings.Contains(p.out.String(), "  Killed  ") })
+		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // for a moment of its own in what comes next, which takes some 20 ms
+		endsOf(t, p, syscall.SIGUSR1)
+		cancel()
+		updating.Wait()
+		if t.Failed() {
+			t.Fatalf("round %d:\n%s", n, p.out)
+		}
+		if saved, err := (layout{dir}).saved(testAllocID); err != nil || saved.Over {
+			t.Fatalf("round %d: %+v, %v; want the next version, not over:\n%s", n, saved, err, p.out)
+		}
+	}
+	cli(t, "stop", "--data-dir", dir, testAllocID)
+}
