@@ -19,6 +19,8 @@ import (
 type kept struct {
 	cfg      keeper.Config
 	watchers sync.WaitGroup
+	life     context.Context // ends with Close or Detach
+	die      context.CancelFunc
 
 	mu    sync.Mutex // guards the fields below; held while a new keeper is made
 	link  *link
@@ -34,10 +36,9 @@ type link struct {
 	loss    *loss         // of its keeper; nil when the connection was made anew. Set before settled is closed
 }
 
-// loss is the end of a keeper that was killed.
+// loss is the end of a keeper that was killed, and of all that could be found of its processes.
 type loss struct {
 	left keeper.Swept
-	err  error                    // of the killing of what it left
 	last map[string]keeper.Latest // the latest process of each task, with the exit where it had written that down
 }
 
@@ -52,10 +53,7 @@ func (l *loss) exit(task string) (interfaces.ExitResult, bool) {
 // of is the loss as one of its tasks had it.
 func (l *loss) of(task string) error {
 	lost := l.last[task].LostError()
-	switch n := l.left[task]; {
-	case l.err != nil:
-		return fmt.Errorf("%w, and what it left running can't be ended: %w", driver.ErrLost, l.err)
-	case n > 0:
+	if n := l.left[task]; n > 0 {
 		return fmt.Errorf("%w; %d more of its processes had to be ended", lost, n)
 	}
 	return lost
@@ -65,6 +63,7 @@ var _ driver.Supervisor = (*kept)(nil)
 
 func newKept(cfg keeper.Config, client *keeper.Client) *kept {
 	k := &kept{cfg: cfg, left: map[string]int{}}
+	k.life, k.die = context.WithCancel(context.Background())
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.followLocked(client)
@@ -86,29 +85,59 @@ func (k *kept) followLocked(client *keeper.Client) {
 	})
 }
 
-// settle deals with the end of a connection: nothing is to be done when it was wished for, or when somebody else controls the keeper.
+// settle deals with the end of a connection: nothing is to be done when it was wished for, or when somebody else controls the keeper. It
+// tries for as long as it takes to know that the keeper is back, or that it and its processes are gone: nobody may act on less.
 func (k *kept) settle(l *link) {
-	if _, ended := k.current(); ended || !errors.Is(l.client.Err(), driver.ErrLost) {
-		return
+	left := keeper.Swept{}
+	for first := true; ; first = false {
+		if _, ended := k.current(); ended || !errors.Is(l.client.Err(), driver.ErrLost) {
+			return
+		}
+		err := k.trySettle(l, left)
+		if err == nil {
+			return
+		}
+		if first {
+			k.cfg.Logger.Warn("the connection to the keeper broke, and neither does it answer nor is it gone; it is tried again",
+				"pid", l.client.Keeper().PID, "error", err)
+		}
+		select {
+		case <-time.After(settlePause):
+		case <-k.life.Done():
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+}
+
+// settlePause is the time between two attempts.
+const settlePause = 500 * time.Millisecond
+
+// trySettle tries it once. What had to be killed is added to left.
+func (k *kept) trySettle(l *link, left keeper.Swept) error {
+	ctx, cancel := context.WithTimeout(k.life, sweepTimeout)
 	defer cancel()
 	if again, err := keeper.Attach(ctx, k.cfg.Dir); err == nil {
-		k.cfg.Logger.Warn("the connection to the keeper broke and was made anew")
+		k.cfg.Logger.Warn("the connection to the keeper broke and was made again")
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.followLocked(again)
-		return
+		return nil
 	}
-	left, last, err := l.client.Sweep(ctx, k.cfg)
-	k.cfg.Logger.Warn("the keeper was killed", "pid", l.client.Keeper().PID, "left", len(left), "error", err)
-	l.loss = &loss{left, err, last}
+	swept, last, err := l.client.Sweep(ctx, k.cfg)
+	for task, n := range swept {
+		left[task] += n
+	}
+	if err != nil {
+		return err
+	}
+	k.cfg.Logger.Warn("the keeper was killed", "pid", l.client.Keeper().PID, "left", len(left))
+	l.loss = &loss{left, last}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.loss = l.loss
 	for task, n := range left {
 		k.left[task] += n
 	}
+	return nil
 }
 
 func (k *kept) current() (l *link, ended bool) {
@@ -130,21 +159,25 @@ func (k *kept) call(ctx context.Context, method func(*keeper.Client) error) (in 
 		case <-ctx.Done():
 			return l, nil, ctx.Err()
 		}
-		if now, _ := k.current(); l.loss != nil || now == l {
+		if l.loss != nil {
 			return l, l.loss, err
+		}
+		if now, _ := k.current(); now == l { // nobody has looked what became of it, and nobody will
+			return l, nil, driver.ErrClosed
 		}
 	}
 }
 
 // Start implements driver.Supervisor. When the answer is lost, with the connection or with the keeper, the process may have been started,
-// and may have ended since: then it is not started again, and Wait says what became of it.
+// and may have ended since: then it is not started again, and Wait says what became of it. That is found out also when ctx has ended: a
+// process that nobody knows of would be left running.
 func (k *kept) Start(ctx context.Context, spec driver.Spec) (status driver.Status, err error) {
 	began, asked := time.Now(), false
 	for tries := 0; ; tries++ {
-		l, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
+		l, lost, err := k.call(context.WithoutCancel(ctx), func(c *keeper.Client) (err error) {
 			if asked {
 				var known bool
-				if status, known, err = startedSince(ctx, c, spec.Task, began); known || err != nil {
+				if status, known, err = startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known || err != nil {
 					return err
 				}
 			}
@@ -239,7 +272,7 @@ func (k *kept) KillTree(ctx context.Context, task string) (leftover int, err err
 		return err
 	})
 	if lost != nil {
-		err = lost.err
+		err = nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -262,24 +295,37 @@ func (k *kept) Detach() error { return k.end((*keeper.Client).Detach) }
 
 // Close implements driver.Supervisor. What a killed keeper has left running goes, too.
 func (k *kept) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
-	defer cancel()
-	err := k.end(func(c *keeper.Client) error { return k.closeKeeper(ctx, c) })
-	if err != nil {
+	if err := k.end(k.closeKeeper); err != nil {
 		return err
 	}
-	_, err = keeper.Sweep(ctx, k.cfg)
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	_, err := keeper.Sweep(ctx, k.cfg)
 	return err
 }
 
-// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected to anew.
-func (k *kept) closeKeeper(ctx context.Context, c *keeper.Client) error {
+// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected to since. One that
+// does not answer is ended by force.
+func (k *kept) closeKeeper(c *keeper.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
 	if errors.Is(c.Err(), driver.ErrLost) {
 		if again, err := keeper.Attach(ctx, k.cfg.Dir); err == nil {
-			return errors.Join(again.Close(), c.Close())
+			defer c.Close() // it has the keeper's process to wait for, perhaps
+			c = again
 		}
 	}
-	return c.Close()
+	err := c.Close()
+	if err == nil {
+		return nil
+	}
+	k.cfg.Logger.Warn("the keeper is ended by force", "pid", c.Keeper().PID, "error", err)
+	ctx, cancel = context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	if _, forced := keeper.End(ctx, k.cfg); forced != nil {
+		return errors.Join(err, forced)
+	}
+	return nil
 }
 
 // end ends the use of the keeper, also of one to which the connection is just being made anew.
@@ -288,6 +334,7 @@ func (k *kept) end(how func(*keeper.Client) error) error {
 	k.ended = true
 	l := k.link
 	k.mu.Unlock()
+	k.die()
 	err := how(l.client)
 	k.watchers.Wait()
 	if now, _ := k.current(); now != l {

@@ -2,7 +2,9 @@ package allocrunner
 
 import (
 	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -319,6 +321,93 @@ func TestABrokenConnection(t *testing.T) {
 	}
 	if _, err := k.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, driver.ErrNotRunning) {
 		t.Errorf("exec: %v", err)
+	}
+}
+
+// said is a log that hands on the messages that hold a text.
+type said struct {
+	slog.Handler
+	text  string
+	heard chan string
+}
+
+func (s said) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, s.text) {
+		select {
+		case s.heard <- r.Message:
+		default:
+		}
+	}
+	return nil
+}
+
+func (s said) Enabled(context.Context, slog.Level) bool { return true }
+
+// TestAFrozenKeeper to which the connection breaks is neither taken for lost, nor is anything forgotten that it was asked for: its tasks run on,
+// their ends are told, and a start that was given up meanwhile leaves nothing behind.
+func TestAFrozenKeeper(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	log := said{slog.DiscardHandler, "neither does it answer", make(chan string, 1)}
+	k.cfg.Logger = slog.New(log)
+	mustStart(t, k, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.01; done`))
+	l, _ := k.current()
+	pid := l.client.Keeper().PID
+	waited := make(chan error, 1)
+	go func() {
+		exit, err := k.Wait(t.Context(), "t")
+		if err == nil && exit.ExitCode != 4 {
+			err = fmt.Errorf("exit code %d", exit.ExitCode)
+		}
+		waited <- err
+	}()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Kill(pid, unix.SIGCONT)
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan error, 1)
+	go func() {
+		_, err := k.Start(ctx, script(dir, "given-up", "exec sleep 1000"))
+		started <- err
+	}()
+	cancel()
+	hangUp(t, pid)
+	select {
+	case err := <-waited:
+		t.Errorf("the task that runs: %v", err)
+	case <-log.heard:
+	}
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil { // else it is there, and the caller knows
+		if list, err := k.List(t.Context()); err != nil || len(list) != 1 {
+			t.Errorf("after a start that was given up: %+v, %v", list, err)
+		}
+	}
+	if err := k.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+		t.Error(err)
+	}
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCloseEndsAFrozenKeeper with its tasks.
+func TestCloseEndsAFrozenKeeper(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
+	l, _ := k.current()
+	if err := unix.Kill(l.client.Keeper().PID, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	if l.client.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
+		t.Error("the keeper or its task still runs")
 	}
 }
 

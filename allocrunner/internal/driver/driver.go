@@ -21,6 +21,8 @@ var (
 	ErrClosed = errors.New("supervisor closed")
 	// ErrLost: the processes' parent was killed, and its processes with it. Nothing is known of how they ended.
 	ErrLost = errors.New("the keeper was killed")
+	// ErrReplaced: somebody else controls the processes now.
+	ErrReplaced = errors.New("another client controls the keeper now")
 )
 
 // StartError is a process that could not be started: Reason is for people, and says what to do.

@@ -240,33 +240,33 @@ func (l *Local) Close() error {
 	if !open {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
 	l.end()
-	err := l.clearAll()
-	if waited(&l.starts) {
-		err = l.clearAll() // what was started meanwhile, too
+	err := l.clearAll(ctx)
+	if waited(ctx, &l.starts) {
+		err = l.clearAll(ctx) // what was started meanwhile, too
 	} else {
 		err = errors.Join(err, errors.New("a start that hangs in a file system can't be ended"))
 	}
 	close(l.quit)
-	if err == nil && waited(&l.wg) { // a process that can't be killed would hold its watcher, and us, for ever
+	if err == nil && waited(ctx, &l.wg) { // a process that can't be killed would hold its watcher, and us, for ever
 		l.trees.Close()
 	}
 	return err
 }
 
-// waited waits for a group, for as long as killed processes may take, and reports whether it has ended.
-func waited(group *sync.WaitGroup) bool {
+// waited waits for a group until ctx ends, and reports whether it has ended.
+func waited(ctx context.Context, group *sync.WaitGroup) bool {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		group.Wait()
 	}()
-	timer := time.NewTimer(closeTime)
-	defer timer.Stop()
 	select {
 	case <-done:
 		return true
-	case <-timer.C:
+	case <-ctx.Done():
 		return false
 	}
 }
@@ -312,12 +312,10 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 }
 
 // clearAll kills every task's tree.
-func (l *Local) clearAll() error {
+func (l *Local) clearAll(ctx context.Context) error {
 	l.mu.Lock()
 	procs := slices.Collect(maps.Values(l.procs))
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
 	var errs []error
 	for _, p := range procs {
 		if _, err := l.clear(ctx, p); err != nil {

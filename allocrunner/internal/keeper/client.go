@@ -11,13 +11,19 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
 )
 
-// cancelTime is how long a cancelled call still waits for the keeper to say what came of it, so that a start is not forgotten.
+// cancelTime is how long a cancelled call still waits for the keeper to say what came of it. One that starts a process waits for as long as it
+// takes: a process that nobody knows of would be left running.
 const cancelTime = 5 * time.Second
+
+// maxExecs bounds the programs beside tasks that the keeper is asked for at once; it runs fewer at a time. Others wait here.
+const maxExecs = 256
 
 // exitTime is how long a keeper may take to end when it has said its last word.
 const exitTime = 5 * time.Second
@@ -30,6 +36,7 @@ type Client struct {
 	conn  *net.UnixConn
 	out   frameWriter
 	done  chan struct{} // closed when the connection is over
+	execs chan struct{} // holds one for each Exec that the keeper has been asked for
 
 	mu      sync.Mutex // guards all below
 	lastID  uint64
@@ -45,7 +52,7 @@ type Client struct {
 var _ driver.Supervisor = (*Client)(nil)
 
 func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity, minor int) *Client {
-	c := &Client{id: id, minor: minor, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), pending: map[uint64]chan answer{}, tasks: map[string]driver.Status{}}
+	c := &Client{id: id, minor: minor, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs), pending: map[uint64]chan answer{}, tasks: map[string]driver.Status{}}
 	go c.receive(in)
 	return c
 }
@@ -149,7 +156,7 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 	}
 	select {
 	case a := <-waiter:
-		return a, a.Err.unpack()
+		return c.heard(ctx, a)
 	case <-c.done:
 		return c.late(waiter)
 	case <-ctx.Done():
@@ -157,6 +164,9 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 	_ = c.out.write(request{ID: req.ID, Op: opCancel}) // a broken connection shows below
 	timer := time.NewTimer(cancelTime)
 	defer timer.Stop()
+	if req.Op == opStart {
+		timer.Stop()
+	}
 	select {
 	case a := <-waiter:
 		err := a.Err.unpack()
@@ -168,6 +178,21 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 		return c.late(waiter)
 	case <-timer.C:
 		return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
+	}
+}
+
+// heard is an answer to a call that was not cancelled. A keeper that says that it was has given up all that it was asked for, since it takes the
+// connection for broken, or somebody else controls it.
+func (c *Client) heard(ctx context.Context, a answer) (answer, error) {
+	err := a.Err.unpack()
+	if !errors.Is(err, context.Canceled) {
+		return a, err
+	}
+	select {
+	case <-c.done:
+		return answer{}, c.reason()
+	case <-ctx.Done():
+		return a, ctx.Err()
 	}
 }
 
@@ -190,7 +215,7 @@ func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 func (c *Client) late(waiter <-chan answer) (answer, error) {
 	select {
 	case a := <-waiter:
-		return a, a.Err.unpack()
+		return c.heard(context.Background(), a) // the connection is over
 	default:
 		return answer{}, c.reason()
 	}
@@ -240,6 +265,12 @@ func (c *Client) Exec(ctx context.Context, spec driver.ExecSpec) (driver.ExecRes
 	if c.minor < minorExec {
 		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ErrOlder)
 	}
+	select {
+	case c.execs <- struct{}{}:
+		defer func() { <-c.execs }()
+	case <-ctx.Done():
+		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
+	}
 	a, err := c.callTask(ctx, packExec(spec))
 	if a.Exec == nil {
 		if err == nil {
@@ -277,6 +308,9 @@ func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()
 	before := c.close()
+	if !errors.Is(c.reason(), ErrReplaced) {
+		_ = c.id.Stat().Signal(unix.SIGCONT) // it may have been stopped, and would hear of nothing
+	}
 	_, err := c.call(ctx, request{Op: opClose})
 	switch {
 	case before, errors.Is(err, ErrReplaced), errors.Is(c.reason(), ErrReplaced): // nothing is ours to end

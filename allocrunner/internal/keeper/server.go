@@ -21,8 +21,8 @@ import (
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
 const helloTime = 5 * time.Second
 
-// maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of 300 tasks fit.
-const maxRequests = 1024
+// maxRequests bounds what one client may have under way: a wait, a kill and a signal for each of some thousand tasks fit.
+const maxRequests = 16 << 10
 
 // replaceTime bounds how long a new client waits for what the one before has begun: less than the client's own helloTime.
 const replaceTime = 3 * time.Second

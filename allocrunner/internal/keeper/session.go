@@ -59,14 +59,21 @@ func (c *session) serve() error {
 			c.cancel(req.ID)
 			continue
 		}
-		reqCtx, ok := c.begin(ctx, req.ID)
-		if !ok {
-			return fmt.Errorf("request %d is a second one, or one of more than %d", req.ID, maxRequests)
+		reqCtx, err := c.begin(ctx, req.ID)
+		if errors.Is(err, ErrBusy) {
+			c.send(answer{ID: req.ID, Err: packError(err)})
+			continue
+		}
+		if err != nil {
+			return err
 		}
 		c.wg.Go(func() {
 			a := c.handle(reqCtx, req)
 			a.ID = req.ID
 			c.cancel(req.ID)
+			if ctx.Err() != nil {
+				return // the connection is over, which is why it was given up: that answers nothing
+			}
 			c.send(a)
 			if req.Op == opClose {
 				c.server.closes.Do(func() { close(c.server.closed) })
@@ -75,14 +82,18 @@ func (c *session) serve() error {
 	}
 }
 
-func (c *session) begin(ctx context.Context, id uint64) (context.Context, bool) {
+// begin makes a request known. Errors: ErrBusy, or that it can't be told from another.
+func (c *session) begin(ctx context.Context, id uint64) (context.Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, taken := c.cancels[id]; taken || id == 0 || len(c.cancels) >= maxRequests {
-		return nil, false
+	if _, taken := c.cancels[id]; taken || id == 0 {
+		return nil, fmt.Errorf("request %d has no number of its own", id)
+	}
+	if len(c.cancels) >= maxRequests {
+		return nil, fmt.Errorf("%w: %d are under way", ErrBusy, maxRequests)
 	}
 	ctx, c.cancels[id] = context.WithCancel(ctx)
-	return ctx, true
+	return ctx, nil
 }
 
 func (c *session) cancel(id uint64) {

@@ -129,6 +129,7 @@ var kinds = map[string]error{
 	"closed":     driver.ErrClosed,
 	"lost":       driver.ErrLost,
 	"replaced":   ErrReplaced,
+	"busy":       ErrBusy,
 	"canceled":   context.Canceled,
 	"deadline":   context.DeadlineExceeded,
 }

@@ -2,15 +2,20 @@ package taskrunner
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
 )
 
-// killTreeTimeout bounds the wait for killed processes to be gone: SIGKILL is not refused, but a process in uninterruptible
-// sleep may take long to die.
+// killTreeTimeout is how long killed processes may take to be gone before they are killed once more. SIGKILL is not refused, but a process in
+// uninterruptible sleep may take long to die, and whoever has the processes may be stopped itself for a while.
 const killTreeTimeout = 10 * time.Second
+
+// retryPause is the time between two attempts at what must not be given up.
+const retryPause = time.Second
 
 // signalTimeout bounds the sending of a signal, which takes a fraction of a millisecond.
 const signalTimeout = 2 * time.Second
@@ -38,7 +43,11 @@ func (r *Runner) do(ctx context.Context, act any) {
 			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
 		}
 	case killTree:
-		r.effects.Go(func() { r.killTree(ctx) })
+		if r.pursuit == nil {
+			r.pursuit, r.endPursuit = context.WithCancel(ctx)
+		}
+		pursuit := r.pursuit
+		r.effects.Go(func() { r.killTree(pursuit) })
 	case arm:
 		r.timer.Reset(act.after)
 	case disarm:
@@ -48,8 +57,8 @@ func (r *Runner) do(ctx context.Context, act any) {
 	}
 }
 
-// send sends a signal to the first process. It is bounded in time: whoever holds the processes may be stopped itself, and a kill that
-// follows must be heard.
+// send sends a signal to the first process. It is bounded in time: whoever has the processes may be stopped itself, and a kill that
+// follows must be heard. It is not sent again: it is sent late, then, and a second one means something else to many programs.
 func (r *Runner) send(ctx context.Context, sig syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
@@ -70,12 +79,9 @@ func (r *Runner) poststart(ctx context.Context) {
 
 // watch waits for the process to end and clears away what it left behind, then tells the machine.
 func (r *Runner) watch(ctx context.Context) {
-	result, err := r.processes.Wait(ctx, r.name)
+	result := r.await(ctx)
 	if ctx.Err() != nil {
 		return // the runner ends before the process, or at the same time: the supervisor has it
-	}
-	if err != nil {
-		result = interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
 	}
 	leftover := r.killTree(ctx)
 	if ctx.Err() != nil {
@@ -83,6 +89,35 @@ func (r *Runner) watch(ctx context.Context) {
 	}
 	runHooks(ctx, r, "task_exited", func(h interfaces.TaskExitedHook, ctx context.Context) error { return h.Exited(ctx, result) })
 	r.postFromEffect(exited{result, leftover})
+}
+
+// await waits for the end of the process, until ctx ends. That a question was refused, or remained without an answer, is no end.
+func (r *Runner) await(ctx context.Context) interfaces.ExitResult {
+	for first := true; ; first = false {
+		result, err := r.processes.Wait(ctx, r.name)
+		if err == nil || ctx.Err() != nil {
+			return result
+		}
+		for _, end := range []error{driver.ErrLost, driver.ErrNotRunning, driver.ErrClosed, driver.ErrReplaced} {
+			if errors.Is(err, end) {
+				return interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
+			}
+		}
+		if first {
+			r.logger.Warn("it can't be told whether the task runs; it is asked again", "error", err)
+		}
+		pause(ctx, retryPause)
+	}
+}
+
+// pause waits, unless ctx ends before.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // postFromEffect posts from a goroutine that Run waits for: it must not block once Run has left its loop.
@@ -93,14 +128,23 @@ func (r *Runner) postFromEffect(ev any) {
 	}
 }
 
+// killTree kills what is left of the process again and again until nothing is, or ctx ends, or the processes are no longer ours. It returns
+// how many there were besides the first.
 func (r *Runner) killTree(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, killTreeTimeout)
-	defer cancel()
-	n, err := r.processes.KillTree(ctx, r.name)
-	if err != nil {
-		r.logger.Warn("processes of the task could not be killed; look for them with ps and kill them by hand", "error", err)
+	most := 0
+	for first := true; ; first = false {
+		try, cancel := context.WithTimeout(ctx, killTreeTimeout)
+		n, err := r.processes.KillTree(try, r.name)
+		cancel()
+		most = max(most, n)
+		if err == nil || ctx.Err() != nil || errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrReplaced) {
+			return most
+		}
+		if first {
+			r.logger.Warn("processes of the task are not gone yet; they are killed again until they are", "error", err)
+		}
+		pause(ctx, retryPause)
 	}
-	return n
 }
 
 // runHooks calls the task's hooks of one kind in order. Their failures are logged: they do not decide over the task. They are bounded

@@ -83,6 +83,8 @@ type Runner struct {
 	machine     machine
 	timer       *time.Timer
 	cancelStart context.CancelFunc
+	pursuit     context.Context // of the process that is being killed, until it is gone; nil while none is
+	endPursuit  context.CancelFunc
 	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
 	waiters     []chan<- error // callers of Restart and Reset, answered when the old process is gone
 	effects     sync.WaitGroup
@@ -346,8 +348,14 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	was := r.machine
 	var acts []any
 	r.machine, acts = r.rules.next(was, ev, time.Now(), rand.Float64())
-	if ev, ok := ev.(started); ok {
+	switch ev := ev.(type) {
+	case started:
 		r.record.setHandle(ev.handle)
+	case exited:
+		if r.pursuit != nil {
+			r.endPursuit()
+			r.pursuit = nil
+		}
 	}
 	if r.machine != was || len(acts) > 0 {
 		r.show(acts)

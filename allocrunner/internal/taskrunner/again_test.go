@@ -1,0 +1,140 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/lifecycle"
+)
+
+// frozen is a supervisor that does not answer for a while: every question ends with its context, or is refused.
+type frozen struct {
+	driver.Supervisor // nothing else is asked
+
+	mu       sync.Mutex
+	thawed   chan struct{} // closed when it answers again
+	refusals []error       // what the next Waits get at once
+	exited   chan struct{} // closed with the process
+	kills    int
+}
+
+func (f *frozen) Start(context.Context, driver.Spec) (driver.Status, error) {
+	return driver.Status{Task: "t", PID: 1, StartedAt: time.Now()}, nil
+}
+
+func (f *frozen) Wait(ctx context.Context, _ string) (interfaces.ExitResult, error) {
+	f.mu.Lock()
+	var refusal error
+	if len(f.refusals) > 0 {
+		refusal, f.refusals = f.refusals[0], f.refusals[1:]
+	}
+	f.mu.Unlock()
+	if refusal != nil {
+		return interfaces.ExitResult{}, refusal
+	}
+	select {
+	case <-f.exited:
+		return interfaces.ExitResult{ExitCode: 137, Signal: 9}, nil
+	case <-ctx.Done():
+		return interfaces.ExitResult{}, ctx.Err()
+	}
+}
+
+func (f *frozen) Signal(ctx context.Context, _ string, _ syscall.Signal) error { return f.answer(ctx) }
+
+func (f *frozen) KillTree(ctx context.Context, _ string) (int, error) {
+	if err := f.answer(ctx); err != nil {
+		return 0, fmt.Errorf("kill task: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.kills++; f.kills == 1 {
+		close(f.exited)
+	}
+	return 0, nil
+}
+
+func (f *frozen) answer(ctx context.Context) error {
+	select {
+	case <-f.thawed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// plain is a Starter of a task that needs nothing.
+type plain struct{}
+
+func (plain) Alloc() *api.Allocation { return &api.Allocation{} }
+func (plain) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
+	return &interfaces.TaskPrestartRequest{Task: &api.Task{Name: "t"}}, nil
+}
+
+func (plain) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env {
+	var none interfaces.Env
+	return none
+}
+
+func (plain) Spec(context.Context, *interfaces.TaskPrestartRequest, map[string]string) (driver.Spec, error) {
+	return driver.Spec{Task: "t"}, nil
+}
+
+// quiet is an Observer.
+type quiet struct{}
+
+func (quiet) TaskEvent(string, *api.TaskEvent) {}
+func (quiet) TaskChanged(string)               {}
+func (quiet) TaskRecorded(string)              {}
+func (quiet) Save(string)                      {}
+
+// TestAFrozenSupervisor does not get a task out of its end: however long it answers nothing, the task is killed when it answers again. Nor is
+// it an end that it refuses a question.
+func TestAFrozenSupervisor(t *testing.T) {
+	for _, how := range []Haste{InOrder, AtOnce} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &frozen{thawed: make(chan struct{}), exited: make(chan struct{}), refusals: []error{
+				fmt.Errorf("wait: %w", context.Canceled), fmt.Errorf("wait: %w", context.DeadlineExceeded), fmt.Errorf("too many requests"),
+			}}
+			r, err := New(Config{
+				Task: &api.Task{Name: "t", RestartPolicy: &api.RestartPolicy{}}, JobType: "service", Starter: plain{}, Observer: quiet{}, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.Run(t.Context(), f)
+			}()
+			r.Receive()
+			r.Open()
+			time.Sleep(time.Hour) // of the bubble
+			if !r.Running() {
+				t.Errorf("a task whose supervisor refused questions: %+v", r.Wire())
+			}
+			r.Kill(nil, how)
+			time.Sleep(time.Hour)
+			if got := r.State().Phase; got == lifecycle.Dead {
+				t.Errorf("the task is %v before its process is gone", got)
+			}
+			close(f.thawed)
+			time.Sleep(time.Minute)
+			if got := r.State().Phase; got != lifecycle.Dead {
+				t.Errorf("the task is %v, want it dead", got)
+			}
+			r.Close()
+			<-done
+		})
+	}
+}
