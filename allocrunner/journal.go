@@ -23,6 +23,7 @@ const journalWait = 3 * time.Second
 // the allocation runs: what is to be written stays in memory, and the tasks go on.
 type journal struct {
 	id      string
+	life    string
 	state   interfaces.State // nil: nothing is written
 	logger  *slog.Logger
 	current journaled
@@ -54,7 +55,7 @@ type pending struct {
 }
 
 func newJournal(cfg interfaces.Config, current journaled) *journal {
-	return &journal{id: cfg.Alloc.ID, state: cfg.State, logger: cfg.Logger, current: current, wake: make(chan struct{}, 1)}
+	return &journal{id: cfg.Alloc.ID, life: cfg.Life, state: cfg.State, logger: cfg.Logger, current: current, wake: make(chan struct{}, 1)}
 }
 
 // allocChanged has the allocation written soon.
@@ -188,6 +189,7 @@ func (j *journal) change(p pending) interfaces.Change {
 	}
 	if p.alloc {
 		c.Alloc, c.Over = j.current.allocation()
+		c.Life = j.life
 	}
 	for name := range p.tasks {
 		c.Tasks[name] = j.current.savedTask(name)

@@ -25,15 +25,17 @@ const (
 type entry struct {
 	tag       tag
 	token     *identity.Verified
+	alloc     *Allocation // whose claims the token has
 	principal Principal
 }
 
-// refusal is the verdict on a bad token. With an entry the token is good, and only its allocation was not there.
+// refusal is the verdict on a bad token. With a token that is verified it is good, and only its allocation was not there, or is
+// another one.
 type refusal struct {
 	why        Reason
 	until      time.Time
 	generation uint64 // of the key set that the verdict was found with
-	entry      *entry
+	token      *identity.Verified
 }
 
 // cache remembers both kinds, bounded, apart from each other.

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -33,10 +35,42 @@ const (
 	Terminal
 )
 
+// Allocation is what every token of an allocation must say of it. It is never changed: another life of the allocation, or another
+// allocation under its ID, is another Allocation.
+type Allocation struct {
+	Region, Namespace, JobID, TaskGroup string
+
+	// Life tells lives of the allocation apart, which have its ID in common: it begins a new one each time it is run from its beginning.
+	// It is empty for an allocation that has been running since before there was such a claim.
+	Life string
+}
+
+// mismatch is why the token is not one of the allocation's present life, NotRefused when it is. Who signed it makes one difference:
+// another issuer may know nothing of lives, and need not repeat in sub what the other claims say.
+func (a *Allocation) mismatch(t *identity.Verified) Reason {
+	c := &t.Claims
+	if c.Life != a.Life && (c.Life != "" || !t.Foreign()) {
+		return EarlierLife
+	}
+	if c.Namespace != a.Namespace || c.JobID != a.JobID {
+		return WrongClaims
+	}
+	if c.Subject == "" && t.Foreign() {
+		return NotRefused
+	}
+	name, ok := strings.CutPrefix(c.Subject, identity.Subject(a.Region, a.Namespace, a.JobID, a.TaskGroup, c.Task, ""))
+	if !ok || name == "" || strings.Contains(name, ":") {
+		return WrongClaims
+	}
+	return NotRefused
+}
+
 // Allocations is what the door asks of the allocations. It is asked on every request, so it answers from memory, without
 // waiting; a change is seen by every request that starts after it.
 type Allocations interface {
-	Liveness(allocationID string) Liveness
+	// Lookup finds an allocation by its ID. One that is Live or Terminal comes with what its tokens must say, always as the same
+	// pointer while that is the same.
+	Lookup(allocationID string) (*Allocation, Liveness)
 }
 
 // Config is what a Door is made of. Verifier, Allocations and Logger are required.
@@ -62,6 +96,7 @@ type Door struct {
 	logger      *slog.Logger
 	policy      *Policy
 	auditor     Auditor
+	self        uint32 // the user that this process runs as
 
 	prints    *fingerprints
 	cache     *cache
@@ -93,6 +128,7 @@ func NewDoor(config Config) (*Door, error) {
 	return &Door{
 		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
 		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, auditor: config.Auditor,
+		self:   uint32(os.Geteuid()),
 		prints: prints, cache: cache, limits: limits,
 		// First uses get half of the processors at most: the others are for callers whose token is known.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
@@ -103,15 +139,18 @@ func NewDoor(config Config) (*Door, error) {
 // is to be asked for every request, before the path or the method is looked at. A good token that is known takes no lock and no
 // memory; a refusal may be held back for a moment, until the request's context ends at the latest.
 func (d *Door) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
+	if !d.mayConnect(peer, owner) {
+		return nil, d.refuse(r, nil, owner, peer, verdict{why: WrongPeer})
+	}
 	token, why := credentials(r.Header)
 	if why != NotRefused {
 		return nil, d.refuse(r, nil, owner, peer, verdict{why: why})
 	}
 	e := d.cache.hit(d.prints.tag(token))
 	if e == nil {
-		v := d.lookUp(token, caller{owner, peer.UID})
+		v := d.lookUp(token, owner)
 		if v.why == GlobalLimited && d.hold(r) {
-			v = d.lookUp(token, caller{owner, peer.UID}) // others filled the limit: their flood must not shut this caller out
+			v = d.lookUp(token, owner) // others filled the limit: their flood must not shut this caller out
 		}
 		if v.why != NotRefused {
 			return nil, d.refuse(r, nil, owner, peer, v)
@@ -135,7 +174,29 @@ func (d *Door) Authorize(p *Principal, c Capability) *Denial {
 	return &denials[MissingCapability]
 }
 
-// examine looks at all that may have changed since the token was verified, and at what depends on the socket.
+// mayConnect reports whether processes of the peer's user may speak through the owner's socket. The socket's mode keeps others out as
+// well, but a task owns its socket and can change that.
+func (d *Door) mayConnect(peer Peer, owner Owner) bool {
+	return peer.UID == 0 || peer.UID == owner.UID || peer.UID == d.self
+}
+
+// Recheck decides once more on a request that Authenticate has let in and that has waited since, or goes on: nil is yes. It looks at
+// the clock, the trust in the key and the allocation's life. An allocation that has ended meanwhile is no reason to refuse: its end is
+// what the caller waits for, and the next request is refused. It costs as little as Authenticate for a token that is known, and no limit
+// applies.
+func (d *Door) Recheck(r *http.Request, p *Principal, owner Owner, peer Peer) *Denial {
+	if p == nil || p.entry == nil { // no door has let it in
+		return d.refuse(r, nil, owner, peer, verdict{why: NoToken})
+	}
+	why := d.examine(p.entry, time.Now(), owner)
+	if why == NotRefused || why == TerminalAllocation {
+		return nil
+	}
+	return d.refuse(r, p, owner, peer, verdict{why: why})
+}
+
+// examine looks at all that may have changed since the token was verified, and at what depends on the socket. That the allocation
+// has ended is its last reason.
 func (d *Door) examine(e *entry, now time.Time, owner Owner) Reason {
 	c := &e.principal.Claims
 	if err := e.token.CheckTime(now); err != nil {
@@ -144,17 +205,21 @@ func (d *Door) examine(e *entry, now time.Time, owner Owner) Reason {
 	if !d.verifier.Trusts(e.token) {
 		return KeyRemoved
 	}
-	switch d.allocations.Liveness(c.AllocationID) {
-	case Live:
-	case Terminal:
-		if c.Role != identity.RoleOperator || owner.Task != "" { // the operator may see the end, until that socket closes
-			return TerminalAllocation
-		}
-	default:
+	alloc, liveness := d.allocations.Lookup(c.AllocationID)
+	if alloc == nil || liveness == Unknown {
 		return UnknownAllocation
 	}
-	if c.AllocationID != owner.AllocationID || (c.Role != identity.RoleOperator && (c.Task != owner.Task || owner.Task == "")) {
+	if alloc != e.alloc {
+		if why := alloc.mismatch(e.token); why != NotRefused {
+			return why
+		}
+	}
+	// The operator's socket is the one without a task, and only the operator's token may go without one.
+	if c.AllocationID != owner.AllocationID || c.Task != owner.Task || (c.Role == identity.RoleOperator) != (owner.Task == "") {
 		return WrongSocket
+	}
+	if liveness != Live && c.Role != identity.RoleOperator { // the operator may see the end, until that socket closes
+		return TerminalAllocation
 	}
 	return NotRefused
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"taskapi/auth"
 	"taskapi/identity"
@@ -113,17 +114,17 @@ func TestTokens(t *testing.T) {
 	}{
 		{"a task on its socket", good, web, auth.NotRefused},
 		{"the operator on their socket", w.token(operator), operator, auth.NotRefused},
-		{"the operator on a task's socket", w.token(operator), web, auth.NotRefused},
+		{"the operator on a task's socket", w.token(operator), web, auth.WrongSocket},
 		{"a task on another's socket", good, db, auth.WrongSocket},
 		{"a task on the operator's socket", good, operator, auth.WrongSocket},
-		{"a task's token without a task", w.with(web, func(c *identity.Claims) { c.Task = "" }), web, auth.WrongSocket},
-		{"the same on the operator's socket", w.with(web, func(c *identity.Claims) { c.Task = "" }), operator, auth.WrongSocket},
+		{"a task's token without a task", w.with(operator, func(c *identity.Claims) { c.Role = "" }), web, auth.WrongSocket},
+		{"the same on the operator's socket", w.with(operator, func(c *identity.Claims) { c.Role = "" }), operator, auth.WrongSocket},
 		{"of another allocation here", w.token(auth.Owner{AllocationID: "neighbour", Task: "web"}), web, auth.WrongSocket},
 		{"the operator of another allocation", w.token(auth.Owner{AllocationID: "neighbour"}), web, auth.WrongSocket},
 		{"of an allocation that is not here", w.token(auth.Owner{AllocationID: otherID, Task: "web"}), web, auth.UnknownAllocation},
 		{"of no allocation", w.with(web, func(c *identity.Claims) { c.AllocationID = "" }), web, auth.UnknownAllocation},
-		{"of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended", Task: "web"}), auth.Owner{AllocationID: "ended", Task: "web"}, auth.TerminalAllocation},
-		{"the operator of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended"}), auth.Owner{AllocationID: "ended"}, auth.NotRefused},
+		{"of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended", Task: "web"}), auth.Owner{AllocationID: "ended", Task: "web", UID: 1000}, auth.TerminalAllocation},
+		{"the operator of an allocation that has ended", w.token(auth.Owner{AllocationID: "ended"}), auth.Owner{AllocationID: "ended", UID: 1000}, auth.NotRefused},
 		{"for another audience", w.with(web, func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), web, auth.WrongAudience},
 		{"expired", w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, time.Now().Unix() }), web, auth.Expired},
 		{"not yet valid", w.with(web, func(c *identity.Claims) { c.NotBefore += 60 }), web, auth.NotYetValid},
@@ -165,7 +166,7 @@ func TestPrincipal(t *testing.T) {
 		if denial != nil {
 			t.Fatal(denial)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(auth.Principal{})); diff != "" {
 			t.Error(diff)
 		}
 		for _, c := range append(auth.All.List(), 0) {

@@ -8,8 +8,9 @@ import (
 
 // Limits bound what bad tokens may cost. A zero field takes its default.
 type Limits struct {
-	// Caller is how many failed look-ups one user of the machine may have through one socket. Default: 10 a second, burst 20. A burst of
-	// less than a second's worth makes the average rate lower, since refusals last whole seconds.
+	// Caller is how many failed look-ups all who use one socket may have, which are one task, or the operator: users are not told apart,
+	// since a task may have many. Default: 10 a second, burst 20. A burst of less than a second's worth makes the average rate lower,
+	// since refusals last whole seconds.
 	Caller ratelimit.Rate
 	// Global is how many all callers may have. Default: 200 a second, burst 200.
 	Global ratelimit.Rate
@@ -25,7 +26,7 @@ type Limits struct {
 }
 
 const (
-	// callers is how many callers are told apart: users times sockets. It is far more than tasks fit on a machine.
+	// callers is how many sockets are told apart. It is more than tasks fit into an allocation.
 	callers = 1024
 	// unit is what a refusal's length is a multiple of: Retry-After's second, so that it is true as it stands.
 	unit = time.Second
@@ -36,18 +37,18 @@ var enough = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
 
 // limits are the limits at work.
 type limits struct {
-	lookups  *ratelimit.Limiter[caller]
-	refusals *ratelimit.Limiter[caller]
+	lookups  *ratelimit.Limiter[Owner]
+	refusals *ratelimit.Limiter[Owner]
 	holder   *ratelimit.Holder
 }
 
 func newLimits(c Limits) (*limits, error) {
 	c.setDefaults()
-	lookups, err := ratelimit.New[caller](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: callers, Grain: unit})
+	lookups, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: callers, Grain: unit})
 	if err != nil {
 		return nil, err
 	}
-	refusals, err := ratelimit.New[caller](ratelimit.Config{Key: c.Refusals, Global: enough, MaxKeys: callers})
+	refusals, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Refusals, Global: enough, MaxKeys: callers})
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +80,6 @@ func (c *Limits) setDefaults() {
 	}
 }
 
-// caller is whose failures are counted together: what one user of the machine sends through one socket.
-type caller struct {
-	owner Owner
-	uid   uint32
-}
-
 // over is the verdict of a limit that refused.
 func over(d ratelimit.Decision) verdict {
 	why := CallerLimited
@@ -95,7 +90,7 @@ func over(d ratelimit.Decision) verdict {
 }
 
 // failed counts a failed look-up that has cost little so far. What it returns is the verdict v, or that of the limit.
-func (l *limits) failed(who caller, now time.Time, v verdict) verdict {
+func (l *limits) failed(who Owner, now time.Time, v verdict) verdict {
 	if d := l.lookups.Allow(now, who); !d.OK {
 		return over(d)
 	}

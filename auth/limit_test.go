@@ -48,14 +48,15 @@ func TestCallersAreLimitedApart(t *testing.T) {
 			uid         uint32
 			want        auth.Reason
 		}{
-			{"cached, same caller", cached, web, peer.UID, auth.NotRefused},
-			{"new, same caller", w.token(web), web, peer.UID, auth.CallerLimited},
-			{"unknown key, same caller", unknownKey(cached, 1), web, peer.UID, auth.CallerLimited},
-			{"garbage, same caller", "garbage", web, peer.UID, auth.Malformed},
-			{"none, same caller", "", web, peer.UID, auth.NoToken},
-			{"new, another user", w.token(web), web, 2000, auth.NotRefused},
+			{"cached", cached, web, peer.UID, auth.NotRefused},
+			{"new", w.token(web), web, peer.UID, auth.CallerLimited},
+			{"unknown key", unknownKey(cached, 1), web, peer.UID, auth.CallerLimited},
+			{"garbage", "garbage", web, peer.UID, auth.Malformed},
+			{"none", "", web, peer.UID, auth.NoToken},
+			{"new, as root", w.token(web), web, 0, auth.CallerLimited},
+			{"new, as a user that the socket is not for", w.token(web), web, 2000, auth.WrongPeer},
 			{"new, another socket", w.token(db), db, peer.UID, auth.NotRefused},
-			{"forged, another user", forge(cached, 99), web, 2000, auth.BadSignature},
+			{"forged, another socket", forge(cached, 99), db, peer.UID, auth.BadSignature},
 		} {
 			if got := w.askAs(test.token, test.owner, auth.Peer{UID: test.uid}); got != test.want {
 				t.Errorf("%s: got %s, want %s", test.name, got, test.want)
@@ -153,9 +154,9 @@ func TestGlobalLimit(t *testing.T) {
 		cached := w.token(web)
 		w.expect("good", cached, web, auth.NotRefused)
 		counts := map[auth.Reason]int{}
-		for uid := range 15 {
+		for socket := range 15 {
 			for n := range 15 {
-				counts[w.askAs(forge(cached, uid*100+n), web, auth.Peer{UID: uint32(uid)})]++
+				counts[w.ask(forge(cached, socket*100+n), auth.Owner{AllocationID: allocID, Task: strconv.Itoa(socket), UID: peer.UID})]++
 			}
 		}
 		if counts[auth.BadSignature] < 200 || counts[auth.GlobalLimited] == 0 || counts[auth.CallerLimited] != 0 {
@@ -175,7 +176,7 @@ func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 			w.ask(forge(w.token(web), n), web)
 		}
 		start := time.Now()
-		if got := w.askAs(w.token(web), web, auth.Peer{UID: 2000}); got != auth.NotRefused {
+		if got := w.ask(w.token(db), db); got != auth.NotRefused {
 			t.Errorf("a new caller got %s", got)
 		}
 		if took := time.Since(start); took != 250*time.Millisecond {
@@ -211,7 +212,7 @@ func TestFloodIsSlowed(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				start := time.Now()
 				w.expect("good", good, web, auth.NotRefused)
-				if got := w.askAs(w.token(web), web, auth.Peer{UID: 2000}); got != auth.NotRefused {
+				if got := w.ask(w.token(db), db); got != auth.NotRefused {
 					t.Errorf("%s: another's new token got %s", name, got)
 				}
 				if took := time.Since(start); took != 0 {

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"strconv"
 	"time"
 
 	"taskapi/identity"
@@ -20,7 +19,7 @@ func (v verdict) limited() bool { return v.why == CallerLimited || v.why == Glob
 // costly reports whether a verdict counts as a failed look-up: those that took a look at a key or at an allocation. What is
 // refused by its form alone costs less than to count it, and a good token in the wrong place is in the cache.
 func costly(why Reason) bool {
-	return why >= UnknownKey && why <= WrongRole || why == UnknownAllocation
+	return why >= UnknownKey && why <= WrongRole || why >= UnknownAllocation && why <= WrongClaims
 }
 
 // final reports whether a verdict is worth remembering. Two are turned by time alone; that no key has the ID is found again
@@ -32,8 +31,8 @@ func final(why Reason) bool {
 // lookUp finds the verdict on a token that is not in the quick table: in the caches, or by verifying it.
 //
 // A caller who failed too often learns nothing of a token that is not known as good, were it the right one: verifying it is what
-// the limit is there to prevent. It is per socket and user, so nobody else is shut out with it.
-func (d *Door) lookUp(token string, who caller) verdict {
+// the limit is there to prevent. It is per socket, so nobody else is shut out with it.
+func (d *Door) lookUp(token string, who Owner) verdict {
 	key := d.prints.digest(token)
 	if e := d.cache.slowHit(key); e != nil {
 		d.counters.hits.Add(1)
@@ -42,7 +41,7 @@ func (d *Door) lookUp(token string, who caller) verdict {
 	now := time.Now()
 	if r, ok := d.cache.refused(key, now, d.keys.generation()); ok {
 		d.counters.negativeHits.Add(1)
-		return d.again(key, r, who, now)
+		return d.again(d.prints.tag(token), key, r, who, now)
 	}
 	d.counters.misses.Add(1)
 	unverified, err := identity.Check(token)
@@ -54,10 +53,14 @@ func (d *Door) lookUp(token string, who caller) verdict {
 
 // again is the verdict on a bad token that comes again. It counts as one more failed look-up, so that a flood of the same token
 // is slowed like any other; and a token that was refused for its allocation alone is looked at anew.
-func (d *Door) again(key digest, r refusal, who caller, now time.Time) verdict {
-	if r.entry != nil && d.present(r.entry) {
-		d.cache.keep(key, r.entry)
-		return verdict{entry: r.entry}
+func (d *Door) again(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
+	if r.token != nil {
+		e, why := d.entry(t, r.token)
+		if why == NotRefused {
+			d.cache.keep(key, e)
+			return verdict{entry: e}
+		}
+		r.why = why
 	}
 	return d.limits.failed(who, now, verdict{why: r.why})
 }
@@ -67,13 +70,13 @@ type first struct {
 	token      string
 	unverified *identity.Unverified
 	key        digest
-	who        caller
+	who        Owner
 }
 
-// share verifies the token once for all requests of the caller that bring it at the same time. Other callers have flights of
+// share verifies the token once for all requests on a socket that bring it at the same time. Other sockets have flights of
 // their own, since a limit of the one who leads must not decide over those who follow; verify makes them share all the same.
 func (d *Door) share(f first) verdict {
-	flight := string(f.key[:]) + f.who.owner.AllocationID + "/" + f.who.owner.Task + "/" + strconv.FormatUint(uint64(f.who.uid), 10)
+	flight := string(f.key[:]) + f.who.AllocationID + "/" + f.who.Task
 	leads := false
 	result, _, _ := d.flights.Do(flight, func() (any, error) {
 		leads = true
@@ -110,18 +113,18 @@ func (d *Door) verify(f first) verdict {
 	verified, err := d.verifier.VerifyChecked(f.unverified, now)
 	d.counters.verified.Add(1)
 	d.counters.verifyNanos.Add(int64(time.Since(now)))
+	var e *entry
 	if err != nil {
 		r.why = tokenReason(err)
-	} else if r.entry = d.entry(d.prints.tag(f.token), verified); !d.present(r.entry) {
-		// Whoever holds a trusted key could fill the cache of good tokens with those of allocations that are not here.
-		r.why = UnknownAllocation
+	} else if e, r.why = d.entry(d.prints.tag(f.token), verified); e == nil {
+		r.token = verified // a holder of a trusted key must not fill the cache of good tokens with those of other allocations
 	}
 	if !costly(r.why) {
 		spent.Cancel()
 	}
-	if r.why == NotRefused {
-		d.cache.keep(f.key, r.entry)
-		return verdict{entry: r.entry}
+	if e != nil {
+		d.cache.keep(f.key, e)
+		return verdict{entry: e}
 	}
 	if final(r.why) {
 		d.cache.refuse(f.key, r)
@@ -129,16 +132,20 @@ func (d *Door) verify(f first) verdict {
 	return verdict{why: r.why}
 }
 
-// entry is what is remembered of a good token.
-func (d *Door) entry(t tag, v *identity.Verified) *entry {
-	e := &entry{tag: t, token: v, principal: Principal{Claims: v.Claims, KeyID: v.KeyID, Capabilities: All}}
-	if !e.principal.Operator() {
-		e.principal.Capabilities = d.policy.Task(v.Claims.Namespace, v.Claims.Task)
+// entry is what is remembered of a good token, or why it is not one of an allocation that is here, live or ended. What a task may do is
+// decided by its allocation, not by what the token says.
+func (d *Door) entry(t tag, v *identity.Verified) (*entry, Reason) {
+	alloc, liveness := d.allocations.Lookup(v.Claims.AllocationID)
+	if alloc == nil || liveness == Unknown {
+		return nil, UnknownAllocation
 	}
-	return e
-}
-
-// present reports whether the token's allocation is here, live or ended.
-func (d *Door) present(e *entry) bool {
-	return d.allocations.Liveness(e.principal.Claims.AllocationID) != Unknown
+	if why := alloc.mismatch(v); why != NotRefused {
+		return nil, why
+	}
+	e := &entry{tag: t, token: v, alloc: alloc, principal: Principal{Claims: v.Claims, KeyID: v.KeyID, Capabilities: All}}
+	e.principal.entry = e
+	if !e.principal.Operator() {
+		e.principal.Capabilities = d.policy.Task(alloc.Namespace, v.Claims.Task)
+	}
+	return e, NotRefused
 }

@@ -8,6 +8,8 @@ type Principal struct {
 	Claims       identity.Claims
 	KeyID        string // the key that signed the token
 	Capabilities CapabilitySet
+
+	entry *entry // what the door remembers of the token; nil in a Principal that no Door has made
 }
 
 // Can reports whether the principal has the capability.
@@ -17,10 +19,14 @@ func (p *Principal) Can(c Capability) bool { return p != nil && p.Capabilities.H
 func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }
 
 // Owner is whom a socket belongs to: one task of one allocation, or its operator. A token speaks through a socket only when it
-// was issued to that owner; the operator's token speaks through every socket of its allocation.
+// was issued to that owner: the operator's token on the operator's socket alone, where a task could not listen in its place.
 type Owner struct {
 	AllocationID string
 	Task         string // empty on the operator's socket
+
+	// UID is the user whose processes may speak through the socket: the task's, or the allocation's owner. Root's and those of the
+	// user that this process runs as may, too.
+	UID uint32
 }
 
 // Peer is the process at the other end of a connection, as the kernel saw it at connect time (SO_PEERCRED, unix(7)). PID is 0

@@ -42,12 +42,15 @@ const (
 
 	KeyRemoved         // its key is trusted no longer
 	UnknownAllocation  // its allocation is not here
+	EarlierLife        // it was issued for another life of its allocation, or for none
+	WrongClaims        // its namespace, job, group or task is not that of its allocation
 	TerminalAllocation // its allocation has ended
 	WrongSocket        // it is not for the owner of this socket
 
 	// Of the caller.
 
-	CallerLimited     // too many failed look-ups of this peer on this socket
+	WrongPeer         // a process of a user that this socket is not for
+	CallerLimited     // too many failed look-ups on this socket
 	GlobalLimited     // too many of all peers together
 	MissingCapability // known, and not allowed to do that
 
@@ -91,8 +94,11 @@ var meanings = [reasons]meaning{
 	WrongRole:          {string(identity.ReasonRole), http.StatusForbidden, forbidden},
 	KeyRemoved:         {"key_removed", http.StatusForbidden, forbidden},
 	UnknownAllocation:  {"unknown_allocation", http.StatusForbidden, forbidden},
+	EarlierLife:        {"earlier_life", http.StatusForbidden, forbidden},
+	WrongClaims:        {"wrong_claims", http.StatusForbidden, forbidden},
 	TerminalAllocation: {"terminal_allocation", http.StatusForbidden, forbidden},
 	WrongSocket:        {"wrong_socket", http.StatusForbidden, forbidden},
+	WrongPeer:          {"wrong_peer", http.StatusForbidden, forbidden},
 	CallerLimited:      {"limited_caller", http.StatusTooManyRequests, tooMany},
 	GlobalLimited:      {"limited_global", http.StatusTooManyRequests, tooMany},
 	MissingCapability:  {"missing_capability", http.StatusForbidden, permissionDenied},

@@ -15,15 +15,14 @@ func (d *Door) refuse(r *http.Request, p *Principal, owner Owner, peer Peer, v v
 		d.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
 			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", suppressed)
 	}
-	who := caller{owner, peer.UID}
-	if v.limited() || !d.limits.refusals.Allow(now, who).OK {
+	if v.limited() || !d.limits.refusals.Allow(now, owner).OK {
 		d.hold(r)
 	}
 	if !v.limited() {
 		return &denials[v.why]
 	}
 	denial := denials[v.why]
-	denial.RetryAfter = d.limits.lookups.Peek(time.Now(), who).RetryAfter
+	denial.RetryAfter = d.limits.lookups.Peek(time.Now(), owner).RetryAfter
 	return &denial
 }
 

@@ -30,9 +30,9 @@ const (
 )
 
 var (
-	web           = auth.Owner{AllocationID: allocID, Task: "web"}
-	db            = auth.Owner{AllocationID: allocID, Task: "db"}
-	operator      = auth.Owner{AllocationID: allocID}
+	web           = auth.Owner{AllocationID: allocID, Task: "web", UID: 1000}
+	db            = auth.Owner{AllocationID: allocID, Task: "db", UID: 1000}
+	operator      = auth.Owner{AllocationID: allocID, UID: 1000}
 	peer          = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
 	discardLogger = slog.New(slog.DiscardHandler)
 
@@ -44,14 +44,26 @@ var (
 )
 
 // allocations are allocations that a test can end.
-type allocations struct{ states sync.Map }
+type allocations struct {
+	states sync.Map
+	is     atomic.Pointer[auth.Allocation] // nil: demo
+}
 
 func (a *allocations) set(id string, l auth.Liveness) { a.states.Store(id, l) }
 
-func (a *allocations) Liveness(id string) auth.Liveness {
+// demo is what tokens of every allocation must say unless a test says otherwise.
+var demo = auth.Allocation{Region: "global", Namespace: "default", JobID: "demo", TaskGroup: "web", Life: "this life"}
+
+// become makes the allocation another one, or begin another life.
+func (a *allocations) become(next auth.Allocation) { a.is.Store(&next) }
+
+func (a *allocations) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	l, _ := a.states.Load(id)
 	known, _ := l.(auth.Liveness)
-	return known
+	if now := a.is.Load(); now != nil {
+		return now, known
+	}
+	return &demo, known
 }
 
 // countingVerifier counts signature checks, and can make them wait.
@@ -140,7 +152,7 @@ func claimsOf(owner auth.Owner) identity.Claims {
 		Subject:  identity.Subject("global", "default", "demo", "web", owner.Task, identity.DefaultName),
 		Audience: []string{identity.DefaultAudience},
 		IssuedAt: now, NotBefore: now, ExpiresAt: now + 3600,
-		Namespace: "default", JobID: "demo", AllocationID: owner.AllocationID, Task: owner.Task,
+		Namespace: "default", JobID: "demo", AllocationID: owner.AllocationID, Task: owner.Task, Life: demo.Life,
 	}
 	if owner.Task == "" {
 		c.Role = identity.RoleOperator

@@ -39,6 +39,7 @@ type wireClaims struct {
 	AllocationID string        `json:"nomad_allocation_id"`
 	Task         string        `json:"nomad_task,omitempty"`
 	Role         identity.Role `json:"taskapi_role,omitempty"`
+	Life         string        `json:"taskapi_allocation_life,omitempty"`
 }
 
 // whoami is GET /v1/acl/whoami: the claims of the caller's own token.
@@ -57,6 +58,7 @@ func (a *API) whoami(_ context.Context, r *request) (answer, error) {
 		AllocationID: claims.AllocationID,
 		Task:         claims.Task,
 		Role:         claims.Role,
+		Life:         claims.Life,
 	})
 }
 

@@ -24,6 +24,8 @@ import (
 type Door interface {
 	// Authenticate finds the principal behind a request on the owner's socket, sent by the peer.
 	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
+	// Recheck decides once more on a request that Authenticate has let in, after it has waited or while it goes on.
+	Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial
 	// Authorize says whether the principal has the capability.
 	Authorize(p *auth.Principal, capability auth.Capability) *auth.Denial
 }

@@ -24,6 +24,9 @@ type openDoor struct{ principal *auth.Principal }
 func (d openDoor) Authenticate(*http.Request, auth.Owner, auth.Peer) (*auth.Principal, *auth.Denial) {
 	return d.principal, nil
 }
+func (openDoor) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
+	return nil
+}
 func (openDoor) Authorize(*auth.Principal, auth.Capability) *auth.Denial { return nil }
 
 // BenchmarkChecks is an authenticated GET of the checks over kept-alive unix sockets, beside the floor: net/http with nothing

@@ -55,7 +55,7 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 	listener := &pipes{make(chan net.Conn), closed, shut}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.Serve(ctx, listener, auth.Owner{AllocationID: allocID, Task: "server"}) }()
+	go func() { ended <- a.Serve(ctx, listener, taskSocket) }()
 	dial = func() net.Conn {
 		ours, theirs := net.Pipe()
 		listener.accept <- theirs

@@ -16,18 +16,28 @@ import (
 // live says that the recorded allocation lives.
 type live struct{}
 
-func (live) Liveness(id string) auth.Liveness {
+func (live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	if id == allocID {
-		return auth.Live
+		return &demo, auth.Live
 	}
-	return auth.Unknown
+	return nil, auth.Unknown
 }
+
+// demo is what the tokens of that allocation say.
+var demo = auth.Allocation{Region: "global", Namespace: "default", JobID: "demo", TaskGroup: "web", Life: "this life"}
 
 // boundless is more than a test can send.
 var boundless = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
 
 // realDoor is a door with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
 func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Claims)) string) {
+	t.Helper()
+	door, _, sign = realDoorWith(t, live{})
+	return door, sign
+}
+
+// realDoorWith is realDoor for an allocation that changes, with its key ring.
+func realDoorWith(t *testing.T, allocations auth.Allocations) (door *auth.Door, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: t.TempDir() + "/keyring"})
 	if err != nil {
@@ -37,12 +47,12 @@ func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy, err := auth.ParsePolicy("policy.hcl", []byte(`namespace "poor" { policy = "deny" }`))
+	policy, err := auth.ParsePolicy("policy.hcl", []byte(`task "poor" { policy = "deny" }`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	door, err = auth.NewDoor(auth.Config{
-		Verifier: verifier, Allocations: live{}, Policy: policy, Keys: []identity.KeySource{ring},
+		Verifier: verifier, Allocations: allocations, Policy: policy, Keys: []identity.KeySource{ring},
 		Logger: slog.New(slog.DiscardHandler),
 		Limits: auth.Limits{Caller: boundless, Global: boundless, Refusals: boundless}, // this is about the verdicts, not their number
 	})
@@ -55,7 +65,7 @@ func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Cl
 		claims := identity.Claims{
 			Subject: identity.Subject("global", "default", "demo", "web", "server", "default"), Audience: []string{identity.DefaultAudience},
 			IssuedAt: now, NotBefore: now, ExpiresAt: now + 3600,
-			Namespace: "default", JobID: "demo", AllocationID: allocID, Task: "server",
+			Namespace: "default", JobID: "demo", AllocationID: allocID, Task: "server", Life: demo.Life,
 		}
 		change(&claims)
 		token, err := ring.Sign(claims)
@@ -64,17 +74,24 @@ func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Cl
 		}
 		return token
 	}
-	return door, sign
+	return door, ring, sign
 }
 
 // TestEveryRouteBehindTheDoor walks every row and every method with every kind of credential, through the door that production
-// has: nothing but a good token of this task, or the operator's, learns even whether a path exists.
+// has: nothing but a good token of the socket's owner learns even whether a path exists.
 func TestEveryRouteBehindTheDoor(t *testing.T) {
 	door, sign := realDoor(t)
-	s := newServer(t, quietAlloc(t), everyRoute, func(c *handlers.Config) { c.Door = door })
+	behind := func(c *handlers.Config) { c.Door = door }
+	s := newServer(t, quietAlloc(t), everyRoute, behind)
+	ofOperator := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, quietAlloc(t), everyRoute, behind)
+	ofPoor := newServerOf(t, auth.Owner{AllocationID: allocID, Task: "poor", UID: peer.UID}, quietAlloc(t), everyRoute, behind)
 	task := sign(func(*identity.Claims) {})
-	asOperator := sign(func(c *identity.Claims) { c.Task, c.Role = "", identity.RoleOperator })
-	poor := sign(func(c *identity.Claims) { c.Namespace = "poor" })
+	asOperator := sign(func(c *identity.Claims) {
+		c.Task, c.Role, c.Subject = "", identity.RoleOperator, identity.Subject("global", "default", "demo", "web", "", "operator")
+	})
+	poor := sign(func(c *identity.Claims) {
+		c.Task, c.Subject = "poor", identity.Subject("global", "default", "demo", "web", "poor", "default")
+	})
 	past := time.Now().Unix() - 60
 	refused := map[string]struct {
 		token  string
@@ -87,6 +104,8 @@ func TestEveryRouteBehindTheDoor(t *testing.T) {
 		"expired":            {sign(func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = past-60, past-60, past }), 403, "Forbidden"},
 		"another task":       {sign(func(c *identity.Claims) { c.Task = "init" }), 403, "Forbidden"},
 		"another allocation": {sign(func(c *identity.Claims) { c.AllocationID = otherID }), 403, "Forbidden"},
+		"the operator":       {asOperator, 403, "Forbidden"},
+		"an earlier life":    {sign(func(c *identity.Claims) { c.Life = "earlier" }), 403, "Forbidden"},
 		"another audience":   {sign(func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), 403, "Forbidden"},
 	}
 	taskHas := auth.CapabilitySet(auth.Authenticated).With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
@@ -111,25 +130,26 @@ func TestEveryRouteBehindTheDoor(t *testing.T) {
 	for _, row := range rows() {
 		for _, method := range row.Methods {
 			for name, c := range map[string]struct {
+				s     *server
 				token string
 				has   auth.CapabilitySet
 			}{
-				"the task":      {task, taskHas},
-				"the operator":  {asOperator, ^auth.CapabilitySet(0)},
-				"no capability": {poor, auth.CapabilitySet(auth.Authenticated)},
+				"the task":      {s, task, taskHas},
+				"the operator":  {ofOperator, asOperator, ^auth.CapabilitySet(0)},
+				"no capability": {ofPoor, poor, auth.CapabilitySet(auth.Authenticated)},
 			} {
 				want := reply{Status: 200}
 				if !c.has.Has(row.Capability) {
 					want = reply{Status: 403, Body: "Permission denied"}
 				}
-				got := s.dial(t).send(t, method, head(method, target(row, allocID), c.token, anyBody))
+				got := c.s.dial(t).send(t, method, head(method, target(row, allocID), c.token, anyBody))
 				if got.Status != want.Status || (want.Body != "" && got.Body != want.Body) {
 					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, row.Pattern, got.Status, got.Body, want.Status, want.Body)
 				}
 				if !strings.Contains(row.Pattern, "{alloc}") || want.Status != 200 {
 					continue
 				}
-				got = s.dial(t).send(t, method, head(method, target(row, otherID), c.token, anyBody))
+				got = c.s.dial(t).send(t, method, head(method, target(row, otherID), c.token, anyBody))
 				if got.Status != http.StatusNotFound {
 					t.Errorf("%s: %s %s of another allocation = %d %q, want 404", name, method, row.Pattern, got.Status, got.Body)
 				}

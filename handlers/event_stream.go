@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// heartbeatEvery is Nomad's: so often an idle stream says that it is still there, and the caller's token is looked at again.
+// heartbeatEvery is Nomad's: so often an idle stream says that it is still there. The caller's token is looked at again then, and before each event.
 const heartbeatEvery = 10 * time.Second
 
 // heartbeat is an event stream's sign of life.
@@ -112,7 +112,7 @@ func (s *eventWriter) run(out *outlet) {
 		select {
 		case <-more:
 		case <-beat.C:
-			if !s.request.welcome() {
+			if s.request.recheck() != nil {
 				s.end(out, endUnwelcome)
 				return
 			}
@@ -142,7 +142,7 @@ func (s *eventWriter) deliver(out *outlet) (more <-chan struct{}, ok bool) {
 		if !s.want.matches(e.alloc) {
 			continue
 		}
-		if time.Now().Unix() >= s.request.Principal.Claims.ExpiresAt { // a slow reader draws a batch out
+		if s.request.recheck() != nil { // for each: a slow reader draws a batch out
 			s.end(out, endUnwelcome)
 			return nil, false
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -45,6 +46,16 @@ func (d *streamDoor) Authenticate(r *http.Request, owner auth.Owner, peer auth.P
 	}
 	principal.Claims.ExpiresAt = d.expires
 	return principal, nil
+}
+
+func (d *streamDoor) Recheck(_ *http.Request, p *auth.Principal, _ auth.Owner, _ auth.Peer) *auth.Denial {
+	if time.Now().Unix() >= p.Claims.ExpiresAt {
+		return denied(http.StatusForbidden, "Forbidden")
+	}
+	if d.refuse != nil {
+		return d.refuse()
+	}
+	return nil
 }
 
 var _ handlers.Door = (*streamDoor)(nil)

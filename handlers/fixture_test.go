@@ -60,6 +60,11 @@ func (fakeDoor) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*a
 	return principal, nil
 }
 
+// Recheck never changes its mind.
+func (fakeDoor) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
+	return nil
+}
+
 func (fakeDoor) Authorize(p *auth.Principal, c auth.Capability) *auth.Denial {
 	if !p.Can(c) {
 		return denied(http.StatusForbidden, "Permission denied")
@@ -221,8 +226,17 @@ func (b *syncBuffer) String() string {
 // peer is who every connection of the tests comes from.
 var peer = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
 
-// newServer serves the allocation, with the fake door unless change puts another one in.
+// taskSocket is whose socket most tests are about.
+var taskSocket = auth.Owner{AllocationID: allocID, Task: "server", UID: peer.UID}
+
+// newServer serves the allocation on a task's socket, with the fake door unless change puts another one in.
 func newServer(tb testing.TB, alloc *fakeAlloc, change ...func(*handlers.Config)) *server {
+	tb.Helper()
+	return newServerOf(tb, taskSocket, alloc, change...)
+}
+
+// newServerOf is newServer on another's socket.
+func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...func(*handlers.Config)) *server {
 	tb.Helper()
 	s := &server{log: new(syncBuffer)}
 	config := handlers.Config{
@@ -248,7 +262,7 @@ func newServer(tb testing.TB, alloc *fakeAlloc, change ...func(*handlers.Config)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- handlers.New(config).Serve(ctx, listener, auth.Owner{AllocationID: allocID, Task: "server"})
+		ended <- handlers.New(config).Serve(ctx, listener, owner)
 	}()
 	s.stop = sync.OnceFunc(func() {
 		cancel()

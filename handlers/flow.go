@@ -60,7 +60,6 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.record(req, denial.Status, denial.Reason)
 		return
 	}
-	req.needs = route.capability
 	if route.maxBody > 0 && whole != http.NoBody {
 		r.Body = http.MaxBytesReader(w, whole, route.maxBody)
 	}
@@ -76,7 +75,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	result, err := route.handle(ctx, req)
 	conn.enter(writing)
 	status := s.answer(req, result, err)
-	if route.mutates() {
+	if _, denied := errors.AsType[*auth.Denial](err); route.mutates() && !denied { // the door has recorded what it denied
 		s.record(req, status, auth.NotRefused)
 	}
 }
@@ -96,6 +95,15 @@ func (s *site) answer(r *request, result answer, err error) int {
 	return http.StatusOK
 }
 
+// recheck asks the door again about a request that has waited: its token may have expired or been revoked meanwhile. The error is a
+// *auth.Denial.
+func (r *request) recheck() error {
+	if denial := r.site.config.Door.Recheck(r.Request, r.Principal, r.site.owner, r.Peer); denial != nil {
+		return denial
+	}
+	return nil
+}
+
 // boundBody bounds a request's body in size and time.
 func boundBody(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -112,6 +120,10 @@ func routePath(r *http.Request) string {
 
 // fail answers with an error and returns the status. It is the one place that logs a fault of ours.
 func (s *site) fail(r *request, err error) int {
+	if denial, ok := errors.AsType[*auth.Denial](err); ok {
+		denial.Write(r.w)
+		return denial.Status
+	}
 	known := asError(err)
 	if abandoned(r.Context(), err) {
 		known = &Error{Kind: Unavailable, Message: "the request was cut off"}

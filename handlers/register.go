@@ -73,6 +73,9 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	case <-ctx.Done():
 		return answer{}, ctx.Err()
 	}
+	if err := r.recheck(); err != nil {
+		return answer{}, err
+	}
 	if err := a.enforceIndex(r, &want); err != nil {
 		return answer{}, err
 	}

@@ -25,7 +25,6 @@ type request struct {
 	Principal *auth.Principal
 	Peer      auth.Peer
 
-	needs auth.Capability // what the door has authorized; 0 before
 	site  *site
 	w     http.ResponseWriter
 	route chi.Context // the matcher's scratch; the parameters live here
@@ -152,7 +151,7 @@ func (r *request) decode(v any, optional bool) error {
 	if empty := optional && errors.Is(err, io.EOF); err != nil && !empty {
 		return bodyError(err)
 	}
-	return nil
+	return r.recheck() // a body may take its time
 }
 
 // trailing is the error when anything but white space follows the value.

@@ -47,12 +47,3 @@ func (r *request) stream(run func(*outlet)) (answer, error) {
 	}
 	return answer{sent: true}, nil
 }
-
-// welcome reports that the door would still let the request in. A door that is too busy to say is no reason to end a stream.
-func (r *request) welcome() bool {
-	principal, denial := r.site.config.Door.Authenticate(r.Request, r.site.owner, r.Peer)
-	if denial != nil {
-		return denial.Status == http.StatusTooManyRequests
-	}
-	return r.site.config.Door.Authorize(principal, r.needs) == nil
-}

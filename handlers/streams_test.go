@@ -36,7 +36,7 @@ const (
 	unwelcome = `{"Error":"the token is not valid any more: connect again with a new one"}`
 )
 
-// TestStreamsEnd: with the token, by its clock or by its refusal; a door that is too busy to say ends none.
+// TestStreamsEnd: with the token, by its clock or by its refusal.
 func TestStreamsEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		door  func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor
@@ -50,9 +50,6 @@ func TestStreamsEnd(t *testing.T) {
 		"it is revoked": {func(_ time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor {
 			return &streamDoor{expires: lasting, refuse: refused.Load}
 		}, denied(403, "Forbidden"), 20 * time.Second, unwelcome},
-		"the door is busy": {func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor {
-			return &streamDoor{expires: start.Add(time.Hour - 5*time.Second).Unix(), refuse: refused.Load}
-		}, denied(429, "Too many requests"), time.Hour - 5*time.Second, unwelcome},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,8 @@ const (
 )
 
 // snapshot is the allocation as it stands, or, when the query has an index, as it stands once its ModifyIndex has passed that
-// index, the wait is over, the client has gone or the server drains.
+// index, the wait is over, the client has gone or the server drains. Errors: those of the query, and a *auth.Denial when the token is
+// good no more after the wait.
 func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
 	query, err := r.values()
 	if err != nil {
@@ -43,7 +44,8 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	defer leave()
 	stop := context.AfterFunc(r.site.draining, cancel)
 	defer stop()
-	return alloc.Wait(ctx, index), nil
+	now = alloc.Wait(ctx, index)
+	return now, r.recheck()
 }
 
 // maxWaits is how many blocking queries wait on a socket at once: other requests need connections, too. One more is refused, as Nomad

@@ -20,6 +20,7 @@ const DefaultAudience = "nomadproject.io"
 
 // Claims are the claims of one token. On the wire they carry the names of RFC 7519 section 4.1 and Nomad's own
 // (nomad_namespace, nomad_job_id, nomad_allocation_id, nomad_task); the role travels as taskapi_role and is absent for a task.
+// taskapi_allocation_life tells lives of one allocation ID apart.
 //
 // Times are whole seconds since the Unix epoch. ExpiresAt is never zero in a token of ours.
 type Claims struct {
@@ -36,6 +37,10 @@ type Claims struct {
 	AllocationID string
 	Task         string // empty for the operator
 	Role         Role
+
+	// Life is the life of the allocation that the token was issued for, so that it is good in no later one under the same ID. Every token
+	// of ours has it (taskapi_allocation_life); other issuers' need not.
+	Life string
 }
 
 // Subject joins the parts of a sub claim in Nomad's order.

@@ -48,7 +48,7 @@ func (c *Claims) wire() jwt.MapClaims {
 	}
 	for name, text := range map[string]string{
 		claimID: c.ID, claimIssuer: c.Issuer, claimSubject: c.Subject, claimNamespace: c.Namespace, claimJobID: c.JobID,
-		claimAllocationID: c.AllocationID, claimTask: c.Task, claimRole: string(c.Role),
+		claimAllocationID: c.AllocationID, claimTask: c.Task, claimRole: string(c.Role), claimLife: c.Life,
 	} {
 		if text != "" {
 			m[name] = text

@@ -152,11 +152,12 @@ const (
 	claimAllocationID = "nomad_allocation_id"
 	claimTask         = "nomad_task"
 	claimRole         = "taskapi_role"
+	claimLife         = "taskapi_allocation_life"
 )
 
 var claimNames = []string{
 	claimID, claimIssuer, claimSubject, claimAudience, claimIssuedAt, claimNotBefore, claimExpiresAt,
-	claimNamespace, claimJobID, claimAllocationID, claimTask, claimRole,
+	claimNamespace, claimJobID, claimAllocationID, claimTask, claimRole, claimLife,
 }
 
 func (u *Unverified) readClaims(document string) *Error {
@@ -190,6 +191,8 @@ func (u *Unverified) readClaims(document string) *Error {
 			c.Task = r.Text()
 		case claimRole:
 			c.Role, role = Role(r.Text()), true
+		case claimLife:
+			c.Life = r.Text()
 		default:
 			if ourName(r.Name()) {
 				return refuse(ReasonClaims, "the name of a claim in another case")

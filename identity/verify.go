@@ -89,6 +89,9 @@ type Verified struct {
 	leeway int64
 }
 
+// Foreign reports whether another issuer's key verified the token.
+func (t *Verified) Foreign() bool { return t.key.foreign }
+
 // trustedKey is a key and on whose side it was found.
 type trustedKey struct {
 	*publicKey

@@ -143,6 +143,10 @@ type Config struct {
 	State State
 	Saved *Saved
 
+	// Life tells this life of the allocation from others under the same ID. It is kept with the allocation; empty for none. The runner
+	// makes no use of it.
+	Life string
+
 	// Updates hears of every new version of the allocation; nil for nobody.
 	Updates Updates
 

@@ -24,6 +24,8 @@ type Change struct {
 
 	// KillAfter is when the group's shutdown_delay is over, and the tasks are told to end; zero: as it was.
 	KillAfter time.Time
+
+	Life string // Config.Life; empty: as it was
 }
 
 // Saved is an allocation on its way, or at its end, as it was written down.
@@ -34,6 +36,8 @@ type Saved struct {
 	Over   bool
 
 	KillAfter time.Time // zero before the group's shutdown_delay has begun
+
+	Life string // Config.Life; empty for an allocation that began before there was one
 }
 
 // SavedTask is what another runner has to know of a task to go on with it.

@@ -22,6 +22,7 @@ const (
 	checksKey = "checks" // api.AllocCheckStatuses
 	overKey   = "over"   // true
 	killKey   = "kill"   // time.Time of Change.KillAfter
+	lifeKey   = "life"   // string
 	taskKey   = "task/"  // and the task's name: interfaces.SavedTask
 )
 
@@ -148,6 +149,9 @@ func (v values) addChange(c interfaces.Change) error {
 	if !c.KillAfter.IsZero() {
 		errs = append(errs, v.add(c.ID, killKey, c.KillAfter))
 	}
+	if c.Life != "" {
+		errs = append(errs, v.add(c.ID, lifeKey, c.Life))
+	}
 	for name, task := range c.Tasks {
 		errs = append(errs, v.add(c.ID, taskKey+name, task))
 	}
@@ -173,6 +177,7 @@ func compose(set records) (*interfaces.Saved, []error) {
 	read(checksKey, &saved.Checks)
 	read(overKey, &saved.Over)
 	read(killKey, &saved.KillAfter)
+	read(lifeKey, &saved.Life)
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if name, ok := strings.CutPrefix(key, taskKey); ok {
 			var task interfaces.SavedTask

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
@@ -27,6 +28,7 @@ type claim struct {
 	state  *state.DB
 	saved  *interfaces.Saved // nil for an allocation that has not begun, or of which nothing is known
 	lost   bool              // there is more of it than a state that is empty
+	life   string            // the ID of the allocation's present life
 }
 
 // claim takes an allocation's directory, and makes it when it is missing. Errors: state.ErrInUse when another taskapi has it, those of
@@ -51,6 +53,7 @@ func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 	if err != nil {
 		return nil, errors.Join(l.mendable(id, err), c.close())
 	}
+	c.life = lifeOf(c.saved)
 	return c, nil
 }
 
@@ -67,6 +70,15 @@ func (c *claim) lock() error {
 	var err error
 	c.state, err = state.Open(path, version)
 	return err
+}
+
+// lifeOf is the ID of the life that goes on with what was saved, a new one when nothing was. An allocation that ran before lives had IDs
+// has none, and goes on without: its tasks have tokens that name none.
+func lifeOf(saved *interfaces.Saved) string {
+	if saved == nil || saved.Life == "" && len(saved.Tasks) == 0 { // no task has had a token
+		return uuid.NewString()
+	}
+	return saved.Life
 }
 
 // saved is an allocation as whoever ran it has left it. Its errors are those of state.Read.
@@ -92,11 +104,12 @@ func (c *claim) anew(alloc *api.Allocation) error {
 	if err != nil {
 		return usage(err)
 	}
-	next, err := c.state.Anew(interfaces.Change{ID: c.id, Alloc: first.Alloc()})
+	life := uuid.NewString()
+	next, err := c.state.Anew(interfaces.Change{ID: c.id, Alloc: first.Alloc(), Life: life})
 	if err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
-	c.state, c.saved = next, nil
+	c.state, c.saved, c.life = next, nil, life
 	return nil
 }
 

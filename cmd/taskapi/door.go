@@ -36,7 +36,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	}
 	door, err := auth.NewDoor(auth.Config{
 		Verifier:    s.verifier,
-		Allocations: liveness{alloc.ID, s.runner},
+		Allocations: s.livenessOf(alloc),
 		Logger:      s.logger,
 		Policy:      s.policy,
 		Keys:        append([]identity.KeySource{local}, foreign...),
@@ -111,18 +111,26 @@ func openPolicy(path string) (*auth.Policy, error) {
 // liveness is what the door asks about allocations: this process has one.
 type liveness struct {
 	id     string
+	alloc  *auth.Allocation
 	runner interfaces.AllocRunner
 }
 
-// Liveness implements auth.Allocations.
-func (l liveness) Liveness(id string) auth.Liveness {
+// livenessOf is that of the sidecar's allocation. What its tokens say stays as it is through every update in place.
+func (s *sidecar) livenessOf(alloc *api.Allocation) liveness {
+	return liveness{alloc.ID, &auth.Allocation{
+		Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: s.life,
+	}, s.runner}
+}
+
+// Lookup implements auth.Allocations.
+func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	switch {
 	case id != l.id:
-		return auth.Unknown
+		return nil, auth.Unknown
 	case l.runner.Over():
-		return auth.Terminal
+		return l.alloc, auth.Terminal
 	}
-	return auth.Live
+	return l.alloc, auth.Live
 }
 
 // peerOf gives the door the credentials that the socket read when the connection was accepted.

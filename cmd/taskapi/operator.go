@@ -48,7 +48,7 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	var err error
 	h.server, err = s.serve(socketSpec{
 		path:  s.layout.operatorSocket(alloc.ID),
-		owner: auth.Owner{AllocationID: alloc.ID},
+		owner: auth.Owner{AllocationID: alloc.ID, UID: uint32(os.Geteuid())},
 		uid:   -1,
 		gid:   -1,
 	})
@@ -61,25 +61,38 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	return nil
 }
 
-// renewOperatorToken replaces the operator's token when half of its life is over, until ctx ends.
+const (
+	// operatorTTL is how long the operator's token is good at most: what was read of it over somebody's shoulder is soon of no use.
+	operatorTTL = time.Hour
+	// operatorLook is how often the operator's token is looked at: timers stand still while the machine sleeps, and its expiry does not.
+	operatorLook = 30 * time.Second
+)
+
+// renewOperatorToken replaces the operator's token when half of its life is over, or its key has left the ring, until ctx ends.
 func (s *sidecar) renewOperatorToken(ctx context.Context, alloc *api.Allocation) {
+	said := false // what goes wrong, once
 	for {
-		wait := renewRetry
-		if token, err := os.ReadFile(s.layout.operatorToken(alloc.ID)); err == nil {
-			if read, err := identity.Check(string(token)); err == nil {
-				wait = max(wait, time.Until(time.Unix((read.Claims.IssuedAt+read.Claims.ExpiresAt)/2, 0)))
+		replaced := s.keyring.Replaced() // before the look: what changes during it is looked at again
+		wait := min(operatorLook, max(renewRetry, s.operatorTTL()/4))
+		if err := s.giveOperatorToken(alloc); err != nil {
+			if !said {
+				s.logger.Warn("the operator's token is not renewed; it is tried again", "error", err)
 			}
+			said, wait = true, renewRetry
+		} else {
+			said = false
 		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-replaced:
 		case <-time.After(wait):
-		}
-		if err := s.giveOperatorToken(alloc); err != nil {
-			s.logger.Warn("the operator's token is not renewed; it is tried again", "error", err)
 		}
 	}
 }
+
+// operatorTTL is how long a new token of the operator is good.
+func (s *sidecar) operatorTTL() time.Duration { return min(s.options.IdentityTTL, operatorTTL) }
 
 // giveOperatorToken leaves the operator's token of an earlier taskapi in place when it is good for long, and else writes a new one.
 func (s *sidecar) giveOperatorToken(alloc *api.Allocation) error {
@@ -113,7 +126,7 @@ func (s *sidecar) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool 
 }
 
 func (s *sidecar) operatorClaims(alloc *api.Allocation) identity.Claims {
-	claims := s.claims(alloc, "", string(identity.RoleOperator), s.options.IdentityTTL)
+	claims := s.claims(alloc, "", string(identity.RoleOperator), s.operatorTTL())
 	claims.Role = identity.RoleOperator
 	return claims
 }
@@ -183,8 +196,15 @@ func replaceFile(path string, data []byte) (err error) {
 	if _, err := f.Write(data); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if err := f.Close(); err != nil {
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close()) // the rename is then safe, too
 }

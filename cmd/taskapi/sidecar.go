@@ -28,6 +28,7 @@ const refusal = handlers.Refusal
 type sidecar struct {
 	shift       *shift // whom those who want an end, or another job, are sent to
 	options     runOptions
+	life        string // the ID of the allocation's present life
 	layout      layout
 	logger      *slog.Logger
 	keyring     *identity.Keyring
@@ -52,6 +53,7 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 	s := &sidecar{
 		shift:       sh,
 		options:     opts,
+		life:        c.life,
 		layout:      sh.layout,
 		logger:      sh.logger,
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), sh.world.getenv("XDG_RUNTIME_DIR")),
@@ -80,6 +82,7 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 		Logger:     s.logger,
 		State:      c.state,
 		Saved:      c.saved,
+		Life:       c.life,
 		Updates:    s.updates,
 		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
 		TaskHooks: func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {

@@ -76,7 +76,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	}
 	opened, err := h.side.serve(socketSpec{
 		path:  h.side.layout.taskSocket(req.Alloc.ID, h.task),
-		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task},
+		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
 	})
@@ -160,5 +160,6 @@ func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Dura
 		JobID:        alloc.JobID,
 		AllocationID: alloc.ID,
 		Task:         task,
+		Life:         s.life,
 	}
 }

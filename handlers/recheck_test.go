@@ -1,0 +1,150 @@
+package handlers_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/identity"
+)
+
+// changing is the recorded allocation, which a test has end or begin another life.
+type changing struct {
+	life atomic.Pointer[auth.Allocation]
+	over atomic.Bool
+}
+
+func (c *changing) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	switch {
+	case id != allocID:
+		return nil, auth.Unknown
+	case c.over.Load():
+		return c.life.Load(), auth.Terminal
+	}
+	return c.life.Load(), auth.Live
+}
+
+// meanwhile are things that happen to a caller whose request is under way, and whether its answer may still follow.
+var meanwhile = []struct {
+	name    string
+	happens func(t *testing.T, allocation *changing, ring *identity.Keyring)
+	allowed bool
+}{
+	{"nothing", func(*testing.T, *changing, *identity.Keyring) {}, true},
+	{"the key is removed", func(t *testing.T, _ *changing, ring *identity.Keyring) {
+		old := ring.Active().ID
+		if _, err := ring.Rotate(); err != nil {
+			t.Fatal(err)
+		}
+		if err := ring.Remove(old); err != nil {
+			t.Fatal(err)
+		}
+	}, false},
+	{"the token expires", func(*testing.T, *changing, *identity.Keyring) { time.Sleep(2 * time.Hour) }, false},
+	{"another life begins", func(_ *testing.T, allocation *changing, _ *identity.Keyring) {
+		next := demo
+		next.Life = "the next"
+		allocation.life.Store(&next)
+	}, false},
+	{"the allocation ends", func(_ *testing.T, allocation *changing, _ *identity.Keyring) { allocation.over.Store(true) }, true},
+}
+
+// eachMeanwhile runs a test for each of them, with the real door, and a token that is good for an hour.
+func eachMeanwhile(t *testing.T, test func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool)) {
+	for _, m := range meanwhile {
+		t.Run(m.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				allocation := new(changing)
+				allocation.life.Store(&demo)
+				door, ring, sign := realDoorWith(t, allocation)
+				token := sign(func(*identity.Claims) {})
+				test(t, door, token, func() { m.happens(t, allocation, ring) }, m.allowed)
+			})
+		})
+	}
+}
+
+// TestWaitIsDecidedAgain: a blocking query is answered with what holds when it ends, not when it began.
+func TestWaitIsDecidedAgain(t *testing.T) {
+	for _, path := range []string{"/v1/allocation/" + allocID, "/v1/allocations", "/v1/job/demo", "/v1/jobs"} {
+		eachMeanwhile(t, func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool) {
+			alloc, changed := newAlloc(t), make(chan struct{})
+			alloc.wait = func(context.Context, uint64) *api.Allocation { <-changed; return alloc.snapshot() }
+			dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Door = door })
+			defer stop()
+			c := dial()
+			defer c.Close()
+			go func() { _, _ = io.WriteString(c, head("GET", path+"?index=34&wait=9m", token, "")) }()
+			synctest.Wait() // it waits
+			happens()
+			close(changed)
+			want := http.StatusForbidden
+			if allowed {
+				want = http.StatusOK
+			}
+			if got := answer(t, c); got != want {
+				t.Errorf("GET %s = %d, want %d", path, got, want)
+			}
+		})
+	}
+}
+
+// TestEventIsDecidedAgain: a stream ends before the next event for which its token is good no more.
+func TestEventIsDecidedAgain(t *testing.T) {
+	eachMeanwhile(t, func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool) {
+		events := handlers.NewEvents()
+		dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) { c.Door, c.Events = door, events })
+		c := dial()
+		defer c.Close()
+		go func() { _, _ = io.WriteString(c, head("GET", streamPath, token, "")) }()
+		text := make(chan string)
+		go func() {
+			all, _ := io.ReadAll(c)
+			text <- string(all)
+		}()
+		put(t, events, 40, nil)
+		synctest.Wait()
+		happens()
+		put(t, events, 41, nil)
+		synctest.Wait()
+		stop()
+		got := <-text
+		if !strings.Contains(got, `"Index":40`) || strings.Contains(got, `"Index":41`) != allowed || strings.Contains(got, unwelcome) == allowed {
+			t.Errorf("the stream has the later event %v, and the word on its end %v; want %v and %v", strings.Contains(got, `"Index":41`),
+				strings.Contains(got, unwelcome), allowed, !allowed)
+		}
+	})
+}
+
+// TestBodyIsDecidedAgain: what a slow body asks for is not done for a token that is good no more when the body is there.
+func TestBodyIsDecidedAgain(t *testing.T) {
+	eachMeanwhile(t, func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool) {
+		if strings.HasSuffix(t.Name(), "the_token_expires") {
+			t.Skip("a body has ten seconds, the token an hour")
+		}
+		alloc, done := newAlloc(t), false
+		alloc.signal = func(context.Context, string, string) error { done = true; return nil }
+		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Door = door })
+		defer stop()
+		c := dial()
+		defer c.Close()
+		body := `{"Signal":"SIGHUP","Task":"server"}`
+		whole := head("PUT", "/v1/client/allocation/"+allocID+"/signal", token, body)
+		go func() { _, _ = io.WriteString(c, strings.TrimSuffix(whole, body[10:])) }()
+		synctest.Wait() // the handler waits for the rest
+		happens()
+		go func() { _, _ = io.WriteString(c, body[10:]) }()
+		if got := answer(t, c); (got == http.StatusOK) != allowed || done != allowed {
+			t.Errorf("the signal = %d, and sent %v; want it sent: %v", got, done, allowed)
+		}
+	})
+}
