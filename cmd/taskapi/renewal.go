@@ -199,16 +199,23 @@ func (w *wallet) keepLocked() {
 	w.keep(kept)
 }
 
-// reissue makes every identity due, because the key that signed them is trusted no longer.
-func (w *wallet) reissue() {
+// replaceUntrusted makes every identity due whose token was signed by a key that is trusted no longer. A token that is only in the
+// environment of a process stays there until that is restarted, which is said.
+func (w *wallet) replaceUntrusted(trusted func(key string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lifecycle == nil {
 		return // not started yet
 	}
 	for _, wi := range w.identities {
-		if renewable(wi) {
+		n, known := w.notes[wi.Name]
+		switch {
+		case known && trusted(n.key):
+		case renewable(wi):
 			w.due[wi.Name] = time.Now()
+		case wi.Env && known:
+			w.logger.Warn("the key that signed an identity is removed, and the identity is in the task's environment: it is refused until the task is restarted",
+				"identity", wi.Name)
 		}
 	}
 	w.wake()

@@ -191,12 +191,18 @@ func TestAFullDisk(t *testing.T) {
 	})
 }
 
-func TestReissueIsAtOnce(t *testing.T) {
+// TestRemovedKeysTokensAreReplaced at once: those whose own key is gone, and no others.
+func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, o, _ := newTold(t, &api.WorkloadIdentity{Name: "a", File: true})
-		w.reissue()
+		w, o, _ := newTold(t, &api.WorkloadIdentity{Name: "a", File: true}, &api.WorkloadIdentity{Name: "env", Env: true})
+		w.replaceUntrusted(func(key string) bool { return key == "good" })
 		follow(t, w, time.Hour)
-		if got := strings.Join(o.lines, "; "); got != "0s write secrets/nomad_a.jwt token2; 0s write secrets/nomad_a.jwt token3" {
+		if len(o.lines) != 1 {
+			t.Errorf("with all keys trusted: %s", strings.Join(o.lines, "; "))
+		}
+		w.replaceUntrusted(func(string) bool { return false })
+		follow(t, w, time.Hour)
+		if got := strings.Join(o.lines, "; "); got != "0s write secrets/nomad_a.jwt token2; 1h0m0s write secrets/nomad_a.jwt token4" {
 			t.Errorf("got %s", got)
 		}
 	})

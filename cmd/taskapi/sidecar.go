@@ -135,7 +135,7 @@ func (s *sidecar) run(ctx context.Context) error {
 	background.Go(func() { s.settle(watching) })
 	background.Go(func() { s.keyring.Watch(watching, s.logger) })
 	background.Go(func() { s.updates.Run(watching) })
-	background.Go(func() { s.reissueOnChange(watching) })
+	background.Go(func() { s.replaceUntrusted(watching) })
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
 	}
@@ -189,28 +189,19 @@ func (s *sidecar) reopenAudit() {
 	}
 }
 
-// reissueOnChange replaces the tokens of the operator and of the tasks whenever the key that signed them has left the ring.
-func (s *sidecar) reissueOnChange(ctx context.Context) {
-	active := s.keyring.Active().ID
+// replaceUntrusted replaces tokens of tasks whenever the key that signed one has left the ring, whichever key that was. The operator's
+// has a renewal of its own.
+func (s *sidecar) replaceUntrusted(ctx context.Context) {
 	for {
 		replaced := s.keyring.Replaced()
-		if !slices.Contains(s.keyring.Keys().IDs(), active) {
-			active = s.keyring.Active().ID
-			s.reissue()
+		ids := s.keyring.Keys().IDs()
+		for _, w := range s.wallets {
+			w.replaceUntrusted(func(key string) bool { return slices.Contains(ids, key) })
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-replaced:
 		}
-	}
-}
-
-func (s *sidecar) reissue() {
-	if err := s.writeOperatorToken(s.runner.Alloc()); err != nil {
-		s.logger.Warn("the operator's token was signed by a removed key and could not be replaced", "error", err)
-	}
-	for _, w := range s.wallets {
-		w.reissue()
 	}
 }
