@@ -143,7 +143,7 @@ func TestFloodsAreSampled(t *testing.T) {
 		want := map[caller]count{
 			{"web", 1000, "no_token"}:  {20 + 1 + 1 + 1, 980 + 2}, // each event is a record or counted by one
 			{"web", 1000, "malformed"}: {1, 0},
-			{"web", 0, "no_token"}:  {1, 0},
+			{"web", 0, "no_token"}:     {1, 0},
 			{"db", 1000, "no_token"}:   {1, 0},
 		}
 		if !maps.Equal(counts, want) {
