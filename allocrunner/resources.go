@@ -29,7 +29,7 @@ type resources struct {
 
 // acquire takes all that the tasks will need, or says what is not to be had.
 func (r *Runner) acquire(ctx context.Context) error {
-	if err := allocdir.BuildAlloc(r.cfg.Dir); err != nil {
+	if err := allocdir.BuildAlloc(r.cfg.Dir, r.taskNames()); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
 	}
 	if r.cfg.Saved == nil { // what runs already has its user
@@ -157,6 +157,15 @@ func (r *Runner) replaceEnv(alloc *api.Allocation, task, s string) string {
 		return r.taskEnv(alloc, t).ReplaceEnv(s)
 	}
 	return r.env(alloc).ReplaceEnv(s)
+}
+
+// taskNames are the names of the group's tasks.
+func (r *Runner) taskNames() []string {
+	var names []string
+	for _, t := range r.group().Tasks {
+		names = append(names, t.Name)
+	}
+	return names
 }
 
 // taskOf is the task of that name in the allocation's group, nil for none.

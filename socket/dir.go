@@ -5,15 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// maxLinks is how many symbolic links a path may go through, as in the kernel (path_resolution(7)).
-const maxLinks = 40
+	"taskapi/internal/safedir"
+)
 
 // directory is an opened directory: whatever happens to its path, it stays the same one.
 type directory struct {
@@ -30,107 +27,11 @@ func idOf(st *unix.Stat_t) fileID { return fileID{dev: st.Dev, ino: st.Ino} }
 // openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if
 // root or this process's user owns it: who may only write to a directory on the way can't lead us elsewhere.
 func openDir(path string) (*directory, error) {
-	w := walk{rest: strings.Split(path, "/")}
-	err := w.toRoot()
-	for err == nil && len(w.rest) > 0 {
-		name := w.rest[0]
-		w.rest = w.rest[1:]
-		if name == "" || name == "." {
-			continue
-		}
-		if err = w.step(name); err != nil {
-			err = fmt.Errorf("%q: %w", name, err)
-		}
-	}
+	d, err := safedir.Open(path)
 	if err != nil {
-		w.leave()
-		return nil, fmt.Errorf("open directory %q: %w", path, err)
+		return nil, err
 	}
-	return &directory{fd: w.fd, path: path, stat: w.stat}, nil
-}
-
-// walk is the way to a directory: the one that was reached, and the names to go.
-type walk struct {
-	fd    int
-	stat  unix.Stat_t
-	rest  []string
-	links int
-	began bool // fd is open
-}
-
-func (w *walk) toRoot() error {
-	fd, st, err := openAt(unix.AT_FDCWD, "/")
-	if err != nil {
-		return err
-	}
-	w.enter(fd, st)
-	return nil
-}
-
-func (w *walk) enter(fd int, st unix.Stat_t) {
-	w.leave()
-	w.fd, w.stat, w.began = fd, st, true
-}
-
-func (w *walk) leave() {
-	if w.began {
-		_ = unix.Close(w.fd)
-	}
-}
-
-// step enters the directory of a name, or puts what a symbolic link says before the rest.
-func (w *walk) step(name string) error {
-	fd, st, err := openAt(w.fd, name)
-	if err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		w.enter(fd, st)
-		return nil
-	}
-	defer unix.Close(fd)
-	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return unix.ENOTDIR
-	}
-	if w.links++; w.links > maxLinks {
-		return unix.ELOOP
-	}
-	target, err := readTrustedLink(fd, st)
-	if err != nil {
-		return err
-	}
-	w.rest = append(strings.Split(target, "/"), w.rest...)
-	if filepath.IsAbs(target) {
-		return w.toRoot()
-	}
-	return nil
-}
-
-func readTrustedLink(fd int, st unix.Stat_t) (string, error) {
-	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return "", fmt.Errorf("%w: a symbolic link that uid %d made; use the path it stands for", ErrUnsafe, st.Uid)
-	}
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(fd, "", buf)
-	return string(buf[:max(n, 0)]), err
-}
-
-// openAt opens a name in a directory without following it if it is a symbolic link.
-func openAt(dirfd int, name string) (fd int, st unix.Stat_t, err error) {
-	for {
-		fd, err = unix.Openat(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, unix.EINTR) { // slow file systems interrupt
-			break
-		}
-	}
-	if err != nil {
-		return -1, st, err
-	}
-	if err = unix.Fstat(fd, &st); err != nil {
-		_ = unix.Close(fd)
-		return -1, st, err
-	}
-	return fd, st, nil
+	return &directory{fd: d.FD, path: path, stat: d.Stat}, nil
 }
 
 // checkSafe refuses a directory that anybody could tamper with but root, this process's user and uid.

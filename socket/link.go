@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/safedir"
 )
 
 const (
@@ -117,7 +119,7 @@ func openLinkDir(path string) (_ *directory, err error) {
 	if err := unix.Mkdirat(parent.fd, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("make directory %q: %w", path, err)
 	}
-	fd, st, err := openAt(parent.fd, name)
+	fd, st, err := safedir.OpenAt(parent.fd, name)
 	if err != nil {
 		return nil, fmt.Errorf("open directory %q: %w", path, err)
 	}

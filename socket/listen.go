@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/safedir"
 )
 
 // The ways in which Listen, ShortLink and Dial refuse; everything else is the error of the operating system.
@@ -23,7 +25,7 @@ var (
 	// ErrInTheWay says that a file which is not a dead socket of ours stands where the socket should.
 	ErrInTheWay = errors.New("another file is in the way")
 	// ErrUnsafe says that somebody else could tamper with the directory.
-	ErrUnsafe = errors.New("unsafe directory")
+	ErrUnsafe = safedir.ErrUnsafe
 	// ErrUndialable says that no address for the socket exists that ordinary clients can dial.
 	ErrUndialable = errors.New("no address that clients can dial")
 )

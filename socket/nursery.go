@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/safedir"
 )
 
 // nursery is a directory beside the socket's place which only this process's user can enter. The socket is born
@@ -29,7 +31,7 @@ func newNursery(parent *directory, final string) (_ *nursery, err error) {
 	if err := unix.Mkdirat(parent.fd, name, 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory in %q: %w", parent.path, err)
 	}
-	fd, st, err := openAt(parent.fd, name)
+	fd, st, err := safedir.OpenAt(parent.fd, name)
 	if err != nil {
 		return nil, fmt.Errorf("open a directory just made in %q: %w", parent.path, err)
 	}
@@ -102,7 +104,7 @@ func (n *nursery) replaceDead() error {
 
 // bury moves a dead socket into the nursery and removes it there; anything else stays where it is.
 func (n *nursery) bury() error {
-	fd, st, err := openAt(n.parent.fd, n.final)
+	fd, st, err := safedir.OpenAt(n.parent.fd, n.final)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -147,7 +149,7 @@ func RemoveDead(path string) error {
 	}
 	defer d.Close()
 	name := filepath.Base(path)
-	fd, st, err := openAt(d.fd, name)
+	fd, st, err := safedir.OpenAt(d.fd, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}

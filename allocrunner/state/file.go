@@ -37,8 +37,8 @@ func lock(path string, flag, how int) (*os.File, error) {
 			return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 		}
 		is, err := file.Stat()
-		if err == nil && !is.Mode().IsRegular() {
-			err = errors.New("it is not a file")
+		if err == nil {
+			err = checkFile(is)
 		}
 		if err != nil {
 			return nil, errors.Join(fileError(path, err), file.Close())
@@ -50,6 +50,19 @@ func lock(path string, flag, how int) (*os.File, error) {
 			return nil, fileError(path, err)
 		}
 	}
+}
+
+// checkFile refuses what nobody but this user can have made.
+func checkFile(is fs.FileInfo) error {
+	if !is.Mode().IsRegular() {
+		return errors.New("it is not a file")
+	}
+	owner, self := int(is.Sys().(*syscall.Stat_t).Uid), os.Geteuid()
+	if self == 0 && owner != 0 || is.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("it has mode %04o and belongs to uid %d, so others can have written it: if you trust it, run 'chown %d' and 'chmod 0600' on it",
+			is.Mode().Perm(), owner, self)
+	}
+	return nil
 }
 
 func flock(file *os.File, how int, timeout time.Duration) error {

@@ -63,6 +63,9 @@ func (c *claim) lock() error {
 	if err := os.MkdirAll(c.dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", c.dir, unwrapPath(err))
 	}
+	if _, err := trusted(c.dir); err != nil {
+		return err
+	}
 	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		_, err := os.Lstat(filepath.Join(c.dir, "alloc")) // an allocation that has begun has it
 		c.lost = err == nil

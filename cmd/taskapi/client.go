@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -109,7 +108,7 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 
 // request is a request with the operator's token as its file has it now. Errors: errSilentSidecar when there is none.
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	token, err := os.ReadFile(c.layout.operatorToken(c.id))
+	token, err := c.layout.readOperatorToken(c.id)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}
@@ -117,7 +116,7 @@ func (c *client) request(ctx context.Context, method, path string, body io.Reade
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
+	req.Header.Set("X-Nomad-Token", strings.TrimSpace(token))
 	return req, nil
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/privatefile"
 )
 
 // logName is the file in an allocation's directory that a detached taskapi writes to.
@@ -134,7 +136,7 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
 	}
-	log, err := os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	log, err := privatefile.Open(filepath.Join(dir, logName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {
 		return fmt.Errorf("log of allocation %s: %w", id, err)
 	}

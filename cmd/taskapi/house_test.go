@@ -43,6 +43,7 @@ var house = map[string][]string{
 		"allocrunner/internal/memory",
 		"allocrunner/internal/proc",
 		"allocrunner/internal/proctree",
+		"internal/privatefile",
 	},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
 	"allocrunner/internal/taskenv":  {"allocrunner/interfaces"},
@@ -62,7 +63,8 @@ var house = map[string][]string{
 	"allocrunner/updates": {"allocrunner/interfaces"},
 	"auth":                {"identity", "ratelimit"},
 	"handlers":            {"auth", "identity"},
-	"identity":            {"identity/internal/privatefile", "identity/internal/strictjson"},
+	"identity":            {"identity/internal/strictjson", "internal/privatefile"},
+	"socket":              {"internal/safedir"},
 
 	// The one place that knows every part.
 	"cmd/taskapi": {
@@ -75,6 +77,8 @@ var house = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"identity",
+		"internal/privatefile",
+		"internal/safedir",
 		"socket",
 	},
 	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},

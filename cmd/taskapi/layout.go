@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"taskapi/allocrunner/state"
+	"taskapi/internal/safedir"
 )
 
 // layout names what lies in a data directory. Others rely on these names.
@@ -42,7 +44,27 @@ func newLayout(given string, w world) (layout, error) {
 	if err != nil {
 		return layout{}, fmt.Errorf("data directory %q: %w", given, err)
 	}
-	return layout{resolved(dir)}, nil
+	if !utf8.ValidString(dir) {
+		return layout{}, usage(fmt.Errorf("data directory %q is not UTF-8, in which the state of allocations is written down: choose another with --data-dir", dir))
+	}
+	l := layout{dir}
+	if l.dir, err = trusted(dir); err != nil {
+		return layout{}, err
+	}
+	_, err = trusted(l.allocs())
+	return l, err
+}
+
+// trusted is a path without symbolic links in as much of it as is there. Errors: what is there can be changed by others.
+func trusted(dir string) (string, error) {
+	whole, err := safedir.Trust(dir)
+	switch {
+	case errors.Is(err, safedir.ErrUnsafe):
+		return "", usage(fmt.Errorf("data directory: %w; or choose another --data-dir", err))
+	case err != nil: // nothing in it can be had, which is said by those who try
+		return resolved(dir), nil
+	}
+	return whole, nil
 }
 
 // resolved is a path without the symbolic links in as much of it as is there.
@@ -90,6 +112,9 @@ func (l layout) make() error {
 	for _, dir := range []string{l.dir, l.allocs()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("data directory %s can't be made: %w; choose another with --data-dir", l.dir, unwrapPath(err))
+		}
+		if _, err := trusted(dir); err != nil { // somebody may have been faster to make it
+			return err
 		}
 	}
 	probe, err := os.CreateTemp(l.dir, ".writable-")

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/identity"
+	"taskapi/internal/privatefile"
 	"taskapi/socket"
 )
 
@@ -104,16 +105,11 @@ func (s *sidecar) giveOperatorToken(alloc *api.Allocation) error {
 
 // operatorTokenLasts reports that the token in the file is the one that would be written, with more than half of its life before it.
 func (s *sidecar) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool {
-	path := s.layout.operatorToken(alloc.ID)
-	info, err := os.Lstat(path)
-	if err != nil || info.Mode() != 0o600 {
-		return false
-	}
-	token, err := os.ReadFile(path)
+	token, err := s.layout.readOperatorToken(alloc.ID)
 	if err != nil {
 		return false
 	}
-	verified, err := s.verifier.Verify(string(token), now)
+	verified, err := s.verifier.Verify(token, now)
 	if err != nil {
 		return false
 	}
@@ -137,7 +133,7 @@ func (s *sidecar) writeOperatorToken(alloc *api.Allocation) error {
 	if err != nil {
 		return fmt.Errorf("sign the operator's token: %w", err)
 	}
-	if err := replaceFile(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
+	if err := privatefile.Write(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
 		return fmt.Errorf("write the operator's token: %w", err)
 	}
 	return nil
@@ -182,29 +178,11 @@ func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
 	return nil
 }
 
-// replaceFile writes a file of ours, mode 0600, whole or not at all.
-func replaceFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // made with mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close()) // the rename is then safe, too
+// maxTokenFile is more than a token that any server takes.
+const maxTokenFile = 64 << 10
+
+// readOperatorToken reads the operator's token of an allocation.
+func (l layout) readOperatorToken(id string) (string, error) {
+	token, _, err := privatefile.Read(l.operatorToken(id), maxTokenFile)
+	return string(token), err
 }

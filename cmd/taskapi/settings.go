@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/identity"
+	"taskapi/internal/privatefile"
 )
 
 // defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
@@ -24,6 +24,9 @@ const defaultIdentityTTL = 365 * 24 * time.Hour
 
 // settingsName is the file in an allocation's directory that keeps its settings.
 const settingsName = "settings.json"
+
+// maxSettings is more than the flags of any command line.
+const maxSettings = 4 << 20
 
 // settings say how a sidecar does its work, whatever the job. They are flags of run, and outlive it in a file: whoever goes on with the
 // allocation must not open a door that --policy had closed.
@@ -130,7 +133,7 @@ func absolute(path string) string {
 func (s settings) remember(dir string) error {
 	encoded, err := json.MarshalIndent(s.absolute(), "", "  ")
 	if err == nil {
-		err = replaceFile(filepath.Join(dir, settingsName), append(encoded, '\n'))
+		err = privatefile.Write(filepath.Join(dir, settingsName), append(encoded, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("allocation directory %s: %w", dir, err)
@@ -142,7 +145,10 @@ func (s settings) remember(dir string) error {
 func remembered(dir string) (settings, error) {
 	kept := defaultSettings()
 	path := filepath.Join(dir, settingsName)
-	encoded, err := os.ReadFile(path)
+	if _, err := trusted(dir); err != nil {
+		return kept, err
+	}
+	encoded, _, err := privatefile.Read(path, maxSettings)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return kept, nil
 	}

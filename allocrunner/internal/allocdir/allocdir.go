@@ -57,9 +57,13 @@ func Paths(dir, task string) interfaces.TaskDir {
 	return paths
 }
 
+// ErrPlanted: a task's directory is there before the allocation has begun. Nobody knows who put it there, and what is in it would be run.
+var ErrPlanted = errors.New("is there already, and the allocation has not begun")
+
 // BuildAlloc makes the allocation directory and what its tasks share. What is there already is kept; its modes are put right.
-// The parents of dir are trusted: they are the operator's.
-func BuildAlloc(dir string) error {
+// The parents of dir are trusted: they are the operator's. Where there is nothing that the tasks share, none of them has begun, and none has
+// a directory: ErrPlanted.
+func BuildAlloc(dir string, tasks []string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
 	}
@@ -74,6 +78,9 @@ func BuildAlloc(dir string) error {
 	defer top.close()
 	ours := owner{os.Getuid(), os.Getgid()}
 	return top.within(spec{name, rootPerm, ours, enforce}, func(alloc *handle) error {
+		if err := alloc.unplanted(tasks); err != nil {
+			return err
+		}
 		return alloc.within(spec{SharedName, 0o777 | unix.S_ISVTX, ours, enforce}, func(shared *handle) error {
 			return shared.all(
 				spec{dataName, 0o777, ours, enforce},
@@ -82,6 +89,25 @@ func BuildAlloc(dir string) error {
 			)
 		})
 	})
+}
+
+// unplanted refuses directories of tasks in an allocation directory that no allocation has used.
+func (h *handle) unplanted(tasks []string) error {
+	if h.has(SharedName) {
+		return nil
+	}
+	for _, task := range tasks {
+		if h.has(task) {
+			return fmt.Errorf("%s %w: remove it, or give another --alloc-id", filepath.Join(h.path, task), ErrPlanted)
+		}
+	}
+	return nil
+}
+
+// has reports whether there is something of that name, or it can't be told.
+func (h *handle) has(name string) bool {
+	var st unix.Stat_t
+	return !errors.Is(unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
 }
 
 // makeParents makes the directories that are missing, passable for the tasks' users whatever the umask is.

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/privatefile"
 )
 
 // endTime bounds the orderly end of a keeper: driver.Local bounds the killing of its tasks to less.
@@ -185,7 +186,7 @@ func lock(fd int, name string) error {
 // unlocked makes sure that no keeper that can't be seen runs for the directory: its tasks may be seen all the same.
 func unlocked(dir string) error {
 	name := filepath.Join(dir, logFile)
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := privatefile.Open(name, os.O_RDONLY)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -26,6 +26,7 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/privatefile"
 )
 
 // The closed set of errors of Open and Attach, besides driver's and ctx's.
@@ -51,6 +52,9 @@ const (
 	logFile    = "keeper.log" // locked by the keeper as long as it lives
 )
 
+// maxRecord is more than the record of any group.
+const maxRecord = 16 << 20
+
 // Record is what the keeper writes down of itself after every change.
 type Record struct {
 	Keeper proc.Identity
@@ -64,7 +68,7 @@ type Record struct {
 // one without an Exit nothing is known. The error is os.ErrNotExist when there has been no keeper, or it was closed in order.
 func Last(dir string) (Record, error) {
 	var r Record
-	text, err := os.ReadFile(filepath.Join(dir, recordFile))
+	text, _, err := privatefile.Read(filepath.Join(dir, recordFile), maxRecord)
 	if err != nil {
 		return r, fmt.Errorf("read the keeper's record: %w", err)
 	}
@@ -92,6 +96,7 @@ func (r Record) write(dir *os.Root) error {
 
 func replace(dir *os.Root, text []byte) error {
 	const temporary = recordFile + ".new"
+	_ = dir.Remove(temporary) // whatever a crash, or somebody, has left there
 	err := dir.WriteFile(temporary, text, 0o600)
 	if err == nil {
 		err = dir.Rename(temporary, recordFile)

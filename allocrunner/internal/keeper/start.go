@@ -19,6 +19,7 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/privatefile"
 )
 
 // The defaults of a Config.
@@ -118,7 +119,7 @@ func makeRoom(ctx context.Context, cfg Config, nobody bool) error {
 
 // spawn executes the program anew and waits until it is ready.
 func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
-	log, err := os.OpenFile(filepath.Join(cfg.Dir, logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	log, err := privatefile.Open(filepath.Join(cfg.Dir, logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {
 		return nil, err
 	}

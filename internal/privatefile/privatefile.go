@@ -1,4 +1,4 @@
-// Package privatefile keeps small secrets in files that belong to this user alone. It promises that what it reads is a regular
+// Package privatefile keeps small secrets, and whatever else is trusted, in files that belong to this user alone. It promises that what it reads is a regular
 // file, owned by the effective user, closed to everybody else, and not behind a symbolic link in the last place; that what it
 // writes is there whole after a crash or not at all; and that holders of one lock exclude one another, in one process or several.
 //
@@ -79,13 +79,34 @@ func Stat(path string) (Version, error) {
 	return versionOf(info), nil
 }
 
+// Open opens a private file, and makes it when flag says so. Errors wrap ErrExposed, ErrNotRegular or fs.ErrNotExist.
+func Open(path string, flag int) (_ *os.File, err error) {
+	// O_NONBLOCK keeps a fifo in the file's place from holding us.
+	f, err := os.OpenFile(path, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("%s is a symbolic link: %w", path, ErrNotRegular)
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO): // a directory, and a fifo that nobody reads
+		return nil, fmt.Errorf("%s: %w", path, ErrNotRegular)
+	case err != nil:
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w", path, ErrNotRegular)
+	}
+	if err == nil {
+		err = checkPrivate(path, info, "0600")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // Read returns the content of a private file of at most limit bytes. Errors wrap ErrExposed, ErrNotRegular or fs.ErrNotExist.
 func Read(path string, limit int64) ([]byte, Version, error) {
-	// O_NONBLOCK keeps a fifo in the file's place from holding us.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, Version{}, fmt.Errorf("%s is a symbolic link: %w", path, ErrNotRegular)
-	}
+	f, err := Open(path, os.O_RDONLY)
 	if err != nil {
 		return nil, Version{}, err
 	}
@@ -94,11 +115,8 @@ func Read(path string, limit int64) ([]byte, Version, error) {
 	if err != nil {
 		return nil, Version{}, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
+	if info.Size() > limit {
 		return nil, Version{}, fmt.Errorf("%s: %w", path, ErrNotRegular)
-	}
-	if err := checkPrivate(path, info, "0600"); err != nil {
-		return nil, Version{}, err
 	}
 	data, err := io.ReadAll(io.LimitReader(f, limit))
 	return data, versionOf(info), err

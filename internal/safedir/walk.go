@@ -1,0 +1,154 @@
+// Package safedir goes to directories by names that nobody else can lead astray, and says whether what lies in one can be trusted. It
+// promises that a symbolic link on the way is followed only if root or this process's user made it, and that what it has opened stays the
+// same directory, whatever happens to its path.
+package safedir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsafe says that somebody else could tamper with the directory.
+var ErrUnsafe = errors.New("unsafe directory")
+
+// maxLinks is how many symbolic links a path may go through, as in the kernel (path_resolution(7)).
+const maxLinks = 40
+
+// Dir is an opened directory.
+type Dir struct {
+	FD   int    // O_PATH: to look things up in, not to read
+	Path string // without symbolic links
+	Stat unix.Stat_t
+}
+
+// Close is not safe twice: the number of a closed descriptor may be another file's.
+func (d *Dir) Close() error { return unix.Close(d.FD) }
+
+// Open opens a directory by its absolute path, one name at a time.
+func Open(path string) (*Dir, error) {
+	d, _, err := walk(path, nil)
+	return d, err
+}
+
+// walk is Open, which shows each directory on the way to visit, the last one with last set. rest is the way that was left when err says
+// that something on it does not exist; the directory is then the last one that does, and open.
+func walk(path string, visit func(d *Dir, last bool) error) (d *Dir, rest []string, err error) {
+	w := walker{rest: strings.Split(path, "/")}
+	for err = w.toRoot(); err == nil; {
+		w.skip()
+		if visit != nil {
+			if err = visit(&w.at, len(w.rest) == 0); err != nil {
+				break
+			}
+		}
+		if len(w.rest) == 0 {
+			return &w.at, nil, nil
+		}
+		name := w.rest[0]
+		if err = w.step(name, w.rest[1:]); err != nil {
+			err = fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	err = fmt.Errorf("open directory %q: %w", path, err)
+	if w.began && errors.Is(err, unix.ENOENT) {
+		return &w.at, w.rest, err
+	}
+	w.leave()
+	return nil, nil, err
+}
+
+// walker is on the way to a directory: the one that was reached, and the names to go.
+type walker struct {
+	at    Dir
+	rest  []string
+	links int
+	began bool // at is open
+}
+
+// skip leaves out names that mean the directory itself.
+func (w *walker) skip() {
+	for len(w.rest) > 0 && (w.rest[0] == "" || w.rest[0] == ".") {
+		w.rest = w.rest[1:]
+	}
+}
+
+func (w *walker) toRoot() error {
+	fd, st, err := OpenAt(unix.AT_FDCWD, "/")
+	if err != nil {
+		return err
+	}
+	w.enter(Dir{fd, "/", st})
+	return nil
+}
+
+func (w *walker) enter(d Dir) {
+	w.leave()
+	w.at, w.began = d, true
+}
+
+func (w *walker) leave() {
+	if w.began {
+		_ = unix.Close(w.at.FD)
+	}
+}
+
+// step enters the directory of a name, or puts what a symbolic link says before the rest.
+func (w *walker) step(name string, rest []string) error {
+	fd, st, err := OpenAt(w.at.FD, name)
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		w.enter(Dir{fd, filepath.Join(w.at.Path, name), st})
+		w.rest = rest
+		return nil
+	}
+	defer unix.Close(fd)
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return unix.ENOTDIR
+	}
+	if w.links++; w.links > maxLinks {
+		return unix.ELOOP
+	}
+	target, err := readTrustedLink(fd, st)
+	if err != nil {
+		return err
+	}
+	w.rest = append(strings.Split(target, "/"), rest...)
+	if filepath.IsAbs(target) {
+		return w.toRoot()
+	}
+	return nil
+}
+
+func readTrustedLink(fd int, st unix.Stat_t) (string, error) {
+	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return "", fmt.Errorf("%w: a symbolic link that uid %d made; use the path it stands for", ErrUnsafe, st.Uid)
+	}
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	return string(buf[:max(n, 0)]), err
+}
+
+// OpenAt opens a name in a directory, to look things up in, without following it if it is a symbolic link.
+func OpenAt(dirfd int, name string) (fd int, st unix.Stat_t, err error) {
+	for {
+		fd, err = unix.Openat(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) { // slow file systems interrupt
+			break
+		}
+	}
+	if err != nil {
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return -1, st, err
+	}
+	return fd, st, nil
+}
