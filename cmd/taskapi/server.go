@@ -26,6 +26,10 @@ type socketSpec struct {
 
 // serve opens a socket and answers on it until close.
 func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
+	share, err := s.shares.of(spec.owner)
+	if err != nil {
+		return nil, err
+	}
 	addr, unlink, err := socket.ShortLink(s.runtimeDirs, spec.path)
 	if err != nil {
 		return nil, err
@@ -35,7 +39,7 @@ func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
 		Mode:    0o600,
 		UID:     spec.uid,
 		GID:     spec.gid,
-		Share:   s.shares[spec.owner],
+		Share:   share,
 		Refusal: []byte(refusal),
 		Logger:  s.logger,
 	})

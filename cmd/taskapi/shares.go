@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
@@ -17,15 +19,24 @@ const (
 )
 
 // shares are what each socket has of the connections. All are made before the first is opened: those of a task that has yet to start, too.
-type shares map[auth.Owner]*socket.Share
+type shares map[string]*socket.Share // by task; the operator's by the empty name
 
-func newShares(allocID string, group *api.TaskGroup) shares {
+func newShares(group *api.TaskGroup) shares {
 	all, budget := shares{}, socket.NewBudget(maxConnections)
-	all[auth.Owner{AllocationID: allocID}] = budget.Share(operatorConnections)
+	all[""] = budget.Share(operatorConnections)
 	for _, task := range group.Tasks {
-		all[auth.Owner{AllocationID: allocID, Task: task.Name}] = budget.Share(guarantee(len(group.Tasks)))
+		all[task.Name] = budget.Share(guarantee(len(group.Tasks)))
 	}
 	return all
+}
+
+// of is the share of a task's socket, or the operator's. There is no socket without one: nothing would bound its connections.
+func (s shares) of(owner auth.Owner) (*socket.Share, error) {
+	share := s[owner.Task]
+	if share == nil {
+		return nil, fmt.Errorf("no connections are set aside for task %q", owner.Task)
+	}
+	return share, nil
 }
 
 // guarantee is how many connections each of so many tasks has for itself.

@@ -71,7 +71,7 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 	if c.saved != nil {
 		alloc = c.saved.Alloc
 	}
-	s.shares = newShares(alloc.ID, alloc.GetTaskGroup())
+	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
 	if s.runner, err = allocrunner.New(interfaces.Config{
 		Alloc:      alloc,
