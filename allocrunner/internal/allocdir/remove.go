@@ -1,6 +1,7 @@
 package allocdir
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,15 +14,11 @@ import (
 const removedPrefix = ".removed-"
 
 // Remove removes an allocation directory. It is renamed first: the state in it is the allocation's lock, and whoever finds that gone may
-// begin the allocation again under the same name while the rest is still being removed.
+// begin the allocation again under the same name while the rest is still being removed. Nothing is made, which a full disk would refuse.
 func Remove(dir string) error {
 	parent, name := filepath.Split(filepath.Clean(dir))
-	aside, err := os.MkdirTemp(parent, removedPrefix+name+"-")
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", dir, err)
-	}
-	if err := os.Rename(dir, filepath.Join(aside, name)); err != nil {
-		err = errors.Join(err, os.Remove(aside))
+	aside := filepath.Join(parent, removedPrefix+name+"-"+rand.Text())
+	if err := os.Rename(dir, aside); err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	return os.RemoveAll(aside)

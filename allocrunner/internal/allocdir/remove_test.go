@@ -1,0 +1,43 @@
+package allocdir_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/allocdir"
+)
+
+// TestRemoveOnAFullDisk is what makes room on it.
+func TestRemoveOnAFullDisk(t *testing.T) {
+	parent := t.TempDir()
+	if err := unix.Mount("none", parent, "tmpfs", 0, "nr_inodes=32"); err != nil {
+		t.Skip("a small file system can't be mounted here, which takes CAP_SYS_ADMIN:", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := filepath.Join(parent, "alloc")
+	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var full error
+	for i := 0; full == nil; i++ {
+		full = os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600)
+	}
+	if !errors.Is(full, unix.ENOSPC) {
+		t.Fatal(full)
+	}
+	if err := allocdir.Remove(dir); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(parent); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
