@@ -109,6 +109,7 @@ type API struct {
 
 	router   *router
 	requests sync.Pool // of *request
+	pacer    *pacer
 
 	evaluations evaluations
 
@@ -127,6 +128,7 @@ func New(config Config) *API {
 	a := &API{
 		config:      config,
 		registering: make(chan struct{}, 1),
+		pacer:       newPacer(),
 		requests:    sync.Pool{New: func() any { return new(request) }},
 	}
 	a.router = newRouter(a.table())

@@ -40,6 +40,8 @@ type connection struct {
 	net.Conn
 	peer     auth.Peer
 	watchdog *watchdog
+	site     *site
+	begun    bool // the request that comes next, or is being read, may be answered; used by who serves the connection
 	// state is the phase in the upper bits and the watchdog's tick at its begin in the lower: one store for each step of a request.
 	state atomic.Int64
 }
@@ -61,10 +63,12 @@ func (c *connection) enter(p phase) { c.state.Store(int64(p)<<tickBits | c.watch
 // phase is what the connection waits for now.
 func (c *connection) phase() phase { return phase(c.state.Load() >> tickBits) }
 
-// Read reads from the client. The first bytes on a connection, or after an idle time, begin a request's head.
+// Read reads from the client. The first bytes on a connection, or after an idle time, begin a request's head. A read of a single byte is
+// net/http's watch for the client's going away, from another goroutine, which may begin before the handler does.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if p := c.phase(); n > 0 && (p == idling || p == arriving) {
+	if p := c.phase(); n > 0 && len(b) > 1 && (p == idling || p == arriving) {
+		c.begin()
 		c.enter(reading)
 	}
 	return n, err
@@ -95,12 +99,13 @@ func newWatchdog() *watchdog {
 }
 
 // listen wraps a listener so that its connections are watched.
-func (d *watchdog) listen(l net.Listener) net.Listener { return watched{l, d} }
+func (d *watchdog) listen(l net.Listener, s *site) net.Listener { return watched{l, d, s} }
 
 // watched is a listener whose connections are watched.
 type watched struct {
 	net.Listener
 	watchdog *watchdog
+	site     *site
 }
 
 // Accept gives the next connection, a *connection.
@@ -109,7 +114,7 @@ func (w watched) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: conn, watchdog: w.watchdog}
+	c := &connection{Conn: conn, watchdog: w.watchdog, site: w.site}
 	c.enter(arriving)
 	return c, nil
 }

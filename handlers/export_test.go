@@ -33,7 +33,7 @@ func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 	life := context.Background()
 	s := &site{API: a, owner: owner, draining: life, open: life}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &connection{peer: peer, watchdog: &watchdog{}}
+		c := &connection{peer: peer, watchdog: &watchdog{}, site: s}
 		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, c)))
 	})
 }

@@ -24,6 +24,7 @@ type site struct {
 
 	streams atomic.Int64 // that are open
 	waits   waits
+	lane    lane
 }
 
 // ServeHTTP takes a request from its head to its answer: the door, the row, the capability, the handler, the encoding. The door
@@ -34,6 +35,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if conn == nil { // it was closed as it came: see connContext
 		panic(http.ErrAbortHandler)
 	}
+	conn.begin() // one that was in the buffer with the request before it has not begun yet
+	conn.begun = false
 	conn.enter(serving)
 	defer conn.enter(writing) // what the handler has not written net/http writes when it returns
 	whole := r.Body
@@ -90,6 +93,7 @@ func (s *site) answer(r *request, result answer, err error) int {
 		result.body = result.body.pretty()
 		fallthrough
 	default:
+		s.pacer.answered(&s.lane, len(result.body.bytes))
 		result.write(r.w, http.StatusOK)
 	}
 	return http.StatusOK

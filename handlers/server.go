@@ -51,9 +51,11 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	defer stopWatching()
 	dog := newWatchdog()
 	watch.Go(func() { dog.run(watching) })
-	server := a.server(&site{API: a, owner: owner, draining: draining, open: open}, dog.state(&connections))
+	s := &site{API: a, owner: owner, draining: draining, open: open}
+	defer a.pacer.forget(&s.lane)
+	server := a.server(s, dog.state(&connections))
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(dog.listen(listener)) }()
+	go func() { served <- server.Serve(dog.listen(listener, s)) }()
 
 	select {
 	case err := <-served:

@@ -92,6 +92,7 @@ func start(path string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.WaitDelay = time.Second
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as taskapi's tasks are: the kernel shares processors among sessions
 	p.started = time.Now()
 	if err := p.cmd.Start(); err != nil {
 		return nil, err

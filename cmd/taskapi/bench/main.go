@@ -6,7 +6,7 @@
 //	c  memory when idle, of taskapi and its keeper
 //	d  what two good connections keep beside eight hostile ones
 //
-//	neighbours  what a task's two connections keep beside two other tasks with 64 busy ones each, all with good tokens
+//	neighbours  what a task that asks one request after the other keeps beside two tasks with 64 busy connections each, all with good tokens
 //
 //	keeper   memory of the sidecar and of the keeper with 1, 3 and 50 tasks, and what each further task adds
 //	tasks    the same with 10, 100 and 500 tasks in one group

@@ -30,12 +30,13 @@ func TestMeasure(t *testing.T) {
 		t.Fatalf("%v: %s", err, text)
 	}
 	checkRequests(t, got)
+	checkNeighbours(t, got)
 	checkTasks(t, got)
 	var out bytes.Buffer
 	if err := got.print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "few tasks", "many tasks", "own stop", "checks a second", "after SIGKILL"} {
+	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "busy callers", "few tasks", "many tasks", "own stop", "checks a second", "after SIGKILL"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
@@ -56,6 +57,15 @@ func checkRequests(t *testing.T, got report) {
 	}
 	if len(got.Attack) != 2 || got.Attack[0].Statuses[200] == 0 || got.Attack[1].Statuses[200] != 0 || got.Attack[1].Hostile <= 0 {
 		t.Errorf("attack: %+v", got.Attack)
+	}
+}
+
+// checkNeighbours looks at what was measured of busy neighbours: all that they ask is answered.
+func checkNeighbours(t *testing.T, got report) {
+	t.Helper()
+	n := got.Neighbours
+	if n == nil || n.Alone.P99 <= 0 || n.Beside.P99 <= 0 || n.Busy <= 0 || len(n.Statuses) != 1 || n.Statuses[200] == 0 {
+		t.Errorf("neighbours: %+v", n)
 	}
 }
 

@@ -14,11 +14,14 @@ import (
 	"taskapi/cmd/taskapi/bench/internal/load"
 )
 
-// The busy callers beside a good neighbour, each a task with a socket of its own, and the connections of each.
+// The busy callers beside a calm neighbour, each a task with a socket of its own, and the connections of each.
 const (
 	busyCallers     = 2
 	busyConnections = 64
 )
+
+// neighbourPause is how long the neighbour rests between its requests: it is one that nobody could call busy.
+const neighbourPause = time.Millisecond
 
 // A neighbourRow says what a task keeps while others, with good tokens too, ask as much as they can.
 type neighbourRow struct {
@@ -55,7 +58,7 @@ func measureNeighbours(ctx context.Context, l *lab, o options) (_ *neighbourRow,
 	var alone, beside []load.Result
 	var busy, seconds float64
 	for range o.rounds {
-		quiet, err := drive(ctx, targets[0], goodConnections, o)
+		quiet, err := calm(ctx, targets[0], o)
 		if err != nil {
 			return nil, fmt.Errorf("the neighbour alone: %w", err)
 		}
@@ -93,13 +96,20 @@ func besideBusy(ctx context.Context, l *lab, neighbour target, busy []target, o 
 		err = errors.Join(err, f.begun(ctx))
 	}
 	if err == nil {
-		good, err = drive(ctx, neighbour, goodConnections, o)
+		good, err = calm(ctx, neighbour, o)
 	}
 	for _, f := range running {
 		result, ended := f.end()
 		floods, err = append(floods, result), errors.Join(err, ended)
 	}
 	return good, floods, err
+}
+
+// calm asks one request after the other, with a rest between them.
+func calm(ctx context.Context, t target, o options) (load.Result, error) {
+	return load.Run(ctx, load.Config{
+		Socket: t.socket, Connections: 1, Requests: t.requests, Warmup: warmup, For: o.of(time.Second), Pause: neighbourPause,
+	})
 }
 
 func endAll(running []*flooder) (err error) {

@@ -141,7 +141,7 @@ func (r *report) print(w io.Writer) error {
 	}
 	if n := r.Neighbours; n != nil {
 		fmt.Fprintf(t, "a neighbour of %d busy callers\talone/s\tbeside/s\trate kept (spread)\tp99 alone\tbeside\tp99 grown (spread)\tbusy/s\tstatuses\n", busyCallers)
-		fmt.Fprintf(t, "2 connections beside %d for each\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n\n", busyConnections, n.Alone.Rate, n.Beside.Rate, n.Rate,
+		fmt.Fprintf(t, "1 calm connection beside %d for each\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n\n", busyConnections, n.Alone.Rate, n.Beside.Rate, n.Rate,
 			micros(n.Alone.P99), micros(n.Beside.P99), n.P99, n.Busy, statuses(n.Statuses))
 	}
 	r.printTasks(t)

@@ -20,6 +20,7 @@ type Config struct {
 	Requests    [][]byte      // complete requests, head and body; the connections send them in turn
 	Warmup      time.Duration // how long to send before measuring
 	For         time.Duration // how long to measure
+	Pause       time.Duration // how long to rest between a reply and the next request, of all connections; 0 for a load that never rests
 
 	// Hostile is for a load that the server may refuse: any status is counted, none is an error, and a connection that the
 	// server closes is opened again. Otherwise a status other than 200 and a closed connection end the run with an error.
@@ -203,6 +204,9 @@ func (r *run) handle(i int, record bool) error {
 		if len(r.latencies) < cap(r.latencies) {
 			r.latencies = append(r.latencies, time.Since(r.base)-conn.sent)
 		}
+	}
+	if r.Pause > 0 {
+		time.Sleep(r.Pause)
 	}
 	return r.send(conn)
 }

@@ -1,0 +1,202 @@
+package handlers_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+)
+
+// sockets are several sockets of one API, in memory.
+type sockets struct {
+	tb    testing.TB
+	dials []func() net.Conn
+	stop  func()
+}
+
+func newSockets(t *testing.T, n int) *sockets {
+	t.Helper()
+	a := handlers.New(handlers.Config{
+		Door: fakeDoor{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
+		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	s, ended := &sockets{tb: t}, make(chan error, n)
+	for range n {
+		closed, shut := context.WithCancel(t.Context())
+		listener := &pipes{make(chan net.Conn), closed, shut}
+		go func() { ended <- a.Serve(ctx, listener, auth.Owner{AllocationID: allocID, Task: "server"}) }()
+		s.dials = append(s.dials, func() net.Conn {
+			ours, theirs := net.Pipe()
+			listener.accept <- theirs
+			return ours
+		})
+	}
+	s.stop = func() {
+		cancel()
+		for range n {
+			if err := <-ended; err != nil {
+				t.Errorf("Serve = %v", err)
+			}
+		}
+	}
+	return s
+}
+
+// ask sends so many requests to a socket on one connection, and returns how many were answered when it was closed or all were, and
+// how long that took.
+func (s *sockets) ask(socket, requests int) (answered int, took time.Duration) {
+	c := s.dials[socket]()
+	defer c.Close()
+	return s.askOn(c, requests)
+}
+
+func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Duration) {
+	start, reader := time.Now(), bufio.NewReader(c)
+	text := head("GET", "/v1/agent/health", goodToken, "")
+	for ; answered < requests; answered++ {
+		if _, err := io.WriteString(c, text); err != nil {
+			break
+		}
+		response, err := http.ReadResponse(reader, nil)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) {
+			break
+		}
+		if err != nil {
+			s.tb.Error(err)
+			break
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		if response.StatusCode != http.StatusOK {
+			s.tb.Errorf("status %d", response.StatusCode)
+		}
+	}
+	return answered, time.Since(start)
+}
+
+// pace is how many requests a second several sockets begin together.
+func pace() float64 { return 2000 * float64(runtime.GOMAXPROCS(0)) }
+
+// TestNeighboursArePaced: a socket that is alone is answered as fast as can be, and beside others no faster than leaves the machine some
+// rest; who asks for little is answered at once in any case.
+func TestNeighboursArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(t, 2)
+		defer s.stop()
+		if _, took := s.ask(0, 2000); took != 0 {
+			t.Errorf("2,000 requests on a socket that is alone took %v", took)
+		}
+		if _, took := s.ask(1, 1); took != 0 {
+			t.Errorf("the first request of a neighbour took %v", took)
+		}
+		requests := int(pace()) + 64
+		if _, took := s.ask(0, requests); took < 990*time.Millisecond || took > 1100*time.Millisecond {
+			t.Errorf("beside a neighbour %d requests took %v, want a second", requests, took)
+		}
+		time.Sleep(10 * time.Second)
+		if _, took := s.ask(0, 2000); took != 0 {
+			t.Errorf("when the neighbour has been quiet for ten seconds 2,000 requests took %v", took)
+		}
+	})
+}
+
+// TestBusySocketsShareTheProcessor: alike, whatever the number of their connections; and what asks for less than its share waits for
+// neither.
+func TestBusySocketsShareTheProcessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(t, 3)
+		defer s.stop()
+		s.ask(1, 1)
+		s.ask(2, 1)
+		var busy sync.WaitGroup
+		var mu sync.Mutex
+		var answered [2]int
+		for socket, connections := range [2]int{50, 5} {
+			for range connections {
+				c := s.dials[socket]()
+				time.AfterFunc(5*time.Second, func() { _ = c.Close() })
+				busy.Go(func() {
+					n, _ := s.askOn(c, 1<<30)
+					mu.Lock()
+					answered[socket] += n
+					mu.Unlock()
+				})
+			}
+		}
+		for range 50 {
+			time.Sleep(90 * time.Millisecond)
+			if _, took := s.ask(2, 5); took != 0 {
+				t.Errorf("5 requests of a quiet socket took %v", took)
+			}
+		}
+		busy.Wait()
+		half := 5*pace()/2 - 5*50/2
+		for socket, n := range answered {
+			if float64(n) < half*0.95 || float64(n) > half*1.05+2*64 {
+				t.Errorf("busy socket %d was answered %d times in 5 s, want about %.0f", socket, n, half)
+			}
+		}
+	})
+}
+
+// TestPacedRequestsEndWithTheServer: those that wait for their turn keep nobody waiting.
+func TestPacedRequestsEndWithTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(t, 2)
+		s.ask(0, 1)
+		s.ask(1, 1)
+		var all sync.WaitGroup
+		for range 200 {
+			all.Go(func() { s.ask(0, 1<<30) })
+		}
+		time.Sleep(time.Second)
+		start := time.Now()
+		s.stop()
+		if took := time.Since(start); took > 100*time.Millisecond {
+			t.Errorf("the end took %v", took)
+		}
+		all.Wait()
+	})
+}
+
+// TestPipelinedRequestsArePaced: requests that come in one piece count one by one.
+func TestPipelinedRequestsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(t, 2)
+		defer s.stop()
+		s.ask(0, 1)
+		s.ask(1, 1)
+		c, start := s.dials[0](), time.Now()
+		defer c.Close()
+		const pieces, each = 200, 10
+		go func() {
+			for range pieces {
+				_, _ = io.WriteString(c, strings.Repeat(head("GET", "/v1/agent/health", goodToken, ""), each))
+			}
+		}()
+		reader := bufio.NewReader(c)
+		for range pieces * each {
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+		}
+		want := time.Duration((pieces*each - 64) / pace() * float64(time.Second))
+		if took := time.Since(start); took < want*9/10 || took > want*12/10 {
+			t.Errorf("%d requests in %d pieces took %v, want %v", pieces*each, pieces, took, want)
+		}
+	})
+}
