@@ -39,7 +39,8 @@ func (b boundedLog) Write(p []byte) (int, error) {
 	return b.Writer.Write(p)
 }
 
-// detach runs the allocation in a process of its own, in the background, and prints its ID when it has started.
+// detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started, or when one of them
+// has failed to, which is an error. The allocation goes on all the same, as its restart policy says.
 func (r *request) detach(cmd *cobra.Command) error {
 	ctx := cmd.Context()
 	if err := r.layout.make(); err != nil {
@@ -51,13 +52,13 @@ func (r *request) detach(cmd *cobra.Command) error {
 	}
 	if !answered {
 		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), begun)
+		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), tasksStarted)
 	}
-	if err != nil {
+	if _, ok := errors.AsType[*startError](err); err != nil && !ok {
 		return err
 	}
-	_, err = fmt.Fprintln(r.world.stdout, r.alloc.ID)
-	return err
+	_, printErr := fmt.Fprintln(r.world.stdout, r.alloc.ID)
+	return errors.Join(err, printErr)
 }
 
 // givenFlags are the flags of a command as they were given, but for some.
@@ -78,14 +79,52 @@ func givenFlags(cmd *cobra.Command, without ...string) []string {
 	return args
 }
 
-// begun reports that an allocation has started: its tasks have been received.
-func begun(alloc *api.Allocation) bool {
-	for _, state := range alloc.TaskStates {
-		if len(state.Events) == 0 || len(state.Events) == 1 && state.Events[0].Type == api.TaskSetupFailure {
-			return false
+// startError is a task of an allocation that has failed to start.
+type startError struct {
+	alloc  *api.Allocation
+	task   string
+	reason string
+}
+
+func (e *startError) Error() string {
+	goesOn := "goes on as its restart policy says"
+	if ended(e.alloc) {
+		goesOn = "is " + e.alloc.ClientStatus
+	}
+	return fmt.Sprintf("task %q has failed to start: %s\nallocation %s %s", e.task, oneLine(e.reason), e.alloc.ID, goesOn)
+}
+
+// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task that has failed to, main
+// or not.
+func tasksStarted(alloc *api.Allocation) (bool, error) {
+	all := true
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		started, failure := startOf(alloc.TaskStates[task.Name])
+		if failure != nil {
+			return false, &startError{alloc, task.Name, failure.DisplayMessage}
+		}
+		all = all && (started || task.Lifecycle != nil)
+	}
+	return all, nil
+}
+
+// startOf reports whether a task has ever started, or else how its latest attempt has failed.
+func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
+	if state == nil {
+		return false, nil
+	}
+	for _, e := range state.Events {
+		switch e.Type {
+		case api.TaskStarted, api.TaskTerminated: // of the events of a long life the latest are kept
+			return true, nil
+		case api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure:
+			failure = e
 		}
 	}
-	return len(alloc.TaskStates) > 0
+	if len(state.Events) == 1 { // nothing of the allocation begins: its taskapi ends and says why
+		failure = nil
+	}
+	return state.State == "running", failure
 }
 
 // argsFD is the descriptor by which a process in the background gets its arguments. Those of a command line are for everybody on the
@@ -131,7 +170,7 @@ const detachedFlag = "--detached"
 // background executes this program anew, in a session of its own, without a terminal and with an allocation's log as its output, and
 // returns once the allocation is as it should be. When the process ends before that, what it has written is said, and its exit code is
 // that of the command.
-func (l layout) background(ctx context.Context, id string, w world, args []string, started func(*api.Allocation) bool) error {
+func (l layout) background(ctx context.Context, id string, w world, args []string, done func(*api.Allocation) (bool, error)) error {
 	dir := l.alloc(id)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
@@ -164,7 +203,10 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
-	if err := l.awaitStart(ctx, id, cmd.Process.Pid, ended, started); err != nil {
+	if err := l.awaitStart(ctx, id, cmd.Process.Pid, ended, done); err != nil {
+		if _, ok := errors.AsType[*startError](err); ok {
+			return err // which says it all
+		}
 		return errors.Join(l.said(log, before, w.stderr), err)
 	}
 	return nil
@@ -173,29 +215,35 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 // startPause is the pause between two looks at an allocation that starts, in which a start takes some 20 ms.
 const startPause = 5 * time.Millisecond
 
-// awaitStart waits until a process runs the allocation and that is as it should be, and gives the exit code of a process that ends
-// before as an error. One that has come and gone before anybody looked has started.
-func (l layout) awaitStart(ctx context.Context, id string, pid int, ended <-chan error, started func(*api.Allocation) bool) error {
+// awaitStart waits until a process runs the allocation and that is as it should be, or can't become so, and gives the exit code of a process
+// that ends before as an error. One that has come and gone before anybody looked has started.
+func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
 	c := l.client(id)
 	defer c.close()
+	var index uint64
 	for since := time.Now(); ; {
 		if c.answeredBy(ctx, pid) { // and not by the one that it takes over from
-			alloc, _, err := c.allocation(ctx)
-			if err == nil && started(alloc) {
-				return nil
+			alloc, next, err := c.changed(ctx, index)
+			if err == nil {
+				if is, err := done(alloc); is || err != nil {
+					return err
+				}
+				index = next
 			}
 			if refused(err) && time.Since(since) > refusedTimeout {
 				return l.errMute(id, err)
 			}
 		}
 		select {
-		case err := <-ended:
+		case err := <-exited:
 			exit := exitOf(err)
 			if silent, ok := errors.AsType[silentError](exit); ok && silent.code == exitUsage { // what is there is from before
 				return exit
 			}
-			if f := l.look(ctx, id); f.absent == nil && f.over && started(f.alloc) {
-				return nil
+			if f := l.look(ctx, id); f.absent == nil && f.over {
+				if is, err := done(f.alloc); is || err != nil {
+					return err
+				}
 			}
 			return exit
 		case <-ctx.Done():

@@ -76,7 +76,7 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.BoolVar(&opts.force, "force", false, "stop the allocation of --alloc-id in order and run it anew when it takes new processes, or when it is over")
 	f.BoolVar(&opts.takeOver, "take-over", false, "have the taskapi that runs the allocation of --alloc-id leave, and go on in its place, as for an upgrade")
-	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when it has started, and log to "+logName+" in its directory")
+	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its tasks have started, and log to "+logName+" in its directory")
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")

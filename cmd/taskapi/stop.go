@@ -236,8 +236,8 @@ func (s *stopping) inBackground(ctx context.Context) error {
 	return s.say("allocation %s is being stopped, by a taskapi in the background", s.id)
 }
 
-func stopsOrIsOver(alloc *api.Allocation) bool {
-	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus()
+func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
+	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
 }
 
 // endLeft ends what runs of an allocation whose state can't be read.
