@@ -239,7 +239,7 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	if r.options.json || r.options.detach { // what goes there is for programs
 		out = r.world.stderr
 	}
-	err = c.update(ctx, current, r.alloc.Job, r.options.force, out)
+	err = c.update(ctx, current, r.alloc.Job, replacement{force: r.options.force}, out)
 	return !isLeaving(err), err
 }
 

@@ -22,7 +22,7 @@ import (
 func updateCommand(w world) *cobra.Command {
 	var flags jobFlags
 	var dataDir string
-	var force bool
+	var force, detach bool
 	cmd := &cobra.Command{
 		Use:   "update [flags] ALLOC JOBFILE",
 		Short: "Give a running allocation another version of its job",
@@ -46,17 +46,21 @@ allocation is stopped in order and run anew, under the same ID and in the same d
 			if err != nil {
 				return err
 			}
-			return updateAllocation(cmd.Context(), l.client(id), flags, args[1], force, w)
+			return updateAllocation(cmd.Context(), l.client(id), flags, args[1], replacement{force, detach}, w)
 		},
 	}
 	flags.addVars(cmd)
 	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&force, "force", false, "stop the allocation in order and run it anew when it takes new processes")
+	cmd.Flags().BoolVar(&detach, "detach", false, "return when what --force does has begun")
 	return cmd
 }
 
+// replacement says whether an allocation may be replaced, and whether nobody waits for that.
+type replacement struct{ force, detach bool }
+
 // updateAllocation is taskapi update.
-func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile string, force bool, w world) error {
+func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile string, how replacement, w world) error {
 	defer c.close()
 	current, _, err := c.allocation(ctx)
 	for since := time.Now(); errors.Is(err, errSilentSidecar); current, _, err = c.allocation(ctx) {
@@ -84,12 +88,12 @@ func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile st
 	if err != nil {
 		return err
 	}
-	return c.update(ctx, current, job, force, w.stdout)
+	return c.update(ctx, current, job, how, w.stdout)
 }
 
 // update has a running allocation, which was as before, go on with a job, says what that changes, and returns when it
 // can be asked again. Errors: errSilentSidecar, and usage errors for what can't be.
-func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Job, force bool, out io.Writer) error {
+func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Job, how replacement, out io.Writer) error {
 	var plan api.JobPlanResponse
 	if err := c.tell(ctx, "/v1/job/"+url.PathEscape(*job.ID)+"/plan", api.JobPlanRequest{Job: job, Diff: true}, &plan); err != nil {
 		return c.updateError(err)
@@ -102,12 +106,12 @@ func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Jo
 	if err != nil {
 		return err
 	}
-	if destructive && !force {
+	if destructive && !how.force {
 		return usage(fmt.Errorf("allocation %s can't take over this job without new processes: it goes on as it is; "+
 			"with --force it is stopped in order and run anew", c.id))
 	}
 	path := "/v1/jobs"
-	if force {
+	if how.force {
 		path += "?force=true"
 	}
 	request := api.JobRegisterRequest{Job: job, EnforceIndex: true, JobModifyIndex: plan.JobModifyIndex}
@@ -115,7 +119,7 @@ func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Jo
 		return c.updateError(err)
 	}
 	if destructive {
-		return c.awaitReplaced(ctx, before, out)
+		return c.awaitReplaced(ctx, before, how.detach, out)
 	}
 	_, err = fmt.Fprintf(out, "allocation %s goes on with the new version\n", c.id)
 	return err
@@ -123,8 +127,11 @@ func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Jo
 
 // awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor answers. Ctrl-C ends the waiting
 // alone.
-func (c *client) awaitReplaced(ctx context.Context, before *api.Allocation, out io.Writer) error {
-	fmt.Fprintf(out, "allocation %s is stopped in order and run anew; '%s' follows it\n", c.id, c.layout.command("attach", c.id))
+func (c *client) awaitReplaced(ctx context.Context, before *api.Allocation, detach bool, out io.Writer) error {
+	_, err := fmt.Fprintf(out, "allocation %s is stopped in order and run anew; '%s' follows it\n", c.id, c.layout.command("attach", c.id))
+	if detach || err != nil {
+		return err
+	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
