@@ -114,6 +114,22 @@ func ReadAlloc(path, id string) (*interfaces.Saved, error) {
 	return c.saved(path, id)
 }
 
+// Hold gives one of the allocations in a file that can't be written, as on a disk that is mounted for reading alone, and keeps others from
+// having it until release. Its errors are those of Read.
+func Hold(path, id string) (saved *interfaces.Saved, release func() error, err error) {
+	file, c, _, err := lockAndLoad(path, os.O_RDONLY, unix.LOCK_EX)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err = c.check(path); err == nil {
+		saved, err = c.saved(path, id)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return saved, file.Close, nil
+}
+
 // read reads a file that nobody writes.
 func read(path string) (*contents, error) {
 	file, c, _, err := lockAndLoad(path, os.O_RDONLY, unix.LOCK_SH)

@@ -25,7 +25,8 @@ type claim struct {
 	id     string
 	dir    string
 	logger *slog.Logger
-	state  *state.DB
+	state  *state.DB // nil when it is only held
+	hold   func() error
 	saved  *interfaces.Saved // nil for an allocation that has not begun, or of which nothing is known
 	lost   bool              // there is more of it than a state that is empty
 	life   string            // the ID of the allocation's present life
@@ -98,7 +99,40 @@ func (l layout) mendable(id string, err error) error {
 	return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.command("state repair", id))
 }
 
-func (c *claim) close() error { return c.state.Close() }
+// hold is claim for a state that can't be written: nothing of what follows is written down.
+func (l layout) hold(id string, logger *slog.Logger) (*claim, error) {
+	c := &claim{layout: l, id: id, dir: l.alloc(id), logger: logger}
+	var err error
+	if c.saved, c.hold, err = state.Hold(l.state(id), id); err != nil {
+		return nil, l.mendable(id, err)
+	}
+	return c, nil
+}
+
+func (c *claim) close() error {
+	if c.state == nil {
+		return c.hold()
+	}
+	return c.state.Close()
+}
+
+// kept is the state as a runner has it.
+func (c *claim) kept() interfaces.State {
+	if c.state == nil {
+		return nil
+	}
+	return c.state
+}
+
+// reread has saved be what is written down by now.
+func (c *claim) reread() error {
+	if c.state == nil {
+		return nil
+	}
+	var err error
+	c.saved, err = c.state.Saved(c.id)
+	return err
+}
 
 // anew forgets how the allocation stood, and has it begin again as next, under the same ID. Its directories stay. Nobody else can claim
 // them in between, unless this fails; whoever comes after a kill goes on with next.
@@ -118,6 +152,9 @@ func (c *claim) anew(alloc *api.Allocation) error {
 
 // concludes writes down that nothing follows an allocation that is over, if that was to be otherwise.
 func (c *claim) concludes() error {
+	if c.state == nil {
+		return nil
+	}
 	saved, err := c.state.Saved(c.id)
 	if errors.Is(err, state.ErrNotFound) {
 		return nil

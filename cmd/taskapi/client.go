@@ -221,25 +221,33 @@ func isLeaving(err error) bool {
 // askToLeave tells the taskapi that runs the allocation to leave it, and does not wait for that. Errors: errSilentSidecar when there is
 // none, and that the process can't be told.
 func (c *client) askToLeave(ctx context.Context) error {
+	_, err := c.signal(ctx, syscall.SIGUSR1)
+	return err
+}
+
+// signal sends signals to the taskapi that runs the allocation, and gives its process ID. Errors: those of askToLeave.
+func (c *client) signal(ctx context.Context, signals ...syscall.Signal) (pid int, err error) {
 	conn, err := socket.Dial(ctx, c.layout.operatorSocket(c.id))
 	if err != nil {
-		return fmt.Errorf("%w: %w", errSilentSidecar, err)
+		return 0, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}
 	defer conn.Close()
 	peer, err := socket.ListenerOf(conn)
 	if err == nil && peer.PID <= 0 {
 		err = errors.New("it is in another PID namespace")
 	}
-	if err == nil {
-		err = syscall.Kill(int(peer.PID), syscall.SIGUSR1)
+	for _, sig := range signals {
+		if err == nil {
+			err = syscall.Kill(int(peer.PID), sig)
+		}
 	}
 	if errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("%w: it has just ended", errSilentSidecar)
+		return 0, fmt.Errorf("%w: it has just ended", errSilentSidecar)
 	}
 	if err != nil {
-		return fmt.Errorf("the taskapi of allocation %s, process %d, can't be told to leave: %w", c.id, peer.PID, err)
+		return 0, fmt.Errorf("the taskapi of allocation %s, process %d, can't be sent a signal: %w", c.id, peer.PID, err)
 	}
-	return nil
+	return int(peer.PID), nil
 }
 
 // answeredBy reports that a process listens on the allocation's socket.

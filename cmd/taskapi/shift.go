@@ -25,6 +25,7 @@ type shift struct {
 	log     *linewriter.Writer // of the logger
 	logger  *slog.Logger
 	world   world
+	bare    bool // its tasks have no API: all that is wanted of them is their end
 
 	asking sync.Mutex // held while an end is asked for and written down, so that what is asked for last stands; never within mu
 
@@ -139,6 +140,8 @@ func (s *shift) concluded(err error, side *sidecar) error {
 	case err == nil:
 		s.printer.ended(alloc, "")
 		return nil
+	case !side.runner.Over() && !errors.Is(err, interfaces.ErrLeft) && s.bare:
+		return err // they are ended in another way
 	case !side.runner.Over() && !errors.Is(err, interfaces.ErrLeft):
 		s.printer.allocEvent("Left", "it can't be taken over, and its tasks run on: "+oneLine(err.Error()))
 		return errSilent // the event has said why

@@ -59,13 +59,7 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), sh.world.getenv("XDG_RUNTIME_DIR")),
 		events:      handlers.NewEvents(),
 	}
-	if s.keyring, err = s.layout.openKeyring(opts.SealKey); err != nil {
-		return nil, err
-	}
-	if s.issuers, err = openIssuers(opts.JWKS, s.logger); err != nil {
-		return nil, err
-	}
-	if s.policy, err = openPolicy(opts.Policy); err != nil {
+	if err := s.openFiles(); err != nil {
 		return nil, err
 	}
 	if c.saved != nil {
@@ -73,29 +67,47 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
-	if s.runner, err = allocrunner.New(interfaces.Config{
+	config := interfaces.Config{
 		Alloc:      alloc,
 		Dir:        c.dir,
 		HostIP:     opts.HostIP,
 		Datacenter: datacenter,
 		Version:    version,
 		Logger:     s.logger,
-		State:      c.state,
+		State:      c.kept(),
 		Saved:      c.saved,
 		Life:       c.life,
 		Updates:    s.updates,
-		Hooks:      []interfaces.RunnerHook{&operatorHook{side: s}},
-		TaskHooks: func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+		OnEvent:    sh.printer.taskEvent,
+	}
+	if !sh.bare {
+		config.Hooks = []interfaces.RunnerHook{&operatorHook{side: s}}
+		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
-		},
-		OnEvent: sh.printer.taskEvent,
-	}); err != nil {
-		return nil, usage(err)
+		}
+	}
+	if s.runner, err = allocrunner.New(config); err != nil || sh.bare {
+		return s, usage(err)
 	}
 	if err := s.openDoor(alloc); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+// openFiles reads what the API needs.
+func (s *sidecar) openFiles() (err error) {
+	if s.shift.bare {
+		return nil
+	}
+	if s.keyring, err = s.layout.openKeyring(s.options.SealKey); err != nil {
+		return err
+	}
+	if s.issuers, err = openIssuers(s.options.JWKS, s.logger); err != nil {
+		return err
+	}
+	s.policy, err = openPolicy(s.options.Policy)
+	return err
 }
 
 // ending reports that the allocation ends, or has ended.
@@ -133,9 +145,11 @@ func (s *sidecar) run(ctx context.Context) error {
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	background.Go(func() { s.settle(watching) })
-	background.Go(func() { s.keyring.Watch(watching, s.logger) })
 	background.Go(func() { s.updates.Run(watching) })
-	background.Go(func() { s.replaceUntrusted(watching) })
+	if !s.shift.bare {
+		background.Go(func() { s.keyring.Watch(watching, s.logger) })
+		background.Go(func() { s.replaceUntrusted(watching) })
+	}
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
 	}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -77,12 +77,12 @@ func (s *stopping) run(ctx context.Context) error {
 		saved, readErr := s.layout.saved(s.id)
 		switch {
 		case errors.Is(readErr, state.ErrInUse) && refused(err) && time.Since(since) > refusedTimeout:
-			return s.layout.errMute(s.id, err)
+			return s.bySignal(ctx, err)
 		case errors.Is(readErr, state.ErrInUse) && time.Since(since) < busyTimeout: // it begins, or ends just now
 			time.Sleep(startPause)
 			continue
 		case errors.Is(readErr, state.ErrInUse):
-			return s.layout.errMute(s.id, err)
+			return s.bySignal(ctx, err)
 		case errors.Is(readErr, state.ErrNotFound), errors.Is(readErr, state.ErrDamaged):
 			return s.endLeft(ctx, readErr)
 		case readErr != nil: // it can be read by somebody else, or at another time
@@ -127,7 +127,44 @@ func (s *stopping) ask(ctx context.Context, f *follower) error {
 		return err
 	}
 	f.show(alloc)
-	return c.stop(ctx, s.how, s.now)
+	err = c.stop(ctx, s.how, s.now)
+	if failed, ok := errors.AsType[*refusedError](err); ok && failed.status >= http.StatusInternalServerError {
+		if now, _, getErr := c.allocation(ctx); getErr == nil && stops(now) { // it stops all the same
+			fmt.Fprintf(s.world.stderr, "taskapi: allocation %s: %v\n", s.id, failed)
+			return nil
+		}
+	}
+	return err
+}
+
+// bySignal stops the allocation of a taskapi that does not take what it is asked: signals need no token.
+func (s *stopping) bySignal(ctx context.Context, why error) error {
+	c := s.layout.client(s.id)
+	defer c.close()
+	signals := []syscall.Signal{syscall.SIGTERM}
+	if s.now {
+		signals = append(signals, syscall.SIGINT) // another one, which ends it at once
+	}
+	pid, err := c.signal(ctx, signals...)
+	if err != nil {
+		return errors.Join(s.layout.errMute(s.id, why), err)
+	}
+	fmt.Fprintf(s.world.stderr, "taskapi: %v\n", s.layout.errMute(s.id, why))
+	if err := s.say("allocation %s is being stopped, by a signal to process %d", s.id, pid); err != nil || s.detach {
+		return err
+	}
+	for {
+		saved, err := s.layout.saved(s.id)
+		switch {
+		case err == nil && saved.Over:
+			return s.say("allocation %s is over: it is %s", s.id, saved.Alloc.ClientStatus)
+		case err != nil && !errors.Is(err, state.ErrInUse):
+			return fmt.Errorf("allocation %s: %w", s.id, err)
+		case err == nil:
+			return fmt.Errorf("allocation %s: %w: '%s' ends it", s.id, errAbandoned, s.layout.command("stop", s.id))
+		}
+		time.Sleep(startPause)
+	}
 }
 
 // await waits for the end that the sidecar has begun.
@@ -190,20 +227,17 @@ func (s *stopping) kill(ctx context.Context) {
 	}
 }
 
-// takeOver runs the allocation to its end in this process. Errors: state.ErrInUse when somebody else was faster.
+// takeOver runs the allocation to its end in this process, and ends its tasks in any case: without their API when that can't be had, and
+// at once when it must be. Errors: state.ErrInUse when somebody else was faster.
 func (s *stopping) takeOver(ctx context.Context) (err error) {
 	w := s.world
 	if s.detached {
 		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
 	}
-	kept, err := remembered(s.layout.alloc(s.id))
-	if err != nil {
-		return err
-	}
 	log := queuedLog(w)
 	defer flushAll(log)
 	w.stderr = log
-	c, err := s.layout.claim(s.id, newLogger(false, w))
+	c, lacks, err := s.claim(newLogger(false, w))
 	if err != nil {
 		return err
 	}
@@ -211,19 +245,46 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if c.saved == nil || c.saved.Over {
 		return nil // somebody else was faster, and is done
 	}
+	kept, settingsErr := remembered(c.dir)
+	lacks = errors.Join(lacks, settingsErr)
 	p := newQueuedPrinter(w.stdout, c.saved.Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it")
-	shift := newShift(runOptions{settings: kept}, c, p, log, w)
-	shift.stopped, shift.how, shift.killed = true, s.how, s.now
-	over, err := shift.work(ctx, nil)
-	switch mistake, ok := errors.AsType[usageError](err); {
-	case over:
-		return nil // also when it has failed: it is stopped
-	case ok: // not of this command line
-		return fmt.Errorf("allocation %s can't be taken over with the flags of its last run, which are in %s: %w",
-			s.id, filepath.Join(c.dir, settingsName), mistake.err)
+	var over bool
+	if lacks == nil {
+		shift := newShift(runOptions{settings: kept}, c, p, log, w)
+		shift.stopped, shift.how, shift.killed = true, s.how, s.now
+		if over, lacks = shift.work(ctx, nil); over || lacks == nil {
+			return nil // also when it has failed, or when it was left: it is stopped, or will be
+		}
+		if err := c.reread(); err != nil {
+			return err
+		}
 	}
-	return err
+	p.allocEvent("Stopping", "its tasks are ended without their API, which can't be had: "+oneLine(lacks.Error()))
+	shift := newShift(runOptions{settings: kept}, c, p, log, w)
+	shift.bare, shift.stopped, shift.how, shift.killed = true, true, s.how, s.now
+	if over, err = shift.work(ctx, nil); !over && err != nil {
+		return s.endLeft(ctx, fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, err))
+	}
+	if over && c.state == nil {
+		return fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does",
+			s.id, s.layout.state(s.id), s.layout.command("stop", s.id))
+	}
+	return nil
+}
+
+// claim takes the allocation's directory, also when nothing can be written there; lacks says so.
+func (s *stopping) claim(logger *slog.Logger) (c *claim, lacks, err error) {
+	c, err = s.layout.claim(s.id, logger)
+	switch {
+	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return c, nil, err
+	}
+	held, holdErr := s.layout.hold(s.id, logger)
+	if holdErr != nil {
+		return nil, nil, err
+	}
+	return held, err, nil
 }
 
 // inBackground is takeOver in a process of its own.
@@ -252,11 +313,11 @@ func (s *stopping) endLeft(ctx context.Context, why error) error {
 		return fmt.Errorf("allocation %s could not be ended: %w", s.id, err)
 	}
 	if err := os.Remove(s.layout.operatorSocket(s.id)); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed taskapi has left it
-		return fmt.Errorf("allocation %s: %w", s.id, err)
+		fmt.Fprintf(s.world.stderr, "taskapi: %v\n", err)
 	}
 	if killed == 0 {
 		return s.say("allocation %s: nothing of it runs", s.id)
 	}
-	return s.say("allocation %s can't be stopped in order without its state: its tasks were ended at once (%d %s)", s.id, killed,
+	return s.say("allocation %s could not be stopped in order: its tasks were ended at once (%d %s)", s.id, killed,
 		plural(killed, "process", "processes"))
 }

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// orderlyJob is a task that says that it was told to end, and one that follows it. Both have an identity.
+const orderlyJob = `
+job "orderly" {
+  type = "batch"
+  group "g" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    task "main" {
+      driver = "raw_exec"
+      identity {
+        file = true
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "trap 'echo told >> local/told; exit 0' INT; touch local/there; while :; do sleep 0.02; done"]
+      }
+    }
+    task "last" {
+      driver = "raw_exec"
+      lifecycle {
+        hook = "poststop"
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "echo run >> local/runs"]
+      }
+    }
+  }
+}
+`
+
+// abandoned is an allocation of orderlyJob that a killed taskapi has left running, with files of every kind that a flag may name.
+func abandoned(t *testing.T, dir string) (files map[string]string) {
+	t.Helper()
+	side := t.TempDir()
+	cli(t, "keyring", "list", "--data-dir", newKeyring(t, filepath.Join(side, "other")))
+	files = map[string]string{
+		"--policy":    mustWrite(t, filepath.Join(side, "policy.hcl"), "task \"main\" {\n  capabilities = [\"read-job\"]\n}\n"),
+		"--jwks":      mustWrite(t, filepath.Join(side, "jwks.json"), cli(t, "keyring", "export", "--data-dir", filepath.Join(side, "other"))),
+		"--seal-key":  mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
+		"--audit-log": filepath.Join(side, "audit.log"),
+	}
+	var flags []string
+	for flag, file := range files {
+		flags = append(flags, flag, file)
+	}
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
+	there := filepath.Join(layout{dir}.alloc(testAllocID), "main", "local", "there")
+	until(t, p, "the task runs", func() bool { return exists(there) })
+	kill(t, p)
+	return files
+}
+
+// newKeyring makes a data directory with a key ring.
+func newKeyring(t *testing.T, dir string) string {
+	t.Helper()
+	if _, err := (layout{dir}).openKeyring(""); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// wantStopped has taskapi stop end an abandoned allocation in order, whatever it can't do, and say what that is.
+func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
+	t.Helper()
+	var said syncBuffer
+	if code := run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, world{strings.NewReader(""), &said, &said, os.Environ()}); code != wantCode {
+		t.Errorf("exit code %d, want %d", code, wantCode)
+	}
+	if !strings.Contains(said.String(), wantSaid) {
+		t.Errorf("it does not say %q", wantSaid)
+	}
+	alloc := layout{dir}.alloc(testAllocID)
+	if told := countLines(filepath.Join(alloc, "main", "local", "told")); told != 1 {
+		t.Errorf("the task was told %d times to end", told)
+	}
+	if left := processesOf(t, dir); len(left) > 0 {
+		t.Errorf("left running: %q", left)
+	}
+	if t.Failed() {
+		t.Log(said.String())
+	}
+}
+
+// TestStopNeedsNoFileOfTheAPI ends the tasks of an allocation whose taskapi was killed, in order and with its poststop task, also when files are
+// damaged or missing that only the API needs.
+func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
+	for name, damage := range map[string]func(dir string, files map[string]string) error{
+		"nothing": func(string, map[string]string) error { return nil },
+		"damaged key ring": func(dir string, _ map[string]string) error {
+			keys, err := os.ReadDir(layout{dir}.keyring())
+			for _, key := range keys {
+				err = errors.Join(err, os.WriteFile(filepath.Join(layout{dir}.keyring(), key.Name()), []byte("damaged"), 0o600))
+			}
+			return err
+		},
+		"no policy":   func(_ string, files map[string]string) error { return os.Remove(files["--policy"]) },
+		"no jwks":     func(_ string, files map[string]string) error { return os.Remove(files["--jwks"]) },
+		"no seal key": func(_ string, files map[string]string) error { return os.Remove(files["--seal-key"]) },
+		"a directory in the place of the audit log": func(_ string, files map[string]string) error {
+			return errors.Join(os.Remove(files["--audit-log"]), os.Mkdir(files["--audit-log"], 0o700))
+		},
+		"empty settings": func(dir string, _ map[string]string) error {
+			return os.Truncate(filepath.Join(layout{dir}.alloc(testAllocID), settingsName), 0)
+		},
+		"a directory in the place of the operator's token": func(dir string, _ map[string]string) error {
+			token := layout{dir}.operatorToken(testAllocID)
+			return errors.Join(os.Remove(token), os.Mkdir(token, 0o700))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			if err := damage(dir, abandoned(t, dir)); err != nil {
+				t.Fatal(err)
+			}
+			said := "without their API, which can't be had: "
+			if name == "nothing" {
+				said = "allocation is complete"
+			}
+			wantStopped(t, dir, exitOK, said)
+			saved, err := (layout{dir}).saved(testAllocID)
+			if err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
+				t.Errorf("the allocation is %+v, %v", saved, err)
+			}
+			if runs := countLines(filepath.Join(layout{dir}.alloc(testAllocID), "last", "local", "runs")); runs != 1 {
+				t.Errorf("the poststop task ran %d times", runs)
+			}
+		})
+	}
+}
+
+// TestStopOnAReadOnlyDisk ends the tasks all the same, and says that nothing could be written down; when it can, another stop does.
+func TestStopOnAReadOnlyDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	t.Parallel()
+	dir := shortDir(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = abandoned(t, dir)
+	// Those who write there keep a disk from being mounted for reading alone. A view of its own is as good: the keeper is another process.
+	cmd := exec.Command("/bin/sh", "-c", `mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; exec "$0" stop --data-dir "$@"`, self, dir, testAllocID)
+	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	said, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() == 77 {
+		t.Skipf("mount: %v: %s", err, said)
+	}
+	if cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(string(said), "have ended, and that could not be written to ") {
+		t.Errorf("%v: %s", err, said)
+	}
+	if left := processesOf(t, dir); len(left) > 0 {
+		t.Errorf("left running: %q\n%s", left, said)
+	}
+	if told := countLines(filepath.Join(layout{dir}.alloc(testAllocID), "main", "local", "told")); told != 1 {
+		t.Errorf("the task was told %d times to end:\n%s", told, said)
+	}
+	cli(t, "stop", "--data-dir", dir, testAllocID)
+	if saved, err := (layout{dir}).saved(testAllocID); err != nil || !saved.Over {
+		t.Errorf("after another stop: %+v, %v", saved, err)
+	}
+}
+
+// TestStopWithoutAGoodToken stops an allocation whose taskapi runs and takes no token that stop has, by a signal.
+func TestStopWithoutAGoodToken(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
+	there := filepath.Join(layout{dir}.alloc(testAllocID), "main", "local", "there")
+	until(t, p, "the task runs", func() bool { return exists(there) })
+	mustWrite(t, layout{dir}.operatorToken(testAllocID), "damaged")
+	wantStopped(t, dir, exitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+}
