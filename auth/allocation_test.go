@@ -12,7 +12,7 @@ import (
 func TestClaimsAreTheAllocations(t *testing.T) {
 	w := newWorld(t)
 	other := newRing(t)
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.KeySource{other}})
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 
 		// The key of another ring, added to what the verifier trusts.
 		other, sources := newRing(t), &swappable{set: new(identity.KeySet)}
-		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.KeySource{sources}})
+		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: sources}}})
 		if err != nil {
 			t.Fatal(err)
 		}

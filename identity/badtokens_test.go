@@ -291,7 +291,7 @@ func malleated(signature []byte) []byte {
 
 func TestBadTokens(t *testing.T) {
 	f := newForger("forger-1", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}})
+	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: f.keySet(t)}}})
 	if _, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch); err != nil {
 		t.Fatal("the good token that the bad ones are made of:", err)
 	}

@@ -147,7 +147,7 @@ func TestRingAsJWKS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.KeySource{set}})
+	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: set}}})
 	for name, token := range map[string]string{"old": old, "new": sign(t, ring, taskClaims())} {
 		if _, err := v.Verify(token, epoch); err != nil {
 			t.Errorf("%s token by the published set: %v", name, err)

@@ -3,13 +3,23 @@ package identity
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+)
+
+const (
+	// removedGrace is how long the keys of a file that was removed are trusted: who removes it means it, and who replaces it without a
+	// rename has a moment to.
+	removedGrace = 10 * time.Second
+	// fileMaxStale is how long the last good set is trusted while the file can't be read or is bad.
+	fileMaxStale = DefaultMaxStale
 )
 
 // FileSource is a JWK set in a file, followed as the file changes.
@@ -23,6 +33,7 @@ type FileSource struct {
 	seenAt   time.Time
 	document []byte
 	err      error
+	good     time.Time // when the set was last found to be that of the file
 }
 
 // settled is how long a file must have been left alone for its time of change to prove that it is still the same: two changes
@@ -42,10 +53,29 @@ func OpenFileSource(path string) (*FileSource, error) {
 func (s *FileSource) Keys() *KeySet { return s.current.Load() }
 
 // Reload looks at the file, takes over a set that changed, and reports whether it did. While the file is missing or bad it returns an
-// error, which wraps ErrKeySet for bad content, and the set is the last good one. Without a change it costs one stat(2).
+// error, which wraps ErrKeySet for bad content, and the set is the last good one, for a while: ten seconds when the file was removed, a day
+// otherwise. Then no key of it is trusted. Without a change it costs one stat(2).
 func (s *FileSource) Reload() (changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	changed, err = s.reloadLocked()
+	if err == nil {
+		s.good = time.Now()
+		return changed, nil
+	}
+	limit := fileMaxStale
+	if errors.Is(err, fs.ErrNotExist) {
+		limit = removedGrace
+	}
+	if time.Since(s.good) >= limit {
+		s.current.Store(nil)
+		s.document = nil // what comes back is taken, also when it is the same
+		err = fmt.Errorf("no key of it is trusted any more after %v: %w", limit, err)
+	}
+	return false, err
+}
+
+func (s *FileSource) reloadLocked() (changed bool, err error) {
 	info, err := os.Stat(s.path)
 	if err != nil {
 		s.seen = nil

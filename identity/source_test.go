@@ -65,6 +65,47 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 	}
 }
 
+// A file that is removed, or can't be used, is not trusted for ever: soon not any more in the first case.
+func TestFileSourceGrowsOld(t *testing.T) {
+	path := t.TempDir() + "/jwks.json"
+	set := setOf(newForger("a", 'a'))
+	for _, test := range []struct {
+		name  string
+		spoil func() error
+		lasts time.Duration
+	}{
+		{"removed", func() error { return os.Remove(path) }, 10 * time.Second},
+		{"bad", func() error { return os.WriteFile(path, []byte("{"), 0o644) }, 24 * time.Hour},
+		{"no file", func() error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) }, 24 * time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			write(t, path, set, 0o644)
+			source, err := identity.OpenFileSource(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := test.spoil(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(test.lasts - time.Nanosecond)
+			if _, err := source.Reload(); err == nil || source.Keys().Len() != 1 {
+				t.Errorf("%s: %v and %d keys at the end of its time, want an error and the key", test.name, err, source.Keys().Len())
+			}
+			time.Sleep(time.Nanosecond)
+			if _, err := source.Reload(); err == nil || source.Keys().Len() != 0 || !strings.Contains(err.Error(), "no key of it is trusted any more") {
+				t.Errorf("%s: %v and %d keys after it, want an error that says so, and none", test.name, err, source.Keys().Len())
+			}
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, set, 0o644)
+			if changed, err := source.Reload(); !changed || err != nil || source.Keys().Len() != 1 {
+				t.Errorf("%s: when it is back: %v, %v and %d keys", test.name, changed, err, source.Keys().Len())
+			}
+		})
+	}
+}
+
 func TestFileSourceWatch(t *testing.T) {
 	a, b := newForger("a", 'a'), newForger("b", 'b')
 	path := t.TempDir() + "/jwks.json"

@@ -24,31 +24,38 @@ type VerifierConfig struct {
 	// Local is the source of our own keys, the key ring. Required. Its keys win over others with the same ID, and they alone
 	// can speak for the operator.
 	Local KeySource
-	// Foreign are sources of other issuers' keys, asked in order. They can speak for tasks.
-	Foreign []KeySource
+	// Foreign are other issuers, whose keys are asked for in order. They can speak for tasks.
+	Foreign []Issuer
 	// Audiences are the audiences accepted: a token must name one of them. Empty means DefaultAudience alone.
 	Audiences []string
-	// Issuers are the issuers accepted. Empty means that iss is not looked at.
-	Issuers []string
 	// MaxTTL bounds how far ahead exp may lie. 0 means DefaultMaxTTL.
 	MaxTTL time.Duration
 	// Leeway is allowed for iat and nbf, never for exp. At most MaxLeeway; 0 means DefaultLeeway; whole seconds count.
 	Leeway time.Duration
 }
 
+// Issuer is another issuer and what its keys can vouch for.
+type Issuer struct {
+	// Keys are its keys. Required.
+	Keys KeySource
+	// Name is the iss that its tokens carry. Empty means that they carry none: a key set may be that of several issuers.
+	Name string
+	// Audiences are accepted in its tokens instead of the verifier's. Empty means the verifier's.
+	Audiences []string
+}
+
 // Verifier verifies tokens. It takes no lock, does no I/O and never waits; any number of goroutines may use it.
 type Verifier struct {
 	local     KeySource
-	foreign   []KeySource
+	foreign   []Issuer
 	audiences []string
-	issuers   []string
 	maxTTL    int64 // seconds
 	leeway    int64 // seconds
 }
 
 // NewVerifier returns a verifier, or an error that says what is wrong with the configuration.
 func NewVerifier(c VerifierConfig) (*Verifier, error) {
-	if c.Local == nil || slices.Contains(c.Foreign, nil) {
+	if c.Local == nil || slices.ContainsFunc(c.Foreign, func(i Issuer) bool { return i.Keys == nil }) {
 		return nil, errors.New("make a token verifier: a key source is nil")
 	}
 	if c.Leeway < 0 || c.Leeway > MaxLeeway {
@@ -57,11 +64,17 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if c.MaxTTL < 0 {
 		return nil, fmt.Errorf("make a token verifier: longest lifetime %v is negative", c.MaxTTL)
 	}
-	if slices.Contains(c.Audiences, "") || slices.Contains(c.Issuers, "") {
-		return nil, errors.New("make a token verifier: an audience or issuer is empty")
+	if slices.Contains(c.Audiences, "") || slices.ContainsFunc(c.Foreign, func(i Issuer) bool { return slices.Contains(i.Audiences, "") }) {
+		return nil, errors.New("make a token verifier: an audience is empty")
 	}
 	if len(c.Audiences) == 0 {
 		c.Audiences = []string{DefaultAudience}
+	}
+	c.Foreign = slices.Clone(c.Foreign)
+	for i := range c.Foreign {
+		if len(c.Foreign[i].Audiences) == 0 {
+			c.Foreign[i].Audiences = c.Audiences
+		}
 	}
 	if c.MaxTTL == 0 {
 		c.MaxTTL = DefaultMaxTTL
@@ -71,9 +84,8 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	}
 	return &Verifier{
 		local:     c.Local,
-		foreign:   slices.Clone(c.Foreign),
+		foreign:   c.Foreign,
 		audiences: slices.Clone(c.Audiences),
-		issuers:   slices.Clone(c.Issuers),
 		maxTTL:    int64(c.MaxTTL / time.Second),
 		leeway:    int64(c.Leeway / time.Second),
 	}, nil
@@ -90,12 +102,12 @@ type Verified struct {
 }
 
 // Foreign reports whether another issuer's key verified the token.
-func (t *Verified) Foreign() bool { return t.key.foreign }
+func (t *Verified) Foreign() bool { return t.key.issuer != nil }
 
 // trustedKey is a key and on whose side it was found.
 type trustedKey struct {
 	*publicKey
-	foreign bool
+	issuer *Issuer // nil for our own
 }
 
 // Errors that a kept Verified can meet on every use are made once.
@@ -106,7 +118,7 @@ var (
 	errNotYetValid = refuse(ReasonNotYetValid, "nbf or iat lies ahead")
 	errLifetime    = refuse(ReasonLifetime, "exp lies further ahead than is allowed")
 	errAudience    = refuse(ReasonAudience, "aud names no accepted audience")
-	errIssuer      = refuse(ReasonIssuer, "iss is not an accepted issuer")
+	errIssuer      = refuse(ReasonIssuer, "iss is not that of the issuer whose key it is")
 	errRole        = refuse(ReasonRole, "a key of another issuer speaks for the operator")
 )
 
@@ -133,22 +145,26 @@ func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error
 	if err := verified.CheckTime(now); err != nil {
 		return nil, err
 	}
-	if err := v.checkClaims(&u.Claims, now.Unix(), key.foreign); err != nil {
+	if err := v.checkClaims(&u.Claims, now.Unix(), key.issuer); err != nil {
 		return nil, err
 	}
 	return verified, nil
 }
 
 // checkClaims checks what stays as it is for a token's whole life.
-func (v *Verifier) checkClaims(c *Claims, now int64, foreign bool) error {
+func (v *Verifier) checkClaims(c *Claims, now int64, issuer *Issuer) error {
+	audiences := v.audiences
+	if issuer != nil {
+		audiences = issuer.Audiences
+	}
 	switch {
 	case c.ExpiresAt > now+v.maxTTL+v.leeway:
 		return errLifetime
-	case !slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(v.audiences, a) }):
+	case !slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(audiences, a) }):
 		return errAudience
-	case len(v.issuers) > 0 && !slices.Contains(v.issuers, c.Issuer):
+	case issuer != nil && c.Issuer != issuer.Name:
 		return errIssuer
-	case foreign && c.Role != RoleTask:
+	case issuer != nil && c.Role != RoleTask:
 		return errRole
 	}
 	return nil
@@ -157,11 +173,11 @@ func (v *Verifier) checkClaims(c *Claims, now int64, foreign bool) error {
 // lookup finds a key by its ID: a few map look-ups whether it exists or not.
 func (v *Verifier) lookup(id string) trustedKey {
 	if key := v.local.Keys().lookup(id); key != nil {
-		return trustedKey{key, false}
+		return trustedKey{key, nil}
 	}
-	for _, source := range v.foreign {
-		if key := source.Keys().lookup(id); key != nil {
-			return trustedKey{key, true}
+	for i := range v.foreign {
+		if key := v.foreign[i].Keys.Keys().lookup(id); key != nil {
+			return trustedKey{key, &v.foreign[i]}
 		}
 	}
 	return trustedKey{}
@@ -179,9 +195,9 @@ func (t *Verified) CheckTime(now time.Time) error {
 	return nil
 }
 
-// Trusts reports whether the key that verified the token is still trusted: the same key, under the same ID, on the same side.
+// Trusts reports whether the key that verified the token is still trusted: the same key, under the same ID, of the same issuer.
 // It allocates nothing.
 func (v *Verifier) Trusts(t *Verified) bool {
 	key := v.lookup(t.KeyID)
-	return key.publicKey != nil && key.foreign == t.key.foreign && key.bytes == t.key.bytes
+	return key.publicKey != nil && key.issuer == t.key.issuer && key.bytes == t.key.bytes
 }

@@ -22,10 +22,10 @@ var asNomad = fmt.Sprintf(`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"no
 
 func TestGoodTokens(t *testing.T) {
 	f := newForger("6e1f.A_b-9", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}, Audiences: []string{"vault.io", "nomadproject.io"}})
+	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: f.keySet(t)}}, Audiences: []string{"vault.io", "nomadproject.io"}})
 	longest := epoch.Unix() + int64(identity.DefaultMaxTTL/time.Second)
 	for name, token := range map[string]string{
-		"as Nomad's":             f.token(f.header(""), asNomad),
+		"as Nomad's":             f.token(f.header(""), strings.Replace(asNomad, `"iss":"https://nomad.example",`, "", 1)),
 		"no typ":                 f.token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, goodClaims("")),
 		"members in any order":   f.token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, goodClaims("")),
 		"blanks":                 f.token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(goodClaims(""), ",", " ,\n\t ")),
@@ -49,7 +49,7 @@ func TestGoodTokens(t *testing.T) {
 
 func TestNomadsClaimsAreRead(t *testing.T) {
 	f := newForger("nomad", 'n')
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}})
+	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: f.keySet(t), Name: "https://nomad.example"}}})
 	verified, err := v.Verify(f.token(f.header(""), asNomad), epoch)
 	if err != nil {
 		t.Fatal(err)
@@ -61,20 +61,40 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 	}
 }
 
+// Another issuer's key vouches for tokens of that issuer alone, and for whom it may.
 func TestIssuers(t *testing.T) {
-	f := newForger("f", 'f')
+	named, plain, own := newForger("named", 'n'), newForger("plain", 'p'), newForger("own", 'o')
 	v := newVerifier(t, identity.VerifierConfig{
-		Local: openKeyring(t), Foreign: []identity.KeySource{f.keySet(t)}, Issuers: []string{"https://nomad.example", "https://b.example"},
+		Local: own.keySet(t), Audiences: []string{"nomadproject.io"}, Foreign: []identity.Issuer{
+			{Keys: named.keySet(t), Name: "https://nomad.example", Audiences: []string{"taskapi", "other"}},
+			{Keys: plain.keySet(t)},
+		},
 	})
-	if _, err := v.Verify(f.token(f.header(""), asNomad), epoch); err != nil {
-		t.Error("an accepted issuer:", err)
-	}
-	for _, member := range []string{
-		"", `,"iss":""`, `,"iss":"https://nomad.example/"`, `,"iss":"https://nomad.exampl"`, `,"iss":"HTTPS://nomad.example"`, `,"iss":"https://nomad.example,https://b.example"`,
+	claims := func(aud, more string) string { return strings.TrimSuffix(withAud(aud), "}") + more + "}" }
+	const iss = `,"iss":"https://nomad.example"`
+	for _, test := range []struct {
+		f         forger
+		aud, more string
+		want      identity.Reason
+	}{
+		{named, `"taskapi"`, iss, ""},
+		{named, `["x","other"]`, iss, ""},
+		{named, `"nomadproject.io"`, iss, identity.ReasonAudience},
+		{named, `"taskapi"`, "", identity.ReasonIssuer},
+		{named, `"taskapi"`, `,"iss":""`, identity.ReasonIssuer},
+		{named, `"taskapi"`, `,"iss":"https://nomad.example/"`, identity.ReasonIssuer},
+		{named, `"taskapi"`, `,"iss":"https://nomad.exampl"`, identity.ReasonIssuer},
+		{named, `"taskapi"`, `,"iss":"HTTPS://nomad.example"`, identity.ReasonIssuer},
+		{named, `"taskapi"`, `,"iss":"https://nomad.example,https://b.example"`, identity.ReasonIssuer},
+		{plain, `"nomadproject.io"`, "", ""},
+		{plain, `"nomadproject.io"`, iss, identity.ReasonIssuer},
+		{plain, `"taskapi"`, "", identity.ReasonAudience},
+		{own, `"nomadproject.io"`, iss, ""}, // what our own are called may change
+		{own, `"taskapi"`, iss, identity.ReasonAudience},
 	} {
-		_, err := v.Verify(f.token(f.header(""), goodClaims(member)), epoch)
-		if reason, _ := identity.ReasonOf(err); reason != identity.ReasonIssuer {
-			t.Errorf("claims with %q: %v, want reason issuer", member, err)
+		_, err := v.Verify(test.f.token(test.f.header(""), claims(test.aud, test.more)), epoch)
+		if reason, _ := identity.ReasonOf(err); reason != test.want {
+			t.Errorf("aud %s%s of %q: %v, want %q", test.aud, test.more, test.f.header(""), err, test.want)
 		}
 	}
 }
@@ -102,7 +122,7 @@ func TestTimeOfAKeptToken(t *testing.T) {
 func TestTrusts(t *testing.T) {
 	f, other := newForger("f", 'f'), newForger("f", 'o')
 	local, foreign := &swap{}, &swap{}
-	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.KeySource{foreign}})
+	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.Issuer{{Keys: foreign}}})
 	local.set = f.keySet(t)
 	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
 	if err != nil {
@@ -134,7 +154,7 @@ func (s *swap) Keys() *identity.KeySet { return s.set }
 
 func TestLocalKeysWin(t *testing.T) {
 	mine, theirs := newForger("same", 'm'), newForger("same", 't')
-	v := newVerifier(t, identity.VerifierConfig{Local: mine.keySet(t), Foreign: []identity.KeySource{theirs.keySet(t)}})
+	v := newVerifier(t, identity.VerifierConfig{Local: mine.keySet(t), Foreign: []identity.Issuer{{Keys: theirs.keySet(t)}}})
 	if _, err := v.Verify(mine.token(mine.header(""), goodClaims(`,"taskapi_role":"operator"`)), epoch); err != nil {
 		t.Error("token of the local key:", err)
 	}
@@ -167,12 +187,12 @@ func TestVerifierConfigIsChecked(t *testing.T) {
 	keys := newForger("f", 'f').keySet(t)
 	for name, c := range map[string]identity.VerifierConfig{
 		"no local keys":     {},
-		"a nil source":      {Local: keys, Foreign: []identity.KeySource{nil}},
+		"a nil source":      {Local: keys, Foreign: []identity.Issuer{{Keys: nil}}},
 		"leeway of 3 s":     {Local: keys, Leeway: 3 * time.Second},
 		"negative leeway":   {Local: keys, Leeway: -1},
 		"negative lifetime": {Local: keys, MaxTTL: -1},
 		"an empty audience": {Local: keys, Audiences: []string{""}},
-		"an empty issuer":   {Local: keys, Issuers: []string{""}},
+		"one of an issuer":  {Local: keys, Foreign: []identity.Issuer{{Keys: keys, Audiences: []string{""}}}},
 	} {
 		if v, err := identity.NewVerifier(c); err == nil || v != nil {
 			t.Errorf("%s: got %v and %v, want an error", name, v, err)

@@ -19,11 +19,11 @@ import (
 
 // openDoor makes the door and the API behind it.
 func (s *sidecar) openDoor(alloc *api.Allocation) error {
-	local, foreign := s.keySources()
+	issuers, keys := s.trusted()
 	var err error
 	s.verifier, err = identity.NewVerifier(identity.VerifierConfig{
-		Local:     local,
-		Foreign:   foreign,
+		Local:     s.keyring,
+		Foreign:   issuers,
 		Audiences: s.options.audience(),
 		MaxTTL:    max(identity.DefaultMaxTTL, s.options.IdentityTTL+time.Minute),
 	})
@@ -39,7 +39,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		Allocations: s.livenessOf(alloc),
 		Logger:      s.logger,
 		Policy:      s.policy,
-		Keys:        append([]identity.KeySource{local}, foreign...),
+		Keys:        keys,
 		Auditor:     auditor,
 	})
 	if err != nil {

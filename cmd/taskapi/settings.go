@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -48,7 +47,7 @@ func defaultSettings() settings {
 
 // bind makes flags that set s. Their defaults are what it has.
 func (s *settings) bind(f *pflag.FlagSet) {
-	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS, "JWK set, a file or URL, of another issuer whose identities are trusted; may be repeated")
+	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file or URL, of another issuer whose identities are trusted; may be repeated")
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
 		"audience that a token must name, and that identities without one of their own get (default "+identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
@@ -111,8 +110,8 @@ func (s settings) absolute() settings {
 	s.Policy, s.AuditLog, s.SealKey = absolute(s.Policy), absolute(s.AuditLog), absolute(s.SealKey)
 	s.JWKS = slices.Clone(s.JWKS)
 	for i, place := range s.JWKS {
-		if !strings.Contains(place, "://") {
-			s.JWKS[i] = absolute(place)
+		if source, options := cutOptions(place); !isURL(source) {
+			s.JWKS[i] = absolute(source) + options
 		}
 	}
 	return s

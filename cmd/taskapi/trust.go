@@ -2,18 +2,58 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/url"
 	"strings"
 
 	"taskapi/identity"
 )
 
-// issuer is another issuer's key set that is followed while the sidecar runs.
+// issuer is another issuer, whose key set is followed while the sidecar runs.
 type issuer struct {
-	identity.KeySource
+	identity.Issuer
 	follow func(context.Context, *slog.Logger)
+}
+
+// cutOptions splits the value of --jwks into the file or URL, which may have commas, and what follows it, with its comma.
+func cutOptions(value string) (source, options string) {
+	end := len(value)
+	for _, option := range []string{",iss=", ",aud="} {
+		if i := strings.Index(value, option); i >= 0 {
+			end = min(end, i)
+		}
+	}
+	return value[:end], value[end:]
+}
+
+// isURL reports whether a source of keys is no file.
+func isURL(source string) bool { return strings.Contains(source, "://") }
+
+// issuerOf reads the value of --jwks: SOURCE[,iss=ISSUER][,aud=AUDIENCE]...
+func issuerOf(value string) (source string, is identity.Issuer, err error) {
+	source, options := cutOptions(value)
+	if source == "" {
+		return "", is, errors.New("names no file or URL")
+	}
+	for _, option := range strings.Split(options, ",")[1:] {
+		name, text, _ := strings.Cut(option, "=")
+		switch {
+		case text == "":
+			return "", is, fmt.Errorf("%q is no option: after the file or URL come iss=ISSUER and aud=AUDIENCE", option)
+		case name == "iss" && is.Name != "":
+			return "", is, errors.New("iss= is there twice: give --jwks once for each issuer")
+		case name == "iss":
+			is.Name = text
+		case name == "aud":
+			is.Audiences = append(is.Audiences, text)
+		default:
+			return "", is, fmt.Errorf("%q is no option: after the file or URL come iss=ISSUER and aud=AUDIENCE", option)
+		}
+	}
+	return source, is, nil
 }
 
 // openIssuers opens the key sets of --jwks: a file, which must be good now, or a URL, which is fetched in the background.
@@ -29,13 +69,21 @@ func openIssuers(places []string, logger *slog.Logger) ([]issuer, error) {
 	return issuers, nil
 }
 
-func openIssuer(place string, logger *slog.Logger) (issuer, error) {
-	if strings.HasPrefix(place, "http://") || strings.HasPrefix(place, "https://") {
+func openIssuer(value string, logger *slog.Logger) (issuer, error) {
+	place, is, err := issuerOf(value)
+	if err != nil {
+		return issuer{}, err
+	}
+	if isURL(place) {
+		if err := checkKeySetURL(place); err != nil {
+			return issuer{}, err
+		}
 		source, err := identity.NewURLSource(identity.URLSourceConfig{URL: place})
 		if err != nil {
 			return issuer{}, err
 		}
-		return issuer{source, source.Run}, nil
+		is.Keys = source
+		return issuer{is, source.Run}, nil
 	}
 	source, err := identity.OpenFileSource(place)
 	if err != nil {
@@ -44,15 +92,29 @@ func openIssuer(place string, logger *slog.Logger) (issuer, error) {
 	for _, key := range source.Keys().Skipped() {
 		logger.Warn("a key of another issuer is not used: only Ed25519 keys verify tokens here", "jwks", place, "key", key.ID, "type", key.Type)
 	}
-	return issuer{source, source.Watch}, nil
+	is.Keys = source
+	return issuer{is, source.Watch}, nil
 }
 
-// keySources are the sources of all keys that are trusted, our own first.
-func (s *sidecar) keySources() (local identity.KeySource, foreign []identity.KeySource) {
-	for _, i := range s.issuers {
-		foreign = append(foreign, i.KeySource)
+// checkKeySetURL refuses http to another machine: whoever is on the way could put keys of theirs in.
+func checkKeySetURL(place string) error {
+	u, err := url.Parse(place)
+	if err != nil || u.Scheme != "http" {
+		return nil //nolint:nilerr // the source says what is wrong with it
 	}
-	return s.keyring, foreign
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsLoopback() || u.Hostname() == "localhost" {
+		return nil
+	}
+	return errors.New("http lets anybody on the way replace the keys: use https, or a file; http is for 127.0.0.1, ::1 and localhost alone")
+}
+
+// trusted are the other issuers, and the sources of all keys that are trusted.
+func (s *sidecar) trusted() (issuers []identity.Issuer, keys []identity.KeySource) {
+	keys = append(keys, s.keyring)
+	for _, i := range s.issuers {
+		issuers, keys = append(issuers, i.Issuer), append(keys, i.Keys)
+	}
+	return issuers, keys
 }
 
 // checkIssuer refuses what is no URL below which others could find the key set. Empty is none.

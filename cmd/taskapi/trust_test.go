@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,29 +70,126 @@ func TestKeysChangeUnderARunningSidecar(t *testing.T) {
 	}
 }
 
-// TestAnotherIssuer trusts a key set for tasks, never for the operator.
+// TestAnotherIssuer trusts key sets for tasks, never for the operator, each for what it may vouch for: this allocation's job and task,
+// under the issuer's name and for the audience that the flag says.
 func TestAnotherIssuer(t *testing.T) {
 	t.Parallel()
-	foreignDir := t.TempDir()
-	foreign, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(foreignDir, "ring")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	jwks := mustWrite(t, filepath.Join(foreignDir, "jwks.json"), string(foreign.JWKS()))
-	r := startRun(t, shortDir(t), testJob, "--jwks", jwks)
-	r.operator()
-	claims := identity.Claims{
-		Subject: "global:default:demo:web:server:default", Audience: []string{identity.DefaultAudience},
-		ExpiresAt: time.Now().Add(time.Hour).Unix(), AllocationID: testAllocID, JobID: "demo", Namespace: "default",
-	}
-	for role, want := range map[identity.Role]bool{identity.RoleTask: true, identity.RoleOperator: false} {
-		claims.Role, claims.Task = role, map[identity.Role]string{identity.RoleTask: "server"}[role]
-		token, err := foreign.Sign(claims)
+	dir := t.TempDir()
+	const iss = "https://nomad.example"
+	ring := func(name string) *identity.Keyring {
+		k, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, name)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.client(r.allocDir("server", "secrets", "api.sock"), token).Status().Leader(); (err == nil) != want {
-			t.Errorf("role %q: got %v, want let in: %v", role, err, want)
+		mustWrite(t, filepath.Join(dir, name+".json"), string(k.JWKS()))
+		return k
+	}
+	plain, bound := ring("plain"), ring("bound")
+	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "namespace \"default\" {\n  policy = \"deny\"\n}\n")
+	r := startRun(t, shortDir(t), testJob, "--policy", policy, "--jwks", filepath.Join(dir, "plain.json"),
+		"--jwks", filepath.Join(dir, "bound.json")+",iss="+iss+",aud=taskapi")
+	r.operator()
+	for _, test := range []struct {
+		name   string
+		ring   *identity.Keyring
+		change func(*identity.Claims)
+		want   int
+	}{
+		{"a task", plain, func(*identity.Claims) {}, 200},
+		{"without sub", plain, func(c *identity.Claims) { c.Subject = "" }, 200},
+		{"another job", plain, func(c *identity.Claims) { c.JobID, c.Subject = "x", "global:default:x:web:server:default" }, 403},
+		{"another namespace", plain, func(c *identity.Claims) { c.Namespace, c.Subject = "x", "global:x:demo:web:server:default" }, 403},
+		{"another group", plain, func(c *identity.Claims) { c.Subject = "global:default:demo:x:server:default" }, 403},
+		{"another task", plain, func(c *identity.Claims) { c.Task, c.Subject = "other", "global:default:demo:web:other:default" }, 403},
+		{"another life", plain, func(c *identity.Claims) { c.Life = "x" }, 403},
+		{"the operator", plain, func(c *identity.Claims) {
+			c.Role, c.Task, c.Subject = identity.RoleOperator, "", "global:default:demo:web::operator"
+		}, 403},
+		{"an issuer that was not named", plain, func(c *identity.Claims) { c.Issuer = iss }, 403},
+		{"the issuer that was", bound, func(c *identity.Claims) { c.Issuer, c.Audience = iss, []string{"x", "taskapi"} }, 200},
+		{"none", bound, func(c *identity.Claims) { c.Audience = []string{"taskapi"} }, 403},
+		{"another", bound, func(c *identity.Claims) { c.Issuer, c.Audience = "https://x.example", []string{"taskapi"} }, 403},
+		{"another audience", bound, func(c *identity.Claims) { c.Issuer = iss }, 403},
+	} {
+		claims := identity.Claims{
+			Subject: "global:default:demo:web:server:default", Audience: []string{identity.DefaultAudience},
+			ExpiresAt: time.Now().Add(time.Hour).Unix(), AllocationID: testAllocID, JobID: "demo", Namespace: "default", Task: "server",
+		}
+		test.change(&claims)
+		token, err := test.ring.Sign(claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := r.layout.taskSocket(testAllocID, "server")
+		if claims.Role == identity.RoleOperator {
+			addr = r.layout.operatorSocket(testAllocID)
+		}
+		if got := r.status(addr, token); got != test.want {
+			t.Errorf("%s: %d, want %d", test.name, got, test.want)
+		}
+		if got, err := statusOf(t.Context(), addr, token, "GET", "/v1/allocations"); err != nil || got != 403 {
+			t.Errorf("%s: %d, %v for what the policy of the allocation's namespace takes away, want 403", test.name, got, err)
+		}
+	}
+	plainToken := func() string {
+		token, err := plain.Sign(identity.Claims{
+			Audience: []string{identity.DefaultAudience}, ExpiresAt: time.Now().Add(time.Hour).Unix(),
+			AllocationID: testAllocID, JobID: "demo", Namespace: "default", Task: "server",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}()
+	if err := os.Remove(filepath.Join(dir, "plain.json")); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("refused, when the key set has been removed for a while", func() bool {
+		return r.status(r.layout.taskSocket(testAllocID, "server"), plainToken) == 403
+	})
+}
+
+func TestIssuerFlag(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]struct {
+		source string
+		issuer identity.Issuer
+		says   string
+	}{
+		"a.json":                                {source: "a.json"},
+		"a,b.json":                              {source: "a,b.json"},
+		"https://a/?x=1,2":                      {source: "https://a/?x=1,2"},
+		"a,b.json,iss=https://i":                {source: "a,b.json", issuer: identity.Issuer{Name: "https://i"}},
+		"https://a/k,aud=x,iss=https://i,aud=y": {source: "https://a/k", issuer: identity.Issuer{Name: "https://i", Audiences: []string{"x", "y"}}},
+		"":                                      {says: "names no file or URL"},
+		",iss=x":                                {says: "names no file or URL"},
+		"a,iss=":                                {says: `"iss=" is no option`},
+		"a,iss=x,issuer=y":                      {says: `"issuer=y" is no option`},
+		"a,iss=x,iss=y":                         {says: "twice"},
+	} {
+		source, is, err := issuerOf(value)
+		if want.says != "" {
+			if err == nil || !strings.Contains(err.Error(), want.says) {
+				t.Errorf("%q: %v, want an error that says %q", value, err, want.says)
+			}
+		} else if err != nil || source != want.source || !reflect.DeepEqual(is, want.issuer) {
+			t.Errorf("%q: %q, %+v, %v; want %q, %+v", value, source, is, err, want.source, want.issuer)
+		}
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := settings{JWKS: []string{"a.json,iss=https://i", "https://a,iss=b"}}.absolute().JWKS
+	if want := []string{here + "/a.json,iss=https://i", "https://a,iss=b"}; !slices.Equal(kept, want) {
+		t.Errorf("kept as %q, want %q", kept, want)
+	}
+	for place, good := range map[string]bool{
+		"http://example.org/jwks": false, "http://10.0.0.1/jwks": false, "http://localhost.example.org/": false, "HTTP://example.org/": false,
+		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true, "https://example.org/jwks": true,
+	} {
+		if _, err := openIssuer(place, slog.New(slog.DiscardHandler)); (err == nil) != good {
+			t.Errorf("%s: %v, want it taken: %v", place, err, good)
 		}
 	}
 }
