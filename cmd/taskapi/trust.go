@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"taskapi/identity"
+	"taskapi/internal/safedir"
 )
 
 // issuer is another issuer, whose key set is followed while the sidecar runs.
@@ -85,6 +86,9 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 		is.Keys = source
 		return issuer{is, source.Run}, nil
 	}
+	if err := checkTrusted(place); err != nil {
+		return issuer{}, err
+	}
 	source, err := identity.OpenFileSource(place)
 	if err != nil {
 		return issuer{}, err
@@ -94,6 +98,11 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 	}
 	is.Keys = source
 	return issuer{is, source.Watch}, nil
+}
+
+// checkTrusted refuses a file that says who may do what, and that others than root and this user could change.
+func checkTrusted(path string) error {
+	return unwrapPath(safedir.TrustFile(absolute(path)))
 }
 
 // checkKeySetURL refuses http to another machine: whoever is on the way could put keys of theirs in.

@@ -29,6 +29,31 @@ func Trust(path string) (resolved string, err error) {
 	return filepath.Join(append([]string{d.Path}, rest...)...), nil
 }
 
+// TrustFile makes sure that nobody but root and this process's user can change the file at an absolute path, or put another one in its
+// place. Errors: ErrUnsafe and ErrUnsafeFile, which say what to change; those of a file that can't be reached.
+func TrustFile(path string) error {
+	if _, err := Trust(path); err != nil && !errors.Is(err, unix.ENOTDIR) { // the way there is good, and no directory at its end
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	mode := st.Mode & 0o7777
+	switch owner := int(st.Uid); {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return &os.PathError{Op: "read", Path: path, Err: unix.EISDIR}
+	case owner != 0 && owner != os.Geteuid():
+		return fmt.Errorf("%w: %s belongs to %s, who can change it; if you trust what is in it, run 'chown %d %s'", ErrUnsafeFile, path, userName(owner),
+			os.Geteuid(), path)
+	case mode&0o002 != 0:
+		return fmt.Errorf("%w: every user can change %s (mode %04o); if you trust what is in it, run 'chmod go-w %s'", ErrUnsafeFile, path, mode, path)
+	case mode&0o020 != 0 && !private(st.Gid):
+		return fmt.Errorf("%w: its group can change %s (mode %04o); if you trust what is in it, run 'chmod go-w %s'", ErrUnsafeFile, path, mode, path)
+	}
+	return nil
+}
+
 func check(d *Dir, last bool) error {
 	mode := d.Stat.Mode & 0o7777
 	if owner := int(d.Stat.Uid); owner != 0 && owner != os.Geteuid() && (last || !outside(owner)) {

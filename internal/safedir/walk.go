@@ -13,8 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsafe says that somebody else could tamper with the directory.
-var ErrUnsafe = errors.New("unsafe directory")
+// What somebody else could tamper with.
+var (
+	ErrUnsafe     = errors.New("unsafe directory")
+	ErrUnsafeFile = errors.New("unsafe file")
+)
 
 // maxLinks is how many symbolic links a path may go through, as in the kernel (path_resolution(7)).
 const maxLinks = 40
