@@ -31,8 +31,16 @@ func differs[T any](got, want *T) bool {
 // maxName is the longest name of a job, group or task: all three are in paths, and a file name has at most 255 bytes.
 const maxName = 128
 
+// checkColon refuses what would make an identity's sub claim, whose parts are separated by colons, that of another task as well.
+func (r *reviewer) checkColon(feature, name string) {
+	if strings.Contains(name, ":") {
+		r.refuse(feature, "%q has a colon in it, which separates the parts of an identity's sub claim; use another character", name)
+	}
+}
+
 // checkName refuses names that could not be a directory's, or would be another's.
 func (r *reviewer) checkName(kind, name string) {
+	r.checkColon(kind+" name", name)
 	switch {
 	case name == "":
 		r.refuse(kind+" name", "the name is empty")
