@@ -29,7 +29,7 @@ const maxPolicyBytes = 64 << 10
 //
 //	task "web" {                               # this task: that, and more, and less
 //	  capabilities = ["alloc-exec"]            # widens (policy = "..." does too)
-//	  deny         = ["alloc-lifecycle"]       # narrows, and wins
+//	  deny         = ["alloc-lifecycle"]       # narrows, and wins; policy = "deny" leaves nothing
 //	}
 //
 // "read" is read-job; "write" is read-job, read-logs, read-fs, alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves
@@ -78,6 +78,29 @@ func (p *Policy) Task(namespace, task string) CapabilitySet {
 		set = r.apply(set)
 	}
 	return set
+}
+
+// Idle names the blocks that decide nothing for the tasks of a namespace, such as one with a name that is misspelt. In a file that serves
+// several allocations they may be others' blocks.
+func (p *Policy) Idle(namespace string, tasks []string) []string {
+	if p == nil {
+		return nil
+	}
+	var idle []string
+	add := func(kind string, rules []rule, names []string) {
+		used := map[*rule]bool{}
+		for _, name := range names {
+			used[match(rules, name)] = true
+		}
+		for i := range rules {
+			if !used[&rules[i]] {
+				idle = append(idle, fmt.Sprintf("%s %q", kind, rules[i].label))
+			}
+		}
+	}
+	add("namespace", p.namespaces, []string{namespace})
+	add("task", p.tasks, tasks)
+	return idle
 }
 
 // apply is what the rule makes of a set.
@@ -162,6 +185,10 @@ func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics)
 	}
 	if attr := content.Attributes["capabilities"]; attr != nil {
 		set, deny, more := capabilities(attr.Expr)
+		if block.Type == "task" && set == 0 && !deny && !more.HasErrors() {
+			more = append(more, mistake(attr.Expr.Range(),
+				`an empty list gives a task nothing more, and takes nothing away; to take, write deny = ["read-logs"] or policy = "deny"`))
+		}
 		r.allow, r.denyAll, diags = r.allow|set, r.denyAll || deny, append(diags, more...)
 	}
 	if attr := content.Attributes["deny"]; attr != nil {

@@ -2,6 +2,7 @@ package auth_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,6 +61,31 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// A block that is about nothing here is named.
+func TestIdleBlocks(t *testing.T) {
+	policy, err := auth.ParsePolicy("p", []byte(`
+		namespace "default" { capabilities = [] }
+		namespace "defualt" { policy = "read" }
+		namespace "*"       { policy = "deny" }
+		task "web"          { deny = ["read-logs"] }
+		task "w*"           { deny = ["read-fs"] }
+		task "d?"           { deny = ["read-fs"] }
+		task "sever"        { policy = "deny" }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{`namespace "defualt"`, `namespace "*"`, `task "sever"`, `task "w*"`}
+	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := policy.Task("default", "other"); got != auth.CapabilitySet(auth.Authenticated) {
+		t.Errorf("the tasks of a namespace without capabilities have %s", got)
+	}
+	if got := (*auth.Policy)(nil).Idle("default", nil); got != nil {
+		t.Errorf("no policy: %q", got)
+	}
+}
+
 func TestPolicyErrors(t *testing.T) {
 	for _, test := range []struct {
 		name, policy string
@@ -77,6 +103,7 @@ func TestPolicyErrors(t *testing.T) {
 		{"bad pattern", `task "[" { policy = "read" }`, []string{`p.hcl:1:6: "[" is no name and no pattern`}},
 		{"twice", "task \"web\" { policy = \"read\" }\ntask \"web\" { policy = \"deny\" }", []string{`p.hcl:2:6: task "web" has a block already`}},
 		{"says nothing", `task "web" {}`, []string{`p.hcl:1:1: the block says nothing`}},
+		{"empty list", `task "web" { capabilities = [] }`, []string{`p.hcl:1:29: an empty list gives a task nothing more, and takes nothing away; to take, write deny = `}},
 		{"not a list", `task "web" { capabilities = "read-job" }`, []string{`p.hcl:1:29: not a list`}},
 		{"not a string", `task "web" { capabilities = [1] }`, []string{`p.hcl:1:30: not a string`}},
 		{"null", `task "web" { policy = null }`, []string{`p.hcl:1:23: not a string`}},

@@ -19,6 +19,7 @@ import (
 
 // openDoor makes the door and the API behind it.
 func (s *sidecar) openDoor(alloc *api.Allocation) error {
+	s.warnOfIdleRules(alloc)
 	issuers, keys := s.trusted()
 	var err error
 	s.verifier, err = identity.NewVerifier(identity.VerifierConfig{
@@ -71,6 +72,17 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	return nil
 }
 
+// warnOfIdleRules names the rules of the policy that are about nothing in this allocation: a name that is misspelt would go unnoticed.
+func (s *sidecar) warnOfIdleRules(alloc *api.Allocation) {
+	var tasks []string
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		tasks = append(tasks, task.Name)
+	}
+	for _, rule := range s.policy.Idle(alloc.Namespace, tasks) {
+		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?", "policy", s.options.Policy, "rule", rule)
+	}
+}
+
 // auditor opens the audit log, nil for none.
 func (s *sidecar) auditor() (_ auth.Auditor, err error) {
 	if s.audit, err = openAudit(s.options.settings, s.logger); err != nil || s.audit == nil {
@@ -100,7 +112,11 @@ func openPolicy(path string) (*auth.Policy, error) {
 	if path == "" {
 		return nil, nil
 	}
-	src, err := os.ReadFile(path)
+	err := checkTrusted(path)
+	var src []byte
+	if err == nil {
+		src, err = os.ReadFile(path)
+	}
 	if err != nil {
 		return nil, usage(fmt.Errorf("--policy %s: %w", path, unwrapPath(err)))
 	}
