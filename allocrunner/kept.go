@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -24,9 +25,10 @@ type kept struct {
 
 	mu    sync.Mutex // guards the fields below; held while a new keeper is made
 	link  *link
-	loss  *loss          // the latest; nil when no keeper was lost
-	left  map[string]int // processes that lost keepers left running, by task, until the task's KillTree tells of them
-	ended bool           // by Close or Detach: no other keeper is made
+	loss  *loss             // the latest; nil when no keeper was lost
+	files func() []*os.File // what its keeper keeps open, nil for nothing
+	left  map[string]int    // processes that lost keepers left running, by task, until the task's KillTree tells of them
+	ended bool              // by Close or Detach: no other keeper is made
 }
 
 // link is the connection to a keeper, from its beginning to what came of its end.
@@ -225,8 +227,28 @@ func (k *kept) renew(ctx context.Context, lost *link) error {
 	if err != nil {
 		return err
 	}
+	k.handLocked(ctx, client)
 	k.followLocked(client)
 	return nil
+}
+
+// hold has the keeper, and each that follows it, keep files open.
+func (k *kept) hold(files func() []*os.File) {
+	ctx, cancel := context.WithTimeout(k.life, sweepTimeout)
+	defer cancel()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.files = files
+	k.handLocked(ctx, k.link.client)
+}
+
+func (k *kept) handLocked(ctx context.Context, client *keeper.Client) {
+	if k.files == nil {
+		return
+	}
+	if err := client.Hold(ctx, k.files()); err != nil {
+		k.cfg.Logger.Warn("the claims of the allocation's ports would not outlive this process", "error", err)
+	}
 }
 
 // Wait implements driver.Supervisor. When the keeper was killed before it could write down how the task ended, the error says so, and

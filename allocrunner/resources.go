@@ -24,6 +24,7 @@ type resources struct {
 	parent    parent
 	processes driver.Supervisor // once the parent has been awaited
 	known     []driver.Status   // the processes of an earlier runner's tasks
+	heldPorts sync.Once         // by the parent, too
 	freePorts sync.Once
 }
 
@@ -55,11 +56,22 @@ func (r *Runner) reservePorts() (*ports.Reservation, error) {
 		Networks:     group.Networks,
 		TaskNetworks: taskNetworks(group),
 		HostIP:       r.cfg.HostIP,
+		Owner:        r.cfg.Dir,
 	}
+	var reservation *ports.Reservation
+	var err error
 	if r.cfg.Saved != nil && r.cfg.Saved.Alloc.AllocatedResources != nil {
-		return ports.Reacquire(cfg, r.cfg.Saved.Alloc.AllocatedResources)
+		reservation, err = ports.Reacquire(cfg, r.cfg.Saved.Alloc.AllocatedResources)
+	} else {
+		reservation, err = ports.Allocate(cfg)
 	}
-	return ports.Allocate(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range reservation.Warnings() {
+		r.logger.Warn("another allocation may take a port of this one", "error", warning)
+	}
+	return reservation, nil
 }
 
 // release gives everything back. It is safe after an acquire that failed half way.
@@ -90,6 +102,9 @@ func (res *resources) leave() error {
 // await waits for the parent of the processes to be there.
 func (res *resources) await() (err error) {
 	res.processes, res.known, err = res.parent.await()
+	if k, ok := res.processes.(*kept); ok && res.ports != nil {
+		res.heldPorts.Do(func() { k.hold(res.ports.Claims) })
+	}
 	return err
 }
 

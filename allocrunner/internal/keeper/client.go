@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -136,7 +137,7 @@ func (c *Client) reason() error {
 }
 
 // call sends a request and waits for the answer. When ctx ends it asks the keeper to give up, and still waits for what it says.
-func (c *Client) call(ctx context.Context, req request) (answer, error) {
+func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
 	c.mu.Lock()
 	if c.why != nil {
@@ -151,7 +152,7 @@ func (c *Client) call(ctx context.Context, req request) (answer, error) {
 	if err := ctx.Err(); err != nil {
 		return answer{}, err
 	}
-	if err := c.out.write(req); err != nil {
+	if err := c.out.writeWith(req, files); err != nil {
 		return c.unsent(waiter, err)
 	}
 	select {
@@ -300,6 +301,19 @@ func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
 		return nil, fmt.Errorf("list tasks: %w", err)
 	}
 	return a.List, nil
+}
+
+// Hold has the keeper keep files open as long as it lives, and with them what is locked by them. Errors: ErrOlder.
+func (c *Client) Hold(ctx context.Context, files []*os.File) error {
+	if c.minor < minorHold && len(files) > 0 {
+		return fmt.Errorf("hand over files: %w", ErrOlder)
+	}
+	for some := range slices.Chunk(files, maxFiles) {
+		if _, err := c.call(ctx, request{Op: opHold}, some...); err != nil {
+			return fmt.Errorf("hand over files: %w", err)
+		}
+	}
+	return nil
 }
 
 // Close ends the keeper with all its tasks, and returns when it is gone. It is no error when it was gone before; one that

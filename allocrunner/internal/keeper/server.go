@@ -62,6 +62,7 @@ type server struct {
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
+	held   []int      // files that stay open as long as the keeper lives
 	ended  bool       // no client is taken any more
 }
 
@@ -291,6 +292,13 @@ func (s *server) sweep() {
 			s.logger.Warn("the task left processes behind", "task", task.Task, "killed", n, "error", err)
 		}
 	}
+}
+
+// hold keeps files open for as long as the keeper lives.
+func (s *server) hold(fds []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = append(s.held, fds...)
 }
 
 // peerOf is who is at the other end.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/allocrunner/internal/driver"
 )
 
@@ -46,7 +48,9 @@ func (c *session) serve() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer c.wg.Wait()
 	defer cancel()
-	in := bufio.NewReader(c.conn)
+	source := &filesReader{conn: c.conn}
+	defer func() { closeFDs(source.take()) }()
+	in := bufio.NewReader(source)
 	for {
 		var req request
 		if err := readFrame(in, &req); err != nil {
@@ -59,7 +63,16 @@ func (c *session) serve() error {
 			c.cancel(req.ID)
 			continue
 		}
+		var fds []int
+		if req.Op == opHold {
+			fds = source.take()
+		}
 		reqCtx, err := c.begin(ctx, req.ID)
+		if err == nil {
+			c.server.hold(fds)
+		} else {
+			closeFDs(fds)
+		}
 		if errors.Is(err, ErrBusy) {
 			c.send(answer{ID: req.ID, Err: packError(err)})
 			continue
@@ -94,6 +107,12 @@ func (c *session) begin(ctx context.Context, id uint64) (context.Context, error)
 	}
 	ctx, c.cancels[id] = context.WithCancel(ctx)
 	return ctx, nil
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
 }
 
 func (c *session) cancel(id uint64) {
@@ -146,6 +165,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 		var result driver.ExecResult
 		result, err = local.Exec(ctx, req.unpackExec())
 		a.Exec = &result
+	case opHold: // done, in the order in which the files came
 	case opSignal:
 		err = local.Signal(ctx, req.Task, req.Signal)
 	case opKillTree:

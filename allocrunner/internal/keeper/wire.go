@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
@@ -21,8 +25,9 @@ const version = 1
 // minor counts the operations that were added under the same version: a keeper that says a lower one, or none, does not know the
 // later ones.
 const (
-	minor     = 1
+	minor     = 2
 	minorExec = 1
+	minorHold = 2
 )
 
 // maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2 MiB with
@@ -46,6 +51,7 @@ const (
 	opKillTree = "killtree"
 	opList     = "list"
 	opClose    = "close"
+	opHold     = "hold" // files come with it: see SCM_RIGHTS in unix(7)
 	opCancel   = "cancel"
 )
 
@@ -201,7 +207,10 @@ type frameWriter struct {
 	w  io.Writer
 }
 
-func (f *frameWriter) write(v any) error {
+func (f *frameWriter) write(v any) error { return f.writeWith(v, nil) }
+
+// writeWith writes a message with files, over a *net.UnixConn.
+func (f *frameWriter) writeWith(v any, files []*os.File) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -209,8 +218,52 @@ func (f *frameWriter) write(v any) error {
 	if len(body) > maxFrame {
 		return fmt.Errorf("a message of %d bytes is longer than %d", len(body), maxFrame)
 	}
+	body = append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, err = f.w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	if len(files) > 0 {
+		fds := []int{}
+		for _, file := range files {
+			fds = append(fds, int(file.Fd()))
+		}
+		n, _, err := f.w.(*net.UnixConn).WriteMsgUnix(body, unix.UnixRights(fds...), nil)
+		if err != nil {
+			return err
+		}
+		body = body[n:]
+	}
+	_, err = f.w.Write(body)
 	return err
+}
+
+// maxFiles is how many files come with one message at most: the kernel takes a few more.
+const maxFiles = 200
+
+// filesReader reads a connection and collects the files that come with its messages.
+type filesReader struct {
+	conn *net.UnixConn
+	fds  []int
+}
+
+func (r *filesReader) Read(p []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*(maxFiles+1)))
+	n, oobn, _, _, err := r.conn.ReadMsgUnix(p, oob)
+	if oobn > 0 {
+		messages, _ := unix.ParseSocketControlMessage(oob[:oobn]) // what can't be read brings no files
+		for _, m := range messages {
+			fds, _ := unix.ParseUnixRights(&m)
+			r.fds = append(r.fds, fds...)
+		}
+	}
+	if n == 0 && err == nil && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return max(n, 0), err
+}
+
+// take hands over the files that have come so far.
+func (r *filesReader) take() []int {
+	fds := r.fds
+	r.fds = nil
+	return fds
 }

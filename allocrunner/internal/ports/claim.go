@@ -3,136 +3,168 @@ package ports
 import (
 	"errors"
 	"fmt"
-	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// A claim is made of sockets in the abstract namespace that listen and accept nothing: one process has a name, and whoever finds it
-// taken can connect and learn by whom. The names of port 8080 are
+// A claim is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has
 //
-//	@taskapi/port/8080/127.0.0.1   of one address
-//	@taskapi/port/8080/*           of every address
-//	@taskapi/port/8080/place/0     of the places, up to the last
+//	8080             locked by whoever has every address, and together by all who have one
+//	8080@127.0.0.1   locked by who has that address
 //
-// Who claims one address takes its name and any place, keeps both, and fails if somebody has every address. Who claims every
-// address takes all places and then that name, keeps the name, and gives the places back. So the two never go together: either
-// the one has its place before the other comes by, who then lacks it; or gets it after they were given back, and finds the name.
-// And of those that try at once one succeeds, since nobody fails but for what another has.
+// A file that is locked alone holds its owner's name. The lock goes with the open file, which another process may have as well.
 
-const (
-	everyAddress = "*"
-
-	// places is how many addresses one port can be claimed on at once. All of them are opened for a moment, to claim every address.
-	places = 128
-)
-
-// claimName must stay as it is: taskapis of different versions and users keep out of each other's way by it.
-func claimName(port uint16, what string) *unix.SockaddrUnix {
-	return &unix.SockaddrUnix{Name: fmt.Sprintf("@taskapi/port/%d/%s", port, what)}
-}
-
-func placeName(i int) string { return fmt.Sprintf("place/%d", i) }
-
-// claim keeps other taskapi processes from the address's port. A wildcard is every address, also of the other family: "::" takes
-// connections to all of them. What was claimed before an error is h's to close.
-func (h *hold) claim(at netip.AddrPort) error {
-	port := at.Port()
-	if at.Addr().IsUnspecified() {
-		return h.claimEvery(port)
+// lockRoot is where the locks of our user's allocations are, for the network namespace that we are in, whose ports these are. Others can
+// neither make nor hold one: between users only a bound socket decides.
+func lockRoot() (string, error) {
+	uid := os.Geteuid()
+	parent := filepath.Join(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
+	candidates := []string{os.Getenv("XDG_RUNTIME_DIR"), fmt.Sprintf("/run/user/%d", uid)}
+	if uid == 0 {
+		candidates = []string{"/run"}
 	}
-	if err := h.claimOne(port, at.Addr().String()); err != nil {
-		return err
-	}
-	if err := h.claimPlace(port); err != nil {
-		return err
-	}
-	pid, err := holderOf(port, everyAddress)
-	switch {
-	case errors.Is(err, unix.ECONNREFUSED):
-		return nil
-	case err == nil || errors.Is(err, unix.EAGAIN):
-		return reserved(port, pid)
-	}
-	return fmt.Errorf("claim port %d: %w", port, err)
-}
-
-func (h *hold) claimEvery(port uint16) error {
-	passing := new(hold)
-	defer passing.close()
-	for i := range places {
-		if err := passing.claimOne(port, placeName(i)); err != nil {
-			return err
+	for _, dir := range candidates {
+		if filepath.IsAbs(dir) && private(dir) == nil {
+			parent = filepath.Join(dir, "taskapi")
+			break
 		}
 	}
-	return h.claimOne(port, everyAddress)
+	space, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return "", err
+	}
+	dir := parent
+	for _, name := range []string{"", "ports", strings.Trim(strings.TrimPrefix(space, "net:"), "[]")} {
+		dir = filepath.Join(dir, name)
+		if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+			return "", err
+		}
+		if err := private(dir); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
 }
 
-func (h *hold) claimPlace(port uint16) error {
-	for i := range places {
-		err := h.listen(claimName(port, placeName(i)))
+// private makes sure that a directory is one, and that nobody but our user can put anything into it.
+func private(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not a directory that user %d alone can change: remove it, or correct its owner and mode", dir, os.Geteuid())
+	}
+	return nil
+}
+
+// claim is one lock that we have.
+type claim struct {
+	file  *os.File
+	alone bool
+}
+
+// claim keeps our user's other allocations from the address's port. A wildcard is every address, also of the other family: "::" takes
+// connections to all of them. Errors: ErrTaken.
+func (h *hold) claim(owner string) (err error) {
+	h.release()
+	defer func() {
+		if err != nil {
+			h.release()
+		}
+	}()
+	dir, err := lockRoot()
+	if err != nil {
+		return fmt.Errorf("claim port %d: %w", h.at.Port(), err)
+	}
+	port := filepath.Join(dir, strconv.Itoa(int(h.at.Port())))
+	if h.at.Addr().IsUnspecified() {
+		return h.lock(port, owner, true)
+	}
+	if err := h.lock(port, owner, false); err != nil {
+		return err
+	}
+	return h.lock(port+"@"+h.at.Addr().String(), owner, true)
+}
+
+// release gives the claim up.
+func (h *hold) release() {
+	for _, c := range h.claims {
+		c.release()
+	}
+	h.claims, h.shared = nil, false
+}
+
+// lock takes one lock, unless another process has it for the owner.
+func (h *hold) lock(path, owner string, alone bool) error {
+	how := unix.LOCK_SH
+	if alone {
+		how = unix.LOCK_EX
+	}
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return fmt.Errorf("claim port: %w", err)
+		}
+		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil && !stillAt(f, path) { // it was given up and removed just now
+			f.Close()
+			continue
+		}
 		if err == nil {
+			text := ""
+			if alone {
+				text = owner
+			}
+			_ = f.Truncate(0) // a name is for messages, and for the owner to know its own
+			_, _ = f.WriteAt([]byte(text), 0)
+			h.claims = append(h.claims, claim{f, alone})
 			return nil
 		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return fmt.Errorf("claim port %d: %w", port, err)
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("claim port: lock %s: %w", path, err)
 		}
+		h.shared = true
+		return reserved(f, owner)
 	}
-	return fmt.Errorf("%w: %d is reserved for other allocations, on %d addresses or all of them", ErrTaken, port, places)
 }
 
-func (h *hold) claimOne(port uint16, what string) error {
-	err := h.listen(claimName(port, what))
-	if errors.Is(err, unix.EADDRINUSE) {
-		pid, _ := holderOf(port, what) // for the message alone
-		return reserved(port, pid)
-	}
+func stillAt(f *os.File, path string) bool {
+	now, err := os.Lstat(path)
 	if err != nil {
-		return fmt.Errorf("claim port %d: %w", port, err)
+		return false
 	}
-	return nil
+	info, err := f.Stat()
+	return err == nil && os.SameFile(info, now)
 }
 
-func (h *hold) listen(name *unix.SockaddrUnix) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return err
+// maxOwner bounds what is read of a lock's file.
+const maxOwner = 4096
+
+// reserved says that a lock is another's, and whose; nil when it is the owner's.
+func reserved(f *os.File, owner string) error {
+	text := make([]byte, maxOwner)
+	n, _ := f.ReadAt(text, 0)
+	whose := string(text[:n])
+	if whose == owner && owner != "" {
+		return nil
 	}
-	err = unix.Bind(fd, name)
-	if err == nil {
-		err = unix.Listen(fd, 1)
+	port, _, _ := strings.Cut(filepath.Base(f.Name()), "@")
+	if whose != "" {
+		whose = " in " + whose
 	}
-	if err != nil {
-		unix.Close(fd)
-		return err
-	}
-	h.claims = append(h.claims, fd)
-	return nil
+	return fmt.Errorf("%w: %s is reserved for another allocation%s", ErrTaken, port, whose)
 }
 
-// reserved says that a port is another's, and whose; pid is 0 when that can't be told.
-func reserved(port uint16, pid int32) error {
-	whose := ""
-	if pid != 0 {
-		whose = fmt.Sprintf(" (taskapi, pid %d)", pid)
+// release gives the lock up, and removes its file when nobody else can have it.
+func (c claim) release() {
+	if c.alone || unix.Flock(int(c.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		_ = os.Remove(c.file.Name())
 	}
-	return fmt.Errorf("%w: %d is reserved for another allocation%s", ErrTaken, port, whose)
-}
-
-// holderOf is the process that has a name. The error is ECONNREFUSED when nobody has it, and another one when it can't be told who,
-// such as EAGAIN when two have asked before.
-func holderOf(port uint16, what string) (pid int32, err error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	if err := unix.Connect(fd, claimName(port, what)); err != nil {
-		return 0, err
-	}
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil {
-		return 0, err
-	}
-	return cred.Pid, nil
+	c.file.Close()
 }

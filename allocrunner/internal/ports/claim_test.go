@@ -14,15 +14,26 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/ports"
 )
 
 // claimed has a port claimed and not bound, so that nothing but the claim keeps others away.
 func claimed(hostIP string, port int) (*ports.Reservation, error) {
+	return claimedFor("", hostIP, port)
+}
+
+// claimedFor claims it for an owner. A claim that is not to be had is the error.
+func claimedFor(owner, hostIP string, port int) (*ports.Reservation, error) {
 	networks := static("x", port)
 	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: networks}}
-	return ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks}, held)
+	r, err := ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks, Owner: owner}, held)
+	if err == nil && len(r.Warnings()) > 0 {
+		err = r.Warnings()[0]
+		r.Close()
+	}
+	return r, err
 }
 
 func TestOnePortOnTwoAddresses(t *testing.T) {
@@ -82,8 +93,8 @@ func TestClaimsRespectTheAddress(t *testing.T) {
 					second.Close()
 					return
 				}
-				if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("(taskapi, pid %d)", os.Getpid())) {
-					t.Errorf("got %v, want ErrTaken that names us", err)
+				if !errors.Is(err, ports.ErrTaken) {
+					t.Errorf("got %v, want ErrTaken", err)
 				}
 				first.Close()
 				if second, err = claimed(pair[1], port); err != nil {
@@ -151,7 +162,7 @@ func TestOtherProcess(t *testing.T) {
 		}
 		defer l.Close()
 	} else if at, err := netip.ParseAddrPort(os.Getenv(claimEnv)); err == nil {
-		r, err := claimed(at.Addr().String(), int(at.Port()))
+		r, err := claimedFor("/theirs", at.Addr().String(), int(at.Port()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,18 +201,19 @@ func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
 	return kill
 }
 
-// A claim is seen by every user, and gone with its process, which has no chance to give it up.
-func TestClaimOfAnotherUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to become another user")
-	}
+// TestClaimOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up.
+func TestClaimOfAnotherProcess(t *testing.T) {
 	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"}, {"0.0.0.0", "127.0.0.1"}} {
 		port := freePort(t)
-		cmd := asStranger(t, "-test.run=^TestOtherProcess$")
-		kill := startOther(t, cmd, fmt.Sprintf("%s=%s:%d", claimEnv, test.theirs, port))
-		_, err := claimed(test.ours, port)
-		if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("(taskapi, pid %d)", cmd.Process.Pid)) {
-			t.Errorf("%s beside %s: got %v, want ErrTaken that names pid %d", test.ours, test.theirs, err, cmd.Process.Pid)
+		kill := startOther(t, exec.Command(os.Args[0], "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=%s:%d", claimEnv, test.theirs, port))
+		_, err := claimedFor("/ours", test.ours, port)
+		if !errors.Is(err, ports.ErrTaken) || test.ours == test.theirs && !strings.Contains(err.Error(), "another allocation in /theirs") {
+			t.Errorf("%s beside %s: got %v, want ErrTaken that names the other", test.ours, test.theirs, err)
+		}
+		if r, err := claimedFor("/theirs", test.theirs, port); err != nil {
+			t.Errorf("another process of the same allocation: %v", err)
+		} else {
+			r.Close()
 		}
 		kill()
 		r, err := claimed(test.ours, port)
@@ -209,6 +221,55 @@ func TestClaimOfAnotherUser(t *testing.T) {
 			t.Fatalf("%s after %s was killed: %v", test.ours, test.theirs, err)
 		}
 		r.Close()
+	}
+}
+
+// TestClaimOfAnotherUser decides nothing, whatever that user does: a port that it has not bound can be had.
+func TestClaimOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	port := freePort(t)
+	startOther(t, asStranger(t, "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=0.0.0.0:%d", claimEnv, port))
+	r, err := claimed("127.0.0.1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+}
+
+// TestClaimsInAnothersHands hold on when the process that made them has given them up.
+func TestClaimsInAnothersHands(t *testing.T) {
+	port := freePort(t)
+	first, err := claimedFor("/ours", "127.0.0.1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var copies []int
+	for _, f := range first.Claims() {
+		fd, err := unix.Dup(int(f.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, fd)
+	}
+	for _, f := range first.Claims() { // as a process that is killed does
+		f.Close()
+	}
+	if _, err := claimedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
+		t.Errorf("got %v, want ErrTaken", err)
+	}
+	again, err := claimedFor("/ours", "127.0.0.1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for _, fd := range copies {
+		unix.Close(fd)
+	}
+	again.Claims() // takes over what nobody has any more
+	if _, err := claimedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
+		t.Errorf("after the other's end: got %v, want ErrTaken", err)
 	}
 }
 

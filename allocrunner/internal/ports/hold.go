@@ -8,9 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold is one port: what it is claimed by and its sockets, as descriptors.
+// hold is one port: what it is claimed by, and its sockets, as descriptors.
 type hold struct {
-	claims  []int
+	at      netip.AddrPort
+	claims  []claim
+	shared  bool // another process has one of them for the same owner
 	sockets []int
 }
 
@@ -18,30 +20,33 @@ type hold struct {
 type options struct {
 	claimOnly bool // a task may have it already
 	static    bool // no other would do
+	owner     string
 }
 
-// take claims a port and binds it. Errors: ErrTaken, ErrHostIP, ErrPermission.
-func take(at netip.AddrPort, o options) (_ *hold, err error) {
-	h := new(hold)
+// take claims a port and binds it. A claim that can't be had for another reason than that another allocation has it, or for a port that a task
+// may have already, is a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
+func take(at netip.AddrPort, o options) (_ *hold, warning, err error) {
+	h := &hold{at: at}
 	defer func() {
 		if err != nil {
 			h.close()
 		}
 	}()
-	if err := h.claim(at); err != nil {
-		return nil, err
-	}
-	if o.claimOnly {
-		return h, nil
+	warning = h.claim(o.owner)
+	switch {
+	case o.claimOnly:
+		return h, warning, nil
+	case errors.Is(warning, ErrTaken):
+		return nil, nil, warning
 	}
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
 		fd, err := bind(at, kind, o.static)
 		if err != nil {
-			return nil, explain(at, kind, o.static, err)
+			return nil, nil, explain(at, kind, o.static, err)
 		}
 		h.sockets = append(h.sockets, fd)
 	}
-	return h, nil
+	return h, warning, nil
 }
 
 func (h *hold) releaseSockets() {
@@ -53,10 +58,7 @@ func (h *hold) releaseSockets() {
 
 func (h *hold) close() {
 	h.releaseSockets()
-	for _, fd := range h.claims {
-		unix.Close(fd)
-	}
-	h.claims = nil
+	h.release()
 }
 
 // bind binds a socket and does not listen: no other socket can have the address, and nobody can connect. Connections of an

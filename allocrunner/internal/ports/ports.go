@@ -2,10 +2,9 @@
 // keeps others away from them until the tasks take over.
 //
 // Two things hold a port. A bound TCP and a bound UDP socket keep every program on the machine from it, until ReleaseSockets;
-// from then on it is the tasks', who may bind it late or never. A claim keeps other taskapi processes from it until Close. A
-// claim is a listening socket in the abstract namespace, named after the port and the address: it belongs to the very network
-// namespace that the port belongs to, is seen by every user, needs no directory, tells who holds it, and is gone with the process,
-// however that ends. What remains is the time between ReleaseSockets and the task's own bind, in which a stranger may take the port.
+// from then on it is the tasks', who may bind it late or never. A claim keeps the same user's other allocations from it until Close, and is kept
+// beyond that by any process that has been given Claims. What remains is the time between ReleaseSockets and the task's own bind, in which a
+// stranger may take the port.
 package ports
 
 import (
@@ -15,6 +14,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -55,6 +55,9 @@ type Config struct {
 	// HostIP is the address of the ports; empty is DefaultHostIP. One port can be had on several addresses; a wildcard is all of them.
 	HostIP string
 
+	// Owner names whom the ports are for, as its directory does. What another process has claimed for the same owner is its own.
+	Owner string
+
 	// First and Last are the range of dynamic ports; both zero is the default range.
 	First, Last int
 }
@@ -66,6 +69,8 @@ type Reservation struct {
 	taskNetworks map[string][]*api.NetworkResource
 	taskMappings map[string][]api.PortMapping
 	holds        []*hold
+	owner        string
+	warnings     []error
 }
 
 // Allocate reserves every port of the networks, or none. Errors: ErrTaken, ErrExhausted, ErrInvalid, ErrHostIP, ErrPermission.
@@ -74,8 +79,8 @@ func Allocate(cfg Config) (*Reservation, error) {
 }
 
 // Reacquire claims the ports of an earlier reservation anew, for tasks that may be running and have them: held are the
-// allocation's resources as they were. Sockets are not bound. A label that held does not have gets a port as from Allocate.
-// Errors: as Allocate; ErrTaken only when another taskapi has claimed one meanwhile.
+// allocation's resources as they were. Sockets are not bound, and a claim that can't be had again is one of Warnings. A label that held does not
+// have gets a port as from Allocate, with its errors.
 func Reacquire(cfg Config, held *api.AllocatedResources) (*Reservation, error) {
 	return allocate(cfg, held)
 }
@@ -92,6 +97,24 @@ func (r *Reservation) TaskNetworks(task string) []*api.NetworkResource { return 
 // TaskMappings are the ports that a task sees: the group's, and those of its own resources block.
 func (r *Reservation) TaskMappings(task string) []api.PortMapping {
 	return slices.Concat(r.mappings, r.taskMappings[task])
+}
+
+// Warnings are the claims that could not be had: another allocation may take those ports.
+func (r *Reservation) Warnings() []error { return r.warnings }
+
+// Claims are the claims that this process has, for another one to keep as well. They are the Reservation's to close. Those that it did not get
+// before, since the process that had them for the same owner has them or another allocation does, it tries to get once more.
+func (r *Reservation) Claims() []*os.File {
+	var files []*os.File
+	for _, h := range r.holds {
+		if len(h.claims) == 0 || h.shared {
+			_ = h.claim(r.owner) // what is not to be had has been said
+		}
+		for _, c := range h.claims {
+			files = append(files, c.file)
+		}
+	}
+	return files
 }
 
 // ReleaseSockets lets the tasks bind the ports. It is called just before the first start, and harmless again.
@@ -111,10 +134,11 @@ func (r *Reservation) Close() error {
 
 // allocator is the state of one allocation.
 type allocator struct {
-	cfg    Config
-	ip     netip.Addr
-	holds  []*hold
-	shared map[string]bool // labels of the group
+	cfg      Config
+	ip       netip.Addr
+	holds    []*hold
+	warnings []error
+	shared   map[string]bool // labels of the group
 
 	// Of the networks at hand:
 	held   map[string]int // values from before, by label
@@ -131,7 +155,7 @@ func allocate(cfg Config, held *api.AllocatedResources) (_ *Reservation, err err
 		taskMappings: map[string][]api.PortMapping{},
 	}
 	defer func() {
-		r.holds = a.holds
+		r.holds, r.owner, r.warnings = a.holds, cfg.Owner, a.warnings
 		if err != nil {
 			r.Close()
 		}
@@ -268,9 +292,13 @@ func (a *allocator) dynamic(p *api.Port) error {
 }
 
 func (a *allocator) take(port int, o options) error {
-	h, err := take(netip.AddrPortFrom(a.ip, uint16(port)), o)
+	o.owner = a.cfg.Owner
+	h, warning, err := take(netip.AddrPortFrom(a.ip, uint16(port)), o)
 	if err != nil {
 		return err
+	}
+	if warning != nil {
+		a.warnings = append(a.warnings, warning)
 	}
 	a.holds = append(a.holds, h)
 	return nil

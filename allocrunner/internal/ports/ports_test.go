@@ -139,8 +139,8 @@ func TestPortsAreClaimedUntilClose(t *testing.T) {
 	port := r.Mappings()[0].Value
 	r.ReleaseSockets()
 	_, err := ports.Allocate(ports.Config{Networks: static("y", port)})
-	if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
-		t.Errorf("got %v, want ErrTaken that names us", err)
+	if !errors.Is(err, ports.ErrTaken) {
+		t.Errorf("got %v, want ErrTaken", err)
 	}
 	_, err = ports.Allocate(ports.Config{Networks: dynamic("y"), First: port, Last: port})
 	if !errors.Is(err, ports.ErrExhausted) {
@@ -340,9 +340,11 @@ func TestReacquire(t *testing.T) {
 	if diff := cmp.Diff(want, again.TaskMappings("a")); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)
 	}
-	if _, err := ports.Reacquire(cfg, held); !errors.Is(err, ports.ErrTaken) {
-		t.Errorf("a second time: got %v, want ErrTaken", err)
+	second, err := ports.Reacquire(cfg, held) // what cannot be claimed again keeps nobody from going on with what runs
+	if err != nil || len(second.Warnings()) != 2 || !errors.Is(errors.Join(second.Warnings()...), ports.ErrTaken) {
+		t.Errorf("a second time: got %v, %v, want two warnings", second, err)
 	}
+	second.Close()
 }
 
 // Many that allocate at once never get the same port, and none is left without.
