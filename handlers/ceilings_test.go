@@ -143,6 +143,30 @@ func TestSlowClients(t *testing.T) {
 			})
 		}
 	})
+	t.Run("a body that nobody wants", func(t *testing.T) {
+		for header, want := range map[string]time.Duration{
+			"X-Nomad-Token: bad\r\n":                          time.Second,
+			"X-Nomad-Token: poor\r\n":                         time.Second,
+			"X-Nomad-Token: bad\r\nExpect: 100-continue\r\n":  0,
+			"X-Nomad-Token: poor\r\nExpect: 100-continue\r\n": 0,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				dial, stop := bubbled(t, newAlloc(t))
+				defer stop()
+				c, start := dial(), time.Now()
+				defer c.Close()
+				go func() {
+					_, _ = io.WriteString(c, "PUT "+restartPath+" HTTP/1.1\r\nHost: x\r\n"+header+"Content-Length: 10\r\n\r\n")
+				}()
+				if status := answer(t, c); status != http.StatusForbidden {
+					t.Errorf("%q: %d, want 403", header, status)
+				}
+				if got := time.Since(start); got > want {
+					t.Errorf("%q: answered after %v, want %v", header, got, want)
+				}
+			})
+		}
+	})
 	t.Run("a client that does not read", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			dial, stop := bubbled(t, newAlloc(t))

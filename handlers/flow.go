@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -39,10 +40,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	conn.begun = false
 	conn.enter(serving)
 	defer conn.enter(writing) // what the handler has not written net/http writes when it returns
-	whole := r.Body
-	if whole != http.NoBody {
-		boundBody(w, r)
-	}
+	body := boundBody(w, r)
+	defer body.leave(w, r) // net/http answers when this returns, unless the answer is long
 
 	principal, denial := s.config.Door.Authenticate(r, s.owner, conn.peer)
 	if denial != nil {
@@ -63,8 +62,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.record(req, denial.Status, denial.Reason)
 		return
 	}
-	if route.maxBody > 0 && whole != http.NoBody {
-		r.Body = http.MaxBytesReader(w, whole, route.maxBody)
+	if route.maxBody > 0 && body != nil {
+		r.Body = http.MaxBytesReader(w, body, route.maxBody)
 	}
 
 	ctx := r.Context()
@@ -77,6 +76,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	result, err := route.handle(ctx, req)
 	conn.enter(writing)
+	body.leave(w, r)
 	status := s.answer(req, result, err)
 	if _, denied := errors.AsType[*auth.Denial](err); route.mutates() && !denied { // the door has recorded what it denied
 		s.record(req, status, auth.NotRefused)
@@ -108,10 +108,37 @@ func (r *request) recheck() error {
 	return nil
 }
 
-// boundBody bounds a request's body in size and time.
-func boundBody(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+// requestBody is a request's body, which knows whether it has been read to its end.
+type requestBody struct {
+	io.ReadCloser // net/http's
+	read          bool
+}
+
+// boundBody bounds a request's body in size and time. It is nil for a request that has none.
+func boundBody(w http.ResponseWriter, r *http.Request) *requestBody {
+	if r.Body == http.NoBody {
+		return nil
+	}
+	b := &requestBody{ReadCloser: r.Body}
+	r.Body = http.MaxBytesReader(w, b, maxBody)
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout)) // net/http lifts it once the body is read
+	return b
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read = b.read || err == io.EOF
+	return n, err
+}
+
+// leave shortens the wait for what is left of a body that nobody reads: before net/http answers it reads that, so that the connection
+// can be used again, or closes it. A client that waits for 100 Continue is answered at once.
+func (b *requestBody) leave(w http.ResponseWriter, r *http.Request) {
+	if b == nil || b.read {
+		return
+	}
+	r.Body = b.ReadCloser // net/http knows its own
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftoverTimeout))
 }
 
 // routePath is the path as the router matches it: escaped where the escaping says more than the decoded text.

@@ -18,6 +18,8 @@ const (
 	maxHeader = 8 << 10
 	// requestTimeout is for a request's head, from its first byte, and before that for the first byte of a connection; and again for a body.
 	requestTimeout = 10 * time.Second
+	// leftoverTimeout is for what is left of a body that nobody reads, as that of a request which is refused.
+	leftoverTimeout = time.Second
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
 	// request that is just being sent.
 	idleTimeout = 10 * time.Minute
