@@ -89,7 +89,7 @@ type startError struct {
 func (e *startError) Error() string {
 	goesOn := "goes on as its restart policy says"
 	if ended(e.alloc) {
-		goesOn = "is " + e.alloc.ClientStatus
+		goesOn = "is over: it is " + e.alloc.ClientStatus
 	}
 	return fmt.Sprintf("task %q has failed to start: %s\nallocation %s %s", e.task, oneLine(e.reason), e.alloc.ID, goesOn)
 }
