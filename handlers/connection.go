@@ -42,6 +42,8 @@ type connection struct {
 	watchdog *watchdog
 	site     *site
 	begun    bool // the request that comes next, or is being read, may be answered; used by who serves the connection
+	framing  framing
+	requests int64 // that have come to the handler
 	// state is the phase in the upper bits and the watchdog's tick at its begin in the lower: one store for each step of a request.
 	state atomic.Int64
 }
@@ -67,11 +69,19 @@ func (c *connection) phase() phase { return phase(c.state.Load() >> tickBits) }
 // net/http's watch for the client's going away, from another goroutine, which may begin before the handler does.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	c.framing.feed(b[:n])
 	if p := c.phase(); n > 0 && len(b) > 1 && (p == idling || p == arriving) {
 		c.begin()
 		c.enter(reading)
 	}
 	return n, err
+}
+
+// ambiguous reports whether the request that comes to the handler now says the length of its body twice.
+func (c *connection) ambiguous() bool {
+	c.requests++
+	bad := c.framing.bad.Load()
+	return bad != 0 && c.requests >= bad
 }
 
 // CloseWrite ends what the client reads and leaves it time to read it: net/http does so before it closes a connection on a request

@@ -14,6 +14,9 @@ import (
 	"taskapi/auth"
 )
 
+// ambiguousLength is the answer to a request that can be understood in two ways.
+const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"
+
 // site is the API on one socket.
 type site struct {
 	*API
@@ -42,6 +45,11 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer conn.enter(writing) // what the handler has not written net/http writes when it returns
 	body := boundBody(w, r)
 	defer body.leave(w, r) // net/http answers when this returns, unless the answer is long
+	if conn.ambiguous() {
+		w.Header()["Connection"] = []string{"close"}
+		s.fail(&request{Request: r, w: w}, &Error{Kind: Invalid, Message: ambiguousLength})
+		return
+	}
 
 	principal, denial := s.config.Door.Authenticate(r, s.owner, conn.peer)
 	if denial != nil {
