@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -59,6 +60,8 @@ type KeyringConfig struct {
 	// SealKeyFile holds the 32 bytes that the ring is sealed with. Empty means seal.key in Dir. It is made, with mode 0600, together
 	// with a new ring, unless it is there already; its directory must exist.
 	SealKeyFile string
+	// MayMake is asked before a first ring is made. Its error says why there must have been one; nil asks nobody.
+	MayMake func() error
 }
 
 // Keyring is an Ed25519 key ring on disk: one active key, and older ones that still verify. Any number of processes of one user
@@ -67,6 +70,7 @@ type KeyringConfig struct {
 // Keys, List, Active, Sign and JWKS use what was loaded last, without a lock or I/O.
 type Keyring struct {
 	dir, sealKeyFile string
+	mayMake          func() error // nil when it may
 
 	current atomic.Pointer[ring]
 	// mu serialises what loads and writes, so it is held over I/O. Nothing on a request's path takes it.
@@ -108,9 +112,14 @@ func OpenKeyring(c KeyringConfig) (*Keyring, error) {
 	if c.Dir == "" {
 		return nil, errors.New("open key ring: no directory given")
 	}
-	k := &Keyring{dir: c.Dir, sealKeyFile: c.SealKeyFile}
+	k := &Keyring{dir: c.Dir, sealKeyFile: c.SealKeyFile, mayMake: c.MayMake}
 	if k.sealKeyFile == "" {
 		k.sealKeyFile = filepath.Join(c.Dir, sealFile)
+	}
+	if _, err := os.Lstat(k.dir); errors.Is(err, fs.ErrNotExist) { // where a backup is to be put, nothing is to lie
+		if err := k.checkFirst(); err != nil {
+			return nil, fmt.Errorf("open key ring %s: %w", k.dir, err)
+		}
 	}
 	if err := privatefile.EnsureDir(k.dir); err != nil {
 		return nil, fmt.Errorf("open key ring %s: %w", k.dir, k.explain(k.dir, err))
@@ -127,6 +136,9 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 		return err
 	}
 	if _, err := privatefile.Stat(k.ringFile()); errors.Is(err, fs.ErrNotExist) && !made {
+		if err := k.checkFirst(); err != nil {
+			return err
+		}
 		if err := k.makeLocked(); err != nil {
 			return err
 		}
@@ -136,6 +148,17 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 	}
 	// Not before the ring is there: a first start that was cut short is a first start again.
 	return lock.Mark()
+}
+
+// checkFirst refuses to make a ring where there must have been one.
+func (k *Keyring) checkFirst() error {
+	if k.mayMake == nil {
+		return nil
+	}
+	if err := k.mayMake(); err != nil {
+		return fmt.Errorf("%w: %s is gone: %w", ErrKeyringMissing, k.dir, err)
+	}
+	return nil
 }
 
 // makeLocked makes a ring with one key. A seal key that is there, brought by the operator or left by a first start that was cut

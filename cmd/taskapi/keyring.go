@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/state"
 	"taskapi/identity"
 )
 
@@ -28,9 +30,37 @@ func (f *keyFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", sealKeyUsage)
 }
 
-// openKeyring opens the data directory's key ring, and makes one when there is none.
+// openKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens of an earlier one.
 func (l layout) openKeyring(sealKey string) (*identity.Keyring, error) {
-	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring(), SealKeyFile: sealKey})
+	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring(), SealKeyFile: sealKey, MayMake: l.noTokens})
+}
+
+// noTokens makes sure that no allocation of the data directory has tokens: with another key ring they would be refused without a word.
+func (l layout) noTokens() error {
+	entries, err := os.ReadDir(l.allocs())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return unwrapPath(err)
+	}
+	for _, e := range entries {
+		id := e.Name()
+		held, err := state.Inspect(l.state(id))
+		if errors.Is(err, state.ErrNotFound) || errors.Is(err, syscall.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("whether allocation %s has tokens of it can't be found out: %w: restore the key ring from a backup", id, err)
+		}
+		for _, saved := range held.Allocs {
+			if saved.Alloc != nil && !saved.Over {
+				return fmt.Errorf("allocation %s has not ended, and its tokens are signed with keys of it: restore the key ring from a backup, or end the allocation with '%s'",
+					id, l.command("stop", id))
+			}
+		}
+	}
+	return nil
 }
 
 // open opens the ring of the data directory that the flags name.
