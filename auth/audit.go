@@ -227,7 +227,11 @@ func (l *AuditLog) writeBytes(line []byte) error {
 		line = append([]byte{'\n'}, line...)
 	}
 	if file, ok := l.w.(interface{ SetWriteDeadline(time.Time) error }); ok {
-		_ = file.SetWriteDeadline(time.Now().Add(writeTime)) // of a pipe; other files have none
+		wait := writeTime
+		if errors.Is(l.err, os.ErrDeadlineExceeded) { // many requests may be waiting for this one
+			wait = retryTime
+		}
+		_ = file.SetWriteDeadline(time.Now().Add(wait)) // of a pipe; other files have none
 	}
 	n, err := l.w.Write(line)
 	if n > 0 {
@@ -236,8 +240,12 @@ func (l *AuditLog) writeBytes(line []byte) error {
 	return err
 }
 
-// writeTime is how long a line may take to go into a pipe whose reader is slow.
-const writeTime = 100 * time.Millisecond
+// writeTime is how long a line may take to go into a pipe whose reader is slow, and retryTime how long when that was not enough for the
+// line before it.
+const (
+	writeTime = 100 * time.Millisecond
+	retryTime = time.Millisecond
+)
 
 // Reopen opens the log again, as after its file was renamed. When that fails, it goes on with the file that it has.
 func (l *AuditLog) Reopen() error {
@@ -285,5 +293,9 @@ func (l *AuditLog) Stats() AuditStats {
 // OpenAuditFile opens a file for an AuditLog: lines are added to what is there. A new one is for this user alone. A pipe without a
 // reader is an error.
 func OpenAuditFile(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, syscall.ENXIO) { // open(2)
+		return nil, errors.New("nobody reads this pipe, or it is a socket: start the reader first, or name a file")
+	}
+	return file, err
 }

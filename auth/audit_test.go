@@ -8,11 +8,13 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,6 +292,50 @@ func TestAuditLogThatFails(t *testing.T) {
 	lenient := newAuditLog(t, auth.AuditConfig{}, writerFunc(func([]byte) (int, error) { return 0, full }))
 	if err := lenient.Begin(change()); err != nil || lenient.Stats().Lost != 0 {
 		t.Errorf("a log that is not required: %v, %+v; want no word of what is about to be done", err, lenient.Stats())
+	}
+}
+
+// A pipe whose reader has stopped holds up a request once, not every one.
+func TestReaderThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, writer := net.Pipe()
+		log, err := auth.NewAuditLog(auth.AuditConfig{Open: func() (io.WriteCloser, error) { return writer, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for status := range 500 { // each of its own kind
+			log.Audit(auth.Record{Time: time.Now(), Outcome: auth.Failed, Status: status})
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("500 requests waited %v for the reader, want a second at most", took)
+		}
+		if stats := log.Stats(); stats.Lost != 500 {
+			t.Errorf("%d lost, want 500", stats.Lost)
+		}
+		read := make(chan string)
+		go func() {
+			text, _ := io.ReadAll(reader)
+			read <- string(text)
+		}()
+		synctest.Wait() // it reads again
+		log.Audit(auth.Record{Time: time.Now(), Outcome: auth.Failed, Status: 1000})
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+		if text := <-read; !strings.Contains(text, `"status":1000`) {
+			t.Errorf("what is written when the reader reads again = %q", text)
+		}
+	})
+}
+
+func TestPipeWithoutReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := auth.OpenAuditFile(path); err == nil || !strings.Contains(err.Error(), "nobody reads this pipe") {
+		t.Errorf("open a pipe that nobody reads: %v", err)
 	}
 }
 
