@@ -40,3 +40,12 @@ func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 
 // Kept is how many events there are.
 func Kept(e *Events) int { return len(e.kept) }
+
+// Ambiguous is the number of the first head in a text that gives its length twice, 0 for none, when it comes in pieces.
+func Ambiguous(pieces ...[]byte) int64 {
+	var f framing
+	for _, piece := range pieces {
+		f.feed(piece)
+	}
+	return f.bad.Load()
+}
