@@ -113,13 +113,17 @@ func TestFloodsAreSampled(t *testing.T) {
 			w.ask("", web)
 		}
 		w.ask("garbage", web) // another kind is not drowned
+		for range 100 {
+			w.ask("garbage", db)
+		}
+		w.ask(forge(w.token(db), 1), db)
 		w.askAs("", web, auth.Peer{UID: 0})
 		w.ask("", db)
 		time.Sleep(time.Second)
 		w.ask("", web)
 		time.Sleep(10 * time.Second)
-		if n := len(w.records()); n != 20+3+1 {
-			t.Errorf("%d records ten seconds after the burst, want 20, three of other kinds, and the burst's last", n)
+		if n := len(w.records()); n != 20+1+20+1+4 {
+			t.Errorf("%d records ten seconds after the bursts, want 20 and the last of both, and four of other kinds", n)
 		}
 		for range 3 {
 			w.ask("", web) // the burst goes on
@@ -147,15 +151,17 @@ func TestFloodsAreSampled(t *testing.T) {
 			{"web", 1000, "malformed"}: {1, 0},
 			{"web", 0, "no_token"}:     {1, 0},
 			{"db", 1000, "no_token"}:   {1, 0},
+			{"db", 1000, "malformed"}:  {20 + 1, 79},
+			{"db", 1000, "signature"}:  {1, 0},
 		}
 		if !maps.Equal(counts, want) {
 			t.Errorf("got %+v, want %+v", counts, want)
 		}
-		if got := w.auditLog.Stats().Suppressed; got != 980+2 {
+		if got := w.auditLog.Stats().Suppressed; got != 980+2+79 {
 			t.Errorf("stats say %d were left out", got)
 		}
 		lines := w.log.lines()
-		if len(lines) != 4 || !strings.Contains(lines[0], "suppressed=0") || !strings.Contains(lines[1], "suppressed=1002") || !strings.Contains(lines[2], "suppressed=0") ||
+		if len(lines) != 4 || !strings.Contains(lines[0], "suppressed=0") || !strings.Contains(lines[1], "suppressed=1103") || !strings.Contains(lines[2], "suppressed=0") ||
 			!strings.Contains(lines[1], `msg="request refused" alloc=`+allocID+` task=web uid=1000 pid=4242 reason=no_token`) {
 			t.Errorf("the log has\n%s", strings.Join(lines, "\n"))
 		}
@@ -191,13 +197,13 @@ func TestManyCallersAreSampledToo(t *testing.T) {
 		log := new(lockedBuffer)
 		audit := newAuditLog(t, auth.AuditConfig{}, log)
 		for uid := range uint32(10_000) {
-			audit.Audit(auth.NewRecord("GET", "/", web, auth.Peer{UID: uid}, nil, 401))
+			audit.Audit(auth.NewRecord("GET", "/", web, auth.Peer{UID: uid}, nil, 403))
 		}
 		if n := len(log.lines()); n > 1100 {
 			t.Errorf("%d records of 10,000 callers", n)
 		}
 		known := &auth.Principal{Claims: claimsOf(web)}
-		audit.Audit(auth.NewRecord("GET", "/known", web, peer, known, 403))
+		audit.Audit(auth.NewRecord("GET", "/known", web, auth.Peer{UID: 20_000}, known, 403))
 		if lines := log.lines(); !strings.Contains(lines[len(lines)-1], `"/known"`) {
 			t.Errorf("what a known caller did is left out; the last line is %s", lines[len(lines)-1])
 		}
