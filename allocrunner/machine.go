@@ -42,7 +42,7 @@ func CheckTasks(alloc *api.Allocation) []jobspec.Finding {
 func (r *Runner) checkUsers() error {
 	var errs []error
 	for _, t := range r.group().Tasks {
-		user, err := allocdir.LookupUser(t.User)
+		user, err := r.lookupUser(t)
 		switch {
 		case err == nil:
 			err = allocdir.CheckReach(r.cfg.Dir, user)

@@ -22,6 +22,7 @@ type resources struct {
 	node      taskenv.Node
 	ports     *ports.Reservation
 	parent    parent
+	users     users
 	processes driver.Supervisor // once the parent has been awaited
 	known     []driver.Status   // the processes of an earlier runner's tasks
 	heldPorts sync.Once         // by the parent, too
@@ -30,8 +31,15 @@ type resources struct {
 
 // acquire takes all that the tasks will need, or says what is not to be had.
 func (r *Runner) acquire(ctx context.Context) error {
-	if err := allocdir.BuildAlloc(r.cfg.Dir, r.taskNames()); err != nil {
+	access, err := r.acquireUsers()
+	if err != nil {
+		return err
+	}
+	if err := allocdir.BuildAlloc(r.cfg.Dir, access, r.taskNames()); err != nil {
 		return fmt.Errorf("allocation directory: %w", err)
+	}
+	if err := r.saveUsers(); err != nil {
+		return err
 	}
 	if r.cfg.Saved == nil { // what runs already has its user
 		if err := r.checkUsers(); err != nil {
@@ -90,6 +98,7 @@ func (res *resources) release() error {
 // leave gives back what is this process's and leaves the tasks running.
 func (res *resources) leave() error {
 	_ = res.await()
+	res.users.taken = false
 	kept, ok := res.processes.(interface{ Detach() error })
 	if !ok {
 		return nil
@@ -131,7 +140,7 @@ func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
 // taskEnv is the environment that the next process of a task would get, without what hooks add.
 func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 	return r.env(alloc).WithTask(taskenv.Task{
-		Task: task, User: interfaces.User{Name: task.User}, Dir: allocdir.Paths(r.cfg.Dir, task.Name), Ports: r.portsOf(task.Name),
+		Task: task, User: interfaces.User{Name: r.userName(task)}, Dir: allocdir.Paths(r.cfg.Dir, task.Name), Ports: r.portsOf(task.Name),
 	})
 }
 

@@ -193,7 +193,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 		}
 	}()
 
-	defer func() { err = errors.Join(err, r.resources.release()) }()
+	defer func() { err = errors.Join(err, r.resources.release(), r.releaseUsers()) }()
 	err = r.acquire(life)
 	if err == nil && r.cfg.Saved != nil {
 		_ = r.save() // the raised index, before a client sees it: a second kill must not take it back. The journal says what goes wrong

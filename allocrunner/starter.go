@@ -32,7 +32,7 @@ func (s *starter) Alloc() *api.Allocation { return s.runner.Alloc() }
 func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
 	alloc := s.runner.Alloc()
 	task := taskOf(alloc, s.task)
-	user, err := allocdir.LookupUser(task.User)
+	user, err := s.runner.lookupUser(task)
 	if err != nil {
 		return nil, err
 	}

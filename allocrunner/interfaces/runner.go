@@ -154,6 +154,10 @@ type Config struct {
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string
 
+	// IsolateUsers has each task without a user run as one of its own, with a number of this range, where this program is root's. A runner that
+	// goes on with an allocation has the same as the one before it. The zero value leaves them this program's user.
+	IsolateUsers IDRange
+
 	// Hooks are called besides the runner's own, in the order given.
 	Hooks []RunnerHook
 
@@ -163,6 +167,9 @@ type Config struct {
 	// OnEvent is called for every task event as it happens, in order, from one goroutine at a time; nil for none.
 	OnEvent func(task string, event *api.TaskEvent)
 }
+
+// IDRange is the numbers of users from From to To.
+type IDRange struct{ From, To uint32 }
 
 // Factory makes a runner. It does no I/O: what can fail on the machine fails in Run.
 type Factory func(Config) (AllocRunner, error)

@@ -19,6 +19,7 @@ import (
 var house = map[string][]string{
 	"allocrunner": {
 		"allocrunner/interfaces",
+		"allocrunner/internal/accounts",
 		"allocrunner/internal/allocdir",
 		"allocrunner/internal/checks",
 		"allocrunner/internal/driver",
@@ -34,6 +35,7 @@ var house = map[string][]string{
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 	},
+	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "internal/privatefile", "internal/safedir"},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
 	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},

@@ -71,6 +71,9 @@ func (j jobs) read(sent *api.Job) (jobVersion, error) {
 	if jobspec.AnyRefused(findings) {
 		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
 	}
+	if err := j.shift.options.checkUsers(group); err != nil {
+		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+	}
 	v := jobVersion{job, next != nil, group, changes, said}
 	if !v.anew && len(jobspec.Destructive(v.changes)) == 0 {
 		err = j.validate(job)

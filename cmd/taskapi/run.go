@@ -136,6 +136,12 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	if before == "" && !o.detached { // who has started this process has said it
 		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc)))
 	}
+	if err := o.checkUsers(group); err != nil {
+		return nil, usage(err)
+	}
+	if !o.detached { // which has been said by the one that started it
+		printFindings(w.stderr, allocrunner.CheckOwnUser(group, o.IsolateUsers != ""))
+	}
 	return &request{o, differ, jobFile, l, alloc, w}, nil
 }
 
@@ -179,6 +185,11 @@ func (r *request) run(ctx context.Context) error {
 func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
+	}
+	if c.saved != nil && !c.saved.Over {
+		if err := r.errOtherUsers(); err != nil {
+			return err
+		}
 	}
 	changes, next, err := c.take(ctx, r.alloc, r.options.force)
 	if err != nil {

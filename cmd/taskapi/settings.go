@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"taskapi/allocrunner"
 	"taskapi/identity"
 	"taskapi/internal/privatefile"
 )
@@ -30,15 +31,17 @@ const maxSettings = 4 << 20
 // settings say how a sidecar does its work, whatever the job. They are flags of run, and outlive it in a file: whoever goes on with the
 // allocation must not open a door that --policy had closed.
 type settings struct {
-	JWKS          []string      `json:"jwks,omitempty"`
-	Audiences     []string      `json:"audience,omitempty"`
-	Issuer        string        `json:"issuer,omitempty"`
-	Policy        string        `json:"policy,omitempty"`
-	AuditLog      string        `json:"audit_log,omitempty"`
-	AuditRequired bool          `json:"audit_required,omitempty"`
-	HostIP        string        `json:"host_ip"`
-	IdentityTTL   time.Duration `json:"identity_ttl_ns"`
-	SealKey       string        `json:"seal_key,omitempty"`
+	JWKS            []string      `json:"jwks,omitempty"`
+	Audiences       []string      `json:"audience,omitempty"`
+	Issuer          string        `json:"issuer,omitempty"`
+	Policy          string        `json:"policy,omitempty"`
+	AuditLog        string        `json:"audit_log,omitempty"`
+	AuditRequired   bool          `json:"audit_required,omitempty"`
+	HostIP          string        `json:"host_ip"`
+	IdentityTTL     time.Duration `json:"identity_ttl_ns"`
+	IsolateUsers    string        `json:"isolate_users,omitempty"`
+	AllowSharedUser bool          `json:"allow_shared_user,omitempty"`
+	SealKey         string        `json:"seal_key,omitempty"`
 }
 
 func defaultSettings() settings {
@@ -56,6 +59,10 @@ func (s *settings) bind(f *pflag.FlagSet) {
 	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes while the audit log can't be written")
 	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are taken")
 	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl")
+	f.StringVar(&s.IsolateUsers, isolateFlag, s.IsolateUsers,
+		"as root, run each task that has no user as one of its own, with a number from `FROM-TO` ("+formatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
+	f.Lookup(isolateFlag).NoOptDefVal = formatIDRange(allocrunner.DefaultIDRange)
+	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "take a --policy although tasks run as taskapi's own user, and so can get around it")
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
 }
 
@@ -101,6 +108,9 @@ func (s settings) check() error {
 	}
 	if s.AuditRequired && s.AuditLog == "" {
 		return usage(errors.New("--audit-required needs --audit-log FILE"))
+	}
+	if _, err := s.idRange(); err != nil {
+		return usage(err)
 	}
 	return checkIssuer("--issuer", s.Issuer)
 }

@@ -67,18 +67,23 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
+	isolate, err := opts.idRange()
+	if err != nil {
+		return nil, usage(err)
+	}
 	config := interfaces.Config{
-		Alloc:      alloc,
-		Dir:        c.dir,
-		HostIP:     opts.HostIP,
-		Datacenter: datacenter,
-		Version:    version,
-		Logger:     s.logger,
-		State:      c.kept(),
-		Saved:      c.saved,
-		Life:       c.life,
-		Updates:    s.updates,
-		OnEvent:    sh.printer.taskEvent,
+		Alloc:        alloc,
+		Dir:          c.dir,
+		HostIP:       opts.HostIP,
+		IsolateUsers: isolate,
+		Datacenter:   datacenter,
+		Version:      version,
+		Logger:       s.logger,
+		State:        c.kept(),
+		Saved:        c.saved,
+		Life:         c.life,
+		Updates:      s.updates,
+		OnEvent:      sh.printer.taskEvent,
 	}
 	if !sh.bare {
 		config.Hooks = []interfaces.RunnerHook{&operatorHook{side: s}}

@@ -38,6 +38,11 @@ func (r *request) canTakeOver(ctx context.Context, c *client) error {
 	if err := r.options.tryFiles(r.layout); err != nil {
 		return err
 	}
+	if saved != nil && !saved.Over {
+		if err := r.errOtherUsers(); err != nil {
+			return err
+		}
+	}
 	is, _, err := c.allocation(ctx)
 	if errors.Is(err, context.DeadlineExceeded) { // it would hear of it some time later, when nobody is there to go on
 		return r.layout.errMute(r.alloc.ID, err)

@@ -90,6 +90,7 @@ func validate(flags jobFlags, path string, asJSON bool, w world) error {
 	for _, g := range groups {
 		findings = append(findings, allocrunner.CheckTasks(newAllocation("", job, g))...)
 		findings = append(findings, allocrunner.CheckPorts(g, defaultSettings().HostIP)...)
+		findings = append(findings, allocrunner.CheckOwnUser(g, false)...)
 	}
 	say := w.stdout
 	if asJSON {

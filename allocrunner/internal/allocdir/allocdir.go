@@ -3,7 +3,7 @@
 // is about to create, chown or chmod something. No path below the allocation directory is ever followed through a link; what is
 // in the way is an error that names it.
 //
-//	DIR/allocs/ALLOC_ID     0711 ours    only its tasks know the names in it
+//	DIR/allocs/ALLOC_ID     0710 ours    for the group of its tasks; 0700 where they all are ours
 //	  alloc                01777 ours    shared by the tasks; sticky, so that none can replace logs
 //	    data                0777
 //	    logs                0755         written by taskapi alone
@@ -38,8 +38,48 @@ const (
 	privateName = "private"
 )
 
-// rootPerm lets a task's user reach its directory and list none.
-const rootPerm = 0o711
+// parentPerm lets a task's user reach its directory and list none.
+const parentPerm = 0o711
+
+// Access says who may enter an allocation directory besides its owner, who is this program's user. What is below it is for all who may.
+type Access struct {
+	group int
+	perm  uint32
+	keep  bool
+}
+
+// OnlyOwner is for tasks that are all our user's, or root's, or over; AnyUser is for any user who knows the directory's name; Unchanged leaves
+// a directory as it is, or makes it AnyUser's.
+var (
+	OnlyOwner = Access{group: -1, perm: 0o700}
+	AnyUser   = Access{group: -1, perm: 0o711}
+	Unchanged = Access{group: -1, perm: 0o711, keep: true}
+)
+
+// ForGroup is for tasks that have a group of their own.
+func ForGroup(gid uint32) Access { return Access{group: int(gid), perm: 0o710} }
+
+// spec is the allocation directory of that access.
+func (a Access) spec(name string) spec {
+	s := spec{name, a.perm, owner{os.Getuid(), os.Getgid()}, enforce}
+	if a.group >= 0 {
+		s.owner.gid = a.group
+	}
+	if a.keep {
+		s.owner.gid, s.mode = -1, atCreation
+	}
+	return s
+}
+
+// Close lets nobody but its owner into an allocation directory any more, and gives its group up.
+func Close(dir string) error {
+	h, err := openTop(dir)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	return h.settle(OnlyOwner.spec(""), true)
+}
 
 // Paths says where a task of the allocation in dir lives. It makes nothing. An empty task gives the paths of the allocation
 // alone.
@@ -63,7 +103,7 @@ var ErrPlanted = errors.New("is there already, and the allocation has not begun"
 // BuildAlloc makes the allocation directory and what its tasks share. What is there already is kept; its modes are put right.
 // The parents of dir are trusted: they are the operator's. Where there is nothing that the tasks share, none of them has begun, and none has
 // a directory: ErrPlanted.
-func BuildAlloc(dir string, tasks []string) error {
+func BuildAlloc(dir string, access Access, tasks []string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
 	}
@@ -77,7 +117,7 @@ func BuildAlloc(dir string, tasks []string) error {
 	}
 	defer top.close()
 	ours := owner{os.Getuid(), os.Getgid()}
-	return top.within(spec{name, rootPerm, ours, enforce}, func(alloc *handle) error {
+	return top.within(access.spec(name), func(alloc *handle) error {
 		if err := alloc.unplanted(tasks); err != nil {
 			return err
 		}
@@ -118,13 +158,13 @@ func makeParents(path string) error {
 	if err := makeParents(filepath.Dir(path)); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, rootPerm); err != nil {
+	if err := os.Mkdir(path, parentPerm); err != nil {
 		if errors.Is(err, fs.ErrExist) { // another taskapi was faster
 			return nil
 		}
 		return err
 	}
-	return os.Chmod(path, rootPerm)
+	return os.Chmod(path, parentPerm)
 }
 
 // BuildTask makes the directory of a task, owned by its user, in an allocation directory that BuildAlloc made. What is there

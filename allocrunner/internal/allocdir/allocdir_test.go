@@ -42,7 +42,7 @@ func newAlloc(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(top, "allocs", "115ef685")
-	if err := allocdir.BuildAlloc(dir, nil); err != nil {
+	if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -130,7 +130,7 @@ func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := allocdir.BuildAlloc(dir, nil); err != nil {
+	if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := allocdir.BuildTask(dir, "web", self()); err != nil {
@@ -184,7 +184,7 @@ func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
 		if err := errors.Join(os.Chmod(victim, 0o750), os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
 			t.Fatal(err)
 		}
-		if err := allocdir.BuildAlloc(dir, nil); !errors.Is(err, allocdir.ErrLink) {
+		if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); !errors.Is(err, allocdir.ErrLink) {
 			t.Errorf("%s: got %v, want ErrLink", place, err)
 		}
 		if got := stat(t, victim).Mode; got != "drwxr-x---" {
@@ -231,7 +231,7 @@ func TestSomethingInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, place := range []string{file, file + "/allocs/x"} {
-		if err := allocdir.BuildAlloc(place, nil); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "in the way") {
+		if err := allocdir.BuildAlloc(place, allocdir.AnyUser, nil); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "in the way") {
 			t.Errorf("BuildAlloc(%q) = %v, want an error that says what is in the way", place, err)
 		}
 	}
@@ -244,14 +244,14 @@ func TestBadNames(t *testing.T) {
 			t.Errorf("BuildTask made a directory for %q", task)
 		}
 	}
-	if err := allocdir.BuildAlloc("relative", nil); err == nil {
+	if err := allocdir.BuildAlloc("relative", allocdir.AnyUser, nil); err == nil {
 		t.Error("BuildAlloc took a relative path")
 	}
 }
 
 func TestDirectoriesWithBlanks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a b\tc", "allocs", "x")
-	if err := allocdir.BuildAlloc(dir, nil); err != nil {
+	if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := allocdir.BuildTask(dir, "web server", self()); err != nil {
@@ -265,7 +265,7 @@ func TestDirectoriesWithBlanks(t *testing.T) {
 // The test runs itself as another user: root may write anywhere.
 func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 	if dir := os.Getenv("ALLOCDIR_TEST_BUILD"); dir != "" {
-		err := allocdir.BuildAlloc(dir, nil)
+		err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil)
 		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "--data-dir") {
 			t.Errorf("got %v, want fs.ErrPermission and what to do", err)
 		}

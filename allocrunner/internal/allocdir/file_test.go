@@ -147,7 +147,7 @@ func FuzzWriteFile(f *testing.F) {
 	}
 	top := f.TempDir()
 	alloc := filepath.Join(top, "allocs", "x")
-	if err := allocdir.BuildAlloc(alloc, nil); err != nil {
+	if err := allocdir.BuildAlloc(alloc, allocdir.AnyUser, nil); err != nil {
 		f.Fatal(err)
 	}
 	dir, err := allocdir.BuildTask(alloc, "web", self())

@@ -16,7 +16,7 @@ type handle struct {
 	path string // for errors
 }
 
-type owner struct{ uid, gid int }
+type owner struct{ uid, gid int } // a gid of -1 stays as it is
 
 // policy says when a directory's mode is set.
 type policy bool
@@ -126,7 +126,7 @@ func (h *handle) settle(s spec, mode bool) error {
 	if err := unix.Fstat(h.fd, &st); err != nil {
 		return err
 	}
-	if int(st.Uid) != s.owner.uid || int(st.Gid) != s.owner.gid {
+	if int(st.Uid) != s.owner.uid || int(st.Gid) != s.owner.gid && s.owner.gid >= 0 {
 		if err := unix.Fchown(h.fd, s.owner.uid, s.owner.gid); err != nil {
 			return err
 		}

@@ -1,0 +1,316 @@
+// Package accounts gives an allocation numbers of users and groups that it alone has. It promises that no two allocations of this machine
+// have the same number at a time, whatever their data directories are, and that none of them is anybody else's: no entry of the user or group
+// database has it, and no process. Only root can use it.
+//
+// A number that is taken is a file in one directory of the machine, which names the allocation's directory. The allocation has a list of its
+// own, which outlives the machine's next start.
+package accounts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/safedir"
+)
+
+// Default is where numbers are taken from unless the operator says otherwise: Nomad's range of dynamic users.
+var Default = interfaces.IDRange{From: 80000, To: 89999}
+
+// Errors of Take.
+var (
+	// ErrNone: every number of the range is somebody's.
+	ErrNone = errors.New("no number is free")
+	// ErrUnmapped: the user namespace that this program is in does not have the range.
+	ErrUnmapped = errors.New("this user namespace does not have them")
+)
+
+// listFile is the allocation's own list, in its directory.
+const listFile = "users.json"
+
+// maxList is more than the list of any group.
+const maxList = 1 << 20
+
+// List is what an allocation has.
+type List struct {
+	Group uint32            `json:"group,omitempty"` // of all of its tasks; 0: none
+	Tasks map[string]uint32 `json:"tasks,omitempty"` // users, each with a group of the same number
+}
+
+// Load reads the list of the allocation in dir. The error is fs.ErrNotExist when it has none.
+func Load(dir string) (List, error) {
+	var l List
+	text, _, err := privatefile.Read(filepath.Join(dir, listFile), maxList)
+	if err == nil {
+		err = json.Unmarshal(text, &l)
+	}
+	if err != nil {
+		return List{}, fmt.Errorf("read the allocation's users: %w", err)
+	}
+	return l, nil
+}
+
+// Save writes the list of the allocation in dir down.
+func (l List) Save(dir string) error {
+	text, err := json.Marshal(l)
+	if err == nil {
+		err = privatefile.Write(filepath.Join(dir, listFile), text)
+	}
+	if err != nil {
+		return fmt.Errorf("write down the allocation's users: %w", err)
+	}
+	return nil
+}
+
+// Registry is the directory of numbers that are taken. The zero value is the machine's.
+type Registry struct {
+	// Dir is where; empty: /run/taskapi/users. Its parent is made when it is missing.
+	Dir string
+}
+
+func (r Registry) dir() string {
+	if r.Dir == "" {
+		return "/run/taskapi/users"
+	}
+	return r.Dir
+}
+
+// open makes sure that the directory is there and nobody else's, and locks it.
+func (r Registry) open() (*privatefile.Lock, error) {
+	if err := os.MkdirAll(filepath.Dir(r.dir()), 0o711); err != nil {
+		return nil, err
+	}
+	if _, err := safedir.Trust(filepath.Dir(r.dir())); err != nil {
+		return nil, err
+	}
+	if err := privatefile.EnsureDir(r.dir()); err != nil {
+		return nil, err
+	}
+	return privatefile.Acquire(filepath.Join(r.dir(), "lock"))
+}
+
+// Take takes a group when group is set, and a user for each task, for the allocation in dir, and gives its list. The numbers that it has had, by
+// has, stay, unless another allocation got them after the machine was started anew. What it had taken before, and does not have by has, is
+// given back.
+func (r Registry) Take(dir string, has List, group bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("take numbers of users from %d to %d: %w", in.From, in.To, err)
+		}
+	}()
+	if !mapped(in) {
+		return List{}, ErrUnmapped
+	}
+	lock, err := r.open()
+	if err != nil {
+		return List{}, err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	p, err := r.read(dir)
+	if err != nil {
+		return List{}, err
+	}
+	p.in = in
+	list := List{Group: has.Group, Tasks: map[string]uint32{}}
+	if list.Group == 0 || !p.mine(list.Group) {
+		list.Group = 0
+		if group {
+			if list.Group, err = p.next(); err != nil {
+				return List{}, err
+			}
+		}
+	}
+	for task, number := range has.Tasks { // also of one that another version of the job had: its files are there
+		if p.mine(number) {
+			list.Tasks[task] = number
+		}
+	}
+	for _, task := range tasks {
+		if list.Tasks[task] == 0 {
+			if list.Tasks[task], err = p.next(); err != nil {
+				return List{}, err
+			}
+		}
+	}
+	return list, p.write(list)
+}
+
+// Release gives back what the allocation in dir has, but for what a process still uses.
+func (r Registry) Release(dir string) (err error) {
+	lock, err := r.open()
+	if err != nil {
+		return fmt.Errorf("give numbers of users back: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	p, err := r.read(dir)
+	if err != nil {
+		return fmt.Errorf("give numbers of users back: %w", err)
+	}
+	for number, owner := range p.taken {
+		if owner == dir && !p.busy[number] {
+			err = errors.Join(err, os.Remove(p.file(number)))
+		}
+	}
+	return err
+}
+
+// pool is the registry, locked, for one allocation.
+type pool struct {
+	dir   string // of the registry
+	owner string // the allocation's directory
+	in    interfaces.IDRange
+	taken map[uint32]string // by the directory of the allocation that has it
+	busy  map[uint32]bool   // a process has it
+}
+
+func (r Registry) read(owner string) (*pool, error) {
+	p := &pool{dir: r.dir(), owner: owner, taken: map[uint32]string{}}
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		number, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		by, _, err := privatefile.Read(filepath.Join(p.dir, e.Name()), maxList)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		p.taken[uint32(number)] = string(by)
+	}
+	p.busy, err = inUse()
+	return p, err
+}
+
+func (p *pool) file(number uint32) string {
+	return filepath.Join(p.dir, strconv.FormatUint(uint64(number), 10))
+}
+
+// mine takes a number that the allocation has had, unless another one has it now.
+func (p *pool) mine(number uint32) bool {
+	if number == 0 || p.others(number) {
+		return false
+	}
+	p.taken[number] = p.owner
+	return true
+}
+
+// others reports whether another allocation has the number, or had it and left a process, or may go on with it.
+func (p *pool) others(number uint32) bool {
+	by, ok := p.taken[number]
+	if !ok || by == p.owner {
+		return false
+	}
+	_, err := os.Lstat(by)
+	return p.busy[number] || !errors.Is(err, fs.ErrNotExist)
+}
+
+// next takes a number that nobody has. Where it begins to look differs from one allocation to the next, so that a number is not soon another's.
+func (p *pool) next() (uint32, error) {
+	count := uint64(p.in.To) - uint64(p.in.From) + 1
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(p.owner)) // never fails
+	first := uint64(hash.Sum32()) % count
+	for i := range count {
+		number := p.in.From + uint32((first+i)%count)
+		if by, ok := p.taken[number]; ok && by == p.owner || p.busy[number] || p.others(number) || known(number) {
+			continue
+		}
+		p.taken[number] = p.owner
+		return number, nil
+	}
+	return 0, fmt.Errorf("%w: give a larger range, or end allocations that are of no use", ErrNone)
+}
+
+// write makes the registry say what the list says of the allocation.
+func (p *pool) write(list List) error {
+	has := map[uint32]bool{}
+	for _, number := range list.Tasks {
+		has[number] = true
+	}
+	if list.Group != 0 {
+		has[list.Group] = true
+	}
+	var errs []error
+	for number, by := range p.taken {
+		switch {
+		case has[number]:
+			errs = append(errs, privatefile.Write(p.file(number), []byte(p.owner)))
+		case by == p.owner && !p.busy[number]:
+			errs = append(errs, os.Remove(p.file(number)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// known reports whether the user or the group database has the number, or can't say.
+func known(number uint32) bool {
+	text := strconv.FormatUint(uint64(number), 10)
+	_, userErr := user.LookupId(text)
+	_, groupErr := user.LookupGroupId(text)
+	_, noUser := errors.AsType[user.UnknownUserIdError](userErr)
+	_, noGroup := errors.AsType[user.UnknownGroupIdError](groupErr)
+	return !noUser || !noGroup
+}
+
+// inUse are the users and groups of all processes.
+func inUse() (map[uint32]bool, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	used := map[uint32]bool{}
+	for _, name := range names {
+		if name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		status, _ := os.ReadFile(filepath.Join("/proc", name, "status")) // of one that has just ended: none
+		for line := range strings.Lines(string(status)) {
+			key, ids, _ := strings.Cut(line, ":")
+			if key != "Uid" && key != "Gid" && key != "Groups" {
+				continue
+			}
+			for id := range strings.FieldsSeq(ids) {
+				if number, err := strconv.ParseUint(id, 10, 32); err == nil {
+					used[uint32(number)] = true
+				}
+			}
+		}
+	}
+	return used, nil
+}
+
+// mapped reports whether all numbers of the range exist in this program's user namespace, as users and as groups.
+func mapped(in interfaces.IDRange) bool {
+	return has("/proc/self/uid_map", in) && has("/proc/self/gid_map", in)
+}
+
+func has(table string, in interfaces.IDRange) bool {
+	text, err := os.ReadFile(table)
+	if err != nil {
+		return true // it will be seen
+	}
+	for line := range strings.Lines(string(text)) {
+		var first, outside, count uint64
+		if _, err := fmt.Sscan(line, &first, &outside, &count); err == nil && first <= uint64(in.From) && uint64(in.To) < first+count {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,153 @@
+package accounts_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/accounts"
+)
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives users to tasks")
+	}
+}
+
+// small is a range that nothing else on the machine is likely to use.
+var small = interfaces.IDRange{From: 3000000000, To: 3000000005}
+
+func registry(t *testing.T) accounts.Registry {
+	return accounts.Registry{Dir: filepath.Join(t.TempDir(), "taskapi", "users")}
+}
+
+func take(t *testing.T, r accounts.Registry, dir string, has accounts.List, tasks ...string) accounts.List {
+	t.Helper()
+	list, err := r.Take(dir, has, true, tasks, small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func numbers(lists ...accounts.List) map[uint32]int {
+	found := map[uint32]int{}
+	for _, l := range lists {
+		found[l.Group]++
+		for _, n := range l.Tasks {
+			found[n]++
+		}
+	}
+	return found
+}
+
+// TestNumbersAreOneAllocationsAlone until they are given back, and stay the same for who goes on with it.
+func TestNumbersAreOneAllocationsAlone(t *testing.T) {
+	needRoot(t)
+	r, one, two := registry(t), t.TempDir(), t.TempDir()
+	first := take(t, r, one, accounts.List{}, "a", "b")
+	second := take(t, r, two, accounts.List{}, "a", "b")
+	found := numbers(first, second)
+	if len(found) != 6 || found[0] != 0 {
+		t.Fatalf("%+v and %+v", first, second)
+	}
+	if _, err := r.Take(t.TempDir(), accounts.List{}, true, []string{"a"}, small); !errors.Is(err, accounts.ErrNone) {
+		t.Errorf("a seventh: %v", err)
+	}
+	if again := take(t, r, one, first, "a", "b"); !cmp.Equal(again, first) {
+		t.Errorf("got %+v, want %+v again", again, first)
+	}
+	if err := r.Release(one); err != nil {
+		t.Fatal(err)
+	}
+	third := take(t, r, t.TempDir(), accounts.List{}, "x", "y")
+	if found := numbers(second, third); len(found) != 6 {
+		t.Errorf("%+v and %+v", second, third)
+	}
+	if _, err := r.Take(one, first, true, []string{"a", "b"}, small); !errors.Is(err, accounts.ErrNone) {
+		t.Errorf("what is another allocation's by now: %v", err)
+	}
+}
+
+// TestMachineStartsAnew: the registry is empty, and the allocation's own list counts.
+func TestMachineStartsAnew(t *testing.T) {
+	needRoot(t)
+	before, dir := registry(t), t.TempDir()
+	list := take(t, before, dir, accounts.List{}, "a", "b")
+	if err := list.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := accounts.Load(dir)
+	if err != nil || !cmp.Equal(loaded, list) {
+		t.Fatalf("%+v, %v", loaded, err)
+	}
+	after := registry(t)
+	if got := take(t, after, dir, loaded, "b", "c"); got.Group != list.Group || got.Tasks["a"] != list.Tasks["a"] || got.Tasks["b"] != list.Tasks["b"] ||
+		got.Tasks["c"] == 0 {
+		t.Errorf("got %+v, had %+v", got, list)
+	}
+}
+
+// TestUsedNumbersAreNotTaken: neither those of processes, nor those of an allocation that is gone and left one.
+func TestUsedNumbersAreNotTaken(t *testing.T) {
+	needRoot(t)
+	sleep := exec.Command("/bin/sleep", "1000")
+	sleep.Dir = "/"
+	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: small.From, Gid: small.From + 1, Groups: []uint32{small.From + 2}}}
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
+	r, dir := registry(t), filepath.Join(t.TempDir(), "gone")
+	list := take(t, r, dir, accounts.List{}, "a", "b")
+	for n := range numbers(list) {
+		if n < small.From+3 || n > small.To {
+			t.Errorf("%d is taken", n)
+		}
+	}
+	other := exec.Command("/bin/sleep", "1000")
+	other.Dir = "/"
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"]}}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Release(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Take(t.TempDir(), accounts.List{}, true, []string{"x", "y"}, small); !errors.Is(err, accounts.ErrNone) {
+		t.Errorf("the number of a process that is left: %v", err)
+	}
+	_ = other.Process.Kill()
+	_ = other.Wait()
+	take(t, r, t.TempDir(), accounts.List{}, "x", "y")
+}
+
+// TestManyAtOnce: allocations that begin together do not get the same numbers.
+func TestManyAtOnce(t *testing.T) {
+	needRoot(t)
+	r := registry(t)
+	in := interfaces.IDRange{From: 3000000100, To: 3000000199}
+	var all sync.WaitGroup
+	lists := make([]accounts.List, 20)
+	for i := range lists {
+		dir := t.TempDir()
+		all.Go(func() {
+			var err error
+			if lists[i], err = r.Take(dir, accounts.List{}, true, []string{"a", "b"}, in); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if found := numbers(lists...); len(found) != 60 {
+		t.Errorf("%d numbers for 60", len(found))
+	}
+}

@@ -1,0 +1,172 @@
+package allocrunner
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/accounts"
+	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/jobspec"
+)
+
+// DefaultIDRange is where users for tasks without one are taken from unless the operator says otherwise.
+var DefaultIDRange = accounts.Default
+
+// OwnUserTasks are the names of the group's tasks that run as this program's user.
+func OwnUserTasks(group *api.TaskGroup) []string {
+	var names []string
+	for _, t := range group.Tasks {
+		if user, err := allocdir.LookupUser(t.User); err == nil && int(user.UID) == os.Geteuid() {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+// CheckOwnUser says what tasks that run as this program's user can do. isolated says that those without a user do not.
+func CheckOwnUser(group *api.TaskGroup, isolated bool) []jobspec.Finding {
+	names := OwnUserTasks(group)
+	if isolated {
+		names = slices.DeleteFunc(names, func(name string) bool { return userOf(group, name) == "" })
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	for i, name := range names {
+		names[i] = strconv.Quote(name)
+	}
+	remedy := "give each a user, or run with --isolate-users"
+	if os.Geteuid() != 0 {
+		remedy = "only root can run tasks as other users"
+	}
+	return []jobspec.Finding{{
+		Severity: jobspec.Warning, Where: fmt.Sprintf("group %q", deref(group.Name)), Feature: "user",
+		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and each other's tokens: %s; %s",
+			os.Geteuid(), strings.Join(names, ", "), remedy),
+	}}
+}
+
+func userOf(group *api.TaskGroup, task string) string {
+	for _, t := range group.Tasks {
+		if t.Name == task {
+			return t.User
+		}
+	}
+	return ""
+}
+
+// users is whom the tasks run as where the job does not say it, and the group that all of them are in.
+type users struct {
+	accounts.List
+	taken bool
+}
+
+// acquireUsers takes what users and groups the tasks need besides their own, and says who may enter the allocation's directory.
+func (r *Runner) acquireUsers() (allocdir.Access, error) {
+	isolate := r.cfg.IsolateUsers != interfaces.IDRange{}
+	switch {
+	case os.Geteuid() != 0 && isolate:
+		return allocdir.OnlyOwner, errors.New("only root can give tasks users of their own")
+	case os.Geteuid() != 0:
+		return allocdir.OnlyOwner, nil
+	}
+	had, err := accounts.Load(r.cfg.Dir)
+	unknown := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !unknown {
+		if r.cfg.Saved == nil {
+			return allocdir.OnlyOwner, err
+		}
+		r.logger.Warn("it is not known whom tasks run as: from their next start on they may run as others", "error", err)
+	}
+	if unknown && r.cfg.Saved != nil && !isolate { // all of its tasks are ours, or an older program began it: they have no group
+		return allocdir.Unchanged, nil
+	}
+	isolated, others := r.needUsers(isolate)
+	if len(isolated) == 0 && !others && had.Group == 0 {
+		return allocdir.OnlyOwner, nil
+	}
+	in := accounts.Default
+	if isolate {
+		in = r.cfg.IsolateUsers
+	}
+	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, true, isolated, in)
+	if err != nil && len(isolated) > 0 {
+		return allocdir.OnlyOwner, fmt.Errorf("isolate users: %w", err)
+	}
+	if err != nil {
+		r.logger.Warn("every user of this machine who learns the allocation's directory can enter it: there is no group for its tasks alone", "error", err)
+		return allocdir.AnyUser, nil
+	}
+	for task, uid := range had.Tasks {
+		if list.Tasks[task] != uid && list.Tasks[task] != 0 {
+			r.logger.Warn("the task's files belong to a user that is another allocation's by now: it may not be able to read them",
+				"task", task, "was", uid, "is", list.Tasks[task])
+		}
+	}
+	r.resources.users = users{list, true}
+	return allocdir.ForGroup(list.Group), nil
+}
+
+// needUsers are the names of the tasks that need a user, and whether one of the rest has another one than ours.
+func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
+	for _, t := range r.group().Tasks {
+		if isolate && t.User == "" {
+			isolated = append(isolated, t.Name)
+			continue
+		}
+		user, err := allocdir.LookupUser(t.User)
+		others = others || err != nil || user.UID != 0 // one that is not there may come
+	}
+	return isolated, others
+}
+
+// saveUsers writes down what acquireUsers took, in the directory that is there by now.
+func (r *Runner) saveUsers() error {
+	if !r.resources.users.taken {
+		return nil
+	}
+	return r.resources.users.Save(r.cfg.Dir)
+}
+
+// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody gets at them any more.
+func (r *Runner) releaseUsers() error {
+	if !r.resources.users.taken {
+		return nil
+	}
+	r.resources.users.taken = false
+	err := allocdir.Close(r.cfg.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, accounts.Registry{}.Release(r.cfg.Dir))
+}
+
+// lookupUser is whom a task runs as. Errors: those of allocdir.LookupUser.
+func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
+	own := r.resources.users
+	uid := own.Tasks[t.Name]
+	if uid != 0 && t.User == "" && r.cfg.IsolateUsers != (interfaces.IDRange{}) {
+		return interfaces.User{Name: strconv.FormatUint(uint64(uid), 10), UID: uid, GID: uid, Groups: []uint32{own.Group}, Home: "/"}, nil
+	}
+	user, err := allocdir.LookupUser(t.User)
+	if err == nil && own.Group != 0 && int(user.UID) != os.Geteuid() {
+		user.Groups = append(slices.Clip(user.Groups), own.Group)
+	}
+	return user, err
+}
+
+// userName is whom a task's environment says that it runs as, before it is looked up.
+func (r *Runner) userName(t *api.Task) string {
+	if uid := r.resources.users.Tasks[t.Name]; uid != 0 && t.User == "" && r.cfg.IsolateUsers != (interfaces.IDRange{}) {
+		return strconv.FormatUint(uint64(uid), 10)
+	}
+	return t.User
+}
