@@ -88,21 +88,36 @@ func ShortLink(dirs []string, path string) (addr string, remove func() error, er
 func linkIn(dir, path string) (addr string, remove func() error, err error) {
 	sum := sha256.Sum256([]byte(path))
 	name := hex.EncodeToString(sum[:linkHashBytes])
-	addr = filepath.Join(dir, name, filepath.Base(path))
-	if !Dialable(addr) {
-		return "", nil, fmt.Errorf("%w: %q would not do either", ErrUndialable, addr)
+	if addr, err = linkAddr(dir, name, path); err != nil {
+		return "", nil, err
 	}
 	d, err := openLinkDir(dir)
+	if errors.Is(err, ErrUnsafe) {
+		d, err = openBeside(dir, err)
+	}
 	if err != nil {
 		return "", nil, err
 	}
 	defer d.Close()
+	dir = d.path
+	if addr, err = linkAddr(dir, name, path); err != nil {
+		return "", nil, err
+	}
 	d.sweep()
 	id, err := d.link(name, filepath.Dir(path))
 	if err != nil {
 		return "", nil, fmt.Errorf("link in %q: %w", dir, err)
 	}
 	return addr, func() error { return unlinkLink(dir, name, id) }, nil
+}
+
+// linkAddr is the address of a socket through a link in dir.
+func linkAddr(dir, name, path string) (string, error) {
+	addr := filepath.Join(dir, name, filepath.Base(path))
+	if !Dialable(addr) {
+		return "", fmt.Errorf("%w: %q would not do either", ErrUndialable, addr)
+	}
+	return addr, nil
 }
 
 // openLinkDir opens a directory that this process's user owns and nobody else may write to; it makes a missing one.
@@ -136,6 +151,31 @@ func openLinkDir(path string) (_ *directory, err error) {
 		}
 	}
 	return d, nil
+}
+
+// openBeside opens the directory of this process's user that stands in for one whose name somebody else took, in a sticky directory that
+// everybody may write to: path, a hyphen, and what nobody can know before. It makes one where there is none. unsafe is why.
+func openBeside(path string, unsafe error) (*directory, error) {
+	parent, err := openDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	if parent.stat.Mode&unix.S_ISVTX == 0 || !parent.othersWrite() {
+		return nil, unsafe // its owner can put it right
+	}
+	entries, err := os.ReadDir(procFD(parent.fd))
+	if err != nil {
+		return nil, errors.Join(unsafe, err)
+	}
+	for _, e := range entries { // sorted, so that it is the same one each time
+		if _, st, err := parent.lookup(e.Name()); strings.HasPrefix(e.Name(), filepath.Base(path)+"-") && err == nil && int(st.Uid) == os.Geteuid() {
+			if d, err := openLinkDir(filepath.Join(filepath.Dir(path), e.Name())); err == nil {
+				return d, nil
+			}
+		}
+	}
+	return openLinkDir(path + "-" + rand.Text()[:8])
 }
 
 // link puts a new symbolic link in the place of an older one, if there is one, and returns its identity.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/socket"
 )
 
@@ -248,6 +250,41 @@ func TestShortLinkRefuses(t *testing.T) {
 	}
 	if _, _, err := socket.ShortLink([]string{base + "/good"}, filepath.Dir(path)+"/a b"); !errors.Is(err, socket.ErrUndialable) {
 		t.Errorf("a file name that can't be dialled: %v, want ErrUndialable", err)
+	}
+}
+
+// TestLinkDirectoryTakenByAnother: whoever makes the well-known name in /tmp first keeps nobody from an address.
+func TestLinkDirectoryTakenByAnother(t *testing.T) {
+	path := filepath.Join(newLongDir(t), "api.sock")
+	base := newOpenDir(t)
+	if err := errors.Join(os.Chmod(base, 0o777|os.ModeSticky), os.WriteFile(base+"/run", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.Remove(base+"/run"), os.Mkdir(base+"/run", 0o755), os.Lchown(base+"/run", taskUID, taskUID),
+			os.Mkdir(base+"/run-theirs", 0o755), os.Lchown(base+"/run-theirs", taskUID, taskUID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr, _, err := socket.ShortLink([]string{base + "/run"}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, remove, err := socket.ShortLink([]string{base + "/run"}, path)
+	if again != addr || err != nil {
+		t.Errorf("then %q, %v; before %q", again, err, addr)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Dir(filepath.Dir(addr)), &st); err != nil || int(st.Uid) != os.Geteuid() || st.Mode&0o7777 != 0o711 {
+		t.Errorf("%s: uid %d, mode %o, %v", addr, st.Uid, st.Mode, err)
+	}
+	l := newListener(t, socket.Config{Path: path})
+	roundTrip(t, l, addr)
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Dir(addr)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the link is left: %v", err)
 	}
 }
 
