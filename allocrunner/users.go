@@ -86,6 +86,10 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 		}
 		r.logger.Warn("it is not known whom tasks run as: from their next start on they may run as others", "error", err)
 	}
+	if r.cfg.Saved == nil && !isolate {
+		had.Tasks = nil
+	}
+	isolate = isolate || len(had.Tasks) > 0 // what runs has its users, whatever is said now
 	if unknown && r.cfg.Saved != nil && !isolate { // all of its tasks are ours, or an older program began it: they have no group
 		return allocdir.Unchanged, nil
 	}
@@ -94,7 +98,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 		return allocdir.OnlyOwner, nil
 	}
 	in := accounts.Default
-	if isolate {
+	if r.cfg.IsolateUsers != (interfaces.IDRange{}) {
 		in = r.cfg.IsolateUsers
 	}
 	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, true, isolated, in)
@@ -152,8 +156,7 @@ func (r *Runner) releaseUsers() error {
 // lookupUser is whom a task runs as. Errors: those of allocdir.LookupUser.
 func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 	own := r.resources.users
-	uid := own.Tasks[t.Name]
-	if uid != 0 && t.User == "" && r.cfg.IsolateUsers != (interfaces.IDRange{}) {
+	if uid := own.Tasks[t.Name]; uid != 0 && t.User == "" {
 		return interfaces.User{Name: strconv.FormatUint(uint64(uid), 10), UID: uid, GID: uid, Groups: []uint32{own.Group}, Home: "/"}, nil
 	}
 	user, err := allocdir.LookupUser(t.User)
@@ -165,7 +168,7 @@ func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 
 // userName is whom a task's environment says that it runs as, before it is looked up.
 func (r *Runner) userName(t *api.Task) string {
-	if uid := r.resources.users.Tasks[t.Name]; uid != 0 && t.User == "" && r.cfg.IsolateUsers != (interfaces.IDRange{}) {
+	if uid := r.resources.users.Tasks[t.Name]; uid != 0 && t.User == "" {
 		return strconv.FormatUint(uint64(uid), 10)
 	}
 	return t.User

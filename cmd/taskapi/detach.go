@@ -51,6 +51,7 @@ func (r *request) detach(cmd *cobra.Command) error {
 		answered, err = r.updateRunning(ctx)
 	}
 	if !answered {
+		r.sayOwnUser()
 		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
 		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), tasksStarted)
 	}

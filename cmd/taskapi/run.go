@@ -139,9 +139,6 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	if err := o.checkUsers(group); err != nil {
 		return nil, usage(err)
 	}
-	if !o.detached { // which has been said by the one that started it
-		printFindings(w.stderr, allocrunner.CheckOwnUser(group, o.IsolateUsers != ""))
-	}
 	return &request{o, differ, jobFile, l, alloc, w}, nil
 }
 
@@ -191,6 +188,9 @@ func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer) e
 			return err
 		}
 	}
+	if !r.options.detached { // which has been said by the one that started it
+		r.sayOwnUser()
+	}
 	changes, next, err := c.take(ctx, r.alloc, r.options.force)
 	if err != nil {
 		return err
@@ -213,6 +213,11 @@ func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer) e
 	}
 	_, err = s.work(ctx, r.alloc)
 	return err
+}
+
+// sayOwnUser warns of tasks that run as this program's user.
+func (r *request) sayOwnUser() {
+	printFindings(r.world.stderr, allocrunner.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
 }
 
 // groupOf is the group of an allocation that is there already, empty when there is none.

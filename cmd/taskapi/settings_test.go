@@ -18,7 +18,7 @@ func TestSettingsAreRemembered(t *testing.T) {
 	}
 	want := settings{
 		JWKS: []string{"/a/keys.json", "https://example.com/keys"}, Audiences: []string{"x"}, Issuer: "https://i", Policy: "/a/policy",
-		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: 3, SealKey: "/a/seal",
+		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: 3, SealKey: "/a/seal", IsolateUsers: "5-9", AllowSharedUser: true,
 	}
 	if err := want.remember(dir); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 		"--seal-key":  mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
 		"--audit-log": filepath.Join(side, "audit.log"),
 	}
-	var flags []string
+	flags := []string{"--allow-shared-user"}
 	for flag, file := range files {
 		flags = append(flags, flag, file)
 	}

@@ -86,7 +86,7 @@ func TestAnotherIssuer(t *testing.T) {
 	}
 	plain, bound := ring("plain"), ring("bound")
 	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "namespace \"default\" {\n  policy = \"deny\"\n}\n")
-	r := startRun(t, shortDir(t), testJob, "--policy", policy, "--jwks", filepath.Join(dir, "plain.json"),
+	r := startRun(t, shortDir(t), testJob, "--allow-shared-user", "--policy", policy, "--jwks", filepath.Join(dir, "plain.json"),
 		"--jwks", filepath.Join(dir, "bound.json")+",iss="+iss+",aud=taskapi")
 	r.operator()
 	for _, test := range []struct {
@@ -200,7 +200,7 @@ func TestPolicyAndAudit(t *testing.T) {
 	dir := t.TempDir()
 	policy := mustWrite(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
 	log := filepath.Join(dir, "audit.log")
-	r := startRun(t, shortDir(t), testJob, "--policy", policy, "--audit-log", log)
+	r := startRun(t, shortDir(t), testJob, "--allow-shared-user", "--policy", policy, "--audit-log", log)
 	operator := r.operator()
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
 	if err != nil {
