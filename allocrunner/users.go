@@ -89,7 +89,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	if r.cfg.Saved == nil && !isolate {
 		had.Tasks = nil
 	}
-	isolate = isolate || len(had.Tasks) > 0 // what runs has its users, whatever is said now
+	isolate = isolate || len(had.Tasks) > 0        // what runs has its users, whatever is said now
 	if unknown && r.cfg.Saved != nil && !isolate { // all of its tasks are ours, or an older program began it: they have no group
 		return allocdir.Unchanged, nil
 	}
