@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// paceOfProcessor is how many requests a second, for each processor, the sockets together begin while several are in use: about an
-	// eighth of what a processor can do. Clients and server that take all they can get are made to wait by the kernel's scheduler, for
+	// paceOfProcessor is how many requests a second, for each processor, the sockets together begin while several are in use: about a
+	// fifteenth of what a processor can do. Clients and server that take all they can get are made to wait by the kernel's scheduler, for
 	// tens of milliseconds where others are at work, and a neighbour's request waits with them; what it waits for in this process is
 	// nothing beside that. A server that takes a part runs as soon as it wants to. See make bench, neighbours.
-	paceOfProcessor = 2000
+	paceOfProcessor = 1000
 	// paceBurst is how many a socket begins at once that has been quiet.
 	paceBurst = 64
 	// paceFor is how long sockets are paced after two were in use.
 	paceFor = 10 * time.Second
 	// paceBytes of an answer count as a request.
-	paceBytes = 8 << 10
+	paceBytes = 32 << 10
 	// paceRest is the shortest wait.
 	paceRest = time.Millisecond
 )

@@ -87,7 +87,7 @@ func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Durat
 }
 
 // pace is how many requests a second several sockets begin together.
-func pace() float64 { return 2000 * float64(runtime.GOMAXPROCS(0)) }
+func pace() float64 { return 1000 * float64(runtime.GOMAXPROCS(0)) }
 
 // TestNeighboursArePaced: a socket that is alone is answered as fast as can be, and beside others no faster than leaves the machine some
 // rest; who asks for little is answered at once in any case.

@@ -21,7 +21,7 @@ const (
 )
 
 // neighbourPause is how long the neighbour rests between its requests: it is one that nobody could call busy.
-const neighbourPause = time.Millisecond
+const neighbourPause = 2 * time.Millisecond
 
 // A neighbourRow says what a task keeps while others, with good tokens too, ask as much as they can.
 type neighbourRow struct {
