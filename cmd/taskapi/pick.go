@@ -44,6 +44,9 @@ func optionalAllocation(cmd *cobra.Command, args []string) error {
 	return oneArg("ALLOC")(cmd, args)
 }
 
+// otherDataDir is for who looks in the wrong place.
+const otherDataDir = "--data-dir or " + dataDirEnv + " names another data directory"
+
 // pick is the allocation that the arguments name, or the only one that is not over.
 func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	if len(args) > 0 {
@@ -62,7 +65,7 @@ func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	}
 	switch len(running) {
 	case 0:
-		return "", fmt.Errorf("no allocation runs in %s", l.dir)
+		return "", fmt.Errorf("no allocation runs in %s; %s", l.dir, otherDataDir)
 	case 1:
 		return running[0], nil
 	}
@@ -101,7 +104,7 @@ func (l layout) find(prefix string) (string, error) {
 	}
 	switch len(matches) {
 	case 0:
-		return "", fmt.Errorf("no allocation %q in %s; '%s' lists them", prefix, l.dir, l.command("status"))
+		return "", fmt.Errorf("no allocation %q in %s; '%s' lists them; %s", prefix, l.dir, l.command("status"), otherDataDir)
 	case 1:
 		return matches[0], nil
 	}
