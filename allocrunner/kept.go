@@ -66,6 +66,7 @@ var _ driver.Supervisor = (*kept)(nil)
 func newKept(cfg keeper.Config, client *keeper.Client) *kept {
 	k := &kept{cfg: cfg, left: map[string]int{}}
 	k.life, k.die = context.WithCancel(context.Background())
+	k.watchers.Go(func() { keeper.ReapOrphans(k.life) })
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.followLocked(client)

@@ -36,6 +36,9 @@ type Config struct {
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
 	NoCgroup bool
 
+	// Name tells this program's cgroups from others', so that they are found by it alone.
+	Name string
+
 	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.
 	DrainTime time.Duration
 }
@@ -77,7 +80,7 @@ func New(cfg Config) *Local {
 		life:    life,
 		end:     end,
 		starter: newStarter(quit),
-		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, Sole: cfg.Sole, NoCgroup: cfg.NoCgroup}),
+		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, Sole: cfg.Sole, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
 		slots:   make(chan struct{}, maxExecs),
 		procs:   map[string]*process{},
 		busy:    map[string]bool{},

@@ -31,13 +31,16 @@ const endPoll = 200 * time.Millisecond
 
 // arguments are what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can read them, so they name the
 // directory by a digest alone, together with the mount namespace in which its path means that directory.
-func arguments(dir string) string {
+func arguments(dir string) string { return argumentList(digest(dir)) }
+
+// digest names a directory for others, who can't tell it by that.
+func digest(dir string) string {
 	namespace, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		namespace = "unknown"
 	}
 	sum := sha256.Sum256([]byte(namespace + "\x00" + dir))
-	return argumentList(hex.EncodeToString(sum[:16]))
+	return hex.EncodeToString(sum[:16])
 }
 
 func argumentList(name string) string { return "taskapi\x00" + Command + "\x00" + name + "\x00" }

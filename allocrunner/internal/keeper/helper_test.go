@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 		unix.Exit(keeper.Main()) // os.Exit would let the race detector sleep for a second
 	case len(os.Args) > 3 && os.Args[1] == "sidecar":
 		os.Exit(sidecar(os.Args[2], os.Args[3]))
+	case len(os.Args) > 1 && os.Args[1] == "reap":
+		unix.Exit(reap())
 	case len(os.Args) > 1 && os.Args[1] == "hide":
 		os.Exit(hide(os.Getenv("FIFO")))
 	}

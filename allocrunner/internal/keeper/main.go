@@ -101,7 +101,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	}
 	s := &server{
 		dir: dir, idle: set.Idle, logger: logger, self: self, past: pastOf(set.Dir, time.Now()),
-		local:   driver.New(driver.Config{Logger: logger, Sole: true, NoCgroup: set.NoCgroup}),
+		local:   driver.New(driver.Config{Logger: logger, Sole: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	s.record(false)

@@ -124,7 +124,7 @@ func (c *Client) remains(last Record) remains {
 
 // clues leave out the processes that have ended: what one left behind was cleared at its end.
 func (r remains) clues(cfg Config) proctree.Clues {
-	clues := proctree.Clues{Cgroup: r.cgroup, Mark: cfg.Mark}
+	clues := proctree.Clues{Cgroup: r.cgroup, Name: digest(cfg.Dir), Mark: cfg.Mark}
 	for _, l := range r.latest {
 		if l.Exit == nil {
 			id := proc.Identity{PID: l.PID, Start: l.Start, Boot: r.boot}

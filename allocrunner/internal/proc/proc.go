@@ -18,6 +18,7 @@ type Stat struct {
 	PID, Parent, Session int
 	Start                uint64 // clock ticks after boot
 	Dead                 bool   // a zombie, or gone
+	Terminal             bool   // its session has a controlling terminal
 }
 
 // Read reads one process. The error is ENOENT or ESRCH when there is none.
@@ -49,7 +50,7 @@ func parseStat(pid int, text string) (Stat, error) {
 		err = errors.Join(err, e)
 		return n
 	}
-	s := Stat{PID: pid, Parent: number(4), Session: number(6)}
+	s := Stat{PID: pid, Parent: number(4), Session: number(6), Terminal: number(7) != 0}
 	s.Start = uint64(number(22))
 	// When the first thread has ended but others run, the process is shown as a zombie, too, and is none.
 	s.Dead = fields[0] == "X" || fields[0] == "Z" && number(20) <= 1

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,16 +21,26 @@ import (
 // forking, and the kernel kills all inside at once. No controller is needed, so none is asked for.
 type cgroups struct {
 	logger *slog.Logger
+	name   string
 
 	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
 	parent string     // the directory to work in, empty: not found yet
 	dir    string     // ours inside parent, empty: not made yet
 	works  bool       // a process has been started inside
 	off    bool       // not to be used
+	failed bool       // the last one could not be made
 }
 
-func newCgroups(off bool, logger *slog.Logger) *cgroups {
-	return &cgroups{off: off, logger: logger}
+func newCgroups(off bool, name string, logger *slog.Logger) *cgroups {
+	return &cgroups{off: off, name: name, logger: logger}
+}
+
+// prefix begins the names of all cgroups that are made under a name.
+func prefix(name string) string {
+	if name == "" {
+		return "taskapi-"
+	}
+	return "taskapi-" + name + "-"
 }
 
 // add makes the task's cgroup. Nil means that there is none, which all methods of *cgroup take for an empty one.
@@ -43,10 +54,20 @@ func (c *cgroups) add(task string) *cgroup {
 	if err == nil {
 		g := &cgroup{set: c, dir: filepath.Join(c.dir, "task."+task)}
 		if err = os.Mkdir(g.dir, 0o755); err == nil || errors.Is(err, os.ErrExist) {
+			c.failed = false
 			return g
 		}
+		if errors.Is(err, os.ErrNotExist) { // somebody has removed ours while it was empty
+			c.dir = ""
+		}
 	}
-	c.offLocked(err)
+	switch {
+	case !c.works: // nothing says that the next would fare better
+		c.offLocked(err)
+	case !c.failed:
+		c.failed = true
+		c.logger.Warn("a task gets no cgroup of its own this time; its processes are found by descent", "task", task, "reason", err)
+	}
 	return nil
 }
 
@@ -67,7 +88,7 @@ func (c *cgroups) makeLocked() error {
 		return err
 	}
 	for n := 0; ; n++ {
-		dir := filepath.Join(c.parent, fmt.Sprintf("taskapi-%d-%d-%d", self.PID, self.Start, n))
+		dir := filepath.Join(c.parent, fmt.Sprintf("%s%d-%d-%d", prefix(c.name), self.PID, self.Start, n))
 		err := os.Mkdir(dir, 0o755)
 		if errors.Is(err, os.ErrExist) && n < 1000 {
 			continue
@@ -104,6 +125,51 @@ func (c *cgroups) close() {
 	}
 }
 
+// named are the cgroups of this machine, as far as we see them, that are our user's and were made under a name.
+func named(name string) []string {
+	root, err := cgroupRoot()
+	if err != nil || name == "" {
+		return nil
+	}
+	var found []string
+	var look func(dir string)
+	look = func(dir string) {
+		var st unix.Stat_t
+		if unix.Lstat(dir, &st) != nil || st.Nlink == 2 { // there is none below
+			return
+		}
+		entries, _ := os.ReadDir(dir) // gone
+		for _, entry := range entries {
+			if !entry.IsDir() {
+				continue
+			}
+			path := filepath.Join(dir, entry.Name())
+			if !strings.HasPrefix(entry.Name(), prefix(name)) {
+				look(path)
+			} else if unix.Lstat(path, &st) == nil && st.Uid == uint32(os.Geteuid()) {
+				found = append(found, path)
+			}
+		}
+	}
+	look(root)
+	return found
+}
+
+// cgroupRoot is where cgroups v2 are mounted.
+func cgroupRoot() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		if fields := strings.Fields(before); len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
+			return fields[4], nil
+		}
+	}
+	return "", errors.New("no cgroup v2 is mounted")
+}
+
 // ownCgroup is the directory of the cgroup v2 that this program is in.
 func ownCgroup() (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
@@ -137,6 +203,17 @@ func cgroupDir(mounts, path string) (string, error) {
 		}
 	}
 	return "", errors.New("no cgroup v2 is mounted")
+}
+
+// has reports whether a process is in one of the set's cgroups.
+func (c *cgroups) has(pid int) bool {
+	dir := c.dirName()
+	for _, below := range cgroupsBelow(dir) {
+		if slices.Contains((&cgroup{dir: below}).pids(), pid) {
+			return true
+		}
+	}
+	return false
 }
 
 // cgroup is that of one run of one task. A nil *cgroup is an empty one.

@@ -147,9 +147,16 @@ func (t *Tree) neighbours(others Others) (spared map[int]bool, last bool) {
 	return spared, t.set.sole && !run
 }
 
-// orphan reports whether an inherited process is of the tree.
+// orphan reports whether an inherited process is of the tree. Where there is a cgroup, it alone decides: what a process says of itself counts for
+// nothing in a tree that has one, nor when it is in another's.
 func (t *Tree) orphan(s proc.Stat, last bool) bool {
-	return s.Session == t.first.Pid || last || t.set.sole && proc.HasEnv(s.PID, t.mark)
+	switch {
+	case s.Session == t.first.Pid || last:
+		return true
+	case !t.set.sole || t.group.works() || !proc.HasEnv(s.PID, t.mark):
+		return false
+	}
+	return !t.set.cgroups.has(s.PID)
 }
 
 // descends reports whether pid or one of its ancestors is in the set.

@@ -29,6 +29,9 @@ type Config struct {
 
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
 	NoCgroup bool
+
+	// Name is part of the cgroup's name, by which Clues find it; empty: it has a number alone.
+	Name string
 }
 
 // Trees are the trees whose first processes this program starts. All methods are safe for concurrent use.
@@ -42,7 +45,7 @@ type Trees struct {
 // New makes a Trees. It does no I/O and starts nothing.
 func New(cfg Config) *Trees {
 	own := newOwnSet()
-	return &Trees{sole: cfg.Sole, own: own, reaper: newReaper(own, cfg.Sole), cgroups: newCgroups(cfg.NoCgroup, cfg.Logger)}
+	return &Trees{sole: cfg.Sole, own: own, reaper: newReaper(own, cfg.Sole), cgroups: newCgroups(cfg.NoCgroup, cfg.Name, cfg.Logger)}
 }
 
 // Run reaps the orphans that this program inherits, until quit is closed.

@@ -22,6 +22,7 @@ type Stray struct {
 // Clues are what is known of the trees of a supervisor that was itself killed.
 type Clues struct {
 	Cgroup string  // the directory of its tasks' (CgroupDir), or empty
+	Name   string  // its Config's, by which the cgroup is found as well
 	Mark   string  // an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty
 	Firsts []First // the first processes that had not ended
 }
@@ -33,23 +34,28 @@ type First struct {
 	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 }
 
-// KillStrays kills what a supervisor that was itself killed has left running: everything in its cgroup, every process that was started with
-// the mark, the first processes and all of their sessions. This program and its ancestors are spared. It returns when they are
-// gone, and says who they were. Without a cgroup, it does not find what has left its session and was started without the
-// mark. Errors: ctx's when some do not end.
+// KillStrays kills what a supervisor that was itself killed has left running: everything in its cgroup, the first processes and all of their
+// sessions; and every process with the mark, of tasks that had no cgroup, for where there is one it alone decides. This program and its ancestors
+// are spared, and so is what has the mark in somebody's terminal. It returns when they are gone, and says who they were. Without a cgroup, it does
+// not find what has left its session and was started without the mark. Errors: ctx's when some do not end.
 func KillStrays(ctx context.Context, clues Clues) ([]Stray, error) {
-	group := &cgroup{dir: clues.Cgroup}
 	s := newSearch(clues)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		alive, err := s.look() // says whose they are before any is killed: the dying have no environment
 		if err != nil {
 			return s.found, fmt.Errorf("read /proc: %w", err)
 		}
-		if len(alive) == 0 && !group.populated() {
-			group.remove()
+		populated := false
+		for _, group := range s.groups {
+			populated = populated || group.populated()
+			_ = group.kill() // what it would have reached is among the strays
+		}
+		if len(alive) == 0 && !populated {
+			for _, group := range s.groups {
+				group.remove()
+			}
 			return s.found, nil
 		}
-		_ = group.kill() // what it would have reached is among the strays
 		for _, stray := range alive {
 			if err := stray.Kill(); err != nil {
 				return s.found, fmt.Errorf("kill process %d: %w", stray.PID, err)
@@ -74,18 +80,34 @@ func FindStrays(clues Clues) ([]Stray, error) {
 
 // search looks for strays again and again; what it sees helps its next look.
 type search struct {
-	cgroup, mark string
-	firsts       []First        // its own: Alive is brought up to date
-	found        []Stray        // all, once each
-	seen         map[int]uint64 // when each of those found was started, by number
+	groups []*cgroup
+	mark   string
+	fenced map[string]bool // the tasks that have a cgroup
+	firsts []First         // its own: Alive is brought up to date
+	found  []Stray         // all, once each
+	seen   map[int]uint64  // when each of those found was started, by number
 
 	// As of the latest look, by number:
 	families map[int]relative
-	inside   map[int]string // a process's cgroup
+	inside   map[int]string // a process's cgroup, below the supervisor's
 }
 
 func newSearch(clues Clues) *search {
-	return &search{cgroup: clues.Cgroup, mark: clues.Mark, firsts: slices.Clone(clues.Firsts), seen: map[int]uint64{}}
+	s := &search{mark: clues.Mark, fenced: map[string]bool{}, firsts: slices.Clone(clues.Firsts), seen: map[int]uint64{}}
+	dirs := named(clues.Name)
+	if clues.Cgroup != "" && !slices.Contains(dirs, clues.Cgroup) {
+		dirs = append(dirs, clues.Cgroup)
+	}
+	for _, dir := range dirs {
+		s.groups = append(s.groups, &cgroup{dir: dir})
+		entries, _ := os.ReadDir(dir) // gone
+		for _, entry := range entries {
+			if task, ok := strings.CutPrefix(entry.Name(), "task."); ok && entry.IsDir() {
+				s.fenced[task] = true
+			}
+		}
+	}
+	return s
 }
 
 // look finds the strays that live.
@@ -98,9 +120,11 @@ func (s *search) look() (alive []proc.Stat, err error) {
 		return nil, err
 	}
 	s.inside = map[int]string{}
-	for _, dir := range cgroupsBelow(s.cgroup) {
-		for _, pid := range (&cgroup{dir: dir}).pids() {
-			s.inside[pid] = dir
+	for _, group := range s.groups {
+		for _, dir := range cgroupsBelow(group.dir) {
+			for _, pid := range (&cgroup{dir: dir}).pids() {
+				s.inside[pid] = strings.TrimPrefix(dir, group.dir)
+			}
 		}
 	}
 	spared := ancestors()
@@ -130,7 +154,22 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	if err != nil || now.Dead {
 		return proc.Stat{}, false
 	}
+	marked = marked && !s.anothers(now)
 	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
+}
+
+// anothers reports whether a process has the mark and is no task's all the same: outside the cgroup of the task that it names, or in a terminal
+// that somebody without the mark has opened, as an operator has who looks at what a task sees. No task is born with a terminal.
+func (s *search) anothers(p proc.Stat) bool {
+	if s.fenced[proc.Env(p.PID, "NOMAD_TASK_NAME")] {
+		return true
+	}
+	if !p.Terminal || p.Session == p.PID || proc.HasEnv(p.Session, s.mark) {
+		return false
+	}
+	leader, err := proc.Read(p.Session)
+	_, family := s.families[p.Session]
+	return err == nil && !leader.Dead && !family
 }
 
 // note notes a stray and whose it is, once.
@@ -140,7 +179,7 @@ func (s *search) note(stray proc.Stat) {
 		return
 	}
 	s.seen[pid] = stray.Start
-	s.found = append(s.found, Stray{pid, cmp.Or(strayTask(pid, strings.TrimPrefix(s.inside[pid], s.cgroup)), s.families[pid].task)})
+	s.found = append(s.found, Stray{pid, cmp.Or(strayTask(pid, s.inside[pid]), s.families[pid].task)})
 }
 
 // relative is a process that is known by its session.

@@ -1,0 +1,128 @@
+package proctree_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proctree"
+)
+
+// newNamed is a Trees whose cgroup has a name; the test is skipped where there is none.
+func newNamed(t *testing.T) (e *env, name string) {
+	t.Helper()
+	name = fmt.Sprintf("test%d", os.Getpid())
+	e = newTrees(t, proctree.Config{Name: name, Sole: true})
+	e.kill(e.start("probe", "exit 0"))
+	if e.CgroupDir() == "" {
+		t.Skip("no cgroup can be made here")
+	}
+	return e, name
+}
+
+// TestStraysOfAName are found in the cgroup by the name alone: nothing was written down, and they hide from all else.
+func TestStraysOfAName(t *testing.T) {
+	e, name := newNamed(t)
+	r := e.fifo()
+	task := e.start("t", `env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec env -i sleep 1000' & exec env -i sleep 1000`)
+	daemon := readPID(t, r)
+	if found, err := proctree.FindStrays(proctree.Clues{Name: name + "0"}); err != nil || len(found) > 0 {
+		t.Errorf("of another name: %+v, %v", found, err)
+	}
+	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Name: name})
+	if err != nil || len(killed) != 2 || killed[0].Task != "t" || alive(daemon) || alive(task.pid) {
+		t.Errorf("killed %+v, %v", killed, err)
+	}
+}
+
+// TestACgroupAloneDecides whose a process is, whatever that says of itself: one with the mark and the name of a task that is not in the task's
+// cgroup is left alone, be it another task's or an operator's.
+func TestACgroupAloneDecides(t *testing.T) {
+	e, name := newNamed(t)
+	r := e.fifo()
+	const mark = "NOMAD_ALLOC_DIR=/somewhere/of/a/test"
+	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
+	daemon := readPID(t, r)
+	other := e.start("other", "exec sleep 1000", mark)
+	operators := exec.Command("sleep", "1000")
+	operators.Env = []string{mark, "NOMAD_TASK_NAME=other"}
+	if err := operators.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer operators.Process.Kill()
+
+	found, err := proctree.FindStrays(proctree.Clues{Name: name, Mark: mark})
+	if err != nil || len(found) != 3 {
+		t.Errorf("found %+v, %v; want x, its daemon and the other", found, err)
+	}
+	e.kill(other)
+	if !alive(daemon) || !alive(x.pid) || !alive(operators.Process.Pid) {
+		t.Errorf("alive: %v, %v, %v", alive(daemon), alive(x.pid), alive(operators.Process.Pid))
+	}
+	operators.Process.Kill() // else it would be taken for an orphan of the last task's: a sole parent has no other children
+	operators.Wait()
+	if n := e.kill(x); n != 1 || alive(daemon) {
+		t.Errorf("%d killed with x, its daemon is alive: %v", n, alive(daemon))
+	}
+}
+
+// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no stray. In any other session it is.
+func TestATerminalIsAnOperators(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no terminal can be had here:", err)
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no terminal can be had here:", err)
+	}
+	defer terminal.Close()
+	dir := t.TempDir()
+	e := &env{t: t, dir: dir}
+	r := e.fifo()
+	mark := "NOMAD_ALLOC_DIR=" + dir
+	script := fmt.Sprintf(`%s FIFO=%s sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, mark, filepath.Join(dir, "fifo"))
+	pids := map[bool]int{}
+	for _, withTerminal := range []bool{true, false} {
+		cmd := exec.Command("/bin/sh", "-c", script)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if withTerminal {
+			cmd.Stdin = terminal
+			cmd.SysProcAttr.Setctty = true
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL); cmd.Wait() }()
+		pid := readPID(t, r)
+		for !executed(pid) {
+			pause()
+		}
+		pids[withTerminal] = pid
+	}
+	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Mark: mark})
+	if err != nil || len(killed) != 1 || killed[0].PID != pids[false] || !alive(pids[true]) {
+		t.Errorf("killed %+v, %v; want %d alone", killed, err, pids[false])
+	}
+}
+
+// executed reports whether the shell has become its program.
+func executed(pid int) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return strings.HasPrefix(string(text), "sleep")
+}
