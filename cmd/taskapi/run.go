@@ -9,9 +9,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"os"
+	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,6 +62,9 @@ job file's variables are given anew. If the job is another version, what can be 
 Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			signals := make(chan os.Signal, 2)
+			signal.Notify(signals, syscall.SIGUSR1) // it would be lost, and who has sent it waits for this process to leave
+			defer signal.Stop(signals)
 			r, err := opts.request(args[0], cmd.Flags(), w)
 			if err != nil {
 				return err
@@ -66,7 +72,7 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 			if opts.detach {
 				return r.detach(cmd)
 			}
-			return r.run(cmd.Context())
+			return r.run(cmd.Context(), signals)
 		},
 	}
 	opts.add(cmd)
@@ -150,8 +156,8 @@ func warnings(findings []jobspec.Finding) []jobspec.Finding {
 // busyTimeout is how long somebody who has an allocation's state, and does not answer, may take to begin or to end.
 const busyTimeout = 15 * time.Second
 
-// run runs the allocation in this process, or hands its job to the taskapi that runs it already.
-func (r *request) run(ctx context.Context) error {
+// run runs the allocation in this process, or hands its job to the taskapi that runs it already. signals has those that have come before.
+func (r *request) run(ctx context.Context, signals chan os.Signal) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
@@ -167,7 +173,7 @@ func (r *request) run(ctx context.Context) error {
 		}
 		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
 		if err == nil {
-			return errors.Join(r.begin(ctx, c, log), c.close())
+			return errors.Join(r.begin(ctx, c, log, signals), c.close())
 		}
 		if !errors.Is(err, state.ErrInUse) {
 			return err
@@ -179,7 +185,7 @@ func (r *request) run(ctx context.Context) error {
 }
 
 // begin runs the allocation whose directory is claimed.
-func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer) error {
+func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer, signals chan os.Signal) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
@@ -206,6 +212,7 @@ func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer) e
 		now = c.saved.Alloc
 	}
 	s := newShift(r.options, c, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
+	s.signals = signals
 	s.updated(changes)
 	if next != nil {
 		s.next = next

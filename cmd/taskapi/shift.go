@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -25,7 +26,8 @@ type shift struct {
 	log     *linewriter.Writer // of the logger
 	logger  *slog.Logger
 	world   world
-	bare    bool // its tasks have no API: all that is wanted of them is their end
+	signals chan os.Signal // what has come, and is to be acted on
+	bare    bool           // its tasks have no API: all that is wanted of them is their end
 
 	asking sync.Mutex // held while an end is asked for and written down, so that what is asked for last stands; never within mu
 
@@ -40,7 +42,7 @@ type shift struct {
 
 // newShift makes one that prints and logs into queues.
 func newShift(opts runOptions, c *claim, p *printer, log *linewriter.Writer, w world) *shift {
-	return &shift{options: opts, claim: c, layout: c.layout, printer: p, log: log, logger: c.logger, world: w}
+	return &shift{options: opts, claim: c, layout: c.layout, printer: p, log: log, logger: c.logger, world: w, signals: make(chan os.Signal, 2)}
 }
 
 // work runs the allocation that has been claimed to its end, and those that follow it, and reports whether the last is over. alloc is

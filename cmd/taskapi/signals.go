@@ -21,7 +21,7 @@ const sameStop = 50 * time.Millisecond
 // events that has gone away, or a limit on the size of files is no reason to. They are caught rather than ignored, as tasks would inherit
 // that.
 func (s *shift) onSignals() (release func()) {
-	signals := make(chan os.Signal, 2)
+	signals := s.signals
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGPIPE, syscall.SIGXFSZ)
