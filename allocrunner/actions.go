@@ -37,6 +37,9 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	if !r.live() {
 		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
 	}
+	if len(r.runningTasks()) > 0 {
+		r.preTaskRestart(ctx)
+	}
 	err := atLeastOne(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) })
 	if errors.Is(err, interfaces.ErrTerminal) {
 		err = interfaces.ErrTerminal // once, however many tasks say so
@@ -93,7 +96,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 func (r *Runner) runningTasks() []*taskrunner.Runner {
 	var running []*taskrunner.Runner
 	for _, t := range r.tasks {
-		if t.Running() {
+		if t.Running() || t.Restarting() {
 			running = append(running, t)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -468,4 +469,67 @@ func (r *running) untilEvents(task, kind string, n int) {
 			r.t.Fatalf("not %d events %q of %s: %v", n, kind, task, r.of(task))
 		}
 	}
+}
+
+// heldStart is a hook whose Prestart waits for the test from the second one on.
+type heldStart struct {
+	calls   atomic.Int32
+	entered chan struct{}
+	goOn    chan struct{}
+}
+
+func (h *heldStart) Name() string { return "held" }
+
+func (h *heldStart) Prestart(ctx context.Context, _ *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	if h.calls.Add(1) == 1 {
+		return nil, nil
+	}
+	h.entered <- struct{}{}
+	select {
+	case <-h.goOn:
+	case <-ctx.Done():
+	}
+	return nil, nil
+}
+
+// TestARestartDuringARestart is done already when the old process is gone and the next one is on its way; a task that starts for another
+// reason has none to restart.
+func TestARestartDuringARestart(t *testing.T) {
+	t.Parallel()
+	hook := &heldStart{entered: make(chan struct{}), goOn: make(chan struct{})}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
+		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
+	}, shell("main", "until [ -e $NOMAD_ALLOC_DIR/fail ]; do sleep 0.01; done; rm $NOMAD_ALLOC_DIR/fail; exit 1", func(t *api.Task) {
+		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Duration), Mode: new("fail")}
+	}))
+	r.untilState("main", "running")
+	wantAll := func(what string, want error) {
+		t.Helper()
+		for name, err := range map[string]error{
+			"of one": r.runner.RestartTask(t.Context(), "main"), "of the running": r.runner.RestartRunning(t.Context()),
+		} {
+			if !errors.Is(err, want) {
+				t.Errorf("%s, a restart %s: got %v, want %v", what, name, err, want)
+			}
+		}
+	}
+	for what, restart := range map[string]func(context.Context) error{
+		"while one task is restarted":   func(ctx context.Context) error { return r.runner.RestartTask(ctx, "main") },
+		"while all tasks are restarted": r.runner.RestartAll,
+	} {
+		if err := restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		until(t, hook.entered)
+		wantAll(what, nil)
+		hook.goOn <- struct{}{}
+		r.untilState("main", "running")
+	}
+	if n := r.runner.Alloc().TaskStates["main"].Restarts; n != 2 {
+		t.Errorf("%d restarts, want 2", n)
+	}
+	r.write("alloc/fail", "")
+	until(t, hook.entered)
+	wantAll("while it starts after a failure", interfaces.ErrTaskNotRunning)
+	hook.goOn <- struct{}{}
 }

@@ -127,11 +127,15 @@ func (r *Runner) apply(d lifecycle.Decision, sent map[string]order) {
 			continue
 		}
 		sent[name] = kill
-		r.task(name).Kill(killReason(d.Ending), kill.haste)
+		reason := killReason(d.Ending)
+		if d.Ending.Cause == lifecycle.Stopped && lifecycle.LeaderEnded(r.order(), r.states()) {
+			reason = taskrunner.LeaderDeadEvent()
+		}
+		r.task(name).Kill(reason, kill.haste)
 	}
 }
 
-// killReason is the event that tells a task why it is killed; a stop is told by Killing alone.
+// killReason is the event that tells a task why it is killed; a stop is told by Killing alone, unless a leader has ended for it before.
 func killReason(e lifecycle.Ending) *api.TaskEvent {
 	switch e.Cause {
 	case lifecycle.LeaderDead:

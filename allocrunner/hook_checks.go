@@ -135,6 +135,7 @@ func (h *checksHook) up(task string) time.Time {
 func (h *checksHook) restart(task, reason string) {
 	if task == "" {
 		h.owed.Store(true)
+		h.runner.preTaskRestart(context.Background())
 	}
 	for _, t := range h.restartable(task) {
 		t.Unhealthy(reason)

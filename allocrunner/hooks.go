@@ -52,6 +52,20 @@ func (r *Runner) prerun(ctx context.Context) error {
 	return nil
 }
 
+// ending is called in place of prerun for an allocation that is to stop.
+func (r *Runner) ending(ctx context.Context) {
+	ctx, end := context.WithTimeout(ctx, hookTimeout)
+	defer end()
+	err := eachHook(r, "ending", func(h interfaces.RunnerEndingHook) error {
+		return h.Ending(ctx, &interfaces.RunnerPrerunRequest{
+			Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.shared, Restored: r.cfg.Saved != nil,
+		})
+	})
+	if err != nil {
+		r.logger.Warn("a hook failed before the stop, which goes on", "error", err)
+	}
+}
+
 func (r *Runner) preKill() {
 	_ = eachHook(r, "prekill", func(h interfaces.RunnerPreKillHook) error { h.PreKill(); return nil })
 }
@@ -65,7 +79,7 @@ func (r *Runner) preTaskRestart(ctx context.Context) {
 	defer end()
 	err := eachHook(r, "pre_task_restart", func(h interfaces.RunnerTaskRestartHook) error { return h.PreTaskRestart(ctx) })
 	if err != nil {
-		r.logger.Warn("a hook failed before the restart of all tasks, which goes on", "error", err)
+		r.logger.Warn("a hook failed before the restart of tasks, which goes on", "error", err)
 	}
 }
 

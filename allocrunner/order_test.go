@@ -49,6 +49,10 @@ func TestOrderOfAStop(t *testing.T) {
 			t.Errorf("order %v: sidecars come after the others", got)
 		}
 	}
+	for _, task := range []string{"early", "late", "one", "two"} {
+		r.wantEvents(task, "Received", "Task Setup", "Started", "Leader Task Dead", "Killing", "Terminated", "Killed")
+	}
+	r.wantEvents("boss", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 }
 
 // TestADeadLeaderEndsThoseInARestartDelay, too.

@@ -198,7 +198,11 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	if err == nil && r.cfg.Saved != nil {
 		_ = r.save() // the raised index, before a client sees it: a second kill must not take it back. The journal says what goes wrong
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case r.stopRequested(): // there is nothing to be set up for
+		r.ending(ctx)
+	default:
 		err = r.prerun(ctx)
 	}
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 //
 //	Prerun ── tasks run ── PreKill ── tasks end ── Postrun ── (the allocation's directory goes) Destroy
 //	            │   │ └── Shutdown: this process ends, the tasks run on
-//	            │   └── PreTaskRestart: all tasks begin anew
+//	            │   └── PreTaskRestart: its tasks are restarted together
 //	            └── Update: the job has another version
 //
 // Hooks are called in the order in which they were given, one at a time, but for Shutdown, which may come at any time. Only Prerun is
@@ -37,6 +37,13 @@ type RunnerPrerunRequest struct {
 
 	// Restored says that another runner had the allocation before: its tasks may run.
 	Restored bool
+}
+
+// RunnerEndingHook runs in place of Prerun for an allocation that is to stop before a runner has begun with it: one that was taken over for
+// that, most often. Nothing starts then but poststop tasks. Its error is logged.
+type RunnerEndingHook interface {
+	RunnerHook
+	Ending(ctx context.Context, req *RunnerPrerunRequest) error
 }
 
 // RunnerPreKillHook runs when the allocation begins to end, before any task is killed or waits for a shutdown delay: what others reach
@@ -72,7 +79,8 @@ type RunnerUpdateRequest struct {
 	Env   Env             // of the allocation, with the new job
 }
 
-// RunnerTaskRestartHook runs before all tasks are restarted on request. Its error is logged.
+// RunnerTaskRestartHook runs before tasks are restarted together: all of them or those that run, on request, or those that a check of the
+// group's services is about (check_restart). A restart of one task is its own hooks' alone. Its error is logged.
 type RunnerTaskRestartHook interface {
 	RunnerHook
 	PreTaskRestart(ctx context.Context) error

@@ -56,8 +56,14 @@ func Parse(cfg Config) (*api.Job, error) {
 	if err := checkText(cfg.Filename, cfg.Body); err != nil {
 		return nil, err
 	}
+	if err := checkVars(cfg.Vars); err != nil {
+		return nil, err
+	}
 	job, err := decode(cfg)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkUTF8(job); err != nil {
 		return nil, err
 	}
 	emptyMapsToNil(job)

@@ -30,12 +30,18 @@ type operatorHook struct {
 
 var (
 	_ interfaces.RunnerPrerunHook  = (*operatorHook)(nil)
+	_ interfaces.RunnerEndingHook  = (*operatorHook)(nil)
 	_ interfaces.RunnerPostrunHook = (*operatorHook)(nil)
 	_ interfaces.ShutdownHook      = (*operatorHook)(nil)
 )
 
 // Name implements interfaces.RunnerHook.
 func (h *operatorHook) Name() string { return "operator_api" }
+
+// Ending implements interfaces.RunnerEndingHook: somebody may follow the end, or want it to be quicker.
+func (h *operatorHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
+	return h.Prerun(ctx, req)
+}
 
 // Prerun implements interfaces.RunnerPrerunHook.
 func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {

@@ -266,6 +266,9 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if over, err = shift.work(ctx, nil); !over && err != nil {
 		return s.endLeft(ctx, fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, err))
 	}
+	if err := os.Remove(s.layout.operatorSocket(s.id)); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed taskapi has left it
+		fmt.Fprintf(w.stderr, "taskapi: %v\n", err)
+	}
 	if over && c.state == nil {
 		return fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does",
 			s.id, s.layout.state(s.id), s.layout.command("stop", s.id))

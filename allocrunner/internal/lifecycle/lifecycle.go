@@ -186,6 +186,12 @@ func (g group) ending() Ending {
 	return Ending{}
 }
 
+// LeaderEnded reports whether the group has a leader that has ended without failing: those that are killed after it hear of that, as in Nomad.
+func LeaderEnded(tasks []Task, states map[string]State) bool {
+	g := group{tasks, states}
+	return len(g.names(isLeader, isDead)) > 0 && len(g.names(isLeader, hasFailed)) == 0
+}
+
 // toKill is the next rank of the living: the leader alone, then all others that are no sidecars, then the sidecars.
 func (g group) toKill() []string {
 	if leaders := g.names(isLeader, isAlive); len(leaders) > 0 {

@@ -73,6 +73,7 @@ type machine struct {
 	setUp   bool  // the task directory has been announced
 	haste   Haste // of its kill
 	last    bool  // the restart policy's interval is the last
+	again   bool  // its process is gone because somebody asked for the next, which does not run yet
 	tracker restarts.Tracker
 }
 
@@ -175,6 +176,11 @@ func (m machine) hasProcess() bool {
 	return m.phase == running || m.phase == shutdownDelay || m.phase == stopping
 }
 
+// restarting reports whether a restart that somebody asked for is under way, and the old process gone.
+func (m machine) restarting() bool {
+	return m.again && m.intent != kill && (m.phase == waiting || m.phase == starting)
+}
+
 // leaving reports whether a process, or the start of one, is on its way out.
 func (m machine) leaving() bool {
 	return m.intent != none && (m.phase == starting || m.hasProcess())
@@ -222,6 +228,7 @@ func (r rules) onStarted(m machine) (machine, []any) {
 	if m.phase != starting {
 		return m, nil
 	}
+	m.again = false
 	if m.intent == none {
 		m.phase = running
 		return m, []any{emit{startedEvent()}, poststart{}, watch{}}
@@ -237,6 +244,7 @@ func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random fl
 	if m.intent != none { // the failure is ours: the start was given up
 		return r.afterStop(m, now, random)
 	}
+	m.again = false
 	m, acts := r.judge(m, restarts.Outcome{Unrecoverable: ev.unrecoverable}, now, random)
 	return m, append([]any{emit{ev.event}}, acts...)
 }
@@ -299,7 +307,7 @@ func (r rules) onLastInterval(m machine) (machine, []any) {
 // afterStop goes on when the process that was to go is gone.
 func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []any) {
 	was := m.intent
-	m.intent = none
+	m.intent, m.again = none, was == restart || was == reset
 	switch was {
 	case judge:
 		return r.judge(m, restarts.Outcome{}, now, random)

@@ -20,6 +20,7 @@ type record struct {
 	phase  lifecycle.Phase
 	failed bool
 	resets bool      // it is on its way back to before its start
+	again  bool      // a restart is under way, and the old process gone
 	start  time.Time // the latest, by the monotonic clock as well
 	kept   interfaces.SavedTask
 }
@@ -48,6 +49,7 @@ func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.phase, r.failed, r.resets = m.lifecyclePhase(), m.failed, m.leaving() && m.intent == reset
+	r.again = m.restarting()
 	r.kept.Phase, r.kept.Intent, r.kept.Failed, r.kept.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
 	r.kept.IntervalStart, r.kept.Attempts = m.tracker.Start, m.tracker.Count
 	switch timer := timer.(type) {
@@ -145,4 +147,10 @@ func (r *record) resetting() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.resets
+}
+
+func (r *record) restarting() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.again
 }

@@ -151,6 +151,9 @@ func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 // Running reports whether the task has a process that may be restarted.
 func (r *Runner) Running() bool { return r.record.running() }
 
+// Restarting reports whether the task has no process because somebody asked for the next, which is on its way.
+func (r *Runner) Restarting() bool { return r.record.restarting() }
+
 // Up is since when the task's process has run, also under an earlier runner, the zero time when there is none or it is being stopped.
 func (r *Runner) Up() time.Time { return r.record.up() }
 
@@ -310,6 +313,10 @@ func (r *Runner) take(ctx context.Context, m message) {
 // takeRestart joins a restart under way, begins one, or refuses.
 func (r *Runner) takeRestart(ctx context.Context, ev restarted, reply chan<- error) {
 	joins := r.machine.phase == stopping && r.machine.intent != kill
+	if r.machine.restarting() && !r.machine.leaving() { // the old process is gone, and the next is on its way
+		reply <- nil
+		return
+	}
 	if r.machine.phase != running && !joins {
 		reply <- interfaces.ErrTaskNotRunning
 		return

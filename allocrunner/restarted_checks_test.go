@@ -1,0 +1,179 @@
+package allocrunner_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// visited is a port that counts who comes.
+func visited(t *testing.T) (port string, visits *atomic.Int64) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	visits = new(atomic.Int64)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			visits.Add(1)
+			conn.Close()
+		}
+	}()
+	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port), visits
+}
+
+// untilVisits waits for as many.
+func untilVisits(t *testing.T, visits *atomic.Int64, want int64) {
+	t.Helper()
+	for give := time.Now().Add(deadline); visits.Load() < want; time.Sleep(2 * time.Millisecond) { // a visit is no change of the allocation
+		if time.Now().After(give) {
+			t.Fatalf("%d visits, want %d", visits.Load(), want)
+		}
+	}
+}
+
+// TestChecksBeginAgain with a restart: those of the group's services with each of tasks together, those of a task's with each of its own. In an
+// hour they would not run a second time by themselves.
+func TestChecksBeginAgain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		ofTask  bool
+		restart func(*running) error
+	}{
+		"the group's, running tasks": {false, func(r *running) error { return r.runner.RestartRunning(t.Context()) }},
+		"the group's, all tasks":     {false, func(r *running) error { return r.runner.RestartAll(t.Context()) }},
+		"the task's":                 {true, func(r *running) error { return r.runner.RestartTask(t.Context(), "main") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			port, visits := visited(t)
+			check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: port, Interval: time.Hour, Timeout: time.Minute}
+			main := shell("main", "exec sleep 1000")
+			if tc.ofTask {
+				main.Services = []*api.Service{service("", check)}
+			}
+			r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
+				if !tc.ofTask {
+					g.Services = []*api.Service{service("", check)}
+				}
+			}, main)
+			r.untilState("main", "running")
+			untilVisits(t, visits, 1)
+			if err := tc.restart(r); err != nil {
+				t.Fatal(err)
+			}
+			untilVisits(t, visits, 2)
+		})
+	}
+}
+
+// TestNoCheckRunsDuringTheShutdownDelay: the services have left.
+func TestNoCheckRunsDuringTheShutdownDelay(t *testing.T) {
+	t.Parallel()
+	port, visits := visited(t)
+	const interval = 20 * time.Millisecond
+	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: port, Interval: interval, Timeout: time.Minute}
+	main := shell("main", "exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = time.Hour })
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.Services = []*api.Service{service("", check)} }, main)
+	r.untilState("main", "running")
+	untilVisits(t, visits, 2)
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilEvents("main", "Waiting for shutdown delay", 1)
+	for give, was := time.Now().Add(deadline), int64(-1); was != visits.Load(); time.Sleep(25 * interval) { // nobody says that nothing happens
+		if time.Now().After(give) {
+			t.Fatal("the checks go on")
+		}
+		was = visits.Load()
+	}
+	r.runner.Kill()
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPreTaskRestart is called before tasks are restarted together, for whatever reason, and not for one that is restarted alone.
+func TestPreTaskRestart(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		check   api.ServiceCheck
+		restart func(*running) error
+		want    bool
+	}{
+		"running tasks": {okCheck("x"), func(r *running) error { return r.runner.RestartRunning(t.Context()) }, true},
+		"all tasks":     {okCheck("x"), func(r *running) error { return r.runner.RestartAll(t.Context()) }, true},
+		"check_restart": {restartingCheck("1", time.Millisecond), func(*running) error { return nil }, true},
+		"one task":      {okCheck("x"), func(r *running) error { return r.runner.RestartTask(t.Context(), "main") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := &diary{}
+			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+				watched(g, tc.check)
+				noted(d, c)
+			}, shell("main", "exec sleep 1000"))
+			r.untilCalls(d, "main poststart", 1)
+			if err := tc.restart(r); err != nil {
+				t.Fatal(err)
+			}
+			r.untilCalls(d, "main prekill", 1)
+			calls := d.read()
+			before := calls[:slices.Index(calls, "main prekill")]
+			if got := slices.Contains(before, "pre-task-restart"); got != tc.want {
+				t.Errorf("called before: %t, want %t: %q", got, tc.want, calls)
+			}
+		})
+	}
+}
+
+// ending is a hook that notes what it is called for an allocation that is to stop, and fails.
+type ending struct{ *diary }
+
+func (ending) Name() string { return "ending" }
+
+func (e ending) Prerun(context.Context, *interfaces.RunnerPrerunRequest) error {
+	e.note("ending prerun")
+	return nil
+}
+
+func (e ending) Ending(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
+	e.note("ending, restored " + map[bool]string{true: "yes", false: "no"}[req.Restored])
+	return errors.New("it fails")
+}
+
+// TestNoPrerunForAStop of an allocation that was taken over for it; what a hook does instead keeps no task from being ended.
+func TestNoPrerunForAStop(t *testing.T) {
+	t.Parallel()
+	r, cfg, d, state := leftRunning(t)
+	_ = r
+	cfg.Saved = state.saved()
+	interfaces.StopRequest{}.Apply(cfg.Saved.Alloc)
+	cfg.Hooks = append(slices.Clone(cfg.Hooks), ending{d})
+	before := len(d.read())
+	next := begin(t, cfg)
+	if err := next.end(); err != nil {
+		t.Fatal(err)
+	}
+	calls := d.read()[before:]
+	if slices.ContainsFunc(calls, func(s string) bool { return strings.HasSuffix(s, "prerun") }) || !slices.Contains(calls, "ending, restored yes") ||
+		!slices.Contains(calls, "main exited") || !slices.Contains(calls, "postrun") {
+		t.Errorf("calls: %q", calls)
+	}
+}
