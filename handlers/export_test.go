@@ -1,6 +1,8 @@
 package handlers
 
 import (
+	"time"
+
 	"context"
 	"net/http"
 
@@ -48,4 +50,35 @@ func Ambiguous(pieces ...[]byte) int64 {
 		f.feed(piece)
 	}
 	return f.bad.Load()
+}
+
+// HoldPace keeps the pace of busy sockets from rising, and LoosenPace lets it.
+func (a *API) HoldPace()   { a.holdPace(time.Now().Add(time.Hour)) }
+func (a *API) LoosenPace() { a.holdPace(time.Time{}) }
+
+func (a *API) holdPace(until time.Time) {
+	a.pacer.mu.Lock()
+	defer a.pacer.mu.Unlock()
+	a.pacer.pace.hold = until
+}
+
+// PaceAfter returns the paces of busy sockets after each window in which so many requests were asked for and so many ticks came late,
+// starting at the least.
+func PaceAfter(least float64, asked, late []int) []float64 {
+	var rates []float64
+	now := time.Unix(0, 0)
+	p := pace{least: least, rate: least, since: now}
+	for i := range asked {
+		for tick := range int(paceWindow / paceTick) {
+			now = now.Add(paceTick)
+			p.begun += asked[i] * int(paceTick) / int(paceWindow)
+			lateness := time.Duration(0)
+			if tick < late[i] {
+				lateness = 2 * paceLate
+			}
+			p = p.tick(now, lateness)
+		}
+		rates = append(rates, p.rate)
+	}
+	return rates
 }

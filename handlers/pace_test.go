@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +24,7 @@ import (
 // sockets are several sockets of one API, in memory.
 type sockets struct {
 	tb    testing.TB
+	api   *handlers.API
 	dials []func() net.Conn
 	stop  func()
 }
@@ -32,8 +35,9 @@ func newSockets(t *testing.T, n int) *sockets {
 		Door: fakeDoor{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	})
+	a.HoldPace()
 	ctx, cancel := context.WithCancel(t.Context())
-	s, ended := &sockets{tb: t}, make(chan error, n)
+	s, ended := &sockets{tb: t, api: a}, make(chan error, n)
 	for range n {
 		closed, shut := context.WithCancel(t.Context())
 		listener := &pipes{make(chan net.Conn), closed, shut}
@@ -86,8 +90,49 @@ func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Durat
 	return answered, time.Since(start)
 }
 
-// pace is how many requests a second several sockets begin together.
+// pace is how many requests a second several sockets begin together at the least.
 func pace() float64 { return 1000 * float64(runtime.GOMAXPROCS(0)) }
+
+// TestThePaceFollowsTheMachine: it rises with what is asked for while the server's timer is in time, falls when that is late, then stays
+// for half a minute, and never falls below the least.
+func TestThePaceFollowsTheMachine(t *testing.T) {
+	window := func(n, value int) []int { return slices.Repeat([]int{value}, n) }
+	rates := handlers.PaceAfter(1000, slices.Concat(window(20, 2000), window(1, 1000), window(300, 1000), window(1, 1000)),
+		slices.Concat(window(20, 1), window(1, 2), window(300, 0), window(1, 0)))
+	for i := range 19 {
+		if want := min(rates[i]*1.25, 40_000); math.Abs(rates[i+1]-want) > 1e-6 {
+			t.Errorf("window %d in time: %v after %v, want %v", i+1, rates[i+1], rates[i], want)
+		}
+	}
+	fell := 0.7 * 10_000.0 // what was asked for in a second
+	if rates[20] != fell || rates[319] != fell {
+		t.Errorf("after a window that was late %v, and %v half a minute later; want %v", rates[20], rates[319], fell)
+	}
+	if got := rates[321]; got <= fell {
+		t.Errorf("when half a minute has gone by it is %v, want more than %v", got, fell)
+	}
+	if got := handlers.PaceAfter(1000, window(50, 20), window(50, 20)); got[49] != 1000 {
+		t.Errorf("on a machine that is always late it falls to %v, want the least", got[49])
+	}
+	if got := handlers.PaceAfter(1000, window(50, 20), window(50, 0)); got[49] != 1000 {
+		t.Errorf("when hardly anything is asked for it is %v, want the least", got[49])
+	}
+}
+
+// TestThePaceRisesWhileNobodyWaits: on a machine with time to spare busy sockets get more than the least.
+func TestThePaceRisesWhileNobodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(t, 2)
+		s.api.LoosenPace()
+		defer s.stop()
+		s.ask(0, 1)
+		s.ask(1, 1)
+		requests := int(10 * pace())
+		if _, took := s.ask(0, requests); took > 5*time.Second {
+			t.Errorf("%d requests took %v, want less than half of the time at the least pace", requests, took)
+		}
+	})
+}
 
 // TestNeighboursArePaced: a socket that is alone is answered as fast as can be, and beside others no faster than leaves the machine some
 // rest; who asks for little is answered at once in any case.
