@@ -65,6 +65,13 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 			signals := make(chan os.Signal, 2)
 			signal.Notify(signals, syscall.SIGUSR1) // it would be lost, and who has sent it waits for this process to leave
 			defer signal.Stop(signals)
+			w := w
+			if opts.detached {
+				w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
+			}
+			log := queuedLog(w) // from the first line on: no reader is waited for
+			defer flushAll(log)
+			w.stderr = log
 			r, err := opts.request(args[0], cmd.Flags(), w)
 			if err != nil {
 				return err
@@ -72,7 +79,7 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 			if opts.detach {
 				return r.detach(cmd)
 			}
-			return r.run(cmd.Context(), signals)
+			return r.run(cmd.Context(), log, signals)
 		},
 	}
 	opts.add(cmd)
@@ -102,9 +109,6 @@ type request struct {
 
 func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*request, error) {
 	o.gogc = w.getenv("GOGC") != ""
-	if o.detached {
-		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
-	}
 	l, err := newLayout(o.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -157,15 +161,11 @@ func warnings(findings []jobspec.Finding) []jobspec.Finding {
 const busyTimeout = 15 * time.Second
 
 // run runs the allocation in this process, or hands its job to the taskapi that runs it already. signals has those that have come before.
-func (r *request) run(ctx context.Context, signals chan os.Signal) error {
+func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan os.Signal) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
-	log := queuedLog(r.world)
-	defer flushAll(log)
-	w := r.world
-	w.stderr = log
-	logger := newLogger(r.options.verbose, w)
+	logger := newLogger(r.options.verbose, r.world)
 	for since := time.Now(); ; {
 		answered, mute := r.handOver(ctx)
 		if answered {

@@ -384,7 +384,7 @@ func TestOnlyTheOwnerGetsIn(t *testing.T) {
 		{server, "vault", "403 (Forbidden)"},
 		{operator, "server", "403 (Forbidden)"},
 		{server, "server", ""},
-		{server, "operator", ""},
+		{server, "operator", "403 (Forbidden)"},
 		{operator, "operator", ""},
 	} {
 		_, err := r.client(tc.socket, tokens[tc.token]).Status().Leader()
