@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/crypto/chacha20poly1305"
 
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 )
 
 // Errors of a key ring. Each comes wrapped in what to do about it.

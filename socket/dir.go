@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 // directory is an opened directory: whatever happens to its path, it stays the same one.

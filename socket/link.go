@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 const (

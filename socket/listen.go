@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 // The ways in which Listen, ShortLink and Dial refuse; everything else is the error of the operating system.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 // nursery is a directory beside the socket's place which only this process's user can enter. The socket is born

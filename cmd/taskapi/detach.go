@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 )
 
 // logName is the file in an allocation's directory that a detached taskapi writes to.

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// house is who may import whom within the module. What is not here may import none of the module's packages: identity, socket and
-// ratelimit, which know nothing of each other, and the small rooms inside the others.
+// house is who may import whom within the module. What is not here may import none of the module's packages: ratelimit, and the small
+// rooms inside the others, among them socket/safedir and identity/privatefile, which every room may use.
 //
 // Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
 // allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
@@ -35,7 +35,7 @@ var house = map[string][]string{
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 	},
-	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "internal/privatefile", "internal/safedir"},
+	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
 	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
@@ -45,7 +45,7 @@ var house = map[string][]string{
 		"allocrunner/internal/memory",
 		"allocrunner/internal/proc",
 		"allocrunner/internal/proctree",
-		"internal/privatefile",
+		"identity/privatefile",
 	},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
 	"allocrunner/internal/taskenv":  {"allocrunner/interfaces"},
@@ -65,8 +65,8 @@ var house = map[string][]string{
 	"allocrunner/updates": {"allocrunner/interfaces"},
 	"auth":                {"identity", "ratelimit"},
 	"handlers":            {"auth", "identity"},
-	"identity":            {"identity/internal/strictjson", "internal/privatefile"},
-	"socket":              {"internal/safedir"},
+	"identity":            {"identity/internal/strictjson", "identity/privatefile"},
+	"socket":              {"socket/safedir"},
 
 	// The one place that knows every part.
 	"cmd/taskapi": {
@@ -79,8 +79,8 @@ var house = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"identity",
-		"internal/privatefile",
-		"internal/safedir",
+		"identity/privatefile",
+		"socket/safedir",
 		"socket",
 	},
 	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"taskapi/allocrunner/state"
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 // layout names what lies in a data directory. Others rely on these names.

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/identity"
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 	"taskapi/socket"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/identity"
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 )
 
 // defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.

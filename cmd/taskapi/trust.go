@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"taskapi/identity"
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 // issuer is another issuer, whose key set is followed while the sidecar runs.

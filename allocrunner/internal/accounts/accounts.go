@@ -19,8 +19,8 @@ import (
 	"strings"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/internal/privatefile"
-	"taskapi/internal/safedir"
+	"taskapi/identity/privatefile"
+	"taskapi/socket/safedir"
 )
 
 // Default is where numbers are taken from unless the operator says otherwise: Nomad's range of dynamic users.

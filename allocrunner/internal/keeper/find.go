@@ -17,7 +17,7 @@ import (
 
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 )
 
 // endTime bounds the orderly end of a keeper: driver.Local bounds the killing of its tasks to less.

@@ -26,7 +26,7 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 )
 
 // The closed set of errors of Open and Attach, besides driver's and ctx's.

@@ -19,7 +19,7 @@ import (
 
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
-	"taskapi/internal/privatefile"
+	"taskapi/identity/privatefile"
 )
 
 // The defaults of a Config.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/internal/safedir"
+	"taskapi/socket/safedir"
 )
 
 // nobody is an unprivileged user.
