@@ -66,6 +66,53 @@ func TestDenialsAreAudited(t *testing.T) {
 	})
 }
 
+// Whose a refused token is stands in the record of its very first use, if a trusted key has signed it, and of none else.
+func TestFirstRefusalNamesTheToken(t *testing.T) {
+	w := newWorld(t)
+	w.allocs.set(otherID, auth.Terminal)
+	expect := func(what, token string, owner auth.Owner, want auth.Reason, names bool) {
+		t.Helper()
+		for _, use := range []string{"first", "second"} {
+			w.expect(what, token, owner, want)
+			records := w.records()
+			r := records[len(records)-1]
+			if got := [3]string{r.TokenID, r.KeyID, r.Issuer}; names && got != [3]string{what, w.ring.Active().ID, "us"} {
+				t.Errorf("%s, %s use: the record names the token %q", what, use, got)
+			} else if !names && got != [3]string{} || names == (r.Subject == "") {
+				t.Errorf("%s, %s use: the record names the token %q of %q", what, use, got, r.Subject)
+			}
+		}
+	}
+	named := func(what string, change func(*identity.Claims)) string {
+		return w.with(web, func(c *identity.Claims) {
+			c.ID, c.Issuer = what, "us"
+			change(c)
+		})
+	}
+	for _, test := range []struct {
+		what   string
+		change func(*identity.Claims)
+		owner  auth.Owner
+		want   auth.Reason
+	}{
+		{"another job", func(c *identity.Claims) { c.JobID = "other" }, web, auth.WrongClaims},
+		{"an earlier life", func(c *identity.Claims) { c.Life = "that life" }, web, auth.EarlierLife},
+		{"an unknown allocation", func(c *identity.Claims) { c.AllocationID = "99999999-2222-3333-4444-555555555555" }, web, auth.UnknownAllocation},
+		{"an ended allocation", func(c *identity.Claims) { c.AllocationID = otherID },
+			auth.Owner{AllocationID: otherID, Task: "web", UID: 1000}, auth.TerminalAllocation},
+		{"another socket", func(*identity.Claims) {}, db, auth.WrongSocket},
+		{"expired", func(c *identity.Claims) { c.IssuedAt -= 7200; c.NotBefore, c.ExpiresAt = c.IssuedAt, c.ExpiresAt-7200 }, web, auth.Expired},
+		{"too early", func(c *identity.Claims) { c.NotBefore += 1800 }, web, auth.NotYetValid},
+		{"another audience", func(c *identity.Claims) { c.Audience = []string{"vault"} }, web, auth.WrongAudience},
+	} {
+		expect(test.what, named(test.what, test.change), test.owner, test.want, true)
+	}
+	good := named("forged", func(*identity.Claims) {})
+	expect("forged", forge(good, 1), web, auth.BadSignature, false)
+	expect("of an unknown key", unknownKey(good, 1), web, auth.UnknownKey, false)
+	expect("malformed", good+".", web, auth.Malformed, false)
+}
+
 // A record says which token a request came with, when that was verified, and holds nothing that could fool who reads it.
 func TestRecordOfARequest(t *testing.T) {
 	w := newWorld(t)
@@ -202,7 +249,7 @@ func TestManyCallersAreSampledToo(t *testing.T) {
 		if n := len(log.lines()); n > 1100 {
 			t.Errorf("%d records of 10,000 callers", n)
 		}
-		known := &auth.Principal{Claims: claimsOf(web)}
+		known := &auth.Principal{KeyID: "one of ours", Claims: identity.Claims{AllocationID: allocID, Task: "web"}} // another issuer's may have no sub
 		audit.Audit(auth.NewRecord("GET", "/known", web, auth.Peer{UID: 20_000}, known, 403))
 		if lines := log.lines(); !strings.Contains(lines[len(lines)-1], `"/known"`) {
 			t.Errorf("what a known caller did is left out; the last line is %s", lines[len(lines)-1])

@@ -29,13 +29,12 @@ type entry struct {
 	principal Principal
 }
 
-// refusal is the verdict on a bad token. With a token that is verified it is good, and only its allocation was not there, or is
-// another one.
+// refusal is the verdict on a bad token.
 type refusal struct {
 	why        Reason
 	until      time.Time
-	generation uint64 // of the key set that the verdict was found with
-	token      *identity.Verified
+	generation uint64             // of the key set that the verdict was found with
+	token      *identity.Verified // nil unless a trusted key signed it
 }
 
 // cache remembers both kinds, bounded, apart from each other.

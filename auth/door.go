@@ -16,7 +16,8 @@ import (
 
 // Verifier is what the door asks of the keys; *identity.Verifier is one. Its methods are safe for any number of goroutines.
 type Verifier interface {
-	// VerifyChecked checks signature and claims of a token whose form is right. Its error holds an *identity.Error.
+	// VerifyChecked checks signature and claims of a token whose form is right. Its error holds an *identity.Error; the token comes
+	// with it when its signature is good.
 	VerifyChecked(token *identity.Unverified, now time.Time) (*identity.Verified, error)
 	// Trusts reports whether the key that verified the token is still trusted. It is asked on every request, so it answers from
 	// memory.
@@ -140,11 +141,11 @@ func NewDoor(config Config) (*Door, error) {
 // memory; a refusal may be held back for a moment, until the request's context ends at the latest.
 func (d *Door) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
 	if !d.mayConnect(peer, owner) {
-		return nil, d.refuse(r, nil, owner, peer, verdict{why: WrongPeer})
+		return nil, d.refuse(r, owner, peer, verdict{why: WrongPeer})
 	}
 	token, why := credentials(r.Header)
 	if why != NotRefused {
-		return nil, d.refuse(r, nil, owner, peer, verdict{why: why})
+		return nil, d.refuse(r, owner, peer, verdict{why: why})
 	}
 	e := d.cache.hit(d.prints.tag(token))
 	if e == nil {
@@ -153,14 +154,14 @@ func (d *Door) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal
 			v = d.lookUp(token, owner) // others filled the limit: their flood must not shut this caller out
 		}
 		if v.why != NotRefused {
-			return nil, d.refuse(r, nil, owner, peer, v)
+			return nil, d.refuse(r, owner, peer, v)
 		}
 		e = v.entry
 	} else {
 		d.counters.hits.Add(1)
 	}
 	if why = d.examine(e, time.Now(), owner); why != NotRefused {
-		return nil, d.refuse(r, &e.principal, owner, peer, verdict{why: why})
+		return nil, d.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
 	return &e.principal, nil
 }
@@ -186,13 +187,13 @@ func (d *Door) mayConnect(peer Peer, owner Owner) bool {
 // applies.
 func (d *Door) Recheck(r *http.Request, p *Principal, owner Owner, peer Peer) *Denial {
 	if p == nil || p.entry == nil { // no door has let it in
-		return d.refuse(r, nil, owner, peer, verdict{why: NoToken})
+		return d.refuse(r, owner, peer, verdict{why: NoToken})
 	}
 	why := d.examine(p.entry, time.Now(), owner)
 	if why == NotRefused || why == TerminalAllocation {
 		return nil
 	}
-	return d.refuse(r, p, owner, peer, verdict{why: why})
+	return d.refuse(r, owner, peer, verdict{why: why, from: p})
 }
 
 // examine looks at all that may have changed since the token was verified, and at what depends on the socket. That the allocation

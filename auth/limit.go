@@ -92,7 +92,9 @@ func over(d ratelimit.Decision) verdict {
 // failed counts a failed look-up that has cost little so far. What it returns is the verdict v, or that of the limit.
 func (l *limits) failed(who Owner, now time.Time, v verdict) verdict {
 	if d := l.lookups.Allow(now, who); !d.OK {
-		return over(d)
+		limited := over(d)
+		limited.from = v.from
+		return limited
 	}
 	return v
 }

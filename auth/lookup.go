@@ -11,6 +11,15 @@ import (
 type verdict struct {
 	entry *entry
 	why   Reason
+	from  *Principal // whose token was refused; nil unless a trusted key signed it
+}
+
+// refused is the verdict on a token that a trusted key signed, if token is not nil.
+func refused(why Reason, token *identity.Verified) verdict {
+	if token == nil {
+		return verdict{why: why}
+	}
+	return verdict{why: why, from: &Principal{Claims: token.Claims, KeyID: token.KeyID}}
 }
 
 // limited reports whether a limit refused.
@@ -54,7 +63,7 @@ func (d *Door) lookUp(token string, who Owner) verdict {
 // again is the verdict on a bad token that comes again. It counts as one more failed look-up, so that a flood of the same token
 // is slowed like any other; and a token that was refused for its allocation alone is looked at anew.
 func (d *Door) again(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
-	if r.token != nil {
+	if r.why >= UnknownAllocation { // and not by what it says for ever
 		e, why := d.entry(t, r.token)
 		if why == NotRefused {
 			d.cache.keep(key, e)
@@ -62,7 +71,7 @@ func (d *Door) again(t tag, key digest, r refusal, who Owner, now time.Time) ver
 		}
 		r.why = why
 	}
-	return d.limits.failed(who, now, verdict{why: r.why})
+	return d.limits.failed(who, now, refused(r.why, r.token))
 }
 
 // first is a token on its first use.
@@ -110,14 +119,15 @@ func (d *Door) verify(f first) verdict {
 		return over(decision)
 	}
 	r := refusal{until: now.Add(badFor), generation: d.keys.generation()} // before the look-up: a change between voids the verdict
-	verified, err := d.verifier.VerifyChecked(f.unverified, now)
+	var err error
+	r.token, err = d.verifier.VerifyChecked(f.unverified, now)
 	d.counters.verified.Add(1)
 	d.counters.verifyNanos.Add(int64(time.Since(now)))
 	var e *entry
 	if err != nil {
 		r.why = tokenReason(err)
-	} else if e, r.why = d.entry(d.prints.tag(f.token), verified); e == nil {
-		r.token = verified // a holder of a trusted key must not fill the cache of good tokens with those of other allocations
+	} else { // a holder of a trusted key must not fill the cache of good tokens with those of other allocations
+		e, r.why = d.entry(d.prints.tag(f.token), r.token)
 	}
 	if !costly(r.why) {
 		spent.Cancel()
@@ -129,7 +139,7 @@ func (d *Door) verify(f first) verdict {
 	if final(r.why) {
 		d.cache.refuse(f.key, r)
 	}
-	return verdict{why: r.why}
+	return refused(r.why, r.token)
 }
 
 // entry is what is remembered of a good token, or why it is not one of an allocation that is here, live or ended. What a task may do is

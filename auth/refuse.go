@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// refuse counts, audits and logs a refusal, holds it back where that is due, and returns it. The principal is nil unless the
-// token is good.
-func (d *Door) refuse(r *http.Request, p *Principal, owner Owner, peer Peer, v verdict) *Denial {
+// refuse counts, audits and logs a refusal, holds it back where that is due, and returns it.
+func (d *Door) refuse(r *http.Request, owner Owner, peer Peer, v verdict) *Denial {
 	d.counters.refused[v.why].Add(1)
 	now := time.Now()
-	d.auditDenial(r, p, owner, peer, v.why)
+	d.auditDenial(r, owner, peer, v)
 	if suppressed, ok := d.logs.pass(now, logsPerSecond); ok {
 		d.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
 			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", suppressed)
@@ -36,11 +35,11 @@ func (d *Door) hold(r *http.Request) bool {
 }
 
 // auditDenial writes a refusal into the audit log.
-func (d *Door) auditDenial(r *http.Request, p *Principal, owner Owner, peer Peer, why Reason) {
+func (d *Door) auditDenial(r *http.Request, owner Owner, peer Peer, v verdict) {
 	if d.auditor == nil {
 		return
 	}
-	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, p, meanings[why].status)
-	record.Outcome, record.Reason = Denied, why.String()
+	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, meanings[v.why].status)
+	record.Outcome, record.Reason = Denied, v.why.String()
 	d.auditor.Audit(record)
 }

@@ -113,7 +113,7 @@ func (s *sampler) pass(r Record) bool {
 // among those of all other callers.
 func (s *sampler) burstOf(k kind, r Record) *burst {
 	table := s.known
-	if r.Subject == "" {
+	if r.KeyID == "" {
 		table = s.unknown
 	}
 	if b, ok := table.Get(k); ok {

@@ -129,10 +129,15 @@ func (v *Verifier) Verify(token string, now time.Time) (*Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.VerifyChecked(u, now)
+	verified, err := v.VerifyChecked(u, now)
+	if err != nil {
+		return nil, err
+	}
+	return verified, nil
 }
 
-// VerifyChecked is Verify for a token that Check has accepted.
+// VerifyChecked is Verify for a token that Check has accepted. With an error whose reason takes a good signature it returns the token, too:
+// what a trusted key has signed may be believed of a token that is refused.
 func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error) {
 	key := v.lookup(u.KeyID)
 	if key.publicKey == nil {
@@ -143,12 +148,9 @@ func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error
 	}
 	verified := &Verified{Claims: u.Claims, KeyID: u.KeyID, key: key, leeway: v.leeway}
 	if err := verified.CheckTime(now); err != nil {
-		return nil, err
+		return verified, err
 	}
-	if err := v.checkClaims(&u.Claims, now.Unix(), key.issuer); err != nil {
-		return nil, err
-	}
-	return verified, nil
+	return verified, v.checkClaims(&u.Claims, now.Unix(), key.issuer)
 }
 
 // checkClaims checks what stays as it is for a token's whole life.
