@@ -46,7 +46,7 @@ const maxTextBytes = 256
 // Record is one line of the audit log: who asked for what, and what became of it.
 //
 // Subject, TokenID, KeyID and Issuer are those of a token that was verified: of one that was not, whatever it says was the caller's
-// choice, so nothing of it is recorded. Whatever a caller or another issuer chose is cut to size; characters that are not printable,
+// choice, so nothing of it is recorded. Whatever a caller, another issuer or a job file chose is cut to size; characters that are not printable,
 // such as those that control a terminal or the direction of text, are written as in a Go string: \u202e.
 type Record struct {
 	Time    time.Time `json:"time"`
@@ -81,7 +81,7 @@ type Auditor interface {
 // escaped (URL.EscapedPath). p is nil when the door let nobody in.
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
-		Time: time.Now(), Alloc: owner.AllocationID, Task: owner.Task, UID: peer.UID, PID: peer.PID,
+		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes), UID: peer.UID, PID: peer.PID,
 		Method: clean(method, maxMethodBytes), Path: clean(tokenLike.ReplaceAllString(path, "[token]"), maxPathBytes), Outcome: Done, Status: status,
 	}
 	if p != nil {

@@ -139,10 +139,10 @@ func TestRecordOfARequest(t *testing.T) {
 		{"GET", "/v1/" + jwt + "/x", "GET", "/v1/[token]/x", 200, auth.Done},
 		{"GET", "/v1/" + strings.ReplaceAll(jwt, ".", "%2E"), "GET", "/v1/[token]", 200, auth.Done},
 	} {
-		got := auth.NewRecord(test.method, test.path, web, peer, p, test.status)
+		got := auth.NewRecord(test.method, test.path, auth.Owner{AllocationID: allocID + "\x1b", Task: "web\u202e"}, peer, p, test.status)
 		got.Time = time.Time{}
 		want := auth.Record{
-			Alloc: allocID, Task: "web", Subject: claims.Subject, TokenID: `id-\u202e1`, KeyID: w.ring.Active().ID,
+			Alloc: allocID + `\u001b`, Task: `web\u202e`, Subject: claims.Subject, TokenID: `id-\u202e1`, KeyID: w.ring.Active().ID,
 			Issuer: claims.Issuer[:256], UID: 1000, PID: 4242,
 			Method: test.wantMethod, Path: test.wantPath, Outcome: test.want, Status: test.status,
 		}

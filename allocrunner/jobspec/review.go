@@ -164,8 +164,8 @@ func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
 	r.schedulerNote()
 	r.checkName("job", deref(r.job.ID))
-	r.checkColon("region", deref(r.job.Region))
-	r.checkColon("namespace", deref(r.job.Namespace))
+	r.checkPart("region", deref(r.job.Region))
+	r.checkPart("namespace", deref(r.job.Namespace))
 	r.environment("meta", r.job.Meta)
 	seen := map[string]bool{}
 	for _, g := range r.job.TaskGroups {

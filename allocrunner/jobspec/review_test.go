@@ -226,7 +226,9 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 func TestReviewRefusesNames(t *testing.T) {
 	long := strings.Repeat("x", 129)
 	for name, ok := range map[string]bool{"a": true, "a.b-c_d": true, "ü": true, strings.Repeat("x", 128): true, "": false, "a/b": false,
-		"..": false, ".": false, "a\x00b": false, "a\nb": false, "a\\b": false, long: false} {
+		"..": false, ".": false, "a\x00b": false, "a\nb": false, "a\\b": false, long: false,
+		"web server (1) [x] #2, ~50% & more!": true, "e\u0301té-東京-🚀\ufe0f": true, // combining marks, other scripts and emoji
+		"t\u202e": false, "t\u200b": false, "\ufefft": false, "t\u00a0x": false, "t\x1b[2J": false, "t\u0085": false, "t\xff": false, "t\ue000": false} {
 		jobOf := func(job, group, task string) *api.Job {
 			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec", Config: map[string]any{"command": "true"}}}}}}
 		}
@@ -246,6 +248,13 @@ func TestReviewRefusesNames(t *testing.T) {
 		if want := []string{`refused group "g" > task "` + name + `": task name`}; !slices.Equal(got, want) {
 			t.Errorf("task %s: %v", name, got)
 		}
+	}
+	_, findings, err := jobspec.Review(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `"j\u202e" has U+202E in it, which can't be seen; use letters, digits, punctuation and plain spaces`; findings[0].Message != want {
+		t.Errorf("got %q, want %q", findings[0].Message, want)
 	}
 	twice := "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\n" + raw + "}\ntask \"t\" {\n" + raw + "}\n}\n}\n"
 	if got := reviewOf(t, twice); !slices.Equal(got, []string{`refused group "g": task`}) {

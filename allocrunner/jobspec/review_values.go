@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/hashicorp/nomad/api"
@@ -31,27 +32,31 @@ func differs[T any](got, want *T) bool {
 // maxName is the longest name of a job, group or task: all three are in paths, and a file name has at most 255 bytes.
 const maxName = 128
 
-// checkColon refuses what would make an identity's sub claim, whose parts are separated by colons, that of another task as well.
-func (r *reviewer) checkColon(feature, name string) {
+// checkPart refuses what must not be a part of an identity's sub claim: a colon, which separates those, would make it that of another task
+// as well, and what can't be seen would let it, and lines of logs, look like another's.
+func (r *reviewer) checkPart(feature, name string) {
 	if strings.Contains(name, ":") {
 		r.refuse(feature, "%q has a colon in it, which separates the parts of an identity's sub claim; use another character", name)
+	}
+	hidden := func(c rune) bool { return c == utf8.RuneError || !unicode.IsPrint(c) }
+	if i := strings.IndexFunc(name, hidden); i >= 0 {
+		c, _ := utf8.DecodeRuneInString(name[i:])
+		r.refuse(feature, "%q has %U in it, which can't be seen; use letters, digits, punctuation and plain spaces", name, c)
 	}
 }
 
 // checkName refuses names that could not be a directory's, or would be another's.
 func (r *reviewer) checkName(kind, name string) {
-	r.checkColon(kind+" name", name)
+	r.checkPart(kind+" name", name)
 	switch {
 	case name == "":
 		r.refuse(kind+" name", "the name is empty")
 	case len(name) > maxName:
 		r.refuse(kind+" name", "the name has %d bytes; at most %d are possible", len(name), maxName)
-	case strings.ContainsAny(name, "/\\\x00"):
-		r.refuse(kind+" name", "the name %q has a slash, backslash or NUL in it", name)
+	case strings.ContainsAny(name, `/\`):
+		r.refuse(kind+" name", "the name %q has a slash or backslash in it", name)
 	case name == "." || name == "..":
 		r.refuse(kind+" name", "%q is no name but a way through directories", name)
-	case strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f || c == utf8.RuneError }):
-		r.refuse(kind+" name", "the name %q has a control character in it", name)
 	}
 }
 
