@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -66,7 +67,8 @@ func userOf(group *api.TaskGroup, task string) string {
 // users is whom the tasks run as where the job does not say it, and the group that all of them are in.
 type users struct {
 	accounts.List
-	taken bool
+	taken   bool
+	written bool // in the directory
 }
 
 // acquireUsers takes what users and groups the tasks need besides their own, and says who may enter the allocation's directory.
@@ -101,7 +103,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	if r.cfg.IsolateUsers != (interfaces.IDRange{}) {
 		in = r.cfg.IsolateUsers
 	}
-	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, true, isolated, in)
+	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, r.cfg.Saved != nil, isolated, in)
 	if err != nil && len(isolated) > 0 {
 		return allocdir.OnlyOwner, fmt.Errorf("isolate users: %w", err)
 	}
@@ -111,11 +113,11 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	}
 	for task, uid := range had.Tasks {
 		if list.Tasks[task] != uid && list.Tasks[task] != 0 {
-			r.logger.Warn("the task's files belong to a user that is another allocation's by now: it may not be able to read them",
+			r.logger.Warn("the task's files belong to a user that is somebody else's by now: it may not be able to read them",
 				"task", task, "was", uid, "is", list.Tasks[task])
 		}
 	}
-	r.resources.users = users{list, true}
+	r.resources.users = users{List: list, taken: true, written: list.Group == had.Group && maps.Equal(list.Tasks, had.Tasks)}
 	return allocdir.ForGroup(list.Group), nil
 }
 
@@ -134,7 +136,7 @@ func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 
 // saveUsers writes down what acquireUsers took, in the directory that is there by now.
 func (r *Runner) saveUsers() error {
-	if !r.resources.users.taken {
+	if !r.resources.users.taken || r.resources.users.written { // which a full disk would refuse
 		return nil
 	}
 	return r.resources.users.Save(r.cfg.Dir)

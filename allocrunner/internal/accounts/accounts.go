@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -49,12 +50,16 @@ type List struct {
 // Load reads the list of the allocation in dir. The error is fs.ErrNotExist when it has none.
 func Load(dir string) (List, error) {
 	var l List
-	text, _, err := privatefile.Read(filepath.Join(dir, listFile), maxList)
+	name := filepath.Join(dir, listFile)
+	text, _, err := privatefile.Read(name, maxList)
+	if errors.Is(err, fs.ErrNotExist) {
+		return List{}, err
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &l)
 	}
 	if err != nil {
-		return List{}, fmt.Errorf("read the allocation's users: %w", err)
+		return List{}, fmt.Errorf("read the allocation's users: %w; without %s its tasks get new ones, who don't own what the last ones have left", err, name)
 	}
 	return l, nil
 }
@@ -98,10 +103,10 @@ func (r Registry) open() (*privatefile.Lock, error) {
 	return privatefile.Acquire(filepath.Join(r.dir(), "lock"))
 }
 
-// Take takes a group when group is set, and a user for each task, for the allocation in dir, and gives its list. The numbers that it has had, by
-// has, stay, unless another allocation got them after the machine was started anew. What it had taken before, and does not have by has, is
-// given back.
-func (r Registry) Take(dir string, has List, group bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
+// Take takes a group, and a user for each task, for the allocation in dir, and gives its list. The numbers that it has had, by has, stay,
+// unless another allocation got them after the machine was started anew or, when no task of it runs, anybody else. What it had taken before,
+// and does not have by has, is given back. Nothing is written of what is known, and nothing has been taken when it fails.
+func (r Registry) Take(dir string, has List, runs bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("take numbers of users from %d to %d: %w", in.From, in.To, err)
@@ -121,16 +126,13 @@ func (r Registry) Take(dir string, has List, group bool, tasks []string, in inte
 	}
 	p.in = in
 	list := List{Group: has.Group, Tasks: map[string]uint32{}}
-	if list.Group == 0 || !p.mine(list.Group) {
-		list.Group = 0
-		if group {
-			if list.Group, err = p.next(); err != nil {
-				return List{}, err
-			}
+	if !p.mine(list.Group, runs) {
+		if list.Group, err = p.next(); err != nil {
+			return List{}, err
 		}
 	}
 	for task, number := range has.Tasks { // also of one that another version of the job had: its files are there
-		if p.mine(number) {
+		if p.mine(number, runs) {
 			list.Tasks[task] = number
 		}
 	}
@@ -169,6 +171,7 @@ type pool struct {
 	owner string // the allocation's directory
 	in    interfaces.IDRange
 	taken map[uint32]string // by the directory of the allocation that has it
+	noted map[uint32]string // taken, as the registry has it
 	busy  map[uint32]bool   // a process has it
 }
 
@@ -189,6 +192,7 @@ func (r Registry) read(owner string) (*pool, error) {
 		}
 		p.taken[uint32(number)] = string(by)
 	}
+	p.noted = maps.Clone(p.taken)
 	p.busy, err = inUse()
 	return p, err
 }
@@ -197,9 +201,9 @@ func (p *pool) file(number uint32) string {
 	return filepath.Join(p.dir, strconv.FormatUint(uint64(number), 10))
 }
 
-// mine takes a number that the allocation has had, unless another one has it now.
-func (p *pool) mine(number uint32) bool {
-	if number == 0 || p.others(number) {
+// mine takes a number that the allocation has had, unless another one has it now, or, when no task runs that could have it, anybody.
+func (p *pool) mine(number uint32, runs bool) bool {
+	if number == 0 || p.others(number) || p.noted[number] != p.owner && !runs && (p.busy[number] || known(number)) {
 		return false
 	}
 	p.taken[number] = p.owner
@@ -242,13 +246,32 @@ func (p *pool) write(list List) error {
 	if list.Group != 0 {
 		has[list.Group] = true
 	}
+	for number := range has {
+		if p.noted[number] == p.owner { // a full disk does not matter then
+			continue
+		}
+		if err := privatefile.Write(p.file(number), []byte(p.owner)); err != nil {
+			return errors.Join(err, p.undo(has))
+		}
+	}
 	var errs []error
-	for number, by := range p.taken {
-		switch {
-		case has[number]:
-			errs = append(errs, privatefile.Write(p.file(number), []byte(p.owner)))
-		case by == p.owner && !p.busy[number]:
+	for number, by := range p.noted {
+		if by == p.owner && !has[number] && !p.busy[number] {
 			errs = append(errs, os.Remove(p.file(number)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// undo gives back what has been taken just now.
+func (p *pool) undo(has map[uint32]bool) error {
+	var errs []error
+	for number := range has {
+		if p.noted[number] == p.owner {
+			continue
+		}
+		if err := os.Remove(p.file(number)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

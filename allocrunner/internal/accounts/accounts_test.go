@@ -31,7 +31,7 @@ func registry(t *testing.T) accounts.Registry {
 
 func take(t *testing.T, r accounts.Registry, dir string, has accounts.List, tasks ...string) accounts.List {
 	t.Helper()
-	list, err := r.Take(dir, has, true, tasks, small)
+	list, err := r.Take(dir, has, false, tasks, small)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestNumbersAreOneAllocationsAlone(t *testing.T) {
 	if len(found) != 6 || found[0] != 0 {
 		t.Fatalf("%+v and %+v", first, second)
 	}
-	if _, err := r.Take(t.TempDir(), accounts.List{}, true, []string{"a"}, small); !errors.Is(err, accounts.ErrNone) {
+	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"a"}, small); !errors.Is(err, accounts.ErrNone) {
 		t.Errorf("a seventh: %v", err)
 	}
 	if again := take(t, r, one, first, "a", "b"); !cmp.Equal(again, first) {
@@ -72,7 +72,7 @@ func TestNumbersAreOneAllocationsAlone(t *testing.T) {
 	if found := numbers(second, third); len(found) != 6 {
 		t.Errorf("%+v and %+v", second, third)
 	}
-	if _, err := r.Take(one, first, true, []string{"a", "b"}, small); !errors.Is(err, accounts.ErrNone) {
+	if _, err := r.Take(one, first, false, []string{"a", "b"}, small); !errors.Is(err, accounts.ErrNone) {
 		t.Errorf("what is another allocation's by now: %v", err)
 	}
 }
@@ -122,7 +122,7 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 	if err := r.Release(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Take(t.TempDir(), accounts.List{}, true, []string{"x", "y"}, small); !errors.Is(err, accounts.ErrNone) {
+	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"x", "y"}, small); !errors.Is(err, accounts.ErrNone) {
 		t.Errorf("the number of a process that is left: %v", err)
 	}
 	_ = other.Process.Kill()
@@ -141,7 +141,7 @@ func TestManyAtOnce(t *testing.T) {
 		dir := t.TempDir()
 		all.Go(func() {
 			var err error
-			if lists[i], err = r.Take(dir, accounts.List{}, true, []string{"a", "b"}, in); err != nil {
+			if lists[i], err = r.Take(dir, accounts.List{}, false, []string{"a", "b"}, in); err != nil {
 				t.Error(err)
 			}
 		})
@@ -149,5 +149,51 @@ func TestManyAtOnce(t *testing.T) {
 	all.Wait()
 	if found := numbers(lists...); len(found) != 60 {
 		t.Errorf("%d numbers for 60", len(found))
+	}
+}
+
+// TestFreedNumberOfOthers: what somebody else uses by now is not taken again for an allocation of which no task runs, and is for one that may
+// have left the process itself.
+func TestFreedNumberOfOthers(t *testing.T) {
+	needRoot(t)
+	r, dir := registry(t), t.TempDir()
+	list := take(t, r, dir, accounts.List{}, "a")
+	if err := r.Release(dir); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("/bin/sleep", "1000")
+	other.Dir = "/"
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Group}}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	if got := take(t, r, dir, list, "a"); got.Tasks["a"] == list.Tasks["a"] || got.Group == list.Group {
+		t.Errorf("got %+v again, which somebody else uses", list)
+	}
+	if err := r.Release(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Take(dir, list, true, []string{"a"}, small)
+	if err != nil || !cmp.Equal(got, list) {
+		t.Errorf("its tasks run: got %+v, %v, want %+v", got, err, list)
+	}
+}
+
+// TestFullDisk refuses no numbers that are taken already, and what could not be taken as a whole is not taken.
+func TestFullDisk(t *testing.T) {
+	needRoot(t)
+	parent := t.TempDir()
+	if err := syscall.Mount("none", parent, "tmpfs", 0, "nr_inodes=6,mode=755"); err != nil {
+		t.Skipf("no file system can be mounted: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(parent, syscall.MNT_DETACH) })
+	r, dir := accounts.Registry{Dir: filepath.Join(parent, "users")}, t.TempDir() // with root, lock and users there is room for three
+	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"a", "b", "c"}, small); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("four numbers: %v", err)
+	}
+	list := take(t, r, dir, accounts.List{}, "a", "b")
+	if got := take(t, r, dir, list, "a", "b"); !cmp.Equal(got, list) {
+		t.Errorf("got %+v, had %+v", got, list)
 	}
 }
