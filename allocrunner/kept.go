@@ -29,6 +29,7 @@ type kept struct {
 	files func() []*os.File // what its keeper keeps open, nil for nothing
 	left  map[string]int    // processes that lost keepers left running, by task, until the task's KillTree tells of them
 	ended bool              // by Close or Detach: no other keeper is made
+	bare  bool              // the latest process that was started is in no cgroup of its own
 }
 
 // link is the connection to a keeper, from its beginning to what came of its end.
@@ -189,11 +190,25 @@ func (k *kept) Start(ctx context.Context, spec driver.Spec) (status driver.Statu
 			return err
 		})
 		if lost == nil || tries == maxKeepers {
+			if err == nil {
+				k.noteCgroup(status)
+			}
 			return status, err
 		}
 		if err := k.renew(ctx, l); err != nil {
 			return driver.Status{}, err
 		}
+	}
+}
+
+// noteCgroup says when a process has started in no cgroup of its own, the first time and the first after one that has.
+func (k *kept) noteCgroup(status driver.Status) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.bare
+	if k.bare = status.NoCgroup != ""; k.bare && !before {
+		k.cfg.Logger.Warn("a task runs in no cgroup of its own: those of its processes that leave its session with another environment may outlive it",
+			"task", status.Task, "reason", status.NoCgroup)
 	}
 }
 

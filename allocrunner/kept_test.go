@@ -2,6 +2,7 @@ package allocrunner
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -408,6 +409,30 @@ func TestCloseEndsAFrozenKeeper(t *testing.T) {
 	}
 	if l.client.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
 		t.Error("the keeper or its task still runs")
+	}
+}
+
+// TestTasksWithoutACgroup are warned of once, not at each start.
+func TestTasksWithoutACgroup(t *testing.T) {
+	dir := t.TempDir()
+	cfg := keeperConfig(dir)
+	var log bytes.Buffer
+	cfg.Logger, cfg.NoCgroup = slog.New(slog.NewTextHandler(&log, nil)), true
+	client, _, err := keeper.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKept(cfg, client)
+	for _, task := range []string{"a", "b"} {
+		if status := mustStart(t, k, script(dir, task, "exit 0")); status.NoCgroup == "" {
+			t.Errorf("%s: %+v", task, status)
+		}
+	}
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "runs in no cgroup"); n != 1 || !strings.Contains(log.String(), "task=a") {
+		t.Errorf("said %d times: %s", n, log.String())
 	}
 }
 

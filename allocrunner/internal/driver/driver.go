@@ -62,6 +62,7 @@ type Status struct {
 	PID       int
 	Start     uint64 `json:",omitempty"` // clock ticks after boot, as a proc.Identity has it; 0 when it is not known
 	StartedAt time.Time
+	NoCgroup  string `json:",omitempty"` // why it runs in no cgroup of its own, empty when it does
 	Exit      *interfaces.ExitResult
 }
 

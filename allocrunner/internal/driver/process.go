@@ -40,6 +40,9 @@ func (p *process) running() bool { return p.tree.Running() }
 
 func (p *process) status() Status {
 	s := Status{Task: p.task, PID: p.pid, Start: p.tree.Born(), StartedAt: p.started}
+	if lack := p.tree.Unfenced(); lack != nil {
+		s.NoCgroup = lack.Error()
+	}
 	if !p.running() {
 		exit := p.exit
 		s.Exit = &exit

@@ -23,12 +23,12 @@ type cgroups struct {
 	logger *slog.Logger
 	name   string
 
+	off bool // not to be used
+
 	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
 	parent string     // the directory to work in, empty: not found yet
 	dir    string     // ours inside parent, empty: not made yet
-	works  bool       // a process has been started inside
-	off    bool       // not to be used
-	failed bool       // the last one could not be made
+	lack   string     // why the latest process got none, empty when it got one
 }
 
 func newCgroups(off bool, name string, logger *slog.Logger) *cgroups {
@@ -43,32 +43,44 @@ func prefix(name string) string {
 	return "taskapi-" + name + "-"
 }
 
-// add makes the task's cgroup. Nil means that there is none, which all methods of *cgroup take for an empty one.
-func (c *cgroups) add(task string) *cgroup {
+// errOff is why there is none where none is to be used.
+var errOff = errors.New("cgroups are not to be used")
+
+// add makes the task's cgroup. One that can't be made is nil, which all methods of *cgroup take for an empty one; the next may fare better.
+func (c *cgroups) add(task string) (*cgroup, error) {
+	if c.off {
+		return nil, errOff
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.off {
-		return nil
-	}
-	err := c.makeLocked()
-	if err == nil {
-		g := &cgroup{set: c, dir: filepath.Join(c.dir, "task."+task)}
-		if err = os.Mkdir(g.dir, 0o755); err == nil || errors.Is(err, os.ErrExist) {
-			c.failed = false
-			return g
+	for again := false; ; again = true {
+		if err := c.makeLocked(); err != nil {
+			return nil, err
 		}
-		if errors.Is(err, os.ErrNotExist) { // somebody has removed ours while it was empty
-			c.dir = ""
+		g := &cgroup{dir: filepath.Join(c.dir, "task."+task)}
+		err := os.Mkdir(g.dir, 0o755)
+		switch {
+		case err == nil, errors.Is(err, os.ErrExist):
+			return g, nil
+		case !errors.Is(err, os.ErrNotExist) || again:
+			return nil, err
 		}
+		c.dir = "" // somebody has removed it while it was empty
 	}
-	switch {
-	case !c.works: // nothing says that the next would fare better
-		c.offLocked(err)
-	case !c.failed:
-		c.failed = true
-		c.logger.Warn("a task gets no cgroup of its own this time; its processes are found by descent", "task", task, "reason", err)
+}
+
+// note notes whether the latest process is in a cgroup, and says so when that has changed.
+func (c *cgroups) note(lack error) {
+	why := ""
+	if lack != nil {
+		why = lack.Error()
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if why != c.lack && why != "" && !c.off {
+		c.logger.Warn("a process gets no cgroup of its own; what comes of it is found by descent", "reason", why)
+	}
+	c.lack = why
 }
 
 // makeLocked makes our own directory in the parent.
@@ -103,11 +115,6 @@ func (c *cgroups) makeLocked() error {
 		c.dir = dir
 		return nil
 	}
-}
-
-func (c *cgroups) offLocked(err error) {
-	c.off = true
-	c.logger.Info("tasks get no cgroup of their own; their processes are found by descent", "reason", err)
 }
 
 func (c *cgroups) dirName() string {
@@ -217,58 +224,23 @@ func (c *cgroups) has(pid int) bool {
 }
 
 // cgroup is that of one run of one task. A nil *cgroup is an empty one.
-type cgroup struct {
-	set *cgroups
-	dir string
-}
+type cgroup struct{ dir string }
 
 // works reports whether there is one.
-func (g *cgroup) works() bool { return g != nil && g.dir != "" }
+func (g *cgroup) works() bool { return g != nil }
 
-// below makes a cgroup inside; nil when there can be none.
-func (g *cgroup) below(name string) *cgroup {
-	if !g.works() {
-		return nil
-	}
-	b := &cgroup{set: g.set, dir: filepath.Join(g.dir, name)}
+// below makes a cgroup inside.
+func (g *cgroup) below(name string) (*cgroup, error) {
+	b := &cgroup{dir: filepath.Join(g.dir, name)}
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		return nil // what is inside is found by descent, then
+		return nil, err
 	}
-	return b
+	return b, nil
 }
 
-// open opens the directory for clone3; nil when there is none.
-func (g *cgroup) open() *os.File {
-	if !g.works() {
-		return nil
-	}
-	dir, err := os.OpenFile(g.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil
-	}
-	return dir
-}
-
-// proven reports whether a process has ever been started in a cgroup of the set.
-func (g *cgroup) proven() bool {
-	g.set.mu.Lock()
-	defer g.set.mu.Unlock()
-	return g.set.works
-}
-
-func (g *cgroup) prove(works bool) {
-	g.set.mu.Lock()
-	defer g.set.mu.Unlock()
-	g.set.works = g.set.works || works
-}
-
-// disprove: the process started outside and not inside.
-func (g *cgroup) disprove() {
-	g.remove()
-	g.set.mu.Lock()
-	defer g.set.mu.Unlock()
-	g.dir = ""
-	g.set.offLocked(errors.New("the kernel does not let a process be started in it"))
+// open opens the directory for clone3.
+func (g *cgroup) open() (*os.File, error) {
+	return os.OpenFile(g.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
 // kill sends SIGKILL to all inside, descending cgroups included.

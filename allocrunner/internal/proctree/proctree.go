@@ -10,6 +10,7 @@
 package proctree
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 
@@ -60,13 +61,15 @@ func (s *Trees) Close() { s.cgroups.close() }
 // Task makes the fence for a run of the task. Its name must be fit for a file. An entry of the first process's environment that only the
 // task's processes have is its mark, by which a sole parent finds what has left everything else behind; it may be empty.
 func (s *Trees) Task(task, mark string) *Tree {
-	return &Tree{set: s, group: s.cgroups.add(task), mark: mark, ended: make(chan struct{})}
+	group, lack := s.cgroups.add(task)
+	return &Tree{set: s, group: group, lack: lack, mark: mark, ended: make(chan struct{})}
 }
 
 // Tree is one tree. Its methods may be called at any time once Start has returned.
 type Tree struct {
 	set   *Trees
-	group *cgroup     // nil without cgroups
+	group *cgroup     // nil: there is none
+	lack  error       // why
 	mark  string      // an environment entry that the descendants share, or empty
 	first *os.Process // set by Start
 	born  uint64      // when that was started, in clock ticks after boot; 0 when it can't be told
@@ -76,7 +79,11 @@ type Tree struct {
 // Beside makes the fence for a program beside the task: inside the task's where there are cgroups, so that it can be killed alone and goes
 // with the task.
 func (t *Tree) Beside(name string) *Tree {
-	return &Tree{set: t.set, group: t.group.below(name), ended: make(chan struct{})}
+	b := &Tree{set: t.set, lack: t.lack, ended: make(chan struct{})}
+	if t.group.works() {
+		b.group, b.lack = t.group.below(name)
+	}
+	return b
 }
 
 // Start starts the first process, in its cgroup or, where the kernel does not allow that, outside, and in a session of its own. attr.Sys
@@ -99,24 +106,41 @@ func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 // Born is when the first process was started, in clock ticks after boot, as a proc.Identity has it; 0 when it can't be told.
 func (t *Tree) Born() uint64 { return t.born }
 
+// Unfenced is why the first process runs in no cgroup of its own, nil when it does.
+func (t *Tree) Unfenced() error { return t.lack }
+
 // fenced starts the process in the tree's cgroup if that can be.
 func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
-	dir := t.group.open()
-	if dir == nil {
-		return start()
+	if t.group.works() {
+		first, err := t.startInside(attr, start)
+		for _, full := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE} { // no fault of the cgroup's
+			if errors.Is(err, full) {
+				return nil, err
+			}
+		}
+		if err == nil {
+			t.set.cgroups.note(nil)
+			return first, nil
+		}
+		t.group.remove()
+		t.group, t.lack = nil, err
+	}
+	first, err := start()
+	if err == nil {
+		t.set.cgroups.note(t.lack)
+	}
+	return first, err
+}
+
+func (t *Tree) startInside(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
+	dir, err := t.group.open()
+	if err != nil {
+		return nil, err
 	}
 	defer dir.Close()
 	attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
-	first, err := start()
-	if err == nil || t.group.proven() {
-		t.group.prove(err == nil)
-		return first, err
-	}
-	attr.Sys.UseCgroupFD = false
-	if first, err = start(); err == nil {
-		t.group.disprove()
-	}
-	return first, err
+	defer func() { attr.Sys.UseCgroupFD = false }()
+	return start()
 }
 
 // Wait waits for the end of the first process, which nobody else may wait for, and calls note with it. When that has returned, the process

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -128,6 +129,51 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 	e := runTrees(t, proctree.NewIn(t.TempDir(), proctree.Config{Logger: slog.New(slog.DiscardHandler)}))
 	if exit := e.wait(e.start("t", "exit 4")); exit.ExitStatus() != 4 {
 		t.Errorf("exit %+v", exit)
+	}
+}
+
+// TestACgroupThatCantBeMade is done without, and said; the next process gets one again, be it that none was ever made before, or many.
+func TestACgroupThatCantBeMade(t *testing.T) {
+	probe := newTrees(t, proctree.Config{})
+	probe.kill(probe.start("probe", "exit 0"))
+	if probe.CgroupDir() == "" {
+		t.Skip("no cgroup v2 with cgroup.kill can be made here")
+	}
+	parent := filepath.Join(filepath.Dir(probe.CgroupDir()), fmt.Sprintf("taskapi-test-%d", os.Getpid()))
+	if err := os.Mkdir(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(parent); err != nil {
+			t.Error(err)
+		}
+	})
+	allow := func(cgroups string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(parent, "cgroup.max.descendants"), []byte(cgroups), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler)}))
+	for i, c := range []struct {
+		before func()
+		bare   bool
+	}{
+		{func() { allow("0") }, true},
+		{func() { allow("max") }, false},
+		{func() { allow("1") }, true}, // the directory of all tasks is there
+		{func() { allow("max") }, false},
+		{func() { os.Remove(e.CgroupDir()) }, false},
+		{func() { os.Remove(e.CgroupDir()); allow("0") }, true},
+		{func() { allow("max") }, false},
+	} {
+		c.before()
+		task := e.start("t", "exec sleep 1000")
+		inside, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", task.pid))
+		if is := !strings.Contains(string(inside), "/task.t\n"); err != nil || is != c.bare || (task.Unfenced() != nil) != c.bare {
+			t.Errorf("%d: without a cgroup: %v, %v; want %v; it says: %v; it is in %s", i, is, err, c.bare, task.Unfenced(), inside)
+		}
+		e.kill(task)
 	}
 }
 

@@ -32,7 +32,14 @@ func setupEvent() *api.TaskEvent {
 	return e
 }
 
-func startedEvent() *api.TaskEvent { return event(api.TaskStarted, "Task started by client", nil) }
+// startedEvent says, where the process runs in no cgroup of its own, why.
+func startedEvent(noCgroup string) *api.TaskEvent {
+	e := event(api.TaskStarted, "Task started by client", nil)
+	if noCgroup != "" {
+		e.Details["no_cgroup"] = noCgroup
+	}
+	return e
+}
 
 func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
 	message := fmt.Sprintf("Exit Code: %d", r.ExitCode)

@@ -111,9 +111,12 @@ const defaultKillTimeout = 5 * time.Second
 
 // The events of a task's life.
 type (
-	opened      struct{}                           // the gate of the task's hook is open
-	started     struct{ handle interfaces.Handle } // the process runs
-	startFailed struct {                           // it could not be started
+	opened  struct{} // the gate of the task's hook is open
+	started struct { // the process runs
+		handle   interfaces.Handle
+		noCgroup string // why it is in no cgroup of its own, empty when it is
+	}
+	startFailed struct { // it could not be started
 		event         *api.TaskEvent // why
 		unrecoverable bool
 	}
@@ -193,7 +196,7 @@ func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, 
 	case opened:
 		return r.onOpened(m)
 	case started:
-		return r.onStarted(m)
+		return r.onStarted(m, ev)
 	case startFailed:
 		return r.onStartFailed(m, ev, now, random)
 	case exited:
@@ -224,17 +227,17 @@ func (r rules) onOpened(m machine) (machine, []any) {
 	return m, []any{emit{setupEvent()}, start{}}
 }
 
-func (r rules) onStarted(m machine) (machine, []any) {
+func (r rules) onStarted(m machine, ev started) (machine, []any) {
 	if m.phase != starting {
 		return m, nil
 	}
 	m.again = false
 	if m.intent == none {
 		m.phase = running
-		return m, []any{emit{startedEvent()}, poststart{}, watch{}}
+		return m, []any{emit{startedEvent(ev.noCgroup)}, poststart{}, watch{}}
 	}
 	m, acts := r.tell(m) // asked for while it was being started: nobody was told of it, and it waits for no shutdown delay
-	return m, append([]any{emit{startedEvent()}, watch{}}, acts...)
+	return m, append([]any{emit{startedEvent(ev.noCgroup)}, watch{}}, acts...)
 }
 
 func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random float64) (machine, []any) {

@@ -40,7 +40,7 @@ func (r rules) resume(saved interfaces.SavedTask, known *driver.Status, now time
 			m.intent = none // what the process before was stopped for
 		}
 		m.phase, m.setUp, res.process = starting, true, true
-		res.first = started{handle(known)}
+		res.first = begun(known)
 	case m.hasProcess(): // whether it still is, Wait will say
 		res.process = true
 		r.resumeStop(&res, saved.Due, now)
@@ -65,8 +65,8 @@ func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
 	}
 }
 
-func handle(s *driver.Status) interfaces.Handle {
-	return interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}
+func begun(s *driver.Status) started {
+	return started{interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}, s.NoCgroup}
 }
 
 // untold reports whether the supervisor has a process of the task that nothing written down knows of.

@@ -24,8 +24,8 @@ func TestResume(t *testing.T) {
 	old := &driver.Status{PID: 7, StartedAt: startedAt, Exit: &interfaces.ExitResult{}}
 	newer := &driver.Status{PID: 7, StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}} // its number is used again
 	newerRuns := &driver.Status{PID: 8, StartedAt: startedAt.Add(-time.Hour)}                              // the clock was set back
-	beganAgain := started{interfaces.Handle{PID: 7, StartedAt: newer.StartedAt}}
-	began := started{interfaces.Handle{PID: 8, StartedAt: newerRuns.StartedAt}}
+	beganAgain := started{handle: interfaces.Handle{PID: 7, StartedAt: newer.StartedAt}}
+	began := started{handle: interfaces.Handle{PID: 8, StartedAt: newerRuns.StartedAt}}
 	r := testRules
 	r.shutdownDelay = 2 * time.Second
 	tells := []any{signal{r.killSignal}}

@@ -16,18 +16,18 @@ func (r *Runner) start(ctx context.Context) {
 	r.cancelStart = cancel
 	r.effects.Go(func() {
 		defer cancel()
-		handle, failure := r.launch(startCtx)
+		process, failure := r.launch(startCtx)
 		if failure != nil {
 			r.postFromEffect(*failure)
 			return
 		}
-		r.postFromEffect(started{handle})
+		r.postFromEffect(process)
 	})
 }
 
 // launch takes the steps of a start in order and names the first that fails.
-func (r *Runner) launch(ctx context.Context) (interfaces.Handle, *startFailed) {
-	var none interfaces.Handle
+func (r *Runner) launch(ctx context.Context) (started, *startFailed) {
+	var none started
 	req, err := r.cfg.Starter.Prepare(ctx)
 	if err != nil {
 		return none, &startFailed{event: driverFailureEvent(err.Error())}
@@ -47,7 +47,7 @@ func (r *Runner) launch(ctx context.Context) (interfaces.Handle, *startFailed) {
 	if err != nil {
 		return none, &startFailed{event: driverFailureEvent(startReason(err))}
 	}
-	return handle(&status), nil
+	return begun(&status), nil
 }
 
 // specFailure tells a configuration that will never do from what another attempt may find otherwise.
