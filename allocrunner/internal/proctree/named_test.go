@@ -2,9 +2,11 @@ package proctree_test
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -73,13 +75,87 @@ func TestACgroupAloneDecides(t *testing.T) {
 	}
 }
 
-// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no stray. In any other session it is.
+// TestACgroupOfAnother decides, too: what is in another task's cgroup is that one's, whatever it says of itself, also for a task that has none.
+func TestACgroupOfAnother(t *testing.T) {
+	parent, allow := ownCgroup(t)
+	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler), Sole: true}))
+	r := e.fifo()
+	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
+	daemon := readPID(t, r)
+	for !executed(daemon) {
+		pause()
+	}
+	allow("2") // those that are there
+	other := e.start("other", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
+	others := readPID(t, r)
+	if other.Unfenced() == nil {
+		t.Fatal("the other one has a cgroup, too")
+	}
+	for !executed(others) {
+		pause()
+	}
+	if n := e.kill(other); n != 1 || alive(others) || !alive(daemon) || !alive(x.pid) {
+		t.Errorf("%d killed with a task that has no cgroup; alive: its daemon %v, x's %v, x %v", n, alive(others), alive(daemon), alive(x.pid))
+	}
+}
+
+// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no stray. In any other session it is, also
+// in a terminal that a task has opened.
 func TestATerminalIsAnOperators(t *testing.T) {
+	dir := t.TempDir()
+	e := &env{t: t, dir: dir}
+	r := e.fifo()
+	mark := "NOMAD_ALLOC_DIR=" + dir
+	script := fmt.Sprintf(`%s FIFO=%s sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, mark, filepath.Join(dir, "fifo"))
+	spared, want := 0, []int{}
+	for _, c := range []struct{ terminal, task bool }{{true, false}, {false, false}, {true, true}} {
+		cmd := exec.Command("/bin/sh", "-c", script)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if c.terminal {
+			cmd.Stdin = newTerminal(t)
+			cmd.SysProcAttr.Setctty = true
+		}
+		if c.task {
+			cmd.Env = append(cmd.Env, mark)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL); cmd.Wait() }()
+		pid := readPID(t, r)
+		for !executed(pid) {
+			pause()
+		}
+		switch {
+		case c.task:
+			want = append(want, pid, cmd.Process.Pid)
+		case c.terminal:
+			spared = pid
+		default:
+			want = append(want, pid)
+		}
+	}
+	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Mark: mark})
+	pids := []int{}
+	for _, stray := range killed {
+		pids = append(pids, stray.PID)
+	}
+	slices.Sort(pids)
+	slices.Sort(want)
+	if err != nil || !slices.Equal(pids, want) || !alive(spared) {
+		t.Errorf("killed %v, %v; want %v; the operator's is alive: %v", pids, err, want, alive(spared))
+	}
+}
+
+// newTerminal is the inner end of a terminal.
+func newTerminal(t *testing.T) *os.File {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("no terminal can be had here:", err)
 	}
-	defer master.Close()
+	t.Cleanup(func() { master.Close() })
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
@@ -91,34 +167,8 @@ func TestATerminalIsAnOperators(t *testing.T) {
 	if err != nil {
 		t.Skip("no terminal can be had here:", err)
 	}
-	defer terminal.Close()
-	dir := t.TempDir()
-	e := &env{t: t, dir: dir}
-	r := e.fifo()
-	mark := "NOMAD_ALLOC_DIR=" + dir
-	script := fmt.Sprintf(`%s FIFO=%s sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, mark, filepath.Join(dir, "fifo"))
-	pids := map[bool]int{}
-	for _, withTerminal := range []bool{true, false} {
-		cmd := exec.Command("/bin/sh", "-c", script)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		if withTerminal {
-			cmd.Stdin = terminal
-			cmd.SysProcAttr.Setctty = true
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL); cmd.Wait() }()
-		pid := readPID(t, r)
-		for !executed(pid) {
-			pause()
-		}
-		pids[withTerminal] = pid
-	}
-	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Mark: mark})
-	if err != nil || len(killed) != 1 || killed[0].PID != pids[false] || !alive(pids[true]) {
-		t.Errorf("killed %+v, %v; want %d alone", killed, err, pids[false])
-	}
+	t.Cleanup(func() { terminal.Close() })
+	return terminal
 }
 
 // executed reports whether the shell has become its program.

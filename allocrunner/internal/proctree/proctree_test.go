@@ -132,14 +132,16 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 	}
 }
 
-// TestACgroupThatCantBeMade is done without, and said; the next process gets one again, be it that none was ever made before, or many.
-func TestACgroupThatCantBeMade(t *testing.T) {
+// ownCgroup is a cgroup for Trees to work in, and what sets how many there may be below it, which is a number or "max". The test is skipped where
+// there can be none.
+func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
+	t.Helper()
 	probe := newTrees(t, proctree.Config{})
 	probe.kill(probe.start("probe", "exit 0"))
 	if probe.CgroupDir() == "" {
 		t.Skip("no cgroup v2 with cgroup.kill can be made here")
 	}
-	parent := filepath.Join(filepath.Dir(probe.CgroupDir()), fmt.Sprintf("taskapi-test-%d", os.Getpid()))
+	parent := filepath.Join(filepath.Dir(probe.CgroupDir()), fmt.Sprintf("taskapi-test-%d-%s", os.Getpid(), t.Name()))
 	if err := os.Mkdir(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -148,12 +150,17 @@ func TestACgroupThatCantBeMade(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	allow := func(cgroups string) {
+	return parent, func(cgroups string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(parent, "cgroup.max.descendants"), []byte(cgroups), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestACgroupThatCantBeMade is done without, and said; the next process gets one again, be it that none was ever made before, or many.
+func TestACgroupThatCantBeMade(t *testing.T) {
+	parent, allow := ownCgroup(t)
 	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler)}))
 	for i, c := range []struct {
 		before func()
