@@ -358,9 +358,7 @@ func (k *kept) closeKeeper(c *keeper.Client) error {
 		return nil
 	}
 	k.cfg.Logger.Warn("the keeper is ended by force", "pid", c.Keeper().PID, "error", err)
-	ctx, cancel = context.WithTimeout(context.Background(), sweepTimeout)
-	defer cancel()
-	if _, forced := keeper.End(ctx, k.cfg); forced != nil {
+	if forced := c.Kill(); forced != nil { // it may not even have heard that it has no client any more
 		return errors.Join(err, forced)
 	}
 	return nil

@@ -395,8 +395,8 @@ func TestAFrozenKeeper(t *testing.T) {
 	}
 }
 
-// TestCloseEndsAFrozenKeeper with its tasks.
-func TestCloseEndsAFrozenKeeper(t *testing.T) {
+// TestCloseEndsAStoppedKeeper with its tasks, in order: it need not be killed.
+func TestCloseEndsAStoppedKeeper(t *testing.T) {
 	dir := t.TempDir()
 	k := openKept(t, dir)
 	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
@@ -409,6 +409,9 @@ func TestCloseEndsAFrozenKeeper(t *testing.T) {
 	}
 	if l.client.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
 		t.Error("the keeper or its task still runs")
+	}
+	if _, err := keeper.Last(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its record, which it removes at an end in order: %v", err)
 	}
 }
 
@@ -434,6 +437,55 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	if n := strings.Count(log.String(), "runs in no cgroup"); n != 1 || !strings.Contains(log.String(), "task=a") {
 		t.Errorf("said %d times: %s", n, log.String())
 	}
+}
+
+// TestCloseForcesAKeeper that does not answer, whatever it is sent.
+func TestCloseForcesAKeeper(t *testing.T) {
+	t.Parallel()
+	freezer := newFreezer(t)
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	next := lines(t, dir)
+	status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+	child := next()
+	l, _ := k.current()
+	id := l.client.Keeper()
+	for file, text := range map[string]string{"cgroup.procs": strconv.Itoa(id.PID), "cgroup.freeze": "1"} {
+		if err := os.WriteFile(filepath.Join(freezer, file), []byte(text), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	if id.Runs() || lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
+		t.Error("the keeper or its task still runs")
+	}
+}
+
+// newFreezer is a cgroup v2 for processes that are to be frozen.
+func newFreezer(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
+			dir := filepath.Join(strings.Fields(before)[4], "taskapi-test-freezer-"+strconv.Itoa(os.Getpid()))
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Skip("no cgroup can be made here:", err)
+			}
+			t.Cleanup(func() {
+				if err := os.Remove(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			return dir
+		}
+	}
+	t.Skip("no cgroup v2 is mounted here")
+	return ""
 }
 
 // hangUp breaks this process's connections to another.

@@ -2,6 +2,8 @@ package allocrunner_test
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +55,37 @@ func TestOrderOfAStop(t *testing.T) {
 		r.wantEvents(task, "Received", "Task Setup", "Started", "Leader Task Dead", "Killing", "Terminated", "Killed")
 	}
 	r.wantEvents("boss", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
+}
+
+// TestManyAreStoppedTogether, and each has its own exit code.
+func TestManyAreStoppedTogether(t *testing.T) {
+	t.Parallel()
+	const many = 100
+	var tasks []*api.Task
+	for i := range many {
+		tasks = append(tasks, shell(fmt.Sprintf("t%d", i), fmt.Sprintf(`trap 'exit %d' INT; echo up > local/up; sleep 1000 & wait`, 1+i)))
+	}
+	r := run(t, "service", tasks...)
+	for i := range many {
+		r.untilFile(fmt.Sprintf("t%d/local/up", i))
+		r.untilState(fmt.Sprintf("t%d", i), "running")
+	}
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range many {
+		task := fmt.Sprintf("t%d", i)
+		var codes []string
+		for _, e := range r.runner.Alloc().TaskStates[task].Events {
+			if e.Type == api.TaskTerminated {
+				codes = append(codes, e.Details["exit_code"])
+			}
+		}
+		if len(codes) != 1 || codes[0] != strconv.Itoa(1+i) {
+			t.Errorf("%s: exit codes %v", task, codes)
+		}
+	}
 }
 
 // TestADeadLeaderEndsThoseInARestartDelay, too.

@@ -63,9 +63,9 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 			until(t, p, "the task runs", func() bool { return countLines(runs) == 1 })
 			r := &running{t: t, layout: layout{dir}}
 			client := r.client(r.layout.operatorSocket(testAllocID), r.file("operator.token"))
-			if err := client.Allocations().Restart(&api.Allocation{ID: testAllocID}, "fails", nil); err != nil {
-				t.Errorf("restart: %v", err)
-			}
+			until(t, p, "the restart is begun", func() bool { // it is refused until taskapi knows that the task runs
+				return client.Allocations().Restart(&api.Allocation{ID: testAllocID}, "fails", nil) == nil
+			})
 			until(t, p, "the task runs again", func() bool { return countLines(runs) == 2 })
 			endsOf(t, p, syscall.SIGTERM)
 			if saved, err := r.layout.saved(testAllocID); err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {

@@ -338,6 +338,17 @@ func (c *Client) Close() error {
 	return fmt.Errorf("close keeper: %w", err)
 }
 
+// Kill kills a keeper that does not answer, and returns when it is gone. Sweep ends what it leaves.
+func (c *Client) Kill() error {
+	if err := c.id.Stat().Kill(); err != nil {
+		return fmt.Errorf("kill keeper: %w", err)
+	}
+	if !c.id.Await(exitTime) {
+		return fmt.Errorf("kill keeper: process %d does not die", c.id.PID)
+	}
+	return nil
+}
+
 // Detach leaves the keeper and its tasks running, for a later Attach. It is safe to call twice.
 func (c *Client) Detach() error {
 	c.close()

@@ -7,6 +7,9 @@ import (
 	"taskapi/allocrunner/internal/driver"
 )
 
+// MaxRequests is how many requests a client may have under way.
+const MaxRequests = maxRequests
+
 // RunIdle is the life of a keeper in dir that has neither task nor client.
 func RunIdle(dir string) error {
 	root, err := os.OpenRoot(dir)

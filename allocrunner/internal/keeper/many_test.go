@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -11,6 +12,42 @@ import (
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
 )
+
+// TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when they have ended.
+func TestARequestTooMany(t *testing.T) {
+	const tooMany = 7
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	status := run(t, c, shell(dir, "t", `trap "exit 3" USR1; while :; do sleep 0.01; done`))
+	results := make(chan error, keeper.MaxRequests+tooMany)
+	for range keeper.MaxRequests + tooMany {
+		go func() {
+			exit, err := c.Wait(t.Context(), "t")
+			if err == nil && exit.ExitCode != 3 {
+				err = fmt.Errorf("exit %+v", exit)
+			}
+			results <- err
+		}()
+	}
+	refused := map[bool]int{}
+	for range tooMany {
+		refused[errors.Is(<-results, keeper.ErrBusy)]++
+	}
+	if refused[true] != tooMany {
+		t.Fatalf("refused: %v", refused)
+	}
+	if err := unix.Kill(status.PID, unix.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	for range keeper.MaxRequests {
+		if err := <-results; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil || list[0].Exit.ExitCode != 3 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
 
 // TestManyRequests at once, be they questions for the end of a task or programs beside it that hang, are no end of it, nor of anything else.
 func TestManyRequests(t *testing.T) {
