@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,7 +23,7 @@ import (
 // neither make nor hold one: between users only a bound socket decides.
 func lockRoot() (string, error) {
 	uid := os.Geteuid()
-	parent := filepath.Join(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
+	parent := ""
 	candidates := []string{os.Getenv("XDG_RUNTIME_DIR"), fmt.Sprintf("/run/user/%d", uid)}
 	if uid == 0 {
 		candidates = []string{"/run"}
@@ -34,6 +35,9 @@ func lockRoot() (string, error) {
 		}
 	}
 	space, err := os.Readlink("/proc/self/ns/net")
+	if err == nil && parent == "" {
+		parent, err = ownDir(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
+	}
 	if err != nil {
 		return "", err
 	}
@@ -48,6 +52,32 @@ func lockRoot() (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// ownDir is our user's directory of that name in a directory that others may write to, or, when somebody else had made that first, one whose
+// name begins with it. What was found once is found again: nobody else can make one of ours, or remove it.
+func ownDir(parent, name string) (string, error) {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries { // sorted
+		if dir := filepath.Join(parent, e.Name()); strings.HasPrefix(e.Name(), name+"-") && private(dir) == nil {
+			return dir, nil
+		}
+	}
+	dir := filepath.Join(parent, name)
+	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	err = private(dir)
+	if info, statErr := os.Lstat(dir); err == nil || statErr == nil && info.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) { // we can put it right
+		return dir, err
+	}
+	if dir, err = os.MkdirTemp(parent, name+"-"); err == nil {
+		err = os.Chmod(dir, 0o711)
+	}
+	return dir, err
 }
 
 // private makes sure that a directory is one, and that nobody but our user can put anything into it.

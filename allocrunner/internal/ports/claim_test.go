@@ -2,12 +2,14 @@ package ports_test
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -150,6 +152,7 @@ func TestConcurrentClaims(t *testing.T) {
 
 const (
 	claimEnv  = "PORTS_TEST_CLAIM"  // what another process claims
+	ownerEnv  = "PORTS_TEST_OWNER"  // for whom, if not /theirs
 	listenEnv = "PORTS_TEST_LISTEN" // or where it listens
 )
 
@@ -162,7 +165,7 @@ func TestOtherProcess(t *testing.T) {
 		}
 		defer l.Close()
 	} else if at, err := netip.ParseAddrPort(os.Getenv(claimEnv)); err == nil {
-		r, err := claimedFor("/theirs", at.Addr().String(), int(at.Port()))
+		r, err := claimedFor(cmp.Or(os.Getenv(ownerEnv), "/theirs"), at.Addr().String(), int(at.Port()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,6 +239,39 @@ func TestClaimOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
+}
+
+// TestClaimsWhereAnotherUserWasFirst: somebody who has made the directory of a user's claims in /tmp does not let that user's allocations have
+// one port together.
+func TestClaimsWhereAnotherUserWasFirst(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	port := freePort(t)
+	tmp, err := os.MkdirTemp("", "ports")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	first, second := asStranger(t, "-test.run=^TestOtherProcess$"), asStranger(t, "-test.run=^TestOtherProcess$")
+	blocked := filepath.Join(tmp, fmt.Sprintf("taskapi-%d", first.SysProcAttr.Credential.Uid))
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", tmp)
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	claim := fmt.Sprintf("%s=127.0.0.1:%d", claimEnv, port)
+	startOther(t, first, claim)
+	if err := os.Remove(blocked); err != nil { // which does not part the two either
+		t.Fatal(err)
+	}
+	second.Env = append(os.Environ(), claim, ownerEnv+"=/others")
+	if out, err := second.CombinedOutput(); !strings.Contains(string(out), "is reserved for another allocation in /theirs") {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 // TestClaimsInAnothersHands hold on when the process that made them has given them up.
