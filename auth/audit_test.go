@@ -334,8 +334,8 @@ func TestAuditLogThatFails(t *testing.T) {
 		}
 	}
 	_, after, _ := strings.Cut(written.String(), "\n-\n")
-	lines := strings.Split(strings.TrimSpace(after), "\n") // what was written in part stands alone
-	for _, line := range lines {
+	lines := strings.SplitSeq(strings.TrimSpace(after), "\n") // what was written in part stands alone
+	for line := range lines {
 		var record auth.Record
 		if err := json.Unmarshal([]byte(line), &record); err != nil || record.Outcome != auth.Begun || record.Status != 0 {
 			t.Errorf("%v in line %q", err, line)

@@ -144,6 +144,16 @@ func TestHouse(t *testing.T) {
 	}
 }
 
+// TestTopLevel holds which folders of the module's top level have code.
+func TestTopLevel(t *testing.T) {
+	rooms := []string{"allocrunner", "auth", "cmd", "examples", "handlers", "identity", "ratelimit", "socket"}
+	for path := range packages(t) {
+		if top, _, _ := strings.Cut(path, "/"); !slices.Contains(rooms, top) {
+			t.Errorf("%s: code belongs into one of %v", path, rooms)
+		}
+	}
+}
+
 // TestPackageComments requires that every package says what it is.
 func TestPackageComments(t *testing.T) {
 	for path, p := range packages(t) {
