@@ -65,7 +65,7 @@ func TestPolicy(t *testing.T) {
 func TestIdleBlocks(t *testing.T) {
 	policy, err := auth.ParsePolicy("p", []byte(`
 		namespace "default" { capabilities = [] }
-		namespace "defualt" { policy = "read" }
+		namespace "elsewhere" { policy = "read" }
 		namespace "*"       { policy = "deny" }
 		task "web"          { deny = ["read-logs"] }
 		task "w*"           { deny = ["read-fs"] }
@@ -74,7 +74,7 @@ func TestIdleBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`namespace "defualt"`, `namespace "*"`, `task "sever"`, `task "w*"`}
+	want := []string{`namespace "elsewhere"`, `namespace "*"`, `task "sever"`, `task "w*"`}
 	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("got %q, want %q", got, want)
 	}

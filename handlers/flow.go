@@ -77,7 +77,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
 		ctx = s.open
-		if err := s.begin(req); err != nil && !(route.always && principal.Operator()) {
+		if err := s.begin(req); err != nil && (!route.always || !principal.Operator()) {
 			s.fail(req, err)
 			return
 		}

@@ -88,7 +88,7 @@ func ShortLink(dirs []string, path string) (addr string, remove func() error, er
 func linkIn(dir, path string) (addr string, remove func() error, err error) {
 	sum := sha256.Sum256([]byte(path))
 	name := hex.EncodeToString(sum[:linkHashBytes])
-	if addr, err = linkAddr(dir, name, path); err != nil {
+	if _, err := linkAddr(dir, name, path); err != nil {
 		return "", nil, err
 	}
 	d, err := openLinkDir(dir)

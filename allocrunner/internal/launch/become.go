@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"strconv"
@@ -44,7 +45,7 @@ func become() {
 		err = syscall.Exec(p.Path, p.Args, p.Env) // with the limits that this program's own start has raised set back
 		err = explain(p, err)
 	}
-	if e, ok := err.(*Error); ok {
+	if e, ok := errors.AsType[*Error](err); ok {
 		say(strconv.Itoa(int(e.Errno)) + "\x00" + e.Reason)
 	}
 }
