@@ -199,7 +199,7 @@ func (w *wallet) keepLocked() {
 	w.keep(kept)
 }
 
-// replaceUntrusted makes every identity due whose token was signed by a key that is trusted no longer. A token that is only in the
+// replaceUntrusted makes every identity due whose token was signed by a key that is trusted no longer. A token in the
 // environment of a process stays there until that is restarted, which is said.
 func (w *wallet) replaceUntrusted(trusted func(key string) bool) {
 	w.mu.Lock()
@@ -209,11 +209,13 @@ func (w *wallet) replaceUntrusted(trusted func(key string) bool) {
 	}
 	for _, wi := range w.identities {
 		n, known := w.notes[wi.Name]
-		switch {
-		case known && trusted(n.key):
-		case renewable(wi):
+		if known && trusted(n.key) {
+			continue
+		}
+		if renewable(wi) {
 			w.due[wi.Name] = time.Now()
-		case wi.Env && known:
+		}
+		if wi.Env && known && wi.ChangeMode != "restart" {
 			w.logger.Warn("the key that signed an identity is removed, and the identity is in the task's environment: it is refused until the task is restarted",
 				"identity", wi.Name)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -204,6 +205,25 @@ func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 		follow(t, w, time.Hour)
 		if got := strings.Join(o.lines, "; "); got != "0s write secrets/nomad_a.jwt token2; 1h0m0s write secrets/nomad_a.jwt token4" {
 			t.Errorf("got %s", got)
+		}
+	})
+}
+
+// TestRemovedKeysTokenInTheEnvironment is said to need a restart, also when the identity has a file, in which it is replaced.
+func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := newTold(t, &api.WorkloadIdentity{Name: "file", File: true}, &api.WorkloadIdentity{Name: "env", Env: true},
+			&api.WorkloadIdentity{Name: "both", Env: true, File: true}, &api.WorkloadIdentity{Name: "restarts", Env: true, ChangeMode: "restart"})
+		var log bytes.Buffer
+		w.logger = slog.New(slog.NewTextHandler(&log, nil))
+		w.replaceUntrusted(func(string) bool { return false })
+		var warned []string
+		for line := range strings.Lines(log.String()) {
+			_, name, _ := strings.Cut(strings.TrimSpace(line), "identity=")
+			warned = append(warned, name)
+		}
+		if !slices.Equal(warned, []string{"env", "both"}) {
+			t.Errorf("warned of %q:\n%s", warned, &log)
 		}
 	})
 }
