@@ -76,6 +76,17 @@ func (c *claim) lock() error {
 	return err
 }
 
+// undo removes the directory of an allocation that has not begun, and that err has refused: nothing was started or changed.
+func (c *claim) undo(err error) error {
+	if _, refused := errors.AsType[usageError](err); !refused || c.saved != nil || c.lost || c.state == nil {
+		return err
+	}
+	if _, savedErr := c.state.Saved(c.id); !errors.Is(savedErr, state.ErrNotFound) {
+		return err
+	}
+	return errors.Join(err, allocrunner.RemoveDir(c.dir))
+}
+
 // lifeOf is the ID of the life that goes on with what was saved, a new one when nothing was. An allocation that ran before lives had IDs
 // has none, and goes on without: its tasks have tokens that name none.
 func lifeOf(saved *interfaces.Saved) string {

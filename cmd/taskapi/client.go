@@ -57,8 +57,8 @@ func refused(err error) bool {
 const refusedTimeout = 2 * time.Second
 
 // errNoState is for an allocation of which nothing is written down.
-func errNoState(id string) error {
-	return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on", id)
+func (l layout) errNoState(id string) error {
+	return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on; '%s' removes it", id, l.command("gc", id))
 }
 
 // client asks the sidecar that runs an allocation, over the operator's socket. Close it after use.

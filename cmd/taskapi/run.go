@@ -173,7 +173,7 @@ func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan 
 		}
 		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
 		if err == nil {
-			return errors.Join(r.begin(ctx, c, log, signals), c.close())
+			return errors.Join(c.undo(r.begin(ctx, c, log, signals)), c.close())
 		}
 		if !errors.Is(err, state.ErrInUse) {
 			return err

@@ -70,7 +70,7 @@ func stateVerb(w world, cmd *cobra.Command, do func(w world, l layout, id string
 		}
 		err = do(w, l, id)
 		if errors.Is(err, state.ErrNotFound) {
-			return errNoState(id)
+			return l.errNoState(id)
 		}
 		return err
 	}

@@ -77,7 +77,7 @@ func (l layout) look(ctx context.Context, id string) found {
 		}
 	}
 	if errors.Is(err, state.ErrNotFound) {
-		return found{absent: errNoState(id)}
+		return found{absent: l.errNoState(id)}
 	}
 	if err != nil {
 		return found{absent: fmt.Errorf("allocation %s: %w", id, err)}
