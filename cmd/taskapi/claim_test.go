@@ -14,7 +14,7 @@ import (
 
 // TestClaim is one process's, and begins anew without letting go.
 func TestClaim(t *testing.T) {
-	l := layout{t.TempDir()}
+	l := layout{dir: t.TempDir()}
 	logger := slog.New(slog.DiscardHandler)
 	c, err := l.claim(testAllocID, logger)
 	if err != nil {
@@ -45,7 +45,7 @@ func TestClaim(t *testing.T) {
 
 // TestAStopAfterTheEnd of an allocation that was to be replaced has nothing follow it.
 func TestAStopAfterTheEnd(t *testing.T) {
-	l := layout{t.TempDir()}
+	l := layout{dir: t.TempDir()}
 	c, err := l.claim(testAllocID, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 // TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes many files.
 func TestGCLeavesANewRunAlone(t *testing.T) {
 	t.Parallel()
-	l := layout{shortDir(t)}
+	l := layout{dir: shortDir(t)}
 	logger := slog.New(slog.DiscardHandler)
 	c, err := l.claim(testAllocID, logger)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 
 // TestGCClearsUp what a gc that was killed has left.
 func TestGCClearsUp(t *testing.T) {
-	l := layout{t.TempDir()}
+	l := layout{dir: t.TempDir()}
 	left := filepath.Join(l.allocs(), ".removed-"+testAllocID+"-1", testAllocID)
 	if err := os.MkdirAll(left, 0o700); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,10 @@ import (
 )
 
 // layout names what lies in a data directory. Others rely on these names.
-type layout struct{ dir string }
+type layout struct {
+	dir       string
+	isDefault bool // it is where this user's commands look without a flag
+}
 
 const (
 	systemDataDir = "/var/lib/taskapi" // root's default
@@ -28,16 +31,9 @@ const (
 // newLayout finds the data directory: the one given, that of the environment, or the default of this user. It is absolute, and without
 // symbolic links: the processes of an allocation are known by its directory, whatever else it is called.
 func newLayout(given string, w world) (layout, error) {
-	given = cmp.Or(given, w.getenv(dataDirEnv))
-	switch {
-	case given != "":
-	case os.Geteuid() == 0:
-		given = systemDataDir
-	case w.getenv("XDG_STATE_HOME") != "":
-		given = filepath.Join(w.getenv("XDG_STATE_HOME"), "taskapi")
-	case w.getenv("HOME") != "":
-		given = filepath.Join(w.getenv("HOME"), ".local/state/taskapi")
-	default:
+	usual := defaultDataDir(w)
+	given = cmp.Or(given, w.getenv(dataDirEnv), usual)
+	if given == "" {
 		return layout{}, usage(errors.New("no data directory: give --data-dir, or set " + dataDirEnv + ", XDG_STATE_HOME or HOME"))
 	}
 	dir, err := filepath.Abs(given)
@@ -47,12 +43,25 @@ func newLayout(given string, w world) (layout, error) {
 	if !utf8.ValidString(dir) {
 		return layout{}, usage(fmt.Errorf("data directory %q is not UTF-8, in which the state of allocations is written down: choose another with --data-dir", dir))
 	}
-	l := layout{dir}
+	l := layout{dir: dir, isDefault: dir == usual && w.getenv(dataDirEnv) == ""}
 	if l.dir, err = trusted(dir); err != nil {
 		return layout{}, err
 	}
 	_, err = trusted(l.allocs())
 	return l, err
+}
+
+// defaultDataDir is where this user's allocations live when nothing else is said, empty when nobody can tell.
+func defaultDataDir(w world) string {
+	switch {
+	case os.Geteuid() == 0:
+		return systemDataDir
+	case w.getenv("XDG_STATE_HOME") != "":
+		return filepath.Join(w.getenv("XDG_STATE_HOME"), "taskapi")
+	case w.getenv("HOME") != "":
+		return filepath.Join(w.getenv("HOME"), ".local/state/taskapi")
+	}
+	return ""
 }
 
 // trusted is a path without symbolic links in as much of it as is there. Errors: what is there can be changed by others.
@@ -93,7 +102,7 @@ func (l layout) taskSocket(id, task string) string {
 // another one, where a run would begin anew.
 func (l layout) command(verb string, args ...string) string {
 	words := []string{"taskapi", verb}
-	if l.dir != systemDataDir || os.Geteuid() != 0 {
+	if !l.isDefault {
 		words = append(words, "--data-dir", shellWord(l.dir))
 	}
 	return strings.Join(append(words, args...), " ")

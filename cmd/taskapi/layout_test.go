@@ -3,22 +3,31 @@ package main
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
 // TestCommandOfADataDirectory copies what people are told to type: it must be about the same data directory, whatever its name.
 func TestCommandOfADataDirectory(t *testing.T) {
-	standard := "taskapi run --alloc-id x"
+	home := t.TempDir()
+	usual := systemDataDir
 	if os.Geteuid() != 0 {
-		standard = "taskapi run --data-dir " + systemDataDir + " --alloc-id x"
+		usual = filepath.Join(home, ".local/state/taskapi")
 	}
-	for dir, want := range map[string]string{
-		systemDataDir: standard,
-		"/tmp/ta":     "taskapi run --data-dir /tmp/ta --alloc-id x",
-		"/srv/a b":    `taskapi run --data-dir "/srv/a b" --alloc-id x`,
+	for _, c := range []struct{ given, env, want string }{
+		{"", "", "taskapi run --alloc-id x"},
+		{usual, "", "taskapi run --alloc-id x"},
+		{usual, "/tmp/ta", "taskapi run --data-dir " + usual + " --alloc-id x"},
+		{"/tmp/ta", "", "taskapi run --data-dir /tmp/ta --alloc-id x"},
+		{"", "/tmp/ta", "taskapi run --data-dir /tmp/ta --alloc-id x"},
+		{"/tmp/a b", "", `taskapi run --data-dir "/tmp/a b" --alloc-id x`},
 	} {
-		if got := (layout{dir}).command("run", "--alloc-id", "x"); got != want {
-			t.Errorf("in %s: %s, want %s", dir, got, want)
+		l, err := newLayout(c.given, world{env: []string{"HOME=" + home, dataDirEnv + "=" + c.env}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.command("run", "--alloc-id", "x"); got != c.want {
+			t.Errorf("with --data-dir %q and %s=%q: %s, want %s", c.given, dataDirEnv, c.env, got, c.want)
 		}
 	}
 }

@@ -27,9 +27,9 @@ func TestLeaveBeforeItHasBegun(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	path := layout{dir}.state(testAllocID)
+	path := layout{dir: dir}.state(testAllocID)
 	p := startProcess(t, dir, file)
-	counter := filepath.Join(layout{dir}.alloc(testAllocID), "counter", "local", "pid")
+	counter := filepath.Join(layout{dir: dir}.alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "the task runs", func() bool { return written(counter) })
 	endsOf(t, p, syscall.SIGUSR1)
 

@@ -16,7 +16,7 @@ import (
 // newIssuer is as much of a sidecar as issues the operator's token.
 func newIssuer(t *testing.T, dir string) *sidecar {
 	t.Helper()
-	l := layout{dir}
+	l := layout{dir: dir}
 	if err := os.MkdirAll(l.alloc(testAllocID), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	l.Close()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), fmt.Sprintf(portJob, port))
 	dir, elsewhere, third := shortDir(t), shortDir(t), shortDir(t)
-	alloc := layout{dir}.alloc(testAllocID)
+	alloc := layout{dir: dir}.alloc(testAllocID)
 	pidFile := filepath.Join(alloc, "t", "local", "pid")
 	first := startProcess(t, dir, file)
 	until(t, first, "it runs", func() bool { return written(pidFile) })

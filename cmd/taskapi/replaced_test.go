@@ -35,9 +35,9 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), versionedJob)
-	versions := filepath.Join(layout{dir}.alloc(testAllocID), "t", "local", "versions")
+	versions := filepath.Join(layout{dir: dir}.alloc(testAllocID), "t", "local", "versions")
 	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
-	asked := layout{dir}.client(testAllocID)
+	asked := layout{dir: dir}.client(testAllocID)
 	defer asked.close()
 	const rounds = 5
 	for n := range rounds {
@@ -60,7 +60,7 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("round %d:\n%s", n, p.out)
 		}
-		if saved, err := (layout{dir}).saved(testAllocID); err != nil || saved.Over {
+		if saved, err := (layout{dir: dir}).saved(testAllocID); err != nil || saved.Over {
 			t.Fatalf("round %d: %+v, %v; want the next version, not over:\n%s", n, saved, err, p.out)
 		}
 	}

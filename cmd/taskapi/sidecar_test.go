@@ -157,7 +157,7 @@ func startRun(t *testing.T, dataDir, job string, args ...string) *running {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{t: t, layout: layout{dataDir}, cancel: cancel, code: make(chan int, 1)}
+	r := &running{t: t, layout: layout{dir: dataDir}, cancel: cancel, code: make(chan int, 1)}
 	args = append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID}, append(args, file)...)
 	go func() { r.code <- run(ctx, args, world{strings.NewReader(""), &r.stdout, &r.stderr, os.Environ()}) }()
 	t.Cleanup(func() { r.stop() })

@@ -30,7 +30,7 @@ func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr 
 func leftState(t *testing.T) (dataDir, path string) {
 	t.Helper()
 	dataDir = t.TempDir()
-	l := layout{dataDir}
+	l := layout{dir: dataDir}
 	if err := os.MkdirAll(l.alloc(testAllocID), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped in order") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
-	if _, err := (layout{dataDir}).readable(testAllocID); !errors.Is(err, state.ErrNewer) {
+	if _, err := (layout{dir: dataDir}).readable(testAllocID); !errors.Is(err, state.ErrNewer) {
 		t.Errorf("to be taken over: %v, want ErrNewer", err)
 	}
 }

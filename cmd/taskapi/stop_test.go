@@ -62,7 +62,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 		flags = append(flags, flag, file)
 	}
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
-	there := filepath.Join(layout{dir}.alloc(testAllocID), "main", "local", "there")
+	there := filepath.Join(layout{dir: dir}.alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	kill(t, p)
 	return files
@@ -71,7 +71,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 // newKeyring makes a data directory with a key ring.
 func newKeyring(t *testing.T, dir string) string {
 	t.Helper()
-	if _, err := (layout{dir}).openKeyring(""); err != nil {
+	if _, err := (layout{dir: dir}).openKeyring(""); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -87,7 +87,7 @@ func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	if !strings.Contains(said.String(), wantSaid) {
 		t.Errorf("it does not say %q", wantSaid)
 	}
-	alloc := layout{dir}.alloc(testAllocID)
+	alloc := layout{dir: dir}.alloc(testAllocID)
 	if told := countLines(filepath.Join(alloc, "main", "local", "told")); told != 1 {
 		t.Errorf("the task was told %d times to end", told)
 	}
@@ -105,9 +105,9 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 	for name, damage := range map[string]func(dir string, files map[string]string) error{
 		"nothing": func(string, map[string]string) error { return nil },
 		"damaged key ring": func(dir string, _ map[string]string) error {
-			keys, err := os.ReadDir(layout{dir}.keyring())
+			keys, err := os.ReadDir(layout{dir: dir}.keyring())
 			for _, key := range keys {
-				err = errors.Join(err, os.WriteFile(filepath.Join(layout{dir}.keyring(), key.Name()), []byte("damaged"), 0o600))
+				err = errors.Join(err, os.WriteFile(filepath.Join(layout{dir: dir}.keyring(), key.Name()), []byte("damaged"), 0o600))
 			}
 			return err
 		},
@@ -118,10 +118,10 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			return errors.Join(os.Remove(files["--audit-log"]), os.Mkdir(files["--audit-log"], 0o700))
 		},
 		"empty settings": func(dir string, _ map[string]string) error {
-			return os.Truncate(filepath.Join(layout{dir}.alloc(testAllocID), settingsName), 0)
+			return os.Truncate(filepath.Join(layout{dir: dir}.alloc(testAllocID), settingsName), 0)
 		},
 		"a directory in the place of the operator's token": func(dir string, _ map[string]string) error {
-			token := layout{dir}.operatorToken(testAllocID)
+			token := layout{dir: dir}.operatorToken(testAllocID)
 			return errors.Join(os.Remove(token), os.Mkdir(token, 0o700))
 		},
 	} {
@@ -139,11 +139,11 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 				said = "a hook failed before the stop, which goes on"
 			}
 			wantStopped(t, dir, exitOK, said)
-			saved, err := (layout{dir}).saved(testAllocID)
+			saved, err := (layout{dir: dir}).saved(testAllocID)
 			if err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
-			if runs := countLines(filepath.Join(layout{dir}.alloc(testAllocID), "last", "local", "runs")); runs != 1 {
+			if runs := countLines(filepath.Join(layout{dir: dir}.alloc(testAllocID), "last", "local", "runs")); runs != 1 {
 				t.Errorf("the poststop task ran %d times", runs)
 			}
 		})
@@ -176,11 +176,11 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q\n%s", left, said)
 	}
-	if told := countLines(filepath.Join(layout{dir}.alloc(testAllocID), "main", "local", "told")); told != 1 {
+	if told := countLines(filepath.Join(layout{dir: dir}.alloc(testAllocID), "main", "local", "told")); told != 1 {
 		t.Errorf("the task was told %d times to end:\n%s", told, said)
 	}
 	cli(t, "stop", "--data-dir", dir, testAllocID)
-	if saved, err := (layout{dir}).saved(testAllocID); err != nil || !saved.Over {
+	if saved, err := (layout{dir: dir}).saved(testAllocID); err != nil || !saved.Over {
 		t.Errorf("after another stop: %+v, %v", saved, err)
 	}
 }
@@ -190,9 +190,9 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
-	there := filepath.Join(layout{dir}.alloc(testAllocID), "main", "local", "there")
+	there := filepath.Join(layout{dir: dir}.alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
-	mustWrite(t, layout{dir}.operatorToken(testAllocID), "damaged")
+	mustWrite(t, layout{dir: dir}.operatorToken(testAllocID), "damaged")
 	wantStopped(t, dir, exitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
 	if err := p.Wait(); err != nil {
 		t.Error(err)

@@ -28,7 +28,7 @@ func buildNext(t *testing.T) string {
 // answeringVersion is the version of the taskapi that answers on the operator's socket, empty when none does.
 func answeringVersion(t *testing.T, dataDir string) string {
 	t.Helper()
-	c := layout{dataDir}.client(testAllocID)
+	c := layout{dir: dataDir}.client(testAllocID)
 	defer c.close()
 	var self struct {
 		Config struct {
@@ -79,7 +79,7 @@ func TestUpgrade(t *testing.T) {
 	next := buildNext(t)
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	alloc := layout{dir}.alloc(testAllocID)
+	alloc := layout{dir: dir}.alloc(testAllocID)
 	read := func(parts ...string) string {
 		data, _ := os.ReadFile(filepath.Join(append([]string{alloc}, parts...)...))
 		return string(data)
