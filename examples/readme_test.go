@@ -58,7 +58,7 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 		os.Chmod(place, 0o755),
 		os.Symlink(bin, filepath.Join(place, "bin")),
 		os.CopyFS(filepath.Join(place, "examples"), os.DirFS(here)),
-		os.Mkdir(filepath.Join(place, "home"), 0o700),
+		os.Mkdir(filepath.Join(place, "home"), 0o711), // tasks of other users pass through
 		os.Mkdir(filepath.Join(place, "recorder"), 0o755),
 		os.WriteFile(filepath.Join(place, "recorder", "curl"), []byte(recorder), 0o755),
 		os.WriteFile(arguments, nil, 0o666),
@@ -68,7 +68,8 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", readmeScript(t, here))
+	isRoot := as == nil && os.Geteuid() == 0
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", readmeScript(t, here, isRoot))
 	cmd.Dir = place
 	cmd.Env = []string{"HOME=" + filepath.Join(place, "home"), "PATH=" + filepath.Join(place, "recorder") + ":" + os.Getenv("PATH"), "ARGUMENTS=" + arguments}
 	if as == nil { // root's own data directory is the machine's
@@ -95,9 +96,9 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	}
 }
 
-// readmeScript is what the README has people type in "Use it", but for what needs this repository or the nomad command. What a task has in
+// readmeScript is what the README has this user type in "Use it", but for what needs this repository or the nomad command. What a task has in
 // its environment is set before the example that needs it, and the allocation is stopped at the end, whatever came of the rest.
-func readmeScript(t *testing.T, here string) string {
+func readmeScript(t *testing.T, here string, isRoot bool) string {
 	text, err := os.ReadFile(filepath.Join(here, "..", "README.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +113,8 @@ func readmeScript(t *testing.T, here string) string {
 		line, isCode := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    ")
 		switch {
 		case !isCode, strings.HasPrefix(line, "make "), strings.HasPrefix(line, "nomad "):
+			continue
+		case strings.HasSuffix(line, "# as root") && !isRoot, strings.HasSuffix(line, "# as another user") && isRoot:
 			continue
 		case strings.Contains(line, `"$NOMAD_TOKEN"`):
 			script = append(script, taskEnvironment)

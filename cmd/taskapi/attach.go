@@ -15,11 +15,11 @@ func attachCommand(w world) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "attach [flags] [ALLOC]",
-		Short: "Follow an allocation that runs",
-		Long: `Prints the events of an allocation so far, and then each as it happens, in the lines of run. Without ALLOC it is the only one that
-runs. Ctrl-C ends the following, not the allocation. For one that is over it prints how it went.
+		Short: "Follow a running allocation",
+		Long: `Prints the events of an allocation so far, and then each as it happens, in the format of run. Without ALLOC it follows the only one
+that runs. Ctrl-C ends the command, not the allocation. Of an allocation that has ended it prints the events.
 Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi is killed or
-leaves it, which is said.`,
+leaves it, with a message.`,
 		Args:              optionalAllocation,
 		ValidArgsFunction: completeAllocation(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -178,7 +178,7 @@ func oneArg(what string) cobra.PositionalArgs {
 		case len(args) == 0:
 			return usage(fmt.Errorf("%s is missing: %s", what, cmd.UseLine()))
 		case len(args) > 1:
-			return usage(fmt.Errorf("one %s, not %d: %q is too many (flags go anywhere)", what, len(args), args[1]))
+			return usage(fmt.Errorf("one %s, not %d: %q is too many", what, len(args), args[1]))
 		}
 		return nil
 	}

@@ -17,9 +17,9 @@ func gcCommand(w world) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "gc [flags] [ALLOC...]",
-		Short: "Remove allocations that are over, with their directories",
-		Long: `Removes the allocations named, or with --all every one that is over: their directories with logs and state. One that is not over is
-refused, and stays as it is.`,
+		Short: "Remove ended allocations with their directories",
+		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and state. An allocation that has not
+ended is refused and stays as it is.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && !all:
@@ -54,7 +54,7 @@ refused, and stays as it is.`,
 		},
 	}
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that is over")
+	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that has ended")
 	return cmd
 }
 

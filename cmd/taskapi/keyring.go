@@ -80,8 +80,8 @@ func keyringCommand(w world) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
 		Short: "List, rotate and remove the keys that sign identities",
-		Long: `The keys that sign identities. A running allocation takes over a change at once: after a rotation new tokens are
-signed with the new key and old ones are good until they expire; tokens of a removed key are refused from then on.`,
+		Long: `The keys that sign identities. A running allocation follows a change at once: after a rotation new tokens are
+signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from then on.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage(unknownCommand(cmd, args[0]))

@@ -51,15 +51,16 @@ func runCommand(w world) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
-		Long: `Runs one allocation of the job file and prints what happens to it, an event a line.
+		Long: `Runs one allocation of the job file and prints its events, one a line.
 
-SIGINT and SIGTERM stop it in order (kill_signal, kill_timeout, shutdown_delay); a second one ends it at once. SIGUSR1 leaves its
-tasks running: the next run with the same --alloc-id takes them over, as it does after a kill. --take-over does both in one step.
+SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task at once. SIGUSR1 ends
+taskapi and leaves the tasks running: the next run with the same --alloc-id resumes the allocation, as it does after a kill of taskapi.
+--take-over does both in one step. As root, --isolate-users gives each task a user of its own.
 
-When the allocation of --alloc-id is there already, run goes on with it, with the flags it was run with last where none are given; the
-job file's variables are given anew. If the job is another version, what can be done in place is, and the rest is refused, unless
---force has the allocation stopped in order and run anew. One that another taskapi runs gets the new version from that, as by 'taskapi update'.
-Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails, 2 when the job file or a flag is wrong.`,
+If the allocation of --alloc-id exists, run resumes it. The flags of its last run hold unless others are given; give the job file's
+variables again. If the job is another version, changes that need no new process are applied; others are refused without --force, which
+stops the allocation gracefully and runs it again. If another taskapi runs the allocation, the job is sent to it, as by 'taskapi update'.
+Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			signals := make(chan os.Signal, 2)
@@ -87,9 +88,9 @@ Exit code: 0 when the allocation completes, is stopped or left, 1 when it fails,
 	f := cmd.Flags()
 	opts.bind(f)
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
-	f.BoolVar(&opts.force, "force", false, "stop the allocation of --alloc-id in order and run it anew when it takes new processes, or when it is over")
-	f.BoolVar(&opts.takeOver, "take-over", false, "have the taskapi that runs the allocation of --alloc-id leave, and go on in its place, as for an upgrade")
-	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its tasks have started, and log to "+logName+" in its directory")
+	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
+	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id leave, and resume in its place, as for an upgrade")
+	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")

@@ -52,17 +52,17 @@ func defaultSettings() settings {
 func (s *settings) bind(f *pflag.FlagSet) {
 	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file or URL, of another issuer whose identities are trusted; may be repeated")
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
-		"audience that a token must name, and that identities without one of their own get (default "+identity.DefaultAudience+"); may be repeated")
+		"audience that a token must name, and that identities without an aud are issued for (default "+identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
 	f.StringVar(&s.Policy, "policy", s.Policy, "file that says what each task may do")
-	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP opens it again")
-	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes while the audit log can't be written")
+	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
+	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes that the audit log can't record")
 	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are taken")
 	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl")
 	f.StringVar(&s.IsolateUsers, isolateFlag, s.IsolateUsers,
-		"as root, run each task that has no user as one of its own, with a number from `FROM-TO` ("+formatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
+		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+formatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(isolateFlag).NoOptDefVal = formatIDRange(allocrunner.DefaultIDRange)
-	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "take a --policy although tasks run as taskapi's own user, and so can get around it")
+	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy although tasks run as taskapi's own user and can get around it")
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
 }
 

@@ -18,9 +18,9 @@ import (
 func stateCommand(w world) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
-		Short: "Look into what is written down of an allocation, and repair it",
-		Long: `What is written down of an allocation, so that another taskapi can go on with it: state.db in its directory. An
-ordinary life never needs these commands.`,
+		Short: "Print an allocation's saved state, or repair it",
+		Long: `An allocation's saved state, from which another taskapi can resume it: state.db in its directory. These commands
+are for when something went wrong.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage(unknownCommand(cmd, args[0]))
@@ -37,8 +37,8 @@ func stateDump(w world) *cobra.Command {
 	return stateVerb(w, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
-		Long: `Prints what is written down of an allocation, also while it runs. Of a damaged state it prints what can be read, says
-on stderr what can't, and exits with 1.`,
+		Long: `Prints an allocation's saved state, also while it runs. Of a damaged state it prints what can be read, says
+on standard error what can't, and exits with 1.`,
 	}, dumpState)
 }
 
@@ -46,8 +46,8 @@ func stateRepair(w world) *cobra.Command {
 	return stateVerb(w, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
-		Long: `Puts a new state, of all that can be read, in the place of a damaged one, keeps that beside it, and says what is
-lost. A task of which nothing is left, or only an earlier version, may be another than it was: 'taskapi state dump' shows it.`,
+		Long: `Replaces a damaged state by a new one with everything that can be read of it, keeps the damaged one beside it, and says what is
+lost. A task whose record is lost or old may differ from what was saved: 'taskapi state dump' shows it.`,
 	}, repairState)
 }
 

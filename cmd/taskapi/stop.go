@@ -26,11 +26,11 @@ func stopCommand(w world) *cobra.Command {
 	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC]",
-		Short: "End an allocation in order",
-		Long: `Stops an allocation in order (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints what happens and returns when it is
-over. Without ALLOC it is the only one that runs. --now, or a second Ctrl-C, ends it at once. One whose taskapi is gone is taken over for that, with the job that it has. One whose
-state is missing or damaged is ended at once, without order.
-Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
+		Short: "Stop an allocation gracefully, or at once with --now",
+		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
+ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task at once. If the allocation's taskapi
+process has exited, this command resumes the allocation and stops it. If its state is missing or damaged, its tasks are killed at once.
+Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Args:              optionalAllocation,
 		ValidArgsFunction: completeAllocation(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -45,8 +45,8 @@ Exit code: 0 when the allocation is over, 1 when it could not be stopped.`,
 	}
 	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
-	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "leave out the shutdown_delay of the group and of the tasks, also one that has begun")
-	cmd.Flags().BoolVar(&s.now, "now", false, "end every task at once, by SIGKILL, also when a stop is under way; poststop tasks don't run")
+	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that has begun")
+	cmd.Flags().BoolVar(&s.now, "now", false, "kill every task at once (SIGKILL), also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd

@@ -26,9 +26,9 @@ func updateCommand(w world) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update [flags] ALLOC JOBFILE",
 		Short: "Give a running allocation another version of its job",
-		Long: `Compares the job file with the job that the allocation runs, prints each difference with what it takes, and has the allocation
-go on with the new version. What can't be done in place is refused, with exit code 2 and the tasks untouched; with --force the
-allocation is stopped in order and run anew, under the same ID and in the same directory.`,
+		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it needs new processes, and gives the
+allocation the new version. Changes that need new processes are refused, with exit code 2, and nothing changes; with --force the
+allocation is stopped gracefully and run again, under the same ID and in the same directory.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usage(fmt.Errorf("want an allocation and a job file, not %d %s: taskapi update [flags] ALLOC JOBFILE",
@@ -51,8 +51,8 @@ allocation is stopped in order and run anew, under the same ID and in the same d
 	}
 	flags.addVars(cmd)
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().BoolVar(&force, "force", false, "stop the allocation in order and run it anew when it takes new processes")
-	cmd.Flags().BoolVar(&detach, "detach", false, "return when what --force does has begun")
+	cmd.Flags().BoolVar(&force, "force", false, "if the changes need new processes, stop the allocation gracefully and run it again")
+	cmd.Flags().BoolVar(&detach, "detach", false, "with --force, return when the stop has begun")
 	return cmd
 }
 

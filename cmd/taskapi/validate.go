@@ -59,10 +59,10 @@ func validateCommand(w world) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
-		Short: "Say what of a job file would run here, and what can't",
-		Long: `Reads the job file as run does and says what of it would run on this machine, what is done otherwise, and what
-can't be done. Without --group it is about every group of the job.
---json prints the job, canonicalized, as Nomad's API has it; what there is to say goes to standard error.
+		Short: "Check what of a job file would run on this machine",
+		Long: `Reads the job file as run does and says what of it would run on this machine, what is ignored or done otherwise, and what
+is refused. Without --group it checks every group of the job.
+--json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
