@@ -61,7 +61,12 @@ If the allocation of --alloc-id exists, run resumes it. The flags of its last ru
 variables again. If the job is another version, changes that need no new process are applied; others are refused without --force, which
 stops the allocation gracefully and runs it again. If another taskapi runs the allocation, the job is sent to it, as by 'taskapi update'.
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
-		Args: oneArg("JOBFILE"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && cmd.Flags().Changed(isolateFlag) && idRangeForm.MatchString(args[0]) {
+				return usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", isolateFlag, isolateFlag, args[0]))
+			}
+			return oneArg("JOBFILE")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			signals := make(chan os.Signal, 2)
 			signal.Notify(signals, syscall.SIGUSR1) // it would be lost, and who has sent it waits for this process to leave
@@ -275,6 +280,9 @@ func errOtherJob(is, asked *api.Allocation) error {
 
 // uuidForm is what Nomad takes for an allocation's ID.
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// idRangeForm is FROM-TO.
+var idRangeForm = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
 
 func allocationID(given string) (string, error) {
 	if given == "" {
