@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/socket"
 )
 
 func stopCommand(w world) *cobra.Command {
@@ -241,7 +242,12 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
+	defer func() {
+		if sockErr := s.layout.removeDeadSockets(s.id); sockErr != nil {
+			fmt.Fprintf(w.stderr, "taskapi: %v\n", sockErr)
+		}
+		err = errors.Join(err, c.close())
+	}()
 	if c.saved == nil || c.saved.Over {
 		return nil // somebody else was faster, and is done
 	}
@@ -265,9 +271,6 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	shift.bare, shift.stopped, shift.how, shift.killed = true, true, s.how, s.now
 	if over, err = shift.work(ctx, nil); !over && err != nil {
 		return s.endLeft(ctx, fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, err))
-	}
-	if err := os.Remove(s.layout.operatorSocket(s.id)); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed taskapi has left it
-		fmt.Fprintf(w.stderr, "taskapi: %v\n", err)
 	}
 	if over && c.state == nil {
 		return fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does",
@@ -304,6 +307,19 @@ func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
 	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
 }
 
+// removeDeadSockets removes the sockets of an allocation, the operator's and the tasks', that a taskapi that was killed has left. Tasks are
+// known by their directories, since the state may be lost; a socket on which somebody listens stays.
+func (l layout) removeDeadSockets(id string) error {
+	entries, err := os.ReadDir(l.alloc(id))
+	errs := []error{err, socket.RemoveDead(l.operatorSocket(id))}
+	for _, e := range entries {
+		if e.IsDir() {
+			errs = append(errs, socket.RemoveDead(l.taskSocket(id, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // endLeft ends what runs of an allocation whose state can't be read.
 func (s *stopping) endLeft(ctx context.Context, why error) error {
 	dir := s.layout.alloc(s.id)
@@ -315,7 +331,7 @@ func (s *stopping) endLeft(ctx context.Context, why error) error {
 	if err != nil {
 		return fmt.Errorf("allocation %s could not be ended: %w", s.id, err)
 	}
-	if err := os.Remove(s.layout.operatorSocket(s.id)); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed taskapi has left it
+	if err := s.layout.removeDeadSockets(s.id); err != nil {
 		fmt.Fprintf(s.world.stderr, "taskapi: %v\n", err)
 	}
 	if killed == 0 {
