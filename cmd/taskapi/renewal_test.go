@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +85,39 @@ func newTold(t *testing.T, identities ...*api.WorkloadIdentity) (*wallet, *told,
 		t.Fatal(err)
 	}
 	return w, o, env
+}
+
+// heavy is an environment that nothing is asked of.
+type heavy struct {
+	interfaces.Env
+	_ [64]byte // so that it shares its block of memory with nothing else
+}
+
+// TestAWalletKeepsNoRequest: the environment and the allocation of a start are garbage when its identities are issued.
+func TestAWalletKeepsNoRequest(t *testing.T) {
+	freed := make(chan string, 2)
+	o := &told{start: time.Now()}
+	w := o.wallet(&api.WorkloadIdentity{Name: "file", File: true, TTL: time.Hour}, &api.WorkloadIdentity{Name: "env", Env: true})
+	func() {
+		alloc, env := &api.Allocation{ID: "a"}, &heavy{}
+		runtime.AddCleanup(alloc, func(what string) { freed <- what }, "allocation")
+		runtime.AddCleanup(env, func(what string) { freed <- what }, "environment")
+		if _, err := w.fill(&interfaces.TaskPrestartRequest{Alloc: alloc, Env: env, WriteFile: o.write, Lifecycle: o, Keep: o.keep}); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	deadline := time.After(time.Minute)
+	for given := map[string]bool{"allocation": true, "environment": true}; len(given) > 0; {
+		runtime.GC()
+		select {
+		case what := <-freed:
+			delete(given, what)
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("kept alive: %v", given)
+		}
+	}
+	runtime.KeepAlive(w)
 }
 
 func (o *told) wallet(identities ...*api.WorkloadIdentity) *wallet {
