@@ -15,9 +15,9 @@ import (
 )
 
 // CheckTasks says what the tasks of an allocation's group need and this machine does not have: a user that this process can't become is
-// refused, by Run as well, before anything starts. Users and programs that do not exist may be made before their task starts, so they
-// are warned of. Nothing is started or changed.
-func CheckTasks(alloc *api.Allocation) []jobspec.Finding {
+// refused, by Run as well, before anything starts, and so is one that can't reach dir, in which the allocation's directory would be. Users and
+// programs that do not exist may be made before their task starts, so they are warned of. Nothing is started or changed.
+func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 	var findings []jobspec.Finding
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		add := func(severity jobspec.Severity, feature, message string) {
@@ -25,7 +25,13 @@ func CheckTasks(alloc *api.Allocation) []jobspec.Finding {
 				Severity: severity, Where: fmt.Sprintf("group %q > task %q", alloc.TaskGroup, t.Name), Feature: feature, Message: message,
 			})
 		}
-		switch _, err := allocdir.LookupUser(t.User); {
+		user, err := allocdir.LookupUser(t.User)
+		if err == nil {
+			if err := allocdir.CheckReach(dir, user); err != nil {
+				add(jobspec.Refused, "user", err.Error())
+			}
+		}
+		switch {
 		case allocdir.CantBecome(err):
 			add(jobspec.Refused, "user", err.Error())
 		case err != nil:

@@ -65,7 +65,7 @@ func (j jobs) read(sent *api.Job) (jobVersion, error) {
 	}
 	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
 	if len(jobspec.Destructive(changes)) > 0 && !jobspec.AnyRefused(findings) { // there would be new processes: better to know before the old ones are stopped
-		findings = append(findings, allocrunner.CheckTasks(newAllocation(alloc.ID, job, group))...)
+		findings = append(findings, allocrunner.CheckTasks(newAllocation(alloc.ID, job, group), j.shift.layout.allocs())...)
 	}
 	said := findingLines(findings)
 	if jobspec.AnyRefused(findings) {

@@ -150,7 +150,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	}
 	alloc := newAllocation(id, job, group)
 	if before == "" && !o.detached { // who has started this process has said it
-		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc)))
+		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc, l.allocs())))
 	}
 	if err := o.checkUsers(group); err != nil {
 		return nil, usage(err)

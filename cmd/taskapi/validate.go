@@ -57,6 +57,7 @@ func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) 
 func validateCommand(w world) *cobra.Command {
 	var flags jobFlags
 	var asJSON bool
+	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check what of a job file would run on this machine",
@@ -66,16 +67,21 @@ is refused. Without --group it checks every group of the job.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return validate(flags, args[0], asJSON, w)
+			return validate(flags, dataDir, args[0], asJSON, w)
 		},
 	}
 	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
 	flags.addVars(cmd)
+	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the job as JSON")
 	return cmd
 }
 
-func validate(flags jobFlags, path string, asJSON bool, w world) error {
+func validate(flags jobFlags, dataDir, path string, asJSON bool, w world) error {
+	l, err := newLayout(dataDir, w)
+	if err != nil {
+		return err
+	}
 	job, err := flags.read(path, w)
 	if err != nil {
 		return err
@@ -88,7 +94,7 @@ func validate(flags jobFlags, path string, asJSON bool, w world) error {
 		groups = nil // the machine need not be asked
 	}
 	for _, g := range groups {
-		findings = append(findings, allocrunner.CheckTasks(newAllocation("", job, g))...)
+		findings = append(findings, allocrunner.CheckTasks(newAllocation("", job, g), l.allocs())...)
 		findings = append(findings, allocrunner.CheckPorts(g, defaultSettings().HostIP)...)
 		findings = append(findings, allocrunner.CheckOwnUser(g, false)...)
 	}

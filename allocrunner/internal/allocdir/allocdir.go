@@ -196,14 +196,18 @@ func BuildTask(dir, task string, user interfaces.User) (interfaces.TaskDir, erro
 }
 
 // CheckReach finds the first directory on the way to dir that user may not pass, before the start fails for a reason that nobody
-// understands.
+// understands. What is not there is left out: it will be made so that everybody may pass it.
 func CheckReach(dir string, user interfaces.User) error {
 	if user.UID == 0 || int(user.UID) == os.Getuid() {
 		return nil
 	}
 	for at := dir; ; at = filepath.Dir(at) {
 		var st unix.Stat_t
-		if err := unix.Stat(at, &st); err != nil {
+		err := unix.Stat(at, &st)
+		if errors.Is(err, unix.ENOENT) && at != filepath.Dir(at) {
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("look at %s: %w", at, err)
 		}
 		if !mayPass(st, user) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/launch"
 )
 
 // defaultPath is where commands are looked for when the task's environment has no PATH: login(1)'s choice for root.
@@ -135,8 +137,8 @@ func Missing(command string, env []string) string {
 		switch info, err := os.Stat(command); {
 		case os.IsNotExist(err):
 			return fmt.Sprintf("program %q does not exist", command)
-		case err == nil && info.IsDir():
-			return fmt.Sprintf("%q is a directory", command)
+		case err == nil && !info.Mode().IsRegular():
+			return fmt.Sprintf("%q is %s", command, launch.Kind(info.Mode()))
 		case err == nil && info.Mode()&0o111 == 0:
 			return fmt.Sprintf("%q is not executable", command)
 		}

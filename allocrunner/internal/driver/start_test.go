@@ -31,6 +31,12 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 	}
 	defer writer.Close()
 
+	for name, kind := range map[string]uint32{"pipe": unix.S_IFIFO, "socket": unix.S_IFSOCK} {
+		if err := unix.Mknod(filepath.Join(e.dir, name), kind|0o755, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	for _, c := range []struct {
 		name   string
 		change func(*driver.Spec)
@@ -40,6 +46,9 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 		{"missing", func(s *driver.Spec) { s.Path = "/no/such" }, unix.ENOENT, "install it, or correct the command"},
 		{"not executable", func(s *driver.Spec) { s.Path = file("plain", "#!/bin/sh\n", 0o644) }, unix.EACCES, "chmod +x"},
 		{"a directory", func(s *driver.Spec) { s.Path = e.dir }, unix.EACCES, "is a directory"},
+		{"a FIFO", func(s *driver.Spec) { s.Path = filepath.Join(e.dir, "pipe") }, unix.EACCES, "is a FIFO: correct the command"},
+		{"a socket", func(s *driver.Spec) { s.Path = filepath.Join(e.dir, "socket") }, unix.EACCES, "is a socket: correct the command"},
+		{"a device", func(s *driver.Spec) { s.Path = "/dev/null" }, unix.EACCES, "is a device: correct the command"},
 		{"no program", func(s *driver.Spec) { s.Path = file("text", "hello\n", 0o755) }, unix.ENOEXEC, "#! line"},
 		{"no interpreter", func(s *driver.Spec) { s.Path = file("script", "#!/no/interp -x\n", 0o755) }, unix.ENOENT, `needs "/no/interp"`},
 		{"busy", func(s *driver.Spec) { s.Path = busy }, unix.ETXTBSY, "open for writing"},

@@ -76,8 +76,8 @@ func denied(p Program) string {
 	info, err := os.Stat(p.Path)
 	var fs unix.Statfs_t
 	switch {
-	case err == nil && info.IsDir():
-		return fmt.Sprintf("%q is a directory: correct the command", p.Path)
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Sprintf("%q is %s: correct the command", p.Path, Kind(info.Mode()))
 	case err == nil && info.Mode()&0o111 == 0:
 		return fmt.Sprintf("%q is not executable: chmod +x it", p.Path)
 	case unix.Statfs(p.Path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0:
@@ -85,6 +85,21 @@ func denied(p Program) string {
 	}
 	return fmt.Sprintf("user %q (uid %d) may not run %q or enter %q: check the permissions of both and of the directories above",
 		p.Name, os.Geteuid(), p.Path, p.Dir)
+}
+
+// Kind is what a file is that is no program.
+func Kind(mode os.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&os.ModeNamedPipe != 0:
+		return "a FIFO"
+	case mode&os.ModeSocket != 0:
+		return "a socket"
+	case mode&os.ModeDevice != 0:
+		return "a device"
+	}
+	return "no plain file"
 }
 
 // The kernel reads as much of a program's first line, and takes no more program headers: see BINPRM_BUF_SIZE and load_elf_phdrs.
