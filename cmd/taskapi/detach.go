@@ -269,9 +269,15 @@ func exitOf(err error) error {
 // maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
 const maxSaid = 4 << 10
 
-// said repeats what has been written to a log since it had some length.
+// said repeats what has been written to a log since it had some length. When nothing has been, because nothing can be, it says that.
 func (l layout) said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
+	if err == nil && size == since {
+		if _, err = log.WriteString("\n"); err != nil {
+			_, err = fmt.Fprintf(out, "taskapi: the one in the background has ended, and could not say why: %v; make room on that file system, or choose another --data-dir\n", err)
+			return err
+		}
+	}
 	if err == nil {
 		since = max(since, size-maxSaid)
 		_, err = io.Copy(out, io.NewSectionReader(log, since, size-since))
