@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,6 +143,10 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			saved, err := (layout{dir: dir}).saved(testAllocID)
 			if err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
+			}
+			sockets, err := filepath.Glob(filepath.Join(layout{dir: dir}.alloc(testAllocID), "*", "secrets", apiSocketName))
+			if _, statErr := os.Lstat(layout{dir: dir}.operatorSocket(testAllocID)); err != nil || len(sockets) > 0 || !errors.Is(statErr, fs.ErrNotExist) {
+				t.Errorf("sockets are left: %q (%v), the operator's: %v", sockets, err, statErr)
 			}
 			if runs := countLines(filepath.Join(layout{dir: dir}.alloc(testAllocID), "last", "local", "runs")); runs != 1 {
 				t.Errorf("the poststop task ran %d times", runs)
