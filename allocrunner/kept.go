@@ -338,8 +338,13 @@ func (k *kept) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()
-	_, err := keeper.Sweep(ctx, k.cfg)
-	return err
+	if _, err := keeper.Sweep(ctx, k.cfg); err != nil {
+		return err
+	}
+	if l, _ := k.current(); errors.Is(l.client.Err(), driver.ErrReplaced) {
+		return nil // what is there is somebody else's
+	}
+	return keeper.Forget(k.cfg.Dir)
 }
 
 // closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected to since. One that

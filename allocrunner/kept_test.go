@@ -439,6 +439,25 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	}
 }
 
+// TestCloseAfterALoss leaves nothing of the killed keeper in the directory but its log: the allocation is over.
+func TestCloseAfterALoss(t *testing.T) {
+	dir := t.TempDir()
+	k := openKept(t, dir)
+	mustStart(t, k, script(dir, "t", "exec sleep 1000"))
+	l, _ := k.current()
+	if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-l.settled
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "keeper*"))
+	if want := filepath.Join(dir, "keeper.log"); err != nil || len(left) != 1 || left[0] != want {
+		t.Errorf("left: %v, %v; want %s alone", left, err, want)
+	}
+}
+
 // TestCloseForcesAKeeper that does not answer, whatever it is sent.
 func TestCloseForcesAKeeper(t *testing.T) {
 	t.Parallel()

@@ -30,6 +30,16 @@ func Sweep(ctx context.Context, cfg Config) (Swept, error) {
 	return last.remains().kill(ctx, cfg)
 }
 
+// Forget removes what a killed keeper has left in the directory of an allocation that is over, when Sweep has ended all the rest. Its log stays.
+func Forget(dir string) error {
+	for _, name := range []string{recordFile, socketFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("forget the keeper: %w", err)
+		}
+	}
+	return nil
+}
+
 // Sweep is the package's, for one whose keeper has just been killed: what the keeper has told it counts, too, for the record may be
 // missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was written down.
 func (c *Client) Sweep(ctx context.Context, cfg Config) (Swept, map[string]Latest, error) {
