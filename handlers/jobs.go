@@ -76,6 +76,9 @@ func jobNow(alloc *api.Allocation) *api.Job {
 	job := *alloc.Job
 	status := jobStatus(alloc.ClientStatus)
 	job.Status = &status
+	if job.SubmitTime == nil { // nomad job status takes it for granted
+		job.SubmitTime = &alloc.CreateTime
+	}
 	return &job
 }
 

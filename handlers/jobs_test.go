@@ -55,6 +55,19 @@ func TestSDKJobs(t *testing.T) {
 	wantSDKError(t, err, 404, "job not found")
 }
 
+// TestJobOfAFile: one that no server has stamped was submitted when its allocation was made; the stock command ends badly without a time.
+func TestJobOfAFile(t *testing.T) {
+	alloc := newAlloc(t)
+	current, job := *alloc.snapshot(), *alloc.snapshot().Job
+	job.SubmitTime = nil
+	current.Job = &job
+	alloc.snapshot = func() *api.Allocation { return &current }
+	got, _, err := newServer(t, alloc).sdk(t, goodToken).Jobs().Info("demo", nil)
+	if err != nil || got.SubmitTime == nil || *got.SubmitTime != current.CreateTime {
+		t.Errorf("got %+v, %v; want the allocation's time", got, err)
+	}
+}
+
 // TestJobStatus: the job's status is that of its allocation.
 func TestJobStatus(t *testing.T) {
 	alloc := newAlloc(t)
