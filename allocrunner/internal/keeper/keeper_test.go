@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -442,5 +443,48 @@ func TestAProgramThatIsNoKeeper(t *testing.T) {
 	cancel()
 	if _, _, err := keeper.Open(ctx, keeper.Config{Dir: t.TempDir()}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestAStartOutlivesItsClient: a process that is about to become its program when the client goes becomes it, and the next client is told of it.
+func TestAStartOutlivesItsClient(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	spec := shell(dir, "t", "")
+	spec.Path, spec.Args = filepath.Join(dir, "program"), nil
+	if err := os.WriteFile(spec.Path, []byte("#!/bin/sh\nexit 7\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := os.Open(spec.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	executed := make(chan os.Signal, 1)
+	signal.Notify(executed, unix.SIGIO)
+	defer signal.Stop(executed)
+	if _, err := unix.FcntlInt(lease.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skip("no lease can be had here:", err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.Start(t.Context(), spec)
+		answered <- err
+	}()
+	<-executed // by a process that waits for the lease now
+	if err := c.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	lease.Close()
+	if err := <-answered; err == nil {
+		t.Error("the client that has gone got an answer")
+	}
+	next, err := keeper.Attach(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if exit, err := next.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 7 {
+		t.Errorf("the next client hears of %+v, %v; want exit code 7", exit, err)
 	}
 }

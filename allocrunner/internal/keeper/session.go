@@ -43,11 +43,21 @@ func (c *session) awaitDone(most time.Duration) {
 	}
 }
 
-// serve handles requests until the client is gone, and then cancels those under way.
+// startGrace is how long a start goes on whose client is gone. It takes milliseconds, unless a file system hangs; a process that was killed
+// just as it became the program would be a run of the task that nobody knows of.
+const startGrace = replaceTime - 500*time.Millisecond
+
+// serve handles requests until the client is gone, and then cancels those under way, a start after startGrace.
 func (c *session) serve() error {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer c.wg.Wait()
-	defer cancel()
+	starts, cancelStarts := context.WithCancel(context.Background())
+	defer func() {
+		cancel()
+		timer := time.AfterFunc(startGrace, cancelStarts)
+		c.wg.Wait()
+		timer.Stop()
+		cancelStarts()
+	}()
 	source := &filesReader{conn: c.conn}
 	defer func() { closeFDs(source.take()) }()
 	in := bufio.NewReader(source)
@@ -67,7 +77,11 @@ func (c *session) serve() error {
 		if req.Op == opHold {
 			fds = source.take()
 		}
-		reqCtx, err := c.begin(ctx, req.ID)
+		life := ctx
+		if req.Op == opStart {
+			life = starts
+		}
+		reqCtx, err := c.begin(life, req.ID)
 		if err == nil {
 			c.server.hold(fds)
 		} else {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
@@ -13,10 +14,13 @@ import (
 // start runs the prestart hooks and starts the process beside the task's goroutine, so that a kill can end it.
 func (r *Runner) start(ctx context.Context) {
 	startCtx, cancel := context.WithCancel(ctx)
-	r.cancelStart = cancel
+	processCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	r.cancelStart = func() { cancel(); giveUp() }
 	r.effects.Go(func() {
+		defer giveUp()
 		defer cancel()
-		process, failure := r.launch(startCtx)
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(startGrace, giveUp) })()
+		process, failure := r.launch(startCtx, processCtx)
 		if failure != nil {
 			r.postFromEffect(*failure)
 			return
@@ -25,8 +29,12 @@ func (r *Runner) start(ctx context.Context) {
 	})
 }
 
-// launch takes the steps of a start in order and names the first that fails.
-func (r *Runner) launch(ctx context.Context) (started, *startFailed) {
+// startGrace is how long the start of a process goes on when this runner ends. It takes milliseconds, unless a file system hangs; a process
+// that was killed just as it became the program would be a run of the task that nobody knows of.
+const startGrace = time.Second
+
+// launch takes the steps of a start in order and names the first that fails. The last of them, the process, ends with processCtx.
+func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed) {
 	var none started
 	req, err := r.cfg.Starter.Prepare(ctx)
 	if err != nil {
@@ -43,7 +51,7 @@ func (r *Runner) launch(ctx context.Context) (started, *startFailed) {
 	if err := ctx.Err(); err != nil {
 		return none, &startFailed{event: driverFailureEvent("the start was given up")}
 	}
-	status, err := r.processes.Start(ctx, spec)
+	status, err := r.processes.Start(processCtx, spec)
 	if err != nil {
 		return none, &startFailed{event: driverFailureEvent(startReason(err))}
 	}
