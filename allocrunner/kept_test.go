@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,19 @@ func script(dir, task, text string) driver.Spec {
 	return driver.Spec{
 		Task: task, Path: "/bin/sh", Args: []string{"-c", text}, Dir: dir, Logs: driver.LogSpec{Disabled: true},
 		Env: []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, keeperConfig(dir).Mark},
+	}
+}
+
+// untilThere waits for a file that a task makes.
+func untilThere(t *testing.T, path string) {
+	t.Helper()
+	for give := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // the task tells nobody else
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		if time.Now().After(give) {
+			t.Fatalf("%s is not there", path)
+		}
 	}
 }
 
@@ -294,7 +308,8 @@ func TestANewAllocation(t *testing.T) {
 func TestABrokenConnection(t *testing.T) {
 	dir := t.TempDir()
 	k := openKept(t, dir)
-	status := mustStart(t, k, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.01; done`))
+	status := mustStart(t, k, script(dir, "t", `trap "exit 4" USR1; touch ready; while :; do sleep 0.01; done`))
+	untilThere(t, filepath.Join(dir, "ready"))
 	type result struct {
 		code int
 		err  error

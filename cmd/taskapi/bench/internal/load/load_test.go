@@ -99,14 +99,17 @@ func raw(reply string) http.HandlerFunc {
 
 func TestRunHostileGoesOn(t *testing.T) {
 	var served atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	socket := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if served.Add(1)%2 == 0 {
+		switch n := served.Add(1); {
+		case n == 100:
+			cancel()
+		case n%2 == 0:
 			w.Header().Set("Connection", "close")
 		}
 		http.Error(w, "no", http.StatusTooManyRequests)
 	}))
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
 	got, err := load.Run(ctx, load.Config{Socket: socket, Connections: 2, Requests: request, For: time.Hour, Hostile: true})
 	if err != nil {
 		t.Fatal(err)
