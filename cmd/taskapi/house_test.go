@@ -35,7 +35,7 @@ var house = map[string][]string{
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 	},
-	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "identity/privatefile", "socket/safedir"},
+	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
 	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},

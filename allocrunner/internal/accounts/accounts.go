@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proc"
 	"taskapi/identity/privatefile"
 	"taskapi/socket/safedir"
 )
@@ -289,21 +290,13 @@ func known(number uint32) bool {
 
 // inUse are the users and groups of all processes.
 func inUse() (map[uint32]bool, error) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	pids, err := proc.PIDs()
 	if err != nil {
 		return nil, err
 	}
 	used := map[uint32]bool{}
-	for _, name := range names {
-		if name[0] < '0' || name[0] > '9' {
-			continue
-		}
-		status, _ := os.ReadFile(filepath.Join("/proc", name, "status")) // of one that has just ended: none
+	for _, pid := range pids {
+		status, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status")) // of one that has just ended: none
 		for line := range strings.Lines(string(status)) {
 			key, ids, _ := strings.Cut(line, ":")
 			if key != "Uid" && key != "Gid" && key != "Groups" {

@@ -8,6 +8,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,7 @@ func (l *Launch) Become(ctx context.Context, p Program) error {
 	if n, bad := strconv.Atoi(errno); failed && bad == nil {
 		return &Error{Reason: reason, Errno: unix.Errno(n)}
 	}
-	return fmt.Errorf("the process ended before it could execute the program (%w)", notNil(err, io.ErrUnexpectedEOF))
+	return fmt.Errorf("the process ended before it could execute the program (%w)", cmp.Or(err, io.ErrUnexpectedEOF))
 }
 
 // readPending reads what is there without waiting, after text. The error is nil at the connection's end.
@@ -125,13 +126,6 @@ func readPending(fd int, text []byte) ([]byte, error) {
 		text = append(text, buf[:n]...)
 	}
 	return text, nil
-}
-
-func notNil(err, other error) error {
-	if err == nil {
-		return other
-	}
-	return err
 }
 
 // about is what the process says when it is about to execute the program. The connection's end is all that follows, or what went wrong.
