@@ -24,6 +24,11 @@ for process in /proc/[0-9]*; do
 done
 NOMAD_TOKEN=$(cat $DIR/watcher/secrets/nomad_token)`
 
+// watcherIsDone waits for the last word of the watcher.
+const watcherIsDone = `
+logs=$(bin/taskapi status "$ALLOC" | awk '/^Directory/ {print $2}')/alloc/logs
+until grep -Eq '^(done|failed)' "$logs/watcher.stdout.0"; do sleep 0.05; done`
+
 // TestReadme follows "Use it" of the README word by word, with sh, as this user and as one who is not root: every command does what it
 // says, and none of them shows a token in the arguments of a process.
 func TestReadme(t *testing.T) {
@@ -120,8 +125,8 @@ func readmeScript(t *testing.T, here string, isRoot bool) string {
 			script = append(script, taskEnvironment)
 		}
 		script = append(script, line)
-		if strings.HasPrefix(line, "ALLOC=") { // a person who reads on is slower than the first checks
-			script = append(script, `until bin/taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success".*"Status":"success"'; do sleep 0.05; done`)
+		if strings.HasPrefix(line, "ALLOC=") { // a person who reads on is slower than the watcher's tour, which restarts the server, and the checks after it
+			script = append(script, watcherIsDone, `until bin/taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success".*"Status":"success"'; do sleep 0.05; done`)
 		}
 	}
 	return strings.Join(script, "\n")
