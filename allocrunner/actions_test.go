@@ -440,7 +440,7 @@ func TestNoShutdownDelay(t *testing.T) {
 	stop(r, interfaces.StopRequest{})
 	r.untilCalls(d, "prekill", 1)
 	stop(r, noDelay)
-	stop(r, interfaces.StopRequest{}) // haste stays
+	stop(r, interfaces.StopRequest{}) // NoShutdownDelay stays
 	ends(r)
 
 	r, _, state := begun(0, time.Hour)
@@ -449,7 +449,7 @@ func TestNoShutdownDelay(t *testing.T) {
 	stop(r, noDelay)
 	ends(r)
 	if !state.saved().Alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
-		t.Error("another runner would not know of the haste")
+		t.Error("another runner would wait for the shutdown delays")
 	}
 }
 

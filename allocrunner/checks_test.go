@@ -137,7 +137,7 @@ func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 		cfg = *c
 	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
-	r.runner.Leave()
+	r.runner.Detach()
 	_ = r.end()
 
 	cfg.Saved = state.saved()

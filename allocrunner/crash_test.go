@@ -89,8 +89,8 @@ func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 	}
 	_ = r.end()
 	alloc := r.runner.Alloc()
-	if !r.runner.Over() || alloc.ModifyIndex <= index || stopped != (alloc.DesiredStatus == "stop") {
-		t.Errorf("over %v, index %d after %d, to %s", r.runner.Over(), alloc.ModifyIndex, index, alloc.DesiredStatus)
+	if !r.runner.Terminal() || alloc.ModifyIndex <= index || stopped != (alloc.DesiredStatus == "stop") {
+		t.Errorf("over %v, index %d after %d, to %s", r.runner.Terminal(), alloc.ModifyIndex, index, alloc.DesiredStatus)
 	}
 	for name, is := range alloc.TaskStates {
 		was, known := before.Tasks[name]

@@ -22,7 +22,7 @@ type course struct {
 // order is how a task is told to end.
 type order struct {
 	cause lifecycle.Cause
-	haste taskrunner.Haste
+	mode  taskrunner.KillMode
 }
 
 // drive applies the group's order to its tasks until all are over, or until they are left to another runner.
@@ -118,9 +118,9 @@ func (r *Runner) apply(d lifecycle.Decision, sent map[string]order) {
 	kill := order{cause: d.Ending.Cause}
 	switch {
 	case d.Ending.Cause == lifecycle.Aborted:
-		kill.haste = taskrunner.AtOnce
+		kill.mode = taskrunner.AtOnce
 	case r.noShutdownDelay():
-		kill.haste = taskrunner.NoShutdownDelay
+		kill.mode = taskrunner.NoShutdownDelay
 	}
 	for _, name := range d.Kill {
 		if sent[name] == kill {
@@ -131,7 +131,7 @@ func (r *Runner) apply(d lifecycle.Decision, sent map[string]order) {
 		if d.Ending.Cause == lifecycle.Stopped && lifecycle.LeaderEnded(r.order(), r.states()) {
 			reason = taskrunner.LeaderDeadEvent()
 		}
-		r.task(name).Kill(reason, kill.haste)
+		r.task(name).Kill(reason, kill.mode)
 	}
 }
 

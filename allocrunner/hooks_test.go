@@ -135,8 +135,8 @@ func TestHooksInOrder(t *testing.T) {
 		return s.State == "running" && s.Restarts == 1
 	})
 	r.untilCalls(d, "main poststart", 2)
-	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotOver) {
-		t.Errorf("removing an allocation that runs: %v, want ErrNotOver", err)
+	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotTerminal) {
+		t.Errorf("removing an allocation that runs: %v, want ErrNotTerminal", err)
 	}
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
@@ -247,9 +247,9 @@ func leftRunning(t *testing.T) (*running, interfaces.Config, *diary, *memory) {
 	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	r.untilFile("main/local/pids")
-	r.runner.Leave()
-	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
-		t.Fatalf("got %v, want ErrLeft", err)
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatalf("got %v, want ErrDetached", err)
 	}
 	return r, cfg, d, state
 }
@@ -297,13 +297,13 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	refused := cfg
 	refused.Hooks = append(slices.Clone(cfg.Hooks), refusing{})
 	second := begin(t, refused)
-	if err := second.end(); err == nil || errors.Is(err, interfaces.ErrLeft) || errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
+	if err := second.end(); err == nil || errors.Is(err, interfaces.ErrDetached) || errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
 		t.Errorf("got %v, want the hook that refused alone", err)
 	}
 	if diff := cmp.Diff([]string{"prerun", "shutdown", "main shutdown"}, d.read()[before:]); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
-	if second.runner.Over() {
+	if second.runner.Terminal() {
 		t.Error("it is over, with a task that runs")
 	}
 

@@ -54,14 +54,14 @@ func keeperConfig(dir string) keeper.Config {
 	return keeper.Config{Dir: dir, Mark: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}
 }
 
-// Left reports whether tasks of the allocation whose directory dir is run still, with or without somebody who controls their keeper. One
+// TasksRunning reports whether tasks of the allocation whose directory dir is run still, with or without somebody who controls their keeper. One
 // that has none, since its taskapi was killed before the first task started, or after the last one ended, is nothing to care about.
-func Left(dir string) bool { return keeper.Busy(dir) }
+func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
-// EndLeft ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier keeper has left of them,
+// KillOrphans ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier keeper has left of them,
 // when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL. It returns how many processes they
 // were. It is no error when there is nothing to end. Errors: one that says so when a taskapi controls the keeper, ctx's.
-func EndLeft(ctx context.Context, dir string) (killed int, err error) {
+func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 	return keeper.End(ctx, keeperConfig(dir))
 }
 

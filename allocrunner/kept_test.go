@@ -568,20 +568,20 @@ func TestEndLeft(t *testing.T) {
 	next := lines(t, dir)
 	status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 	child := next()
-	if _, err := EndLeft(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "controlled by another taskapi") || !Left(dir) {
+	if _, err := KillOrphans(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "controlled by another taskapi") || !TasksRunning(dir) {
 		t.Errorf("while it is controlled: %v", err)
 	}
 	if err := k.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	if !Left(dir) {
+	if !TasksRunning(dir) {
 		t.Error("no keeper is left")
 	}
-	n, err := EndLeft(t.Context(), dir)
-	if n != 2 || err != nil || lives(t, child) || lives(t, strconv.Itoa(status.PID)) || Left(dir) {
-		t.Errorf("%d killed, %v; left: %v", n, err, Left(dir))
+	n, err := KillOrphans(t.Context(), dir)
+	if n != 2 || err != nil || lives(t, child) || lives(t, strconv.Itoa(status.PID)) || TasksRunning(dir) {
+		t.Errorf("%d killed, %v; left: %v", n, err, TasksRunning(dir))
 	}
-	if n, err := EndLeft(t.Context(), dir); n != 0 || err != nil {
+	if n, err := KillOrphans(t.Context(), dir); n != 0 || err != nil {
 		t.Errorf("the second time: %d, %v", n, err)
 	}
 }

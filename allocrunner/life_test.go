@@ -75,9 +75,9 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.untilFile("main/local/told")
-	r.runner.Leave()
-	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
-		t.Fatalf("got %v, want ErrLeft", err)
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatalf("got %v, want ErrDetached", err)
 	}
 
 	cfg.Saved = state.saved()
@@ -104,7 +104,7 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 	r.untilState("early", "dead")
 	r.untilFile("late/local/pids")
 	r.untilState("late", "running")
-	r.runner.Leave()
+	r.runner.Detach()
 	_ = r.end()
 	before := len(d.read())
 	r.write("alloc/go", "")
@@ -150,7 +150,7 @@ func TestRestartCountersSurvive(t *testing.T) {
 	r.until("restarted twice", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 2 && a.TaskStates["main"].State == "running"
 	})
-	r.runner.Leave()
+	r.runner.Detach()
 	_ = r.end()
 	r.write("main/local/go", "")
 	r.untilGone(pids[2])
@@ -203,7 +203,7 @@ func TestGroupShutdownDelayGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.untilCalls(d, "prekill", 1)
-	r.runner.Leave()
+	r.runner.Detach()
 	_ = r.end()
 	saved := state.saved()
 	if left := saved.KillAfter.Sub(began); left < time.Hour || left > time.Hour+time.Since(began) {
@@ -349,7 +349,7 @@ func TestTasksWithoutARecord(t *testing.T) {
 		shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilFile("main/local/pids")
 	r.untilState("main", "running")
-	r.runner.Leave()
+	r.runner.Detach()
 	_ = r.end()
 
 	cfg.Saved = state.saved()
@@ -386,9 +386,9 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	r.untilEvents("init", "Restarting", 1)
 	r.untilEvents("main", "Restart Signaled", 1)
 	r.untilEvents("other", "Restarting", 1)
-	r.runner.Leave()
-	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
-		t.Fatalf("got %v, want ErrLeft", err)
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatalf("got %v, want ErrDetached", err)
 	}
 	_ = result(t, restarted)
 

@@ -225,9 +225,9 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 		var cfg config
 		r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.State = state; cfg = *c }, shell("main", "exit 0"), bye())
 		r.until("bye waits", waits)
-		r.runner.Leave()
-		if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
-			t.Fatalf("got %v, want ErrLeft", err)
+		r.runner.Detach()
+		if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+			t.Fatalf("got %v, want ErrDetached", err)
 		}
 		cfg.Saved = state.saved()
 		cfg.Saved.Alloc.DesiredStatus = "stop" // as when it was killed between the one and the other

@@ -129,18 +129,18 @@ func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 	return r.snapshots.wait(ctx, index)
 }
 
-// Over implements interfaces.AllocRunner.
-func (r *Runner) Over() bool { return r.snapshots.over() }
+// Terminal implements interfaces.AllocRunner.
+func (r *Runner) Terminal() bool { return r.snapshots.over() }
 
 // Kill implements interfaces.AllocRunner.
 func (r *Runner) Kill() { r.kill.do() }
 
-// Leave implements interfaces.AllocRunner.
-func (r *Runner) Leave() { r.leave.do() }
+// Detach implements interfaces.AllocRunner.
+func (r *Runner) Detach() { r.leave.do() }
 
 // Stop implements interfaces.AllocRunner.
 func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
-	if r.Over() {
+	if r.Terminal() {
 		return nil
 	}
 	r.requestStop(how)
@@ -172,7 +172,7 @@ func (r *Runner) save() error {
 
 // allocation reads over first: it is never written with a version from before the end.
 func (r *Runner) allocation() (alloc *api.Allocation, over bool) {
-	over = r.Over()
+	over = r.Terminal()
 	return r.Alloc(), over
 }
 
@@ -180,7 +180,7 @@ func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[n
 
 // Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
 // first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
-// ErrLeft: nobody has asked for that.
+// ErrDetached: nobody has asked for that.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	r.ran.Store(true)
 	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
@@ -211,7 +211,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	switch {
 	case err == nil:
 		err = r.runTasks(ctx, life)
-		left = errors.Is(err, interfaces.ErrLeft)
+		left = errors.Is(err, interfaces.ErrDetached)
 		return err
 	case r.cfg.Saved != nil: // what could not be taken over goes on as it is, for another try
 		left = true
@@ -246,7 +246,7 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 		if err := errors.Join(r.save(), r.resources.leave()); err != nil {
 			r.logger.Warn("the allocation was left, and whoever takes it over may find it as it was some time ago", "error", err)
 		}
-		return interfaces.ErrLeft
+		return interfaces.ErrDetached
 	}
 	err := r.save()
 	if err != nil {
@@ -293,9 +293,9 @@ func (r *Runner) receive(t *taskrunner.Runner) {
 
 // Destroy implements interfaces.AllocRunner.
 func (r *Runner) Destroy(ctx context.Context) error {
-	over := r.Over() || r.cfg.Saved != nil && r.cfg.Saved.Over
+	over := r.Terminal() || r.cfg.Saved != nil && r.cfg.Saved.Over
 	if !over {
-		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotOver)
+		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotTerminal)
 	}
 	err := eachHook(r, "destroy", func(h interfaces.RunnerDestroyHook) error { return h.Destroy(ctx) })
 	return errors.Join(err, RemoveDir(r.cfg.Dir))

@@ -189,7 +189,7 @@ func TestBatchCompletes(t *testing.T) {
 	}
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
 	alloc := r.runner.Alloc()
-	if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "run" || alloc.TaskStates["main"].FinishedAt.IsZero() || !r.runner.Over() {
+	if alloc.ClientStatus != "complete" || alloc.DesiredStatus != "run" || alloc.TaskStates["main"].FinishedAt.IsZero() || !r.runner.Terminal() {
 		t.Errorf("status %s, desired %s, state %+v", alloc.ClientStatus, alloc.DesiredStatus, alloc.TaskStates["main"])
 	}
 }
@@ -439,8 +439,8 @@ func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
 		if got := r.seen(); got != nil {
 			t.Errorf("%s: events %v", name, got)
 		}
-		if a := r.runner.Alloc(); a.ClientStatus != "failed" || !r.runner.Over() {
-			t.Errorf("%s: status %s, over %v", name, a.ClientStatus, r.runner.Over())
+		if a := r.runner.Alloc(); a.ClientStatus != "failed" || !r.runner.Terminal() {
+			t.Errorf("%s: status %s, over %v", name, a.ClientStatus, r.runner.Terminal())
 		}
 	}
 }

@@ -106,8 +106,8 @@ func TestTheNextRunnerKnowsTheGrace(t *testing.T) {
 		cfg = *c
 	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
-	r.runner.Leave()
-	if err := r.end(); !errors.Is(err, interfaces.ErrLeft) {
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
 		t.Fatal(err)
 	}
 	if slices.Contains(r.of("main"), "Restart Signaled") {

@@ -152,7 +152,7 @@ func destructive(changes []jobspec.Change) error {
 func (r *Runner) updatable() (begun bool, err error) {
 	r.running.mu.Lock()
 	defer r.running.mu.Unlock()
-	if r.running.ending || r.running.over || r.Over() || r.running.begun && r.stopRequested() {
+	if r.running.ending || r.running.over || r.Terminal() || r.running.begun && r.stopRequested() {
 		return false, interfaces.ErrTerminal
 	}
 	return r.running.begun, nil

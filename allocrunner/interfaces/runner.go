@@ -22,14 +22,14 @@ var (
 	ErrTaskNotRunning = errors.New("Task not running")
 	// ErrUnknownSignal: no signal has that name on this machine.
 	ErrUnknownSignal = errors.New("unknown signal")
-	// ErrTerminal: the allocation is over or on its way out, and what was asked would start something again.
+	// ErrTerminal: the allocation has ended or is ending, and the request would start something again.
 	ErrTerminal = errors.New("restart of an alloc that should not run")
 	// ErrInvalidJob: no machine could run the job, for the reason that is wrapped.
 	ErrInvalidJob = errors.New("the job can't be run")
-	// ErrNotOver: the allocation runs, or may run again.
-	ErrNotOver = errors.New("the allocation is not over")
-	// ErrLeft: the runner has left the allocation as it is, to be taken over.
-	ErrLeft = errors.New("the allocation was left running")
+	// ErrNotTerminal: the allocation runs, or may run again.
+	ErrNotTerminal = errors.New("the allocation has not ended")
+	// ErrDetached: the runner has detached, and the tasks run on.
+	ErrDetached = errors.New("the allocation was left running")
 )
 
 // DestructiveError is an update that would need new processes. Changes says what of it, a line each.
@@ -39,9 +39,9 @@ func (e *DestructiveError) Error() string {
 	return "can't be updated in place: " + strings.Join(e.Changes, "; ")
 }
 
-// StopRequest is how an allocation is to end. Its zero value is in order, for good.
+// StopRequest is how an allocation is to end. Its zero value is gracefully, for good.
 type StopRequest struct {
-	// NoShutdownDelay leaves out the shutdown_delay of the group and of the tasks, also one that is waited for already. The allocation's
+	// NoShutdownDelay skips the shutdown_delay of the group and of the tasks, also one that has begun. The allocation's
 	// DesiredTransition shows it.
 	NoShutdownDelay bool
 
@@ -52,7 +52,7 @@ type StopRequest struct {
 // descriptionReplaced is Nomad's DesiredDescription of an allocation that ends for a destructive update.
 const descriptionReplaced = "alloc is being updated due to job update"
 
-// Apply notes in an allocation that it is to end so. It reports whether that is news. Haste that was asked for before stays.
+// Apply notes in an allocation that it is to end so. It reports whether that is news. A NoShutdownDelay of an earlier request stays.
 func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	was := *a
 	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, ""
@@ -73,20 +73,19 @@ func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descripti
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
 	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no listener of the
-	// runner is left, and no process either, unless it returns ErrLeft, or could not take over what Config.Saved has.
+	// runner is left, and no process either, unless it returns ErrDetached, or could not take over what Config.Saved has.
 	Run(ctx context.Context) error
 
-	// Stop asks for the end of the allocation in order: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop
-	// tasks. It returns once the request is written down, so that a runner that goes on with the allocation after a crash
-	// completes it, and does not wait for the end. It is no error when the allocation ends already, or is over: what the latest request
-	// says stands then.
+	// Stop begins a graceful stop: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop tasks. It returns once the
+	// request is saved, so that a runner that resumes the allocation after a crash completes it, and does not wait for the end. It is no
+	// error when the allocation is ending or has ended: the latest request holds then.
 	Stop(ctx context.Context, how StopRequest) error
 
-	// Kill makes a stop that is under way, or starts one, skip every delay: tasks get SIGKILL at once.
+	// Kill stops the allocation without any delay, or makes a stop that is under way skip the rest: tasks get SIGKILL at once.
 	Kill()
 
-	// Leave makes Run return ErrLeft, with the tasks running on for another runner to take over.
-	Leave()
+	// Detach makes Run return ErrDetached. The tasks run on, and another runner can resume the allocation.
+	Detach()
 
 	// Alloc is the allocation as it stands, never nil. The value is shared and must not be changed; ModifyIndex grows by at
 	// least one with every change.
@@ -99,8 +98,8 @@ type AllocRunner interface {
 	// is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
 	Checks() (results api.AllocCheckStatuses, version uint64)
 
-	// Over reports that the allocation has ended: no task of it runs or ever will.
-	Over() bool
+	// Terminal reports whether the allocation has ended: no task of it runs or ever will.
+	Terminal() bool
 
 	// RestartTask restarts one running task and returns when the old process is gone.
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal, also when the allocation began to end meanwhile.
@@ -122,7 +121,7 @@ type AllocRunner interface {
 	// go on without the caller.
 	Update(ctx context.Context, job *api.Job) error
 
-	// Destroy removes an allocation that is over: it calls the destroy hooks and removes the allocation directory. Errors: ErrNotOver.
+	// Destroy removes an allocation that is over: it calls the destroy hooks and removes the allocation directory. Errors: ErrNotTerminal.
 	Destroy(ctx context.Context) error
 }
 

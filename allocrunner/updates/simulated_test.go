@@ -90,8 +90,8 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("versions (-want +got):\n%s", diff)
 		}
-		if err := <-ended; err != nil || !runner.Over() {
-			t.Errorf("run: %v, over: %v", err, runner.Over())
+		if err := <-ended; err != nil || !runner.Terminal() {
+			t.Errorf("run: %v, over: %v", err, runner.Terminal())
 		}
 		if err := b.Flush(t.Context()); err != nil {
 			t.Error(err)

@@ -87,9 +87,9 @@ func (s *simulator) Wait(ctx context.Context, index uint64) *api.Allocation {
 
 func (s *simulator) Stop(context.Context, interfaces.StopRequest) error { s.Kill(); return nil }
 func (s *simulator) Kill()                                              { s.ask.Do(func() { close(s.stop) }) }
-func (s *simulator) Leave()                                             { s.Kill() }
+func (s *simulator) Detach()                                            { s.Kill() }
 func (s *simulator) Checks() (api.AllocCheckStatuses, uint64)           { return nil, 0 }
-func (s *simulator) Over() bool                                         { return s.Alloc().ClientTerminalStatus() }
+func (s *simulator) Terminal() bool                                     { return s.Alloc().ClientTerminalStatus() }
 func (s *simulator) RestartTask(context.Context, string) error          { return interfaces.ErrTaskNotRunning }
 func (s *simulator) RestartRunning(context.Context) error               { return interfaces.ErrTaskNotRunning }
 func (s *simulator) RestartAll(context.Context) error                   { return interfaces.ErrTerminal }

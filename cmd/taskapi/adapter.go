@@ -47,7 +47,7 @@ func (s served) Signal(ctx context.Context, task, signal string) error {
 // Stop implements handlers.Alloc.
 func (s served) Stop(ctx context.Context, noShutdownDelay bool) error {
 	err := s.shift.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
-		if !s.Over() {
+		if !s.Terminal() {
 			s.shift.printer.allocEvent("Stopping", "asked for over the API: stopping in order")
 		}
 	})
@@ -59,7 +59,7 @@ func (s served) Stop(ctx context.Context, noShutdownDelay bool) error {
 
 // Kill implements handlers.Alloc.
 func (s served) Kill() {
-	if !s.Over() {
+	if !s.Terminal() {
 		s.shift.printer.allocEvent("Killing", "asked for over the API: ending at once")
 	}
 	s.shift.kill()

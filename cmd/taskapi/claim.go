@@ -46,7 +46,7 @@ func (l layout) claim(id string, logger *slog.Logger) (*claim, error) {
 	c.saved, err = c.state.Saved(id)
 	if errors.Is(err, state.ErrNotFound) {
 		err = nil
-		if allocrunner.Left(c.dir) {
+		if allocrunner.TasksRunning(c.dir) {
 			err = fmt.Errorf("allocation %s has no state, and yet tasks of it run: its %s was removed or emptied; '%s' ends them",
 				id, state.FileName, l.command("stop", id))
 		}

@@ -143,7 +143,7 @@ func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	switch {
 	case id != l.id:
 		return nil, auth.Unknown
-	case l.runner.Over():
+	case l.runner.Terminal():
 		return l.alloc, auth.Terminal
 	}
 	return l.alloc, auth.Live

@@ -116,8 +116,8 @@ func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 		return fmt.Errorf("allocation %s: %w", id, err)
 	}
 	err = runner.Destroy(ctx)
-	if errors.Is(err, interfaces.ErrNotOver) {
-		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotOver, l.command("stop", id))
+	if errors.Is(err, interfaces.ErrNotTerminal) {
+		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotTerminal, l.command("stop", id))
 	}
 	return err
 }

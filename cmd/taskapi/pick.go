@@ -59,7 +59,7 @@ func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	var running []string
 	for _, id := range ids {
 		f := l.look(ctx, id)
-		if f.absent == nil && !f.over || f.absent != nil && allocrunner.Left(l.alloc(id)) {
+		if f.absent == nil && !f.over || f.absent != nil && allocrunner.TasksRunning(l.alloc(id)) {
 			running = append(running, id)
 		}
 	}

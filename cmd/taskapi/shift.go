@@ -84,7 +84,7 @@ func (s *shift) workOnce(ctx context.Context, alloc *api.Allocation) (over bool,
 	s.announce(side)
 	s.begin(ctx, side)
 	err = side.run(ctx)
-	return side.runner.Over(), s.concluded(err, side)
+	return side.runner.Terminal(), s.concluded(err, side)
 }
 
 // announce says that the allocation begins, or goes on.
@@ -109,7 +109,7 @@ func (s *shift) begin(ctx context.Context, side *sidecar) {
 	}
 	s.mu.Unlock()
 	if leave {
-		side.runner.Leave()
+		side.runner.Detach()
 	}
 	if kill {
 		side.runner.Kill()
@@ -142,12 +142,12 @@ func (s *shift) concluded(err error, side *sidecar) error {
 	case err == nil:
 		s.printer.ended(alloc, "")
 		return nil
-	case !side.runner.Over() && !errors.Is(err, interfaces.ErrLeft) && s.bare:
+	case !side.runner.Terminal() && !errors.Is(err, interfaces.ErrDetached) && s.bare:
 		return err // they are ended in another way
-	case !side.runner.Over() && !errors.Is(err, interfaces.ErrLeft):
+	case !side.runner.Terminal() && !errors.Is(err, interfaces.ErrDetached):
 		s.printer.allocEvent("Left", "it can't be taken over, and its tasks run on: "+oneLine(err.Error()))
 		return errSilent // the event has said why
-	case errors.Is(err, interfaces.ErrLeft):
+	case errors.Is(err, interfaces.ErrDetached):
 		s.printer.allocEvent("Left", fmt.Sprintf("the tasks run on; '%s' %s takes them over", s.layout.command("run", "--alloc-id", alloc.ID), withJobFile))
 		return nil
 	}
@@ -194,7 +194,7 @@ func (s *shift) leave() {
 		s.printer.allocEvent("Leaving", "the tasks run on, for another taskapi to take over")
 	}
 	if side != nil {
-		side.runner.Leave()
+		side.runner.Detach()
 	}
 }
 

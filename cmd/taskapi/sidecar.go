@@ -117,7 +117,7 @@ func (s *sidecar) openFiles() (err error) {
 
 // ending reports that the allocation ends, or has ended.
 func (s *sidecar) ending() bool {
-	return s.runner.Over() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
+	return s.runner.Terminal() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
 // The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. A sidecar at work has some 3 MB

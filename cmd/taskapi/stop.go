@@ -327,7 +327,7 @@ func (s *stopping) endLeft(ctx context.Context, why error) error {
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("allocation %s: %w", s.id, unwrapPath(err))
 	}
-	killed, err := allocrunner.EndLeft(ctx, dir)
+	killed, err := allocrunner.KillOrphans(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("allocation %s could not be ended: %w", s.id, err)
 	}

@@ -101,7 +101,7 @@ func (quiet) Save(string)                      {}
 // TestAFrozenSupervisor does not get a task out of its end: however long it answers nothing, the task is killed when it answers again. Nor is
 // it an end that it refuses a question.
 func TestAFrozenSupervisor(t *testing.T) {
-	for _, how := range []Haste{InOrder, AtOnce} {
+	for _, how := range []KillMode{Graceful, AtOnce} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &frozen{thawed: make(chan struct{}), exited: make(chan struct{}), refusals: []error{
 				fmt.Errorf("wait: %w", context.Canceled), fmt.Errorf("wait: %w", context.DeadlineExceeded), fmt.Errorf("too many requests"),

@@ -116,7 +116,7 @@ func (s model) possible(rs rules) []any {
 	add(!s.process.runs && r.watch, reported{})
 	add(r.timer && !s.waitsForInterval(rs), elapsed{})
 	add(r.machine.phase == waiting, opened{})
-	add(s.budget.requests > 0, killed{}, killed{haste: NoShutdownDelay}, restarted{}, restarted{counted: true}, reseted{})
+	add(s.budget.requests > 0, killed{}, killed{mode: NoShutdownDelay}, restarted{}, restarted{counted: true}, reseted{})
 	add(rs.policy.Wait && !r.machine.last, lastInterval{})
 	add(s.budget.crashes > 0, sidecarKilled, bothKilled, powerCut)
 	return events

@@ -70,10 +70,10 @@ type machine struct {
 	phase   phase
 	intent  intent // a kill stays, also of the dead: nothing starts the task again
 	failed  bool
-	setUp   bool  // the task directory has been announced
-	haste   Haste // of its kill
-	last    bool  // the restart policy's interval is the last
-	again   bool  // its process is gone because somebody asked for the next, which does not run yet
+	setUp   bool     // the task directory has been announced
+	mode    KillMode // of its kill
+	last    bool     // the restart policy's interval is the last
+	again   bool     // its process is gone because somebody asked for the next, which does not run yet
 	tracker restarts.Tracker
 }
 
@@ -127,7 +127,7 @@ type (
 	elapsed struct{} // the armed timer has run out
 	killed  struct { // the task is to end
 		reason *api.TaskEvent // nil for none
-		haste  Haste
+		mode   KillMode
 	}
 	restarted struct { // somebody asked for a new process
 		reason  string
@@ -137,13 +137,13 @@ type (
 	lastInterval struct{}                // the group is to end, and the task not to be killed: its restart policy begins no other interval
 )
 
-// Haste is what of a task's own end is waited for, less with each value.
-type Haste int
+// KillMode is what of a task's own end is waited for, less with each value.
+type KillMode int
 
 const (
-	InOrder         Haste = iota // shutdown_delay, kill_signal, kill_timeout
-	NoShutdownDelay              // kill_signal, kill_timeout
-	AtOnce                       // nothing
+	Graceful        KillMode = iota // shutdown_delay, kill_signal, kill_timeout
+	NoShutdownDelay                 // kill_signal, kill_timeout
+	AtOnce                          // nothing
 )
 
 // The effects that a transition asks for, in order.
@@ -352,7 +352,7 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 		acts = append(acts, emit{killingEvent(r.killTimeout)})
 	}
 	m.intent = kill
-	m.haste = max(m.haste, ev.haste)
+	m.mode = max(m.mode, ev.mode)
 	switch m.phase {
 	case waiting:
 		m.phase = dead
@@ -364,16 +364,16 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 		return m, append(acts, abort{})
 	case running:
 		acts = append(acts, prekill{})
-		if r.shutdownDelay > 0 && m.haste == InOrder {
+		if r.shutdownDelay > 0 && m.mode == Graceful {
 			m.phase = shutdownDelay
 			return m, append(acts, emit{shutdownDelayEvent(r.shutdownDelay)}, arm{r.shutdownDelay})
 		}
 	case shutdownDelay:
-		if m.haste == InOrder {
+		if m.mode == Graceful {
 			return m, acts
 		}
 	case stopping: // for a restart, perhaps by rules that have changed since: what Killing says happens now
-		if !first && ev.haste != AtOnce {
+		if !first && ev.mode != AtOnce {
 			return m, acts
 		}
 	}
@@ -384,7 +384,7 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 // tell gives the process its kill signal and the time that it has, or ends it at once.
 func (r rules) tell(m machine) (machine, []any) {
 	m.phase = stopping
-	if m.haste == AtOnce {
+	if m.mode == AtOnce {
 		return m, []any{disarm{}, killTree{}}
 	}
 	return m, []any{signal{r.killSignal}, arm{r.killTimeout}}

@@ -68,7 +68,7 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"killed in its shutdown delay", delayed, []any{opened{}, started{}, killed{}, elapsed{}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
-		{"killed without its shutdown delay", delayed, []any{opened{}, started{}, killed{haste: NoShutdownDelay}, exit(0)},
+		{"killed without its shutdown delay", delayed, []any{opened{}, started{}, killed{mode: NoShutdownDelay}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"killed before it started", testRules, []any{killed{reason: SiblingFailedEvent("x")}},
 			[]string{"Sibling Task Failed", "Killing"}, dead, false},
@@ -175,7 +175,7 @@ func (w *world) possible(answersOnly bool) []any {
 		events = append(events, elapsed{})
 	}
 	if !answersOnly {
-		events = append(events, opened{}, killed{}, killed{haste: NoShutdownDelay}, killed{haste: AtOnce}, restarted{}, restarted{counted: true}, reseted{},
+		events = append(events, opened{}, killed{}, killed{mode: NoShutdownDelay}, killed{mode: AtOnce}, restarted{}, restarted{counted: true}, reseted{},
 			lastInterval{})
 	}
 	return events
@@ -254,7 +254,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 
 // TestNobodyIsToldOfAProcessThatIsToGo: what poststart hooks would announce, pre-kill hooks would have to take back.
 func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
-	for _, asked := range []any{killed{}, killed{haste: AtOnce}, reseted{}} {
+	for _, asked := range []any{killed{}, killed{mode: AtOnce}, reseted{}} {
 		m, _ := play(testRules, machine{}, opened{}, asked)
 		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
 		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
@@ -280,18 +280,18 @@ func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
 	}
 }
 
-// TestHasteInTheShutdownDelay that a kill without haste has begun.
-func TestHasteInTheShutdownDelay(t *testing.T) {
+// TestKillModeInTheShutdownDelay that a graceful kill has begun.
+func TestKillModeInTheShutdownDelay(t *testing.T) {
 	r := testRules
 	r.shutdownDelay = time.Minute
-	for haste, want := range map[Haste][]any{
+	for mode, want := range map[KillMode][]any{
 		NoShutdownDelay: {signal{r.killSignal}, arm{r.killTimeout}},
 		AtOnce:          {disarm{}, killTree{}},
 	} {
 		m, _ := play(r, machine{}, opened{}, started{}, killed{})
-		m, acts := r.next(m, killed{haste: haste}, time.Unix(0, 0), 0)
+		m, acts := r.next(m, killed{mode: mode}, time.Unix(0, 0), 0)
 		if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, killTree{}, signal{}, arm{})); diff != "" || m.phase != stopping {
-			t.Errorf("haste %v: phase %v, effects (-want +got):\n%s", haste, m.phase, diff)
+			t.Errorf("kill mode %v: phase %v, effects (-want +got):\n%s", mode, m.phase, diff)
 		}
 	}
 }

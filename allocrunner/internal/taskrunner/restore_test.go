@@ -135,7 +135,7 @@ func TestAKillIsHeard(t *testing.T) {
 		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &driver.Status{})
 		go r.Run(ctx, p)
 		synctest.Wait()
-		r.Kill(nil, InOrder)
+		r.Kill(nil, Graceful)
 		r.Kill(nil, AtOnce)
 		time.Sleep(signalTimeout)
 		synctest.Wait()

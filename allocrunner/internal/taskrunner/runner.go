@@ -164,8 +164,8 @@ func (r *Runner) Resetting() bool { return r.record.resetting() }
 func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }
 
 // Kill ends the task; reason is the event that says why, or nil. A later call can only hurry an earlier one.
-func (r *Runner) Kill(reason *api.TaskEvent, haste Haste) {
-	r.post(context.Background(), killed{reason, haste}, nil)
+func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
+	r.post(context.Background(), killed{reason, mode}, nil)
 }
 
 // LastInterval has the task fail that is past the attempts of its restart policy, or comes to be, instead of waiting for the next interval.
