@@ -10,7 +10,7 @@ import (
 
 // A token says what its allocation is, whoever signed it: another job, namespace, group, task or life is another allocation's.
 func TestClaimsAreTheAllocations(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := newRing(t)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}})
 	if err != nil {
@@ -54,7 +54,7 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 		}
 	}
 	w.expect("of another issuer, for the operator", sign(t, other, claimsOf(operator)), operator, auth.WrongRole)
-	if stats := w.door.Stats(); stats.Cached.Good != 2+2+1+1 {
+	if stats := w.authenticator.Stats(); stats.Cached.Good != 2+2+1+1 {
 		t.Errorf("%d tokens are remembered as good, want those that were let in alone", stats.Cached.Good)
 	}
 }
@@ -65,8 +65,8 @@ func TestPolicyIsTheAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, func(c *auth.Config) { c.Policy = policy })
-	p, denial := w.door.Authenticate(request(w.token(web)), web, peer)
+	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
+	p, denial := w.authenticator.Authenticate(request(w.token(web)), web, peer)
 	if denial != nil || p.Can(auth.ReadJob) {
 		t.Errorf("got %+v, %v; want a principal without read-job", p, denial)
 	}
@@ -78,7 +78,7 @@ func TestPolicyIsTheAllocations(t *testing.T) {
 
 // A token of an earlier life is refused on the next request after the new one began, and that of the new one let in.
 func TestEarlierLife(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	old := w.token(web)
 	w.expect("in its life", old, web, auth.NotRefused)
 	next := demo
@@ -98,7 +98,7 @@ func TestEarlierLife(t *testing.T) {
 
 // A socket is for processes of its owner, of root and of taskapi, whatever token they have.
 func TestPeers(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, owner := range []auth.Owner{web, operator} {
 		token := w.token(owner)
 		for uid, want := range map[uint32]auth.Reason{
@@ -120,16 +120,16 @@ func TestPeers(t *testing.T) {
 
 // Recheck says of a request under way what has changed since it was let in; that its allocation has ended is what it may tell.
 func TestRecheck(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	short := w.with(web, func(c *identity.Claims) { c.ExpiresAt = time.Now().Unix() + 1 })
 	enter := func(token string) (again func() auth.Reason) {
 		r := request(token)
-		p, denial := w.door.Authenticate(r, web, peer)
+		p, denial := w.authenticator.Authenticate(r, web, peer)
 		if denial != nil {
 			t.Fatal(denial)
 		}
 		return func() auth.Reason {
-			if denial := w.door.Recheck(r, p, web, peer); denial != nil {
+			if denial := w.authenticator.Recheck(r, p, web, peer); denial != nil {
 				return denial.Reason
 			}
 			return auth.NotRefused
@@ -169,7 +169,7 @@ func TestRecheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("key removed", lasting, auth.KeyRemoved)
-	if denial := w.door.Recheck(request(""), &auth.Principal{Capabilities: auth.All}, web, peer); denial == nil {
-		t.Error("a principal that no door has made is let in")
+	if denial := w.authenticator.Recheck(request(""), &auth.Principal{Capabilities: auth.All}, web, peer); denial == nil {
+		t.Error("a principal that no Authenticator has made is let in")
 	}
 }

@@ -20,7 +20,7 @@ import (
 type Outcome string
 
 const (
-	// Denied: the door refused it.
+	// Denied: the authenticator refused it.
 	Denied Outcome = "denied"
 	// Begun: it was let in, and what it asks for is about to be done. Only a log that is required has these; see AuditConfig.
 	Begun Outcome = "begun"
@@ -78,7 +78,7 @@ type Auditor interface {
 }
 
 // NewRecord describes a request that was answered with the status, or, when that is 0, one that is about to be carried out. path is
-// escaped (URL.EscapedPath). p is nil when the door let nobody in.
+// escaped (URL.EscapedPath). p is nil when the authenticator let nobody in.
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes), UID: peer.UID, PID: peer.PID,
@@ -138,7 +138,7 @@ type AuditConfig struct {
 type AuditLog struct {
 	config  AuditConfig
 	sampler *sampler
-	failed  gate
+	failed  rateSampler
 
 	mu   sync.Mutex     // held while a line is written, so that lines don't mix
 	w    io.WriteCloser // guarded by mu, as are the others; nil once it is closed

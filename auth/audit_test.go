@@ -27,7 +27,7 @@ import (
 )
 
 // records are the lines of the audit log.
-func (w *world) records() []auth.Record {
+func (w *fixture) records() []auth.Record {
 	w.tb.Helper()
 	var all []auth.Record
 	for _, line := range w.audit.lines() {
@@ -47,7 +47,7 @@ var ignoreTokenID = cmpopts.IgnoreFields(auth.Record{}, "TokenID")
 
 func TestDenialsAreAudited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.expect("good", w.token(web), web, auth.NotRefused)
 		w.expect("forged", forge(w.token(web), 1), web, auth.BadSignature)
 		w.expect("another's", w.token(db), web, auth.WrongSocket)
@@ -68,7 +68,7 @@ func TestDenialsAreAudited(t *testing.T) {
 
 // Whose a refused token is stands in the record of its very first use, if a trusted key has signed it, and of none else.
 func TestFirstRefusalNamesTheToken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.allocs.set(otherID, auth.Terminal)
 	expect := func(what, token string, owner auth.Owner, want auth.Reason, names bool) {
 		t.Helper()
@@ -115,11 +115,11 @@ func TestFirstRefusalNamesTheToken(t *testing.T) {
 
 // A record says which token a request came with, when that was verified, and holds nothing that could fool who reads it.
 func TestRecordOfARequest(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	claims := claimsOf(web)
 	claims.ID, claims.Issuer = "id-\u202e1", "https://issuer/"+strings.Repeat("i", 400)
 	jwt := sign(t, w.ring, claims)
-	p, denial := w.door.Authenticate(request(jwt), web, peer)
+	p, denial := w.authenticator.Authenticate(request(jwt), web, peer)
 	if denial != nil {
 		t.Fatal(denial)
 	}
@@ -155,7 +155,7 @@ func TestRecordOfARequest(t *testing.T) {
 // A flood fills neither the log nor the audit, and what is left out is counted, to the last.
 func TestFloodsAreSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		for range 1000 {
 			w.ask("", web)
 		}
@@ -217,7 +217,7 @@ func TestFloodsAreSampled(t *testing.T) {
 
 // A stolen token leaves a line, whatever else its thief has refused on the same socket for the same reason.
 func TestNoTokenHidesBehindAnother(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	noise := w.token(db)
 	for range 100 {
 		w.ask(noise, web)
@@ -299,7 +299,7 @@ func TestChangesInALoop(t *testing.T) {
 
 // What can't be written is not lost in silence, and refuses changes where it is required.
 func TestAuditLogThatFails(t *testing.T) {
-	w, full, log := newWorld(t), errors.New("disk full"), new(lockedBuffer)
+	w, full, log := newFixture(t), errors.New("disk full"), new(lockedBuffer)
 	failing := true
 	var written bytes.Buffer
 	config := auth.AuditConfig{Required: true, Logger: slog.New(slog.NewTextHandler(log, nil))}
@@ -310,7 +310,7 @@ func TestAuditLogThatFails(t *testing.T) {
 		}
 		return written.Write(p)
 	}))
-	p, _ := w.door.Authenticate(request(w.token(web)), web, peer)
+	p, _ := w.authenticator.Authenticate(request(w.token(web)), web, peer)
 	change := func() auth.Record { return auth.NewRecord("PUT", "/x", web, peer, p, 0) }
 	for range 2 {
 		audit.Audit(auth.NewRecord("GET", "/", web, peer, nil, 401))
@@ -425,9 +425,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// No part of a token is in anything that the door writes or says.
+// No part of a token is in anything that the authenticator writes or says.
 func TestNoTokenIsToldToAnybody(t *testing.T) {
-	w := newWorld(t, func(c *auth.Config) { c.Limits = auth.Limits{HoldFor: 1} })
+	w := newFixture(t, func(c *auth.Config) { c.Limits = auth.Limits{RefusalDelay: 1} })
 	good := w.token(web)
 	tokens := []string{
 		good, forge(good, 1), unknownKey(good, 1), w.token(db), good[:len(good)-3], good + good,
@@ -439,7 +439,7 @@ func TestNoTokenIsToldToAnybody(t *testing.T) {
 			r := request(token)
 			r.URL = &url.URL{Path: "/v1/allocation/" + token, RawQuery: "token=" + token}
 			r.Header.Set("Authorization", "Bearer "+token)
-			if _, denial := w.door.Authenticate(r, web, peer); denial != nil {
+			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 				said.WriteString(denial.Error() + denial.Body)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 // BenchmarkAuthenticateCached is what every request but the first costs: 300 ns and no allocation are promised.
 func BenchmarkAuthenticateCached(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	for _, header := range []string{"X-Nomad-Token", "Authorization"} {
 		b.Run(header, func(b *testing.B) {
 			r := request("")
@@ -23,7 +23,7 @@ func BenchmarkAuthenticateCached(b *testing.B) {
 			w.authenticate(b, r)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, denial := w.door.Authenticate(r, web, peer); denial != nil {
+				if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 					b.Fatal(denial)
 				}
 			}
@@ -32,28 +32,28 @@ func BenchmarkAuthenticateCached(b *testing.B) {
 }
 
 func BenchmarkAuthenticateCachedParallel(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	r := request(w.token(web))
 	w.authenticate(b, r)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			_, _ = w.door.Authenticate(r, web, peer)
+			_, _ = w.authenticator.Authenticate(r, web, peer)
 		}
 	})
 }
 
 // authenticate fails unless the request is let in.
-func (w *world) authenticate(tb testing.TB, r *http.Request) {
+func (w *fixture) authenticate(tb testing.TB, r *http.Request) {
 	tb.Helper()
-	if _, denial := w.door.Authenticate(r, web, peer); denial != nil {
+	if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 		tb.Fatal(denial)
 	}
 }
 
 // BenchmarkAuthenticateFirst is a token's first use, and beside it the bare signature check that it can't do without.
 func BenchmarkAuthenticateFirst(b *testing.B) {
-	b.Run("door", func(b *testing.B) {
-		w := newWorld(b)
+	b.Run("Authenticate", func(b *testing.B) {
+		w := newFixture(b)
 		requests := make([]*http.Request, 4096) // more than the cache holds: each comes back as unknown
 		for i := range requests {
 			requests[i] = request(w.token(web))
@@ -82,8 +82,8 @@ func BenchmarkAuthenticateFirst(b *testing.B) {
 
 // BenchmarkRefuse is what junk costs, by kind.
 func BenchmarkRefuse(b *testing.B) {
-	quiet := func(c *auth.Config) { c.Auditor = nil; c.Limits.HoldMax = 1 }
-	w := newWorld(b, quiet)
+	quiet := func(c *auth.Config) { c.Auditor = nil; c.Limits.MaxDelayed = 1 }
+	w := newFixture(b, quiet)
 	expired := w.with(web, func(c *identity.Claims) { c.NotBefore, c.IssuedAt, c.ExpiresAt = 0, 0, time.Now().Unix()-1 })
 	for name, token := range map[string]string{
 		"none": "", "garbage": "garbage", "remembered": forge(w.token(web), 1), "unknown key": unknownKey(w.token(web), 1), "expired": expired,
@@ -92,7 +92,7 @@ func BenchmarkRefuse(b *testing.B) {
 			r := request(token)
 			b.ReportAllocs()
 			for b.Loop() {
-				if p, _ := w.door.Authenticate(r, web, peer); p != nil {
+				if p, _ := w.authenticator.Authenticate(r, web, peer); p != nil {
 					b.Fatal("let in")
 				}
 			}

@@ -19,20 +19,20 @@ func TestCachedCostsNoMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	r := request(w.token(web))
 	w.authenticate(t, r)
 	if got := testing.AllocsPerRun(1000, func() { w.authenticate(t, r) }); got != 0 {
 		t.Errorf("a cached request costs %v allocations", got)
 	}
-	if s := w.door.Stats(); s.Misses != 1 || s.Verified != 1 || s.Hits < 1000 || s.Cached.Good != 1 {
+	if s := w.authenticator.Stats(); s.Misses != 1 || s.Verified != 1 || s.Hits < 1000 || s.Cached.Good != 1 {
 		t.Errorf("stats %+v", s)
 	}
 }
 
 // More tokens than the caches hold are all let in; the most recent are remembered.
 func TestMoreTokensThanRoom(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	tokens := make([]string, 1100)
 	for i := range tokens {
 		tokens[i] = w.token(web)
@@ -42,7 +42,7 @@ func TestMoreTokensThanRoom(t *testing.T) {
 	for _, token := range tokens[len(tokens)-1000:] {
 		w.expect("recent", token, web, auth.NotRefused)
 	}
-	if s := w.door.Stats(); w.verifier.checks.Load() != before || s.Cached.Good != 1024 {
+	if s := w.authenticator.Stats(); w.verifier.checks.Load() != before || s.Cached.Good != 1024 {
 		t.Errorf("%d recent ones were verified again; %d are remembered", w.verifier.checks.Load()-before, s.Cached.Good)
 	}
 	for _, token := range tokens {
@@ -52,7 +52,7 @@ func TestMoreTokensThanRoom(t *testing.T) {
 
 func TestFirstUsesShareOneVerification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.verifier.gate = make(chan struct{})
 		token, forged := w.token(web), forge(w.token(web), 1)
 		results := make(chan auth.Reason, 60)
@@ -77,7 +77,7 @@ func TestFirstUsesShareOneVerification(t *testing.T) {
 		if counts[auth.NotRefused] != 40 || counts[auth.BadSignature] != 20 {
 			t.Errorf("got %v", counts)
 		}
-		if checks, s := w.verifier.checks.Load(), w.door.Stats(); checks != 2 || s.Verified != 2 || s.Shared != 58 {
+		if checks, s := w.verifier.checks.Load(), w.authenticator.Stats(); checks != 2 || s.Verified != 2 || s.Shared != 58 {
 			t.Errorf("%d signatures checked, %d requests shared", checks, s.Shared)
 		}
 	})
@@ -86,7 +86,7 @@ func TestFirstUsesShareOneVerification(t *testing.T) {
 // Those who share a failed verification have failed like the one who led.
 func TestSharedFailuresCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, standard)
+		w := newFixture(t, standard)
 		w.verifier.gate = make(chan struct{})
 		forged := forge(w.token(web), 1)
 		results := make(chan auth.Reason, 30)
@@ -107,7 +107,7 @@ func TestSharedFailuresCount(t *testing.T) {
 
 func TestBadTokensAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		for _, test := range []struct {
 			token  string
 			want   auth.Reason
@@ -120,7 +120,7 @@ func TestBadTokensAreRemembered(t *testing.T) {
 			{w.with(web, func(c *identity.Claims) { c.NotBefore += 3000 }), auth.NotYetValid, 3},
 			{"garbage", auth.Malformed, 0},
 		} {
-			before, hits := w.verifier.checks.Load(), w.door.Stats().NegativeHits
+			before, hits := w.verifier.checks.Load(), w.authenticator.Stats().NegativeHits
 			w.expect("first", test.token, web, test.want)
 			w.expect("again", test.token, web, test.want)
 			time.Sleep(5 * time.Second)
@@ -128,7 +128,7 @@ func TestBadTokensAreRemembered(t *testing.T) {
 			if got := w.verifier.checks.Load() - before; got != test.checks {
 				t.Errorf("%s: %d signatures checked, want %d", test.want, got, test.checks)
 			}
-			if got := w.door.Stats().NegativeHits - hits; (got == 1) != (test.checks == 2) {
+			if got := w.authenticator.Stats().NegativeHits - hits; (got == 1) != (test.checks == 2) {
 				t.Errorf("%s: %d negative hits", test.want, got)
 			}
 		}
@@ -138,14 +138,14 @@ func TestBadTokensAreRemembered(t *testing.T) {
 // What is remembered of a bad token never outlives what made it bad.
 func TestRefusalsEndWithTheirCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		token := w.token(web)
 
 		w.allocs.set(allocID, auth.Unknown)
 		w.expect("before the allocation", token, web, auth.UnknownAllocation)
 		w.allocs.set(allocID, auth.Live)
 		w.expect("with it", token, web, auth.NotRefused)
-		if got := w.door.Stats().Cached.Bad; got != 0 {
+		if got := w.authenticator.Stats().Cached.Bad; got != 0 {
 			t.Errorf("%d refusals are still remembered", got)
 		}
 
@@ -172,7 +172,7 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 func TestReplacedKey(t *testing.T) {
 	old, replaced := new(identity.KeySet), new(identity.KeySet)
 	source := &swappable{set: old}
-	w := newWorld(t, func(c *auth.Config) {
+	w := newFixture(t, func(c *auth.Config) {
 		c.Keys = append(c.Keys, source)
 		c.Verifier = &fickle{Verifier: c.Verifier, bad: func() bool { return source.set == old }}
 	})
@@ -220,7 +220,7 @@ func TestJunk(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		n = min(n, 20_000)
 	}
-	w := newWorld(t, func(c *auth.Config) {
+	w := newFixture(t, func(c *auth.Config) {
 		c.Verifier, c.Auditor, c.Limits.Caller = &instant{c.Verifier}, nil, auth.Limits{}.Caller
 	})
 	w.log.discard()
@@ -247,7 +247,7 @@ func TestJunk(t *testing.T) {
 		}
 	}
 	grown := residentBytes(t) - before
-	t.Logf("%d junk tokens: %d KiB more, %+v", n, grown>>10, w.door.Stats())
+	t.Logf("%d junk tokens: %d KiB more, %+v", n, grown>>10, w.authenticator.Stats())
 	if grown > 8<<20 && !raceEnabled {
 		t.Errorf("%d junk tokens made the process %d KiB larger", n, grown>>10)
 	}

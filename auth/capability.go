@@ -20,7 +20,7 @@ const (
 	AllocExec                 // commands inside a task
 	VariablesRead             // variables of the allocation's job
 	VariablesWrite            //
-	OperatorOnly              // what belongs to the operator alone, such as the metrics of the door
+	OperatorOnly              // what belongs to the operator alone, such as the metrics of the authenticator
 )
 
 // capabilityNames are the names, by bit. Those that a policy can't give (see grantable) have one for logs alone.

@@ -1,4 +1,4 @@
-// Package auth leads from a request to a Principal. Its Door takes the token from a request's headers, has it verified once,
+// Package auth leads from a request to a Principal. Its Authenticator takes the token from a request's headers, has it verified once,
 // remembers the verdict, and looks on every single request at what may have changed since: the clock, the trust in the key,
 // the allocation's life, and whether the token may speak through this socket at all. A revoked, expired or terminal identity
 // is therefore refused on the very next request, however warm the cache is.

@@ -17,12 +17,12 @@ type Limits struct {
 	// Refusals is how many refusals of any kind a caller gets at once; those beyond are held back, on every connection of its
 	// own. Default: 50 a second, burst 100: nobody feels it who does not send bad requests in a loop.
 	Refusals ratelimit.Rate
-	// HoldFor is how long a refusal is held back. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
+	// RefusalDelay is how long a refusal is held back. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
 	// a flood over ten connections costs less than one good caller.
-	HoldFor time.Duration
-	// HoldMax is how many refusals may be held back at a time; those beyond go out at once. Default: 512, as many as there may be
+	RefusalDelay time.Duration
+	// MaxDelayed is how many refusals may be held back at a time; those beyond go out at once. Default: 512, as many as there may be
 	// connections.
-	HoldMax int
+	MaxDelayed int
 }
 
 const (
@@ -39,12 +39,12 @@ var enough = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
 type limits struct {
 	lookups  *ratelimit.Limiter[Owner]
 	refusals *ratelimit.Limiter[Owner]
-	holder   *ratelimit.Holder
+	holder   *ratelimit.Tarpit
 }
 
 func newLimits(c Limits) (*limits, error) {
 	c.setDefaults()
-	lookups, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: callers, Grain: unit})
+	lookups, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: callers, RetryAfterUnit: unit})
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func newLimits(c Limits) (*limits, error) {
 	if err != nil {
 		return nil, err
 	}
-	holder, err := ratelimit.NewHolder(c.HoldMax, c.HoldFor)
+	holder, err := ratelimit.NewTarpit(c.MaxDelayed, c.RefusalDelay)
 	if err != nil {
 		return nil, err
 	}
@@ -72,11 +72,11 @@ func (c *Limits) setDefaults() {
 			*d.rate = d.standard
 		}
 	}
-	if c.HoldFor == 0 {
-		c.HoldFor = 250 * time.Millisecond
+	if c.RefusalDelay == 0 {
+		c.RefusalDelay = 250 * time.Millisecond
 	}
-	if c.HoldMax == 0 {
-		c.HoldMax = 512
+	if c.MaxDelayed == 0 {
+		c.MaxDelayed = 512
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 func standard(c *auth.Config) { c.Limits = auth.Limits{} }
 
 // exhaust fails until the limit refuses, and returns how often it did not.
-func (w *world) exhaust(owner auth.Owner, peer auth.Peer) int {
+func (w *fixture) exhaust(owner auth.Owner, peer auth.Peer) int {
 	w.tb.Helper()
 	for n := range 1000 {
 		if why := w.askAs(forge(w.token(owner), n), owner, peer); why == auth.CallerLimited {
@@ -36,7 +36,7 @@ func (w *world) exhaust(owner auth.Owner, peer auth.Peer) int {
 
 func TestCallersAreLimitedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, standard)
+		w := newFixture(t, standard)
 		cached := w.token(web)
 		w.expect("good", cached, web, auth.NotRefused)
 		if n := w.exhaust(web, peer); n != 20 {
@@ -70,27 +70,27 @@ func TestWhatCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct {
 			name   string
-			token  func(w *world, n int) string
+			token  func(w *fixture, n int) string
 			counts bool
 		}{
-			{"forged", func(w *world, n int) string { return forge(w.token(web), n) }, true},
-			{"the same forged", func(w *world, _ int) string {
+			{"forged", func(w *fixture, n int) string { return forge(w.token(web), n) }, true},
+			{"the same forged", func(w *fixture, _ int) string {
 				return forge(w.with(web, func(c *identity.Claims) { c.ID = "same" }), 0)
 			}, true},
-			{"unknown key", func(w *world, n int) string { return unknownKey(w.token(web), n) }, true},
-			{"unknown allocation", func(w *world, _ int) string { return w.token(auth.Owner{AllocationID: otherID, Task: "web"}) }, true},
-			{"wrong audience", func(w *world, _ int) string {
+			{"unknown key", func(w *fixture, n int) string { return unknownKey(w.token(web), n) }, true},
+			{"unknown allocation", func(w *fixture, _ int) string { return w.token(auth.Owner{AllocationID: otherID, Task: "web"}) }, true},
+			{"wrong audience", func(w *fixture, _ int) string {
 				return w.with(web, func(c *identity.Claims) { c.Audience = []string{"x"} })
 			}, true},
-			{"expired", func(w *world, _ int) string {
+			{"expired", func(w *fixture, _ int) string {
 				return w.with(web, func(c *identity.Claims) { c.IssuedAt, c.NotBefore, c.ExpiresAt = 0, 0, 1 })
 			}, true},
-			{"good", func(w *world, _ int) string { return w.token(web) }, false},
-			{"another task's", func(w *world, _ int) string { return w.token(db) }, false},
-			{"garbage", func(_ *world, n int) string { return "garbage" + strconv.Itoa(n) }, false},
-			{"none", func(*world, int) string { return "" }, false},
+			{"good", func(w *fixture, _ int) string { return w.token(web) }, false},
+			{"another task's", func(w *fixture, _ int) string { return w.token(db) }, false},
+			{"garbage", func(_ *fixture, n int) string { return "garbage" + strconv.Itoa(n) }, false},
+			{"none", func(*fixture, int) string { return "" }, false},
 		} {
-			w := newWorld(t, standard, func(c *auth.Config) { c.Limits.HoldFor = 1 })
+			w := newFixture(t, standard, func(c *auth.Config) { c.Limits.RefusalDelay = 1 })
 			limited := false
 			for n := range 30 {
 				limited = w.ask(test.token(w, n), web) == auth.CallerLimited || limited
@@ -109,7 +109,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 			part time.Duration
 			want auth.Reason
 		}{{1, auth.NotRefused}, {2, auth.CallerLimited}} {
-			w := newWorld(t, standard)
+			w := newFixture(t, standard)
 			w.exhaust(web, peer)
 			time.Sleep(3 * time.Second) // 20 again
 			w.exhaust(web, peer)
@@ -117,7 +117,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 			for w.ask(forge(w.token(web), 0), web) == auth.BadSignature {
 			}
 			token := w.token(web)
-			_, denial := w.door.Authenticate(request(token), web, peer)
+			_, denial := w.authenticator.Authenticate(request(token), web, peer)
 			if denial == nil || denial.Status != http.StatusTooManyRequests || denial.RetryAfter <= 0 {
 				t.Fatalf("got %+v", denial)
 			}
@@ -130,12 +130,12 @@ func TestRetryAfterIsTrue(t *testing.T) {
 // The first answer's header is true as it stands, in whole seconds.
 func TestRetryAfterInSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, standard)
+		w := newFixture(t, standard)
 		for n := range 20 {
 			w.expect("forged", forge(w.token(web), n), web, auth.BadSignature)
 		}
 		token := w.token(web)
-		_, denial := w.door.Authenticate(request(forge(token, 0)), web, peer)
+		_, denial := w.authenticator.Authenticate(request(forge(token, 0)), web, peer)
 		answer := httptest.NewRecorder()
 		denial.Write(answer)
 		if got := answer.Header().Get("Retry-After"); got != "1" {
@@ -150,7 +150,7 @@ func TestRetryAfterInSeconds(t *testing.T) {
 
 func TestGlobalLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, standard, func(c *auth.Config) { c.Limits.HoldFor = 1 })
+		w := newFixture(t, standard, func(c *auth.Config) { c.Limits.RefusalDelay = 1 })
 		cached := w.token(web)
 		w.expect("good", cached, web, auth.NotRefused)
 		counts := map[auth.Reason]int{}
@@ -171,7 +171,7 @@ func TestGlobalLimit(t *testing.T) {
 // Who comes new while others fill the limit for all is not shut out, but waits a moment.
 func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, standard, func(c *auth.Config) { c.Limits.Global = ratelimit.Rate{PerSecond: 10, Burst: 5} })
+		w := newFixture(t, standard, func(c *auth.Config) { c.Limits.Global = ratelimit.Rate{PerSecond: 10, Burst: 5} })
 		for n := range 5 {
 			w.ask(forge(w.token(web), n), web)
 		}
@@ -188,13 +188,13 @@ func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 // A flood is slowed, whatever is wrong with its requests, over however many connections it comes; and nobody else waits.
 func TestFloodIsSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, token := range map[string]func(w *world, n int) string{
-			"none":      func(*world, int) string { return "" },
-			"garbage":   func(*world, int) string { return "garbage" },
-			"forged":    func(w *world, n int) string { return forge(w.token(web), n) },
-			"elsewhere": func(w *world, _ int) string { return w.token(db) },
+		for name, token := range map[string]func(w *fixture, n int) string{
+			"none":      func(*fixture, int) string { return "" },
+			"garbage":   func(*fixture, int) string { return "garbage" },
+			"forged":    func(w *fixture, n int) string { return forge(w.token(web), n) },
+			"elsewhere": func(w *fixture, _ int) string { return w.token(db) },
 		} {
-			w := newWorld(t, standard)
+			w := newFixture(t, standard)
 			good := w.token(web)
 			w.expect("good", good, web, auth.NotRefused)
 			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
@@ -231,15 +231,15 @@ func TestFloodIsSlowed(t *testing.T) {
 // Holding back ends with the request, and holds no more than it may.
 func TestHoldingBackIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(c *auth.Config) {
-			c.Limits = auth.Limits{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}, HoldFor: hour, HoldMax: 2}
+		w := newFixture(t, func(c *auth.Config) {
+			c.Limits = auth.Limits{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}, RefusalDelay: hour, MaxDelayed: 2}
 		})
 		w.ask("", web)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan time.Time, 2)
 		for range 2 {
 			go func() {
-				w.door.Authenticate(request("").WithContext(ctx), web, peer)
+				w.authenticator.Authenticate(request("").WithContext(ctx), web, peer)
 				ended <- time.Now()
 			}()
 		}
@@ -255,21 +255,21 @@ func TestHoldingBackIsBounded(t *testing.T) {
 				t.Errorf("a request that was over was held for another %v", at.Sub(start))
 			}
 		}
-		if got := w.door.Stats().Held; got != 2 {
+		if got := w.authenticator.Stats().Held; got != 2 {
 			t.Errorf("%d were held", got)
 		}
 	})
 }
 
 func TestConfigErrors(t *testing.T) {
-	if _, err := auth.NewDoor(auth.Config{}); err == nil || !strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
+	if _, err := auth.NewAuthenticator(auth.Config{}); err == nil || !strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
 		t.Errorf("got %v", err)
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, limits := range []auth.Limits{
-		{Caller: ratelimit.Rate{PerSecond: -1, Burst: 1}}, {Global: ratelimit.Rate{PerSecond: 1}}, {HoldMax: -1},
+		{Caller: ratelimit.Rate{PerSecond: -1, Burst: 1}}, {Global: ratelimit.Rate{PerSecond: 1}}, {MaxDelayed: -1},
 	} {
-		_, err := auth.NewDoor(auth.Config{Verifier: w.verifier, Allocations: w.allocs, Logger: discardLogger, Limits: limits})
+		_, err := auth.NewAuthenticator(auth.Config{Verifier: w.verifier, Allocations: w.allocs, Logger: discardLogger, Limits: limits})
 		if err == nil {
 			t.Errorf("%+v is taken", limits)
 		}

@@ -25,53 +25,53 @@ func refused(why Reason, token *identity.Verified) verdict {
 // limited reports whether a limit refused.
 func (v verdict) limited() bool { return v.why == CallerLimited || v.why == GlobalLimited }
 
-// costly reports whether a verdict counts as a failed look-up: those that took a look at a key or at an allocation. What is
+// countsAsFailure reports whether a verdict counts as a failed look-up: those that took a look at a key or at an allocation. What is
 // refused by its form alone costs less than to count it, and a good token in the wrong place is in the cache.
-func costly(why Reason) bool {
+func countsAsFailure(why Reason) bool {
 	return why >= UnknownKey && why <= WrongRole || why >= UnknownAllocation && why <= WrongClaims
 }
 
 // final reports whether a verdict is worth remembering. Two are turned by time alone; that no key has the ID is found again
 // as quickly as remembered, and a key that was just added must work at once.
-func final(why Reason) bool {
-	return costly(why) && why != UnknownKey && why != NotYetValid && why != BadLifetime
+func cacheable(why Reason) bool {
+	return countsAsFailure(why) && why != UnknownKey && why != NotYetValid && why != BadLifetime
 }
 
 // lookUp finds the verdict on a token that is not in the quick table: in the caches, or by verifying it.
 //
 // A caller who failed too often learns nothing of a token that is not known as good, were it the right one: verifying it is what
 // the limit is there to prevent. It is per socket, so nobody else is shut out with it.
-func (d *Door) lookUp(token string, who Owner) verdict {
-	key := d.prints.digest(token)
-	if e := d.cache.slowHit(key); e != nil {
-		d.counters.hits.Add(1)
+func (a *Authenticator) lookUp(token string, who Owner) verdict {
+	key := a.digests.digest(token)
+	if e := a.cache.slowHit(key); e != nil {
+		a.counters.hits.Add(1)
 		return verdict{entry: e}
 	}
 	now := time.Now()
-	if r, ok := d.cache.refused(key, now, d.keys.generation()); ok {
-		d.counters.negativeHits.Add(1)
-		return d.again(d.prints.tag(token), key, r, who, now)
+	if r, ok := a.cache.refused(key, now, a.keys.generation()); ok {
+		a.counters.negativeHits.Add(1)
+		return a.again(a.digests.tag(token), key, r, who, now)
 	}
-	d.counters.misses.Add(1)
+	a.counters.misses.Add(1)
 	unverified, err := identity.Check(token)
 	if err != nil {
 		return verdict{why: tokenReason(err)}
 	}
-	return d.share(first{token, unverified, key, who})
+	return a.share(first{token, unverified, key, who})
 }
 
 // again is the verdict on a bad token that comes again. It counts as one more failed look-up, so that a flood of the same token
 // is slowed like any other; and a token that was refused for its allocation alone is looked at anew.
-func (d *Door) again(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
+func (a *Authenticator) again(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
 	if r.why >= UnknownAllocation { // and not by what it says for ever
-		e, why := d.entry(t, r.token)
+		e, why := a.entry(t, r.token)
 		if why == NotRefused {
-			d.cache.keep(key, e)
+			a.cache.keep(key, e)
 			return verdict{entry: e}
 		}
 		r.why = why
 	}
-	return d.limits.failed(who, now, refused(r.why, r.token))
+	return a.limits.failed(who, now, refused(r.why, r.token))
 }
 
 // first is a token on its first use.
@@ -84,20 +84,20 @@ type first struct {
 
 // share verifies the token once for all requests on a socket that bring it at the same time. Other sockets have flights of
 // their own, since a limit of the one who leads must not decide over those who follow; verify makes them share all the same.
-func (d *Door) share(f first) verdict {
+func (a *Authenticator) share(f first) verdict {
 	flight := string(f.key[:]) + f.who.AllocationID + "/" + f.who.Task
 	leads := false
-	result, _, _ := d.flights.Do(flight, func() (any, error) {
+	result, _, _ := a.flights.Do(flight, func() (any, error) {
 		leads = true
-		return d.verify(f), nil
+		return a.verify(f), nil
 	})
 	v := result.(verdict)
 	if leads {
 		return v
 	}
-	d.counters.shared.Add(1)
-	if costly(v.why) {
-		return d.limits.failed(f.who, time.Now(), v)
+	a.counters.shared.Add(1)
+	if countsAsFailure(v.why) {
+		return a.limits.failed(f.who, time.Now(), v)
 	}
 	return v
 }
@@ -106,46 +106,46 @@ func (d *Door) share(f first) verdict {
 // connections, each of which waits for one verification at most. A token of the limit is spent before, and given back for a good
 // one, so that a flood can't begin more than it may fail; it is spent after the wait, so that many good ones at once don't run
 // into it.
-func (d *Door) verify(f first) verdict {
-	d.verifying <- struct{}{}
-	defer func() { <-d.verifying }()
-	if e := d.cache.slowHit(f.key); e != nil { // found good while this one waited
-		d.counters.shared.Add(1)
+func (a *Authenticator) verify(f first) verdict {
+	a.verifying <- struct{}{}
+	defer func() { <-a.verifying }()
+	if e := a.cache.slowHit(f.key); e != nil { // found good while this one waited
+		a.counters.shared.Add(1)
 		return verdict{entry: e}
 	}
 	now := time.Now()
-	spent, decision := d.limits.lookups.Reserve(now, f.who)
+	spent, decision := a.limits.lookups.Reserve(now, f.who)
 	if !decision.OK {
 		return over(decision)
 	}
-	r := refusal{until: now.Add(badFor), generation: d.keys.generation()} // before the look-up: a change between voids the verdict
+	r := refusal{until: now.Add(badFor), generation: a.keys.generation()} // before the look-up: a change between voids the verdict
 	var err error
-	r.token, err = d.verifier.VerifyChecked(f.unverified, now)
-	d.counters.verified.Add(1)
-	d.counters.verifyNanos.Add(int64(time.Since(now)))
+	r.token, err = a.verifier.VerifyChecked(f.unverified, now)
+	a.counters.verified.Add(1)
+	a.counters.verifyNanos.Add(int64(time.Since(now)))
 	var e *entry
 	if err != nil {
 		r.why = tokenReason(err)
 	} else { // a holder of a trusted key must not fill the cache of good tokens with those of other allocations
-		e, r.why = d.entry(d.prints.tag(f.token), r.token)
+		e, r.why = a.entry(a.digests.tag(f.token), r.token)
 	}
-	if !costly(r.why) {
+	if !countsAsFailure(r.why) {
 		spent.Cancel()
 	}
 	if e != nil {
-		d.cache.keep(f.key, e)
+		a.cache.keep(f.key, e)
 		return verdict{entry: e}
 	}
-	if final(r.why) {
-		d.cache.refuse(f.key, r)
+	if cacheable(r.why) {
+		a.cache.refuse(f.key, r)
 	}
 	return refused(r.why, r.token)
 }
 
 // entry is what is remembered of a good token, or why it is not one of an allocation that is here, live or ended. What a task may do is
 // decided by its allocation, not by what the token says.
-func (d *Door) entry(t tag, v *identity.Verified) (*entry, Reason) {
-	alloc, liveness := d.allocations.Lookup(v.Claims.AllocationID)
+func (a *Authenticator) entry(t tag, v *identity.Verified) (*entry, Reason) {
+	alloc, liveness := a.allocations.Lookup(v.Claims.AllocationID)
 	if alloc == nil || liveness == Unknown {
 		return nil, UnknownAllocation
 	}
@@ -155,7 +155,7 @@ func (d *Door) entry(t tag, v *identity.Verified) (*entry, Reason) {
 	e := &entry{tag: t, token: v, alloc: alloc, principal: Principal{Claims: v.Claims, KeyID: v.KeyID, Capabilities: All}}
 	e.principal.entry = e
 	if !e.principal.Operator() {
-		e.principal.Capabilities = d.policy.Task(alloc.Namespace, v.Claims.Task)
+		e.principal.Capabilities = a.policy.Task(alloc.Namespace, v.Claims.Task)
 	}
 	return e, NotRefused
 }

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// What the door remembers of a token holds no byte of its signature: not as text, not decoded. The claims are known to whoever
+// What the authenticator remembers of a token holds no byte of its signature: not as text, not decoded. The claims are known to whoever
 // looks into the process; they are no secret, and useless without the signature.
 func TestSignaturesAreNotKept(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var tokens []string
 	for n := range 20 {
 		token := w.token(web)
@@ -22,11 +22,11 @@ func TestSignaturesAreNotKept(t *testing.T) {
 		w.ask(token, web)
 		tokens = append(tokens, token)
 	}
-	if s := w.door.Stats(); s.Cached.Good != 10 || s.Cached.Bad != 10 {
+	if s := w.authenticator.Stats(); s.Cached.Good != 10 || s.Cached.Bad != 10 {
 		t.Fatalf("remembered: %+v", s.Cached)
 	}
 	seen := newWalk()
-	seen.value(reflect.ValueOf(w.door))
+	seen.value(reflect.ValueOf(w.authenticator))
 	kept := seen.text.String()
 	if !strings.Contains(kept, claimsOf(web).Subject) {
 		t.Fatal("the walk does not find what is there")

@@ -2,14 +2,14 @@ package auth
 
 import "taskapi/identity"
 
-// Principal is who a request comes from: what the door found out, and all that the rooms behind it need to know. It is shared
-// between requests of the same token and never changed after the door has made it.
+// Principal is who a request comes from: what the authenticator found out, and all that the rooms behind it need to know. It is shared
+// between requests of the same token and never changed after the authenticator has made it.
 type Principal struct {
 	Claims       identity.Claims
 	KeyID        string // the key that signed the token
 	Capabilities CapabilitySet
 
-	entry *entry // what the door remembers of the token; nil in a Principal that no Door has made
+	entry *entry // what the authenticator remembers of the token; nil in a Principal that no Authenticator has made
 }
 
 // Can reports whether the principal has the capability.

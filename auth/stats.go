@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stats is what a Door has counted since it was made.
+// Stats is what an Authenticator has counted since it was made.
 type Stats struct {
 	Hits         uint64                  // good tokens found in the cache, whatever was decided then
 	Misses       uint64                  // tokens found in neither cache
@@ -41,8 +41,8 @@ type counters struct {
 }
 
 // Stats is a snapshot. Its numbers are taken one after the other, so they may be some requests apart.
-func (d *Door) Stats() Stats {
-	c := &d.counters
+func (a *Authenticator) Stats() Stats {
+	c := &a.counters
 	s := Stats{
 		Hits: c.hits.Load(), Misses: c.misses.Load(), NegativeHits: c.negativeHits.Load(), Shared: c.shared.Load(),
 		Verified: c.verified.Load(), VerifyTime: time.Duration(c.verifyNanos.Load()),
@@ -51,6 +51,6 @@ func (d *Door) Stats() Stats {
 	for r := range c.refused {
 		s.Refused[r] = c.refused[r].Load()
 	}
-	s.Cached.Good, s.Cached.Bad = d.cache.good.Len(), d.cache.bad.Len()
+	s.Cached.Good, s.Cached.Bad = a.cache.good.Len(), a.cache.bad.Len()
 	return s
 }

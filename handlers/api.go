@@ -1,10 +1,10 @@
 // Package handlers answers Nomad's HTTP API on an authenticated socket: the routes as one table, one file for each resource,
 // JSON as Nomad encodes it, blocking queries, and errors to statuses.
 //
-// It promises that no request reaches a route without the door's consent, whatever its path or method; that a caller sees its
+// It promises that no request reaches a route without the authenticator's consent, whatever its path or method; that a caller sees its
 // own allocation and no other; that every answer has a bound in size and time, and every stream a place among few, a bound for
 // each line and an end with the token that opened it; and that what goes wrong inside is a bare 500 to the client and one line in
-// the log. It never checks a token, opens a socket, or runs a task: the door, the listener and the
+// the log. It never checks a token, opens a socket, or runs a task: the authenticator, the listener and the
 // allocation are handed in.
 package handlers
 
@@ -20,8 +20,8 @@ import (
 	"taskapi/auth"
 )
 
-// Door decides who a request comes from and what that caller may do. A nil Denial is consent.
-type Door interface {
+// Authenticator decides who a request comes from and what that caller may do. A nil Denial is consent.
+type Authenticator interface {
 	// Authenticate finds the principal behind a request on the owner's socket, sent by the peer.
 	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
 	// Recheck decides once more on a request that Authenticate has let in, after it has waited or while it goes on.
@@ -30,7 +30,7 @@ type Door interface {
 	Authorize(p *auth.Principal, capability auth.Capability) *auth.Denial
 }
 
-var _ Door = (*auth.Door)(nil)
+var _ Authenticator = (*auth.Authenticator)(nil)
 
 // Allocs finds allocations.
 type Allocs interface {
@@ -70,11 +70,11 @@ type Agent struct {
 	NodeName   string
 }
 
-// Config is what an API is made of. Door, Allocs, PeerOf and Logger are required.
+// Config is what an API is made of. Authenticator, Allocs, PeerOf and Logger are required.
 type Config struct {
-	Door   Door
-	Allocs Allocs
-	Agent  Agent
+	Authenticator Authenticator
+	Allocs        Allocs
+	Agent         Agent
 
 	// PeerOf is the process at the other end of a connection, asked once for each. A connection of which it can't say is closed.
 	PeerOf func(net.Conn) (auth.Peer, error)
@@ -83,7 +83,7 @@ type Config struct {
 	Logger *slog.Logger
 
 	// Auditor gets a record of every request that would change something, and of every one refused for want of a capability;
-	// nil for none. It may refuse a change before it is carried out: that is 503. What the door refuses before that, it records itself.
+	// nil for none. It may refuse a change before it is carried out: that is 503. What the authenticator refuses before that, it records itself.
 	Auditor auth.Auditor
 
 	// SigningKeyID is the ID of the key that new identities are signed with, shown in the allocation; nil for none.
@@ -122,8 +122,8 @@ type API struct {
 
 // New makes an API. It panics when a required field is missing: that is a fault of the program, not of its input.
 func New(config Config) *API {
-	if config.Door == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
-		panic("handlers: Config needs Door, Allocs, PeerOf and Logger")
+	if config.Authenticator == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
+		panic("handlers: Config needs Authenticator, Allocs, PeerOf and Logger")
 	}
 	a := &API{
 		config:      config,

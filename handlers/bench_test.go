@@ -18,23 +18,23 @@ import (
 	"taskapi/identity"
 )
 
-// openDoor lets everybody in at no cost, so that what the benchmark shows is this package.
-type openDoor struct{ principal *auth.Principal }
+// openAuthenticator lets everybody in at no cost, so that what the benchmark shows is this package.
+type openAuthenticator struct{ principal *auth.Principal }
 
-func (d openDoor) Authenticate(*http.Request, auth.Owner, auth.Peer) (*auth.Principal, *auth.Denial) {
+func (d openAuthenticator) Authenticate(*http.Request, auth.Owner, auth.Peer) (*auth.Principal, *auth.Denial) {
 	return d.principal, nil
 }
-func (openDoor) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
+func (openAuthenticator) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
 	return nil
 }
-func (openDoor) Authorize(*auth.Principal, auth.Capability) *auth.Denial { return nil }
+func (openAuthenticator) Authorize(*auth.Principal, auth.Capability) *auth.Denial { return nil }
 
 // BenchmarkChecks is an authenticated GET of the checks over kept-alive unix sockets, beside the floor: net/http with nothing
 // around it, answering a body of the same size to the same request. Compare the two at each number of connections.
 func BenchmarkChecks(b *testing.B) {
 	claims := identity.Claims{AllocationID: allocID, Task: "server"}
-	open := openDoor{&auth.Principal{Claims: claims, Capabilities: ^auth.CapabilitySet(0)}}
-	ours := newServer(b, newAlloc(b), func(c *handlers.Config) { c.Door = open })
+	open := openAuthenticator{&auth.Principal{Claims: claims, Capabilities: ^auth.CapabilitySet(0)}}
+	ours := newServer(b, newAlloc(b), func(c *handlers.Config) { c.Authenticator = open })
 	body := ours.do(b, http.MethodGet, checksPath, goodToken, "").Body
 	floor := newFloor(b, body)
 	for _, connections := range []int{1, 8, 16} {

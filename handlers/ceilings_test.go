@@ -44,7 +44,7 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "uni
 func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
 	log := new(syncBuffer)
 	config := handlers.Config{
-		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	}
 	for _, f := range change {

@@ -40,7 +40,7 @@ type connection struct {
 	net.Conn
 	peer     auth.Peer
 	watchdog *watchdog
-	site     *site
+	server   *socketServer
 	begun    bool // the request that comes next, or is being read, may be answered; used by who serves the connection
 	framing  framing
 	requests int64 // that have come to the handler
@@ -109,13 +109,13 @@ func newWatchdog() *watchdog {
 }
 
 // listen wraps a listener so that its connections are watched.
-func (d *watchdog) listen(l net.Listener, s *site) net.Listener { return watched{l, d, s} }
+func (d *watchdog) listen(l net.Listener, s *socketServer) net.Listener { return watched{l, d, s} }
 
 // watched is a listener whose connections are watched.
 type watched struct {
 	net.Listener
 	watchdog *watchdog
-	site     *site
+	server   *socketServer
 }
 
 // Accept gives the next connection, a *connection.
@@ -124,7 +124,7 @@ func (w watched) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: conn, watchdog: w.watchdog, site: w.site}
+	c := &connection{Conn: conn, watchdog: w.watchdog, server: w.server}
 	c.enter(arriving)
 	return c, nil
 }

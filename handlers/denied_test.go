@@ -6,7 +6,7 @@ import (
 	"taskapi/auth"
 )
 
-// denied is a denial of the fake door.
+// denied is a denial of the fake authenticator.
 func denied(status int, body string) *auth.Denial {
 	denial := &auth.Denial{Status: status, Body: body, Reason: auth.NoToken}
 	switch {

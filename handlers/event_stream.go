@@ -20,8 +20,8 @@ var heartbeat = []byte("{}")
 
 // The last lines of streams that the server ends.
 const (
-	endOvertaken = "events were lost, because they were not read in time: connect again"
-	endUnwelcome = "the token is not valid any more: connect again with a new one"
+	endSlowConsumer = "events were lost, because they were not read in time: connect again"
+	endUnauthorized = "the token is not valid any more: connect again with a new one"
 )
 
 // eventStream is GET /v1/event/stream: a line for each event of the caller's own allocation, from the index on, the oldest that is
@@ -113,18 +113,18 @@ func (s *eventWriter) run(out *outlet) {
 		case <-more:
 		case <-beat.C:
 			if s.request.recheck() != nil {
-				s.end(out, endUnwelcome)
+				s.end(out, endUnauthorized)
 				return
 			}
 			if out.send(heartbeat) != nil {
 				return
 			}
 		case <-expiry.C:
-			s.end(out, endUnwelcome)
+			s.end(out, endUnauthorized)
 			return
 		case <-s.request.Context().Done():
 			return
-		case <-s.request.site.draining.Done():
+		case <-s.request.server.draining.Done():
 			s.deliver(out) // the last events are those that tell how it ended
 			return
 		}
@@ -135,7 +135,7 @@ func (s *eventWriter) run(out *outlet) {
 func (s *eventWriter) deliver(out *outlet) (more <-chan struct{}, ok bool) {
 	batch, more, ok := s.reader.read()
 	if !ok {
-		s.end(out, endOvertaken)
+		s.end(out, endSlowConsumer)
 		return nil, false
 	}
 	for _, e := range batch {
@@ -143,7 +143,7 @@ func (s *eventWriter) deliver(out *outlet) (more <-chan struct{}, ok bool) {
 			continue
 		}
 		if s.request.recheck() != nil { // for each: a slow reader draws a batch out
-			s.end(out, endUnwelcome)
+			s.end(out, endUnauthorized)
 			return nil, false
 		}
 		line, err := s.api.encodeEvent(e)

@@ -26,9 +26,9 @@ import (
 
 var _ interfaces.Sink = (*handlers.Events)(nil)
 
-// streamDoor is the fake door with tokens that live on, until refuse says otherwise.
-type streamDoor struct {
-	fakeDoor
+// streamAuthenticator is the fake authenticator with tokens that live on, until refuse says otherwise.
+type streamAuthenticator struct {
+	fakeAuthenticator
 	expires int64
 	refuse  func() *auth.Denial
 }
@@ -36,8 +36,8 @@ type streamDoor struct {
 // lasting is an expiry that no test sees.
 const lasting = 1 << 40
 
-func (d *streamDoor) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
-	principal, denial := d.fakeDoor.Authenticate(r, owner, peer)
+func (d *streamAuthenticator) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
+	principal, denial := d.fakeAuthenticator.Authenticate(r, owner, peer)
 	if denial == nil && d.refuse != nil {
 		denial = d.refuse()
 	}
@@ -48,7 +48,7 @@ func (d *streamDoor) Authenticate(r *http.Request, owner auth.Owner, peer auth.P
 	return principal, nil
 }
 
-func (d *streamDoor) Recheck(_ *http.Request, p *auth.Principal, _ auth.Owner, _ auth.Peer) *auth.Denial {
+func (d *streamAuthenticator) Recheck(_ *http.Request, p *auth.Principal, _ auth.Owner, _ auth.Peer) *auth.Denial {
 	if time.Now().Unix() >= p.Claims.ExpiresAt {
 		return denied(http.StatusForbidden, "Forbidden")
 	}
@@ -58,11 +58,11 @@ func (d *streamDoor) Recheck(_ *http.Request, p *auth.Principal, _ auth.Owner, _
 	return nil
 }
 
-var _ handlers.Door = (*streamDoor)(nil)
+var _ handlers.Authenticator = (*streamAuthenticator)(nil)
 
 // streaming serves events to tokens that last.
 func streaming(events *handlers.Events) func(*handlers.Config) {
-	return func(c *handlers.Config) { c.Door, c.Events = &streamDoor{expires: lasting}, events }
+	return func(c *handlers.Config) { c.Authenticator, c.Events = &streamAuthenticator{expires: lasting}, events }
 }
 
 // recordedAlloc is the recorded allocation, decoded once: hundreds of its versions are put.
@@ -308,11 +308,11 @@ func manyStates(n int) map[string]*api.TaskState {
 	})
 }
 
-// TestStreamBehindTheDoor: through the door of production, with a token that is good.
-func TestStreamBehindTheDoor(t *testing.T) {
-	door, sign := realDoor(t)
+// TestStreamIsAuthenticated: through the authenticator of production, with a token that is good.
+func TestStreamIsAuthenticated(t *testing.T) {
+	authenticator, sign := realAuthenticator(t)
 	events := handlers.NewEvents()
-	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Door, c.Events = door, events }).
+	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, events }).
 		sdk(t, sign(func(*identity.Claims) {}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -27,15 +27,15 @@ func (a *API) Rows() []Row {
 
 // NewRow makes a row with a capability of the caller's choice.
 func NewRow(capability auth.Capability) {
-	row(read, "/v1/test", capability, (&API{}).statusLeader)
+	newRoute(read, "/v1/test", capability, (&API{}).statusLeader)
 }
 
 // Handler is the API on one socket without a server around it, for requests from the peer.
 func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 	life := context.Background()
-	s := &site{API: a, owner: owner, draining: life, open: life}
+	s := &socketServer{API: a, owner: owner, draining: life, open: life}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &connection{peer: peer, watchdog: &watchdog{}, site: s}
+		c := &connection{peer: peer, watchdog: &watchdog{}, server: s}
 		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, c)))
 	})
 }

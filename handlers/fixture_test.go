@@ -30,13 +30,13 @@ const (
 	goodToken = "good" // every capability that a task has
 	poorToken = "poor" // authenticated, nothing else
 	operator  = "operator"
-	boom      = "boom" // makes the fake door panic
+	boom      = "boom" // makes the fake authenticator panic
 )
 
-// fakeDoor knows four tokens.
-type fakeDoor struct{}
+// fakeAuthenticator knows four tokens.
+type fakeAuthenticator struct{}
 
-func (fakeDoor) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*auth.Principal, *auth.Denial) {
+func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*auth.Principal, *auth.Denial) {
 	claims := identity.Claims{
 		ID: "jti-1", Subject: "global:default:demo:web:server:default", Audience: []string{"nomadproject.io"},
 		IssuedAt: 1795253490, NotBefore: 1795253490, ExpiresAt: 1795257090,
@@ -53,7 +53,7 @@ func (fakeDoor) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*a
 		principal.Capabilities = ^auth.CapabilitySet(0)
 	case poorToken:
 	case boom:
-		panic("the door fell in")
+		panic("the authenticator fell in")
 	default:
 		return nil, denied(http.StatusForbidden, "Forbidden")
 	}
@@ -61,11 +61,11 @@ func (fakeDoor) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*a
 }
 
 // Recheck never changes its mind.
-func (fakeDoor) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
+func (fakeAuthenticator) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
 	return nil
 }
 
-func (fakeDoor) Authorize(p *auth.Principal, c auth.Capability) *auth.Denial {
+func (fakeAuthenticator) Authorize(p *auth.Principal, c auth.Capability) *auth.Denial {
 	if !p.Can(c) {
 		return denied(http.StatusForbidden, "Permission denied")
 	}
@@ -229,7 +229,7 @@ var peer = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
 // taskSocket is whose socket most tests are about.
 var taskSocket = auth.Owner{AllocationID: allocID, Task: "server", UID: peer.UID}
 
-// newServer serves the allocation on a task's socket, with the fake door unless change puts another one in.
+// newServer serves the allocation on a task's socket, with the fake authenticator unless change puts another one in.
 func newServer(tb testing.TB, alloc *fakeAlloc, change ...func(*handlers.Config)) *server {
 	tb.Helper()
 	return newServerOf(tb, taskSocket, alloc, change...)
@@ -240,12 +240,12 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	tb.Helper()
 	s := &server{log: new(syncBuffer)}
 	config := handlers.Config{
-		Door:    fakeDoor{},
-		Allocs:  allocs{alloc},
-		Agent:   handlers.Agent{Version: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
-		PeerOf:  func(net.Conn) (auth.Peer, error) { return peer, nil },
-		Logger:  slog.New(slog.NewTextHandler(s.log, nil)),
-		Auditor: s,
+		Authenticator: fakeAuthenticator{},
+		Allocs:        allocs{alloc},
+		Agent:         handlers.Agent{Version: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
+		PeerOf:        func(net.Conn) (auth.Peer, error) { return peer, nil },
+		Logger:        slog.New(slog.NewTextHandler(s.log, nil)),
+		Auditor:       s,
 	}
 	for _, f := range change {
 		f(&config)

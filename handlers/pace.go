@@ -225,13 +225,13 @@ func (c *connection) begin() {
 		return
 	}
 	c.begun = true
-	turn := c.site.pacer.begin(&c.site.lane)
+	turn := c.server.pacer.begin(&c.server.lane)
 	if turn == nil {
 		return
 	}
 	c.enter(serving) // it is not the client's time that passes
 	select {
 	case <-turn:
-	case <-c.site.draining.Done():
+	case <-c.server.draining.Done():
 	}
 }

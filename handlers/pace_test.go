@@ -32,7 +32,7 @@ type sockets struct {
 func newSockets(t *testing.T, n int) *sockets {
 	t.Helper()
 	a := handlers.New(handlers.Config{
-		Door: fakeDoor{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
+		Authenticator: fakeAuthenticator{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	})
 	a.HoldPace()

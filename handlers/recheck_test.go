@@ -58,16 +58,16 @@ var meanwhile = []struct {
 	{"the allocation ends", func(_ *testing.T, allocation *changing, _ *identity.Keyring) { allocation.over.Store(true) }, true},
 }
 
-// eachMeanwhile runs a test for each of them, with the real door, and a token that is good for an hour.
-func eachMeanwhile(t *testing.T, test func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool)) {
+// eachMeanwhile runs a test for each of them, with the real authenticator, and a token that is good for an hour.
+func eachMeanwhile(t *testing.T, test func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool)) {
 	for _, m := range meanwhile {
 		t.Run(m.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				allocation := new(changing)
 				allocation.life.Store(&demo)
-				door, ring, sign := realDoorWith(t, allocation)
+				authenticator, ring, sign := realAuthenticatorWith(t, allocation)
 				token := sign(func(*identity.Claims) {})
-				test(t, door, token, func() { m.happens(t, allocation, ring) }, m.allowed)
+				test(t, authenticator, token, func() { m.happens(t, allocation, ring) }, m.allowed)
 			})
 		})
 	}
@@ -76,10 +76,10 @@ func eachMeanwhile(t *testing.T, test func(t *testing.T, door *auth.Door, token 
 // TestWaitIsDecidedAgain: a blocking query is answered with what holds when it ends, not when it began.
 func TestWaitIsDecidedAgain(t *testing.T) {
 	for _, path := range []string{"/v1/allocation/" + allocID, "/v1/allocations", "/v1/job/demo", "/v1/jobs"} {
-		eachMeanwhile(t, func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool) {
+		eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 			alloc, changed := newAlloc(t), make(chan struct{})
 			alloc.wait = func(context.Context, uint64) *api.Allocation { <-changed; return alloc.snapshot() }
-			dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Door = door })
+			dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = authenticator })
 			defer stop()
 			c := dial()
 			defer c.Close()
@@ -100,9 +100,9 @@ func TestWaitIsDecidedAgain(t *testing.T) {
 
 // TestEventIsDecidedAgain: a stream ends before the next event for which its token is good no more.
 func TestEventIsDecidedAgain(t *testing.T) {
-	eachMeanwhile(t, func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool) {
+	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 		events := handlers.NewEvents()
-		dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) { c.Door, c.Events = door, events })
+		dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, events })
 		c := dial()
 		defer c.Close()
 		go func() { _, _ = io.WriteString(c, head("GET", streamPath, token, "")) }()
@@ -118,22 +118,22 @@ func TestEventIsDecidedAgain(t *testing.T) {
 		synctest.Wait()
 		stop()
 		got := <-text
-		if !strings.Contains(got, `"Index":40`) || strings.Contains(got, `"Index":41`) != allowed || strings.Contains(got, unwelcome) == allowed {
+		if !strings.Contains(got, `"Index":40`) || strings.Contains(got, `"Index":41`) != allowed || strings.Contains(got, unauthorizedEnd) == allowed {
 			t.Errorf("the stream has the later event %v, and the word on its end %v; want %v and %v", strings.Contains(got, `"Index":41`),
-				strings.Contains(got, unwelcome), allowed, !allowed)
+				strings.Contains(got, unauthorizedEnd), allowed, !allowed)
 		}
 	})
 }
 
 // TestBodyIsDecidedAgain: what a slow body asks for is not done for a token that is good no more when the body is there.
 func TestBodyIsDecidedAgain(t *testing.T) {
-	eachMeanwhile(t, func(t *testing.T, door *auth.Door, token string, happens func(), allowed bool) {
+	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 		if strings.HasSuffix(t.Name(), "the_token_expires") {
 			t.Skip("a body has ten seconds, the token an hour")
 		}
 		alloc, done := newAlloc(t), false
 		alloc.signal = func(context.Context, string, string) error { done = true; return nil }
-		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Door = door })
+		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = authenticator })
 		defer stop()
 		c := dial()
 		defer c.Close()

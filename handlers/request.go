@@ -18,17 +18,17 @@ import (
 	"taskapi/auth"
 )
 
-// request is one request behind the door: net/http's, who sent it, and the parameters of its path. It is reused after the
+// request is one request past authentication: net/http's, who sent it, and the parameters of its path. It is reused after the
 // handler has returned, so a handler never keeps it.
 type request struct {
 	*http.Request
 	Principal *auth.Principal
 	Peer      auth.Peer
 
-	site  *site
-	w     http.ResponseWriter
-	route chi.Context // the matcher's scratch; the parameters live here
-	query url.Values  // parsed on first use
+	server *socketServer
+	w      http.ResponseWriter
+	route  chi.Context // the matcher's scratch; the parameters live here
+	query  url.Values  // parsed on first use
 }
 
 // param is the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path
@@ -101,7 +101,7 @@ func (r *request) alloc(unknown func(id string) string) (Alloc, error) {
 		}
 		return nil, notFound(unknown(id))
 	}
-	alloc, ok := r.site.config.Allocs.Get(own)
+	alloc, ok := r.server.config.Allocs.Get(own)
 	if !ok {
 		return nil, notFound(unknown(id))
 	}

@@ -105,13 +105,13 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestPanic: a panic is a 500 and a line in the log, on a connection that goes on; also in the door.
+// TestPanic: a panic is a 500 and a line in the log, on a connection that goes on; also in the authenticator.
 func TestPanic(t *testing.T) {
 	alloc := newAlloc(t)
 	alloc.restartRunning = func(context.Context) error { panic("out of cheese") }
 	s := newServer(t, alloc)
 	c := s.dial(t)
-	for token, words := range map[string]string{goodToken: "out of cheese", boom: "the door fell in"} {
+	for token, words := range map[string]string{goodToken: "out of cheese", boom: "the authenticator fell in"} {
 		got := c.send(t, "PUT", head("PUT", restartPath, token, ""))
 		if got.Status != 500 || got.Body != "internal error" {
 			t.Errorf("a panic = %d %q, want a bare 500", got.Status, got.Body)
@@ -246,7 +246,7 @@ func FuzzRequest(f *testing.F) {
 	alloc.restartAll = func(context.Context) error { return nil }
 	alloc.wait = func(context.Context, uint64) *api.Allocation { return alloc.snapshot() }
 	handler := handlers.New(handlers.Config{
-		Door: fakeDoor{}, Allocs: allocs{alloc}, Logger: discard(), Jobs: quietJobs(), // no Events: a stream does not end
+		Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Logger: discard(), Jobs: quietJobs(), // no Events: a stream does not end
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	}).Handler(auth.Owner{AllocationID: allocID}, peer)
 
@@ -351,7 +351,7 @@ func TestDrain(t *testing.T) {
 // TestListenerFails: Serve says so and leaves nothing behind.
 func TestListenerFails(t *testing.T) {
 	a := handlers.New(handlers.Config{
-		Door: fakeDoor{}, Allocs: allocs{newAlloc(t)}, Logger: discard(),
+		Authenticator: fakeAuthenticator{}, Allocs: allocs{newAlloc(t)}, Logger: discard(),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -33,7 +33,7 @@ var (
 	write = []string{http.MethodPut, http.MethodPost}
 )
 
-func row(methods []string, pattern string, needs auth.Capability, handle handlerFunc) route {
+func newRoute(methods []string, pattern string, needs auth.Capability, handle handlerFunc) route {
 	if len(methods) == 0 || needs == 0 || handle == nil {
 		panic("handlers: the row of " + pattern + " lacks a method, a capability or a handler")
 	}
@@ -55,35 +55,35 @@ func (r route) evenUnrecorded() route {
 // table is every route there is.
 func (a *API) table() []route {
 	return []route{
-		row(read, "/v1/agent/health", auth.Authenticated, a.agentHealth),
-		row(read, "/v1/agent/self", auth.Authenticated, a.agentSelf),
-		row(read, "/v1/status/leader", auth.Authenticated, a.statusLeader),
+		newRoute(read, "/v1/agent/health", auth.Authenticated, a.agentHealth),
+		newRoute(read, "/v1/agent/self", auth.Authenticated, a.agentSelf),
+		newRoute(read, "/v1/status/leader", auth.Authenticated, a.statusLeader),
 
-		row(read, "/v1/allocations", auth.ReadJob, a.allocationList),
-		row(read, "/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet),
-		row(read, "/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks),
-		row(write, "/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop).evenUnrecorded(),
+		newRoute(read, "/v1/allocations", auth.ReadJob, a.allocationList),
+		newRoute(read, "/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet),
+		newRoute(read, "/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks),
+		newRoute(write, "/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop).evenUnrecorded(),
 
-		row(read, "/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks),
-		row(write, "/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart),
-		row(write, "/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal),
+		newRoute(read, "/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks),
+		newRoute(write, "/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart),
+		newRoute(write, "/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal),
 
-		row(read, "/v1/jobs", auth.ReadJob, a.jobList),
-		row(write, "/v1/jobs", auth.OperatorOnly, a.register).taking(maxJob),
-		row(read, "/v1/job/{job}", auth.ReadJob, a.jobGet),
-		row(write, "/v1/job/{job}/plan", auth.OperatorOnly, a.plan).taking(maxJob),
+		newRoute(read, "/v1/jobs", auth.ReadJob, a.jobList),
+		newRoute(write, "/v1/jobs", auth.OperatorOnly, a.register).taking(maxJob),
+		newRoute(read, "/v1/job/{job}", auth.ReadJob, a.jobGet),
+		newRoute(write, "/v1/job/{job}/plan", auth.OperatorOnly, a.plan).taking(maxJob),
 
-		row(read, "/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet),
-		row(read, "/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations),
+		newRoute(read, "/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet),
+		newRoute(read, "/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations),
 
-		row(read, "/v1/event/stream", auth.ReadJob, a.eventStream),
+		newRoute(read, "/v1/event/stream", auth.ReadJob, a.eventStream),
 
-		row(read, "/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf),
-		row(read, "/v1/acl/whoami", auth.Authenticated, a.whoami),
-		row(read, "/v1/metrics", auth.OperatorOnly, a.metrics),
+		newRoute(read, "/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf),
+		newRoute(read, "/v1/acl/whoami", auth.Authenticated, a.whoami),
+		newRoute(read, "/v1/metrics", auth.OperatorOnly, a.metrics),
 
-		row(read, "/.well-known/jwks.json", auth.Authenticated, a.jwks),
-		row(read, "/.well-known/openid-configuration", auth.Authenticated, a.openIDConfiguration),
+		newRoute(read, "/.well-known/jwks.json", auth.Authenticated, a.jwks),
+		newRoute(read, "/.well-known/openid-configuration", auth.Authenticated, a.openIDConfiguration),
 	}
 }
 

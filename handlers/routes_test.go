@@ -99,7 +99,7 @@ func TestRowsNeedACapability(t *testing.T) {
 	handlers.NewRow(0)
 }
 
-// TestBeforeRouting: whatever the path and the method, the door comes first, and then the same 404.
+// TestBeforeRouting: whatever the path and the method, the authenticator comes first, and then the same 404.
 func TestBeforeRouting(t *testing.T) {
 	s := newServer(t, newAlloc(t))
 	targets := []string{
@@ -159,7 +159,7 @@ func TestEveryRouteRefuses(t *testing.T) {
 }
 
 // TestAudit: what changes something is recorded, done or not, and so is a want of capability; reads are not, and refusals of the
-// door are for the door to record.
+// authenticator are for it to record.
 func TestAudit(t *testing.T) {
 	s := newServer(t, quietAlloc(t))
 	s.do(t, http.MethodGet, "/v1/allocations", goodToken, "")

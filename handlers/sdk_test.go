@@ -245,7 +245,7 @@ func TestSDKOperator(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("counters = %+v, want the door's", summary.Counters)
+	t.Errorf("counters = %+v, want the authenticator's", summary.Counters)
 }
 
 func TestWhoami(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // The ceilings of a connection.
 const (
-	// maxHeader leaves room for the longest token the door takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
+	// maxHeader leaves room for the longest token the authenticator takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
 	maxHeader = 8 << 10
 	// requestTimeout is for a request's head, from its first byte, and before that for the first byte of a connection; and again for a body.
 	requestTimeout = 10 * time.Second
@@ -53,7 +53,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	defer stopWatching()
 	dog := newWatchdog()
 	watch.Go(func() { dog.run(watching) })
-	s := &site{API: a, owner: owner, draining: draining, open: open}
+	s := &socketServer{API: a, owner: owner, draining: draining, open: open}
 	defer a.pacer.forget(&s.lane)
 	server := a.server(s, dog.state(&connections))
 	served := make(chan error, 1)
@@ -82,11 +82,11 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 
 // server is net/http's, with a ceiling on everything that a client can stretch. It has no timeouts: the watchdog, by way of state,
 // sees to them.
-func (a *API) server(s *site, state func(net.Conn, http.ConnState)) *http.Server {
+func (a *API) server(s *socketServer, state func(net.Conn, http.ConnState)) *http.Server {
 	return &http.Server{
 		Handler:                      s,
 		MaxHeaderBytes:               maxHeader,
-		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the door like everything else
+		DisableGeneralOptionsHandler: true, // OPTIONS * goes through the authenticator like everything else
 		ErrorLog:                     slog.NewLogLogger(a.config.Logger.Handler(), slog.LevelDebug),
 		BaseContext:                  func(net.Listener) context.Context { return s.open },
 		ConnContext:                  a.connContext,

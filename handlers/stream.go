@@ -35,11 +35,11 @@ var newline = []byte("\n")
 // stream answers with lines of JSON as they come, until run returns. Errors: Exhausted when the socket has too many streams, before
 // anything is written. The request and the server's draining are run's to watch.
 func (r *request) stream(run func(*outlet)) (answer, error) {
-	if r.site.streams.Add(1) > maxStreams {
-		r.site.streams.Add(-1)
+	if r.server.streams.Add(1) > maxStreams {
+		r.server.streams.Add(-1)
 		return answer{}, &Error{Kind: Exhausted, Message: fmt.Sprintf("%d streams are open on this socket, and no more are possible", maxStreams)}
 	}
-	defer r.site.streams.Add(-1)
+	defer r.server.streams.Add(-1)
 	r.w.Header()["Content-Type"] = jsonType
 	r.w.WriteHeader(http.StatusOK)
 	if r.Method != http.MethodHead {

@@ -32,31 +32,31 @@ func openStream(t *testing.T, c net.Conn) *http.Response {
 }
 
 const (
-	overtaken = `{"Error":"events were lost, because they were not read in time: connect again"}`
-	unwelcome = `{"Error":"the token is not valid any more: connect again with a new one"}`
+	slowConsumerEnd = `{"Error":"events were lost, because they were not read in time: connect again"}`
+	unauthorizedEnd = `{"Error":"the token is not valid any more: connect again with a new one"}`
 )
 
 // TestStreamsEnd: with the token, by its clock or by its refusal.
 func TestStreamsEnd(t *testing.T) {
 	for name, c := range map[string]struct {
-		door  func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor
-		then  *auth.Denial // after 15 s
-		lasts time.Duration
-		last  string
+		authenticator func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamAuthenticator
+		then          *auth.Denial // after 15 s
+		lasts         time.Duration
+		last          string
 	}{
-		"it expires": {func(start time.Time, _ *atomic.Pointer[auth.Denial]) *streamDoor {
-			return &streamDoor{expires: start.Add(65 * time.Second).Unix()}
-		}, nil, 65 * time.Second, unwelcome},
-		"it is revoked": {func(_ time.Time, refused *atomic.Pointer[auth.Denial]) *streamDoor {
-			return &streamDoor{expires: lasting, refuse: refused.Load}
-		}, denied(403, "Forbidden"), 20 * time.Second, unwelcome},
+		"it expires": {func(start time.Time, _ *atomic.Pointer[auth.Denial]) *streamAuthenticator {
+			return &streamAuthenticator{expires: start.Add(65 * time.Second).Unix()}
+		}, nil, 65 * time.Second, unauthorizedEnd},
+		"it is revoked": {func(_ time.Time, refused *atomic.Pointer[auth.Denial]) *streamAuthenticator {
+			return &streamAuthenticator{expires: lasting, refuse: refused.Load}
+		}, denied(403, "Forbidden"), 20 * time.Second, unauthorizedEnd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var refused atomic.Pointer[auth.Denial]
 				start := time.Now()
 				dial, stop := bubbled(t, newAlloc(t), func(config *handlers.Config) {
-					config.Door, config.Events = c.door(start, &refused), handlers.NewEvents()
+					config.Authenticator, config.Events = c.authenticator(start, &refused), handlers.NewEvents()
 				})
 				defer stop()
 				conn := dial()
@@ -77,8 +77,8 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestStreamIsOvertaken: who does not read is neither waited for nor left without a word when he reads again in time.
-func TestStreamIsOvertaken(t *testing.T) {
+// TestSlowConsumer: who does not read is neither waited for nor left without a word when he reads again in time.
+func TestSlowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := handlers.NewEvents()
 		dial, stop := bubbled(t, newAlloc(t), streaming(events))
@@ -94,7 +94,7 @@ func TestStreamIsOvertaken(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		text, err := io.ReadAll(response.Body)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		if err != nil || len(lines) < 2 || lines[0] != "{}" || lines[len(lines)-1] != overtaken {
+		if err != nil || len(lines) < 2 || lines[0] != "{}" || lines[len(lines)-1] != slowConsumerEnd {
 			t.Errorf("%d lines, %v; want {} first and a word on what was lost last, not %.200q", len(lines), err, lines[len(lines)-1])
 		}
 	})

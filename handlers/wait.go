@@ -37,12 +37,12 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	leave, err := r.site.waits.enter(ctx)
+	leave, err := r.server.waits.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	stop := context.AfterFunc(r.site.draining, cancel)
+	stop := context.AfterFunc(r.server.draining, cancel)
 	defer stop()
 	now = alloc.Wait(ctx, index)
 	return now, r.recheck()

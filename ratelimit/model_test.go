@@ -51,7 +51,7 @@ func (m *model) bucket(key string) *modelBucket {
 func (m *model) want(key string) ratelimit.Decision {
 	b := m.bucket(key)
 	wait := b.wait()
-	if g := m.cfg.Grain; g > 0 && wait > 0 {
+	if g := m.cfg.RetryAfterUnit; g > 0 && wait > 0 {
 		wait = (wait + g - 1).Truncate(g)
 	}
 	if b.closed > m.elapsed {
@@ -165,8 +165,8 @@ func newModel(t *rapid.T) *model {
 			PerSecond: rapid.SampledFrom([]float64{2, 20, 200}).Draw(t, "global rate"),
 			Burst:     rapid.IntRange(1, 8).Draw(t, "global burst"),
 		},
-		MaxKeys: 3,
-		Grain:   rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "grain"),
+		MaxKeys:        3,
+		RetryAfterUnit: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "grain"),
 	}
 	real, err := ratelimit.New[string](cfg)
 	if err != nil {

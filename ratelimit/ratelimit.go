@@ -6,7 +6,7 @@
 // keys a caller makes up, all of them together spend MaxKeys bursts, and then what those buckets refill; and never
 // more than the bucket for all keys gives. The price is that a newcomer may find an empty bucket during such a flood.
 //
-// A Holder slows refused callers down, for as many at once as it is told and no more.
+// A Tarpit slows refused callers down, for as many at once as it is told and no more.
 //
 // It never knows what is being limited, starts no goroutine, and keeps no clock: every call says what time it is.
 package ratelimit
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrConfig says that a Config or a Holder can't work.
+// ErrConfig says that a Config or a Tarpit can't work.
 var ErrConfig = errors.New("invalid limit")
 
 // minPerSecond is about one token a day: slower than that is a ban, not a rate.
@@ -34,16 +34,16 @@ type Rate struct {
 	Burst     int     // tokens it holds, at least 1
 }
 
-// Config says what a Limiter allows; all but Grain is required.
+// Config says what a Limiter allows; all but RetryAfterUnit is required.
 type Config struct {
 	Key     Rate // of each key
 	Global  Rate // of all keys together
 	MaxKeys int  // keys remembered, at least 1
-	// Grain lengthens the refusal of a key to a whole number of Grains; 0 means that none is longer than needed. HTTP's
-	// Retry-After counts in seconds: with a Grain of a second it is true as it stands, rather than rounded up to a wait of which a
-	// tenth would have done. A key keeps its average rate if its Burst is at least what it gets in a Grain. Refusals by the
-	// global bucket are never lengthened, as that would let one caller shut out all others for a Grain.
-	Grain time.Duration
+	// RetryAfterUnit lengthens the refusal of a key to a whole number of units; 0 means that none is longer than needed. HTTP's
+	// Retry-After counts in seconds: with a RetryAfterUnit of a second it is true as it stands, rather than rounded up to a wait of which a
+	// tenth would have done. A key keeps its average rate if its Burst is at least what it gets in a RetryAfterUnit. Refusals by the
+	// global bucket are never lengthened, as that would let one caller shut out all others for a RetryAfterUnit.
+	RetryAfterUnit time.Duration
 }
 
 // Scope is the bucket that refused.
@@ -83,8 +83,8 @@ func New[K comparable](cfg Config) (*Limiter[K], error) {
 	if err := errors.Join(cfg.Key.check("key"), cfg.Global.check("global")); err != nil {
 		return nil, err
 	}
-	if cfg.Grain < 0 {
-		return nil, fmt.Errorf("%w: the grain is %v, which is negative", ErrConfig, cfg.Grain)
+	if cfg.RetryAfterUnit < 0 {
+		return nil, fmt.Errorf("%w: the grain is %v, which is negative", ErrConfig, cfg.RetryAfterUnit)
 	}
 	keys, err := simplelru.NewLRU[K, *bucket](cfg.MaxKeys, nil)
 	if err != nil {
@@ -108,7 +108,7 @@ func (l *Limiter[K]) Allow(now time.Time, key K) Decision {
 	return d
 }
 
-// Peek says what Allow would say, and changes nothing: a refusal that Grain lengthens begins with Allow or Reserve. By the
+// Peek says what Allow would say, and changes nothing: a refusal that RetryAfterUnit lengthens begins with Allow or Reserve. By the
 // time that Allow is called others may have spent what Peek saw; use Reserve where that matters.
 func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
 	l.mu.Lock()
@@ -207,7 +207,7 @@ func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
 		return b.closed.Sub(now)
 	}
 	need := wait(b.tokens, now)
-	if g := l.cfg.Grain; g > 0 && need > 0 {
+	if g := l.cfg.RetryAfterUnit; g > 0 && need > 0 {
 		need = (need + g - 1).Truncate(g)
 	}
 	return need

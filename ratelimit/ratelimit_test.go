@@ -93,7 +93,7 @@ func TestARefusedKeyCostsOthersNothing(t *testing.T) {
 
 func TestPeekChangesNothing(t *testing.T) {
 	cfg := door
-	cfg.MaxKeys, cfg.Grain = 1, time.Second
+	cfg.MaxKeys, cfg.RetryAfterUnit = 1, time.Second
 	l := newLimiter(t, cfg)
 	for range 100 {
 		if d := l.Peek(start.Add(time.Hour), "a"); !d.OK {
@@ -172,7 +172,7 @@ func TestCancelNeverOverfills(t *testing.T) {
 
 func TestGrainLengthensTheKeysRefusal(t *testing.T) {
 	cfg := door
-	cfg.Grain = time.Second
+	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
 	_, d := spendAll(l, start, "a")
 	if want := (ratelimit.Decision{RetryAfter: time.Second, Scope: ratelimit.ScopeKey}); d != want {
@@ -191,7 +191,7 @@ func TestGrainLengthensTheKeysRefusal(t *testing.T) {
 
 func TestCancelEndsALengthenedRefusal(t *testing.T) {
 	cfg := door
-	cfg.Grain = time.Second
+	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
 	r, _ := l.Reserve(start, "a")
 	spendAll(l, start, "a")
@@ -264,7 +264,7 @@ func TestNewRefuses(t *testing.T) {
 		"no burst":        func(c *ratelimit.Config) { c.Key.Burst = 0 },
 		"no global burst": func(c *ratelimit.Config) { c.Global.Burst = 0 },
 		"no keys":         func(c *ratelimit.Config) { c.MaxKeys = 0 },
-		"negative grain":  func(c *ratelimit.Config) { c.Grain = -1 },
+		"negative grain":  func(c *ratelimit.Config) { c.RetryAfterUnit = -1 },
 		"nothing":         func(c *ratelimit.Config) { *c = ratelimit.Config{} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +281,7 @@ func BenchmarkAllow(b *testing.B) {
 	for name, perSecond := range map[string]float64{"allowed": 1e12, "refused": 1e-5} {
 		b.Run(name, func(b *testing.B) {
 			r := ratelimit.Rate{PerSecond: perSecond, Burst: 1}
-			l := newLimiter(b, ratelimit.Config{Key: r, Global: r, MaxKeys: 64, Grain: time.Second})
+			l := newLimiter(b, ratelimit.Config{Key: r, Global: r, MaxKeys: 64, RetryAfterUnit: time.Second})
 			l.Allow(start, "a")
 			now := start
 			b.ReportAllocs()
@@ -297,7 +297,7 @@ func BenchmarkAllow(b *testing.B) {
 
 func TestAllowOfAKnownKeyAllocatesNothing(t *testing.T) {
 	cfg := door
-	cfg.Grain = time.Second
+	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
 	l.Allow(start, "a")
 	if n := testing.AllocsPerRun(100, func() { l.Allow(start, "a") }); n != 0 {

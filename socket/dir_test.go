@@ -200,13 +200,13 @@ func (m *meddler) exchangeNursery(with string) {
 	entries, _ := os.ReadDir(m.dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".socket-") {
-			nursery := m.dir + "/" + e.Name()
-			if unix.Renameat2(unix.AT_FDCWD, with, unix.AT_FDCWD, nursery, unix.RENAME_EXCHANGE) != nil {
+			staging := m.dir + "/" + e.Name()
+			if unix.Renameat2(unix.AT_FDCWD, with, unix.AT_FDCWD, staging, unix.RENAME_EXCHANGE) != nil {
 				continue
 			}
 			runtime.Gosched()
-			_ = unix.Renameat2(unix.AT_FDCWD, with, unix.AT_FDCWD, nursery, unix.RENAME_EXCHANGE)
-			_ = os.Remove(nursery)
+			_ = unix.Renameat2(unix.AT_FDCWD, with, unix.AT_FDCWD, staging, unix.RENAME_EXCHANGE)
+			_ = os.Remove(staging)
 		}
 	}
 }

@@ -88,32 +88,32 @@ func listen(cfg Config) (_ *Listener, err error) {
 	if err := dir.checkSafe(cfg.UID); err != nil {
 		return nil, err
 	}
-	nursery, err := newNursery(dir, filepath.Base(cfg.Path))
+	staging, err := newStagingDir(dir, filepath.Base(cfg.Path))
 	if err != nil {
 		return nil, err
 	}
-	defer nursery.close()
+	defer staging.close()
 
-	inner, err := bindIn(nursery, cfg)
+	inner, err := bindIn(staging, cfg)
 	if err != nil {
 		return nil, err
 	}
 	defer closeOnError(inner, &err)
-	id, err := nursery.settle(cfg)
+	id, err := staging.setOwner(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := nursery.moveOut(id); err != nil {
+	if err := staging.publish(id); err != nil {
 		return nil, err
 	}
 	return newListener(cfg, inner, dir, id), nil
 }
 
-// bindIn listens on a socket in the nursery, which no one else can enter.
-func bindIn(n *nursery, cfg Config) (*net.UnixListener, error) {
+// bindIn listens on a socket in the staging directory, which no one else can enter.
+func bindIn(n *stagingDir, cfg Config) (*net.UnixListener, error) {
 	lc := net.ListenConfig{
 		// The mode of the file is that of the socket's own inode, less the umask; so it is tight even
-		// before settle makes it exact.
+		// before setOwner makes it exact.
 		Control: func(_, _ string, c syscall.RawConn) error {
 			var err error
 			if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(cfg.Mode)) }); cerr != nil {

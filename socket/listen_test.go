@@ -90,15 +90,15 @@ func names(t *testing.T, dir string) string {
 func TestListenAtAnyPath(t *testing.T) {
 	long := strings.Repeat("d", 120)
 	for name, rel := range map[string]string{
-		"short":            "api.sock",
-		"space":            "a dir/api.sock",
-		"odd bytes":        "%41#?&\n\xff'\"/soc ket",
-		"250 bytes":        long + "/" + long + "/api.sock",
-		"beyond PATH_MAX":  strings.Repeat(long+"/", 40) + "api.sock",
-		"longest name":     strings.Repeat("n", 255),
-		"the buried name":  ".dead",
-		"looks abstract":   "@api",
-		"name with colons": "unix:api.sock",
+		"short":                      "api.sock",
+		"space":                      "a dir/api.sock",
+		"odd bytes":                  "%41#?&\n\xff'\"/soc ket",
+		"250 bytes":                  long + "/" + long + "/api.sock",
+		"beyond PATH_MAX":            strings.Repeat(long+"/", 40) + "api.sock",
+		"longest name":               strings.Repeat("n", 255),
+		"the name of a stale socket": ".dead",
+		"looks abstract":             "@api",
+		"name with colons":           "unix:api.sock",
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), rel)

@@ -49,20 +49,20 @@ func TestSocketOfAKilledProcessIsReplaced(t *testing.T) {
 	roundTrip(t, newListener(t, socket.Config{Path: path}), path)
 }
 
-func TestRemoveDead(t *testing.T) {
+func TestRemoveStale(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "api.sock")
 	for _, missing := range []string{path, filepath.Join(dir, "none", "api.sock")} {
-		if err := socket.RemoveDead(missing); err != nil {
+		if err := socket.RemoveStale(missing); err != nil {
 			t.Errorf("%s, which is not there: %v", missing, err)
 		}
 	}
 	leaveDead(t, path)
-	if err := socket.RemoveDead(path); err != nil || names(t, dir) != "" {
+	if err := socket.RemoveStale(path); err != nil || names(t, dir) != "" {
 		t.Errorf("%v, and the directory holds %q", err, names(t, dir))
 	}
 	l := newListener(t, socket.Config{Path: path})
-	if err := socket.RemoveDead(path); err != nil {
+	if err := socket.RemoveStale(path); err != nil {
 		t.Error(err)
 	}
 	conn, err := l.Accept() // it knocked
@@ -148,7 +148,7 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 			if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInTheWay) {
 				t.Errorf("got %v, want ErrInTheWay", err)
 			}
-			if err := socket.RemoveDead(path); err != nil {
+			if err := socket.RemoveStale(path); err != nil {
 				t.Errorf("remove it if it is dead: %v", err)
 			}
 			if after := mustLstat(t, path); !os.SameFile(before, after) || before.Mode() != after.Mode() {

@@ -35,7 +35,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	if err != nil {
 		return err
 	}
-	door, err := auth.NewDoor(auth.Config{
+	authenticator, err := auth.NewAuthenticator(auth.Config{
 		Verifier:    s.verifier,
 		Allocations: s.livenessOf(alloc),
 		Logger:      s.logger,
@@ -47,8 +47,8 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		return err
 	}
 	config := handlers.Config{
-		Door:   door,
-		Allocs: only{alloc.ID, served{s.runner, s.shift}},
+		Authenticator: authenticator,
+		Allocs:        only{alloc.ID, served{s.runner, s.shift}},
 		Agent: handlers.Agent{
 			Version:    version,
 			Region:     *alloc.Job.Region,
@@ -59,7 +59,7 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		PeerOf:       peerOf,
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.Active().ID },
-		Metrics:      func() []handlers.Metric { return s.measure(door) },
+		Metrics:      func() []handlers.Metric { return s.measure(authenticator) },
 		Events:       s.events,
 		Jobs:         jobs{s.runner, s.runner.Validate, s.shift},
 		Auditor:      auditor,

@@ -8,8 +8,8 @@ import (
 )
 
 // measure is everything that this process counts.
-func (s *sidecar) measure(door *auth.Door) []handlers.Metric {
-	all := append(doorMetrics(door.Stats()), socketMetrics(s.sockets.stats())...)
+func (s *sidecar) measure(authenticator *auth.Authenticator) []handlers.Metric {
+	all := append(doorMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
 	all = append(all, auditMetrics(s.audit)...)
 	return append(all, hookMetrics(s.runner.HookStats())...)
 }

@@ -311,10 +311,10 @@ func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
 // known by their directories, since the state may be lost; a socket on which somebody listens stays.
 func (l layout) removeDeadSockets(id string) error {
 	entries, err := os.ReadDir(l.alloc(id))
-	errs := []error{err, socket.RemoveDead(l.operatorSocket(id))}
+	errs := []error{err, socket.RemoveStale(l.operatorSocket(id))}
 	for _, e := range entries {
 		if e.IsDir() {
-			errs = append(errs, socket.RemoveDead(l.taskSocket(id, e.Name())))
+			errs = append(errs, socket.RemoveStale(l.taskSocket(id, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

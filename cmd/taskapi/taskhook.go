@@ -96,7 +96,7 @@ func (h *taskHook) Stop(context.Context) error {
 	h.server = nil
 	h.mu.Unlock()
 	if server == nil { // it never started, or ended while nobody looked: a taskapi that was killed has left its socket
-		return socket.RemoveDead(h.side.layout.taskSocket(h.side.runner.Alloc().ID, h.task))
+		return socket.RemoveStale(h.side.layout.taskSocket(h.side.runner.Alloc().ID, h.task))
 	}
 	server.stopRenewal()
 	server.renewal.Wait()

@@ -12,9 +12,9 @@ import (
 	"taskapi/ratelimit"
 )
 
-func newHolder(t *testing.T, limit int, delay time.Duration) *ratelimit.Holder {
+func newHolder(t *testing.T, limit int, delay time.Duration) *ratelimit.Tarpit {
 	t.Helper()
-	h, err := ratelimit.NewHolder(limit, delay)
+	h, err := ratelimit.NewTarpit(limit, delay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,21 +62,21 @@ func TestHoldEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestHolderOfNothing(t *testing.T) {
+func TestTarpitOfNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		for _, h := range []*ratelimit.Holder{newHolder(t, 0, time.Hour), newHolder(t, 1, 0), new(ratelimit.Holder)} {
+		for _, h := range []*ratelimit.Tarpit{newHolder(t, 0, time.Hour), newHolder(t, 1, 0), new(ratelimit.Tarpit)} {
 			h.Hold(t.Context())
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("it took %v, want no time", took)
 		}
 	})
-	for _, err := range []error{second(ratelimit.NewHolder(-1, 0)), second(ratelimit.NewHolder(1, -1))} {
+	for _, err := range []error{second(ratelimit.NewTarpit(-1, 0)), second(ratelimit.NewTarpit(1, -1))} {
 		if !errors.Is(err, ratelimit.ErrConfig) {
 			t.Errorf("got %v, want ErrConfig", err)
 		}
 	}
 }
 
-func second(_ *ratelimit.Holder, err error) error { return err }
+func second(_ *ratelimit.Tarpit, err error) error { return err }

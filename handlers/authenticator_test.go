@@ -29,15 +29,15 @@ var demo = auth.Allocation{Region: "global", Namespace: "default", JobID: "demo"
 // boundless is more than a test can send.
 var boundless = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
 
-// realDoor is a door with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
-func realDoor(t *testing.T) (door *auth.Door, sign func(change func(*identity.Claims)) string) {
+// realAuthenticator is an authenticator with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
+func realAuthenticator(t *testing.T) (authenticator *auth.Authenticator, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
-	door, _, sign = realDoorWith(t, live{})
-	return door, sign
+	authenticator, _, sign = realAuthenticatorWith(t, live{})
+	return authenticator, sign
 }
 
-// realDoorWith is realDoor for an allocation that changes, with its key ring.
-func realDoorWith(t *testing.T, allocations auth.Allocations) (door *auth.Door, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
+// realAuthenticatorWith is realAuthenticator for an allocation that changes, with its key ring.
+func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenticator *auth.Authenticator, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: t.TempDir() + "/keyring"})
 	if err != nil {
@@ -51,7 +51,7 @@ func realDoorWith(t *testing.T, allocations auth.Allocations) (door *auth.Door, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	door, err = auth.NewDoor(auth.Config{
+	authenticator, err = auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: allocations, Policy: policy, Keys: []identity.KeySource{ring},
 		Logger: slog.New(slog.DiscardHandler),
 		Limits: auth.Limits{Caller: boundless, Global: boundless, Refusals: boundless}, // this is about the verdicts, not their number
@@ -74,14 +74,14 @@ func realDoorWith(t *testing.T, allocations auth.Allocations) (door *auth.Door, 
 		}
 		return token
 	}
-	return door, ring, sign
+	return authenticator, ring, sign
 }
 
-// TestEveryRouteBehindTheDoor walks every row and every method with every kind of credential, through the door that production
+// TestEveryRouteIsAuthenticated walks every row and every method with every kind of credential, through the authenticator that production
 // has: nothing but a good token of the socket's owner learns even whether a path exists.
-func TestEveryRouteBehindTheDoor(t *testing.T) {
-	door, sign := realDoor(t)
-	behind := func(c *handlers.Config) { c.Door = door }
+func TestEveryRouteIsAuthenticated(t *testing.T) {
+	authenticator, sign := realAuthenticator(t)
+	behind := func(c *handlers.Config) { c.Authenticator = authenticator }
 	s := newServer(t, quietAlloc(t), everyRoute, behind)
 	ofOperator := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, quietAlloc(t), everyRoute, behind)
 	ofPoor := newServerOf(t, auth.Owner{AllocationID: allocID, Task: "poor", UID: peer.UID}, quietAlloc(t), everyRoute, behind)

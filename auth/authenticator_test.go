@@ -20,7 +20,7 @@ import (
 )
 
 func TestCredentials(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	good := w.token(web)
 	long := strings.Repeat("a", identity.MaxTokenLength)
 	for _, test := range []struct {
@@ -74,7 +74,7 @@ func TestCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := auth.NotRefused
-			if _, denial := w.door.Authenticate(r, web, peer); denial != nil {
+			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 				got = denial.Reason
 			}
 			if got != test.want {
@@ -85,24 +85,24 @@ func TestCredentials(t *testing.T) {
 }
 
 func TestEveryMethodAndPath(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, line := range []string{"OPTIONS *", "CONNECT host:1", "PRI *", "TRACE /", "GET //v1//x", "GET /v1/../etc", "GET /%00", "get /", "GET http://h/x"} {
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\nHost: x\n\n")))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, denial := w.door.Authenticate(r, web, peer); p != nil || denial == nil || denial.Status != http.StatusUnauthorized {
+		if p, denial := w.authenticator.Authenticate(r, web, peer); p != nil || denial == nil || denial.Status != http.StatusUnauthorized {
 			t.Errorf("%s without a token: %v, %v", line, p, denial)
 		}
 		r.Header.Set("X-Nomad-Token", w.token(web))
-		if p, denial := w.door.Authenticate(r, web, peer); denial != nil || p == nil {
+		if p, denial := w.authenticator.Authenticate(r, web, peer); denial != nil || p == nil {
 			t.Errorf("%s with a token: %v, %v", line, p, denial)
 		}
 	}
 }
 
 func TestTokens(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	stranger := newRing(t)
 	good := w.token(web)
 	w.allocs.set("ended", auth.Terminal)
@@ -150,7 +150,7 @@ func TestPrincipal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, func(c *auth.Config) { c.Policy = policy })
+	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
 	for _, test := range []struct {
 		owner auth.Owner
 		want  auth.CapabilitySet
@@ -162,7 +162,7 @@ func TestPrincipal(t *testing.T) {
 		claims := claimsOf(test.owner)
 		claims.ID = "jti"
 		want := &auth.Principal{Claims: claims, KeyID: w.ring.List()[0].ID, Capabilities: test.want}
-		got, denial := w.door.Authenticate(request(sign(t, w.ring, claims)), test.owner, peer)
+		got, denial := w.authenticator.Authenticate(request(sign(t, w.ring, claims)), test.owner, peer)
 		if denial != nil {
 			t.Fatal(denial)
 		}
@@ -170,7 +170,7 @@ func TestPrincipal(t *testing.T) {
 			t.Error(diff)
 		}
 		for _, c := range append(auth.All.List(), 0) {
-			denial := w.door.Authorize(got, c)
+			denial := w.authenticator.Authorize(got, c)
 			if allowed := denial == nil; allowed != test.want.Has(c) {
 				t.Errorf("%v on %s: %v", test.owner, c, denial)
 			}
@@ -179,7 +179,7 @@ func TestPrincipal(t *testing.T) {
 			}
 		}
 	}
-	if w.door.Authorize(nil, auth.Authenticated) == nil {
+	if w.authenticator.Authorize(nil, auth.Authenticated) == nil {
 		t.Error("nobody is allowed something")
 	}
 }
@@ -208,7 +208,7 @@ func TestDenialOnTheWire(t *testing.T) {
 
 // Every reason has a name of its own and a status that blames the caller; every reason of package identity has its own here.
 func TestReasons(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	names := map[string]bool{auth.NotRefused.String(): true}
 	for _, why := range auth.Reasons() {
 		if names[why.String()] || why.String() == "" {
@@ -229,7 +229,7 @@ func TestReasons(t *testing.T) {
 			t.Errorf("identity refuses with %q, which has no name here", why)
 		}
 	}
-	p, denial := w.door.Authenticate(request(""), web, peer)
+	p, denial := w.authenticator.Authenticate(request(""), web, peer)
 	if p != nil || denial.Status != 401 || denial.Body != "Unauthorized" || denial.Error() != "no_token" {
 		t.Errorf("got %+v", denial)
 	}
@@ -238,7 +238,7 @@ func TestReasons(t *testing.T) {
 // A token that was let in a moment ago is refused on the very next request once anything has changed that should.
 func TestRevocationIsImmediate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		token, old := w.token(web), w.ring.List()[0].ID
 		w.expect("fresh", token, web, auth.NotRefused)
 
@@ -273,7 +273,7 @@ func TestRevocationIsImmediate(t *testing.T) {
 // No request that began after the mark is let in, whatever is going on at the time.
 func TestTerminalRace(t *testing.T) {
 	for range 20 {
-		w := newWorld(t)
+		w := newFixture(t)
 		tokens := []string{w.token(web), w.token(web), w.token(operator)}
 		w.expect("warm", tokens[0], web, auth.NotRefused)
 		ended := make(chan struct{})
@@ -290,7 +290,7 @@ func TestTerminalRace(t *testing.T) {
 						after++
 					default:
 					}
-					p, _ := w.door.Authenticate(request(tokens[random.IntN(len(tokens))]), web, peer)
+					p, _ := w.authenticator.Authenticate(request(tokens[random.IntN(len(tokens))]), web, peer)
 					if p != nil && marked {
 						late++
 					}
@@ -309,7 +309,7 @@ func TestTerminalRace(t *testing.T) {
 }
 
 func FuzzCredentials(f *testing.F) {
-	w := newWorld(f, func(c *auth.Config) { c.Auditor = nil })
+	w := newFixture(f, func(c *auth.Config) { c.Auditor = nil })
 	good := w.token(web)
 	f.Add("X-Nomad-Token", good, "Authorization", "Bearer "+good)
 	f.Add("Authorization", "bearer  x", "Origin", "")
@@ -318,7 +318,7 @@ func FuzzCredentials(f *testing.F) {
 		r := request("")
 		r.Header.Add(k1, v1)
 		r.Header.Add(k2, v2)
-		p, denial := w.door.Authenticate(r, web, peer)
+		p, denial := w.authenticator.Authenticate(r, web, peer)
 		switch {
 		case p != nil && !strings.Contains(v1, good) && !strings.Contains(v2, good):
 			t.Fatalf("let in without the token: %q", r.Header)

@@ -22,8 +22,8 @@ type digest [blake2b.Size256]byte
 // knows it, and so the token, gains nothing by a text that is taken for it.
 type tag [2]uint64
 
-// fingerprints computes both.
-type fingerprints struct {
+// tokenDigests computes both.
+type tokenDigests struct {
 	seeds   [2]maphash.Seed
 	digests sync.Pool // of *digester
 }
@@ -34,14 +34,14 @@ type digester struct {
 	sum digest
 }
 
-// newFingerprints draws the keys.
-func newFingerprints() (*fingerprints, error) {
+// newTokenDigests draws the keys.
+func newTokenDigests() (*tokenDigests, error) {
 	var key [blake2b.Size256]byte
 	_, _ = rand.Read(key[:]) // never fails: it ends the process instead
 	if _, err := blake2b.New256(key[:]); err != nil {
 		return nil, err
 	}
-	return &fingerprints{
+	return &tokenDigests{
 		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
 		digests: sync.Pool{New: func() any {
 			mac, _ := blake2b.New256(key[:]) // this length has been tried
@@ -51,12 +51,12 @@ func newFingerprints() (*fingerprints, error) {
 }
 
 // tag is the quick name.
-func (f *fingerprints) tag(token string) tag {
+func (f *tokenDigests) tag(token string) tag {
 	return tag{maphash.String(f.seeds[0], token), maphash.String(f.seeds[1], token)}
 }
 
 // digest is the slow one.
-func (f *fingerprints) digest(token string) digest {
+func (f *tokenDigests) digest(token string) digest {
 	d := f.digests.Get().(*digester)
 	// The bytes are read only, and not copied: a copy would leave the token lying in memory. Write never fails: see hash.Hash.
 	_, _ = d.mac.Write(unsafe.Slice(unsafe.StringData(token), len(token)))

@@ -17,8 +17,8 @@ import (
 // ambiguousLength is the answer to a request that can be understood in two ways.
 const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"
 
-// site is the API on one socket.
-type site struct {
+// socketServer is the API on one socket.
+type socketServer struct {
 	*API
 	owner auth.Owner
 
@@ -31,9 +31,9 @@ type site struct {
 	lane    lane
 }
 
-// ServeHTTP takes a request from its head to its answer: the door, the row, the capability, the handler, the encoding. The door
+// ServeHTTP takes a request from its head to its answer: the authenticator, the row, the capability, the handler, the encoding. The authenticator
 // comes before everything, so that what has no token learns of no path or method.
-func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
 	conn := connectionOf(r.Context())
 	if conn == nil { // it was closed as it came: see connContext
@@ -51,7 +51,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	principal, denial := s.config.Door.Authenticate(r, s.owner, conn.peer)
+	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.peer)
 	if denial != nil {
 		denial.Write(w)
 		return
@@ -65,7 +65,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	if denial := s.config.Door.Authorize(principal, route.capability); denial != nil {
+	if denial := s.config.Authenticator.Authorize(principal, route.capability); denial != nil {
 		denial.Write(w)
 		s.record(req, denial.Status, denial.Reason)
 		return
@@ -86,13 +86,13 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	conn.enter(writing)
 	body.leave(w, r)
 	status := s.answer(req, result, err)
-	if _, denied := errors.AsType[*auth.Denial](err); route.mutates() && !denied { // the door has recorded what it denied
+	if _, denied := errors.AsType[*auth.Denial](err); route.mutates() && !denied { // the authenticator has recorded what it denied
 		s.record(req, status, auth.NotRefused)
 	}
 }
 
 // answer writes what a handler has given back, and returns the status.
-func (s *site) answer(r *request, result answer, err error) int {
+func (s *socketServer) answer(r *request, result answer, err error) int {
 	switch {
 	case err != nil:
 		return s.fail(r, err)
@@ -107,10 +107,10 @@ func (s *site) answer(r *request, result answer, err error) int {
 	return http.StatusOK
 }
 
-// recheck asks the door again about a request that has waited: its token may have expired or been revoked meanwhile. The error is a
+// recheck asks the authenticator again about a request that has waited: its token may have expired or been revoked meanwhile. The error is a
 // *auth.Denial.
 func (r *request) recheck() error {
-	if denial := r.site.config.Door.Recheck(r.Request, r.Principal, r.site.owner, r.Peer); denial != nil {
+	if denial := r.server.config.Authenticator.Recheck(r.Request, r.Principal, r.server.owner, r.Peer); denial != nil {
 		return denial
 	}
 	return nil
@@ -158,7 +158,7 @@ func routePath(r *http.Request) string {
 }
 
 // fail answers with an error and returns the status. It is the one place that logs a fault of ours.
-func (s *site) fail(r *request, err error) int {
+func (s *socketServer) fail(r *request, err error) int {
 	if denial, ok := errors.AsType[*auth.Denial](err); ok {
 		denial.Write(r.w)
 		return denial.Status
@@ -184,7 +184,7 @@ func (s *site) fail(r *request, err error) int {
 }
 
 // recovered turns a panic into a 500 and a line in the log; the connection and the server live on.
-func (s *site) recovered(w http.ResponseWriter, r *http.Request) {
+func (s *socketServer) recovered(w http.ResponseWriter, r *http.Request) {
 	cause := recover()
 	if cause == nil {
 		return
@@ -199,7 +199,7 @@ func (s *site) recovered(w http.ResponseWriter, r *http.Request) {
 }
 
 // begin asks the auditor whether a change may be carried out.
-func (s *site) begin(r *request) error {
+func (s *socketServer) begin(r *request) error {
 	if s.config.Auditor == nil {
 		return nil
 	}
@@ -210,8 +210,8 @@ func (s *site) begin(r *request) error {
 	return nil
 }
 
-// record tells the auditor what became of a request; reason is the door's when it refused.
-func (s *site) record(r *request, status int, reason auth.Reason) {
+// record tells the auditor what became of a request; reason is the authenticator's when it refused.
+func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 	if s.config.Auditor == nil {
 		return
 	}
@@ -223,14 +223,14 @@ func (s *site) record(r *request, status int, reason auth.Reason) {
 }
 
 // acquire takes a request from the pool: with the matcher's scratch space in it, routing allocates nothing.
-func (s *site) acquire(w http.ResponseWriter, r *http.Request, principal *auth.Principal, peer auth.Peer) *request {
+func (s *socketServer) acquire(w http.ResponseWriter, r *http.Request, principal *auth.Principal, peer auth.Peer) *request {
 	req := s.requests.Get().(*request)
-	req.Request, req.Principal, req.Peer, req.site, req.w = r, principal, peer, s, w
+	req.Request, req.Principal, req.Peer, req.server, req.w = r, principal, peer, s, w
 	return req
 }
 
 // release gives it back, holding on to nothing but the scratch space.
-func (s *site) release(req *request) {
+func (s *socketServer) release(req *request) {
 	req.route.Reset()
 	*req = request{route: req.route}
 	s.requests.Put(req)

@@ -14,7 +14,7 @@ import (
 	"taskapi/identity"
 )
 
-// Verifier is what the door asks of the keys; *identity.Verifier is one. Its methods are safe for any number of goroutines.
+// Verifier is what the Authenticator needs of the keys; *identity.Verifier is one. Its methods are safe for any number of goroutines.
 type Verifier interface {
 	// VerifyChecked checks signature and claims of a token whose form is right. Its error holds an *identity.Error; the token comes
 	// with it when its signature is good.
@@ -66,7 +66,7 @@ func (a *Allocation) mismatch(t *identity.Verified) Reason {
 	return NotRefused
 }
 
-// Allocations is what the door asks of the allocations. It is asked on every request, so it answers from memory, without
+// Allocations is what the Authenticator needs of the allocations. It is asked on every request, so it answers from memory, without
 // waiting; a change is seen by every request that starts after it.
 type Allocations interface {
 	// Lookup finds an allocation by its ID. One that is Live or Terminal comes with what its tokens must say, always as the same
@@ -74,7 +74,7 @@ type Allocations interface {
 	Lookup(allocationID string) (*Allocation, Liveness)
 }
 
-// Config is what a Door is made of. Verifier, Allocations and Logger are required.
+// Config is what an Authenticator is made of. Verifier, Allocations and Logger are required.
 type Config struct {
 	Verifier    Verifier
 	Allocations Allocations
@@ -89,8 +89,8 @@ type Config struct {
 	Limits  Limits  // of failed look-ups; zero fields take the defaults
 }
 
-// Door decides on requests. It is safe for any number of goroutines, starts none, and needs no closing.
-type Door struct {
+// Authenticator decides on requests. It is safe for any number of goroutines, starts none, and needs no closing.
+type Authenticator struct {
 	verifier    Verifier
 	keys        *keyWatch
 	allocations Allocations
@@ -99,22 +99,22 @@ type Door struct {
 	auditor     Auditor
 	self        uint32 // the user that this process runs as
 
-	prints    *fingerprints
+	digests   *tokenDigests
 	cache     *cache
 	flights   singleflight.Group // of first uses, by token and caller
 	verifying chan struct{}      // holds one element for every verification under way
 	limits    *limits
 
-	logs     gate
+	logs     rateSampler
 	counters counters
 }
 
-// NewDoor makes a Door.
-func NewDoor(config Config) (*Door, error) {
+// NewAuthenticator returns an Authenticator.
+func NewAuthenticator(config Config) (*Authenticator, error) {
 	if config.Verifier == nil || config.Allocations == nil || config.Logger == nil {
 		return nil, errors.New("auth: Config needs Verifier, Allocations and Logger")
 	}
-	prints, err := newFingerprints()
+	digests, err := newTokenDigests()
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +126,11 @@ func NewDoor(config Config) (*Door, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Door{
+	return &Authenticator{
 		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
 		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, auditor: config.Auditor,
-		self:   uint32(os.Geteuid()),
-		prints: prints, cache: cache, limits: limits,
+		self:    uint32(os.Geteuid()),
+		digests: digests, cache: cache, limits: limits,
 		// First uses get half of the processors at most: the others are for callers whose token is known.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}, nil
@@ -139,74 +139,74 @@ func NewDoor(config Config) (*Door, error) {
 // Authenticate finds out who sends a request through the owner's socket from the peer. Exactly one of the results is nil. It
 // is to be asked for every request, before the path or the method is looked at. A good token that is known takes no lock and no
 // memory; a refusal may be held back for a moment, until the request's context ends at the latest.
-func (d *Door) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
-	if !d.mayConnect(peer, owner) {
-		return nil, d.refuse(r, owner, peer, verdict{why: WrongPeer})
+func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*Principal, *Denial) {
+	if !a.mayConnect(peer, owner) {
+		return nil, a.refuse(r, owner, peer, verdict{why: WrongPeer})
 	}
 	token, why := credentials(r.Header)
 	if why != NotRefused {
-		return nil, d.refuse(r, owner, peer, verdict{why: why})
+		return nil, a.refuse(r, owner, peer, verdict{why: why})
 	}
-	e := d.cache.hit(d.prints.tag(token))
+	e := a.cache.hit(a.digests.tag(token))
 	if e == nil {
-		v := d.lookUp(token, owner)
-		if v.why == GlobalLimited && d.hold(r) {
-			v = d.lookUp(token, owner) // others filled the limit: their flood must not shut this caller out
+		v := a.lookUp(token, owner)
+		if v.why == GlobalLimited && a.hold(r) {
+			v = a.lookUp(token, owner) // others filled the limit: their flood must not shut this caller out
 		}
 		if v.why != NotRefused {
-			return nil, d.refuse(r, owner, peer, v)
+			return nil, a.refuse(r, owner, peer, v)
 		}
 		e = v.entry
 	} else {
-		d.counters.hits.Add(1)
+		a.counters.hits.Add(1)
 	}
-	if why = d.examine(e, time.Now(), owner); why != NotRefused {
-		return nil, d.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
+	if why = a.recheck(e, time.Now(), owner); why != NotRefused {
+		return nil, a.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
 	return &e.principal, nil
 }
 
 // Authorize decides whether the principal may do what needs the capability; nil is yes. No principal has the zero capability.
-func (d *Door) Authorize(p *Principal, c Capability) *Denial {
+func (a *Authenticator) Authorize(p *Principal, c Capability) *Denial {
 	if p.Can(c) {
 		return nil
 	}
-	d.counters.refused[MissingCapability].Add(1)
+	a.counters.refused[MissingCapability].Add(1)
 	return &denials[MissingCapability]
 }
 
 // mayConnect reports whether processes of the peer's user may speak through the owner's socket. The socket's mode keeps others out as
 // well, but a task owns its socket and can change that.
-func (d *Door) mayConnect(peer Peer, owner Owner) bool {
-	return peer.UID == 0 || peer.UID == owner.UID || peer.UID == d.self
+func (a *Authenticator) mayConnect(peer Peer, owner Owner) bool {
+	return peer.UID == 0 || peer.UID == owner.UID || peer.UID == a.self
 }
 
 // Recheck decides once more on a request that Authenticate has let in and that has waited since, or goes on: nil is yes. It looks at
 // the clock, the trust in the key and the allocation's life. An allocation that has ended meanwhile is no reason to refuse: its end is
 // what the caller waits for, and the next request is refused. It costs as little as Authenticate for a token that is known, and no limit
 // applies.
-func (d *Door) Recheck(r *http.Request, p *Principal, owner Owner, peer Peer) *Denial {
-	if p == nil || p.entry == nil { // no door has let it in
-		return d.refuse(r, owner, peer, verdict{why: NoToken})
+func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer Peer) *Denial {
+	if p == nil || p.entry == nil { // no Authenticator has let it in
+		return a.refuse(r, owner, peer, verdict{why: NoToken})
 	}
-	why := d.examine(p.entry, time.Now(), owner)
+	why := a.recheck(p.entry, time.Now(), owner)
 	if why == NotRefused || why == TerminalAllocation {
 		return nil
 	}
-	return d.refuse(r, owner, peer, verdict{why: why, from: p})
+	return a.refuse(r, owner, peer, verdict{why: why, from: p})
 }
 
 // examine looks at all that may have changed since the token was verified, and at what depends on the socket. That the allocation
 // has ended is its last reason.
-func (d *Door) examine(e *entry, now time.Time, owner Owner) Reason {
+func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 	c := &e.principal.Claims
 	if err := e.token.CheckTime(now); err != nil {
 		return tokenReason(err)
 	}
-	if !d.verifier.Trusts(e.token) {
+	if !a.verifier.Trusts(e.token) {
 		return KeyRemoved
 	}
-	alloc, liveness := d.allocations.Lookup(c.AllocationID)
+	alloc, liveness := a.allocations.Lookup(c.AllocationID)
 	if alloc == nil || liveness == Unknown {
 		return UnknownAllocation
 	}

@@ -9,7 +9,7 @@ import (
 const logsPerSecond = 1
 
 // gate lets some events of a second through and counts the others. The zero gate is ready.
-type gate struct {
+type rateSampler struct {
 	mu         sync.Mutex
 	start      time.Time // of the second; guarded by mu, as are the others
 	passed     int
@@ -17,7 +17,7 @@ type gate struct {
 }
 
 // pass reports whether this event is among the limit of its second, and if so, how many were suppressed before it.
-func (g *gate) pass(now time.Time, limit int) (suppressed uint64, ok bool) {
+func (g *rateSampler) pass(now time.Time, limit int) (suppressed uint64, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if age := now.Sub(g.start); age >= time.Second || age < 0 {

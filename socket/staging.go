@@ -13,20 +13,20 @@ import (
 	"taskapi/socket/safedir"
 )
 
-// nursery is a directory beside the socket's place which only this process's user can enter. The socket is born
+// stagingDir is a directory beside the socket's place which only this process's user can enter. The socket is made
 // in it, gets its mode and owner there, and is then renamed to its place; rename(2) neither follows nor replaces anything.
-type nursery struct {
+type stagingDir struct {
 	parent *directory
-	name   string     // of the nursery in parent
-	dir    *directory // the nursery
-	child  string     // of the socket in the nursery
+	name   string     // of the staging directory in parent
+	dir    *directory // the staging directory
+	child  string     // of the socket in the staging directory
 	final  string     // of the socket in parent
 }
 
-// buried is the name in the nursery under which a dead socket ends.
-const buried = ".dead"
+// staleName is the name in the staging directory under which a dead socket ends.
+const staleName = ".dead"
 
-func newNursery(parent *directory, final string) (_ *nursery, err error) {
+func newStagingDir(parent *directory, final string) (_ *stagingDir, err error) {
 	name := ".socket-" + rand.Text()
 	if err := unix.Mkdirat(parent.fd, name, 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory in %q: %w", parent.path, err)
@@ -35,7 +35,7 @@ func newNursery(parent *directory, final string) (_ *nursery, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a directory just made in %q: %w", parent.path, err)
 	}
-	n := &nursery{parent: parent, name: name, final: final, child: final, dir: &directory{fd: fd, path: name, stat: st}}
+	n := &stagingDir{parent: parent, name: name, final: final, child: final, dir: &directory{fd: fd, path: name, stat: st}}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -46,65 +46,65 @@ func newNursery(parent *directory, final string) (_ *nursery, err error) {
 		return nil, fmt.Errorf("%w: a directory just made in %q was exchanged by someone", ErrUnsafe, parent.path)
 	}
 	// The name that bind is given shows in /proc/net/unix, so the real one is used where it fits.
-	if len(n.dir.procPath(final)) > maxSunPath || final == buried {
+	if len(n.dir.procPath(final)) > maxSunPath || final == staleName {
 		n.child = "s"
 	}
 	return n, nil
 }
 
-// settle gives the socket its exact mode and owner and returns its identity.
-func (n *nursery) settle(cfg Config) (fileID, error) {
-	id, st, err := n.dir.lookup(n.child)
+// setOwner gives the socket its exact mode and owner and returns its identity.
+func (d *stagingDir) setOwner(cfg Config) (fileID, error) {
+	id, st, err := d.dir.lookup(d.child)
 	if err != nil {
 		return id, fmt.Errorf("look at the new socket: %w", err)
 	}
 	if int(st.Uid) != cfg.UID || int(st.Gid) != cfg.GID {
-		if err := unix.Fchownat(n.dir.fd, n.child, cfg.UID, cfg.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.Fchownat(d.dir.fd, d.child, cfg.UID, cfg.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return id, fmt.Errorf("give the socket to %d:%d (-1 keeps it): %w", cfg.UID, cfg.GID, err)
 		}
 	}
-	if err := unix.Fchmodat(n.dir.fd, n.child, uint32(cfg.Mode), 0); err != nil {
+	if err := unix.Fchmodat(d.dir.fd, d.child, uint32(cfg.Mode), 0); err != nil {
 		return id, fmt.Errorf("set mode %#o of the socket: %w", cfg.Mode, err)
 	}
 	return id, nil
 }
 
-// moveOut renames the socket to its place. If a dead socket is there, it is buried first.
-func (n *nursery) moveOut(id fileID) error {
-	err := unix.Renameat2(n.dir.fd, n.child, n.parent.fd, n.final, unix.RENAME_NOREPLACE)
+// publish renames the socket to its place. If a dead socket is there, that is removed first.
+func (d *stagingDir) publish(id fileID) error {
+	err := unix.Renameat2(d.dir.fd, d.child, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
-		err = n.replaceDead()
+		err = d.replaceStale()
 	}
 	if err != nil {
 		return err
 	}
-	if got, _, err := n.parent.lookup(n.final); err != nil || got != id {
-		return fmt.Errorf("%w: the new socket was exchanged by someone who may write to %q", ErrUnsafe, n.parent.path)
+	if got, _, err := d.parent.lookup(d.final); err != nil || got != id {
+		return fmt.Errorf("%w: the new socket was exchanged by someone who may write to %q", ErrUnsafe, d.parent.path)
 	}
 	return nil
 }
 
-// replaceDead makes room and moves the socket there. The lock on the directory keeps two processes that found the same
+// replaceStale makes room and moves the socket there. The lock on the directory keeps two processes that found the same
 // dead socket from burying each other's new one; one that needs no burying needs no lock, as its rename replaces nothing.
-func (n *nursery) replaceDead() error {
-	unlock, err := n.parent.lock()
+func (d *stagingDir) replaceStale() error {
+	unlock, err := d.parent.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := n.bury(); err != nil {
+	if err := d.removeStale(); err != nil {
 		return err
 	}
-	err = unix.Renameat2(n.dir.fd, n.child, n.parent.fd, n.final, unix.RENAME_NOREPLACE)
+	err = unix.Renameat2(d.dir.fd, d.child, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%w: another process was quicker", ErrInUse)
 	}
 	return err
 }
 
-// bury moves a dead socket into the nursery and removes it there; anything else stays where it is.
-func (n *nursery) bury() error {
-	fd, st, err := safedir.OpenAt(n.parent.fd, n.final)
+// removeStale moves a dead socket into the staging directory and removes it there; anything else stays where it is.
+func (d *stagingDir) removeStale() error {
+	fd, st, err := safedir.OpenAt(d.parent.fd, d.final)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -112,34 +112,34 @@ func (n *nursery) bury() error {
 		return fmt.Errorf("look at what is in the way: %w", err)
 	}
 	defer unix.Close(fd)
-	if err := n.checkDead(fd, st); err != nil {
+	if err := d.checkStale(fd, st); err != nil {
 		return err
 	}
-	if err := unix.Renameat(n.parent.fd, n.final, n.dir.fd, buried); err != nil {
+	if err := unix.Renameat(d.parent.fd, d.final, d.dir.fd, staleName); err != nil {
 		return fmt.Errorf("move a dead socket away: %w", err)
 	}
-	if got, _, err := n.dir.lookup(buried); err != nil || got != idOf(&st) {
+	if got, _, err := d.dir.lookup(staleName); err != nil || got != idOf(&st) {
 		// What was moved is not what was looked at: put it back.
-		_ = unix.Renameat2(n.dir.fd, buried, n.parent.fd, n.final, unix.RENAME_NOREPLACE)
+		_ = unix.Renameat2(d.dir.fd, staleName, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
 		return fmt.Errorf("%w: it was exchanged while it was looked at", ErrInTheWay)
 	}
-	return unix.Unlinkat(n.dir.fd, buried, 0)
+	return unix.Unlinkat(d.dir.fd, staleName, 0)
 }
 
-func (n *nursery) checkDead(fd int, st unix.Stat_t) error {
+func (d *stagingDir) checkStale(fd int, st unix.Stat_t) error {
 	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFSOCK {
 		return fmt.Errorf("%w: a %s is there; move it or choose another path", ErrInTheWay, kindName(kind))
 	}
 	// Where only trusted users write, any dead socket is a leftover of ours.
-	if owner := int(st.Uid); n.parent.othersWrite() && owner != os.Geteuid() {
+	if owner := int(st.Uid); d.parent.othersWrite() && owner != os.Geteuid() {
 		return fmt.Errorf("%w: a socket of uid %d is there; choose another path", ErrInTheWay, owner)
 	}
 	return probe(fd)
 }
 
-// RemoveDead removes the socket at path when nobody listens on it, which a process that was killed has left. Anything else stays, and
+// RemoveStale removes the socket at path when nobody listens on it, which a process that was killed has left. Anything else stays, and
 // nothing there is no error.
-func RemoveDead(path string) error {
+func RemoveStale(path string) error {
 	d, err := openDir(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -211,11 +211,11 @@ func (d *directory) lock() (unlock func(), err error) {
 	return nil, fmt.Errorf("lock %q: %w", d.path, err)
 }
 
-// close removes the nursery with what is left in it. It is best effort: an untrusted owner of the parent may have moved it.
-func (n *nursery) close() {
-	_ = unix.Unlinkat(n.dir.fd, n.child, 0)
-	_ = n.dir.Close()
-	_ = unix.Unlinkat(n.parent.fd, n.name, unix.AT_REMOVEDIR)
+// close removes the staging directory with what is left in it. It is best effort: an untrusted owner of the parent may have moved it.
+func (d *stagingDir) close() {
+	_ = unix.Unlinkat(d.dir.fd, d.child, 0)
+	_ = d.dir.Close()
+	_ = unix.Unlinkat(d.parent.fd, d.name, unix.AT_REMOVEDIR)
 }
 
 func kindName(mode uint32) string {

@@ -81,26 +81,26 @@ func (v *countingVerifier) VerifyChecked(u *identity.Unverified, now time.Time) 
 	return v.Verifier.VerifyChecked(u, now)
 }
 
-// world is a door with all that it needs: a key ring, an allocation that lives, and ears for what it says.
-type world struct {
-	tb       testing.TB
-	ring     *identity.Keyring
-	verifier *countingVerifier
-	allocs   *allocations
-	door     *auth.Door
-	log      *lockedBuffer
-	audit    *lockedBuffer
-	auditLog *auth.AuditLog
+// world is an authenticator with all that it needs: a key ring, an allocation that lives, and ears for what it says.
+type fixture struct {
+	tb            testing.TB
+	ring          *identity.Keyring
+	verifier      *countingVerifier
+	allocs        *allocations
+	authenticator *auth.Authenticator
+	log           *lockedBuffer
+	audit         *lockedBuffer
+	auditLog      *auth.AuditLog
 }
 
-func newWorld(tb testing.TB, change ...func(*auth.Config)) *world {
+func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	tb.Helper()
 	ring := newRing(tb)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w := &world{
+	w := &fixture{
 		tb: tb, ring: ring, verifier: &countingVerifier{Verifier: verifier}, allocs: new(allocations),
 		log: new(lockedBuffer), audit: new(lockedBuffer),
 	}
@@ -113,7 +113,7 @@ func newWorld(tb testing.TB, change ...func(*auth.Config)) *world {
 	for _, f := range change {
 		f(&config)
 	}
-	w.door, err = auth.NewDoor(config)
+	w.authenticator, err = auth.NewAuthenticator(config)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -170,10 +170,10 @@ func sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
 }
 
 // token is a good token for the owner.
-func (w *world) token(owner auth.Owner) string { return sign(w.tb, w.ring, claimsOf(owner)) }
+func (w *fixture) token(owner auth.Owner) string { return sign(w.tb, w.ring, claimsOf(owner)) }
 
 // with is a token whose claims were good before the change.
-func (w *world) with(owner auth.Owner, change func(*identity.Claims)) string {
+func (w *fixture) with(owner auth.Owner, change func(*identity.Claims)) string {
 	c := claimsOf(owner)
 	change(&c)
 	return sign(w.tb, w.ring, c)
@@ -203,15 +203,15 @@ func request(token string) *http.Request {
 	return r
 }
 
-// ask is what the door says to the token on the owner's socket.
-func (w *world) ask(token string, owner auth.Owner) auth.Reason {
+// ask is what the authenticator says to the token on the owner's socket.
+func (w *fixture) ask(token string, owner auth.Owner) auth.Reason {
 	w.tb.Helper()
 	return w.askAs(token, owner, peer)
 }
 
-func (w *world) askAs(token string, owner auth.Owner, peer auth.Peer) auth.Reason {
+func (w *fixture) askAs(token string, owner auth.Owner, peer auth.Peer) auth.Reason {
 	w.tb.Helper()
-	p, denial := w.door.Authenticate(request(token), owner, peer)
+	p, denial := w.authenticator.Authenticate(request(token), owner, peer)
 	if (p == nil) == (denial == nil) {
 		w.tb.Fatalf("got %v and %v", p, denial)
 	}
@@ -221,8 +221,8 @@ func (w *world) askAs(token string, owner auth.Owner, peer auth.Peer) auth.Reaso
 	return auth.NotRefused
 }
 
-// expect fails the test unless the door says that.
-func (w *world) expect(what, token string, owner auth.Owner, want auth.Reason) {
+// expect fails the test unless the authenticator says that.
+func (w *fixture) expect(what, token string, owner auth.Owner, want auth.Reason) {
 	w.tb.Helper()
 	if got := w.ask(token, owner); got != want {
 		w.tb.Errorf("%s: got %s, want %s", what, got, want)
