@@ -16,21 +16,19 @@ PATH=${PATH#*:}
 exec curl "$@"
 `
 
-// taskEnvironment sets what the watcher has in its environment, and the token that it has in a file.
+// taskEnvironment sets what the greeter has in its environment.
 const taskEnvironment = `
+DIR=$(taskapi status "$ALLOC" | awk '/^Directory/ {print $2}')
 for process in /proc/[0-9]*; do
-	vars=$(tr '\0' '\n' <$process/environ 2>/dev/null | grep -xE "NOMAD_(ALLOC_ID|TASK_NAME|UNIX_ADDR)=.*") || continue
-	case $vars in *"NOMAD_ALLOC_ID=$ALLOC"*NOMAD_TASK_NAME=watcher*) eval "$vars" ;; esac
-done
-NOMAD_TOKEN=$(cat $DIR/watcher/secrets/nomad_token)`
+	vars=$(tr '\0' '\n' <$process/environ 2>/dev/null | grep -xE "NOMAD_(ALLOC_ID|TASK_NAME|UNIX_ADDR|TOKEN)=.*") || continue
+	case $vars in *"NOMAD_ALLOC_ID=$ALLOC"*NOMAD_TASK_NAME=greeter*) eval "export $(echo $vars)" ;; esac
+done`
 
-// watcherIsDone waits for the last word of the watcher.
-const watcherIsDone = `
-logs=$(bin/taskapi status "$ALLOC" | awk '/^Directory/ {print $2}')/alloc/logs
-until grep -Eq '^(done|failed)' "$logs/watcher.stdout.0"; do sleep 0.05; done`
+// checkSucceeds waits for the first success of the check, as a person who reads on does.
+const checkSucceeds = `until taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success"'; do sleep 0.05; done`
 
-// TestReadme follows "Use it" of the README word by word, with sh, as this user and as one who is not root: every command does what it
-// says, and none of them shows a token in the arguments of a process.
+// TestReadme follows the README word by word, with sh, as this user and as one who is not root: every command of "Quick start" and the curl and
+// Python of "A task uses its socket" do what they say, and none of them shows a token in the arguments of a process.
 func TestReadme(t *testing.T) {
 	bin := programs(t)
 	if err := os.Chmod(filepath.Dir(bin), 0o755); err != nil {
@@ -61,7 +59,6 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	arguments := filepath.Join(place, "arguments")
 	for _, err := range []error{
 		os.Chmod(place, 0o755),
-		os.Symlink(bin, filepath.Join(place, "bin")),
 		os.CopyFS(filepath.Join(place, "examples"), os.DirFS(here)),
 		os.Mkdir(filepath.Join(place, "home"), 0o711), // tasks of other users pass through
 		os.Mkdir(filepath.Join(place, "recorder"), 0o755),
@@ -76,7 +73,7 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	isRoot := as == nil && os.Geteuid() == 0
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", readmeScript(t, here, isRoot))
 	cmd.Dir = place
-	cmd.Env = []string{"HOME=" + filepath.Join(place, "home"), "PATH=" + filepath.Join(place, "recorder") + ":" + os.Getenv("PATH"), "ARGUMENTS=" + arguments}
+	cmd.Env = []string{"HOME=" + filepath.Join(place, "home"), "PATH=" + filepath.Join(place, "recorder") + ":" + bin + ":" + os.Getenv("PATH"), "ARGUMENTS=" + arguments}
 	if as == nil { // root's own data directory is the machine's
 		cmd.Env = append(cmd.Env, "TASKAPI_DATA_DIR="+filepath.Join(place, "home", "data"))
 	} else if err := os.Chown(filepath.Join(place, "home"), int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
@@ -87,47 +84,68 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	for _, want := range []string{" would run: ", "Task \"server\": running", `"Status": "success"`, `"ClientStatus": "running"`, "allocation is complete"} {
+	for _, want := range []string{" would run: ", "running", `"Status": "success"`, `{"Index":`, "allocation is complete"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("nothing says %q:\n%s", want, out)
 		}
 	}
+	answers := 1 // by curl, and by Python where there is one
+	if _, err := exec.LookPath("python3"); err == nil {
+		answers++
+	}
+	if n := strings.Count(string(out), `"Status":"success"`); n != answers {
+		t.Errorf("the task got %d answers, not %d:\n%s", n, answers, out)
+	}
 	given, err := os.ReadFile(arguments)
-	if err != nil || strings.Count(string(given), "operator.sock") != 1 || strings.Count(string(given), "/api.sock") < 1 {
-		t.Errorf("curl was not called for both sockets: %v\n%s", err, given)
+	if err != nil || !strings.Contains(string(given), "/api.sock") && !strings.Contains(string(given), "/run/") && !strings.Contains(string(given), "/tmp/") {
+		t.Errorf("curl was not called for the task's socket: %v\n%s", err, given)
 	}
 	if strings.Contains(string(given), "eyJ") { // how every JWT begins
 		t.Errorf("a token is in the arguments of curl:\n%s", given)
 	}
 }
 
-// readmeScript is what the README has this user type in "Use it", but for what needs this repository or the nomad command. What a task has in
-// its environment is set before the example that needs it, and the allocation is stopped at the end, whatever came of the rest.
+// readmeScript is what the README has this user type. The allocation's ID is caught when it is printed, what a task has in its environment is set
+// before the examples that need it, and the allocation is stopped at the end, whatever came of the rest.
 func readmeScript(t *testing.T, here string, isRoot bool) string {
 	text, err := os.ReadFile(filepath.Join(here, "..", "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, ok1 := strings.Cut(string(text), "\n## Use it\n")
-	section, _, ok2 := strings.Cut(section, "\n## ")
-	if !ok1 || !ok2 {
-		t.Fatal("the README has no section \"Use it\"")
-	}
-	script := []string{"set -eu", "trap 'bin/taskapi stop' EXIT"}
-	for line := range strings.Lines(section) {
+	script := []string{"set -eu", "trap 'taskapi stop' EXIT"}
+	for line := range strings.Lines(section(t, string(text), "Quick start")) {
 		line, isCode := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    ")
 		switch {
-		case !isCode, strings.HasPrefix(line, "make "), strings.HasPrefix(line, "nomad "):
-			continue
+		case !isCode, strings.HasPrefix(line, "taskapi stop"): // the end comes last
 		case strings.HasSuffix(line, "# as root") && !isRoot, strings.HasSuffix(line, "# as another user") && isRoot:
-			continue
-		case strings.Contains(line, `"$NOMAD_TOKEN"`):
-			script = append(script, taskEnvironment)
+		case strings.HasPrefix(line, "taskapi run "):
+			command, _, _ := strings.Cut(line, "#")
+			script = append(script, "ALLOC=$("+command+")", checkSucceeds)
+		default:
+			script = append(script, line)
 		}
-		script = append(script, line)
-		if strings.HasPrefix(line, "ALLOC=") { // a person who reads on is slower than the watcher's tour, which restarts the server, and the checks after it
-			script = append(script, watcherIsDone, `until bin/taskapi api '/v1/client/allocation/{alloc}/checks' | grep -q '"Status":"success".*"Status":"success"'; do sleep 0.05; done`)
+	}
+	script = append(script, checkSucceeds, taskEnvironment) // the last line has restarted the task
+	fences := strings.Split(section(t, string(text), "A task uses its socket"), "```")
+	for i := 1; i < len(fences); i += 2 {
+		language, code, _ := strings.Cut(fences[i], "\n")
+		switch {
+		case language == "sh" && strings.Contains(code, "curl "):
+			script = append(script, code)
+		case language == "python":
+			script = append(script, "if command -v python3 >/dev/null; then python3 - <<'PYTHON'\n"+code+"PYTHON\nfi")
 		}
 	}
 	return strings.Join(script, "\n")
+}
+
+// section is what stands under a heading of a document.
+func section(t *testing.T, text, heading string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(text, "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("there is no section %q", heading)
+	}
+	text, _, _ = strings.Cut(rest, "\n## ")
+	return text
 }

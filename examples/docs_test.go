@@ -1,0 +1,98 @@
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = ".."
+
+// documents are the texts of this repository, by their paths from its root.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	paths := []string{filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), "README.md"}
+	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(docs) == 0 {
+		t.Fatalf("no documents found: %v", err)
+	}
+	texts := map[string]string{}
+	for _, path := range append(paths, docs...) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[path] = string(text)
+	}
+	return texts
+}
+
+// TestReadmeIsShort: it is for those who come for the first time; the rest is in docs.
+func TestReadmeIsShort(t *testing.T) {
+	if size := len(documents(t)[filepath.Join(root, "README.md")]); size > 8000 {
+		t.Errorf("README.md has %d bytes, of 8000", size)
+	}
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	noWord  = regexp.MustCompile(`[^a-z0-9 -]`)
+)
+
+// TestLinks: every link within the repository leads to a file, and to a heading of it.
+func TestLinks(t *testing.T) {
+	texts := documents(t)
+	for path, text := range texts {
+		for _, found := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(found[1], "://") {
+				continue
+			}
+			file, anchor, hasAnchor := strings.Cut(found[1], "#")
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s: %v", path, found[1], err)
+				continue
+			}
+			if hasAnchor && !hasHeading(texts[target], anchor) {
+				t.Errorf("%s: %s: no heading of that name", path, found[1])
+			}
+		}
+	}
+}
+
+func hasHeading(text, anchor string) bool {
+	for _, h := range heading.FindAllStringSubmatch(text, -1) {
+		if strings.ReplaceAll(noWord.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
+
+// TestEveryPackageIsNamed: CONTRIBUTING.md says of each package what it promises.
+func TestEveryPackageIsNamed(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-C", root, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := documents(t)[filepath.Join(root, "CONTRIBUTING.md")]
+	for pkg := range strings.FieldsSeq(string(out)) {
+		pkg = strings.TrimPrefix(pkg, "taskapi/")
+		name := pkg
+		if strings.HasPrefix(pkg, "examples") {
+			name = "examples"
+		} else if _, inner, isInternal := strings.Cut(pkg, "/internal/"); isInternal {
+			name = inner
+		}
+		if !strings.Contains(text, "`"+name+"`") {
+			t.Errorf("CONTRIBUTING.md does not name %s as `%s`", pkg, name)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package examples_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const unitFile = "taskapi-hello.service"
+
+// TestUnit does with the unit's command what systemd does: a crash is resumed with the task's process as it was, SIGTERM stops the allocation, and the next
+// start runs it again.
+func TestUnit(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for --isolate-users")
+	}
+	unit, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if docs := documents(t)[filepath.Join(root, "docs", "operations.md")]; !strings.Contains(docs, string(unit)) {
+		t.Errorf("docs/operations.md does not show %s as it is", unitFile)
+	}
+	bin := programs(t)
+	match := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/taskapi (.*) /etc/taskapi/hello\.nomad\.hcl$`).FindSubmatch(unit)
+	if match == nil {
+		t.Fatal("the unit has no ExecStart for hello.nomad.hcl")
+	}
+	data, err := os.MkdirTemp("", "unit") // short: sockets lie in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(data) })
+	if err := os.Chmod(data, 0o711); err != nil { // tasks of other users pass through
+		t.Fatal(err)
+	}
+	// start runs the unit's command until the line that says what the allocation does.
+	start := func(want string) (*exec.Cmd, io.Reader) {
+		args := append(strings.Fields(string(match[1])), "--json", "hello.nomad.hcl")
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), args...)
+		cmd.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data)
+		cmd.Stderr = t.Output()
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(out)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("the command ended before it said %q: %v", want, err)
+			}
+			var event struct{ Type, Task string }
+			if json.Unmarshal([]byte(line), &event) == nil && event.Type == want {
+				return cmd, lines
+			}
+		}
+	}
+	// end sends a signal and waits for the command's end.
+	end := func(cmd *exec.Cmd, out io.Reader, signal os.Signal) error {
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, out)
+		return cmd.Wait()
+	}
+
+	cmd, out := start("Started")
+	first := greeter(t, data)
+	if err := end(cmd, out, syscall.SIGKILL); err == nil {
+		t.Fatal("SIGKILL did not end taskapi")
+	}
+	cmd, out = start("Resuming")
+	if pid := greeter(t, data); pid != first {
+		t.Errorf("the task is process %s after the crash, and was %s", pid, first)
+	}
+	if err := end(cmd, out, syscall.SIGTERM); err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	cmd, out = start("Started")
+	if err := end(cmd, out, syscall.SIGTERM); err != nil {
+		t.Errorf("the stop of the second run: %v", err)
+	}
+}
+
+// greeter is the process of the task whose allocation is in the data directory.
+func greeter(t *testing.T, data string) string {
+	t.Helper()
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range environs {
+		env, _ := os.ReadFile(path)
+		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+data) {
+			cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+			if strings.HasPrefix(string(cmdline), "/bin/sh\x00-c\x00while") {
+				return filepath.Base(filepath.Dir(path))
+			}
+		}
+	}
+	t.Fatal("the task has no process")
+	return ""
+}
