@@ -19,6 +19,7 @@ import (
 // is made anew, and nobody notices.
 type kept struct {
 	cfg      keeper.Config
+	attach   func(ctx context.Context, dir string) (*keeper.Client, error) // keeper.Attach, but for tests
 	watchers sync.WaitGroup
 	life     context.Context // ends with Close or Detach
 	die      context.CancelFunc
@@ -65,7 +66,7 @@ func (l *loss) of(task string) error {
 var _ driver.Supervisor = (*kept)(nil)
 
 func newKept(cfg keeper.Config, client *keeper.Client) *kept {
-	k := &kept{cfg: cfg, left: map[string]int{}}
+	k := &kept{cfg: cfg, attach: keeper.Attach, left: map[string]int{}}
 	k.life, k.die = context.WithCancel(context.Background())
 	k.watchers.Go(func() { keeper.ReapOrphans(k.life) })
 	k.mu.Lock()
@@ -119,7 +120,7 @@ const settlePause = 500 * time.Millisecond
 func (k *kept) trySettle(l *link, left keeper.Swept) error {
 	ctx, cancel := context.WithTimeout(k.life, sweepTimeout)
 	defer cancel()
-	if again, err := keeper.Attach(ctx, k.cfg.Dir); err == nil {
+	if again, err := k.attach(ctx, k.cfg.Dir); err == nil {
 		k.cfg.Logger.Warn("the connection to the keeper broke and was made again")
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -298,15 +299,15 @@ func (k *kept) Exec(ctx context.Context, spec driver.ExecSpec) (result driver.Ex
 }
 
 // Signal implements driver.Supervisor.
-func (k *kept) Signal(ctx context.Context, task string, sig syscall.Signal) error {
-	_, _, err := k.call(ctx, func(c *keeper.Client) error { return c.Signal(ctx, task, sig) })
+func (k *kept) Signal(ctx context.Context, process driver.ProcessID, sig syscall.Signal) error {
+	_, _, err := k.call(ctx, func(c *keeper.Client) error { return c.Signal(ctx, process, sig) })
 	return err
 }
 
 // KillTree implements driver.Supervisor. What a lost keeper has left of the task is dead by now, and counted once.
-func (k *kept) KillTree(ctx context.Context, task string) (leftover int, err error) {
+func (k *kept) KillTree(ctx context.Context, process driver.ProcessID) (leftover int, err error) {
 	_, lost, err := k.call(ctx, func(c *keeper.Client) (err error) {
-		leftover, err = c.KillTree(ctx, task)
+		leftover, err = c.KillTree(ctx, process)
 		return err
 	})
 	if lost != nil {
@@ -314,8 +315,8 @@ func (k *kept) KillTree(ctx context.Context, task string) (leftover int, err err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	leftover += k.left[task]
-	delete(k.left, task)
+	leftover += k.left[process.Task]
+	delete(k.left, process.Task)
 	return leftover, err
 }
 
@@ -353,7 +354,7 @@ func (k *kept) closeKeeper(c *keeper.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()
 	if errors.Is(c.Err(), driver.ErrLost) {
-		if again, err := keeper.Attach(ctx, k.cfg.Dir); err == nil {
+		if again, err := k.attach(ctx, k.cfg.Dir); err == nil {
 			defer c.Close() // it has the keeper's process to wait for, perhaps
 			c = again
 		}

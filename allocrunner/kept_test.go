@@ -135,10 +135,10 @@ func TestALostKeeper(t *testing.T) {
 			t.Errorf("said: %s", all)
 		}
 		for task, want := range map[string]int{"calm": 0, "wild": 1} {
-			if n, err := k.KillTree(t.Context(), task); n != want || err != nil {
+			if n, err := k.KillTree(t.Context(), latest(t, k, task)); n != want || err != nil {
 				t.Errorf("%s: %d left over, %v; want %d", task, n, err, want)
 			}
-			if n, err := k.KillTree(t.Context(), task); n != 0 || err != nil {
+			if n, err := k.KillTree(t.Context(), latest(t, k, task)); n != 0 || err != nil {
 				t.Errorf("%s: %d left over the second time, %v", task, n, err)
 			}
 		}
@@ -329,7 +329,7 @@ func TestABrokenConnection(t *testing.T) {
 	if now, _ := k.current(); now.client.Keeper() != l.client.Keeper() {
 		t.Error("another keeper was made")
 	}
-	if err := k.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+	if err := k.Signal(t.Context(), latest(t, k, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if got := <-waited; got != (result{code: 4}) {
@@ -402,11 +402,61 @@ func TestAFrozenKeeper(t *testing.T) {
 			t.Errorf("after a start that was given up: %+v, %v", list, err)
 		}
 	}
-	if err := k.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+	if err := k.Signal(t.Context(), latest(t, k, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if err := <-waited; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the process that the task
+// has got meanwhile.
+func TestALateRequest(t *testing.T) {
+	for name, request := range map[string]func(*kept, driver.ProcessID) error{
+		"signal": func(k *kept, id driver.ProcessID) error { return k.Signal(t.Context(), id, unix.SIGKILL) },
+		"kill":   func(k *kept, id driver.ProcessID) error { _, err := k.KillTree(t.Context(), id); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			k := openKept(t, dir)
+			first := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
+			var next driver.Status
+			k.attach = func(ctx context.Context, dir string) (*keeper.Client, error) { // the restart comes before the repetition
+				c, err := keeper.Attach(ctx, dir)
+				if err == nil {
+					_, err = c.Wait(ctx, "t")
+				}
+				if err == nil {
+					next, err = c.Start(ctx, script(dir, "t", "exec sleep 1000"))
+				}
+				return c, err
+			}
+			l, _ := k.current()
+			pid := l.client.Keeper().PID
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Kill(pid, unix.SIGCONT)
+			late := make(chan error, 1)
+			go func() { late <- request(k, first.ID()) }()
+			for unread(t, pid) == 0 {
+				unix.Poll(nil, 2)
+			}
+			if err := unix.Kill(first.PID, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			hangUp(t, pid)
+			if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-late; !errors.Is(err, driver.ErrNotRunning) {
+				t.Errorf("a request for the process before: %v, want that it does not run", err)
+			}
+			if next.PID == 0 || !lives(t, strconv.Itoa(next.PID)) {
+				t.Errorf("the request reached the next process: %+v", next)
+			}
+		})
 	}
 }
 
@@ -525,6 +575,29 @@ func newFreezer(t *testing.T) string {
 // hangUp breaks this process's connections to another.
 func hangUp(t *testing.T, pid int) {
 	t.Helper()
+	for _, fd := range connections(t, pid) {
+		if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// unread is how many bytes another process has not read of what this one has sent it.
+func unread(t *testing.T, pid int) (sum int) {
+	t.Helper()
+	for _, fd := range connections(t, pid) {
+		n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// connections are this process's to another.
+func connections(t *testing.T, pid int) (fds []int) {
+	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
@@ -535,11 +608,10 @@ func hangUp(t *testing.T, pid int) {
 			t.Fatal(err)
 		}
 		if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && int(cred.Pid) == pid {
-			if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
-				t.Fatal(err)
-			}
+			fds = append(fds, fd)
 		}
 	}
+	return fds
 }
 
 // TestReplacedByAnother: whoever takes the keeper over has it, and the one before neither makes another nor ends it.
@@ -584,4 +656,19 @@ func TestEndLeft(t *testing.T) {
 	if n, err := KillOrphans(t.Context(), dir); n != 0 || err != nil {
 		t.Errorf("the second time: %d, %v", n, err)
 	}
+}
+
+// latest names the task's latest process.
+func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
+	t.Helper()
+	list, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range list {
+		if status.Task == task {
+			return status.ID()
+		}
+	}
+	return driver.ProcessID{Task: task}
 }

@@ -22,7 +22,7 @@ func BenchmarkRun(b *testing.B) {
 				if _, err := l.Wait(b.Context(), "t"); err != nil {
 					b.Fatal(err)
 				}
-				if _, err := l.KillTree(b.Context(), "t"); err != nil {
+				if _, err := l.KillTree(b.Context(), latest(b, l, "t")); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -66,6 +66,17 @@ type Status struct {
 	Exit      *interfaces.ExitResult
 }
 
+// ID names the process.
+func (s Status) ID() ProcessID {
+	return ProcessID{s.Task, interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}}
+}
+
+// ProcessID names one process of a task, and no later one of the same task: a request that is late never reaches a process that was not meant.
+type ProcessID struct {
+	Task string
+	interfaces.Handle
+}
+
 // ExecSpec is a program to run beside a task's process, such as a script check.
 type ExecSpec struct {
 	Task string
@@ -107,14 +118,15 @@ type Supervisor interface {
 	// the task has no process or its tree is killed meanwhile, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 
-	// Signal sends sig to the task's first process alone. Errors: ErrNotRunning, ErrLost.
-	Signal(ctx context.Context, task string, sig syscall.Signal) error
+	// Signal sends sig to that process of a task alone. Errors: ErrNotRunning when it has ended, also when the task runs another by now; ErrLost.
+	Signal(ctx context.Context, process ProcessID, sig syscall.Signal) error
 
-	// KillTree sends SIGKILL to everything that the task's process left behind or still is: its session, process group and
+	// KillTree sends SIGKILL to everything that the process left behind or still is: its session, process group and
 	// descendants. It returns when the tree is empty and its output is in the log files, with the number of processes besides
-	// the first one that had to be killed. It is no error when there is nothing to kill. Errors: ErrLost, or ctx's error when
-	// processes are still there (stuck in the kernel, for instance).
-	KillTree(ctx context.Context, task string) (leftover int, err error)
+	// the first one that had to be killed. It is no error when there is nothing to kill. Errors: ErrNotRunning when the task has had
+	// another process since, before whose start all of this one's tree was killed; ErrLost; ctx's error when processes are still there
+	// (stuck in the kernel, for instance).
+	KillTree(ctx context.Context, process ProcessID) (leftover int, err error)
 
 	// List is the latest process of every task that had one, ordered by task.
 	List(ctx context.Context) ([]Status, error)

@@ -110,7 +110,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 			if !errors.Is(err, context.Canceled) || string(got.Output) != "before\n" || got.Exit.Signal != 9 || alive(pid) {
 				t.Errorf("%+v, %v, child alive: %v", got, err, alive(pid))
 			}
-			if err := e.Signal(t.Context(), "t", 0); err != nil {
+			if err := e.Signal(t.Context(), latest(t, e, "t"), 0); err != nil {
 				t.Errorf("the task itself: %v", err)
 			}
 		})
@@ -149,7 +149,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 				})
 				pid := readPID(t, r)
 				if end != 0 {
-					if err := e.Signal(t.Context(), "t", end); err != nil {
+					if err := e.Signal(t.Context(), latest(t, e, "t"), end); err != nil {
 						t.Fatal(err)
 					}
 					e.wait("t")
@@ -185,7 +185,7 @@ func TestAnotherTasksEndSparesAnExec(t *testing.T) {
 				}
 			})
 			pid := readPID(t, r)
-			if err := e.Signal(t.Context(), "t", unix.SIGKILL); err != nil {
+			if err := e.Signal(t.Context(), latest(t, e, "t"), unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			e.wait("t") // so that no task runs but the one that is killed next

@@ -83,7 +83,7 @@ func TestAProgramThatHangs(t *testing.T) {
 	if exit := e.wait("other"); exit.ExitCode != 3 {
 		t.Errorf("another task: %+v", exit)
 	}
-	if err := e.Signal(t.Context(), "noisy", unix.SIGTERM); err != nil {
+	if err := e.Signal(t.Context(), latest(t, e, "noisy"), unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	if exit := e.wait("noisy"); exit.Signal != int(unix.SIGTERM) {

@@ -166,7 +166,7 @@ func (e *env) wait(task string) interfaces.ExitResult {
 
 func (e *env) killTree(task string) int {
 	e.t.Helper()
-	n, err := e.KillTree(e.t.Context(), task)
+	n, err := e.KillTree(e.t.Context(), latest(e.t, e, task))
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -232,3 +232,18 @@ func alive(pid int) bool {
 func pause() { unix.Poll(nil, 2) }
 
 func self() string { path, _ := os.Executable(); return path }
+
+// latest names the task's latest process.
+func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
+	t.Helper()
+	list, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range list {
+		if status.Task == task {
+			return status.ID()
+		}
+	}
+	return driver.ProcessID{Task: task}
+}

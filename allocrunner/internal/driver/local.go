@@ -193,26 +193,29 @@ func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, e
 }
 
 // Signal implements Supervisor.
-func (l *Local) Signal(_ context.Context, task string, sig syscall.Signal) error {
-	p := l.process(task)
-	if p == nil || !p.running() {
-		return fmt.Errorf("signal task %q: %w", task, ErrNotRunning)
+func (l *Local) Signal(_ context.Context, process ProcessID, sig syscall.Signal) error {
+	p := l.process(process.Task)
+	if p == nil || !p.is(process) || !p.running() {
+		return fmt.Errorf("signal task %q: %w", process.Task, ErrNotRunning)
 	}
 	if err := p.signal(sig); err != nil {
-		return fmt.Errorf("signal task %q: %w", task, err)
+		return fmt.Errorf("signal task %q: %w", process.Task, err)
 	}
 	return nil
 }
 
 // KillTree implements Supervisor.
-func (l *Local) KillTree(ctx context.Context, task string) (int, error) {
-	p := l.process(task)
+func (l *Local) KillTree(ctx context.Context, process ProcessID) (int, error) {
+	p := l.process(process.Task)
 	if p == nil {
 		return 0, nil
 	}
+	if !p.is(process) {
+		return 0, fmt.Errorf("kill task %q: %w", process.Task, ErrNotRunning)
+	}
 	n, err := l.clear(ctx, p)
 	if err != nil {
-		return n, fmt.Errorf("kill task %q: %w", task, err)
+		return n, fmt.Errorf("kill task %q: %w", process.Task, err)
 	}
 	return n, nil
 }

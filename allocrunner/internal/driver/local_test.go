@@ -164,7 +164,7 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 	r := e.fifo()
 	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & wait`))
 	readLine(t, r)
-	if err := e.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+	if err := e.Signal(t.Context(), latest(t, e, "t"), unix.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
 	if exit := e.wait("t"); exit.ExitCode != 3 {
@@ -175,7 +175,7 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	for _, task := range []string{"t", "never"} {
-		if err := e.Signal(t.Context(), task, unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
+		if err := e.Signal(t.Context(), latest(t, e, task), unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
 			t.Errorf("signal to %s, which does not run: %v", task, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
 		pause()
 	}
 	for range 3 {
-		if err := e.Signal(t.Context(), "t", unix.SIGTERM); err != nil {
+		if err := e.Signal(t.Context(), latest(t, e, "t"), unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -38,6 +38,9 @@ type process struct {
 
 func (p *process) running() bool { return p.tree.Running() }
 
+// is reports whether id names this process.
+func (p *process) is(id ProcessID) bool { return p.pid == id.PID && p.started.Equal(id.StartedAt) }
+
 func (p *process) status() Status {
 	s := Status{Task: p.task, PID: p.pid, Start: p.tree.Born(), StartedAt: p.started}
 	if lack := p.tree.Unfenced(); lack != nil {

@@ -37,7 +37,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 			if !alive(orphan) || stranger != nil && !alive(stranger.Process.Pid) {
 				t.Error("KillTree of a killed another's process")
 			}
-			if err := e.Signal(t.Context(), "b", 0); err != nil {
+			if err := e.Signal(t.Context(), latest(t, e, "b"), 0); err != nil {
 				t.Error(err)
 			}
 			unix.Kill(orphan, unix.SIGKILL) // in "shared" it is nobody's
@@ -55,7 +55,7 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 	if n := e.killTree("b"); n != 1 || alive(orphan) {
 		t.Errorf("%d killed, the orphan is alive: %v", n, alive(orphan))
 	}
-	if err := e.Signal(t.Context(), "a", 0); err != nil {
+	if err := e.Signal(t.Context(), latest(t, e, "a"), 0); err != nil {
 		t.Error(err)
 	}
 }

@@ -283,14 +283,14 @@ func (c *Client) Exec(ctx context.Context, spec driver.ExecSpec) (driver.ExecRes
 }
 
 // Signal implements driver.Supervisor.
-func (c *Client) Signal(ctx context.Context, task string, sig syscall.Signal) error {
-	_, err := c.callTask(ctx, request{Op: opSignal, Task: task, Signal: sig})
+func (c *Client) Signal(ctx context.Context, process driver.ProcessID, sig syscall.Signal) error {
+	_, err := c.callTask(ctx, request{Op: opSignal, Task: process.Task, Process: process.Handle, Signal: sig})
 	return err
 }
 
 // KillTree implements driver.Supervisor.
-func (c *Client) KillTree(ctx context.Context, task string) (int, error) {
-	a, err := c.callTask(ctx, request{Op: opKillTree, Task: task})
+func (c *Client) KillTree(ctx context.Context, process driver.ProcessID) (int, error) {
+	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.Handle})
 	return a.Leftover, err
 }
 

@@ -109,10 +109,10 @@ func TestAnOlderKeeper(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 137 || exit.Signal != 9 || exit.At.IsZero() {
 		t.Errorf("wait: %+v, %v", exit, err)
 	}
-	if err := c.Signal(t.Context(), "t", unix.SIGHUP); !errors.Is(err, driver.ErrNotRunning) {
+	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGHUP); !errors.Is(err, driver.ErrNotRunning) {
 		t.Errorf("signal: %v", err)
 	}
-	if n, err := c.KillTree(t.Context(), "t"); n != 3 || err != nil {
+	if n, err := c.KillTree(t.Context(), latest(t, c, "t")); n != 3 || err != nil {
 		t.Errorf("killtree: %d, %v", n, err)
 	}
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != 4711 {
@@ -217,13 +217,13 @@ func TestAnotherBuild(t *testing.T) {
 	if result, err := next.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); err != nil && !errors.Is(err, keeper.ErrOlder) {
 		t.Errorf("exec: %+v, %v", result, err)
 	}
-	if err := next.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+	if err := next.Signal(t.Context(), latest(t, next, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if exit, err := next.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 9 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if n, err := next.KillTree(t.Context(), "t"); err != nil {
+	if n, err := next.KillTree(t.Context(), latest(t, next, "t")); err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	run(t, next, shell(dir, "t", "exit 0"))

@@ -162,3 +162,18 @@ func gone(t *testing.T, id proc.Identity) {
 		unix.Poll(nil, 2)
 	}
 }
+
+// latest names the task's latest process.
+func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
+	t.Helper()
+	list, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range list {
+		if status.Task == task {
+			return status.ID()
+		}
+	}
+	return driver.ProcessID{Task: task}
+}

@@ -42,20 +42,20 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	if _, err := c.Wait(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("cancelled wait: %v", err)
 	}
-	if err := c.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	exit, err := c.Wait(t.Context(), "t")
 	if err != nil || exit.ExitCode != 3 || exit.At.IsZero() {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if n, err := c.KillTree(t.Context(), "t"); n != 1 || err != nil {
+	if n, err := c.KillTree(t.Context(), latest(t, c, "t")); n != 1 || err != nil {
 		t.Errorf("%d killed, %v", n, err)
 	}
 	for unix.Kill(child, 0) == nil { // until it is reaped, too
 		unix.Poll(nil, 2)
 	}
-	if err := c.Signal(t.Context(), "t", unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
+	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
 		t.Errorf("signal after the end: %v", err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0")); string(text) != "odd: \xff\xfe\"\n\n" {
@@ -85,7 +85,7 @@ func TestManyAtOnce(t *testing.T) {
 				if err != nil || exit.ExitCode != want {
 					t.Errorf("%s: %+v, %v", task, exit, err)
 				}
-				if _, err := c.KillTree(t.Context(), task); err != nil {
+				if _, err := c.KillTree(t.Context(), latest(t, c, task)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -138,7 +138,7 @@ func TestTheSidecarIsKilled(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 42 {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
 		t.Error(err)
 	}
 	var want strings.Builder

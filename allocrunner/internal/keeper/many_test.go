@@ -77,7 +77,7 @@ func TestManyRequests(t *testing.T) {
 	}
 	cancel()
 	execs.Wait()
-	if err := c.Signal(t.Context(), "t", unix.SIGUSR1); err != nil {
+	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	waits.Wait()

@@ -61,7 +61,7 @@ func TestALongLineTakesLittleMemory(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
 		t.Fatal(err)
 	}
 	grown := resident(t, c.Keeper().PID, "VmHWM") - before

@@ -28,7 +28,7 @@ func TestWhatATaskInherits(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
 		t.Fatal(err)
 	}
 	text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0"))
@@ -88,7 +88,7 @@ func TestAFullDisk(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
 		t.Error(err)
 	}
 	var all strings.Builder

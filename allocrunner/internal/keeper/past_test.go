@@ -46,7 +46,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		}
 	}
 	wantPast(second, "six", six, 6, "")
-	if err := second.Signal(t.Context(), "six", unix.SIGINT); !errors.Is(err, driver.ErrNotRunning) {
+	if err := second.Signal(t.Context(), latest(t, second, "six"), unix.SIGINT); !errors.Is(err, driver.ErrNotRunning) {
 		t.Errorf("signal to a process of the past: %v", err)
 	}
 	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
@@ -91,7 +91,7 @@ func TestBusy(t *testing.T) {
 	if !keeper.Busy(dir) {
 		t.Error("not busy with what a task has left behind")
 	}
-	if _, err := c.KillTree(t.Context(), "t"); err != nil {
+	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
 		t.Fatal(err)
 	}
 	if keeper.Busy(dir) {
@@ -124,7 +124,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, driver.ErrRunning) != runs {
 			t.Fatalf("start: %v; the list has %+v", err, list)
 		}
-		if _, err := next.KillTree(t.Context(), "t"); err != nil {
+		if _, err := next.KillTree(t.Context(), latest(t, next, "t")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := next.Wait(t.Context(), "t"); err != nil {

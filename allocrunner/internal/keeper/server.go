@@ -287,7 +287,7 @@ func (s *server) sweep() {
 		if task.Exit == nil {
 			continue
 		}
-		n, err := s.local.KillTree(ctx, task.Task)
+		n, err := s.local.KillTree(ctx, task.ID())
 		if n > 0 || err != nil {
 			s.logger.Warn("the task left processes behind", "task", task.Task, "killed", n, "error", err)
 		}

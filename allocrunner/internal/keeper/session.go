@@ -181,9 +181,9 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 		a.Exec = &result
 	case opHold: // done, in the order in which the files came
 	case opSignal:
-		err = local.Signal(ctx, req.Task, req.Signal)
+		err = local.Signal(ctx, driver.ProcessID{Task: req.Task, Handle: req.Process}, req.Signal)
 	case opKillTree:
-		a.Leftover, err = local.KillTree(ctx, req.Task)
+		a.Leftover, err = local.KillTree(ctx, driver.ProcessID{Task: req.Task, Handle: req.Process})
 	case opList:
 		a.Cgroup = local.CgroupDir()
 		a.List, err = c.server.list(ctx)

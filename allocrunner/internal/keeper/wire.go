@@ -20,7 +20,7 @@ import (
 
 // version is the protocol's. Fields may be added under the same number: who does not know one ignores it. A keeper lives through
 // upgrades of the program, so a newer client must speak its keeper's version for as long as one may run.
-const version = 1
+const version = 2
 
 // minor counts the operations that were added under the same version: a keeper that says a lower one, or none, does not know the
 // later ones.
@@ -56,9 +56,12 @@ const (
 )
 
 type request struct {
-	ID     uint64
-	Op     string
-	Task   string         `json:",omitempty"`
+	ID   uint64
+	Op   string
+	Task string `json:",omitempty"`
+
+	Process interfaces.Handle `json:",omitzero"` // signal, killtree: which of the task's processes is meant
+
 	Signal syscall.Signal `json:",omitempty"`
 	Spec   *wireSpec      `json:",omitempty"` // start, exec
 

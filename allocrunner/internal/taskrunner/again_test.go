@@ -50,9 +50,11 @@ func (f *frozen) Wait(ctx context.Context, _ string) (interfaces.ExitResult, err
 	}
 }
 
-func (f *frozen) Signal(ctx context.Context, _ string, _ syscall.Signal) error { return f.answer(ctx) }
+func (f *frozen) Signal(ctx context.Context, _ driver.ProcessID, _ syscall.Signal) error {
+	return f.answer(ctx)
+}
 
-func (f *frozen) KillTree(ctx context.Context, _ string) (int, error) {
+func (f *frozen) KillTree(ctx context.Context, _ driver.ProcessID) (int, error) {
 	if err := f.answer(ctx); err != nil {
 		return 0, fmt.Errorf("kill task: %w", err)
 	}

@@ -35,7 +35,8 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case poststart:
 		r.poststart(ctx)
 	case watch:
-		r.effects.Go(func() { r.watch(ctx) })
+		process := r.process()
+		r.effects.Go(func() { r.watch(ctx, process) })
 	case prekill:
 		runHooks(ctx, r, "task_prekill", interfaces.TaskPreKillHook.PreKilling)
 	case signal:
@@ -46,8 +47,8 @@ func (r *Runner) do(ctx context.Context, act any) {
 		if r.pursuit == nil {
 			r.pursuit, r.endPursuit = context.WithCancel(ctx)
 		}
-		pursuit := r.pursuit
-		r.effects.Go(func() { r.killTree(pursuit) })
+		pursuit, process := r.pursuit, r.process()
+		r.effects.Go(func() { r.killTree(pursuit, process) })
 	case arm:
 		r.timer.Reset(act.after)
 	case disarm:
@@ -62,7 +63,12 @@ func (r *Runner) do(ctx context.Context, act any) {
 func (r *Runner) send(ctx context.Context, sig syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	return r.processes.Signal(ctx, r.name, sig)
+	return r.processes.Signal(ctx, r.process(), sig)
+}
+
+// process names the latest process.
+func (r *Runner) process() driver.ProcessID {
+	return driver.ProcessID{Task: r.name, Handle: r.record.handle()}
 }
 
 func (r *Runner) poststart(ctx context.Context) {
@@ -78,12 +84,12 @@ func (r *Runner) poststart(ctx context.Context) {
 }
 
 // watch waits for the process to end and clears away what it left behind, then tells the machine.
-func (r *Runner) watch(ctx context.Context) {
+func (r *Runner) watch(ctx context.Context, process driver.ProcessID) {
 	result := r.await(ctx)
 	if ctx.Err() != nil {
 		return // the runner ends before the process, or at the same time: the supervisor has it
 	}
-	leftover := r.killTree(ctx)
+	leftover := r.killTree(ctx, process)
 	if ctx.Err() != nil {
 		return // as above
 	}
@@ -128,16 +134,16 @@ func (r *Runner) postFromEffect(ev any) {
 	}
 }
 
-// killTree kills what is left of the process again and again until nothing is, or ctx ends, or the processes are no longer ours. It returns
-// how many there were besides the first.
-func (r *Runner) killTree(ctx context.Context) int {
+// killTree kills what is left of the process again and again until nothing is, or ctx ends, or the task has had another process since, or the
+// processes are no longer ours. It returns how many there were besides the first.
+func (r *Runner) killTree(ctx context.Context, process driver.ProcessID) int {
 	most := 0
 	for first := true; ; first = false {
 		try, cancel := context.WithTimeout(ctx, killTreeTimeout)
-		n, err := r.processes.KillTree(try, r.name)
+		n, err := r.processes.KillTree(try, process)
 		cancel()
 		most = max(most, n)
-		if err == nil || ctx.Err() != nil || errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrReplaced) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, driver.ErrNotRunning) || errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrReplaced) {
 			return most
 		}
 		if first {

@@ -106,6 +106,16 @@ func (r *record) setHandle(h interfaces.Handle) {
 	r.kept.Handle = &h
 }
 
+// handle is that of the latest process that is known to have started, zero for none.
+func (r *record) handle() interfaces.Handle {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kept.Handle == nil {
+		return interfaces.Handle{}
+	}
+	return *r.kept.Handle
+}
+
 func (r *record) hookKept(hook string) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

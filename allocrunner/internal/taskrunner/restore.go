@@ -120,14 +120,15 @@ func (r *Runner) carryOn(ctx context.Context) {
 	}
 	switch {
 	case res.process:
-		r.effects.Go(func() { r.rejoin(ctx) })
+		process := r.process()
+		r.effects.Go(func() { r.rejoin(ctx, process) })
 	case res.first != nil:
 		r.handle(ctx, res.first)
 	}
 }
 
 // rejoin gives a process that outlived its runner what the hooks have for it, such as a socket, and waits for its end.
-func (r *Runner) rejoin(ctx context.Context) {
+func (r *Runner) rejoin(ctx context.Context, process driver.ProcessID) {
 	if !r.resumption.ended {
 		r.takeOver(ctx)
 	}
@@ -135,7 +136,7 @@ func (r *Runner) rejoin(ctx context.Context) {
 		r.postFromEffect(r.resumption.first)
 	}
 	if _, begins := r.resumption.first.(started); !begins { // started brings its own watch
-		r.watch(ctx)
+		r.watch(ctx, process)
 	}
 }
 

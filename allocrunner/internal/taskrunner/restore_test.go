@@ -99,12 +99,12 @@ func (p *oneProcess) Wait(ctx context.Context, _ string) (interfaces.ExitResult,
 	}
 }
 
-func (p *oneProcess) Signal(context.Context, string, syscall.Signal) error {
+func (p *oneProcess) Signal(context.Context, driver.ProcessID, syscall.Signal) error {
 	p.ended <- struct{}{}
 	return nil
 }
 
-func (p *oneProcess) KillTree(context.Context, string) (int, error) { return 0, nil }
+func (p *oneProcess) KillTree(context.Context, driver.ProcessID) (int, error) { return 0, nil }
 
 // stopped is a supervisor that does not answer: what it is asked for waits until the caller gives up.
 type stopped struct {
@@ -112,12 +112,12 @@ type stopped struct {
 	kills chan struct{}
 }
 
-func (p *stopped) Signal(ctx context.Context, _ string, _ syscall.Signal) error {
+func (p *stopped) Signal(ctx context.Context, _ driver.ProcessID, _ syscall.Signal) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (p *stopped) KillTree(ctx context.Context, _ string) (int, error) {
+func (p *stopped) KillTree(ctx context.Context, _ driver.ProcessID) (int, error) {
 	p.kills <- struct{}{}
 	<-ctx.Done()
 	return 0, ctx.Err()
