@@ -33,7 +33,6 @@ const exitTime = 5 * time.Second
 // driver.ErrLost, or ErrReplaced; it is not made anew: Open does that. A Client is to be closed or detached in any case.
 type Client struct {
 	id    proc.Identity
-	minor int // of the keeper's protocol
 	conn  *net.UnixConn
 	out   frameWriter
 	done  chan struct{} // closed when the connection is over
@@ -52,8 +51,11 @@ type Client struct {
 
 var _ driver.Supervisor = (*Client)(nil)
 
-func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity, minor int) *Client {
-	c := &Client{id: id, minor: minor, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs), pending: map[uint64]chan answer{}, tasks: map[string]driver.Status{}}
+func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
+	c := &Client{
+		id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs),
+		pending: map[uint64]chan answer{}, tasks: map[string]driver.Status{},
+	}
 	go c.receive(in)
 	return c
 }
@@ -261,11 +263,8 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 	return *a.Exit, nil
 }
 
-// Exec implements driver.Supervisor. Errors, besides: ErrOlder.
+// Exec implements driver.Supervisor.
 func (c *Client) Exec(ctx context.Context, spec driver.ExecSpec) (driver.ExecResult, error) {
-	if c.minor < minorExec {
-		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ErrOlder)
-	}
 	select {
 	case c.execs <- struct{}{}:
 		defer func() { <-c.execs }()
@@ -303,11 +302,8 @@ func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
 	return a.List, nil
 }
 
-// Hold has the keeper keep files open as long as it lives, and with them what is locked by them. Errors: ErrOlder.
+// Hold has the keeper keep files open as long as it lives, and with them what is locked by them.
 func (c *Client) Hold(ctx context.Context, files []*os.File) error {
-	if c.minor < minorHold && len(files) > 0 {
-		return fmt.Errorf("hand over files: %w", ErrOlder)
-	}
 	for some := range slices.Chunk(files, maxFiles) {
 		if _, err := c.call(ctx, request{Op: opHold}, some...); err != nil {
 			return fmt.Errorf("hand over files: %w", err)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +30,7 @@ const endPoll = 200 * time.Millisecond
 
 // arguments are what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can read them, so they name the
 // directory by a digest alone, together with the mount namespace in which its path means that directory.
-func arguments(dir string) string { return argumentList(digest(dir)) }
+func arguments(dir string) string { return "taskapi\x00" + Command + "\x00" + digest(dir) + "\x00" }
 
 // digest names a directory for others, who can't tell it by that.
 func digest(dir string) string {
@@ -43,8 +42,6 @@ func digest(dir string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func argumentList(name string) string { return "taskapi\x00" + Command + "\x00" + name + "\x00" }
-
 // find finds the keepers that run for a directory by their arguments: what is left of them when the directory has been removed, or the
 // record damaged. Others' are left out, and so are those in another mount namespace, where the path means another directory.
 func find(dir string) ([]proc.Identity, error) {
@@ -52,11 +49,10 @@ func find(dir string) ([]proc.Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for a keeper: %w", err)
 	}
-	now, older := arguments(dir), argumentList(dir) // a keeper that an older program started has the directory there
+	args := arguments(dir)
 	var found []int
 	for _, pid := range pids {
-		switch args := proc.Args(pid); {
-		case args == now && ours(pid), args == older && ours(pid) && seesOurFiles(pid):
+		if proc.Args(pid) == args && ours(pid) {
 			found = append(found, pid)
 		}
 	}
@@ -77,16 +73,6 @@ func find(dir string) ([]proc.Identity, error) {
 func ours(pid int) bool {
 	var st unix.Stat_t
 	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uint32(os.Geteuid())
-}
-
-// seesOurFiles reports whether a process is in our mount namespace, as far as can be told.
-func seesOurFiles(pid int) bool {
-	theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
-	if err != nil {
-		return true // can't be told
-	}
-	mine, err := os.Readlink("/proc/self/ns/mnt")
-	return err != nil || theirs == mine
 }
 
 // Busy reports whether a keeper runs for the allocation directory, whatever is left of that, and has processes: all that its tasks leave
@@ -234,33 +220,5 @@ func end(ctx context.Context, id proc.Identity) error {
 	return nil
 }
 
-// controlled reports whether a client is connected to the keeper: the keeper has marked itself, or, when an older program started it, one
-// of its sockets is connected.
-func controlled(pid int) bool { return proc.HasMark(pid) || hasConnection(pid) }
-
-// hasConnection reports whether one of a process's Unix sockets is connected, by the table whose lines are, per proc_net(5) and unix(7),
-//
-//	Num       RefCount Protocol Flags    Type St Inode Path
-//	ffff...   00000003 00000000 00000000 0001 03 12345 /path
-//
-// where the state 03 is "connected". Only root can tell of a process that is not dumpable.
-func hasConnection(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid)
-	table, err := os.ReadFile(dir + "/net/unix")
-	if err != nil {
-		return false
-	}
-	connected := map[string]bool{}
-	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) > 6 && fields[5] == "03" {
-			connected["socket:["+fields[6]+"]"] = true
-		}
-	}
-	fds, _ := os.ReadDir(dir + "/fd") // it has just ended
-	for _, fd := range fds {
-		if target, err := os.Readlink(dir + "/fd/" + fd.Name()); err == nil && connected[target] {
-			return true
-		}
-	}
-	return false
-}
+// controlled reports whether a client is connected to the keeper, which marks itself then.
+func controlled(pid int) bool { return proc.HasMark(pid) }

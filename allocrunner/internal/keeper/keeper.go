@@ -39,8 +39,6 @@ var (
 	ErrReplaced = driver.ErrReplaced
 	// ErrBusy: so much has been asked of the keeper at once that this was refused, and nothing else.
 	ErrBusy = errors.New("too many requests to the keeper at once")
-	// ErrOlder: the keeper was started by an older program, and can't do what was asked for.
-	ErrOlder = errors.New("the keeper was started by an older taskapi that can't do this: stop the allocation and run it again")
 	// ErrVersion: the keeper speaks a protocol that this program does not.
 	ErrVersion = errors.New("the keeper is of an unknown version: stop the allocation with the program that started it")
 )

@@ -366,7 +366,7 @@ func TestAnotherUserMayNotControl(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		conn.Write([]byte("\x00\x00\x00\x0d{\"Version\":1}"))
+		conn.Write([]byte("\x00\x00\x00\x0d{\"Version\":2}"))
 		if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
 			errs <- fmt.Errorf("it answers: %d, %w", n, err)
 			return

@@ -205,6 +205,10 @@ func (s *server) attend(conn *net.UnixConn) error {
 	if err := readFrame(conn, &theirs); err != nil {
 		return fmt.Errorf("hello of process %d: %w", peer.Pid, err)
 	}
+	if theirs.Version != version { // it hears why, and who controls the keeper goes on
+		_ = (&frameWriter{w: conn}).write(hello{Version: version})
+		return fmt.Errorf("process %d speaks version %d: %w", peer.Pid, theirs.Version, ErrVersion)
+	}
 	c := newSession(s, conn)
 	defer close(c.done)
 	if !s.take(c) {
@@ -212,7 +216,7 @@ func (s *server) attend(conn *net.UnixConn) error {
 	}
 	defer s.leave(c)
 	s.showControlled()
-	if err := c.out.write(hello{Version: version, Minor: minor}); err != nil {
+	if err := c.out.write(hello{Version: version}); err != nil {
 		return fmt.Errorf("hello to process %d: %w", peer.Pid, err)
 	}
 	_ = conn.SetDeadline(time.Time{})

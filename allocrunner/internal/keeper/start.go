@@ -243,33 +243,34 @@ func connect(ctx context.Context, dir string, id proc.Identity) (*Client, error)
 	if err != nil {
 		return nil, err
 	}
-	in, theirs, err := greet(ctx, conn, id)
+	in, err := greet(ctx, conn, id)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return newClient(conn, in, id, theirs.Minor), nil
+	return newClient(conn, in, id), nil
 }
 
-func greet(ctx context.Context, conn *net.UnixConn, id proc.Identity) (in *bufio.Reader, theirs hello, err error) {
+func greet(ctx context.Context, conn *net.UnixConn, id proc.Identity) (in *bufio.Reader, err error) {
 	peer, err := peerOf(conn)
 	if err != nil {
-		return nil, theirs, err
+		return nil, err
 	}
 	if peer.Uid != uint32(os.Geteuid()) || int(peer.Pid) != id.PID {
-		return nil, theirs, fmt.Errorf("the socket belongs to process %d of user %d", peer.Pid, peer.Uid)
+		return nil, fmt.Errorf("the socket belongs to process %d of user %d", peer.Pid, peer.Uid)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := (&frameWriter{w: conn}).write(hello{Version: version}); err != nil {
-		return nil, theirs, err
+		return nil, err
 	}
 	in = bufio.NewReader(conn)
+	var theirs hello
 	if err := readFrame(in, &theirs); err != nil {
-		return nil, theirs, fmt.Errorf("it does not answer: %w", err)
+		return nil, fmt.Errorf("it does not answer: %w", err)
 	}
 	if theirs.Version != version {
-		return nil, theirs, fmt.Errorf("it speaks version %d, this program %d: %w", theirs.Version, version, ErrVersion)
+		return nil, fmt.Errorf("it speaks version %d, this program %d: %w", theirs.Version, version, ErrVersion)
 	}
-	return in, theirs, nil
+	return in, nil
 }

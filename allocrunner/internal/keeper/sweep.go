@@ -105,7 +105,7 @@ func (l Latest) LostError() error {
 func (r Record) remains() remains {
 	all := remains{boot: r.Keeper.Boot, cgroup: r.Cgroup}
 	for _, t := range r.Tasks {
-		all.latest = append(all.latest, Latest{Status: t, alive: r.At, sure: t.Start != 0}) // an older keeper's has no start
+		all.latest = append(all.latest, Latest{Status: t, alive: r.At, sure: true})
 	}
 	return all
 }

@@ -18,17 +18,9 @@ import (
 	"taskapi/allocrunner/internal/driver"
 )
 
-// version is the protocol's. Fields may be added under the same number: who does not know one ignores it. A keeper lives through
-// upgrades of the program, so a newer client must speak its keeper's version for as long as one may run.
+// version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must let a newer client
+// speak the versions before.
 const version = 2
-
-// minor counts the operations that were added under the same version: a keeper that says a lower one, or none, does not know the
-// later ones.
-const (
-	minor     = 2
-	minorExec = 1
-	minorHold = 2
-)
 
 // maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2 MiB with
 // the usual stack limit, a third more in base64), with room.
@@ -37,10 +29,7 @@ const maxFrame = 8 << 20
 // A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each side.
 // Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels the one of
 // the same ID and is not answered itself. An answer with ID 0 is the keeper's last word on the connection.
-type hello struct {
-	Version int
-	Minor   int `json:",omitempty"` // of the keeper; absent before the first addition
-}
+type hello struct{ Version int }
 
 // The operations: those of driver.Supervisor, and cancel.
 const (

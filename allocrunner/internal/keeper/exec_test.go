@@ -1,0 +1,55 @@
+package keeper_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
+)
+
+// TestExecThroughTheKeeper: result, output so far with an error, and the end with the client.
+func TestExecThroughTheKeeper(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	fifo := newFIFO(t, dir)
+	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
+	beside := func(script string) driver.ExecSpec {
+		s := shell(dir, "t", script)
+		return driver.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: append(s.Env, "ODD=\xff"), Dir: s.Dir, MaxOutput: 100}
+	}
+	got, err := c.Exec(t.Context(), beside(`printf "$ODD"; echo err >&2; exit 3`))
+	if err != nil || got.Exit.ExitCode != 3 || !bytes.Equal(got.Output, []byte("\xfferr\n")) || got.Truncated {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err = c.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/no/such", Dir: "/"})
+	if start, ok := errors.AsType[*driver.StartError](err); !ok || !strings.Contains(start.Reason, "does not exist") {
+		t.Errorf("no program: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		readPID(t, fifo)
+		cancel()
+	}()
+	got, err = c.Exec(ctx, beside(`echo so far; echo $$ >$FIFO; exec sleep 1000`))
+	if !errors.Is(err, context.Canceled) || string(got.Output) != "so far\n" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(t.Context(), beside(`echo $$ >$FIFO; exec sleep 1000`))
+		failed <- err
+	}()
+	program := identify(t, readPID(t, fifo))
+	detach(t, c)
+	if err := <-failed; !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after the client's end: %v", err)
+	}
+	gone(t, program)
+	if !identify(t, status.PID).Runs() {
+		t.Error("the task has ended, too")
+	}
+}

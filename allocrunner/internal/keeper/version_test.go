@@ -1,0 +1,114 @@
+package keeper_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/internal/keeper"
+)
+
+func writeFrame(w io.Writer, text string) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
+	return err
+}
+
+func readFrame(r io.Reader) (got map[string]any, err error) {
+	var n uint32
+	if err := binary.Read(r, binary.BigEndian, &n); err != nil {
+		return nil, err
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, err
+	}
+	return got, json.Unmarshal(text, &got)
+}
+
+// TestAnotherKeepersVersion is refused, and says what to do.
+func TestAnotherKeepersVersion(t *testing.T) {
+	dir := t.TempDir()
+	self := identify(t, os.Getpid())
+	record := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, self.PID, self.Start, self.Boot)
+	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "keeper.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			defer conn.Close()
+			_, err = readFrame(conn)
+		}
+		if err == nil {
+			err = writeFrame(conn, `{"Version":99,"Mood":"sunny"}`)
+		}
+		served <- err
+	}()
+	_, err = keeper.Attach(t.Context(), dir)
+	if !errors.Is(err, keeper.ErrVersion) || !strings.Contains(err.Error(), "speaks version 99") {
+		t.Errorf("version 99: %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnotherClientsVersion gets the keeper's, and does not take control of it.
+func TestAnotherClientsVersion(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := writeFrame(conn, `{"Version":99}`); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readFrame(conn); err != nil || got["Version"] != 2.0 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := readFrame(conn); !errors.Is(err, io.EOF) {
+		t.Errorf("%v, %v; want the end", got, err)
+	}
+	if _, err := c.List(t.Context()); err != nil {
+		t.Errorf("the client before: %v", err)
+	}
+}
+
+// TestAnUnknownRequest is refused alone.
+func TestAnUnknownRequest(t *testing.T) {
+	dir := t.TempDir()
+	start(t, keeper.Config{Dir: dir})
+	conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, text := range []string{`{"Version":2}`, `{"ID":1,"Op":"dance"}`, `{"ID":2,"Op":"list"}`} {
+		if err := writeFrame(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readFrame(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := strings.Contains(fmt.Sprint(got["Err"]), `unknown operation "dance"`)
+		if refused != (got["ID"] == 1.0) {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
