@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // claim is an allocation's directory that is this process's alone, by the lock of its state, with what another taskapi has left in it.
@@ -78,7 +79,7 @@ func (c *claim) lock() error {
 
 // undo removes the directory of an allocation that has not begun, and that err has refused: nothing was started or changed.
 func (c *claim) undo(err error) error {
-	if _, refused := errors.AsType[usageError](err); !refused || c.saved != nil || c.lost || c.state == nil {
+	if !isUsage(err) || c.saved != nil || c.lost || c.state == nil {
 		return err
 	}
 	if _, savedErr := c.state.Saved(c.id); !errors.Is(savedErr, state.ErrNotFound) {
@@ -259,7 +260,7 @@ func (c *claim) update(ctx context.Context, job *api.Job) error {
 func errDestructive(id string, changes []jobspec.Change) error {
 	var lines []string
 	for _, change := range changes {
-		lines = append(lines, "  "+oneLine(change.String()))
+		lines = append(lines, "  "+linewriter.OneLine(change.String()))
 	}
 	return fmt.Errorf("allocation %s can't take over this job without new processes, because of\n%s\n"+
 		"with --force it is stopped in order and run anew; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"taskapi/cmd/taskapi/internal/agent"
 )
 
 // The exit codes.
@@ -31,6 +33,13 @@ func usage(err error) error {
 	return usageError{err}
 }
 
+// isUsage reports whether the caller must give something else.
+func isUsage(err error) bool {
+	_, usage := errors.AsType[usageError](err)
+	_, invalid := errors.AsType[agent.InvalidError](err)
+	return usage || invalid
+}
+
 // silentError ends a command with an exit code when it has already been said why.
 type silentError struct{ code int }
 
@@ -49,10 +58,13 @@ func run(ctx context.Context, args []string, w world) int {
 	if silent, ok := errors.AsType[silentError](err); ok {
 		return silent.code
 	}
+	if errors.Is(err, agent.ErrReported) {
+		return exitFailed
+	}
 	last := queuedLog(w)
 	fmt.Fprintf(last, "taskapi: %v\n", err)
 	flushAll(last) // nobody may read it
-	if _, ok := errors.AsType[usageError](err); ok {
+	if isUsage(err) {
 		return exitUsage
 	}
 	return exitFailed

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/socket"
 )
 
@@ -109,7 +110,7 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 
 // request is a request with the operator's token as its file has it now. Errors: errSilentSidecar when there is none.
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	token, err := c.layout.readOperatorToken(c.id)
+	token, err := agent.ReadOperatorToken(c.layout.operatorToken(c.id))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}
@@ -196,7 +197,7 @@ func (c *client) changed(ctx context.Context, index uint64) (*api.Allocation, ui
 }
 
 // closedTimeout is how long a sidecar whose allocation has ended may take to deliver the last updates and close its socket.
-const closedTimeout = flushTimeout + time.Second
+const closedTimeout = agent.FlushTimeout + time.Second
 
 // awaitClosed waits until the operator's socket is another one than it was when it was asked, or none: a sidecar whose allocation has ended
 // closes it.
@@ -215,7 +216,7 @@ func (c *client) awaitClosed(ctx context.Context, asked os.FileInfo) {
 // isLeaving reports that whoever was asked is gone, or on its way out: another taskapi can have the allocation in a moment.
 func isLeaving(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
-	return errors.Is(err, errSilentSidecar) || ok && refused.message == messageLeaving
+	return errors.Is(err, errSilentSidecar) || ok && refused.message == agent.MessageLeaving
 }
 
 // askToLeave tells the taskapi that runs the allocation to leave it, and does not wait for that. Errors: errSilentSidecar when there is

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity/privatefile"
 )
 
@@ -92,7 +93,7 @@ func (e *startError) Error() string {
 	if ended(e.alloc) {
 		goesOn = "is over: it is " + e.alloc.ClientStatus
 	}
-	return fmt.Sprintf("task %q has failed to start: %s\nallocation %s %s", e.task, oneLine(e.reason), e.alloc.ID, goesOn)
+	return fmt.Sprintf("task %q has failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID, goesOn)
 }
 
 // tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task that has failed to, main

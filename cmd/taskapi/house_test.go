@@ -68,8 +68,21 @@ var house = map[string][]string{
 	"identity":            {"identity/internal/strictjson", "identity/privatefile"},
 	"socket":              {"socket/safedir"},
 
-	// The one place that knows every part.
 	"cmd/taskapi": {
+		"allocrunner",
+		"allocrunner/interfaces",
+		"allocrunner/jobspec",
+		"allocrunner/state",
+		"cmd/taskapi/internal/agent",
+		"cmd/taskapi/internal/linewriter",
+		"handlers", // what it encodes, for status
+		"identity",
+		"identity/privatefile",
+		"socket/safedir",
+		"socket",
+	},
+	// The one place that joins the two sides.
+	"cmd/taskapi/internal/agent": {
 		"allocrunner",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",

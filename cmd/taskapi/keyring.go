@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/identity"
 )
 
@@ -211,7 +212,7 @@ func keyringExport(w world) *cobra.Command {
 the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := checkIssuer("--openid", openID); err != nil {
+			if err := agent.CheckIssuer("--openid", openID); err != nil {
 				return err
 			}
 			ring, err := flags.open(w)
@@ -220,7 +221,7 @@ the OpenID configuration of the issuer instead. Redirect it to a file that other
 			}
 			document := ring.JWKS()
 			if openID != "" {
-				document = openIDConfiguration(openID)
+				document = agent.OpenIDConfiguration(openID)
 			}
 			_, err = fmt.Fprintf(w.stdout, "%s\n", document)
 			return err

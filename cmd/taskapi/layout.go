@@ -25,7 +25,6 @@ const (
 	dataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
 	dataDirUsage  = "where keys, state and allocations live (default $" + dataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
 	apiSocketName = "api.sock"
-	tokenName     = "nomad_token"
 )
 
 // newLayout finds the data directory: the one given, that of the environment, or the default of this user. It is absolute, and without

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,19 +142,6 @@ func (p *printer) format(l line) []byte {
 	if who == "" {
 		who = "allocation"
 	}
-	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type, oneLine(l.Message))
+	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type, linewriter.OneLine(l.Message))
 	return b.Bytes()
-}
-
-// oneLine keeps a message on its line, and what a task or a file put into it from steering the terminal.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t', r == '\r':
-			return ' '
-		case r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0):
-			return '?'
-		}
-		return r
-	}, s)
 }

@@ -25,16 +25,14 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
-
-// datacenter is where the one machine is: Nomad's default name.
-const datacenter = "dc1"
 
 // runOptions are the flags of taskapi run.
 type runOptions struct {
 	jobFlags
-	settings
+	agent.Settings
 	dataDir  string
 	allocID  string
 	force    bool
@@ -43,11 +41,10 @@ type runOptions struct {
 	detached bool // this is the process that --detach has started
 	json     bool
 	verbose  bool
-	gogc     bool // GOGC is set
 }
 
 func runCommand(w world) *cobra.Command {
-	opts := runOptions{settings: defaultSettings()}
+	opts := runOptions{Settings: agent.DefaultSettings()}
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
@@ -62,8 +59,8 @@ variables again. If the job is another version, changes that need no new process
 stops the allocation gracefully and runs it again. If another taskapi runs the allocation, the job is sent to it, as by 'taskapi update'.
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 2 && cmd.Flags().Changed(isolateFlag) && idRangeForm.MatchString(args[0]) {
-				return usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", isolateFlag, isolateFlag, args[0]))
+			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
+				return usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag, agent.IsolateFlag, args[0]))
 			}
 			return oneArg("JOBFILE")(cmd, args)
 		},
@@ -91,7 +88,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	opts.add(cmd)
 	addDataDir(cmd, &opts.dataDir)
 	f := cmd.Flags()
-	opts.bind(f)
+	bindSettings(&opts.Settings, f)
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
 	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id leave, and resume in its place, as for an upgrade")
@@ -114,7 +111,6 @@ type request struct {
 }
 
 func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*request, error) {
-	o.gogc = w.getenv("GOGC") != ""
 	l, err := newLayout(o.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -123,13 +119,13 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	if err != nil {
 		return nil, err
 	}
-	kept, err := remembered(l.alloc(id))
+	kept, err := l.remembered(id)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return nil, err
 	}
 	var differ []string
-	o.settings, differ = kept.with(flags)
-	if err := o.check(); err != nil {
+	o.Settings, differ = withFlags(kept, flags)
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	if jobFile == "-" && o.detach { // it is needed twice
@@ -148,11 +144,11 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	if err != nil {
 		return nil, err
 	}
-	alloc := newAllocation(id, job, group)
+	alloc := agent.NewAllocation(id, job, group)
 	if before == "" && !o.detached { // who has started this process has said it
 		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc, l.allocs())))
 	}
-	if err := o.checkUsers(group); err != nil {
+	if err := o.CheckUsers(group); err != nil {
 		return nil, usage(err)
 	}
 	return &request{o, differ, jobFile, l, alloc, w}, nil
@@ -207,7 +203,7 @@ func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer, s
 	if err != nil {
 		return err
 	}
-	if err := r.options.remember(c.dir); err != nil {
+	if err := r.options.Save(c.dir); err != nil {
 		if c.saved == nil {
 			return err
 		}
@@ -217,15 +213,19 @@ func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer, s
 	if c.saved != nil {
 		now = c.saved.Alloc
 	}
-	s := newShift(r.options, c, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
-	s.signals = signals
-	s.updated(changes)
-	if next != nil {
-		s.next = next
-		s.replacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
-	}
-	_, err = s.work(ctx, r.alloc)
+	cfg := agentConfig(c, r.options.Settings, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
+	cfg.Signals, cfg.Changes, cfg.Next = signals, changes, next
+	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err
+}
+
+// errOtherUsers refuses to go on with an allocation whose tasks run as other users than they would.
+func (r *request) errOtherUsers() error {
+	if !slices.Contains(r.differ, agent.IsolateFlag) {
+		return nil
+	}
+	return usage(fmt.Errorf("allocation %s has begun with other users for its tasks than --%s says: '%s' ends it, then --force runs it anew with them",
+		r.alloc.ID, agent.IsolateFlag, r.layout.command("stop", r.alloc.ID)))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.
@@ -293,22 +293,6 @@ func allocationID(given string) (string, error) {
 		return "", usage(fmt.Errorf("--alloc-id %q is no UUID: give one like %s, or none", given, uuid.NewString()))
 	}
 	return id, nil
-}
-
-// newAllocation is the allocation as a scheduler would have placed it on this machine.
-func newAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
-	node := thisNode()
-	return &api.Allocation{
-		ID:        id,
-		EvalID:    uuid.NewString(),
-		Name:      fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
-		Namespace: *job.Namespace,
-		NodeID:    node.id,
-		NodeName:  node.name,
-		JobID:     *job.ID,
-		Job:       job,
-		TaskGroup: *group.Name,
-	}
 }
 
 // newLogger logs to standard error: warnings, or each step.

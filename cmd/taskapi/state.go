@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // stateCommand is the tree of taskapi state.
@@ -91,10 +92,10 @@ func dumpState(w world, l layout, id string) error {
 		return err
 	}
 	for _, p := range held.Problems {
-		fmt.Fprintf(w.stderr, "taskapi: %s: %s\n", path, oneLine(p.Error()))
+		fmt.Fprintf(w.stderr, "taskapi: %s: %s\n", path, linewriter.OneLine(p.Error()))
 	}
 	for _, name := range held.Earlier {
-		fmt.Fprintf(w.stderr, "taskapi: %s: %s: this may be an earlier version\n", path, oneLine(name))
+		fmt.Fprintf(w.stderr, "taskapi: %s: %s: this may be an earlier version\n", path, linewriter.OneLine(name))
 	}
 	saved := held.Allocs[id]
 	if saved == nil {
@@ -130,7 +131,7 @@ func repairState(w world, l layout, id string) error {
 
 func printRepaired(out io.Writer, l layout, id string, r *state.Repaired) error {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, oneLine(value)) }
+	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, linewriter.OneLine(value)) }
 	for _, p := range r.Problems {
 		row("Was wrong", p.Error())
 	}

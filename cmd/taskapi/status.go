@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 )
 
@@ -153,7 +154,7 @@ func (f found) status() string {
 func (f found) print(l layout, out io.Writer) error {
 	a := f.alloc
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, oneLine(value)) }
+	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, linewriter.OneLine(value)) }
 	row("ID", a.ID)
 	row("Name", a.Name)
 	row("Status", f.status())
@@ -188,7 +189,7 @@ func printTask(out io.Writer, name string, s *api.TaskState) error {
 	fmt.Fprintf(out, "\nTask %q: %s, %d %s\n", name, state, s.Restarts, plural(int(s.Restarts), "restart", "restarts"))
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, e := range s.Events {
-		fmt.Fprintf(table, "  %s\t%s\t%s\n", date(time.Unix(0, e.Time)), e.Type, oneLine(e.DisplayMessage))
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", date(time.Unix(0, e.Time)), e.Type, linewriter.OneLine(e.DisplayMessage))
 	}
 	return table.Flush()
 }

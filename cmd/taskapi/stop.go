@@ -19,6 +19,8 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/socket"
 )
 
@@ -205,7 +207,7 @@ func (s *stopping) onSignals(ctx context.Context, p *printer) (_ context.Context
 				case first.IsZero():
 					first = time.Now()
 					p.allocEvent("Stopping", "it is being stopped in order; once more to end it at once, SIGTERM to wait no longer")
-				case time.Since(first) >= sameStop:
+				case time.Since(first) >= agent.SameStop:
 					p.allocEvent("Killing", "ending at once")
 					s.kill(ctx)
 				}
@@ -251,25 +253,24 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if c.saved == nil || c.saved.Over {
 		return nil // somebody else was faster, and is done
 	}
-	kept, settingsErr := remembered(c.dir)
+	kept, settingsErr := s.layout.remembered(s.id)
 	lacks = errors.Join(lacks, settingsErr)
 	p := newQueuedPrinter(w.stdout, c.saved.Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it")
 	var over bool
+	cfg := agentConfig(c, kept, p, log, w)
+	cfg.Stop, cfg.Kill = &s.how, s.now
 	if lacks == nil {
-		shift := newShift(runOptions{settings: kept}, c, p, log, w)
-		shift.stopped, shift.how, shift.killed = true, s.how, s.now
-		if over, lacks = shift.work(ctx, nil); over || lacks == nil {
+		if over, lacks = agent.New(cfg).Run(ctx, nil); over || lacks == nil {
 			return nil // also when it has failed, or when it was left: it is stopped, or will be
 		}
 		if err := c.reread(); err != nil {
 			return err
 		}
 	}
-	p.allocEvent("Stopping", "its tasks are ended without their API, which can't be had: "+oneLine(lacks.Error()))
-	shift := newShift(runOptions{settings: kept}, c, p, log, w)
-	shift.bare, shift.stopped, shift.how, shift.killed = true, true, s.how, s.now
-	if over, err = shift.work(ctx, nil); !over && err != nil {
+	p.allocEvent("Stopping", "its tasks are ended without their API, which can't be had: "+linewriter.OneLine(lacks.Error()))
+	cfg.NoAPI = true
+	if over, err = agent.New(cfg).Run(ctx, nil); !over && err != nil {
 		return s.endLeft(ctx, fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, err))
 	}
 	if over && c.state == nil {

@@ -119,7 +119,7 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			return errors.Join(os.Remove(files["--audit-log"]), os.Mkdir(files["--audit-log"], 0o700))
 		},
 		"empty settings": func(dir string, _ map[string]string) error {
-			return os.Truncate(filepath.Join(layout{dir: dir}.alloc(testAllocID), settingsName), 0)
+			return os.Truncate(filepath.Join(layout{dir: dir}.alloc(testAllocID), "settings.json"), 0)
 		},
 		"a directory in the place of the operator's token": func(dir string, _ map[string]string) error {
 			token := layout{dir: dir}.operatorToken(testAllocID)

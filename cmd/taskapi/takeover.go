@@ -75,20 +75,10 @@ func (l layout) readable(id string) (*interfaces.Saved, error) {
 	return held.Allocs[id], nil
 }
 
-// tryFiles reads every file that a sidecar needs at its start.
+// tryFiles reads every file that an agent needs at its start.
 func (o *runOptions) tryFiles(l layout) error {
 	if _, err := l.openKeyring(o.SealKey); err != nil {
 		return err
 	}
-	if _, err := openIssuers(o.JWKS, slog.New(slog.DiscardHandler)); err != nil {
-		return err
-	}
-	if _, err := openPolicy(o.Policy); err != nil {
-		return err
-	}
-	f, err := openAudit(o.settings, slog.New(slog.DiscardHandler))
-	if err != nil || f == nil {
-		return err
-	}
-	return f.Close()
+	return o.TryFiles()
 }

@@ -4,11 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,51 +144,6 @@ func TestAnotherIssuer(t *testing.T) {
 	r.eventually("refused, when the key set has been removed for a while", func() bool {
 		return r.status(r.layout.taskSocket(testAllocID, "server"), plainToken) == 403
 	})
-}
-
-func TestIssuerFlag(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[string]struct {
-		source string
-		issuer identity.Issuer
-		says   string
-	}{
-		"a.json":                                {source: "a.json"},
-		"a,b.json":                              {source: "a,b.json"},
-		"https://a/?x=1,2":                      {source: "https://a/?x=1,2"},
-		"a,b.json,iss=https://i":                {source: "a,b.json", issuer: identity.Issuer{Name: "https://i"}},
-		"https://a/k,aud=x,iss=https://i,aud=y": {source: "https://a/k", issuer: identity.Issuer{Name: "https://i", Audiences: []string{"x", "y"}}},
-		"":                                      {says: "names no file or URL"},
-		",iss=x":                                {says: "names no file or URL"},
-		"a,iss=":                                {says: `"iss=" is no option`},
-		"a,iss=x,issuer=y":                      {says: `"issuer=y" is no option`},
-		"a,iss=x,iss=y":                         {says: "twice"},
-	} {
-		source, is, err := issuerOf(value)
-		if want.says != "" {
-			if err == nil || !strings.Contains(err.Error(), want.says) {
-				t.Errorf("%q: %v, want an error that says %q", value, err, want.says)
-			}
-		} else if err != nil || source != want.source || !reflect.DeepEqual(is, want.issuer) {
-			t.Errorf("%q: %q, %+v, %v; want %q, %+v", value, source, is, err, want.source, want.issuer)
-		}
-	}
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := settings{JWKS: []string{"a.json,iss=https://i", "https://a,iss=b"}}.absolute().JWKS
-	if want := []string{here + "/a.json,iss=https://i", "https://a,iss=b"}; !slices.Equal(kept, want) {
-		t.Errorf("kept as %q, want %q", kept, want)
-	}
-	for place, good := range map[string]bool{
-		"http://example.org/jwks": false, "http://10.0.0.1/jwks": false, "http://localhost.example.org/": false, "HTTP://example.org/": false,
-		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true, "https://example.org/jwks": true,
-	} {
-		if _, err := openIssuer(place, slog.New(slog.DiscardHandler)); (err == nil) != good {
-			t.Errorf("%s: %v, want it taken: %v", place, err, good)
-		}
-	}
 }
 
 // TestPolicyAndAudit narrows what a task may do and finds the refusal, and what was done, in the audit log.

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 func updateCommand(w world) *cobra.Command {
@@ -146,7 +147,7 @@ func (c *client) awaitReplaced(ctx context.Context, before *api.Allocation, deta
 	case !isNew(alloc):
 		return fmt.Errorf("allocation %s was stopped before the new version began: it is %s", c.id, alloc.ClientStatus)
 	case alloc.ClientStatus == api.AllocClientStatusFailed:
-		return fmt.Errorf("allocation %s was run anew and has failed: %s", c.id, oneLine(alloc.ClientDescription))
+		return fmt.Errorf("allocation %s was run anew and has failed: %s", c.id, linewriter.OneLine(alloc.ClientDescription))
 	}
 	return nil
 }
@@ -162,7 +163,7 @@ func printPlan(out io.Writer, changes []*api.FieldDiff) (destructive bool, err e
 		if slices.Contains(change.Annotations, annotationDestructive) {
 			what, destructive = "needs new processes", true
 		}
-		fmt.Fprintf(table, "%s\t%s: %s\n", what, oneLine(change.Name), oneLine(change.New))
+		fmt.Fprintf(table, "%s\t%s: %s\n", what, linewriter.OneLine(change.Name), linewriter.OneLine(change.New))
 	}
 	return destructive, table.Flush()
 }

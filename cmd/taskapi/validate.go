@@ -11,6 +11,8 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // jobFlags are the flags of every command that reads a job file.
@@ -94,8 +96,8 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w world) error 
 		groups = nil // the machine need not be asked
 	}
 	for _, g := range groups {
-		findings = append(findings, allocrunner.CheckTasks(newAllocation("", job, g), l.allocs())...)
-		findings = append(findings, allocrunner.CheckPorts(g, defaultSettings().HostIP)...)
+		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.allocs())...)
+		findings = append(findings, allocrunner.CheckPorts(g, agent.DefaultSettings().HostIP)...)
 		findings = append(findings, allocrunner.CheckOwnUser(g, false)...)
 	}
 	say := w.stdout
@@ -142,7 +144,7 @@ func printFindings(out io.Writer, findings []jobspec.Finding) int {
 		if f.Severity == jobspec.Refused {
 			refused++
 		}
-		fmt.Fprintln(out, oneLine(f.String()))
+		fmt.Fprintln(out, linewriter.OneLine(f.String()))
 	}
 	return refused
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"strings"
 	"sync"
 	"time"
 )
@@ -106,4 +107,17 @@ func (w *Writer) state() (idle <-chan struct{}, passed uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.idle, w.passed
+}
+
+// OneLine returns a message without line breaks, and without what a task or a file put into it to steer the terminal.
+func OneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t', r == '\r':
+			return ' '
+		case r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0):
+			return '?'
+		}
+		return r
+	}, s)
 }

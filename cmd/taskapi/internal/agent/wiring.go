@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -24,12 +24,12 @@ import (
 // refusal is what a connection over a cap reads.
 const refusal = handlers.Refusal
 
-// sidecar is one allocation with everything around it: the place where the rooms meet.
-type sidecar struct {
-	shift       *shift // whom those who want an end, or another job, are sent to
-	options     runOptions
+// wiring is one allocation with everything around it: the place where the rooms meet.
+type wiring struct {
+	agent       *Agent // whom those who want an end, or another job, are sent to
+	settings    Settings
 	life        string // the ID of the allocation's present life
-	layout      layout
+	paths       Paths
 	logger      *slog.Logger
 	keyring     *identity.Keyring
 	verifier    *identity.Verifier
@@ -46,53 +46,53 @@ type sidecar struct {
 	updates     *updates.Buffer
 }
 
-// newSidecar puts the rooms together for an allocation whose directory has been claimed, and prepares the machine: keys, files. Nothing
+// newWiring puts the rooms together for an allocation whose directory has been claimed, and prepares the machine: keys, files. Nothing
 // runs yet. What another taskapi has left of the allocation is gone on with.
-func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
-	opts, c := sh.options, sh.claim
-	s := &sidecar{
-		shift:       sh,
-		options:     opts,
-		life:        c.life,
-		layout:      sh.layout,
-		logger:      sh.logger,
-		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), sh.world.getenv("XDG_RUNTIME_DIR")),
+func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
+	saved := a.lock.Saved()
+	s := &wiring{
+		agent:       a,
+		settings:    a.settings,
+		life:        a.lock.Life(),
+		paths:       a.paths,
+		logger:      a.logger,
+		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), a.cfg.RuntimeDir),
 		events:      handlers.NewEvents(),
 	}
 	if err := s.openFiles(); err != nil {
 		return nil, err
 	}
-	if c.saved != nil {
-		alloc = c.saved.Alloc
+	if saved != nil {
+		alloc = saved.Alloc
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
-	isolate, err := opts.idRange()
+	isolate, err := a.settings.IDRange()
 	if err != nil {
-		return nil, usage(err)
+		return nil, invalid(err)
 	}
 	config := interfaces.Config{
 		Alloc:        alloc,
-		Dir:          c.dir,
-		HostIP:       opts.HostIP,
+		Dir:          a.paths.Alloc,
+		HostIP:       a.settings.HostIP,
 		IsolateUsers: isolate,
 		Datacenter:   datacenter,
-		Version:      version,
+		Version:      a.cfg.Version,
 		Logger:       s.logger,
-		State:        c.kept(),
-		Saved:        c.saved,
-		Life:         c.life,
+		State:        a.lock.State(),
+		Saved:        saved,
+		Life:         s.life,
 		Updates:      s.updates,
-		OnEvent:      sh.printer.taskEvent,
+		OnEvent:      a.events.TaskEvent,
 	}
-	if !sh.bare {
+	if !a.cfg.NoAPI {
 		config.Hooks = []interfaces.RunnerHook{&operatorHook{side: s}}
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
 		}
 	}
-	if s.runner, err = allocrunner.New(config); err != nil || sh.bare {
-		return s, usage(err)
+	if s.runner, err = allocrunner.New(config); err != nil || a.cfg.NoAPI {
+		return s, invalid(err)
 	}
 	if err := s.openDoor(alloc); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -101,22 +101,22 @@ func newSidecar(sh *shift, alloc *api.Allocation) (_ *sidecar, err error) {
 }
 
 // openFiles reads what the API needs.
-func (s *sidecar) openFiles() (err error) {
-	if s.shift.bare {
+func (s *wiring) openFiles() (err error) {
+	if s.agent.cfg.NoAPI {
 		return nil
 	}
-	if s.keyring, err = s.layout.openKeyring(s.options.SealKey); err != nil {
+	if s.keyring, err = s.agent.cfg.Keyring(); err != nil {
 		return err
 	}
-	if s.issuers, err = openIssuers(s.options.JWKS, s.logger); err != nil {
+	if s.issuers, err = openIssuers(s.settings.JWKS, s.logger); err != nil {
 		return err
 	}
-	s.policy, err = openPolicy(s.options.Policy)
+	s.policy, err = openPolicy(s.settings.Policy)
 	return err
 }
 
 // ending reports that the allocation ends, or has ended.
-func (s *sidecar) ending() bool {
+func (s *wiring) ending() bool {
 	return s.runner.Terminal() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
@@ -136,7 +136,7 @@ func gcPercent(tasks int) int {
 }
 
 // run runs the allocation to its end.
-func (s *sidecar) run(ctx context.Context) error {
+func (s *wiring) run(ctx context.Context) error {
 	defer func() {
 		if err := s.close(); err != nil {
 			s.logger.Warn("the end of the audit log may be lost", "error", err)
@@ -144,14 +144,14 @@ func (s *sidecar) run(ctx context.Context) error {
 	}()
 	var background sync.WaitGroup
 	defer background.Wait()
-	if !s.options.gogc { // GOGC in the environment is the operator's word
+	if s.agent.cfg.TuneGC {
 		debug.SetGCPercent(gcPercent(len(s.runner.Alloc().GetTaskGroup().Tasks)))
 	}
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	background.Go(func() { s.settle(watching) })
 	background.Go(func() { s.updates.Run(watching) })
-	if !s.shift.bare {
+	if !s.agent.cfg.NoAPI {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
 		background.Go(func() { s.replaceUntrusted(watching) })
 	}
@@ -165,7 +165,7 @@ func (s *sidecar) run(ctx context.Context) error {
 const quiet = time.Second
 
 // settle gives back the memory that reading the job file and starting the tasks has taken, once they have started.
-func (s *sidecar) settle(ctx context.Context) {
+func (s *wiring) settle(ctx context.Context) {
 	for index := uint64(0); ctx.Err() == nil; {
 		wait, cancel := context.WithTimeout(ctx, quiet)
 		now := s.runner.Wait(wait, index).ModifyIndex
@@ -178,20 +178,20 @@ func (s *sidecar) settle(ctx context.Context) {
 	}
 }
 
-// flushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
-const flushTimeout = 2 * time.Second
+// FlushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
+const FlushTimeout = 2 * time.Second
 
 // flush delivers what is known of the allocation by now.
-func (s *sidecar) flush() {
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+func (s *wiring) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), FlushTimeout)
 	defer cancel()
 	if err := s.updates.Flush(ctx); err != nil {
 		s.logger.Warn("the last updates were not delivered", "error", err)
 	}
 }
 
-// close gives back what newSidecar opened. The claim is its owner's.
-func (s *sidecar) close() error {
+// close gives back what newWiring opened. The claim is its owner's.
+func (s *wiring) close() error {
 	if s.audit == nil {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (s *sidecar) close() error {
 }
 
 // reopenAudit opens the audit log again, whose file has been renamed.
-func (s *sidecar) reopenAudit() {
+func (s *wiring) reopenAudit() {
 	if s.audit == nil {
 		return
 	}
@@ -210,7 +210,7 @@ func (s *sidecar) reopenAudit() {
 
 // replaceUntrusted replaces tokens of tasks whenever the key that signed one has left the ring, whichever key that was. The operator's
 // has a renewal of its own.
-func (s *sidecar) replaceUntrusted(ctx context.Context) {
+func (s *wiring) replaceUntrusted(ctx context.Context) {
 	for {
 		replaced := s.keyring.Replaced()
 		ids := s.keyring.Keys().IDs()

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type socketSpec struct {
 }
 
 // serve opens a socket and answers on it until close.
-func (s *sidecar) serve(spec socketSpec) (_ *server, err error) {
+func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
 	share, err := s.shares.of(spec.owner)
 	if err != nil {
 		return nil, err

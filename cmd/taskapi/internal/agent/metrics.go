@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"taskapi/allocrunner/interfaces"
@@ -8,7 +8,7 @@ import (
 )
 
 // measure is everything that this process counts.
-func (s *sidecar) measure(authenticator *auth.Authenticator) []handlers.Metric {
+func (s *wiring) measure(authenticator *auth.Authenticator) []handlers.Metric {
 	all := append(doorMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
 	all = append(all, auditMetrics(s.audit)...)
 	return append(all, hookMetrics(s.runner.HookStats())...)

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 
 // taskHook gives a task its identities and its socket, from before its first start until it is over.
 type taskHook struct {
-	side   *sidecar
+	side   *wiring
 	task   string
 	wallet *wallet
 
@@ -41,7 +41,7 @@ var (
 )
 
 // newTaskHook makes the hook of one task. It keeps no version of the allocation alive.
-func (s *sidecar) newTaskHook(task *api.Task) *taskHook {
+func (s *wiring) newTaskHook(task *api.Task) *taskHook {
 	name := task.Name
 	issue := func(wi *api.WorkloadIdentity) (issued, error) { return s.sign(s.runner.Alloc(), name, wi) }
 	h := &taskHook{side: s, task: name, wallet: newWallet(task, issue, s.isGood, s.logger)}
@@ -75,7 +75,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 		return h.server.addr, nil
 	}
 	opened, err := h.side.serve(socketSpec{
-		path:  h.side.layout.taskSocket(req.Alloc.ID, h.task),
+		path:  h.side.paths.TaskSocket(h.task),
 		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
@@ -96,7 +96,7 @@ func (h *taskHook) Stop(context.Context) error {
 	h.server = nil
 	h.mu.Unlock()
 	if server == nil { // it never started, or ended while nobody looked: a taskapi that was killed has left its socket
-		return socket.RemoveStale(h.side.layout.taskSocket(h.side.runner.Alloc().ID, h.task))
+		return socket.RemoveStale(h.side.paths.TaskSocket(h.task))
 	}
 	server.stopRenewal()
 	server.renewal.Wait()
@@ -112,10 +112,10 @@ func (h *taskHook) Shutdown() {
 
 // sign makes a token of a task's identity. An identity without a ttl lives as long as the sidecar's flag says: a token in an
 // environment variable can't be renewed.
-func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdentity) (issued, error) {
+func (s *wiring) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdentity) (issued, error) {
 	ttl := wi.TTL
 	if ttl <= 0 {
-		ttl = s.options.IdentityTTL
+		ttl = s.settings.IdentityTTL
 	}
 	claims := s.claims(alloc, task, wi.Name, ttl)
 	claims.Audience = s.audienceOf(wi)
@@ -131,28 +131,28 @@ func (s *sidecar) sign(alloc *api.Allocation, task string, wi *api.WorkloadIdent
 }
 
 // isGood reports that the key ring has the key of a token, and that it is for whom a new one would be.
-func (s *sidecar) isGood(wi *api.WorkloadIdentity, n note) bool {
+func (s *wiring) isGood(wi *api.WorkloadIdentity, n note) bool {
 	return slices.Contains(s.keyring.Keys().IDs(), n.key) && (n.audience == "" || n.audience == strings.Join(s.audienceOf(wi), " "))
 }
 
 // audienceOf is for whom an identity's tokens are: those that the job file names, or whoever this API's tokens must be for. A canonical
 // job names Nomad's default for a task's default identity where the file names nobody.
-func (s *sidecar) audienceOf(wi *api.WorkloadIdentity) []string {
+func (s *wiring) audienceOf(wi *api.WorkloadIdentity) []string {
 	unnamed := wi.Name == identity.DefaultName && slices.Equal(wi.Audience, []string{identity.DefaultAudience})
 	if len(wi.Audience) == 0 || unnamed {
-		return s.options.audience()
+		return s.settings.audience()
 	}
 	return wi.Audience
 }
 
 // claims are what every token of this allocation says.
-func (s *sidecar) claims(alloc *api.Allocation, task, name string, ttl time.Duration) identity.Claims {
+func (s *wiring) claims(alloc *api.Allocation, task, name string, ttl time.Duration) identity.Claims {
 	now := time.Now()
 	return identity.Claims{
 		ID:           uuid.NewString(),
-		Issuer:       s.options.Issuer,
+		Issuer:       s.settings.Issuer,
 		Subject:      identity.Subject(*alloc.Job.Region, alloc.Namespace, alloc.JobID, alloc.TaskGroup, task, name),
-		Audience:     s.options.audience(),
+		Audience:     s.settings.audience(),
 		IssuedAt:     now.Unix(),
 		NotBefore:    now.Unix(),
 		ExpiresAt:    now.Add(ttl + time.Second - 1).Unix(), // up to a whole second

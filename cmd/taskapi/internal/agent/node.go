@@ -1,11 +1,16 @@
-package main
+package agent
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
 )
+
+// datacenter is where the one machine is: Nomad's default name.
+const datacenter = "dc1"
 
 // node is this machine under the names that Nomad's API has for one.
 type node struct{ id, name string }
@@ -22,4 +27,20 @@ func thisNode() node {
 		seed = []byte(name)
 	}
 	return node{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
+}
+
+// NewAllocation returns an allocation as a scheduler would have placed it on this machine.
+func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
+	node := thisNode()
+	return &api.Allocation{
+		ID:        id,
+		EvalID:    uuid.NewString(),
+		Name:      fmt.Sprintf("%s.%s[0]", *job.ID, *group.Name),
+		Namespace: *job.Namespace,
+		NodeID:    node.id,
+		NodeName:  node.name,
+		JobID:     *job.ID,
+		Job:       job,
+		TaskGroup: *group.Name,
+	}
 }

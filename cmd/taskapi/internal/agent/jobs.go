@@ -1,10 +1,11 @@
-package main
+package agent
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -13,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 )
 
@@ -20,14 +22,14 @@ import (
 type jobs struct {
 	runner   interfaces.AllocRunner
 	validate func(*api.Job) error // says whether the runner could go on with a job in place
-	shift    *shift
+	agent    *Agent
 }
 
 var _ handlers.Jobs = jobs{}
 
-// jobVersion is another version of the job, as a job file would have given it, and what it changes of the one that runs, or that is about
+// jobUpdate is another version of the job, as a job file would have given it, and what it changes of the one that runs, or that is about
 // to.
-type jobVersion struct {
+type jobUpdate struct {
 	job      *api.Job
 	anew     bool // the one that it changes has not begun yet
 	group    *api.TaskGroup
@@ -35,46 +37,46 @@ type jobVersion struct {
 	warnings string
 }
 
-// messageLeaving is what a client is told that has another version of the job for a taskapi on its way out: the next one takes it.
-const messageLeaving = "this taskapi is leaving the allocation to another: try again"
+// MessageLeaving is what a client is told that has another version of the job for a taskapi on its way out: the next one takes it.
+const MessageLeaving = "this taskapi is leaving the allocation to another: try again"
 
 // read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs.
-func (j jobs) read(sent *api.Job) (jobVersion, error) {
-	if j.shift.isLeaving() {
-		return jobVersion{}, &handlers.Error{Kind: handlers.Conflict, Message: messageLeaving}
+func (j jobs) read(sent *api.Job) (jobUpdate, error) {
+	if j.agent.isLeaving() {
+		return jobUpdate{}, &handlers.Error{Kind: handlers.Conflict, Message: MessageLeaving}
 	}
 	alloc := j.runner.Alloc()
-	next := j.shift.successor()
+	next := j.agent.successor()
 	if next != nil {
 		alloc = next
 	}
 	if sent.ID == nil || *sent.ID != alloc.JobID {
-		return jobVersion{}, &handlers.Error{Kind: handlers.NotFound, Message: fmt.Sprintf("this allocation runs the job %q", alloc.JobID)}
+		return jobUpdate{}, &handlers.Error{Kind: handlers.NotFound, Message: fmt.Sprintf("this allocation runs the job %q", alloc.JobID)}
 	}
 	body, err := json.Marshal(sent)
 	if err != nil {
-		return jobVersion{}, fmt.Errorf("encode job: %w", err)
+		return jobUpdate{}, fmt.Errorf("encode job: %w", err)
 	}
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body})
 	if err != nil {
-		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
 	}
 	group, findings, err := jobspec.Review(job, alloc.TaskGroup)
 	if err != nil {
-		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
 	}
 	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
 	if len(jobspec.Destructive(changes)) > 0 && !jobspec.AnyRefused(findings) { // there would be new processes: better to know before the old ones are stopped
-		findings = append(findings, allocrunner.CheckTasks(newAllocation(alloc.ID, job, group), j.shift.layout.allocs())...)
+		findings = append(findings, allocrunner.CheckTasks(NewAllocation(alloc.ID, job, group), filepath.Dir(j.agent.paths.Alloc))...)
 	}
 	said := findingLines(findings)
 	if jobspec.AnyRefused(findings) {
-		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
+		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
 	}
-	if err := j.shift.options.checkUsers(group); err != nil {
-		return jobVersion{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+	if err := j.agent.settings.CheckUsers(group); err != nil {
+		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
 	}
-	v := jobVersion{job, next != nil, group, changes, said}
+	v := jobUpdate{job, next != nil, group, changes, said}
 	if !v.anew && len(jobspec.Destructive(v.changes)) == 0 {
 		err = j.validate(job)
 	}
@@ -85,7 +87,7 @@ func (j jobs) read(sent *api.Job) (jobVersion, error) {
 func findingLines(findings []jobspec.Finding) string {
 	lines := make([]string, len(findings))
 	for i, f := range findings {
-		lines[i] = oneLine(f.String())
+		lines[i] = linewriter.OneLine(f.String())
 	}
 	return strings.Join(lines, "\n")
 }
@@ -122,20 +124,20 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers
 }
 
 // take has the runner go on with the job, or another one begin with it when that is what it takes and force allows it.
-func (j jobs) take(ctx context.Context, v jobVersion, force bool) error {
+func (j jobs) take(ctx context.Context, v jobUpdate, force bool) error {
 	destructive := jobspec.Destructive(v.changes)
 	switch {
 	case v.anew && (force || len(destructive) == 0):
 	case len(destructive) == 0:
 		err := j.runner.Update(ctx, v.job)
 		if err == nil {
-			j.shift.updated(v.changes)
+			j.agent.updated(v.changes)
 		}
 		return asUpdateError(err)
 	case !force:
 		return &handlers.Error{Kind: handlers.Conflict, Message: (&interfaces.DestructiveError{Changes: changeLines(destructive)}).Error()}
 	}
-	return asUpdateError(j.shift.replace(ctx, newAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
+	return asUpdateError(j.agent.replace(ctx, NewAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
 }
 
 func changeLines(changes []jobspec.Change) []string {

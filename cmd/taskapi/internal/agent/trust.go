@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func openIssuers(places []string, logger *slog.Logger) ([]issuer, error) {
 	for _, place := range places {
 		opened, err := openIssuer(place, logger)
 		if err != nil {
-			return nil, usage(fmt.Errorf("--jwks %s: %w", place, err))
+			return nil, invalid(fmt.Errorf("--jwks %s: %w", place, err))
 		}
 		issuers = append(issuers, opened)
 	}
@@ -118,7 +118,7 @@ func checkKeySetURL(place string) error {
 }
 
 // trusted are the other issuers, and the sources of all keys that are trusted.
-func (s *sidecar) trusted() (issuers []identity.Issuer, keys []identity.KeySource) {
+func (s *wiring) trusted() (issuers []identity.Issuer, keys []identity.KeySource) {
 	keys = append(keys, s.keyring)
 	for _, i := range s.issuers {
 		issuers, keys = append(issuers, i.Issuer), append(keys, i.Keys)
@@ -126,18 +126,18 @@ func (s *sidecar) trusted() (issuers []identity.Issuer, keys []identity.KeySourc
 	return issuers, keys
 }
 
-// checkIssuer refuses what is no URL below which others could find the key set. Empty is none.
-func checkIssuer(flag, issuer string) error {
+// CheckIssuer refuses what is no URL below which others could find the key set. Empty is none.
+func CheckIssuer(flag, issuer string) error {
 	if issuer == "" {
 		return nil
 	}
 	if u, err := url.Parse(issuer); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return usage(fmt.Errorf("%s %q is no URL: give one like https://taskapi.example.org", flag, issuer))
+		return invalid(fmt.Errorf("%s %q is no URL: give one like https://taskapi.example.org", flag, issuer))
 	}
 	return nil
 }
 
-// openIDConfiguration is the discovery document of our tokens' issuer. The key set is found below the issuer's own URL.
-func openIDConfiguration(issuer string) []byte {
+// OpenIDConfiguration is the discovery document of our tokens' issuer. The key set is found below the issuer's own URL.
+func OpenIDConfiguration(issuer string) []byte {
 	return identity.OpenIDConfiguration(issuer, strings.TrimSuffix(issuer, "/")+"/.well-known/jwks.json")
 }

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"fmt"
@@ -18,15 +18,15 @@ import (
 )
 
 // openDoor makes the door and the API behind it.
-func (s *sidecar) openDoor(alloc *api.Allocation) error {
+func (s *wiring) openDoor(alloc *api.Allocation) error {
 	s.warnOfIdleRules(alloc)
 	issuers, keys := s.trusted()
 	var err error
 	s.verifier, err = identity.NewVerifier(identity.VerifierConfig{
 		Local:     s.keyring,
 		Foreign:   issuers,
-		Audiences: s.options.audience(),
-		MaxTTL:    max(identity.DefaultMaxTTL, s.options.IdentityTTL+time.Minute),
+		Audiences: s.settings.audience(),
+		MaxTTL:    max(identity.DefaultMaxTTL, s.settings.IdentityTTL+time.Minute),
 	})
 	if err != nil {
 		return fmt.Errorf("verification of tokens: %w", err)
@@ -48,9 +48,9 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 	}
 	config := handlers.Config{
 		Authenticator: authenticator,
-		Allocs:        only{alloc.ID, served{s.runner, s.shift}},
+		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.agent}},
 		Agent: handlers.Agent{
-			Version:    version,
+			Version:    s.agent.cfg.Version,
 			Region:     *alloc.Job.Region,
 			Datacenter: datacenter,
 			NodeID:     alloc.NodeID,
@@ -61,38 +61,38 @@ func (s *sidecar) openDoor(alloc *api.Allocation) error {
 		SigningKeyID: func() string { return s.keyring.Active().ID },
 		Metrics:      func() []handlers.Metric { return s.measure(authenticator) },
 		Events:       s.events,
-		Jobs:         jobs{s.runner, s.runner.Validate, s.shift},
+		Jobs:         jobs{s.runner, s.runner.Validate, s.agent},
 		Auditor:      auditor,
 		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
-	if s.options.Issuer != "" {
-		config.OpenIDConfiguration = func() ([]byte, error) { return openIDConfiguration(s.options.Issuer), nil }
+	if s.settings.Issuer != "" {
+		config.OpenIDConfiguration = func() ([]byte, error) { return OpenIDConfiguration(s.settings.Issuer), nil }
 	}
 	s.api = handlers.New(config)
 	return nil
 }
 
 // warnOfIdleRules names the rules of the policy that are about nothing in this allocation: a name that is misspelt would go unnoticed.
-func (s *sidecar) warnOfIdleRules(alloc *api.Allocation) {
+func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
 	var tasks []string
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		tasks = append(tasks, task.Name)
 	}
 	for _, rule := range s.policy.Idle(alloc.Namespace, tasks) {
-		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?", "policy", s.options.Policy, "rule", rule)
+		s.logger.Warn("a rule of the policy decides nothing for this allocation: is its name misspelt?", "policy", s.settings.Policy, "rule", rule)
 	}
 }
 
 // auditor opens the audit log, nil for none.
-func (s *sidecar) auditor() (_ auth.Auditor, err error) {
-	if s.audit, err = openAudit(s.options.settings, s.logger); err != nil || s.audit == nil {
+func (s *wiring) auditor() (_ auth.Auditor, err error) {
+	if s.audit, err = openAudit(s.settings, s.logger); err != nil || s.audit == nil {
 		return nil, err
 	}
 	return s.audit, nil
 }
 
 // openAudit opens an audit log, nil for none.
-func openAudit(o settings, logger *slog.Logger) (*auth.AuditLog, error) {
+func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 	if o.AuditLog == "" {
 		return nil, nil
 	}
@@ -102,7 +102,7 @@ func openAudit(o settings, logger *slog.Logger) (*auth.AuditLog, error) {
 		Logger:   logger,
 	})
 	if err != nil {
-		return nil, usage(fmt.Errorf("--audit-log %s: %w", o.AuditLog, unwrapPath(err)))
+		return nil, invalid(fmt.Errorf("--audit-log %s: %w", o.AuditLog, unwrapPath(err)))
 	}
 	return log, nil
 }
@@ -118,10 +118,10 @@ func openPolicy(path string) (*auth.Policy, error) {
 		src, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("--policy %s: %w", path, unwrapPath(err)))
+		return nil, invalid(fmt.Errorf("--policy %s: %w", path, unwrapPath(err)))
 	}
 	policy, err := auth.ParsePolicy(path, src)
-	return policy, usage(err)
+	return policy, invalid(err)
 }
 
 // liveness is what the door asks about allocations: this process has one.
@@ -132,7 +132,7 @@ type liveness struct {
 }
 
 // livenessOf is that of the sidecar's allocation. What its tokens say stays as it is through every update in place.
-func (s *sidecar) livenessOf(alloc *api.Allocation) liveness {
+func (s *wiring) livenessOf(alloc *api.Allocation) liveness {
 	return liveness{alloc.ID, &auth.Allocation{
 		Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: s.life,
 	}, s.runner}

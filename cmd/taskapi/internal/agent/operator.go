@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 // operatorHook gives the operator a socket and a token while the allocation lives.
 type operatorHook struct {
-	side        *sidecar
+	side        *wiring
 	server      *server
 	stopRenewal context.CancelFunc
 	renewal     sync.WaitGroup
@@ -54,7 +54,7 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	}
 	var err error
 	h.server, err = s.serve(socketSpec{
-		path:  s.layout.operatorSocket(alloc.ID),
+		path:  s.paths.OperatorSocket,
 		owner: auth.Owner{AllocationID: alloc.ID, UID: uint32(os.Geteuid())},
 		uid:   -1,
 		gid:   -1,
@@ -76,7 +76,7 @@ const (
 )
 
 // renewOperatorToken replaces the operator's token when half of its life is over, or its key has left the ring, until ctx ends.
-func (s *sidecar) renewOperatorToken(ctx context.Context, alloc *api.Allocation) {
+func (s *wiring) renewOperatorToken(ctx context.Context, alloc *api.Allocation) {
 	said := false // what goes wrong, once
 	for {
 		replaced := s.keyring.Replaced() // before the look: what changes during it is looked at again
@@ -99,10 +99,10 @@ func (s *sidecar) renewOperatorToken(ctx context.Context, alloc *api.Allocation)
 }
 
 // operatorTTL is how long a new token of the operator is good.
-func (s *sidecar) operatorTTL() time.Duration { return min(s.options.IdentityTTL, operatorTTL) }
+func (s *wiring) operatorTTL() time.Duration { return min(s.settings.IdentityTTL, operatorTTL) }
 
 // giveOperatorToken leaves the operator's token of an earlier taskapi in place when it is good for long, and else writes a new one.
-func (s *sidecar) giveOperatorToken(alloc *api.Allocation) error {
+func (s *wiring) giveOperatorToken(alloc *api.Allocation) error {
 	if s.operatorTokenLasts(alloc, time.Now()) {
 		return nil
 	}
@@ -110,8 +110,8 @@ func (s *sidecar) giveOperatorToken(alloc *api.Allocation) error {
 }
 
 // operatorTokenLasts reports that the token in the file is the one that would be written, with more than half of its life before it.
-func (s *sidecar) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool {
-	token, err := s.layout.readOperatorToken(alloc.ID)
+func (s *wiring) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool {
+	token, err := ReadOperatorToken(s.paths.OperatorToken)
 	if err != nil {
 		return false
 	}
@@ -127,19 +127,19 @@ func (s *sidecar) operatorTokenLasts(alloc *api.Allocation, now time.Time) bool 
 	return reflect.DeepEqual(have, want)
 }
 
-func (s *sidecar) operatorClaims(alloc *api.Allocation) identity.Claims {
+func (s *wiring) operatorClaims(alloc *api.Allocation) identity.Claims {
 	claims := s.claims(alloc, "", string(identity.RoleOperator), s.operatorTTL())
 	claims.Role = identity.RoleOperator
 	return claims
 }
 
 // writeOperatorToken signs a token of the operator and puts it in place of the one before.
-func (s *sidecar) writeOperatorToken(alloc *api.Allocation) error {
+func (s *wiring) writeOperatorToken(alloc *api.Allocation) error {
 	token, err := s.keyring.Sign(s.operatorClaims(alloc))
 	if err != nil {
 		return fmt.Errorf("sign the operator's token: %w", err)
 	}
-	if err := privatefile.Write(s.layout.operatorToken(alloc.ID), []byte(token)); err != nil {
+	if err := privatefile.Write(s.paths.OperatorToken, []byte(token)); err != nil {
 		return fmt.Errorf("write the operator's token: %w", err)
 	}
 	return nil
@@ -165,17 +165,17 @@ func (h *operatorHook) Shutdown() {
 
 // checkTaskSockets makes sure, before anything runs, that each task's socket will have an address that clients can dial. A
 // task's own directory does not exist yet: one with a name that is too long stands in for it.
-func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
-	dir := s.layout.alloc(alloc.ID)
+func (s *wiring) checkTaskSockets(alloc *api.Allocation) error {
+	dir := s.paths.Alloc
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		if socket.Dialable(s.layout.taskSocket(alloc.ID, t.Name)) {
+		if socket.Dialable(s.paths.TaskSocket(t.Name)) {
 			continue
 		}
 		standIn := filepath.Join(dir, ".address-"+strings.Repeat("x", 110)) // 110 more than a socket address holds
 		if err := os.Mkdir(standIn, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("allocation directory: %w", err)
 		}
-		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, apiSocketName))
+		_, remove, err := socket.ShortLink(s.runtimeDirs, filepath.Join(standIn, filepath.Base(s.paths.TaskSocket(t.Name))))
 		if err != nil {
 			err = fmt.Errorf("task %q: %w", t.Name, err)
 		}
@@ -187,8 +187,8 @@ func (s *sidecar) checkTaskSockets(alloc *api.Allocation) error {
 // maxTokenFile is more than a token that any server takes.
 const maxTokenFile = 64 << 10
 
-// readOperatorToken reads the operator's token of an allocation.
-func (l layout) readOperatorToken(id string) (string, error) {
-	token, _, err := privatefile.Read(l.operatorToken(id), maxTokenFile)
+// ReadOperatorToken reads an operator's token from its file.
+func ReadOperatorToken(path string) (string, error) {
+	token, _, err := privatefile.Read(path, maxTokenFile)
 	return string(token), err
 }

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -10,59 +10,59 @@ import (
 	"taskapi/handlers"
 )
 
-// served is a runner as the API serves it: the runner's errors become the API's, and a stop is the whole shift's.
-type served struct {
+// allocAdapter is a runner as the API serves it: the runner's errors become the API's, and a stop is the agent's.
+type allocAdapter struct {
 	interfaces.AllocRunner
-	shift *shift
+	agent *Agent
 }
 
 var (
-	_ handlers.Alloc  = served{}
-	_ handlers.Allocs = only{}
+	_ handlers.Alloc  = allocAdapter{}
+	_ handlers.Allocs = singleAlloc{}
 )
 
 // Snapshot implements handlers.Alloc.
-func (s served) Snapshot() *api.Allocation { return s.Alloc() }
+func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 
 // RestartTask implements handlers.Alloc.
-func (s served) RestartTask(ctx context.Context, task string) error {
+func (s allocAdapter) RestartTask(ctx context.Context, task string) error {
 	return asHandlersError(s.AllocRunner.RestartTask(ctx, task))
 }
 
 // RestartRunning implements handlers.Alloc.
-func (s served) RestartRunning(ctx context.Context) error {
+func (s allocAdapter) RestartRunning(ctx context.Context) error {
 	return asHandlersError(s.AllocRunner.RestartRunning(ctx))
 }
 
 // RestartAll implements handlers.Alloc.
-func (s served) RestartAll(ctx context.Context) error {
+func (s allocAdapter) RestartAll(ctx context.Context) error {
 	return asHandlersError(s.AllocRunner.RestartAll(ctx))
 }
 
 // Signal implements handlers.Alloc.
-func (s served) Signal(ctx context.Context, task, signal string) error {
+func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 	return asHandlersError(s.AllocRunner.Signal(ctx, task, signal))
 }
 
 // Stop implements handlers.Alloc.
-func (s served) Stop(ctx context.Context, noShutdownDelay bool) error {
-	err := s.shift.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
+func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
+	err := s.agent.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Terminal() {
-			s.shift.printer.allocEvent("Stopping", "asked for over the API: stopping in order")
+			s.agent.events.AllocEvent("Stopping", "asked for over the API: stopping in order")
 		}
 	})
 	if err != nil { // it stops all the same
-		s.shift.logger.Warn(warnStop, "error", err)
+		s.agent.logger.Warn(warnStop, "error", err)
 	}
 	return nil
 }
 
 // Kill implements handlers.Alloc.
-func (s served) Kill() {
+func (s allocAdapter) Kill() {
 	if !s.Terminal() {
-		s.shift.printer.allocEvent("Killing", "asked for over the API: ending at once")
+		s.agent.events.AllocEvent("Killing", "asked for over the API: ending at once")
 	}
-	s.shift.kill()
+	s.agent.kill()
 }
 
 // kinds says what the runner's errors mean to a caller of the API.
@@ -86,11 +86,11 @@ func asHandlersError(err error) error {
 	return err
 }
 
-// only is the one allocation of this process.
-type only struct {
+// singleAlloc is the one allocation of this process.
+type singleAlloc struct {
 	id    string
 	alloc handlers.Alloc
 }
 
 // Get implements handlers.Allocs.
-func (o only) Get(id string) (handlers.Alloc, bool) { return o.alloc, id == o.id }
+func (o singleAlloc) Get(id string) (handlers.Alloc, bool) { return o.alloc, id == o.id }

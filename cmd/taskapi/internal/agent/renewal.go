@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -14,6 +14,9 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/identity"
 )
+
+// tokenName is the file of a task's default identity.
+const tokenName = "nomad_token"
 
 // renewRetry is the pause after a renewal that failed: the old token is good for as long again as it has been.
 const renewRetry = time.Second

@@ -1,9 +1,10 @@
-package main
+package agent
 
 import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,14 +14,10 @@ import (
 	"taskapi/identity"
 )
 
-// newIssuer is as much of a sidecar as issues the operator's token.
-func newIssuer(t *testing.T, dir string) *sidecar {
+// newIssuer is as much of an agent as issues the operator's token.
+func newIssuer(t *testing.T, dir string) *wiring {
 	t.Helper()
-	l := layout{dir: dir}
-	if err := os.MkdirAll(l.alloc(testAllocID), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	keyring, err := l.openKeyring("")
+	keyring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, "keyring")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +25,16 @@ func newIssuer(t *testing.T, dir string) *sidecar {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &sidecar{layout: l, logger: slog.New(slog.DiscardHandler), keyring: keyring, verifier: verifier}
+	return &wiring{paths: Paths{Alloc: dir, OperatorToken: filepath.Join(dir, "operator.token")}, logger: slog.New(slog.DiscardHandler), keyring: keyring, verifier: verifier}
+}
+
+const testAllocID = "5a58a5b3-5a55-4e8c-9bb8-2c4f6f4b3a2d"
+
+func mustWrite(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // ofJob is an allocation of a job.
@@ -39,11 +45,11 @@ func ofJob(id string) *api.Allocation {
 
 // TestOperatorTokenIsRenewed when half of its life is over, and soon after a renewal that failed.
 func TestOperatorTokenIsRenewed(t *testing.T) {
-	dir := shortDir(t)
+	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s := newIssuer(t, dir)
-		s.options.IdentityTTL = time.Hour
-		alloc, path := ofJob("a"), s.layout.operatorToken(testAllocID)
+		s.settings.IdentityTTL = time.Hour
+		alloc, path := ofJob("a"), s.paths.OperatorToken
 		if err := s.writeOperatorToken(alloc); err != nil {
 			t.Fatal(err)
 		}
@@ -74,10 +80,10 @@ func TestOperatorTokenIsRenewed(t *testing.T) {
 
 // TestOperatorTokenLasts leaves the operator's token in place only while it is what would be written, and good for long.
 func TestOperatorTokenLasts(t *testing.T) {
-	issuer := newIssuer(t, shortDir(t))
-	l, keyring := issuer.layout, issuer.keyring
-	side := func(ttl time.Duration) *sidecar {
-		issuer.options.IdentityTTL = ttl
+	issuer := newIssuer(t, t.TempDir())
+	keyring := issuer.keyring
+	side := func(ttl time.Duration) *wiring {
+		issuer.settings.IdentityTTL = ttl
 		return issuer
 	}
 	job := ofJob
@@ -88,7 +94,7 @@ func TestOperatorTokenLasts(t *testing.T) {
 	if err := side(time.Hour).writeOperatorToken(job("a")); err != nil {
 		t.Fatal(err)
 	}
-	path := l.operatorToken(testAllocID)
+	path := issuer.paths.OperatorToken
 	for _, tc := range []struct {
 		name string
 		ttl  time.Duration

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -12,16 +12,16 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// sameStop is how soon after a signal to stop another one of its kind is the same: timeout(1), and a service manager with a group to tell, send it to
+// SameStop is how soon after a signal to stop another one of its kind is the same: timeout(1), and a service manager with a group to tell, send it to
 // a process and then to its group.
-const sameStop = 50 * time.Millisecond
+const SameStop = 50 * time.Millisecond
 
 // onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
 // another taskapi. SIGHUP opens the audit log again and, like SIGPIPE and SIGXFSZ, stops nothing: a closed terminal, a reader of the
 // events that has gone away, or a limit on the size of files is no reason to. They are caught rather than ignored, as tasks would inherit
 // that.
-func (s *shift) onSignals() (release func()) {
-	signals := s.signals
+func (a *Agent) onSignals() (release func()) {
+	signals := a.signals
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGPIPE, syscall.SIGXFSZ)
@@ -37,23 +37,23 @@ func (s *shift) onSignals() (release func()) {
 			case sig := <-signals:
 				switch sig {
 				case syscall.SIGUSR1:
-					s.leave()
+					a.leave()
 					continue
 				case syscall.SIGHUP:
-					s.reopenAudit()
+					a.reopenAudit()
 					continue
 				}
-				if sig == kind && time.Since(first) < sameStop {
+				if sig == kind && time.Since(first) < SameStop {
 					continue
 				}
 				if kind != nil {
-					s.kill()
-					s.printer.allocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
+					a.kill()
+					a.events.AllocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
 					continue
 				}
 				first, kind = time.Now(), sig
-				s.printer.allocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
-				background.Go(s.stopBySignal) // it waits for the disk, and the next signal must be heard
+				a.events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
+				background.Go(a.stopBySignal) // it waits for the disk, and the next signal must be heard
 			}
 		}
 	})
@@ -65,17 +65,17 @@ func (s *shift) onSignals() (release func()) {
 	}
 }
 
-func (s *shift) stopBySignal() {
-	if err := s.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
-		s.logger.Warn(warnStop, "error", err)
+func (a *Agent) stopBySignal() {
+	if err := a.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
+		a.logger.Warn(warnStop, "error", err)
 	}
 }
 
 // reopenAudit has the sidecar at work open its audit log again.
-func (s *shift) reopenAudit() {
-	s.mu.Lock()
-	side := s.side
-	s.mu.Unlock()
+func (a *Agent) reopenAudit() {
+	a.mu.Lock()
+	side := a.side
+	a.mu.Unlock()
 	if side != nil {
 		side.reopenAudit()
 	}

@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"taskapi/identity"
+	"taskapi/identity/privatefile"
+)
+
+// DefaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
+const DefaultIdentityTTL = 365 * 24 * time.Hour
+
+// settingsName is the file in an allocation's directory that keeps its settings.
+const settingsName = "settings.json"
+
+// maxSettings is more than the flags of any command line.
+const maxSettings = 4 << 20
+
+// Settings say how a sidecar does its work, whatever the job. They are flags of run, and outlive it in a file: whoever goes on with the
+// allocation must not open a door that --policy had closed.
+type Settings struct {
+	JWKS            []string      `json:"jwks,omitempty"`
+	Audiences       []string      `json:"audience,omitempty"`
+	Issuer          string        `json:"issuer,omitempty"`
+	Policy          string        `json:"policy,omitempty"`
+	AuditLog        string        `json:"audit_log,omitempty"`
+	AuditRequired   bool          `json:"audit_required,omitempty"`
+	HostIP          string        `json:"host_ip"`
+	IdentityTTL     time.Duration `json:"identity_ttl_ns"`
+	IsolateUsers    string        `json:"isolate_users,omitempty"`
+	AllowSharedUser bool          `json:"allow_shared_user,omitempty"`
+	SealKey         string        `json:"seal_key,omitempty"`
+}
+
+// DefaultSettings are those of an allocation that is run without a flag.
+func DefaultSettings() Settings {
+	return Settings{HostIP: "127.0.0.1", IdentityTTL: DefaultIdentityTTL}
+}
+
+// audience is whom this API's tokens are for.
+func (s Settings) audience() []string {
+	if len(s.Audiences) == 0 {
+		return []string{identity.DefaultAudience}
+	}
+	return s.Audiences
+}
+
+// Check refuses values that no file has to be read for.
+func (s Settings) Check() error {
+	if _, err := netip.ParseAddr(s.HostIP); err != nil {
+		return invalid(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", s.HostIP))
+	}
+	if s.IdentityTTL <= 0 {
+		return invalid(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", s.IdentityTTL))
+	}
+	if s.AuditRequired && s.AuditLog == "" {
+		return invalid(errors.New("--audit-required needs --audit-log FILE"))
+	}
+	if _, err := s.IDRange(); err != nil {
+		return invalid(err)
+	}
+	return CheckIssuer("--issuer", s.Issuer)
+}
+
+// Absolute returns the settings with paths that are good from anywhere.
+func (s Settings) Absolute() Settings {
+	s.Policy, s.AuditLog, s.SealKey = absolute(s.Policy), absolute(s.AuditLog), absolute(s.SealKey)
+	s.JWKS = slices.Clone(s.JWKS)
+	for i, place := range s.JWKS {
+		if source, options := cutOptions(place); !isURL(source) {
+			s.JWKS[i] = absolute(source) + options
+		}
+	}
+	return s
+}
+
+// absolute is the path from wherever it is read; empty stays empty.
+func absolute(path string) string {
+	if path == "" {
+		return ""
+	}
+	if whole, err := filepath.Abs(path); err == nil {
+		return whole
+	}
+	return path
+}
+
+// Save writes the settings into an allocation's directory.
+func (s Settings) Save(dir string) error {
+	encoded, err := json.MarshalIndent(s.Absolute(), "", "  ")
+	if err == nil {
+		err = privatefile.Write(filepath.Join(dir, settingsName), append(encoded, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("allocation directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Remembered returns the settings with which an allocation was last run, or the defaults when there is no trace of it.
+func Remembered(dir string) (Settings, error) {
+	kept := DefaultSettings()
+	path := filepath.Join(dir, settingsName)
+	encoded, _, err := privatefile.Read(path, maxSettings)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return kept, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(encoded, &kept)
+	}
+	if err == nil {
+		err = kept.Check()
+	}
+	if err != nil {
+		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give 'taskapi run' all flags anew", path, unwrapPath(err))
+	}
+	return kept, nil
+}
+
+// TryFiles opens every file that the settings name, as an agent does at its start, and closes it again.
+func (s Settings) TryFiles() error {
+	discard := slog.New(slog.DiscardHandler)
+	if _, err := openIssuers(s.JWKS, discard); err != nil {
+		return err
+	}
+	if _, err := openPolicy(s.Policy); err != nil {
+		return err
+	}
+	f, err := openAudit(s, discard)
+	if err != nil || f == nil {
+		return err
+	}
+	return f.Close()
+}
+
+// unwrapPath leaves out the path that a message already names.
+func unwrapPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+)
+
+// IsolateFlag names the flag of Settings.IsolateUsers.
+const IsolateFlag = "isolate-users"
+
+// FormatIDRange returns a range as Settings.IsolateUsers has it.
+func FormatIDRange(r interfaces.IDRange) string { return fmt.Sprintf("%d-%d", r.From, r.To) }
+
+// IDRange returns what --isolate-users says; zero for nothing.
+func (s Settings) IDRange() (interfaces.IDRange, error) {
+	if s.IsolateUsers == "" {
+		return interfaces.IDRange{}, nil
+	}
+	first, last, _ := strings.Cut(s.IsolateUsers, "-")
+	from, err1 := strconv.ParseUint(first, 10, 32)
+	to, err2 := strconv.ParseUint(last, 10, 32)
+	if errors.Join(err1, err2) != nil || from == 0 || to < from || to >= 1<<32-1 {
+		return interfaces.IDRange{}, fmt.Errorf("--%s %q is no range of user numbers: give one like %s, without root's 0",
+			IsolateFlag, s.IsolateUsers, FormatIDRange(allocrunner.DefaultIDRange))
+	}
+	return interfaces.IDRange{From: uint32(from), To: uint32(to)}, nil
+}
+
+// CheckUsers refuses settings that can't keep the group's tasks from each other in the way that they say.
+func (s Settings) CheckUsers(group *api.TaskGroup) error {
+	isolated := s.IsolateUsers != ""
+	if isolated && os.Geteuid() != 0 {
+		return fmt.Errorf("--%s is for root alone, and taskapi runs as uid %d: run it as root, or leave the flag out", IsolateFlag, os.Geteuid())
+	}
+	if s.Policy == "" || s.AllowSharedUser {
+		return nil
+	}
+	for _, f := range allocrunner.CheckOwnUser(group, isolated) {
+		return fmt.Errorf("--policy keeps nothing from tasks that can take the operator's token: %s: %s. --allow-shared-user takes the policy all the same", f.Where, f.Message)
+	}
+	return nil
+}
