@@ -440,7 +440,7 @@ func TestNoTokenIsToldToAnybody(t *testing.T) {
 			r.URL = &url.URL{Path: "/v1/allocation/" + token, RawQuery: "token=" + token}
 			r.Header.Set("Authorization", "Bearer "+token)
 			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
-				said.WriteString(denial.Error() + denial.Body)
+				said.WriteString(denial.Error() + denial.Kind.Words())
 			}
 		}
 	}

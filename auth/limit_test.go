@@ -118,7 +118,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 			}
 			token := w.token(web)
 			_, denial := w.authenticator.Authenticate(request(token), web, peer)
-			if denial == nil || denial.Status != http.StatusTooManyRequests || denial.RetryAfter <= 0 {
+			if denial == nil || denial.Kind.Status() != http.StatusTooManyRequests || denial.RetryAfter <= 0 {
 				t.Fatalf("got %+v", denial)
 			}
 			time.Sleep(denial.RetryAfter / test.part)

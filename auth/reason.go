@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskapi/handlers/apierror"
 	"taskapi/identity"
 )
 
@@ -59,49 +60,39 @@ const (
 
 // meaning is what a reason is called and what a client gets.
 type meaning struct {
-	name   string // in counters, logs and the audit
-	status int
-	body   string
+	name string // in counters, logs and the audit
+	kind apierror.Kind
 }
 
-// The bodies that clients match on; they are Nomad's.
-const (
-	unauthorized     = "Unauthorized"
-	forbidden        = "Forbidden"
-	permissionDenied = "Permission denied"
-	tooMany          = "Too many failed authentication attempts"
-	ambiguous        = "Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer"
-)
-
 var meanings = [reasons]meaning{
-	NotRefused:         {"none", http.StatusOK, ""},
-	NoToken:            {"no_token", http.StatusUnauthorized, unauthorized},
-	AmbiguousToken:     {"ambiguous_token", http.StatusBadRequest, ambiguous},
-	FromBrowser:        {"from_browser", http.StatusForbidden, forbidden},
-	TooLong:            {string(identity.ReasonTooLong), http.StatusForbidden, forbidden},
-	Malformed:          {string(identity.ReasonMalformed), http.StatusForbidden, forbidden},
-	BadHeader:          {string(identity.ReasonHeader), http.StatusForbidden, forbidden},
-	BadAlgorithm:       {string(identity.ReasonAlgorithm), http.StatusForbidden, forbidden},
-	BadKeyID:           {string(identity.ReasonKeyID), http.StatusForbidden, forbidden},
-	BadClaims:          {string(identity.ReasonClaims), http.StatusForbidden, forbidden},
-	UnknownKey:         {string(identity.ReasonUnknownKey), http.StatusForbidden, forbidden},
-	BadSignature:       {string(identity.ReasonSignature), http.StatusForbidden, forbidden},
-	Expired:            {string(identity.ReasonExpired), http.StatusForbidden, forbidden},
-	NotYetValid:        {string(identity.ReasonNotYetValid), http.StatusForbidden, forbidden},
-	BadLifetime:        {string(identity.ReasonLifetime), http.StatusForbidden, forbidden},
-	WrongAudience:      {string(identity.ReasonAudience), http.StatusForbidden, forbidden},
-	WrongIssuer:        {string(identity.ReasonIssuer), http.StatusForbidden, forbidden},
-	WrongRole:          {string(identity.ReasonRole), http.StatusForbidden, forbidden},
-	KeyRemoved:         {"key_removed", http.StatusForbidden, forbidden},
-	UnknownAllocation:  {"unknown_allocation", http.StatusForbidden, forbidden},
-	EarlierLife:        {"earlier_life", http.StatusForbidden, forbidden},
-	WrongClaims:        {"wrong_claims", http.StatusForbidden, forbidden},
-	TerminalAllocation: {"terminal_allocation", http.StatusForbidden, forbidden},
-	WrongSocket:        {"wrong_socket", http.StatusForbidden, forbidden},
-	WrongPeer:          {"wrong_peer", http.StatusForbidden, forbidden},
-	CallerLimited:      {"limited_caller", http.StatusTooManyRequests, tooMany},
-	GlobalLimited:      {"limited_global", http.StatusTooManyRequests, tooMany},
-	MissingCapability:  {"missing_capability", http.StatusForbidden, permissionDenied},
+	NotRefused:         {"none", 0},
+	NoToken:            {"no_token", apierror.Unauthorized},
+	AmbiguousToken:     {"ambiguous_token", apierror.AmbiguousCredentials},
+	FromBrowser:        {"from_browser", apierror.Forbidden},
+	TooLong:            {string(identity.ReasonTooLong), apierror.Forbidden},
+	Malformed:          {string(identity.ReasonMalformed), apierror.Forbidden},
+	BadHeader:          {string(identity.ReasonHeader), apierror.Forbidden},
+	BadAlgorithm:       {string(identity.ReasonAlgorithm), apierror.Forbidden},
+	BadKeyID:           {string(identity.ReasonKeyID), apierror.Forbidden},
+	BadClaims:          {string(identity.ReasonClaims), apierror.Forbidden},
+	UnknownKey:         {string(identity.ReasonUnknownKey), apierror.Forbidden},
+	BadSignature:       {string(identity.ReasonSignature), apierror.Forbidden},
+	Expired:            {string(identity.ReasonExpired), apierror.Forbidden},
+	NotYetValid:        {string(identity.ReasonNotYetValid), apierror.Forbidden},
+	BadLifetime:        {string(identity.ReasonLifetime), apierror.Forbidden},
+	WrongAudience:      {string(identity.ReasonAudience), apierror.Forbidden},
+	WrongIssuer:        {string(identity.ReasonIssuer), apierror.Forbidden},
+	WrongRole:          {string(identity.ReasonRole), apierror.Forbidden},
+	KeyRemoved:         {"key_removed", apierror.Forbidden},
+	UnknownAllocation:  {"unknown_allocation", apierror.Forbidden},
+	EarlierLife:        {"earlier_life", apierror.Forbidden},
+	WrongClaims:        {"wrong_claims", apierror.Forbidden},
+	TerminalAllocation: {"terminal_allocation", apierror.Forbidden},
+	WrongSocket:        {"wrong_socket", apierror.Forbidden},
+	WrongPeer:          {"wrong_peer", apierror.Forbidden},
+	CallerLimited:      {"limited_caller", apierror.TooManyFailures},
+	GlobalLimited:      {"limited_global", apierror.TooManyFailures},
+	MissingCapability:  {"missing_capability", apierror.PermissionDenied},
 }
 
 // tokenReason is the reason of an error of package identity. One that nobody knows is Malformed: refused it is in any case.
@@ -125,8 +116,7 @@ func (r Reason) String() string {
 
 // Denial is a refusal: what the client gets, and why. It is shared and never changed.
 type Denial struct {
-	Status     int           // 400, 401, 403 or 429
-	Body       string        // the answer, without a line end
+	Kind       apierror.Kind // of 400, 401, 403 or 429
 	RetryAfter time.Duration // with 429: how long to wait, from the moment the Denial was returned; otherwise zero
 	Reason     Reason
 }
@@ -134,7 +124,7 @@ type Denial struct {
 // denials holds one Denial for every reason, so that refusing costs no memory.
 var denials = func() (all [reasons]Denial) {
 	for r, v := range meanings {
-		all[r] = Denial{Status: v.status, Body: v.body, Reason: Reason(r)}
+		all[r] = Denial{Kind: v.kind, Reason: Reason(r)}
 	}
 	return all
 }()
@@ -147,14 +137,14 @@ func (d *Denial) Write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
-	if d.Status == http.StatusUnauthorized {
+	if d.Kind == apierror.Unauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if d.Status == http.StatusTooManyRequests {
+	if d.Kind == apierror.TooManyFailures {
 		h.Set("Retry-After", strconv.Itoa(d.retryAfterSeconds()))
 	}
-	w.WriteHeader(d.Status)
-	_, _ = w.Write([]byte(d.Body)) // whoever does not read a refusal has lost nothing
+	w.WriteHeader(d.Kind.Status())
+	_, _ = w.Write([]byte(d.Kind.Words())) // a client that does not read a refusal loses nothing
 }
 
 // retryAfterSeconds is the wait in the unit of RFC 9110 section 10.2.3, rounded up so that it is never too short, at least 1.

@@ -39,7 +39,7 @@ func (a *Authenticator) auditDenial(r *http.Request, owner Owner, peer Peer, v v
 	if a.auditor == nil {
 		return
 	}
-	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, meanings[v.why].status)
+	record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, meanings[v.why].kind.Status())
 	record.Outcome, record.Reason = Denied, v.why.String()
 	a.auditor.Audit(record)
 }

@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -26,7 +25,7 @@ func (a *API) agentHealth(_ context.Context, r *request) (answer, error) {
 	case "server":
 		return respond(api.AgentHealthResponse{Server: well})
 	default:
-		return answer{}, invalid(fmt.Sprintf("type must be client or server, not %s", clip(part)))
+		return answer{}, invalid("type must be client or server, not %s", clip(part))
 	}
 }
 

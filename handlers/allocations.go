@@ -3,15 +3,16 @@ package handlers
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
 // allocationGet is GET /v1/allocation/:id.
 func (a *API) allocationGet(ctx context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(unknownToServer)
+	alloc, err := r.alloc(apierror.NoAlloc)
 	if err != nil {
 		return answer{}, err
 	}
@@ -88,8 +89,8 @@ func listQuery(r *request) (want listWant, err error) {
 	want.namespace = query.Get("namespace")
 	want.prefix = strings.ToLower(query.Get("prefix"))
 	if len(want.prefix) > uuidLength || strings.Trim(want.prefix, "0123456789abcdef-") != "" {
-		return want, invalid(fmt.Sprintf("prefix must be the beginning of a UUID, at most %d hexadecimal digits and hyphens, not %s",
-			uuidLength, clip(want.prefix)))
+		return want, invalid("prefix must be the beginning of a UUID, at most %d hexadecimal digits and hyphens, not %s",
+			uuidLength, clip(want.prefix))
 	}
 	if want.resources, err = flag(query, "resources", false); err != nil {
 		return want, err

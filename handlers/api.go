@@ -38,9 +38,8 @@ type Allocs interface {
 	Get(id string) (Alloc, bool)
 }
 
-// Alloc is one allocation. The errors of its methods are *Error, wrapped or not; of what the table of answers gives words for,
-// only the Kind matters: NotFound for a task that the allocation lacks, Invalid for an unknown signal, and Conflict for a task
-// or an allocation that is not in the state for it, whose Message the client reads.
+// Alloc is one allocation. The errors of its methods are *apierror.Error, wrapped or not: NoTask, TaskNotRunning, UnknownSignal,
+// AllocTerminal, or Conflict, whose Message the client reads.
 type Alloc interface {
 	// Snapshot is the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
 	Snapshot() *api.Allocation

@@ -1,10 +1,14 @@
 package handlers
 
-import "context"
+import (
+	"context"
+
+	"taskapi/handlers/apierror"
+)
 
 // clientChecks is GET /v1/client/allocation/:id/checks, and the hottest of all: its encoding is kept until a result changes.
 func (a *API) clientChecks(_ context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(unknownToClient)
+	alloc, err := r.alloc(apierror.NoAllocOnClient)
 	if err != nil {
 		return answer{}, err
 	}
@@ -13,7 +17,7 @@ func (a *API) clientChecks(_ context.Context, r *request) (answer, error) {
 
 // allocationChecks is GET /v1/allocation/:id/checks, the same under another name.
 func (a *API) allocationChecks(_ context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(unknownToServer)
+	alloc, err := r.alloc(apierror.NoAlloc)
 	if err != nil {
 		return answer{}, err
 	}

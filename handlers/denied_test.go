@@ -1,19 +1,13 @@
 package handlers_test
 
 import (
-	"net/http"
-
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
 
-// denied is a denial of the fake authenticator.
-func denied(status int, body string) *auth.Denial {
-	denial := &auth.Denial{Status: status, Body: body, Reason: auth.NoToken}
-	switch {
-	case body == "Permission denied":
-		denial.Reason = auth.MissingCapability
-	case status == http.StatusForbidden:
-		denial.Reason = auth.BadSignature
-	}
-	return denial
-}
+// The denials of the fake authenticator.
+var (
+	unauthorized     = &auth.Denial{Kind: apierror.Unauthorized, Reason: auth.NoToken}
+	forbidden        = &auth.Denial{Kind: apierror.Forbidden, Reason: auth.BadSignature}
+	permissionDenied = &auth.Denial{Kind: apierror.PermissionDenied, Reason: auth.MissingCapability}
+)

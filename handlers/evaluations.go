@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
 // maxEvaluations is how many evaluations are remembered, the latest: a client asks for one right after the answer that named it.
@@ -70,7 +72,7 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 		return found, current, nil
 	}
 	if id != current.EvalID {
-		return nil, nil, notFound("eval not found")
+		return nil, nil, apierror.New(apierror.NoEval)
 	}
 	return &api.Evaluation{
 		ID: id, Type: valueOf(current.Job.Type), Priority: valueOf(current.Job.Priority), TriggeredBy: "job-register", Namespace: current.Namespace,

@@ -3,13 +3,14 @@ package handlers
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
 // heartbeatEvery is Nomad's: so often an idle stream says that it is still there. The caller's token is looked at again then, and before each event.
@@ -29,7 +30,7 @@ const (
 // token, and, after a line that says so, when the client reads so slowly that events are lost.
 func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if a.config.Events == nil {
-		return answer{}, notFound("resource not found")
+		return answer{}, apierror.New(apierror.NoRoute)
 	}
 	query, err := r.values()
 	if err != nil {
@@ -65,7 +66,7 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 	for _, topic := range query["topic"] {
 		name, key, _ := strings.Cut(topic, ":")
 		if name != string(api.TopicAllocation) && name != allKeys {
-			return want, invalid(fmt.Sprintf("topic must be Allocation, Allocation:key or *, not %s: there are no other events here", clip(topic)))
+			return want, invalid("topic must be Allocation, Allocation:key or *, not %s: there are no other events here", clip(topic))
 		}
 		if key == "" {
 			key = allKeys

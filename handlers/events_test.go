@@ -50,7 +50,7 @@ func (d *streamAuthenticator) Authenticate(r *http.Request, owner auth.Owner, pe
 
 func (d *streamAuthenticator) Recheck(_ *http.Request, p *auth.Principal, _ auth.Owner, _ auth.Peer) *auth.Denial {
 	if time.Now().Unix() >= p.Claims.ExpiresAt {
-		return denied(http.StatusForbidden, "Forbidden")
+		return forbidden
 	}
 	if d.refuse != nil {
 		return d.refuse()

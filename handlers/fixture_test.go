@@ -21,6 +21,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 	"taskapi/identity"
 )
 
@@ -45,7 +46,7 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 	principal := &auth.Principal{Claims: claims, Capabilities: auth.CapabilitySet(auth.Authenticated)}
 	switch r.Header.Get("X-Nomad-Token") {
 	case "":
-		return nil, denied(http.StatusUnauthorized, "Unauthorized")
+		return nil, unauthorized
 	case goodToken:
 		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.AllocLifecycle)
 	case operator:
@@ -55,7 +56,7 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 	case boom:
 		panic("the authenticator fell in")
 	default:
-		return nil, denied(http.StatusForbidden, "Forbidden")
+		return nil, forbidden
 	}
 	return principal, nil
 }
@@ -67,7 +68,7 @@ func (fakeAuthenticator) Recheck(*http.Request, *auth.Principal, auth.Owner, aut
 
 func (fakeAuthenticator) Authorize(p *auth.Principal, c auth.Capability) *auth.Denial {
 	if !p.Can(c) {
-		return denied(http.StatusForbidden, "Permission denied")
+		return permissionDenied
 	}
 	return nil
 }
@@ -363,7 +364,7 @@ func (c conn) send(tb testing.TB, method, text string) reply {
 	return readReply(tb, response)
 }
 
-// errKind is an error of the kind, as glue makes them from a runner's.
-func errKind(kind handlers.Kind, message string) error {
-	return &handlers.Error{Kind: kind, Message: message, Err: errors.New("the runner's own words")}
+// runnerError is an error of the kind, as the wiring makes them from a runner's.
+func runnerError(kind apierror.Kind, args ...any) error {
+	return apierror.New(kind, args...).Because(errors.New("the runner's own words"))
 }

@@ -5,10 +5,9 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
-)
 
-// jobNotFound is Nomad's answer for a job that doesn't exist.
-const jobNotFound = "job not found"
+	"taskapi/handlers/apierror"
+)
 
 // jobGet is GET /v1/job/:job: the job that the caller's allocation runs, in the version that it runs now.
 func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
@@ -21,7 +20,7 @@ func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	if r.param("job") != current.JobID || !inNamespace(current, query.Get("namespace")) {
-		return answer{}, notFound(jobNotFound)
+		return answer{}, apierror.New(apierror.NoJob)
 	}
 	encoded, err := encode(wireJobOf(jobNow(current)))
 	return answer{body: encoded, index: current.ModifyIndex}, err
@@ -57,11 +56,11 @@ func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 func (a *API) ownAllocation(ctx context.Context, r *request) (*api.Allocation, error) {
 	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
 	if !ok {
-		return nil, notFound(jobNotFound)
+		return nil, apierror.New(apierror.NoJob)
 	}
 	current, err := r.snapshot(ctx, alloc)
 	if err == nil && current.Job == nil {
-		err = notFound(jobNotFound)
+		err = apierror.New(apierror.NoJob)
 	}
 	return current, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 )
 
 func TestSDKJobs(t *testing.T) {
@@ -127,9 +128,9 @@ func TestSDKRegister(t *testing.T) {
 	wantSDKError(t, err, 409, "Enforcing job modify index 0: job already exists")
 	_, _, err = s.sdk(t, goodToken).Jobs().Register(job, nil)
 	wantSDKError(t, err, 403, "Permission denied")
-	for kind, status := range map[handlers.Kind]int{handlers.Conflict: 409, handlers.Invalid: 400, handlers.NotFound: 404} {
+	for kind, status := range map[apierror.Kind]int{apierror.Conflict: 409, apierror.Invalid: 400, apierror.Unavailable: 503} {
 		jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
-			return handlers.Registration{}, errKind(kind, "for a reason")
+			return handlers.Registration{}, runnerError(kind, "for a reason")
 		}
 		_, _, err = client.Register(job, nil)
 		wantSDKError(t, err, status, "for a reason")

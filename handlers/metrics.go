@@ -3,7 +3,6 @@ package handlers
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,7 +40,7 @@ func (a *API) metrics(_ context.Context, r *request) (answer, error) {
 	case "prometheus":
 		return answer{body: newBody(exposition(measured), openType)}, nil
 	default:
-		return answer{}, invalid(fmt.Sprintf("format must be prometheus, or absent for JSON, not %s", clip(format)))
+		return answer{}, invalid("format must be prometheus, or absent for JSON, not %s", clip(format))
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
 // plan is PUT /v1/job/:job/plan: what a registration of the job would do, which is not done.
@@ -15,7 +17,7 @@ func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	if *want.Job.ID != r.param("job") {
-		return answer{}, invalid("Job ID does not match")
+		return answer{}, apierror.New(apierror.JobMismatch)
 	}
 	current, err := a.ownAllocation(ctx, r)
 	if err != nil {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
-// Jobs goes on with another version of the job that runs. The errors of its methods are *Error, wrapped or not: Invalid for a job
-// that can't run here, NotFound for one of another ID. The Message of each is what the client reads.
+// Jobs goes on with another version of the job that runs. The errors of its methods are *apierror.Error, wrapped or not: Invalid
+// for a job that can't run here, OtherJob for one of another ID. The Message of each is what the client reads.
 type Jobs interface {
 	// Register makes the running allocation go on with the job, which is as the client sent it, canonical or not. With force, what
 	// can't be done in place is done at the cost of new processes; without it that is a Conflict, whose Message names the changes, and
@@ -93,16 +95,16 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 // jobBody reads a request with a job in it. Without Jobs there is no such route.
 func (a *API) jobBody(r *request, into any, job func() *api.Job) error {
 	if a.config.Jobs == nil {
-		return notFound("resource not found")
+		return apierror.New(apierror.NoRoute)
 	}
 	if err := r.decode(into, false); err != nil {
 		return err
 	}
 	switch {
 	case job() == nil:
-		return invalid("Job must be specified")
+		return apierror.New(apierror.JobMissing)
 	case valueOf(job().ID) == "":
-		return invalid("Job must have an ID")
+		return apierror.New(apierror.JobWithoutID)
 	}
 	return nil
 }
@@ -115,10 +117,9 @@ func (a *API) enforceIndex(r *request, want *api.JobRegisterRequest) error {
 	index := a.jobModifyIndex(r)
 	switch {
 	case want.JobModifyIndex == 0:
-		return &Error{Kind: Conflict, Message: "Enforcing job modify index 0: job already exists"}
+		return apierror.New(apierror.EnforcedMissing)
 	case want.JobModifyIndex != index:
-		return &Error{Kind: Conflict, Message: fmt.Sprintf(
-			"Enforcing job modify index %d: job exists with conflicting job modify index: %d", want.JobModifyIndex, index)}
+		return apierror.New(apierror.EnforcedIndex, want.JobModifyIndex, index)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
 
 // request is one request past authentication: net/http's, who sent it, and the parameters of its path. It is reused after the
@@ -54,7 +55,7 @@ func (r *request) values() (url.Values, error) {
 		}
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
-			return nil, &Error{Kind: Invalid, Message: "the query string can't be read: " + err.Error()}
+			return nil, invalid("the query string can't be read: %v", err)
 		}
 		r.query = query
 	}
@@ -72,7 +73,7 @@ func flag(query url.Values, name string, absent bool) (bool, error) {
 	}
 	value, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, invalid(fmt.Sprintf("%s must be true or false, not %s", name, clip(text)))
+		return false, invalid("%s must be true or false, not %s", name, clip(text))
 	}
 	return value, nil
 }
@@ -91,36 +92,32 @@ func (r *request) pretty() bool {
 }
 
 // alloc is the allocation that the path names. A caller sees its own and no other: any other ID is answered like one that does
-// not exist, in the words of the endpoint. Errors: Invalid when the text is no UUID, NotFound with unknown(id).
-func (r *request) alloc(unknown func(id string) string) (Alloc, error) {
+// not exist, with the kind that the endpoint has for it. Errors: Invalid when the text is no UUID, unknown.
+func (r *request) alloc(unknown apierror.Kind) (Alloc, error) {
 	id := r.param("alloc")
 	own := r.Principal.Claims.AllocationID
 	if !strings.EqualFold(id, own) {
 		if err := checkUUID(id); err != nil {
 			return nil, err
 		}
-		return nil, notFound(unknown(id))
+		return nil, apierror.New(unknown, id)
 	}
 	alloc, ok := r.server.config.Allocs.Get(own)
 	if !ok {
-		return nil, notFound(unknown(id))
+		return nil, apierror.New(unknown, id)
 	}
 	return alloc, nil
 }
-
-// The words for an unknown allocation differ between Nomad's client and server endpoints.
-func unknownToClient(id string) string { return fmt.Sprintf("Unknown allocation %q", id) }
-func unknownToServer(string) string    { return "alloc not found" }
 
 // uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone would take three more forms.
 const uuidLength = 36
 
 func checkUUID(id string) error {
 	if len(id) != uuidLength {
-		return invalid(fmt.Sprintf("allocation ID %s must be a UUID of %d characters, not %d", clip(id), uuidLength, len(id)))
+		return invalid("allocation ID %s must be a UUID of %d characters, not %d", clip(id), uuidLength, len(id))
 	}
 	if uuid.Validate(id) != nil {
-		return invalid(fmt.Sprintf("allocation ID %s must be a UUID: hexadecimal digits in groups of 8-4-4-4-12", clip(id)))
+		return invalid("allocation ID %s must be a UUID: hexadecimal digits in groups of 8-4-4-4-12", clip(id))
 	}
 	return nil
 }
@@ -174,9 +171,9 @@ func bodyError(err error) error {
 	case errors.As(err, &tooLarge):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return invalid(fmt.Sprintf("Failed to decode body: it did not arrive within %v", requestTimeout))
+		return apierror.New(apierror.UndecodableBody, fmt.Sprintf("it did not arrive within %v", requestTimeout))
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	return &Error{Kind: Invalid, Message: "Failed to decode body: " + err.Error()}
+	return apierror.New(apierror.UndecodableBody, err)
 }

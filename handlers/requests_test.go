@@ -16,6 +16,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 )
 
 const (
@@ -82,16 +83,13 @@ func TestKinds(t *testing.T) {
 		status int
 		body   string
 	}{
-		{errKind(handlers.Invalid, "m"), 400, "m"},
-		{errKind(handlers.Denied, "m"), 403, "m"},
-		{errKind(handlers.NotFound, "m"), 404, "m"},
-		{errKind(handlers.Method, "m"), 405, "m"},
-		{errKind(handlers.Conflict, "m"), 409, "m"},
-		{errKind(handlers.TooLarge, "m"), 413, "m"},
-		{errKind(handlers.Exhausted, "m"), 429, "m"},
-		{errKind(handlers.Internal, "m"), 500, "m"},
-		{errKind(handlers.Unavailable, ""), 503, "Service Unavailable"},
-		{errKind(handlers.Kind(200), "m"), 500, "m"},
+		{runnerError(apierror.Invalid, "m"), 400, "m"},
+		{runnerError(apierror.PermissionDenied), 403, "Permission denied"},
+		{runnerError(apierror.NoTask), 404, "Task not found"},
+		{runnerError(apierror.Conflict, "m"), 409, "m"},
+		{runnerError(apierror.Internal), 500, "internal error"},
+		{runnerError(apierror.Unavailable, "m"), 503, "m"},
+		{runnerError(apierror.Kind(200)), 500, "internal error"},
 		{errors.New("open /etc/shadow"), 500, "internal error"},
 		{context.Canceled, 500, "internal error"}, // not the client's: the client is there
 	} {

@@ -9,9 +9,10 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
 
-// handlerFunc answers one request. Its error is mapped to a status in one place; see Error.
+// handlerFunc answers one request. Its error is mapped to a status in one place; see apierror.
 type handlerFunc func(ctx context.Context, r *request) (answer, error)
 
 // route is one row of the table. Rows are made by row alone, which has no form without a capability.
@@ -131,8 +132,8 @@ func (rt *router) find(scratch *chi.Context, method, path string) (found *route,
 // noRoute is the error for a request without a row.
 func noRoute(w http.ResponseWriter, allow []string) error {
 	if len(allow) == 0 {
-		return notFound("resource not found")
+		return apierror.New(apierror.NoRoute)
 	}
 	w.Header().Set("Allow", strings.Join(allow, ", "))
-	return &Error{Kind: Method, Message: "Invalid method"}
+	return apierror.New(apierror.WrongMethod)
 }

@@ -2,15 +2,16 @@ package handlers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
 // signal is PUT /v1/client/allocation/:id/signal: a signal by name, to one task or, without a task, to all.
 func (a *API) signal(ctx context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(unknownToClient)
+	alloc, err := r.alloc(apierror.NoAllocOnClient)
 	if err != nil {
 		return answer{}, err
 	}
@@ -18,18 +19,9 @@ func (a *API) signal(ctx context.Context, r *request) (answer, error) {
 	if err := r.decode(&want, false); err != nil {
 		return answer{}, err
 	}
-	err = unknownTask(alloc.Signal(ctx, want.Task, want.Signal), "Task not found")
-	if err := unknownSignal(err, want.Signal); err != nil {
+	err = alloc.Signal(ctx, want.Task, want.Signal)
+	if err := apierror.Reword(err, apierror.UnknownSignal, apierror.UnknownSignal, clip(want.Signal)); err != nil {
 		return answer{}, fmt.Errorf("signal: %w", err)
 	}
 	return respond(done{})
-}
-
-// unknownSignal puts the name into an Invalid; any other error stays.
-func unknownSignal(err error, name string) error {
-	var known *Error
-	if errors.As(err, &known) && known.Kind == Invalid {
-		return &Error{Kind: Invalid, Message: "unknown signal " + clip(name), Err: err}
-	}
-	return err
 }

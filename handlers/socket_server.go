@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
-
-// ambiguousLength is the answer to a request that can be understood in two ways.
-const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"
 
 // socketServer is the API on one socket.
 type socketServer struct {
@@ -47,7 +45,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer body.leave(w, r) // net/http answers when this returns, unless the answer is long
 	if conn.ambiguous() {
 		w.Header()["Connection"] = []string{"close"}
-		s.fail(&request{Request: r, w: w}, &Error{Kind: Invalid, Message: ambiguousLength})
+		s.fail(&request{Request: r, w: w}, apierror.New(apierror.AmbiguousLength))
 		return
 	}
 
@@ -67,7 +65,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if denial := s.config.Authenticator.Authorize(principal, route.capability); denial != nil {
 		denial.Write(w)
-		s.record(req, denial.Status, denial.Reason)
+		s.record(req, denial.Kind.Status(), denial.Reason)
 		return
 	}
 	if route.maxBody > 0 && body != nil {
@@ -161,25 +159,21 @@ func routePath(r *http.Request) string {
 func (s *socketServer) fail(r *request, err error) int {
 	if denial, ok := errors.AsType[*auth.Denial](err); ok {
 		denial.Write(r.w)
-		return denial.Status
+		return denial.Kind.Status()
 	}
 	known := asError(err)
 	if abandoned(r.Context(), err) {
-		known = &Error{Kind: Unavailable, Message: "the request was cut off"}
+		known = apierror.New(apierror.CutOff)
 	}
-	status := known.status()
+	status := known.Kind.Status()
 	if status == http.StatusInternalServerError {
 		s.config.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", clip(r.URL.EscapedPath()),
 			"alloc", s.owner.AllocationID, "task", s.owner.Task, "error", err)
 	}
-	message := known.Message
-	if message == "" {
-		message = http.StatusText(status)
-	}
 	if known.RetryAfter > 0 {
 		r.w.Header().Set("Retry-After", strconv.Itoa(int((known.RetryAfter+time.Second-1)/time.Second)))
 	}
-	answer{body: newBody([]byte(message), plainType)}.write(r.w, status)
+	answer{body: newBody([]byte(known.Message), plainType)}.write(r.w, status)
 	return status
 }
 
@@ -192,10 +186,7 @@ func (s *socketServer) recovered(w http.ResponseWriter, r *http.Request) {
 	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(cause)
 	}
-	s.fail(&request{Request: r, w: w}, &Error{
-		Message: internalMessage,
-		Err:     fmt.Errorf("panic: %v\n%s", cause, debug.Stack()),
-	})
+	s.fail(&request{Request: r, w: w}, apierror.New(apierror.Internal).Because(fmt.Errorf("panic: %v\n%s", cause, debug.Stack())))
 }
 
 // begin asks the auditor whether a change may be carried out.
@@ -205,7 +196,7 @@ func (s *socketServer) begin(r *request) error {
 	}
 	err := s.config.Auditor.Begin(auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, 0))
 	if err != nil {
-		return &Error{Kind: Unavailable, Message: err.Error()}
+		return apierror.New(apierror.Unavailable, err)
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package handlers
 import (
 	"context"
 	"fmt"
+
+	"taskapi/handlers/apierror"
 )
 
 // stopped is Nomad's answer to a stop.
@@ -15,7 +17,7 @@ type stopped struct {
 // or has ended, is answered no differently. With no_shutdown_delay every shutdown_delay is skipped, also one under way; with now,
 // which Nomad does not have, every delay is, and processes get SIGKILL. Index is the allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(unknownToServer)
+	alloc, err := r.alloc(apierror.NoAlloc)
 	if err != nil {
 		return answer{}, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 )
 
 // stoppable is an allocation whose index a stop raises to 35, and what each stop said of its shutdown_delay.
@@ -114,7 +114,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("stop%s = %d, killed %d times, want %d", query, got.Status, kills, want)
 		}
 	}
-	alloc.stop = func(context.Context, bool) error { return errKind(handlers.Conflict, "left to another") }
+	alloc.stop = func(context.Context, bool) error { return runnerError(apierror.Conflict, "left to another") }
 	if got := s.do(t, http.MethodPut, stopPath, goodToken, ""); got.Status != 409 || got.Body != "left to another" {
 		t.Errorf("a refused stop = %d %q, want the runner's words with 409", got.Status, got.Body)
 	}

@@ -1,8 +1,9 @@
 package handlers
 
 import (
-	"fmt"
 	"net/http"
+
+	"taskapi/handlers/apierror"
 )
 
 // maxStreams is how many streams a socket has open at once. They may last for ever, and other requests need connections, too: the
@@ -32,12 +33,12 @@ func (o *outlet) send(line []byte) error {
 
 var newline = []byte("\n")
 
-// stream answers with lines of JSON as they come, until run returns. Errors: Exhausted when the socket has too many streams, before
+// stream answers with lines of JSON as they come, until run returns. Errors: TooManyStreams when the socket has too many streams, before
 // anything is written. The request and the server's draining are run's to watch.
 func (r *request) stream(run func(*outlet)) (answer, error) {
 	if r.server.streams.Add(1) > maxStreams {
 		r.server.streams.Add(-1)
-		return answer{}, &Error{Kind: Exhausted, Message: fmt.Sprintf("%d streams are open on this socket, and no more are possible", maxStreams)}
+		return answer{}, apierror.New(apierror.TooManyStreams, maxStreams)
 	}
 	defer r.server.streams.Add(-1)
 	r.w.Header()["Content-Type"] = jsonType

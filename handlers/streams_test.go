@@ -49,7 +49,7 @@ func TestStreamsEnd(t *testing.T) {
 		}, nil, 65 * time.Second, unauthorizedEnd},
 		"it is revoked": {func(_ time.Time, refused *atomic.Pointer[auth.Denial]) *streamAuthenticator {
 			return &streamAuthenticator{expires: lasting, refuse: refused.Load}
-		}, denied(403, "Forbidden"), 20 * time.Second, unauthorizedEnd},
+		}, forbidden, 20 * time.Second, unauthorizedEnd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

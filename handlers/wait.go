@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
 )
 
 // How long a blocking query waits, as Nomad's documentation of blocking queries has it.
@@ -58,15 +59,14 @@ type waits struct {
 	until map[context.Context]time.Time // guarded by mu: when each is over at the latest
 }
 
-// enter takes a place until leave is called. Its error is Exhausted, with the time after which one is free.
+// enter takes a place until leave is called. Its error is TooManyWaits, with the time after which one is free.
 func (w *waits) enter(ctx context.Context) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.until) >= maxWaits {
-		return nil, &Error{
-			Kind: Exhausted, Message: fmt.Sprintf("%d blocking queries wait on this socket, and no more are possible", maxWaits),
-			RetryAfter: time.Until(slices.MinFunc(slices.Collect(maps.Values(w.until)), time.Time.Compare)),
-		}
+		full := apierror.New(apierror.TooManyWaits, maxWaits)
+		full.RetryAfter = time.Until(slices.MinFunc(slices.Collect(maps.Values(w.until)), time.Time.Compare))
+		return nil, full
 	}
 	if w.until == nil {
 		w.until = map[context.Context]time.Time{}
@@ -87,7 +87,7 @@ func blocking(query url.Values) (index uint64, wait time.Duration, err error) {
 	wait = defaultWait
 	if text := query.Get("wait"); text != "" {
 		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
-			return 0, 0, invalid(fmt.Sprintf("wait must be a duration such as 10s or 5m, not %s", clip(text)))
+			return 0, 0, invalid("wait must be a duration such as 10s or 5m, not %s", clip(text))
 		}
 		if wait == 0 {
 			wait = defaultWait
@@ -104,7 +104,7 @@ func indexOf(query url.Values) (uint64, error) {
 	}
 	index, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, invalid(fmt.Sprintf("index must be a whole number, as X-Nomad-Index gave it, not %s", clip(text)))
+		return 0, invalid("index must be a whole number, as X-Nomad-Index gave it, not %s", clip(text))
 	}
 	return index, nil
 }

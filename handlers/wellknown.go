@@ -3,6 +3,8 @@ package handlers
 import (
 	"context"
 	"fmt"
+
+	"taskapi/handlers/apierror"
 )
 
 // jwks is GET /.well-known/jwks.json: the public keys that verify identities of ours.
@@ -17,7 +19,7 @@ func (a *API) openIDConfiguration(context.Context, *request) (answer, error) {
 
 func document(name string, source func() ([]byte, error)) (answer, error) {
 	if source == nil {
-		return answer{}, notFound("resource not found")
+		return answer{}, apierror.New(apierror.NoRoute)
 	}
 	content, err := source()
 	if err != nil {

@@ -11,19 +11,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The closed set of errors that an AllocRunner's methods return, wrapped with the operation and the object. The text of each is
-// the wire's, capitals and all.
+// The closed set of errors that an AllocRunner's methods return, wrapped with the operation and the object.
 var (
 	// ErrTaskNotFound: the allocation has no task of that name.
-	//lint:ignore ST1005 clients match on these words
-	ErrTaskNotFound = errors.New("Task not found")
+	ErrTaskNotFound = errors.New("task not found")
 	// ErrTaskNotRunning: the task has no process now (pending, in a restart delay, or dead).
-	//lint:ignore ST1005 clients match on these words
-	ErrTaskNotRunning = errors.New("Task not running")
+	ErrTaskNotRunning = errors.New("task not running")
 	// ErrUnknownSignal: no signal has that name on this machine.
 	ErrUnknownSignal = errors.New("unknown signal")
 	// ErrTerminal: the allocation has ended or is ending, and the request would start something again.
-	ErrTerminal = errors.New("restart of an alloc that should not run")
+	ErrTerminal = errors.New("the allocation has ended or is ending")
 	// ErrInvalidJob: no machine could run the job, for the reason that is wrapped.
 	ErrInvalidJob = errors.New("the job can't be run")
 	// ErrNotTerminal: the allocation runs, or may run again.

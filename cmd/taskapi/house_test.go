@@ -63,8 +63,8 @@ var house = map[string][]string{
 	},
 	"allocrunner/state":   {"allocrunner/interfaces"},
 	"allocrunner/updates": {"allocrunner/interfaces"},
-	"auth":                {"identity", "ratelimit"},
-	"handlers":            {"auth", "identity"},
+	"auth":                {"handlers/apierror", "identity", "ratelimit"},
+	"handlers":            {"auth", "handlers/apierror", "identity"},
 	"identity":            {"identity/internal/strictjson", "identity/privatefile"},
 	"socket":              {"socket/safedir"},
 
@@ -91,6 +91,7 @@ var house = map[string][]string{
 		"auth",
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
+		"handlers/apierror",
 		"identity",
 		"identity/privatefile",
 		"socket/safedir",

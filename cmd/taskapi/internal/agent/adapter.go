@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -26,22 +25,22 @@ func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 
 // RestartTask implements handlers.Alloc.
 func (s allocAdapter) RestartTask(ctx context.Context, task string) error {
-	return asHandlersError(s.AllocRunner.RestartTask(ctx, task))
+	return apiError(s.AllocRunner.RestartTask(ctx, task))
 }
 
 // RestartRunning implements handlers.Alloc.
 func (s allocAdapter) RestartRunning(ctx context.Context) error {
-	return asHandlersError(s.AllocRunner.RestartRunning(ctx))
+	return apiError(s.AllocRunner.RestartRunning(ctx))
 }
 
 // RestartAll implements handlers.Alloc.
 func (s allocAdapter) RestartAll(ctx context.Context) error {
-	return asHandlersError(s.AllocRunner.RestartAll(ctx))
+	return apiError(s.AllocRunner.RestartAll(ctx))
 }
 
 // Signal implements handlers.Alloc.
 func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
-	return asHandlersError(s.AllocRunner.Signal(ctx, task, signal))
+	return apiError(s.AllocRunner.Signal(ctx, task, signal))
 }
 
 // Stop implements handlers.Alloc.
@@ -63,27 +62,6 @@ func (s allocAdapter) Kill() {
 		s.agent.events.AllocEvent("Killing", "asked for over the API: ending at once")
 	}
 	s.agent.kill()
-}
-
-// kinds says what the runner's errors mean to a caller of the API.
-var kinds = []struct {
-	err  error
-	kind handlers.Kind
-}{
-	{interfaces.ErrTaskNotFound, handlers.NotFound},
-	{interfaces.ErrTaskNotRunning, handlers.Conflict},
-	{interfaces.ErrUnknownSignal, handlers.Invalid},
-	{interfaces.ErrTerminal, handlers.Conflict},
-}
-
-// asHandlersError gives an error of the runner its kind and its words on the wire; others stay as they are, which is a fault.
-func asHandlersError(err error) error {
-	for _, k := range kinds {
-		if errors.Is(err, k.err) {
-			return &handlers.Error{Kind: k.kind, Message: k.err.Error(), Err: err}
-		}
-	}
-	return err
 }
 
 // singleAlloc is the one allocation of this process.

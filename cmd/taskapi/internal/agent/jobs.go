@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -13,9 +12,9 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
-	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 )
 
 // jobs takes other versions of the job that an allocation runs, for the API.
@@ -43,7 +42,7 @@ const MessageLeaving = "this taskapi is leaving the allocation to another: try a
 // read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs.
 func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	if j.agent.isLeaving() {
-		return jobUpdate{}, &handlers.Error{Kind: handlers.Conflict, Message: MessageLeaving}
+		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
 	}
 	alloc := j.runner.Alloc()
 	next := j.agent.successor()
@@ -51,7 +50,7 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 		alloc = next
 	}
 	if sent.ID == nil || *sent.ID != alloc.JobID {
-		return jobUpdate{}, &handlers.Error{Kind: handlers.NotFound, Message: fmt.Sprintf("this allocation runs the job %q", alloc.JobID)}
+		return jobUpdate{}, apierror.New(apierror.OtherJob, alloc.JobID)
 	}
 	body, err := json.Marshal(sent)
 	if err != nil {
@@ -59,11 +58,11 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	}
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body})
 	if err != nil {
-		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
 	group, findings, err := jobspec.Review(job, alloc.TaskGroup)
 	if err != nil {
-		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
 	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
 	if len(jobspec.Destructive(changes)) > 0 && !jobspec.AnyRefused(findings) { // there would be new processes: better to know before the old ones are stopped
@@ -71,16 +70,16 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	}
 	said := findingLines(findings)
 	if jobspec.AnyRefused(findings) {
-		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: said}
+		return jobUpdate{}, apierror.New(apierror.Invalid, said)
 	}
 	if err := j.agent.settings.CheckUsers(group); err != nil {
-		return jobUpdate{}, &handlers.Error{Kind: handlers.Invalid, Message: err.Error()}
+		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
 	v := jobUpdate{job, next != nil, group, changes, said}
 	if !v.anew && len(jobspec.Destructive(v.changes)) == 0 {
 		err = j.validate(job)
 	}
-	return v, asUpdateError(err)
+	return v, updateError(err)
 }
 
 // findingLines is what a review says, a line each.
@@ -133,11 +132,11 @@ func (j jobs) take(ctx context.Context, v jobUpdate, force bool) error {
 		if err == nil {
 			j.agent.updated(v.changes)
 		}
-		return asUpdateError(err)
+		return updateError(err)
 	case !force:
-		return &handlers.Error{Kind: handlers.Conflict, Message: (&interfaces.DestructiveError{Changes: changeLines(destructive)}).Error()}
+		return apiError(&interfaces.DestructiveError{Changes: changeLines(destructive)})
 	}
-	return asUpdateError(j.agent.replace(ctx, NewAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
+	return updateError(j.agent.replace(ctx, NewAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
 }
 
 func changeLines(changes []jobspec.Change) []string {
@@ -146,24 +145,4 @@ func changeLines(changes []jobspec.Change) []string {
 		lines[i] = c.String()
 	}
 	return lines
-}
-
-// asUpdateError gives an error of an update its kind and its words on the wire.
-func asUpdateError(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, interfaces.ErrTerminal):
-		return &handlers.Error{Kind: handlers.Conflict, Message: "the allocation is ending or over: it takes no other job", Err: err}
-	}
-	if errors.Is(err, interfaces.ErrInvalidJob) {
-		return &handlers.Error{Kind: handlers.Invalid, Message: err.Error(), Err: err}
-	}
-	if errors.Is(err, state.ErrFile) {
-		return &handlers.Error{Kind: handlers.Unavailable, Message: fmt.Sprintf("the allocation goes on as it is: %v", err), Err: err}
-	}
-	if destructive, ok := errors.AsType[*interfaces.DestructiveError](err); ok { // the job has changed in the meantime
-		return &handlers.Error{Kind: handlers.Conflict, Message: destructive.Error(), Err: err}
-	}
-	return err
 }

@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"errors"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/handlers/apierror"
+)
+
+// apiError returns an error of the runner as the API has it. It is the one place where the two meet; an error that is not here is a fault.
+func apiError(err error) error {
+	kind, args := apierror.Internal, []any(nil)
+	destructive, isDestructive := errors.AsType[*interfaces.DestructiveError](err)
+	switch {
+	case errors.Is(err, interfaces.ErrTaskNotFound):
+		kind = apierror.NoTask
+	case errors.Is(err, interfaces.ErrTaskNotRunning):
+		kind = apierror.TaskNotRunning
+	case errors.Is(err, interfaces.ErrUnknownSignal):
+		kind = apierror.UnknownSignal
+	case errors.Is(err, interfaces.ErrTerminal):
+		kind = apierror.AllocTerminal
+	case errors.Is(err, interfaces.ErrInvalidJob):
+		kind, args = apierror.Invalid, []any{err}
+	case isDestructive:
+		kind, args = apierror.Conflict, []any{destructive}
+	case errors.Is(err, state.ErrFile):
+		kind, args = apierror.NotStored, []any{err}
+	default:
+		return err
+	}
+	return apierror.New(kind, args...).Because(err)
+}
+
+// updateError returns an error of an update as the API has it.
+func updateError(err error) error {
+	return apierror.Reword(apiError(err), apierror.AllocTerminal, apierror.AllocEnding)
+}

@@ -1,0 +1,183 @@
+// Package apierror holds everything that can go wrong in the API in one table: each Kind of error with its HTTP status and the words
+// that the client reads. Words that Nomad has are Nomad's, since clients match on them. It promises that no part of a cause reaches a
+// client, and knows nothing of requests: auth refuses, handlers answer and cmd/taskapi explains a runner's errors with the same Kinds.
+package apierror
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Kind is what went wrong. The set is closed.
+type Kind uint8
+
+const (
+	// Internal is a fault of ours. It is the zero Kind, so that an error which nobody classified never blames the caller.
+	Internal Kind = iota
+
+	// Wrong requests, which stay wrong when they are sent again.
+
+	Invalid              // for the reason that is given
+	AmbiguousLength      // the length of the body can be understood in two ways
+	AmbiguousCredentials // two tokens that differ
+	TaskAndAllTasks
+	UnknownSignal
+	UndecodableBody
+	JobMissing
+	JobWithoutID
+	JobMismatch // the job in the path is not that of the body
+
+	// Callers who may not.
+
+	Unauthorized     // no token
+	Forbidden        // no valid token
+	PermissionDenied // a valid token without the capability
+
+	// What does not exist, or is not the caller's to see.
+
+	NoRoute
+	NoAlloc         // for Nomad's server
+	NoAllocOnClient // for Nomad's client
+	NoJob
+	OtherJob // the allocation runs another job
+	NoEval
+	NoTask
+	NoTaskRunner // NoTask in the words of a restart
+	WrongMethod  // the path exists and does not take this method
+
+	// Right requests for what is not in the state for them.
+
+	Conflict // for the reason that is given
+	TaskNotRunning
+	AllocTerminal
+	AllocEnding     // AllocTerminal in the words of an update
+	EnforcedMissing // the client expected no job
+	EnforcedIndex   // the client expected another version of the job
+
+	// Too much.
+
+	BodyTooLarge
+	TooManyStreams
+	TooManyWaits
+	TooManyFailures // of authentication
+
+	// What may work later, without a change of the request.
+
+	Unavailable // for the reason that is given
+	CutOff
+	NotStored
+
+	kinds // how many there are
+)
+
+// table is the one place where an error becomes a status and words; a verb in them is filled by the arguments of New.
+var table = [kinds]struct {
+	status int
+	words  string
+}{
+	Internal: {http.StatusInternalServerError, "internal error"},
+
+	Invalid: {http.StatusBadRequest, "%s"},
+	AmbiguousLength: {http.StatusBadRequest,
+		"the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"},
+	AmbiguousCredentials: {http.StatusBadRequest, "Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer"},
+	TaskAndAllTasks:      {http.StatusBadRequest, "task name cannot be set when restarting all tasks"},
+	UnknownSignal:        {http.StatusBadRequest, "unknown signal %s"},
+	UndecodableBody:      {http.StatusBadRequest, "Failed to decode body: %s"},
+	JobMissing:           {http.StatusBadRequest, "Job must be specified"},
+	JobWithoutID:         {http.StatusBadRequest, "Job must have an ID"},
+	JobMismatch:          {http.StatusBadRequest, "Job ID does not match"},
+
+	Unauthorized:     {http.StatusUnauthorized, "Unauthorized"},
+	Forbidden:        {http.StatusForbidden, "Forbidden"},
+	PermissionDenied: {http.StatusForbidden, "Permission denied"},
+
+	NoRoute:         {http.StatusNotFound, "resource not found"},
+	NoAlloc:         {http.StatusNotFound, "alloc not found"},
+	NoAllocOnClient: {http.StatusNotFound, "Unknown allocation %q"},
+	NoJob:           {http.StatusNotFound, "job not found"},
+	OtherJob:        {http.StatusNotFound, "this allocation runs the job %q"},
+	NoEval:          {http.StatusNotFound, "eval not found"},
+	NoTask:          {http.StatusNotFound, "Task not found"},
+	NoTaskRunner:    {http.StatusNotFound, "Could not find task runner for task: %s"},
+	WrongMethod:     {http.StatusMethodNotAllowed, "Invalid method"},
+
+	Conflict:        {http.StatusConflict, "%s"},
+	TaskNotRunning:  {http.StatusConflict, "Task not running"},
+	AllocTerminal:   {http.StatusConflict, "restart of an alloc that should not run"},
+	AllocEnding:     {http.StatusConflict, "the allocation is ending or over: it takes no other job"},
+	EnforcedMissing: {http.StatusConflict, "Enforcing job modify index 0: job already exists"},
+	EnforcedIndex: {http.StatusConflict,
+		"Enforcing job modify index %d: job exists with conflicting job modify index: %d"},
+
+	BodyTooLarge:    {http.StatusRequestEntityTooLarge, "the body is larger than %d bytes"},
+	TooManyStreams:  {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
+	TooManyWaits:    {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
+	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
+
+	Unavailable: {http.StatusServiceUnavailable, "%s"},
+	CutOff:      {http.StatusServiceUnavailable, "the request was cut off"},
+	NotStored:   {http.StatusServiceUnavailable, "the allocation goes on as it is: %s"},
+}
+
+// Status returns the HTTP status. That of a Kind outside the set is a fault of ours.
+func (k Kind) Status() int {
+	if k >= kinds {
+		return table[Internal].status
+	}
+	return table[k].status
+}
+
+// Words returns what the client reads, with verbs for what differs from error to error.
+func (k Kind) Words() string {
+	if k >= kinds {
+		return table[Internal].words
+	}
+	return table[k].words
+}
+
+// Error is an error with what the client reads and what the log keeps, apart from each other.
+type Error struct {
+	Kind    Kind
+	Message string // the answer's body; never a secret, never a path of the host
+	Err     error  // the cause, for the log alone; may be nil
+
+	RetryAfter time.Duration // when the same request may succeed; 0: unknown
+}
+
+// New returns an Error of the kind. The arguments fill the verbs in its words, if it has any.
+func New(kind Kind, args ...any) *Error {
+	message := kind.Words()
+	if strings.Contains(message, "%") {
+		message = fmt.Sprintf(message, args...)
+	}
+	return &Error{Kind: kind, Message: message}
+}
+
+// Because returns the error with a cause.
+func (e *Error) Because(cause error) *Error {
+	e.Err = cause
+	return e
+}
+
+// Error returns the text for a log: the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Reword returns an Error of kind to for an error of kind from, whose words depend on the endpoint; any other error stays.
+func Reword(err error, from, to Kind, args ...any) error {
+	if known, ok := errors.AsType[*Error](err); ok && known.Kind == from {
+		return New(to, args...).Because(err)
+	}
+	return err
+}
