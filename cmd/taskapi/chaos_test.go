@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
 )
 
 var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both, and has a sidecar leave")
@@ -129,7 +131,9 @@ func (c *chaos) run(hurt func(*chaos)) {
 			break
 		}
 	}
-	until(c.t, c.process, "the task's socket answers to its token", func() bool { return taskAsks(c.t, layout{dir: c.dataDir}.alloc(testAllocID), "lines") == nil })
+	until(c.t, c.process, "the task's socket answers to its token", func() bool {
+		return taskAsks(c.t, layout{Dir: datadir.Dir(c.dataDir)}.Alloc(testAllocID), "lines") == nil
+	})
 	c.untilAtWork()
 	until(c.t, c.process, "lines is signalled", func() bool { return c.signal() == nil })
 	until(c.t, c.process, "lines is restarted", func() bool { return c.restart() == nil })
@@ -147,17 +151,17 @@ func (c *chaos) start(flags ...string) {
 }
 
 func (c *chaos) path(parts ...string) string {
-	return filepath.Join(append([]string{layout{dir: c.dataDir}.alloc(testAllocID)}, parts...)...)
+	return filepath.Join(append([]string{layout{Dir: datadir.Dir(c.dataDir)}.Alloc(testAllocID)}, parts...)...)
 }
 
 // ask asks the operator's socket for something. It makes a connection for each request: the one before went with its sidecar.
 func (c *chaos) ask(request func(*api.Allocations) error) error {
-	token, err := os.ReadFile(layout{dir: c.dataDir}.operatorToken(testAllocID))
+	token, err := os.ReadFile(layout{Dir: datadir.Dir(c.dataDir)}.OperatorToken(testAllocID))
 	if err != nil {
 		return err
 	}
 	config := api.DefaultConfig()
-	config.Address, config.SecretID = "unix://"+layout{dir: c.dataDir}.operatorSocket(testAllocID), string(token)
+	config.Address, config.SecretID = "unix://"+layout{Dir: datadir.Dir(c.dataDir)}.OperatorSocket(testAllocID), string(token)
 	client, err := api.NewClient(config)
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ func (e *refusedError) Error() string { return e.message }
 func (l layout) errMute(id string, err error) error {
 	if refused(err) {
 		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; '%s' %s has one with a good token go on in its place",
-			id, l.operatorToken(id), err, l.command("run", "--take-over", "--alloc-id", id), withJobFile)
+			id, l.OperatorToken(id), err, l.Command("run", "--take-over", "--alloc-id", id), withJobFile)
 	}
 	return fmt.Errorf("allocation %s is run by a taskapi that does not answer; it may be about to: try again: %w", id, err)
 }
@@ -59,7 +59,7 @@ const refusedTimeout = 2 * time.Second
 
 // errNoState is for an allocation of which nothing is written down.
 func (l layout) errNoState(id string) error {
-	return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on; '%s' removes it", id, l.command("gc", id))
+	return fmt.Errorf("allocation %s has left no state: its taskapi ended before anything ran, or was killed early on; '%s' removes it", id, l.Command("gc", id))
 }
 
 // client asks the sidecar that runs an allocation, over the operator's socket. Close it after use.
@@ -71,7 +71,7 @@ type client struct {
 
 func (l layout) client(id string) *client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return socket.Dial(ctx, l.operatorSocket(id))
+		return socket.Dial(ctx, l.OperatorSocket(id))
 	}
 	return &client{layout: l, id: id, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
@@ -110,7 +110,7 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 
 // request is a request with the operator's token as its file has it now. Errors: errSilentSidecar when there is none.
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	token, err := agent.ReadOperatorToken(c.layout.operatorToken(c.id))
+	token, err := agent.ReadOperatorToken(c.layout.OperatorToken(c.id))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}
@@ -206,7 +206,7 @@ func (c *client) awaitClosed(ctx context.Context, asked os.FileInfo) {
 		return
 	}
 	for since := time.Now(); ctx.Err() == nil && time.Since(since) < closedTimeout; time.Sleep(startPause) {
-		now, err := os.Stat(c.layout.operatorSocket(c.id))
+		now, err := os.Stat(c.layout.OperatorSocket(c.id))
 		if err != nil || !os.SameFile(asked, now) {
 			return
 		}
@@ -228,7 +228,7 @@ func (c *client) askToLeave(ctx context.Context) error {
 
 // signal sends signals to the taskapi that runs the allocation, and gives its process ID. Errors: those of askToLeave.
 func (c *client) signal(ctx context.Context, signals ...syscall.Signal) (pid int, err error) {
-	conn, err := socket.Dial(ctx, c.layout.operatorSocket(c.id))
+	conn, err := socket.Dial(ctx, c.layout.OperatorSocket(c.id))
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}
@@ -253,7 +253,7 @@ func (c *client) signal(ctx context.Context, signals ...syscall.Signal) (pid int
 
 // answeredBy reports that a process listens on the allocation's socket.
 func (c *client) answeredBy(ctx context.Context, pid int) bool {
-	conn, err := socket.Dial(ctx, c.layout.operatorSocket(c.id))
+	conn, err := socket.Dial(ctx, c.layout.OperatorSocket(c.id))
 	if err != nil {
 		return false
 	}

@@ -173,7 +173,7 @@ const detachedFlag = "--detached"
 // returns once the allocation is as it should be. When the process ends before that, what it has written is said, and its exit code is
 // that of the command.
 func (l layout) background(ctx context.Context, id string, w world, args []string, done func(*api.Allocation) (bool, error)) error {
-	dir := l.alloc(id)
+	dir := l.Alloc(id)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
 	}

@@ -35,7 +35,7 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	var index uint64
 	var silent time.Time // since when nobody answers
 	for {
-		asked, _ := os.Stat(f.layout.operatorSocket(f.id)) // nil when it is not there, and then nobody answers
+		asked, _ := os.Stat(f.layout.OperatorSocket(f.id)) // nil when it is not there, and then nobody answers
 		alloc, next, err := c.changed(ctx, index)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -84,10 +84,10 @@ func (f *follower) left(why error, since time.Duration) (*api.Allocation, error)
 		return nil, nil
 	case !saved.Over && f.last != nil && allDead(f.last):
 		return nil, fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does", f.id,
-			f.layout.state(f.id), f.layout.command("stop", f.id))
+			f.layout.State(f.id), f.layout.Command("stop", f.id))
 	case !saved.Over:
 		return nil, fmt.Errorf("allocation %s: %w: '%s' %s takes it over, '%s' ends it", f.id, errAbandoned,
-			f.layout.command("run", "--alloc-id", f.id), withJobFile, f.layout.command("stop", f.id))
+			f.layout.Command("run", "--alloc-id", f.id), withJobFile, f.layout.Command("stop", f.id))
 	}
 	f.show(saved.Alloc)
 	return saved.Alloc, nil

@@ -40,9 +40,9 @@ ended is refused and stays as it is.`,
 				return err
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(w.stdout, "no allocation in %s is over\n", l.dir)
+				fmt.Fprintf(w.stdout, "no allocation in %s is over\n", l.Dir)
 			}
-			errs := []error{allocrunner.RemoveLeftovers(l.allocs())}
+			errs := []error{allocrunner.RemoveLeftovers(l.Allocs())}
 			for _, id := range ids {
 				if err := l.remove(cmd.Context(), id, w); err != nil {
 					errs = append(errs, err)
@@ -61,7 +61,7 @@ ended is refused and stays as it is.`,
 // removable are the allocations that are named, or all whose state says that they are over.
 func (l layout) removable(names []string) ([]string, error) {
 	if len(names) == 0 {
-		return l.allOver()
+		return l.Ended()
 	}
 	ids := make([]string, len(names))
 	for i, name := range names {
@@ -74,50 +74,36 @@ func (l layout) removable(names []string) ([]string, error) {
 	return ids, nil
 }
 
-func (l layout) allOver() ([]string, error) {
-	ids, err := l.allocIDs()
-	if err != nil {
-		return nil, err
-	}
-	var over []string
-	for _, id := range ids {
-		if saved, err := l.saved(id); err == nil && saved.Over {
-			over = append(over, id)
-		}
-	}
-	return over, nil
-}
-
 // unreadable adds to the error of a state that nobody can tell from whether the allocation is over what gives that up for good.
 func (l layout) unreadable(id string, err error) error {
 	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrOlder) && !errors.Is(err, state.ErrNewer) {
 		return err
 	}
 	return fmt.Errorf("allocation %s may not be over: %w\nto give it up, '%s' ends what still runs; then remove the directory %s",
-		id, err, l.command("stop", id), l.alloc(id))
+		id, err, l.Command("stop", id), l.Alloc(id))
 }
 
 // remove removes an allocation that is over, or that has never begun.
 func (l layout) remove(ctx context.Context, id string, w world) (err error) {
 	logger := newLogger(false, w)
-	c, err := l.claim(id, logger)
+	lock, err := l.lock(id, logger)
 	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s runs: '%s' ends it", id, l.command("stop", id))
+		return fmt.Errorf("allocation %s runs: '%s' ends it", id, l.Command("stop", id))
 	}
 	if err != nil {
 		return l.unreadable(id, err)
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
-	if c.saved == nil { // nothing has run, and nothing does
-		return allocrunner.RemoveDir(c.dir)
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if lock.Saved() == nil { // nothing has run, and nothing does
+		return allocrunner.RemoveDir(lock.Dir)
 	}
-	runner, err := allocrunner.New(interfaces.Config{Alloc: c.saved.Alloc, Dir: c.dir, Logger: logger, State: c.state, Saved: c.saved})
+	runner, err := allocrunner.New(interfaces.Config{Alloc: lock.Saved().Alloc, Dir: lock.Dir, Logger: logger, State: lock.State(), Saved: lock.Saved()})
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", id, err)
 	}
 	err = runner.Destroy(ctx)
 	if errors.Is(err, interfaces.ErrNotTerminal) {
-		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotTerminal, l.command("stop", id))
+		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
 	}
 	return err
 }

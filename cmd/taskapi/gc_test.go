@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
@@ -19,9 +20,9 @@ import (
 // TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes many files.
 func TestGCLeavesANewRunAlone(t *testing.T) {
 	t.Parallel()
-	l := layout{dir: shortDir(t)}
+	l := layout{Dir: datadir.Dir(shortDir(t))}
 	logger := slog.New(slog.DiscardHandler)
-	c, err := l.claim(testAllocID, logger)
+	c, err := l.lock(testAllocID, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,15 +31,15 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
 	}
-	if err := errors.Join(c.state.Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: true}), c.close()); err != nil {
+	if err := errors.Join(c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: true}), c.Close()); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.Stat(l.state(testAllocID))
+	before, err := os.Stat(l.State(testAllocID))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20_000 {
-		many := filepath.Join(c.dir, "task-"+strconv.Itoa(i%100)) // some of them removed after the state, in whatever order that is
+		many := filepath.Join(c.Dir, "task-"+strconv.Itoa(i%100)) // some of them removed after the state, in whatever order that is
 		if err := errors.Join(os.MkdirAll(many, 0o755), os.WriteFile(filepath.Join(many, strconv.Itoa(i)), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -46,47 +47,47 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	removed := make(chan int, 1)
 	var said syncBuffer
 	go func() {
-		removed <- run(t.Context(), []string{"gc", "--data-dir", l.dir, testAllocID}, world{strings.NewReader(""), &said, &said, os.Environ()})
+		removed <- run(t.Context(), []string{"gc", "--data-dir", string(l.Dir), testAllocID}, world{strings.NewReader(""), &said, &said, os.Environ()})
 	}()
 	for give := time.Now().Add(deadline); ; {
-		if info, err := os.Stat(l.state(testAllocID)); err != nil || !os.SameFile(info, before) {
+		if info, err := os.Stat(l.State(testAllocID)); err != nil || !os.SameFile(info, before) {
 			break
 		}
 		if time.Now().After(give) {
 			t.Fatal("gc never begins")
 		}
 	}
-	next, err := l.claim(testAllocID, logger)
+	next, err := l.lock(testAllocID, logger)
 	for give := time.Now().Add(deadline); errors.Is(err, state.ErrInUse) && time.Now().Before(give); {
-		next, err = l.claim(testAllocID, logger)
+		next, err = l.lock(testAllocID, logger)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer next.close()
-	if next.saved != nil || next.lost {
-		t.Errorf("begins with what was removed: %+v, lost: %t", next.saved, next.lost)
+	defer next.Close()
+	if next.Saved() != nil || next.Removed() {
+		t.Errorf("begins with what was removed: %+v, lost: %t", next.Saved(), next.Removed())
 	}
-	marker := mustWrite(t, filepath.Join(next.dir, "marker"), "")
+	marker := mustWrite(t, filepath.Join(next.Dir, "marker"), "")
 	if code := <-removed; code != exitOK {
 		t.Errorf("gc: exit code %d: %s", code, said.String())
 	}
-	if !exists(marker) || !exists(l.state(testAllocID)) {
+	if !exists(marker) || !exists(l.State(testAllocID)) {
 		t.Error("gc has removed files of the next run")
 	}
-	if left, err := os.ReadDir(l.allocs()); err != nil || len(left) != 1 {
+	if left, err := os.ReadDir(l.Allocs()); err != nil || len(left) != 1 {
 		t.Errorf("left in the data directory: %v, %v", left, err)
 	}
 }
 
 // TestGCClearsUp what a gc that was killed has left.
 func TestGCClearsUp(t *testing.T) {
-	l := layout{dir: t.TempDir()}
-	left := filepath.Join(l.allocs(), ".removed-"+testAllocID+"-1", testAllocID)
+	l := layout{Dir: datadir.Dir(t.TempDir())}
+	left := filepath.Join(l.Allocs(), ".removed-"+testAllocID+"-1", testAllocID)
 	if err := os.MkdirAll(left, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cli(t, "gc", "--data-dir", l.dir, "--all")
+	cli(t, "gc", "--data-dir", string(l.Dir), "--all")
 	if exists(filepath.Dir(left)) {
 		t.Error("it is still there")
 	}

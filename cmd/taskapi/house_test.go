@@ -35,6 +35,13 @@ var house = map[string][]string{
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 	},
+	"allocrunner/datadir": {
+		"allocrunner",
+		"allocrunner/interfaces",
+		"allocrunner/jobspec",
+		"allocrunner/state",
+		"socket/safedir",
+	},
 	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
 	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
@@ -70,15 +77,16 @@ var house = map[string][]string{
 
 	"cmd/taskapi": {
 		"allocrunner",
+		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/linewriter",
+		"cmd/taskapi/internal/remedy",
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
-		"socket/safedir",
 		"socket",
 	},
 	// The one place that joins the two sides.

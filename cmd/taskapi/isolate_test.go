@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskapi/allocrunner/datadir"
 )
 
 const isolatedJob = `
@@ -35,7 +37,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
-	pidFile := filepath.Join(layout{dir: dir}.alloc(testAllocID), "t", "local", "pid")
+	pidFile := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "t", "local", "pid")
 	first := startProcess(t, dir, file, "--isolate-users")
 	until(t, first, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)

@@ -33,12 +33,12 @@ func (f *keyFlags) add(cmd *cobra.Command) {
 
 // openKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens of an earlier one.
 func (l layout) openKeyring(sealKey string) (*identity.Keyring, error) {
-	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.keyring(), SealKeyFile: sealKey, MayMake: l.noTokens})
+	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, MayMake: l.noTokens})
 }
 
 // noTokens makes sure that no allocation of the data directory has tokens: with another key ring they would be refused without a word.
 func (l layout) noTokens() error {
-	entries, err := os.ReadDir(l.allocs())
+	entries, err := os.ReadDir(l.Allocs())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (l layout) noTokens() error {
 	}
 	for _, e := range entries {
 		id := e.Name()
-		held, err := state.Inspect(l.state(id))
+		held, err := state.Inspect(l.State(id))
 		if errors.Is(err, state.ErrNotFound) || errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}
@@ -57,7 +57,7 @@ func (l layout) noTokens() error {
 		for _, saved := range held.Allocs {
 			if saved.Alloc != nil && !saved.Over {
 				return fmt.Errorf("allocation %s has not ended, and its tokens are signed with keys of it: restore the key ring from a backup, or end the allocation with '%s'",
-					id, l.command("stop", id))
+					id, l.Command("stop", id))
 			}
 		}
 	}
@@ -70,8 +70,8 @@ func (f *keyFlags) open(w world) (*identity.Keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(l.keyring()); errors.Is(err, fs.ErrNotExist) {
-		return nil, usage(fmt.Errorf("there is no key ring in %s: 'taskapi run' makes one; is --data-dir right?", l.dir))
+	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
+		return nil, usage(fmt.Errorf("there is no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
 	}
 	return l.openKeyring(f.sealKey)
 }

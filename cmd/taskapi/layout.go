@@ -5,49 +5,46 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"unicode/utf8"
 
-	"taskapi/allocrunner/state"
-	"taskapi/socket/safedir"
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/remedy"
 )
 
-// layout names what lies in a data directory. Others rely on these names.
+// layout is a data directory, and how commands about it are written.
 type layout struct {
-	dir       string
-	isDefault bool // it is where this user's commands look without a flag
+	datadir.Dir
+	remedy.Commands
 }
 
 const (
 	systemDataDir = "/var/lib/taskapi" // root's default
 	dataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
 	dataDirUsage  = "where keys, state and allocations live (default $" + dataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
-	apiSocketName = "api.sock"
 )
 
-// newLayout finds the data directory: the one given, that of the environment, or the default of this user. It is absolute, and without
-// symbolic links: the processes of an allocation are known by its directory, whatever else it is called.
+// newLayout finds the data directory: the one given, that of the environment, or the default of this user.
 func newLayout(given string, w world) (layout, error) {
 	usual := defaultDataDir(w)
 	given = cmp.Or(given, w.getenv(dataDirEnv), usual)
 	if given == "" {
 		return layout{}, usage(errors.New("no data directory: give --data-dir, or set " + dataDirEnv + ", XDG_STATE_HOME or HOME"))
 	}
-	dir, err := filepath.Abs(given)
+	dir, err := datadir.Open(given)
 	if err != nil {
-		return layout{}, fmt.Errorf("data directory %q: %w", given, err)
+		return layout{}, layout{}.explain(err)
 	}
-	if !utf8.ValidString(dir) {
-		return layout{}, usage(fmt.Errorf("data directory %q is not UTF-8, in which the state of allocations is written down: choose another with --data-dir", dir))
+	l := layout{Dir: dir, Commands: remedy.Commands{DataDir: string(dir)}}
+	if abs, err := filepath.Abs(given); err == nil && abs == usual && w.getenv(dataDirEnv) == "" {
+		l.DataDir = ""
 	}
-	l := layout{dir: dir, isDefault: dir == usual && w.getenv(dataDirEnv) == ""}
-	if l.dir, err = trusted(dir); err != nil {
-		return layout{}, err
-	}
-	_, err = trusted(l.allocs())
-	return l, err
+	return l, nil
 }
 
 // defaultDataDir is where this user's allocations live when nothing else is said, empty when nobody can tell.
@@ -63,73 +60,79 @@ func defaultDataDir(w world) string {
 	return ""
 }
 
-// trusted is a path without symbolic links in as much of it as is there. Errors: what is there can be changed by others.
-func trusted(dir string) (string, error) {
-	whole, err := safedir.Trust(dir)
-	switch {
-	case errors.Is(err, safedir.ErrUnsafe):
-		return "", usage(fmt.Errorf("data directory: %w; or choose another --data-dir", err))
-	case err != nil: // nothing in it can be had, which is said by those who try
-		return resolved(dir), nil
+// explain adds to an error what its reader can do about it, and marks the caller's mistakes.
+func (l layout) explain(err error) error {
+	if _, ok := errors.AsType[*datadir.UnusableError](err); ok {
+		return usage(fmt.Errorf("%w; or choose another --data-dir", err))
 	}
-	return whole, nil
+	if _, ok := errors.AsType[*datadir.NotFoundError](err); ok {
+		return fmt.Errorf("%w; '%s' lists them; %s", err, l.Command("status"), otherDataDir)
+	}
+	if _, ok := errors.AsType[*datadir.AmbiguousError](err); ok {
+		return usage(err)
+	}
+	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
+		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
+	}
+	if e, ok := errors.AsType[*datadir.StateMissingError](err); ok {
+		return fmt.Errorf("%w; '%s' ends them", err, l.Command("stop", e.ID))
+	}
+	if _, ok := errors.AsType[*datadir.StateRemovedError](err); ok {
+		return usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
+	}
+	if _, ok := errors.AsType[*datadir.EndedError](err); ok {
+		return usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
+	}
+	if _, ok := errors.AsType[*datadir.OtherJobError](err); ok {
+		return usage(fmt.Errorf("%w: give another --alloc-id, or none", err))
+	}
+	if e, ok := errors.AsType[*datadir.StoppingError](err); ok {
+		return usage(fmt.Errorf("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID)))
+	}
+	if e, ok := errors.AsType[*datadir.NeedsNewProcessesError](err); ok {
+		return usage(errDestructive(e.ID, e.Changes))
+	}
+	if _, ok := errors.AsType[*datadir.InvalidError](err); ok {
+		return usage(err)
+	}
+	return err
 }
 
-// resolved is a path without the symbolic links in as much of it as is there.
-func resolved(path string) string {
-	if whole, err := filepath.EvalSymlinks(path); err == nil {
-		return whole
+// errDestructive refuses changes that need new processes.
+func errDestructive(id string, changes []jobspec.Change) error {
+	var lines []string
+	for _, change := range changes {
+		lines = append(lines, "  "+linewriter.OneLine(change.String()))
 	}
-	parent := filepath.Dir(path)
-	if parent == path {
-		return path
-	}
-	return filepath.Join(resolved(parent), filepath.Base(path))
+	return fmt.Errorf("allocation %s can't take over this job without new processes, because of\n%s\n"+
+		"with --force it is stopped gracefully and run again; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))
 }
 
-func (l layout) keyring() string                 { return filepath.Join(l.dir, "keyring") }
-func (l layout) allocs() string                  { return filepath.Join(l.dir, "allocs") }
-func (l layout) alloc(id string) string          { return filepath.Join(l.allocs(), id) }
-func (l layout) operatorSocket(id string) string { return filepath.Join(l.alloc(id), "operator.sock") }
-func (l layout) operatorToken(id string) string  { return filepath.Join(l.alloc(id), "operator.token") }
-func (l layout) state(id string) string          { return filepath.Join(l.alloc(id), state.FileName) }
-func (l layout) taskSocket(id, task string) string {
-	return filepath.Join(l.alloc(id), task, "secrets", apiSocketName)
+// find returns the ID that begins with prefix.
+func (l layout) find(prefix string) (string, error) {
+	id, err := l.Find(prefix)
+	return id, l.explain(err)
 }
 
-// command is a command line about an allocation of this data directory, for people to copy: without --data-dir it may be about
-// another one, where a run would begin anew.
-func (l layout) command(verb string, args ...string) string {
-	words := []string{"taskapi", verb}
-	if !l.isDefault {
-		words = append(words, "--data-dir", shellWord(l.dir))
-	}
-	return strings.Join(append(words, args...), " ")
+// saved returns an allocation's saved state.
+func (l layout) saved(id string) (*interfaces.Saved, error) {
+	saved, err := l.Saved(id)
+	return saved, l.explain(err)
 }
 
-// shellWord is a text as one word of a POSIX shell. In double quotes, since messages have commands in single ones.
-func shellWord(s string) string {
-	if s != "" && !strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~=%!{}") {
-		return s
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(s) + `"`
+// lock locks an allocation.
+func (l layout) lock(id string, logger *slog.Logger) (*datadir.Lock, error) {
+	lock, err := l.Lock(id, version, logger)
+	return lock, l.explain(err)
 }
 
-// make makes the data directory. Others may pass through it, to the directories of their tasks, and read none of it.
+// make makes the data directory.
 func (l layout) make() error {
-	for _, dir := range []string{l.dir, l.allocs()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return fmt.Errorf("data directory %s can't be made: %w; choose another with --data-dir", l.dir, unwrapPath(err))
-		}
-		if _, err := trusted(dir); err != nil { // somebody may have been faster to make it
-			return err
-		}
+	err := l.Make()
+	if _, unusable := errors.AsType[*datadir.UnusableError](err); err != nil && !unusable {
+		return fmt.Errorf("%w; choose another with --data-dir", err)
 	}
-	probe, err := os.CreateTemp(l.dir, ".writable-")
-	if err != nil {
-		return fmt.Errorf("data directory %s is not writable: %w; choose another with --data-dir", l.dir, unwrapPath(err))
-	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+	return l.explain(err)
 }
 
 // unwrapPath leaves out the path that a message already names.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -26,18 +25,8 @@ func TestCommandOfADataDirectory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.command("run", "--alloc-id", "x"); got != c.want {
+		if got := l.Command("run", "--alloc-id", "x"); got != c.want {
 			t.Errorf("with --data-dir %q and %s=%q: %s, want %s", c.given, dataDirEnv, c.env, got, c.want)
-		}
-	}
-}
-
-// TestShellWord is one word to a shell, and the same.
-func TestShellWord(t *testing.T) {
-	for _, word := range []string{"", "plain", "a b", "it's", `a"b`, "$HOME", "`id`", `back\slash`, "$(id)", "~", "*", "a;b", "!x", "new\nline", "{a,b}"} {
-		out, err := exec.Command("sh", "-c", "printf %s "+shellWord(word)).Output()
-		if err != nil || string(out) != word {
-			t.Errorf("%q is %s to the shell: %q, %v", word, shellWord(word), out, err)
 		}
 	}
 }

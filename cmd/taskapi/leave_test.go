@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/state"
 )
 
@@ -27,9 +28,9 @@ func TestLeaveBeforeItHasBegun(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	path := layout{dir: dir}.state(testAllocID)
+	path := layout{Dir: datadir.Dir(dir)}.State(testAllocID)
 	p := startProcess(t, dir, file)
-	counter := filepath.Join(layout{dir: dir}.alloc(testAllocID), "counter", "local", "pid")
+	counter := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "the task runs", func() bool { return written(counter) })
 	endsOf(t, p, syscall.SIGUSR1)
 

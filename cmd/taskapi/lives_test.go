@@ -82,7 +82,7 @@ func TestTokensAreForTheirSocket(t *testing.T) {
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
 	sockets := map[string]string{
-		"operator": r.layout.operatorSocket(testAllocID), "server": r.layout.taskSocket(testAllocID, "server"), "other": r.layout.taskSocket(testAllocID, "other"),
+		"operator": r.layout.OperatorSocket(testAllocID), "server": r.layout.TaskSocket(testAllocID, "server"), "other": r.layout.TaskSocket(testAllocID, "other"),
 	}
 	tokens := map[string]string{
 		"operator": r.file("operator.token"), "server": r.file("server", "secrets", "nomad_token"), "other": r.file("other", "secrets", "nomad_token"),
@@ -137,7 +137,7 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 	}
 	r := startRun(t, dir, userJob)
 	r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
-	operators, tasks := r.layout.operatorSocket(testAllocID), r.layout.taskSocket(testAllocID, "server")
+	operators, tasks := r.layout.OperatorSocket(testAllocID), r.layout.TaskSocket(testAllocID, "server")
 	for path, mode := range map[string]os.FileMode{
 		r.allocDir(): 0o755, r.allocDir("server"): 0o755, r.allocDir("server", "secrets"): 0o755, operators: 0o777, tasks: 0o777,
 	} {
@@ -198,7 +198,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 		if got := claimsIn(t, task).Life; !old[got] {
 			t.Errorf("the operator and the task are of different lives")
 		}
-		operatorSocket, taskSocket := r.layout.operatorSocket(testAllocID), r.layout.taskSocket(testAllocID, "server")
+		operatorSocket, taskSocket := r.layout.OperatorSocket(testAllocID), r.layout.TaskSocket(testAllocID, "server")
 		if a, b := r.status(operatorSocket, operator), r.status(taskSocket, task); a != 200 || b != 200 {
 			t.Errorf("in their life: %d and %d, want 200", a, b)
 		}
@@ -263,7 +263,7 @@ func keyOf(t *testing.T, token string) string {
 func (r *running) signingKey(token string) string {
 	r.t.Helper()
 	alloc := struct{ SigningKeyID string }{}
-	_, err := r.client(r.layout.operatorSocket(testAllocID), token).Raw().Query("/v1/allocation/"+testAllocID, &alloc, nil)
+	_, err := r.client(r.layout.OperatorSocket(testAllocID), token).Raw().Query("/v1/allocation/"+testAllocID, &alloc, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	operator, task := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
 	second := rotated() // and a task that starts now has a token of this one
 	r.eventually("reloaded", func() bool { return r.signingKey(operator) == second })
-	if err := r.client(r.layout.operatorSocket(testAllocID), operator).Allocations().Restart(&api.Allocation{ID: testAllocID, NodeID: "x"}, "other", nil); err != nil {
+	if err := r.client(r.layout.OperatorSocket(testAllocID), operator).Allocations().Restart(&api.Allocation{ID: testAllocID, NodeID: "x"}, "other", nil); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("restarted", func() bool { return keyOf(t, r.file("other", "secrets", "nomad_token")) == second })
@@ -294,7 +294,7 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	r.eventually("reloaded again", func() bool { return r.signingKey(operator) == third })
 	cli(t, "keyring", "remove", "--data-dir", dir, second)
 	r.eventually("replaced", func() bool { return r.file("other", "secrets", "nomad_token") != other })
-	if got := r.status(r.layout.taskSocket(testAllocID, "other"), r.file("other", "secrets", "nomad_token")); got != 200 {
+	if got := r.status(r.layout.TaskSocket(testAllocID, "other"), r.file("other", "secrets", "nomad_token")); got != 200 {
 		t.Errorf("the new token of the middle key's: %d", got)
 	}
 	if r.file("operator.token") != operator || r.file("server", "secrets", "nomad_token") != task {
@@ -304,7 +304,7 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	r.eventually("all replaced", func() bool {
 		return r.file("operator.token") != operator && r.file("server", "secrets", "nomad_token") != task
 	})
-	if got := r.status(r.layout.operatorSocket(testAllocID), r.file("operator.token")); got != 200 {
+	if got := r.status(r.layout.OperatorSocket(testAllocID), r.file("operator.token")); got != 200 {
 		t.Errorf("the operator's new token: %d", got)
 	}
 }

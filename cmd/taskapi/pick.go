@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,7 +26,7 @@ func completeAllocation(dataDir *string, w world) cobra.CompletionFunc {
 		if err != nil || len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ids, _ := l.allocIDs()
+		ids, _ := l.IDs()
 		return ids, cobra.ShellCompDirectiveNoFileComp
 	}
 }
@@ -52,61 +50,22 @@ func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	if len(args) > 0 {
 		return l.find(args[0])
 	}
-	ids, err := l.allocIDs()
+	ids, err := l.IDs()
 	if err != nil {
 		return "", err
 	}
 	var running []string
 	for _, id := range ids {
 		f := l.look(ctx, id)
-		if f.absent == nil && !f.over || f.absent != nil && allocrunner.TasksRunning(l.alloc(id)) {
+		if f.absent == nil && !f.over || f.absent != nil && allocrunner.TasksRunning(l.Alloc(id)) {
 			running = append(running, id)
 		}
 	}
 	switch len(running) {
 	case 0:
-		return "", fmt.Errorf("no allocation runs in %s; %s", l.dir, otherDataDir)
+		return "", fmt.Errorf("no allocation runs in %s; %s", string(l.Dir), otherDataDir)
 	case 1:
 		return running[0], nil
 	}
 	return "", usage(fmt.Errorf("%d allocations run: say which of %s", len(running), strings.Join(running, ", ")))
-}
-
-// allocIDs are the IDs of the allocations in the data directory, in order.
-func (l layout) allocIDs() ([]string, error) {
-	entries, err := os.ReadDir(l.allocs())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("allocations in %s: %w", l.dir, unwrapPath(err))
-	}
-	var ids []string
-	for _, e := range entries {
-		if e.IsDir() && uuidForm.MatchString(e.Name()) {
-			ids = append(ids, e.Name())
-		}
-	}
-	return ids, nil
-}
-
-// find is the allocation whose ID begins with prefix.
-func (l layout) find(prefix string) (string, error) {
-	ids, err := l.allocIDs()
-	if err != nil {
-		return "", err
-	}
-	var matches []string
-	for _, id := range ids {
-		if strings.HasPrefix(id, strings.ToLower(prefix)) {
-			matches = append(matches, id)
-		}
-	}
-	switch len(matches) {
-	case 0:
-		return "", fmt.Errorf("no allocation %q in %s; '%s' lists them; %s", prefix, l.dir, l.command("status"), otherDataDir)
-	case 1:
-		return matches[0], nil
-	}
-	return "", usage(fmt.Errorf("%q is the beginning of %d allocations: %s", prefix, len(matches), strings.Join(matches, ", ")))
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskapi/allocrunner/datadir"
 )
 
 const portJob = `
@@ -43,7 +45,7 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	l.Close()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), fmt.Sprintf(portJob, port))
 	dir, elsewhere, third := shortDir(t), shortDir(t), shortDir(t)
-	alloc := layout{dir: dir}.alloc(testAllocID)
+	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
 	pidFile := filepath.Join(alloc, "t", "local", "pid")
 	first := startProcess(t, dir, file)
 	until(t, first, "it runs", func() bool { return written(pidFile) })

@@ -118,9 +118,9 @@ func (p *printer) ended(alloc *api.Allocation, why string) {
 
 // announce prints which allocation it is about from here on, and where its files are.
 func (p *printer) announce(at time.Time, kind string, alloc *api.Allocation, l layout) {
-	dir := l.alloc(alloc.ID)
+	dir := l.Alloc(alloc.ID)
 	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),
-		"dir", dir, "operator_socket", l.operatorSocket(alloc.ID), "operator_token", l.operatorToken(alloc.ID))
+		"dir", dir, "operator_socket", l.OperatorSocket(alloc.ID), "operator_token", l.OperatorToken(alloc.ID))
 }
 
 func (p *printer) print(l line) {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/allocrunner/datadir"
 )
 
 const versionedJob = `
@@ -35,9 +37,9 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), versionedJob)
-	versions := filepath.Join(layout{dir: dir}.alloc(testAllocID), "t", "local", "versions")
+	versions := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "t", "local", "versions")
 	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
-	asked := layout{dir: dir}.client(testAllocID)
+	asked := layout{Dir: datadir.Dir(dir)}.client(testAllocID)
 	defer asked.close()
 	const rounds = 5
 	for n := range rounds {
@@ -60,7 +62,7 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("round %d:\n%s", n, p.out)
 		}
-		if saved, err := (layout{dir: dir}).saved(testAllocID); err != nil || saved.Over {
+		if saved, err := (layout{Dir: datadir.Dir(dir)}).saved(testAllocID); err != nil || saved.Over {
 			t.Fatalf("round %d: %+v, %v; want the next version, not over:\n%s", n, saved, err, p.out)
 		}
 	}

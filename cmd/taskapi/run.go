@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -146,7 +147,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	}
 	alloc := agent.NewAllocation(id, job, group)
 	if before == "" && !o.detached { // who has started this process has said it
-		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc, l.allocs())))
+		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
 	if err := o.CheckUsers(group); err != nil {
 		return nil, usage(err)
@@ -173,9 +174,13 @@ func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan 
 		if answered {
 			return mute
 		}
-		c, err := r.layout.claim(r.alloc.ID, logger) // waits for a moment when somebody has it
+		lock, err := r.layout.lock(r.alloc.ID, logger) // waits for a moment when somebody has it
 		if err == nil {
-			return errors.Join(c.undo(r.begin(ctx, c, log, signals)), c.close())
+			err := r.layout.explain(r.begin(ctx, lock, logger, log, signals))
+			if isUsage(err) { // nothing was started or changed
+				err = errors.Join(err, lock.Discard())
+			}
+			return errors.Join(err, lock.Close())
 		}
 		if !errors.Is(err, state.ErrInUse) {
 			return err
@@ -186,12 +191,12 @@ func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan 
 	}
 }
 
-// begin runs the allocation whose directory is claimed.
-func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer, signals chan os.Signal) error {
+// begin runs the allocation that is locked.
+func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer, signals chan os.Signal) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
-	if c.saved != nil && !c.saved.Over {
+	if lock.Saved() != nil && !lock.Saved().Over {
 		if err := r.errOtherUsers(); err != nil {
 			return err
 		}
@@ -199,21 +204,21 @@ func (r *request) begin(ctx context.Context, c *claim, log *linewriter.Writer, s
 	if !r.options.detached { // which has been said by the one that started it
 		r.sayOwnUser()
 	}
-	changes, next, err := c.take(ctx, r.alloc, r.options.force)
+	changes, next, err := lock.Resume(ctx, r.alloc, r.options.force)
 	if err != nil {
 		return err
 	}
-	if err := r.options.Save(c.dir); err != nil {
-		if c.saved == nil {
+	if err := r.options.Save(lock.Dir); err != nil {
+		if lock.Saved() == nil {
 			return err
 		}
-		c.logger.Warn("the flags are not written down; a full disk is no reason to leave the tasks alone", "error", err)
+		logger.Warn("the flags are not written down; a full disk is no reason to leave the tasks alone", "error", err)
 	}
 	now := r.alloc
-	if c.saved != nil {
-		now = c.saved.Alloc
+	if lock.Saved() != nil {
+		now = lock.Saved().Alloc
 	}
-	cfg := agentConfig(c, r.options.Settings, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
+	cfg := agentConfig(r.layout, lock, logger, r.options.Settings, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
 	cfg.Signals, cfg.Changes, cfg.Next = signals, changes, next
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err
@@ -225,7 +230,7 @@ func (r *request) errOtherUsers() error {
 		return nil
 	}
 	return usage(fmt.Errorf("allocation %s has begun with other users for its tasks than --%s says: '%s' ends it, then --force runs it anew with them",
-		r.alloc.ID, agent.IsolateFlag, r.layout.command("stop", r.alloc.ID)))
+		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID)))
 }
 
 // sayOwnUser warns of tasks that run as this program's user.
@@ -235,7 +240,7 @@ func (r *request) sayOwnUser() {
 
 // groupOf is the group of an allocation that is there already, empty when there is none.
 func (l layout) groupOf(id string) string {
-	held, err := state.Inspect(l.state(id))
+	held, err := state.Inspect(l.State(id))
 	if err != nil || held.Allocs[id] == nil || held.Allocs[id].Alloc == nil {
 		return ""
 	}
@@ -253,12 +258,12 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	if ended(current) { // its taskapi is about to exit
 		return false, nil
 	}
-	if current.TaskGroup != r.alloc.TaskGroup || current.JobID != r.alloc.JobID {
-		return true, usage(errOtherJob(current, r.alloc))
+	if err := datadir.SameJob(current, r.alloc); err != nil {
+		return true, r.layout.explain(err)
 	}
-	if stops(current) {
+	if current.DesiredStatus == api.AllocDesiredStatusStop {
 		return true, fmt.Errorf("allocation %s is being stopped; when it is over ('%s' follows it), --force runs it anew", current.ID,
-			r.layout.command("attach", current.ID))
+			r.layout.Command("attach", current.ID))
 	}
 	if len(r.differ) > 0 {
 		return true, usage(fmt.Errorf("allocation %s is run by a taskapi with another --%s: --take-over has this one go on in its place",
@@ -272,15 +277,6 @@ func (r *request) updateRunning(ctx context.Context) (answered bool, err error) 
 	return !isLeaving(err), err
 }
 
-// errOtherJob refuses another job, or another group of it, for an allocation that is there already.
-func errOtherJob(is, asked *api.Allocation) error {
-	return fmt.Errorf("allocation %s is of job %q, group %q, not of job %q, group %q: give another --alloc-id, or none",
-		is.ID, is.JobID, is.TaskGroup, asked.JobID, asked.TaskGroup)
-}
-
-// uuidForm is what Nomad takes for an allocation's ID.
-var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-
 // idRangeForm is FROM-TO.
 var idRangeForm = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
 
@@ -289,7 +285,7 @@ func allocationID(given string) (string, error) {
 		return uuid.NewString(), nil
 	}
 	id := strings.ToLower(given)
-	if !uuidForm.MatchString(id) {
+	if !datadir.IsID(id) {
 		return "", usage(fmt.Errorf("--alloc-id %q is no UUID: give one like %s, or none", given, uuid.NewString()))
 	}
 	return id, nil

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/identity"
 )
@@ -55,8 +56,8 @@ func withFlags(s agent.Settings, flags *pflag.FlagSet) (agent.Settings, []string
 
 // remembered returns the settings with which an allocation was last run.
 func (l layout) remembered(id string) (agent.Settings, error) {
-	if _, err := trusted(l.alloc(id)); err != nil {
-		return agent.DefaultSettings(), err
+	if err := datadir.Trust(l.Alloc(id)); err != nil {
+		return agent.DefaultSettings(), l.explain(err)
 	}
-	return agent.Remembered(l.alloc(id))
+	return agent.Remembered(l.Alloc(id))
 }

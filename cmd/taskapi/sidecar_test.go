@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
 )
 
 // deadline is when a test gives up on something that should have happened long before.
@@ -157,7 +159,7 @@ func startRun(t *testing.T, dataDir, job string, args ...string) *running {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{t: t, layout: layout{dir: dataDir}, cancel: cancel, code: make(chan int, 1)}
+	r := &running{t: t, layout: layout{Dir: datadir.Dir(dataDir)}, cancel: cancel, code: make(chan int, 1)}
 	args = append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID}, append(args, file)...)
 	go func() { r.code <- run(ctx, args, world{strings.NewReader(""), &r.stdout, &r.stderr, os.Environ()}) }()
 	t.Cleanup(func() { r.stop() })
@@ -196,7 +198,7 @@ func (r *running) eventually(what string, ok func() bool) {
 }
 
 func (r *running) allocDir(parts ...string) string {
-	return filepath.Join(append([]string{r.layout.alloc(testAllocID)}, parts...)...)
+	return filepath.Join(append([]string{r.layout.Alloc(testAllocID)}, parts...)...)
 }
 
 func (r *running) file(parts ...string) string {
@@ -228,7 +230,7 @@ func (r *running) operator() *api.Client {
 		out := r.stdout.String()
 		return strings.Contains(out, "server      Started") && strings.Contains(out, "other       Started")
 	})
-	return r.client(r.layout.operatorSocket(testAllocID), r.file("operator.token"))
+	return r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 }
 
 // task is the SDK as the server task, over its own socket.
@@ -366,7 +368,7 @@ func TestOnlyTheOwnerGetsIn(t *testing.T) {
 		_, err := os.Stat(r.allocDir("other", "secrets", "api.sock"))
 		return err == nil
 	})
-	server, operator := r.allocDir("server", "secrets", "api.sock"), r.layout.operatorSocket(testAllocID)
+	server, operator := r.allocDir("server", "secrets", "api.sock"), r.layout.OperatorSocket(testAllocID)
 	tokens := map[string]string{
 		"none":     "",
 		"garbage":  "garbage",
@@ -461,7 +463,7 @@ func taskPID(t *testing.T, r *running, task string) int {
 		entries, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, e := range entries {
 			env, err := os.ReadFile(e)
-			if err == nil && variable(string(env), "NOMAD_TASK_NAME") == task && strings.HasPrefix(variable(string(env), "NOMAD_ALLOC_DIR"), r.layout.dir) {
+			if err == nil && variable(string(env), "NOMAD_TASK_NAME") == task && strings.HasPrefix(variable(string(env), "NOMAD_ALLOC_DIR"), string(r.layout.Dir)) {
 				fmt.Sscanf(e, "/proc/%d/environ", &found)
 				return true
 			}
@@ -491,7 +493,7 @@ func TestRawRequests(t *testing.T) {
 		"BREW /v1/agent/health HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET //v1/../v1/agent/health HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
-		conn, err := dialUnix(t, r.layout.operatorSocket(testAllocID))
+		conn, err := dialUnix(t, r.layout.OperatorSocket(testAllocID))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,27 +2,18 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
 )
 
-// heldLock is a claim as an agent has it.
-type heldLock struct{ *claim }
-
-var _ agent.Lock = heldLock{}
-
-func (c heldLock) Saved() *interfaces.Saved            { return c.saved }
-func (c heldLock) Life() string                        { return c.life }
-func (c heldLock) State() interfaces.State             { return c.kept() }
-func (c heldLock) TryRecreate() error                  { return c.tryAnew() }
-func (c heldLock) Recreate(next *api.Allocation) error { return c.anew(next) }
-func (c heldLock) FinishReplacement() error            { return c.concludes() }
+var _ agent.Lock = (*datadir.Lock)(nil)
 
 // agentEvents prints the events of an agent, whose log has its last lines written with them.
 type agentEvents struct {
@@ -45,23 +36,22 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 }
 
 // agentConfig is what every agent of this process has in common.
-func agentConfig(c *claim, settings agent.Settings, p *printer, log *linewriter.Writer, w world) agent.Config {
-	l := c.layout
+func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w world) agent.Config {
 	return agent.Config{
 		Settings: settings,
 		Paths: agent.Paths{
-			Alloc:          c.dir,
-			OperatorSocket: l.operatorSocket(c.id),
-			OperatorToken:  l.operatorToken(c.id),
-			TaskSocket:     func(task string) string { return l.taskSocket(c.id, task) },
+			Alloc:          lock.Dir,
+			OperatorSocket: l.OperatorSocket(lock.ID),
+			OperatorToken:  l.OperatorToken(lock.ID),
+			TaskSocket:     func(task string) string { return l.TaskSocket(lock.ID, task) },
 		},
-		Lock:       heldLock{c},
+		Lock:       lock,
 		Keyring:    func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
 		Events:     agentEvents{p, log, l},
-		Logger:     c.logger,
+		Logger:     logger,
 		Version:    version,
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),
 		TuneGC:     w.getenv("GOGC") == "", // which is the operator's word
-		Resume:     fmt.Sprintf("'%s' %s", l.command("run", "--alloc-id", c.id), withJobFile),
+		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", lock.ID), withJobFile),
 	}
 }

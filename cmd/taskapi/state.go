@@ -86,7 +86,7 @@ type stateJSON struct {
 }
 
 func dumpState(w world, l layout, id string) error {
-	path := l.state(id)
+	path := l.State(id)
 	held, err := state.Inspect(path)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func dumpState(w world, l layout, id string) error {
 }
 
 func repairState(w world, l layout, id string) error {
-	repaired, err := state.Repair(l.state(id), version, time.Now())
+	repaired, err := state.Repair(l.State(id), version, time.Now())
 	switch {
 	case errors.Is(err, state.ErrWhole):
 		_, err := fmt.Fprintf(w.stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
@@ -122,7 +122,7 @@ func repairState(w world, l layout, id string) error {
 	case errors.Is(err, state.ErrInUse):
 		return fmt.Errorf("allocation %s is run by a taskapi, which has its state: nothing is repaired while it does", id)
 	case errors.Is(err, state.ErrLost):
-		return fmt.Errorf("%w: '%s' ends what still runs, then give another --alloc-id", err, l.command("stop", id))
+		return fmt.Errorf("%w: '%s' ends what still runs, then give another --alloc-id", err, l.Command("stop", id))
 	case err != nil:
 		return err
 	}
@@ -142,6 +142,6 @@ func printRepaired(out io.Writer, l layout, id string, r *state.Repaired) error 
 		row("Lost", name)
 	}
 	row("Damaged file", r.KeptAs)
-	row("Go on", l.command("run", "--alloc-id", id)+" and the rest as before, or "+l.command("stop", id))
+	row("Go on", l.Command("run", "--alloc-id", id)+" and the rest as before, or "+l.Command("stop", id))
 	return table.Flush()
 }

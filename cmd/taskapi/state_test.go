@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	bolt "go.etcd.io/bbolt"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
@@ -30,11 +31,11 @@ func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr 
 func leftState(t *testing.T) (dataDir, path string) {
 	t.Helper()
 	dataDir = t.TempDir()
-	l := layout{dir: dataDir}
-	if err := os.MkdirAll(l.alloc(testAllocID), 0o700); err != nil {
+	l := layout{Dir: datadir.Dir(dataDir)}
+	if err := os.MkdirAll(l.Alloc(testAllocID), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	path = filepath.Join(l.alloc(testAllocID), state.FileName)
+	path = filepath.Join(l.Alloc(testAllocID), state.FileName)
 	db, err := state.Open(path, version)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +120,7 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped in order") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
-	if _, err := (layout{dir: dataDir}).readable(testAllocID); !errors.Is(err, state.ErrNewer) {
+	if _, err := (layout{Dir: datadir.Dir(dataDir)}).Peek(testAllocID); !errors.Is(err, state.ErrNewer) {
 		t.Errorf("to be taken over: %v, want ErrNewer", err)
 	}
 }

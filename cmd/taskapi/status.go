@@ -89,7 +89,7 @@ func (l layout) look(ctx context.Context, id string) found {
 
 // listAllocations prints a line for each allocation, or all of them as a JSON array.
 func listAllocations(ctx context.Context, l layout, asJSON bool, out io.Writer) error {
-	ids, err := l.allocIDs()
+	ids, err := l.IDs()
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func listAllocations(ctx context.Context, l layout, asJSON bool, out io.Writer) 
 		enc.SetIndent("", "  ")
 		errs = append(errs, enc.Encode(all))
 	case len(ids) == 0:
-		fmt.Fprintf(out, "no allocations in %s\n", l.dir)
+		fmt.Fprintf(out, "no allocations in %s\n", l.Dir)
 	default:
 		errs = append(errs, table.Flush())
 	}
@@ -160,10 +160,10 @@ func (f found) print(l layout, out io.Writer) error {
 	row("Status", f.status())
 	row("Description", a.ClientDescription)
 	if f.left() {
-		row("Go on", l.command("run", "--alloc-id", a.ID)+" "+withJobFile+" takes over the tasks that still run; "+l.command("stop", a.ID)+" ends them")
+		row("Go on", l.Command("run", "--alloc-id", a.ID)+" "+withJobFile+" takes over the tasks that still run; "+l.Command("stop", a.ID)+" ends them")
 	}
 	row("Created", date(time.Unix(0, a.CreateTime)))
-	row("Directory", l.alloc(a.ID))
+	row("Directory", l.Alloc(a.ID))
 	if a.AllocatedResources != nil {
 		for _, p := range a.AllocatedResources.Shared.Ports {
 			row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))

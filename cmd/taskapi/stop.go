@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -104,11 +105,11 @@ func (s *stopping) run(ctx context.Context) error {
 // concluded says that the allocation is over, and sees to it that nothing follows.
 func (s *stopping) concluded(saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
-		c, err := s.layout.claim(s.id, newLogger(false, s.world))
+		lock, err := s.layout.lock(s.id, newLogger(false, s.world))
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(c.concludes(), c.close()); err != nil {
+		if err := errors.Join(lock.FinishReplacement(), lock.Close()); err != nil {
 			return err
 		}
 	}
@@ -132,7 +133,7 @@ func (s *stopping) ask(ctx context.Context, f *follower) error {
 	f.show(alloc)
 	err = c.stop(ctx, s.how, s.now)
 	if failed, ok := errors.AsType[*refusedError](err); ok && failed.status >= http.StatusInternalServerError {
-		if now, _, getErr := c.allocation(ctx); getErr == nil && stops(now) { // it stops all the same
+		if now, _, getErr := c.allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop { // it stops all the same
 			fmt.Fprintf(s.world.stderr, "taskapi: allocation %s: %v\n", s.id, failed)
 			return nil
 		}
@@ -164,7 +165,7 @@ func (s *stopping) bySignal(ctx context.Context, why error) error {
 		case err != nil && !errors.Is(err, state.ErrInUse):
 			return fmt.Errorf("allocation %s: %w", s.id, err)
 		case err == nil:
-			return fmt.Errorf("allocation %s: %w: '%s' ends it", s.id, errAbandoned, s.layout.command("stop", s.id))
+			return fmt.Errorf("allocation %s: %w: '%s' ends it", s.id, errAbandoned, s.layout.Command("stop", s.id))
 		}
 		time.Sleep(startPause)
 	}
@@ -240,7 +241,8 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	log := queuedLog(w)
 	defer flushAll(log)
 	w.stderr = log
-	c, lacks, err := s.claim(newLogger(false, w))
+	logger := newLogger(false, w)
+	lock, lacks, err := s.lock(logger)
 	if err != nil {
 		return err
 	}
@@ -248,23 +250,23 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 		if sockErr := s.layout.removeDeadSockets(s.id); sockErr != nil {
 			fmt.Fprintf(w.stderr, "taskapi: %v\n", sockErr)
 		}
-		err = errors.Join(err, c.close())
+		err = errors.Join(err, lock.Close())
 	}()
-	if c.saved == nil || c.saved.Over {
+	if lock.Saved() == nil || lock.Saved().Over {
 		return nil // somebody else was faster, and is done
 	}
 	kept, settingsErr := s.layout.remembered(s.id)
 	lacks = errors.Join(lacks, settingsErr)
-	p := newQueuedPrinter(w.stdout, c.saved.Alloc, false)
+	p := newQueuedPrinter(w.stdout, lock.Saved().Alloc, false)
 	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it")
 	var over bool
-	cfg := agentConfig(c, kept, p, log, w)
+	cfg := agentConfig(s.layout, lock, logger, kept, p, log, w)
 	cfg.Stop, cfg.Kill = &s.how, s.now
 	if lacks == nil {
 		if over, lacks = agent.New(cfg).Run(ctx, nil); over || lacks == nil {
 			return nil // also when it has failed, or when it was left: it is stopped, or will be
 		}
-		if err := c.reread(); err != nil {
+		if err := lock.Reload(); err != nil {
 			return err
 		}
 	}
@@ -273,21 +275,21 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	if over, err = agent.New(cfg).Run(ctx, nil); !over && err != nil {
 		return s.endLeft(ctx, fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, err))
 	}
-	if over && c.state == nil {
+	if over && lock.ReadOnly() {
 		return fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does",
-			s.id, s.layout.state(s.id), s.layout.command("stop", s.id))
+			s.id, s.layout.State(s.id), s.layout.Command("stop", s.id))
 	}
 	return nil
 }
 
-// claim takes the allocation's directory, also when nothing can be written there; lacks says so.
-func (s *stopping) claim(logger *slog.Logger) (c *claim, lacks, err error) {
-	c, err = s.layout.claim(s.id, logger)
+// lock locks the allocation, also when nothing can be written there; lacks says so.
+func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
+	lock, err = s.layout.lock(s.id, logger)
 	switch {
 	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
-		return c, nil, err
+		return lock, nil, err
 	}
-	held, holdErr := s.layout.hold(s.id, logger)
+	held, holdErr := s.layout.LockReadOnly(s.id, logger)
 	if holdErr != nil {
 		return nil, nil, err
 	}
@@ -296,7 +298,7 @@ func (s *stopping) claim(logger *slog.Logger) (c *claim, lacks, err error) {
 
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
-	args := []string{"stop", "--data-dir=" + s.layout.dir, fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
+	args := []string{"stop", "--data-dir=" + string(s.layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
 		fmt.Sprintf("--now=%t", s.now), s.id}
 	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
 		return err
@@ -311,11 +313,11 @@ func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
 // removeDeadSockets removes the sockets of an allocation, the operator's and the tasks', that a taskapi that was killed has left. Tasks are
 // known by their directories, since the state may be lost; a socket on which somebody listens stays.
 func (l layout) removeDeadSockets(id string) error {
-	entries, err := os.ReadDir(l.alloc(id))
-	errs := []error{err, socket.RemoveStale(l.operatorSocket(id))}
+	entries, err := os.ReadDir(l.Alloc(id))
+	errs := []error{err, socket.RemoveStale(l.OperatorSocket(id))}
 	for _, e := range entries {
 		if e.IsDir() {
-			errs = append(errs, socket.RemoveStale(l.taskSocket(id, e.Name())))
+			errs = append(errs, socket.RemoveStale(l.TaskSocket(id, e.Name())))
 		}
 	}
 	return errors.Join(errs...)
@@ -323,7 +325,7 @@ func (l layout) removeDeadSockets(id string) error {
 
 // endLeft ends what runs of an allocation whose state can't be read.
 func (s *stopping) endLeft(ctx context.Context, why error) error {
-	dir := s.layout.alloc(s.id)
+	dir := s.layout.Alloc(s.id)
 	fmt.Fprintf(s.world.stderr, "taskapi: %v\n", why)
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("allocation %s: %w", s.id, unwrapPath(err))

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
 )
 
 // orderlyJob is a task that says that it was told to end, and one that follows it. Both have an identity.
@@ -63,7 +65,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 		flags = append(flags, flag, file)
 	}
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
-	there := filepath.Join(layout{dir: dir}.alloc(testAllocID), "main", "local", "there")
+	there := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	kill(t, p)
 	return files
@@ -72,7 +74,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 // newKeyring makes a data directory with a key ring.
 func newKeyring(t *testing.T, dir string) string {
 	t.Helper()
-	if _, err := (layout{dir: dir}).openKeyring(""); err != nil {
+	if _, err := (layout{Dir: datadir.Dir(dir)}).openKeyring(""); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -88,7 +90,7 @@ func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	if !strings.Contains(said.String(), wantSaid) {
 		t.Errorf("it does not say %q", wantSaid)
 	}
-	alloc := layout{dir: dir}.alloc(testAllocID)
+	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
 	if told := countLines(filepath.Join(alloc, "main", "local", "told")); told != 1 {
 		t.Errorf("the task was told %d times to end", told)
 	}
@@ -106,9 +108,9 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 	for name, damage := range map[string]func(dir string, files map[string]string) error{
 		"nothing": func(string, map[string]string) error { return nil },
 		"damaged key ring": func(dir string, _ map[string]string) error {
-			keys, err := os.ReadDir(layout{dir: dir}.keyring())
+			keys, err := os.ReadDir(layout{Dir: datadir.Dir(dir)}.Keyring())
 			for _, key := range keys {
-				err = errors.Join(err, os.WriteFile(filepath.Join(layout{dir: dir}.keyring(), key.Name()), []byte("damaged"), 0o600))
+				err = errors.Join(err, os.WriteFile(filepath.Join(layout{Dir: datadir.Dir(dir)}.Keyring(), key.Name()), []byte("damaged"), 0o600))
 			}
 			return err
 		},
@@ -119,10 +121,10 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			return errors.Join(os.Remove(files["--audit-log"]), os.Mkdir(files["--audit-log"], 0o700))
 		},
 		"empty settings": func(dir string, _ map[string]string) error {
-			return os.Truncate(filepath.Join(layout{dir: dir}.alloc(testAllocID), "settings.json"), 0)
+			return os.Truncate(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "settings.json"), 0)
 		},
 		"a directory in the place of the operator's token": func(dir string, _ map[string]string) error {
-			token := layout{dir: dir}.operatorToken(testAllocID)
+			token := layout{Dir: datadir.Dir(dir)}.OperatorToken(testAllocID)
 			return errors.Join(os.Remove(token), os.Mkdir(token, 0o700))
 		},
 	} {
@@ -140,15 +142,15 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 				said = "a hook failed before the stop, which goes on"
 			}
 			wantStopped(t, dir, exitOK, said)
-			saved, err := (layout{dir: dir}).saved(testAllocID)
+			saved, err := (layout{Dir: datadir.Dir(dir)}).saved(testAllocID)
 			if err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
-			sockets, err := filepath.Glob(filepath.Join(layout{dir: dir}.alloc(testAllocID), "*", "secrets", apiSocketName))
-			if _, statErr := os.Lstat(layout{dir: dir}.operatorSocket(testAllocID)); err != nil || len(sockets) > 0 || !errors.Is(statErr, fs.ErrNotExist) {
+			sockets, err := filepath.Glob(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "*", "secrets", datadir.SocketName))
+			if _, statErr := os.Lstat(layout{Dir: datadir.Dir(dir)}.OperatorSocket(testAllocID)); err != nil || len(sockets) > 0 || !errors.Is(statErr, fs.ErrNotExist) {
 				t.Errorf("sockets are left: %q (%v), the operator's: %v", sockets, err, statErr)
 			}
-			if runs := countLines(filepath.Join(layout{dir: dir}.alloc(testAllocID), "last", "local", "runs")); runs != 1 {
+			if runs := countLines(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "last", "local", "runs")); runs != 1 {
 				t.Errorf("the poststop task ran %d times", runs)
 			}
 		})
@@ -181,11 +183,11 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q\n%s", left, said)
 	}
-	if told := countLines(filepath.Join(layout{dir: dir}.alloc(testAllocID), "main", "local", "told")); told != 1 {
+	if told := countLines(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "main", "local", "told")); told != 1 {
 		t.Errorf("the task was told %d times to end:\n%s", told, said)
 	}
 	cli(t, "stop", "--data-dir", dir, testAllocID)
-	if saved, err := (layout{dir: dir}).saved(testAllocID); err != nil || !saved.Over {
+	if saved, err := (layout{Dir: datadir.Dir(dir)}).saved(testAllocID); err != nil || !saved.Over {
 		t.Errorf("after another stop: %+v, %v", saved, err)
 	}
 }
@@ -195,9 +197,9 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
-	there := filepath.Join(layout{dir: dir}.alloc(testAllocID), "main", "local", "there")
+	there := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
-	mustWrite(t, layout{dir: dir}.operatorToken(testAllocID), "damaged")
+	mustWrite(t, layout{Dir: datadir.Dir(dir)}.OperatorToken(testAllocID), "damaged")
 	wantStopped(t, dir, exitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
 	if t.Failed() {
 		return // it may never end

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
 )
 
 // survivorJob is a task that counts its life in its output, and one that ends when it finds a file.
@@ -117,7 +119,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	alloc := layout{dir: dir}.alloc(testAllocID)
+	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
 	path := func(parts ...string) string { return filepath.Join(append([]string{alloc}, parts...)...) }
 
 	first := startProcess(t, dir, file)
@@ -235,7 +237,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	dir := shortDir(t)
 	files := t.TempDir()
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
-	pidFile := filepath.Join(layout{dir: dir}.alloc(testAllocID), "counter", "local", "pid")
+	pidFile := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, p)
@@ -247,7 +249,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}
 	again := startProcess(t, dir, filepath.Join(files, "a.nomad.hcl"))
-	until(t, again, "resumed", func() bool { return taskAsks(t, layout{dir: dir}.alloc(testAllocID), "counter") == nil })
+	until(t, again, "resumed", func() bool { return taskAsks(t, layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter") == nil })
 	if now, _ := os.ReadFile(pidFile); string(now) != string(pid) {
 		t.Errorf("the task was started again: process %s, was %s", now, pid)
 	}
@@ -284,7 +286,7 @@ func TestKilledKeeper(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob))
-	pidFile := filepath.Join(layout{dir: dir}.alloc(testAllocID), "counter", "local", "pid")
+	pidFile := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return written(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
 	before, _ := os.ReadFile(pidFile)
 	killKeeper(t, dir)
@@ -315,7 +317,7 @@ func TestSameIDElsewhere(t *testing.T) {
 	bystander, victim := shortDir(t), shortDir(t)
 	processes := map[string]sidecarProcess{bystander: startProcess(t, bystander, file), victim: startProcess(t, victim, file)}
 	pidFile := func(dir string) string {
-		return filepath.Join(layout{dir: dir}.alloc(testAllocID), "counter", "local", "pid")
+		return filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
 	}
 	for dir, p := range processes {
 		until(t, p, "it runs", func() bool { return written(pidFile(dir)) && strings.Count(p.out.String(), " Started") == 2 })

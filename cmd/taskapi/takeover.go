@@ -7,9 +7,9 @@ import (
 	"log/slog"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
-	"taskapi/allocrunner/state"
 )
 
 // handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one. When it is not
@@ -31,9 +31,9 @@ func (r *request) handOver(ctx context.Context) (answered bool, err error) {
 
 // canTakeOver looks at what would have this process fail once the other has left: tasks that nobody looks after would be what remains.
 func (r *request) canTakeOver(ctx context.Context, c *client) error {
-	saved, err := r.layout.readable(r.alloc.ID)
+	saved, err := r.layout.Peek(r.alloc.ID)
 	if err != nil {
-		return err
+		return r.layout.explain(err)
 	}
 	if err := r.options.tryFiles(r.layout); err != nil {
 		return err
@@ -50,29 +50,15 @@ func (r *request) canTakeOver(ctx context.Context, c *client) error {
 	if err != nil { // nobody is there, or one who will not have us; the state says what there is to go on with
 		return nil //nolint:nilerr // as above
 	}
-	changes, err := r.layout.goesOn(is, r.alloc, r.options.force)
+	changes, err := datadir.Compare(is, r.alloc, r.options.force)
 	if err != nil || saved == nil || len(changes) == 0 || len(jobspec.Destructive(changes)) > 0 {
-		return err
+		return r.layout.explain(err)
 	}
-	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})
+	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", saved.Alloc.ID, err)
 	}
 	return usage(runner.Validate(r.alloc.Job))
-}
-
-// readable is the allocation's state, also while another taskapi writes it; nil when there is none. Errors: why this one can't read it.
-func (l layout) readable(id string) (*interfaces.Saved, error) {
-	held, err := state.Inspect(l.state(id))
-	switch {
-	case errors.Is(err, state.ErrNotFound):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case len(held.Problems) > 0:
-		return nil, l.mendable(id, fmt.Errorf("%s: %w: %w", l.state(id), state.ErrDamaged, held.Problems[0]))
-	}
-	return held.Allocs[id], nil
 }
 
 // tryFiles reads every file that an agent needs at its start.

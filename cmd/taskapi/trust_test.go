@@ -40,21 +40,21 @@ func TestKeysChangeUnderARunningSidecar(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
-	socket := r.layout.operatorSocket(testAllocID)
+	socket := r.layout.OperatorSocket(testAllocID)
 	allowed := func(token string) bool {
 		_, err := r.client(socket, token).Status().Leader()
 		return err == nil
 	}
 	oldOperator, oldTask := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
 	var before []keyLine
-	if err := json.Unmarshal([]byte(cli(t, "keyring", "list", "--json", "--data-dir", r.layout.dir)), &before); err != nil || len(before) != 1 {
+	if err := json.Unmarshal([]byte(cli(t, "keyring", "list", "--json", "--data-dir", string(r.layout.Dir))), &before); err != nil || len(before) != 1 {
 		t.Fatalf("%v, %v", before, err)
 	}
-	cli(t, "keyring", "rotate", "--data-dir", r.layout.dir)
+	cli(t, "keyring", "rotate", "--data-dir", string(r.layout.Dir))
 	if !allowed(oldOperator) {
 		t.Fatal("a token of the rotated key is refused")
 	}
-	cli(t, "keyring", "remove", "--data-dir", r.layout.dir, before[0].KeyID)
+	cli(t, "keyring", "remove", "--data-dir", string(r.layout.Dir), before[0].KeyID)
 	r.eventually("refused", func() bool { return !allowed(oldOperator) })
 	r.eventually("replaced", func() bool {
 		return r.file("operator.token") != oldOperator && r.file("server", "secrets", "nomad_token") != oldTask
@@ -117,9 +117,9 @@ func TestAnotherIssuer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		addr := r.layout.taskSocket(testAllocID, "server")
+		addr := r.layout.TaskSocket(testAllocID, "server")
 		if claims.Role == identity.RoleOperator {
-			addr = r.layout.operatorSocket(testAllocID)
+			addr = r.layout.OperatorSocket(testAllocID)
 		}
 		if got := r.status(addr, token); got != test.want {
 			t.Errorf("%s: %d, want %d", test.name, got, test.want)
@@ -142,7 +142,7 @@ func TestAnotherIssuer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.eventually("refused, when the key set has been removed for a while", func() bool {
-		return r.status(r.layout.taskSocket(testAllocID, "server"), plainToken) == 403
+		return r.status(r.layout.TaskSocket(testAllocID, "server"), plainToken) == 403
 	})
 }
 
@@ -194,7 +194,7 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	r.operator()
 	refuse := func() {
 		t.Helper()
-		if _, err := r.client(r.layout.operatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
+		if _, err := r.client(r.layout.OperatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
 			t.Error("garbage is let in")
 		}
 	}
@@ -275,7 +275,7 @@ func TestMetricsAreTheOperatorsAlone(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	operator := r.operator()
-	if _, err := r.client(r.layout.operatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
+	if _, err := r.client(r.layout.OperatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
 		t.Error("garbage is let in")
 	}
 	text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})

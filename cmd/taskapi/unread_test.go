@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
 )
 
 // fill writes to a pipe or a terminal until it takes no more, and says how much it took.
@@ -58,11 +60,11 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-			runs := filepath.Join(layout{dir: dir}.alloc(testAllocID), "fails", "local", "runs")
+			runs := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "fails", "local", "runs")
 			p := unreadProcess(t, unread(t, kind), "run", "-v", "-data-dir", dir, "-alloc-id", testAllocID, file)
 			until(t, p, "the task runs", func() bool { return countLines(runs) == 1 })
-			r := &running{t: t, layout: layout{dir: dir}}
-			client := r.client(r.layout.operatorSocket(testAllocID), r.file("operator.token"))
+			r := &running{t: t, layout: layout{Dir: datadir.Dir(dir)}}
+			client := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 			until(t, p, "the restart is begun", func() bool { // it is refused until taskapi knows that the task runs
 				return client.Allocations().Restart(&api.Allocation{ID: testAllocID}, "fails", nil) == nil
 			})
@@ -81,7 +83,7 @@ func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), stubbornJob)
 	p := unreadProcess(t, unread(t, "pipe"), "run", "-data-dir", dir, "-alloc-id", testAllocID, file)
-	there := filepath.Join(layout{dir: dir}.alloc(testAllocID), "stubborn", "local", "there")
+	there := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "stubborn", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	if err := p.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

@@ -74,9 +74,9 @@ func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile st
 			return c.layout.errMute(c.id, err)
 		case readErr == nil && saved.Over:
 			return fmt.Errorf("allocation %s is over: it is %s; '%s' %s runs it anew", c.id, saved.Alloc.ClientStatus,
-				c.layout.command("run", "--force", "--alloc-id", c.id), withJobFile)
+				c.layout.Command("run", "--force", "--alloc-id", c.id), withJobFile)
 		}
-		return fmt.Errorf("allocation %s: %w; '%s' %s goes on with it", c.id, err, c.layout.command("run", "--alloc-id", c.id), withJobFile)
+		return fmt.Errorf("allocation %s: %w; '%s' %s goes on with it", c.id, err, c.layout.Command("run", "--alloc-id", c.id), withJobFile)
 	}
 	if refused(err) {
 		return c.layout.errMute(c.id, err)
@@ -129,7 +129,7 @@ func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Jo
 // awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor answers. Ctrl-C ends the waiting
 // alone.
 func (c *client) awaitReplaced(ctx context.Context, before *api.Allocation, detach bool, out io.Writer) error {
-	_, err := fmt.Fprintf(out, "allocation %s is stopped in order and run anew; '%s' follows it\n", c.id, c.layout.command("attach", c.id))
+	_, err := fmt.Fprintf(out, "allocation %s is stopped in order and run anew; '%s' follows it\n", c.id, c.layout.Command("attach", c.id))
 	if detach || err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskapi/allocrunner/datadir"
 )
 
 // nextVersion is that of a taskapi which is built for a test.
@@ -28,7 +30,7 @@ func buildNext(t *testing.T) string {
 // answeringVersion is the version of the taskapi that answers on the operator's socket, empty when none does.
 func answeringVersion(t *testing.T, dataDir string) string {
 	t.Helper()
-	c := layout{dir: dataDir}.client(testAllocID)
+	c := layout{Dir: datadir.Dir(dataDir)}.client(testAllocID)
 	defer c.close()
 	var self struct {
 		Config struct {
@@ -79,7 +81,7 @@ func TestUpgrade(t *testing.T) {
 	next := buildNext(t)
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	alloc := layout{dir: dir}.alloc(testAllocID)
+	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
 	read := func(parts ...string) string {
 		data, _ := os.ReadFile(filepath.Join(append([]string{alloc}, parts...)...))
 		return string(data)

@@ -96,7 +96,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w world) error 
 		groups = nil // the machine need not be asked
 	}
 	for _, g := range groups {
-		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.allocs())...)
+		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
 		findings = append(findings, allocrunner.CheckPorts(g, agent.DefaultSettings().HostIP)...)
 		findings = append(findings, allocrunner.CheckOwnUser(g, false)...)
 	}

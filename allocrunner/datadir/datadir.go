@@ -1,0 +1,187 @@
+// Package datadir keeps allocations in a data directory. It promises that the directory can't be changed by other users, that an
+// allocation is run by one process at a time, and that an allocation that has begun never starts over unless that is forced. It knows
+// nothing of how an allocation runs or of who wants it to: its errors have types, and say what is wrong, not which command helps.
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/socket/safedir"
+)
+
+// Dir is the path of a data directory. Others rely on the names of what lies in it.
+type Dir string
+
+// Open returns the directory at path, which need not exist, absolute and without symbolic links: the processes of an allocation are found
+// by its directory, whatever else it is called. Errors: *UnusableError when others can change what is there.
+func Open(path string) (Dir, error) {
+	dir, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("data directory %q: %w", path, err)
+	}
+	if !utf8.ValidString(dir) {
+		return "", &UnusableError{fmt.Errorf("data directory %q is not UTF-8, in which the state of allocations is written: rename it", dir)}
+	}
+	if dir, err = trust(dir); err != nil {
+		return "", err
+	}
+	_, err = trust(Dir(dir).Allocs())
+	return Dir(dir), err
+}
+
+// Trust returns an *UnusableError when others can change what is in a directory.
+func Trust(dir string) error {
+	_, err := trust(dir)
+	return err
+}
+
+// trust returns a path without symbolic links, as far as it exists. Errors: *UnusableError.
+func trust(dir string) (string, error) {
+	whole, err := safedir.Trust(dir)
+	switch {
+	case errors.Is(err, safedir.ErrUnsafe):
+		return "", &UnusableError{fmt.Errorf("data directory: %w", err)}
+	case err != nil: // it can't be reached, which those say who try to use it
+		return resolve(dir), nil
+	}
+	return whole, nil
+}
+
+// resolve returns a path without symbolic links, as far as it exists.
+func resolve(path string) string {
+	if whole, err := filepath.EvalSymlinks(path); err == nil {
+		return whole
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
+		return path
+	}
+	return filepath.Join(resolve(parent), filepath.Base(path))
+}
+
+// SocketName is the name of a task's socket in its secrets directory.
+const SocketName = "api.sock"
+
+func (d Dir) Keyring() string                 { return filepath.Join(string(d), "keyring") }
+func (d Dir) Allocs() string                  { return filepath.Join(string(d), "allocs") }
+func (d Dir) Alloc(id string) string          { return filepath.Join(d.Allocs(), id) }
+func (d Dir) OperatorSocket(id string) string { return filepath.Join(d.Alloc(id), "operator.sock") }
+func (d Dir) OperatorToken(id string) string  { return filepath.Join(d.Alloc(id), "operator.token") }
+func (d Dir) State(id string) string          { return filepath.Join(d.Alloc(id), state.FileName) }
+func (d Dir) TaskSocket(id, task string) string {
+	return filepath.Join(d.Alloc(id), task, "secrets", SocketName)
+}
+
+// Make makes the directory. Others may pass through it, to the directories of their tasks, and read none of it.
+func (d Dir) Make() error {
+	for _, dir := range []string{string(d), d.Allocs()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("data directory %s can't be made: %w", d, withoutPath(err))
+		}
+		if _, err := trust(dir); err != nil { // another user may have been faster to make it
+			return err
+		}
+	}
+	probe, err := os.CreateTemp(string(d), ".writable-")
+	if err != nil {
+		return fmt.Errorf("data directory %s is not writable: %w", d, withoutPath(err))
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// withoutPath leaves out the path that a message already names.
+func withoutPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}
+
+// idForm is what Nomad takes for an allocation's ID.
+var idForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// IsID reports whether a text has the form of an allocation's ID.
+func IsID(id string) bool { return idForm.MatchString(id) }
+
+// IDs returns the IDs of the allocations in the directory, sorted.
+func (d Dir) IDs() ([]string, error) {
+	entries, err := os.ReadDir(d.Allocs())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allocations in %s: %w", d, withoutPath(err))
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.IsDir() && IsID(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+// Find returns the ID that begins with prefix. Errors: *NotFoundError, *AmbiguousError.
+func (d Dir) Find(prefix string) (string, error) {
+	ids, err := d.IDs()
+	if err != nil {
+		return "", err
+	}
+	var matches []string
+	for _, id := range ids {
+		if strings.HasPrefix(id, strings.ToLower(prefix)) {
+			matches = append(matches, id)
+		}
+	}
+	switch len(matches) {
+	case 0:
+		return "", &NotFoundError{prefix, d}
+	case 1:
+		return matches[0], nil
+	}
+	return "", &AmbiguousError{prefix, matches}
+}
+
+// Ended returns the IDs of the allocations that have ended.
+func (d Dir) Ended() ([]string, error) {
+	ids, err := d.IDs()
+	if err != nil {
+		return nil, err
+	}
+	var ended []string
+	for _, id := range ids {
+		if saved, err := d.Saved(id); err == nil && saved.Over {
+			ended = append(ended, id)
+		}
+	}
+	return ended, nil
+}
+
+// Saved returns an allocation's saved state. Errors: those of state.Read; *DamagedError.
+func (d Dir) Saved(id string) (*interfaces.Saved, error) {
+	saved, err := state.ReadAlloc(d.State(id), id)
+	return saved, damaged(id, err)
+}
+
+// Peek returns an allocation's saved state, also while another process writes it; nil when there is none. Errors: why it can't be read.
+func (d Dir) Peek(id string) (*interfaces.Saved, error) {
+	held, err := state.Inspect(d.State(id))
+	switch {
+	case errors.Is(err, state.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case len(held.Problems) > 0:
+		return nil, damaged(id, fmt.Errorf("%s: %w: %w", d.State(id), state.ErrDamaged, held.Problems[0]))
+	}
+	return held.Allocs[id], nil
+}

@@ -1,0 +1,105 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/state"
+)
+
+// UnusableError refuses a data directory.
+type UnusableError struct{ Err error }
+
+func (e *UnusableError) Error() string { return e.Err.Error() }
+func (e *UnusableError) Unwrap() error { return e.Err }
+
+// NotFoundError says that no allocation's ID begins with a text.
+type NotFoundError struct {
+	Prefix string
+	Dir    Dir
+}
+
+func (e *NotFoundError) Error() string { return fmt.Sprintf("no allocation %q in %s", e.Prefix, e.Dir) }
+
+// AmbiguousError says that several allocations' IDs begin with a text.
+type AmbiguousError struct {
+	Prefix string
+	IDs    []string
+}
+
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("%q is the beginning of %d allocations: %s", e.Prefix, len(e.IDs), strings.Join(e.IDs, ", "))
+}
+
+// DamagedError says that an allocation's state is damaged. It wraps state.ErrDamaged.
+type DamagedError struct {
+	ID  string
+	Err error
+}
+
+func (e *DamagedError) Error() string { return e.Err.Error() }
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+func damaged(id string, err error) error {
+	if !errors.Is(err, state.ErrDamaged) {
+		return err
+	}
+	return &DamagedError{id, err}
+}
+
+// StateMissingError says that an allocation has no state, though its tasks run.
+type StateMissingError struct{ ID string }
+
+func (e *StateMissingError) Error() string {
+	return fmt.Sprintf("allocation %s: %s is missing or empty, but tasks are still running", e.ID, state.FileName)
+}
+
+// StateRemovedError says that an allocation that has run before has no state.
+type StateRemovedError struct{ ID string }
+
+func (e *StateRemovedError) Error() string {
+	return fmt.Sprintf("allocation %s has been run before, and its %s was removed or emptied", e.ID, state.FileName)
+}
+
+// EndedError says that an allocation has ended.
+type EndedError struct{ ID, Status string }
+
+func (e *EndedError) Error() string {
+	return fmt.Sprintf("allocation %s has been run before and was last %s", e.ID, e.Status)
+}
+
+// OtherJobError says that an allocation is of another job, or of another group, than the one given.
+type OtherJobError struct{ ID, Job, Group, OtherJob, OtherGroup string }
+
+func (e *OtherJobError) Error() string {
+	return fmt.Sprintf("allocation %s is of job %q, group %q, not of job %q, group %q", e.ID, e.Job, e.Group, e.OtherJob, e.OtherGroup)
+}
+
+// StoppingError says that an allocation is stopping and takes no other version of its job.
+type StoppingError struct{ ID string }
+
+func (e *StoppingError) Error() string {
+	return fmt.Sprintf("allocation %s is stopping and the job file differs", e.ID)
+}
+
+// NeedsNewProcessesError refuses changes that can't be made in place.
+type NeedsNewProcessesError struct {
+	ID      string
+	Changes []jobspec.Change
+}
+
+func (e *NeedsNewProcessesError) Error() string {
+	lines := make([]string, len(e.Changes))
+	for i, change := range e.Changes {
+		lines[i] = "  " + change.String()
+	}
+	return fmt.Sprintf("allocation %s can't take over this job without new processes, because of\n%s", e.ID, strings.Join(lines, "\n"))
+}
+
+// InvalidError refuses a job that a runner can't run.
+type InvalidError struct{ Err error }
+
+func (e *InvalidError) Error() string { return e.Err.Error() }
+func (e *InvalidError) Unwrap() error { return e.Err }

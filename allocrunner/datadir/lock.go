@@ -1,0 +1,176 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+)
+
+// Lock is an allocation's directory, held by this process alone, with what an earlier process saved there.
+type Lock struct {
+	ID  string
+	Dir string // the allocation directory
+
+	logger  *slog.Logger
+	saved   *interfaces.Saved
+	life    string
+	state   *state.DB // nil when the state can't be written
+	release func() error
+	removed bool // the allocation has begun, and its state was removed
+}
+
+// Lock locks an allocation's directory, and makes it when it is missing. version is this taskapi's. Errors: state.ErrInUse when another
+// process has it; *StateMissingError; those of a state that can't be read.
+func (d Dir) Lock(id, version string, logger *slog.Logger) (*Lock, error) {
+	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
+	err := l.open(d.State(id), version)
+	for errors.Is(err, fs.ErrNotExist) { // its directory has just been removed
+		err = l.open(d.State(id), version)
+	}
+	if err != nil {
+		return nil, damaged(id, err)
+	}
+	l.saved, err = l.state.Saved(id)
+	if errors.Is(err, state.ErrNotFound) {
+		err = nil
+		if allocrunner.TasksRunning(l.Dir) {
+			err = &StateMissingError{id}
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(damaged(id, err), l.Close())
+	}
+	l.life = lifeOf(l.saved)
+	return l, nil
+}
+
+// open opens the state, which nobody else has then.
+func (l *Lock) open(path, version string) error {
+	if err := os.MkdirAll(l.Dir, 0o711); err != nil {
+		return fmt.Errorf("allocation directory %s can't be made: %w", l.Dir, withoutPath(err))
+	}
+	if _, err := trust(l.Dir); err != nil {
+		return err
+	}
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		_, err := os.Lstat(filepath.Join(l.Dir, "alloc")) // an allocation that has begun has it
+		l.removed = err == nil
+	}
+	var err error
+	l.state, err = state.Open(path, version)
+	return err
+}
+
+// LockReadOnly is Lock for a state that can't be written: nothing of what follows is saved.
+func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
+	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
+	var err error
+	if l.saved, l.release, err = state.Hold(d.State(id), id); err != nil {
+		return nil, damaged(id, err)
+	}
+	return l, nil
+}
+
+// Close lets others lock the allocation.
+func (l *Lock) Close() error {
+	if l.state == nil {
+		return l.release()
+	}
+	return l.state.Close()
+}
+
+// lifeOf returns the ID of the life that continues what was saved, a new one when nothing was. An allocation that ran before lives had
+// IDs has none, and continues without: its tasks have tokens that name none.
+func lifeOf(saved *interfaces.Saved) string {
+	if saved == nil || saved.Life == "" && len(saved.Tasks) == 0 { // no task has had a token
+		return uuid.NewString()
+	}
+	return saved.Life
+}
+
+// Saved returns what was saved when the lock was taken, nil when the allocation has not begun.
+func (l *Lock) Saved() *interfaces.Saved { return l.saved }
+
+// Life returns the ID of the allocation's present life.
+func (l *Lock) Life() string { return l.life }
+
+// ReadOnly reports whether the state can't be written.
+func (l *Lock) ReadOnly() bool { return l.state == nil }
+
+// Removed reports whether the allocation has begun, and its state was removed.
+func (l *Lock) Removed() bool { return l.removed }
+
+// State returns where a runner saves the allocation, nil when that can't be written.
+func (l *Lock) State() interfaces.State {
+	if l.state == nil {
+		return nil
+	}
+	return l.state
+}
+
+// Reload reads again what is saved.
+func (l *Lock) Reload() error {
+	if l.state == nil {
+		return nil
+	}
+	var err error
+	l.saved, err = l.state.Saved(l.ID)
+	return err
+}
+
+// Discard removes the directory of an allocation that has not begun.
+func (l *Lock) Discard() error {
+	if l.saved != nil || l.removed || l.state == nil {
+		return nil
+	}
+	if _, err := l.state.Saved(l.ID); !errors.Is(err, state.ErrNotFound) {
+		return nil //nolint:nilerr // it may have begun
+	}
+	return allocrunner.RemoveDir(l.Dir)
+}
+
+// TryRecreate returns the error that Recreate would return now.
+func (l *Lock) TryRecreate() error { return l.state.TryAnew() }
+
+// Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories stay. Nobody else can
+// lock it in between, unless this fails; whoever locks it after a kill continues with next. Errors: *InvalidError.
+func (l *Lock) Recreate(next *api.Allocation) error {
+	first, err := allocrunner.New(interfaces.Config{Alloc: next, Dir: l.Dir, Logger: l.logger})
+	if err != nil {
+		return &InvalidError{err}
+	}
+	life := uuid.NewString()
+	db, err := l.state.Anew(interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Life: life})
+	if err != nil {
+		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
+	}
+	l.state, l.saved, l.life = db, nil, life
+	return nil
+}
+
+// FinishReplacement saves that nothing follows an allocation that has ended, if another version of its job was to.
+func (l *Lock) FinishReplacement() error {
+	if l.state == nil {
+		return nil
+	}
+	saved, err := l.state.Saved(l.ID)
+	if errors.Is(err, state.ErrNotFound) {
+		return nil
+	}
+	if err != nil || !saved.Over || !interfaces.Replaced(saved.Alloc) {
+		return err
+	}
+	interfaces.StopRequest{}.Apply(saved.Alloc)
+	saved.Alloc.ModifyIndex++
+	return l.state.Put(interfaces.Change{ID: l.ID, Alloc: saved.Alloc})
+}

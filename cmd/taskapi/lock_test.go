@@ -1,0 +1,39 @@
+package main
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+)
+
+// TestAStopAfterTheEnd of an allocation that was to be replaced has nothing follow it.
+func TestAStopAfterTheEnd(t *testing.T) {
+	l := layout{Dir: datadir.Dir(t.TempDir())}
+	c, err := l.lock(testAllocID, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alloc := &api.Allocation{ID: testAllocID, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7}
+	interfaces.StopRequest{Replaced: true}.Apply(alloc)
+	if err := c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if saved, err := l.saved(testAllocID); err != nil || !interfaces.Replaced(saved.Alloc) {
+		t.Fatalf("%+v, %v", saved, err)
+	}
+	if out := cli(t, "stop", "--data-dir", string(l.Dir), testAllocID); !strings.Contains(out, "is over already: it is complete") {
+		t.Errorf("said: %s", out)
+	}
+	saved, err := l.saved(testAllocID)
+	if err != nil || !saved.Over || interfaces.Replaced(saved.Alloc) || saved.Alloc.DesiredStatus != api.AllocDesiredStatusStop {
+		t.Errorf("%+v, %v; want it stopped for good", saved, err)
+	}
+}
