@@ -19,33 +19,14 @@ func KeeperMain(args []string) (code int, kept bool) {
 	return keeper.Main(), true
 }
 
-// supervise finds or makes the parent of the allocation's processes, and what it has of them already: nothing for a new allocation. What is
-// left of one that had its directory before goes first.
-func (r *Runner) supervise(ctx context.Context) (driver.Supervisor, []driver.Status, error) {
+// supervise returns the supervisor of the allocation's processes, and what it has of them already: nothing for a new allocation.
+func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []driver.Status, error) {
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
 	cfg.Logger = r.logger
-	for {
-		client, attached, err := keeper.Open(ctx, cfg)
-		if err != nil {
-			return nil, nil, err
-		}
-		known, err := client.List(ctx)
-		switch {
-		case err == nil && r.cfg.Saved == nil && len(known) > 0:
-			if err := client.Close(); err != nil { // and the next has nothing
-				return nil, nil, err
-			}
-		case err == nil:
-			return newKept(cfg, client), known, nil
-		case attached: // its tasks go on as they are, for another try
-			return nil, nil, errors.Join(err, client.Detach())
-		default:
-			return nil, nil, errors.Join(err, client.Close())
-		}
-	}
+	return keeper.Supervise(ctx, cfg, r.cfg.Saved == nil)
 }
 
 // keeperConfig is that of the allocation whose directory dir is. The directory tells its processes from those of an allocation with the
@@ -65,15 +46,15 @@ func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 	return keeper.End(ctx, keeperConfig(dir))
 }
 
-// parent is the parent of the processes while it is being made, beside the rest of the set-up: a new process takes its time.
-type parent struct {
-	ready     chan struct{} // nil when nobody has begun
-	processes driver.Supervisor
+// pendingSupervisor is the supervisor while it is being made beside the rest of the set-up: a new process takes its time.
+type pendingSupervisor struct {
+	ready     chan struct{} // nil before begin; closed when the rest is set
+	processes *keeper.Supervisor
 	known     []driver.Status
 	err       error
 }
 
-func (p *parent) begin(supervise func() (driver.Supervisor, []driver.Status, error)) {
+func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, []driver.Status, error)) {
 	p.ready = make(chan struct{})
 	go func() {
 		p.processes, p.known, p.err = supervise()
@@ -81,7 +62,7 @@ func (p *parent) begin(supervise func() (driver.Supervisor, []driver.Status, err
 	}()
 }
 
-func (p *parent) await() (driver.Supervisor, []driver.Status, error) {
+func (p *pendingSupervisor) await() (*keeper.Supervisor, []driver.Status, error) {
 	if p.ready == nil {
 		return nil, nil, nil
 	}

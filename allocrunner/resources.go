@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/internal/taskenv"
 )
@@ -21,11 +22,11 @@ import (
 type resources struct {
 	node      taskenv.Node
 	ports     *ports.Reservation
-	parent    parent
+	pending   pendingSupervisor
 	users     users
-	processes driver.Supervisor // once the parent has been awaited
-	known     []driver.Status   // the processes of an earlier runner's tasks
-	heldPorts sync.Once         // by the parent, too
+	processes *keeper.Supervisor // once it has been awaited
+	known     []driver.Status    // the processes of an earlier runner's tasks
+	heldPorts sync.Once          // by the keeper, too
 	freePorts sync.Once
 }
 
@@ -46,7 +47,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	r.resources.parent.begin(func() (driver.Supervisor, []driver.Status, error) { return r.supervise(ctx) })
+	r.resources.pending.begin(func() (*keeper.Supervisor, []driver.Status, error) { return r.supervise(ctx) })
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
@@ -99,20 +100,19 @@ func (res *resources) release() error {
 func (res *resources) leave() error {
 	_ = res.await()
 	res.users.taken = false
-	kept, ok := res.processes.(interface{ Detach() error })
-	if !ok {
+	if res.processes == nil {
 		return nil
 	}
-	res.processes = nil
-	res.parent = parent{}
-	return kept.Detach()
+	processes := res.processes
+	res.processes, res.pending = nil, pendingSupervisor{}
+	return processes.Detach()
 }
 
-// await waits for the parent of the processes to be there.
+// await waits for the supervisor of the processes to be there.
 func (res *resources) await() (err error) {
-	res.processes, res.known, err = res.parent.await()
-	if k, ok := res.processes.(*kept); ok && res.ports != nil {
-		res.heldPorts.Do(func() { k.hold(res.ports.Claims) })
+	res.processes, res.known, err = res.pending.await()
+	if res.processes != nil && res.ports != nil {
+		res.heldPorts.Do(func() { res.processes.KeepOpen(res.ports.Claims) })
 	}
 	return err
 }

@@ -302,10 +302,10 @@ func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
 	return a.List, nil
 }
 
-// Hold has the keeper keep files open as long as it lives, and with them what is locked by them.
-func (c *Client) Hold(ctx context.Context, files []*os.File) error {
+// KeepOpen has the keeper keep files open as long as it lives, and with them what is locked by them.
+func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	for some := range slices.Chunk(files, maxFiles) {
-		if _, err := c.call(ctx, request{Op: opHold}, some...); err != nil {
+		if _, err := c.call(ctx, request{Op: opKeepOpen}, some...); err != nil {
 			return fmt.Errorf("hand over files: %w", err)
 		}
 	}

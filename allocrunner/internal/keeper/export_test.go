@@ -1,10 +1,12 @@
 package keeper
 
 import (
+	"context"
 	"log/slog"
 	"os"
 
 	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/proc"
 )
 
 // MaxRequests is how many requests a client may have under way.
@@ -22,3 +24,23 @@ func RunIdle(dir string) error {
 	s.run(nil)
 	return nil
 }
+
+// Keeper is the identity of the latest keeper.
+func (s *Supervisor) Keeper() proc.Identity {
+	conn, _ := s.current()
+	return conn.client.Keeper()
+}
+
+// Settled is closed when it is known what came of the end of the latest connection.
+func (s *Supervisor) Settled() <-chan struct{} {
+	conn, _ := s.current()
+	return conn.settled
+}
+
+// SetAttach has s attach to keepers by another function than Attach.
+func (s *Supervisor) SetAttach(attach func(ctx context.Context, dir string) (*Client, error)) {
+	s.attach = attach
+}
+
+// BeginClose is the first step of Close.
+func (s *Supervisor) BeginClose() { s.apply(closing) }

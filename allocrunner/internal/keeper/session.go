@@ -74,7 +74,7 @@ func (c *session) serve() error {
 			continue
 		}
 		var fds []int
-		if req.Op == opHold {
+		if req.Op == opKeepOpen {
 			fds = source.take()
 		}
 		life := ctx
@@ -179,7 +179,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 		var result driver.ExecResult
 		result, err = local.Exec(ctx, req.unpackExec())
 		a.Exec = &result
-	case opHold: // done, in the order in which the files came
+	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:
 		err = local.Signal(ctx, driver.ProcessID{Task: req.Task, Handle: req.Process}, req.Signal)
 	case opKillTree:

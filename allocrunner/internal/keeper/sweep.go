@@ -16,13 +16,13 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// Swept counts the processes that a lost keeper left running, by task, besides the tasks' first ones. Those of no known task are under the
+// OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' first ones. Those of no known task are under the
 // empty name.
-type Swept map[string]int
+type OrphanCounts map[string]int
 
 // Sweep kills what a keeper that was itself killed has left running, for one who does not want to start the next, or not yet. A keeper
 // that still runs for the directory though its record or socket is gone is ended with its tasks. Errors: ErrKeeperRuns.
-func Sweep(ctx context.Context, cfg Config) (Swept, error) {
+func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	last, err := lastEnded(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -42,13 +42,13 @@ func Forget(dir string) error {
 
 // Sweep is the package's, for one whose keeper has just been killed: what the keeper has told it counts, too, for the record may be
 // missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was written down.
-func (c *Client) Sweep(ctx context.Context, cfg Config) (Swept, map[string]Latest, error) {
+func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[string]LastStatus, error) {
 	last, err := lastEnded(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	r := c.remains(last)
-	latest := map[string]Latest{}
+	latest := map[string]LastStatus{}
 	for _, l := range r.latest {
 		latest[l.Task] = l // what the client was told comes last
 	}
@@ -82,19 +82,19 @@ func lastUnlessRuns(cfg Config) (Record, error) {
 // remains are what is known of a keeper that was killed, by which what it has left running is found.
 type remains struct {
 	boot, cgroup string
-	latest       []Latest
+	latest       []LastStatus
 }
 
-// Latest is the latest process of a task whose keeper was killed.
-type Latest struct {
+// LastStatus is the last process of a task whose keeper was killed.
+type LastStatus struct {
 	driver.Status
 	alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 	sure  bool        // it is sure that nothing of its session runs once the remains are killed
 }
 
 // LostError is a driver.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
-// claims no more than was looked for. The zero Latest's is that of a task of which nothing is known.
-func (l Latest) LostError() error {
+// claims no more than was looked for. The zero LastStatus's is that of a task of which nothing is known.
+func (l LastStatus) LostError() error {
 	if l.sure {
 		return fmt.Errorf("%w, and the task with it", driver.ErrLost)
 	}
@@ -105,7 +105,7 @@ func (l Latest) LostError() error {
 func (r Record) remains() remains {
 	all := remains{boot: r.Keeper.Boot, cgroup: r.Cgroup}
 	for _, t := range r.Tasks {
-		all.latest = append(all.latest, Latest{Status: t, alive: r.At, sure: true})
+		all.latest = append(all.latest, LastStatus{Status: t, alive: r.At, sure: true})
 	}
 	return all
 }
@@ -127,7 +127,7 @@ func (c *Client) remains(last Record) remains {
 		}
 	}
 	for _, t := range told { // one may have ended since, so nothing certain can be said of its session
-		r.latest = append(r.latest, Latest{Status: t})
+		r.latest = append(r.latest, LastStatus{Status: t})
 	}
 	return r
 }
@@ -145,11 +145,11 @@ func (r remains) clues(cfg Config) proctree.Clues {
 }
 
 // kill kills what still runs. That no keeper does has been made sure.
-func (r remains) kill(ctx context.Context, cfg Config) (Swept, error) {
+func (r remains) kill(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	strays, err := proctree.KillStrays(ctx, r.clues(cfg))
-	left := Swept{}
+	left := OrphanCounts{}
 	for _, s := range strays {
-		if !slices.ContainsFunc(r.latest, func(l Latest) bool { return l.PID == s.PID }) {
+		if !slices.ContainsFunc(r.latest, func(l LastStatus) bool { return l.PID == s.PID }) {
 			left[s.Task]++
 		}
 	}

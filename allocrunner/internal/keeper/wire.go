@@ -40,7 +40,7 @@ const (
 	opKillTree = "killtree"
 	opList     = "list"
 	opClose    = "close"
-	opHold     = "hold" // files come with it: see SCM_RIGHTS in unix(7)
+	opKeepOpen = "keepopen" // files come with it: see SCM_RIGHTS in unix(7)
 	opCancel   = "cancel"
 )
 

@@ -1,4 +1,4 @@
-package allocrunner
+package keeper_test
 
 import (
 	"bufio"
@@ -16,34 +16,36 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
 )
 
-func openKept(t *testing.T, dir string) *kept {
+// supervised is the configuration of the allocation in dir.
+func supervised(dir string) keeper.Config {
+	return keeper.Config{Dir: dir, Mark: mark(dir), Logger: slog.New(slog.DiscardHandler)}
+}
+
+func supervise(t *testing.T, dir string) *keeper.Supervisor { return superviseAs(t, supervised(dir)) }
+
+func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
 	t.Helper()
-	cfg := keeperConfig(dir)
-	cfg.Logger = slog.New(slog.DiscardHandler)
-	client, _, err := keeper.Open(t.Context(), cfg)
+	s, _, err := keeper.Supervise(t.Context(), cfg, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := newKept(cfg, client)
 	t.Cleanup(func() {
-		if err := k.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return k
+	return s
 }
 
-// script is a task; $FIFO names a pipe in dir.
+// script is a task without logs; $FIFO names a pipe in dir.
 func script(dir, task, text string) driver.Spec {
-	return driver.Spec{
-		Task: task, Path: "/bin/sh", Args: []string{"-c", text}, Dir: dir, Logs: driver.LogSpec{Disabled: true},
-		Env: []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, keeperConfig(dir).Mark},
-	}
+	spec := shell(dir, task, text)
+	spec.Logs = driver.LogSpec{Disabled: true}
+	return spec
 }
 
 // untilThere waits for a file that a task makes.
@@ -59,9 +61,9 @@ func untilThere(t *testing.T, path string) {
 	}
 }
 
-func mustStart(t *testing.T, k *kept, spec driver.Spec) driver.Status {
+func mustStart(t *testing.T, s *keeper.Supervisor, spec driver.Spec) driver.Status {
 	t.Helper()
-	status, err := k.Start(t.Context(), spec)
+	status, err := s.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,24 +103,23 @@ func lives(t *testing.T, text string) bool {
 // TestALostKeeper is noticed at once: what it left running is killed before anybody hears of the end of the task, which says so.
 func TestALostKeeper(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
+	s := supervise(t, dir)
 	next := lines(t, dir)
 	for range 2 { // a new keeper may be lost, too
-		mustStart(t, k, script(dir, "calm", "exec sleep 1000"))
-		status := mustStart(t, k, script(dir, "wild", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+		calm := mustStart(t, s, script(dir, "calm", "exec sleep 1000"))
+		status := mustStart(t, s, script(dir, "wild", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 		child := next()
-		l, _ := k.current()
 		waited := make(chan error, 2)
 		for _, task := range []string{"calm", "wild"} {
 			go func() {
-				_, err := k.Wait(t.Context(), task)
+				_, err := s.Wait(t.Context(), task)
 				if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
 					t.Errorf("%s: processes of the lost keeper still run", task)
 				}
 				waited <- err
 			}()
 		}
-		if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+		if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		said := []string{}
@@ -134,20 +135,21 @@ func TestALostKeeper(t *testing.T) {
 			strings.Count(all, "more of its processes") != 1 {
 			t.Errorf("said: %s", all)
 		}
-		for task, want := range map[string]int{"calm": 0, "wild": 1} {
-			if n, err := k.KillTree(t.Context(), latest(t, k, task)); n != want || err != nil {
+		for id, want := range map[driver.ProcessID]int{calm.ID(): 0, status.ID(): 1} {
+			task := id.Task
+			if n, err := s.KillTree(t.Context(), id); n != want || err != nil {
 				t.Errorf("%s: %d left over, %v; want %d", task, n, err, want)
 			}
-			if n, err := k.KillTree(t.Context(), latest(t, k, task)); n != 0 || err != nil {
+			if n, err := s.KillTree(t.Context(), id); n != 0 || err != nil {
 				t.Errorf("%s: %d left over the second time, %v", task, n, err)
 			}
 		}
 	}
-	mustStart(t, k, script(dir, "calm", "exit 3"))
-	if exit, err := k.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
+	mustStart(t, s, script(dir, "calm", "exit 3"))
+	if exit, err := s.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if exit, err := k.Wait(t.Context(), "wild"); err != nil || exit.ExitCode != -1 || !strings.Contains(exit.Err, "the keeper was killed") {
+	if exit, err := s.Wait(t.Context(), "wild"); err != nil || exit.ExitCode != -1 || !strings.Contains(exit.Err, "the keeper was killed") {
 		t.Errorf("wait for a task that only the lost keeper had: %+v, %v", exit, err)
 	}
 }
@@ -155,20 +157,19 @@ func TestALostKeeper(t *testing.T) {
 // TestALostKeeperHadWrittenDown how a task ended: nobody had asked it yet.
 func TestALostKeeperHadWrittenDown(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
-	mustStart(t, k, script(dir, "t", "exit 3"))
-	if exit, err := k.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
+	s := supervise(t, dir)
+	mustStart(t, s, script(dir, "t", "exit 3"))
+	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	l, _ := k.current()
 	for last, err := keeper.Last(dir); err != nil || last.Tasks[0].Exit == nil; last, err = keeper.Last(dir) {
 		unix.Poll(nil, 1) // the keeper writes by itself
 	}
-	if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+	if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-l.settled
-	if exit, err := k.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
+	<-s.Settled()
+	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v; want the code that was written down", exit, err)
 	}
 }
@@ -179,7 +180,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 	for _, stays := range []bool{false, true} { // when it can't be removed
 		dir := t.TempDir()
 		record := filepath.Join(dir, "keeper.json")
-		first := openKept(t, dir)
+		first := supervise(t, dir)
 		mustStart(t, first, script(dir, "t", "exit 0"))
 		if _, err := first.Wait(t.Context(), "t"); err != nil {
 			t.Fatal(err)
@@ -187,7 +188,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		if err := first.Detach(); err != nil {
 			t.Fatal(err)
 		}
-		for id := first.link.client.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
+		for id := first.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
 			unix.Kill(id.PID, unix.SIGTERM)
 		}
 		old, err := os.ReadFile(record)
@@ -197,20 +198,19 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		if err := os.MkdirAll(record+".new/full", 0o755); err != nil { // as a full disk
 			t.Fatal(err)
 		}
-		k := openKept(t, dir)
+		s := supervise(t, dir)
 		next := lines(t, dir)
-		status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+		status := mustStart(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 		child := next()
 		if stays {
 			if err := os.WriteFile(record, old, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		l, _ := k.current()
-		if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+		if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		exit, err := k.Wait(t.Context(), "t")
+		exit, err := s.Wait(t.Context(), "t")
 		if !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
 			t.Errorf("%+v, %v", exit, err)
 		}
@@ -235,20 +235,19 @@ func TestALostAnswer(t *testing.T) {
 			t.Parallel()
 			for range 6 {
 				dir := t.TempDir()
-				k := openKept(t, dir)
+				s := supervise(t, dir)
 				next := lines(t, dir)
-				l, _ := k.current()
 				lost := make(chan struct{})
 				go func() {
 					defer close(lost)
 					next()
-					tc.lose(t, l.client.Keeper().PID)
+					tc.lose(t, s.Keeper().PID)
 				}()
 				spec := script(dir, "t", "echo >>$DIR/runs; echo >$FIFO; "+tc.script)
 				spec.Env = append(spec.Env, "DIR="+dir)
-				mustStart(t, k, spec)
+				mustStart(t, s, spec)
 				<-lost
-				if exit, err := k.Wait(t.Context(), "t"); err == nil && exit.ExitCode != 3 && exit.ExitCode != -1 {
+				if exit, err := s.Wait(t.Context(), "t"); err == nil && exit.ExitCode != 3 && exit.ExitCode != -1 {
 					t.Errorf("%+v", exit)
 				}
 				if runs, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || len(runs) != 1 {
@@ -262,44 +261,39 @@ func TestALostAnswer(t *testing.T) {
 // TestCloseAfterABreak of the connection, before it is made anew, ends the keeper all the same.
 func TestCloseAfterABreak(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
-	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
-	l, _ := k.current()
-	k.mu.Lock()
-	k.ended = true // Close has begun
-	k.mu.Unlock()
-	hangUp(t, l.client.Keeper().PID)
-	<-l.settled
-	if err := k.Close(); err != nil {
+	s := supervise(t, dir)
+	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+	s.BeginClose()
+	hangUp(t, s.Keeper().PID)
+	<-s.Settled()
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if l.client.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
+	if s.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
 		t.Error("the keeper or its task still runs")
 	}
 }
 
-// TestANewAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of them.
-func TestANewAllocation(t *testing.T) {
+// TestAFreshAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of them.
+func TestAFreshAllocation(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
-	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
-	if err := k.Detach(); err != nil {
+	s := supervise(t, dir)
+	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+	if err := s.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	r := &Runner{cfg: interfaces.Config{Dir: dir, Saved: &interfaces.Saved{}}, logger: slog.New(slog.DiscardHandler)}
-	processes, known, err := r.supervise(t.Context())
+	s, known, err := keeper.Supervise(t.Context(), supervised(dir), false)
 	if err != nil || len(known) != 1 || known[0].PID != status.PID {
 		t.Fatalf("%+v, %v", known, err)
 	}
-	if err := processes.(*kept).Detach(); err != nil {
+	if err := s.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	r.cfg.Saved = nil
-	processes, known, err = r.supervise(t.Context())
+	s, known, err = keeper.Supervise(t.Context(), supervised(dir), true)
 	if err != nil || len(known) != 0 || lives(t, strconv.Itoa(status.PID)) {
 		t.Fatalf("%+v, %v; want a new keeper, and the old process gone", known, err)
 	}
-	if err := processes.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -307,8 +301,8 @@ func TestANewAllocation(t *testing.T) {
 // TestABrokenConnection to a keeper that lives is made anew, and nobody notices.
 func TestABrokenConnection(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
-	status := mustStart(t, k, script(dir, "t", `trap "exit 4" USR1; touch ready; while :; do sleep 0.01; done`))
+	s := supervise(t, dir)
+	status := mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; touch ready; while :; do sleep 0.01; done`))
 	untilThere(t, filepath.Join(dir, "ready"))
 	type result struct {
 		code int
@@ -316,26 +310,26 @@ func TestABrokenConnection(t *testing.T) {
 	}
 	waited := make(chan result, 1)
 	go func() {
-		exit, err := k.Wait(t.Context(), "t")
+		exit, err := s.Wait(t.Context(), "t")
 		waited <- result{exit.ExitCode, err}
 	}()
-	l, _ := k.current()
+	first := s.Keeper()
 	for range 3 {
-		hangUp(t, l.client.Keeper().PID)
-		if list, err := k.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
+		hangUp(t, first.PID)
+		if list, err := s.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
 			t.Fatalf("%+v, %v", list, err)
 		}
 	}
-	if now, _ := k.current(); now.client.Keeper() != l.client.Keeper() {
+	if s.Keeper() != first {
 		t.Error("another keeper was made")
 	}
-	if err := k.Signal(t.Context(), latest(t, k, "t"), unix.SIGUSR1); err != nil {
+	if err := s.Signal(t.Context(), latest(t, s, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := k.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, driver.ErrNotRunning) {
+	if _, err := s.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, driver.ErrNotRunning) {
 		t.Errorf("exec: %v", err)
 	}
 }
@@ -363,15 +357,15 @@ func (s said) Enabled(context.Context, slog.Level) bool { return true }
 // their ends are told, and a start that was given up meanwhile leaves nothing behind.
 func TestAFrozenKeeper(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
 	log := said{slog.DiscardHandler, "neither does it answer", make(chan string, 1)}
-	k.cfg.Logger = slog.New(log)
-	mustStart(t, k, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.01; done`))
-	l, _ := k.current()
-	pid := l.client.Keeper().PID
+	cfg := supervised(dir)
+	cfg.Logger = slog.New(log)
+	s := superviseAs(t, cfg)
+	mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.01; done`))
+	pid := s.Keeper().PID
 	waited := make(chan error, 1)
 	go func() {
-		exit, err := k.Wait(t.Context(), "t")
+		exit, err := s.Wait(t.Context(), "t")
 		if err == nil && exit.ExitCode != 4 {
 			err = fmt.Errorf("exit code %d", exit.ExitCode)
 		}
@@ -384,7 +378,7 @@ func TestAFrozenKeeper(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	started := make(chan error, 1)
 	go func() {
-		_, err := k.Start(ctx, script(dir, "given-up", "exec sleep 1000"))
+		_, err := s.Start(ctx, script(dir, "given-up", "exec sleep 1000"))
 		started <- err
 	}()
 	cancel()
@@ -398,11 +392,11 @@ func TestAFrozenKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-started; err != nil { // else it is there, and the caller knows
-		if list, err := k.List(t.Context()); err != nil || len(list) != 1 {
+		if list, err := s.List(t.Context()); err != nil || len(list) != 1 {
 			t.Errorf("after a start that was given up: %+v, %v", list, err)
 		}
 	}
-	if err := k.Signal(t.Context(), latest(t, k, "t"), unix.SIGUSR1); err != nil {
+	if err := s.Signal(t.Context(), latest(t, s, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if err := <-waited; err != nil {
@@ -413,16 +407,19 @@ func TestAFrozenKeeper(t *testing.T) {
 // TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the process that the task
 // has got meanwhile.
 func TestALateRequest(t *testing.T) {
-	for name, request := range map[string]func(*kept, driver.ProcessID) error{
-		"signal": func(k *kept, id driver.ProcessID) error { return k.Signal(t.Context(), id, unix.SIGKILL) },
-		"kill":   func(k *kept, id driver.ProcessID) error { _, err := k.KillTree(t.Context(), id); return err },
+	for name, request := range map[string]func(*keeper.Supervisor, driver.ProcessID) error{
+		"signal": func(s *keeper.Supervisor, id driver.ProcessID) error { return s.Signal(t.Context(), id, unix.SIGKILL) },
+		"kill": func(s *keeper.Supervisor, id driver.ProcessID) error {
+			_, err := s.KillTree(t.Context(), id)
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			k := openKept(t, dir)
-			first := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
+			s := supervise(t, dir)
+			first := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
 			var next driver.Status
-			k.attach = func(ctx context.Context, dir string) (*keeper.Client, error) { // the restart comes before the repetition
+			s.SetAttach(func(ctx context.Context, dir string) (*keeper.Client, error) { // the restart comes before the repetition
 				c, err := keeper.Attach(ctx, dir)
 				if err == nil {
 					_, err = c.Wait(ctx, "t")
@@ -431,15 +428,14 @@ func TestALateRequest(t *testing.T) {
 					next, err = c.Start(ctx, script(dir, "t", "exec sleep 1000"))
 				}
 				return c, err
-			}
-			l, _ := k.current()
-			pid := l.client.Keeper().PID
+			})
+			pid := s.Keeper().PID
 			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
 			defer unix.Kill(pid, unix.SIGCONT)
 			late := make(chan error, 1)
-			go func() { late <- request(k, first.ID()) }()
+			go func() { late <- request(s, first.ID()) }()
 			for unread(t, pid) == 0 {
 				unix.Poll(nil, 2)
 			}
@@ -463,16 +459,15 @@ func TestALateRequest(t *testing.T) {
 // TestCloseEndsAStoppedKeeper with its tasks, in order: it need not be killed.
 func TestCloseEndsAStoppedKeeper(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
-	status := mustStart(t, k, script(dir, "t", "exec sleep 1000"))
-	l, _ := k.current()
-	if err := unix.Kill(l.client.Keeper().PID, unix.SIGSTOP); err != nil {
+	s := supervise(t, dir)
+	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+	if err := unix.Kill(s.Keeper().PID, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if l.client.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
+	if s.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
 		t.Error("the keeper or its task still runs")
 	}
 	if _, err := keeper.Last(dir); !errors.Is(err, os.ErrNotExist) {
@@ -483,20 +478,16 @@ func TestCloseEndsAStoppedKeeper(t *testing.T) {
 // TestTasksWithoutACgroup are warned of once, not at each start.
 func TestTasksWithoutACgroup(t *testing.T) {
 	dir := t.TempDir()
-	cfg := keeperConfig(dir)
+	cfg := supervised(dir)
 	var log bytes.Buffer
 	cfg.Logger, cfg.NoCgroup = slog.New(slog.NewTextHandler(&log, nil)), true
-	client, _, err := keeper.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := newKept(cfg, client)
+	s := superviseAs(t, cfg)
 	for _, task := range []string{"a", "b"} {
-		if status := mustStart(t, k, script(dir, task, "exit 0")); status.NoCgroup == "" {
+		if status := mustStart(t, s, script(dir, task, "exit 0")); status.NoCgroup == "" {
 			t.Errorf("%s: %+v", task, status)
 		}
 	}
-	if err := k.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 	if n := strings.Count(log.String(), "runs in no cgroup"); n != 1 || !strings.Contains(log.String(), "task=a") {
@@ -507,14 +498,13 @@ func TestTasksWithoutACgroup(t *testing.T) {
 // TestCloseAfterALoss leaves nothing of the killed keeper in the directory but its log: the allocation is over.
 func TestCloseAfterALoss(t *testing.T) {
 	dir := t.TempDir()
-	k := openKept(t, dir)
-	mustStart(t, k, script(dir, "t", "exec sleep 1000"))
-	l, _ := k.current()
-	if err := unix.Kill(l.client.Keeper().PID, unix.SIGKILL); err != nil {
+	s := supervise(t, dir)
+	mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+	if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-l.settled
-	if err := k.Close(); err != nil {
+	<-s.Settled()
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "keeper*"))
@@ -528,18 +518,17 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	t.Parallel()
 	freezer := newFreezer(t)
 	dir := t.TempDir()
-	k := openKept(t, dir)
+	s := supervise(t, dir)
 	next := lines(t, dir)
-	status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+	status := mustStart(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 	child := next()
-	l, _ := k.current()
-	id := l.client.Keeper()
+	id := s.Keeper()
 	for file, text := range map[string]string{"cgroup.procs": strconv.Itoa(id.PID), "cgroup.freeze": "1"} {
 		if err := os.WriteFile(filepath.Join(freezer, file), []byte(text), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := k.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 	if id.Runs() || lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
@@ -617,9 +606,9 @@ func connections(t *testing.T, pid int) (fds []int) {
 // TestReplacedByAnother: whoever takes the keeper over has it, and the one before neither makes another nor ends it.
 func TestReplacedByAnother(t *testing.T) {
 	dir := t.TempDir()
-	first := openKept(t, dir)
+	first := supervise(t, dir)
 	mustStart(t, first, script(dir, "t", "exec sleep 1000"))
-	second := openKept(t, dir)
+	second := supervise(t, dir)
 	if _, err := first.Wait(t.Context(), "t"); !errors.Is(err, keeper.ErrReplaced) {
 		t.Errorf("wait: %v", err)
 	}
@@ -632,43 +621,4 @@ func TestReplacedByAnother(t *testing.T) {
 	if err := first.Detach(); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestEndLeft(t *testing.T) {
-	dir := t.TempDir()
-	k := openKept(t, dir)
-	next := lines(t, dir)
-	status := mustStart(t, k, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
-	child := next()
-	if _, err := KillOrphans(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "controlled by another taskapi") || !TasksRunning(dir) {
-		t.Errorf("while it is controlled: %v", err)
-	}
-	if err := k.Detach(); err != nil {
-		t.Fatal(err)
-	}
-	if !TasksRunning(dir) {
-		t.Error("no keeper is left")
-	}
-	n, err := KillOrphans(t.Context(), dir)
-	if n != 2 || err != nil || lives(t, child) || lives(t, strconv.Itoa(status.PID)) || TasksRunning(dir) {
-		t.Errorf("%d killed, %v; left: %v", n, err, TasksRunning(dir))
-	}
-	if n, err := KillOrphans(t.Context(), dir); n != 0 || err != nil {
-		t.Errorf("the second time: %d, %v", n, err)
-	}
-}
-
-// latest names the task's latest process.
-func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
-	t.Helper()
-	list, err := s.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, status := range list {
-		if status.Task == task {
-			return status.ID()
-		}
-	}
-	return driver.ProcessID{Task: task}
 }

@@ -1,0 +1,91 @@
+package keeper
+
+import (
+	"fmt"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// connState is where a Supervisor stands with its keeper:
+//
+//	              broke                  reattached
+//	connected ───────────────▶ broken ───────────────▶ connected
+//	  │   ▲                       │
+//	  │   │ keeperStarted         │ keeperGone
+//	  │   └─────────── lost ◀─────┘
+//	  │ superseded
+//	  └─────────────▶ replaced
+//
+//	each of them ──closing──▶ closed
+type connState int
+
+const (
+	connConnected connState = iota // calls go to the keeper
+	connBroken                     // calls wait until it is known whether the keeper lives
+	connLost                       // the keeper was killed, and all that was found of its processes; the next start makes another keeper
+	connReplaced                   // another client controls the keeper
+	connClosed                     // by Close or Detach
+)
+
+// connEvent is what happens to the connection.
+type connEvent int
+
+const (
+	broke         connEvent = iota // the connection is over, and nobody wished for it
+	reattached                     // there is another one to the same keeper
+	keeperGone                     // no keeper runs, nor anything that was found of its tasks
+	keeperStarted                  // there is another keeper
+	superseded                     // the keeper said that another client controls it
+	closing                        // Close or Detach was called
+)
+
+// next returns the state after an event. An event that means nothing in a state changes nothing: the end of what was under way when the use
+// of the keeper ended is of no consequence.
+func (s connState) next(e connEvent) connState {
+	switch {
+	case e == closing:
+		return connClosed
+	case s == connConnected && e == broke:
+		return connBroken
+	case s == connBroken && e == reattached, s == connLost && e == keeperStarted:
+		return connConnected
+	case s == connBroken && e == keeperGone:
+		return connLost
+	case s == connConnected && e == superseded:
+		return connReplaced
+	}
+	return s
+}
+
+// connection is one connection to a keeper, with what came of its end.
+type connection struct {
+	client  *Client
+	settled chan struct{} // closed when it is over and the state is no longer broken
+	lost    *lostKeeper   // nil when the keeper lives, or nobody knows. Set before settled is closed
+}
+
+// lostKeeper is a keeper that was killed, and with it all that could be found of its processes.
+type lostKeeper struct {
+	orphans OrphanCounts
+	last    map[string]LastStatus // the latest process of each task, with the exit where the keeper had recorded that
+}
+
+// exit returns how a task's process ended, when the lost keeper could still record that.
+func (l *lostKeeper) exit(task string) (interfaces.ExitResult, bool) {
+	if s := l.last[task]; s.Exit != nil {
+		return *s.Exit, true
+	}
+	return interfaces.ExitResult{}, false
+}
+
+// errorFor returns the loss as one of its tasks had it.
+func (l *lostKeeper) errorFor(task string) error {
+	lost := l.last[task].LostError()
+	if n := l.orphans[task]; n > 0 {
+		return fmt.Errorf("%w; %d more of its processes had to be ended", lost, n)
+	}
+	return lost
+}
+
+var _ driver.Supervisor = (*Supervisor)(nil)

@@ -1,0 +1,395 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/driver"
+)
+
+// restorePause is the time between two attempts to find out what became of a keeper.
+const restorePause = 500 * time.Millisecond
+
+// sweepTimeout bounds the killing of what a keeper has left: SIGKILL takes milliseconds, unless a process is stuck in the kernel.
+const sweepTimeout = 10 * time.Second
+
+// maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
+const maxKeepers = 2
+
+// Supervisor is a driver.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is killed, its processes are
+// gone with it: what it left running is killed at once, and the next start makes another keeper. When the connection breaks while the
+// keeper lives, it is restored, and no caller notices.
+type Supervisor struct {
+	cfg    Config
+	attach func(ctx context.Context, dir string) (*Client, error) // Attach, but for tests
+	wg     sync.WaitGroup
+	ctx    context.Context // ends with Close or Detach
+	cancel context.CancelFunc
+
+	mu        sync.Mutex // guards the fields below; held while another keeper is made
+	state     connState
+	conn      *connection       // the latest
+	lost      *lostKeeper       // the latest; nil when no keeper was lost
+	keepOpen  func() []*os.File // what each keeper keeps open, nil for nothing
+	orphans   map[string]int    // that lost keepers left running, by task, until a KillTree of the task returns their number
+	uncovered bool              // the latest process that was started is in no cgroup of its own
+}
+
+// Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what it has of the allocation's processes.
+// With fresh, for an allocation that has none, what is left of one that had the directory before is ended first. Errors: Open's.
+func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []driver.Status, error) {
+	for {
+		client, attached, err := Open(ctx, cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		known, err := client.List(ctx)
+		switch {
+		case err == nil && fresh && len(known) > 0:
+			if err := client.Close(); err != nil { // the next keeper has nothing
+				return nil, nil, err
+			}
+		case err == nil:
+			return newSupervisor(cfg, client), known, nil
+		case attached: // its tasks go on as they are, for another try
+			return nil, nil, errors.Join(err, client.Detach())
+		default:
+			return nil, nil, errors.Join(err, client.Close())
+		}
+	}
+}
+
+func newSupervisor(cfg Config, client *Client) *Supervisor {
+	cfg.Logger = cfg.log()
+	s := &Supervisor{cfg: cfg, attach: Attach, orphans: map[string]int{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.wg.Go(func() { ReapOrphans(s.ctx) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.useLocked(client)
+	return s
+}
+
+// useLocked makes client's connection the current one.
+func (s *Supervisor) useLocked(client *Client) {
+	conn := &connection{client: client, settled: make(chan struct{})}
+	s.conn = conn
+	if s.state == connClosed { // Close or Detach ends it before anyone waits for it
+		close(conn.settled)
+		return
+	}
+	s.wg.Go(func() {
+		defer close(conn.settled)
+		<-client.Done()
+		s.restore(conn)
+	})
+}
+
+func (s *Supervisor) applyLocked(e connEvent) { s.state = s.state.next(e) }
+
+func (s *Supervisor) apply(e connEvent) connState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applyLocked(e)
+	return s.state
+}
+
+// current returns the latest connection and the state.
+func (s *Supervisor) current() (*connection, connState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn, s.state
+}
+
+// restore deals with the end of a connection. It tries for as long as it takes to know that the keeper is back, or that it and its
+// processes are gone: nobody may act on less.
+func (s *Supervisor) restore(conn *connection) {
+	e := broke
+	if errors.Is(conn.client.Err(), ErrReplaced) {
+		e = superseded
+	}
+	state := s.apply(e)
+	orphans := OrphanCounts{}
+	for first := true; state == connBroken; first = false {
+		err := s.tryRestore(conn, orphans)
+		if err == nil {
+			return
+		}
+		if first {
+			s.cfg.Logger.Warn("the connection to the keeper broke, and neither does it answer nor is it gone; it is tried again",
+				"pid", conn.client.Keeper().PID, "error", err)
+		}
+		select {
+		case <-time.After(restorePause):
+		case <-s.ctx.Done():
+		}
+		_, state = s.current()
+	}
+}
+
+// tryRestore attaches to the keeper or, if that is gone, kills what it has left running. It adds whom it had to kill to orphans.
+func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
+	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
+	defer cancel()
+	if again, err := s.attach(ctx, s.cfg.Dir); err == nil {
+		s.cfg.Logger.Warn("the connection to the keeper broke and was made again")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.applyLocked(reattached)
+		s.useLocked(again)
+		return nil
+	}
+	swept, last, err := conn.client.Sweep(ctx, s.cfg)
+	for task, n := range swept {
+		orphans[task] += n
+	}
+	if err != nil {
+		return err
+	}
+	s.cfg.Logger.Warn("the keeper was killed", "pid", conn.client.Keeper().PID, "left", len(orphans))
+	conn.lost = &lostKeeper{orphans, last}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applyLocked(keeperGone)
+	s.lost = conn.lost
+	for task, n := range orphans {
+		s.orphans[task] += n
+	}
+	return nil
+}
+
+// call calls a method of the keeper's client, again when the connection broke and was restored. lost is set when the keeper was lost.
+func (s *Supervisor) call(ctx context.Context, method func(*Client) error) (lost *lostKeeper, err error) {
+	for {
+		conn, _ := s.current()
+		err := method(conn.client)
+		if !errors.Is(err, driver.ErrLost) {
+			return nil, err
+		}
+		select {
+		case <-conn.settled:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if conn.lost != nil {
+			return conn.lost, err
+		}
+		if now, _ := s.current(); now == conn { // the use of the keeper has ended before it was restored
+			return nil, driver.ErrClosed
+		}
+	}
+}
+
+// Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been started, and may have
+// ended since: then it is not started again, and Wait says what became of it. That is found out also when ctx has ended: a process that
+// nobody knows of would be left running.
+func (s *Supervisor) Start(ctx context.Context, spec driver.Spec) (status driver.Status, err error) {
+	began, sent := time.Now(), false
+	for keepers := 0; ; keepers++ {
+		lost, err := s.call(context.WithoutCancel(ctx), func(c *Client) (err error) {
+			if sent {
+				var known bool
+				if status, known, err = startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known || err != nil {
+					return err
+				}
+			}
+			sent = true
+			status, err = c.Start(ctx, spec)
+			return err
+		})
+		if lost == nil || keepers == maxKeepers {
+			if err == nil {
+				s.checkCgroup(status)
+			}
+			return status, err
+		}
+		if err := s.startKeeper(ctx); err != nil {
+			return driver.Status{}, err
+		}
+	}
+}
+
+// checkCgroup warns when a process has started in no cgroup of its own, the first time and the first after one that has.
+func (s *Supervisor) checkCgroup(status driver.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.uncovered
+	if s.uncovered = status.NoCgroup != ""; s.uncovered && !before {
+		s.cfg.Logger.Warn("a task runs in no cgroup of its own: those of its processes that leave its session with another environment may outlive it",
+			"task", status.Task, "reason", status.NoCgroup)
+	}
+}
+
+// startedSince returns the task's process when it was started at that time or later, by this keeper or by one that was killed.
+func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status driver.Status, known bool, err error) {
+	list, err := c.List(ctx)
+	for _, status := range list {
+		if status.Task == task && !status.StartedAt.Before(when) {
+			return status, true, err
+		}
+	}
+	return driver.Status{}, false, err
+}
+
+// startKeeper starts another keeper in place of a lost one, unless another call has done so.
+func (s *Supervisor) startKeeper(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.state {
+	case connClosed:
+		return driver.ErrClosed
+	case connLost:
+	default:
+		return nil
+	}
+	if err := s.conn.client.Close(); err != nil {
+		return err
+	}
+	client, _, err := Open(ctx, s.cfg)
+	if err != nil {
+		return err
+	}
+	s.applyLocked(keeperStarted)
+	s.sendFilesLocked(ctx, client)
+	s.useLocked(client)
+	return nil
+}
+
+// KeepOpen has the keeper, and each that follows it, keep files open, and with them what is locked by them.
+func (s *Supervisor) KeepOpen(files func() []*os.File) {
+	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keepOpen = files
+	s.sendFilesLocked(ctx, s.conn.client)
+}
+
+func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
+	if s.keepOpen == nil {
+		return
+	}
+	if err := client.KeepOpen(ctx, s.keepOpen()); err != nil {
+		s.cfg.Logger.Warn("the claims of the allocation's ports would not outlive this process", "error", err)
+	}
+}
+
+// Wait waits for the end of a task's process. When the keeper was killed before it could record how that ended, the error says so, and what
+// had to be killed.
+func (s *Supervisor) Wait(ctx context.Context, task string) (exit interfaces.ExitResult, err error) {
+	lost, err := s.call(ctx, func(c *Client) (err error) {
+		exit, err = c.Wait(ctx, task)
+		return err
+	})
+	if errors.Is(err, driver.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
+		s.mu.Lock()
+		lost = s.lost
+		s.mu.Unlock()
+	}
+	if lost == nil {
+		return exit, err
+	}
+	if exit, ok := lost.exit(task); ok {
+		return exit, nil
+	}
+	return exit, lost.errorFor(task)
+}
+
+// Exec runs a program beside a task's process.
+func (s *Supervisor) Exec(ctx context.Context, spec driver.ExecSpec) (result driver.ExecResult, err error) {
+	_, err = s.call(ctx, func(c *Client) (err error) {
+		result, err = c.Exec(ctx, spec)
+		return err
+	})
+	return result, err
+}
+
+// Signal sends a signal to a task's process.
+func (s *Supervisor) Signal(ctx context.Context, process driver.ProcessID, sig syscall.Signal) error {
+	_, err := s.call(ctx, func(c *Client) error { return c.Signal(ctx, process, sig) })
+	return err
+}
+
+// KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted once.
+func (s *Supervisor) KillTree(ctx context.Context, process driver.ProcessID) (leftover int, err error) {
+	lost, err := s.call(ctx, func(c *Client) (err error) {
+		leftover, err = c.KillTree(ctx, process)
+		return err
+	})
+	if lost != nil {
+		err = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	leftover += s.orphans[process.Task]
+	delete(s.orphans, process.Task)
+	return leftover, err
+}
+
+// List returns the latest process of each task.
+func (s *Supervisor) List(ctx context.Context) (list []driver.Status, err error) {
+	_, err = s.call(ctx, func(c *Client) (err error) {
+		list, err = c.List(ctx)
+		return err
+	})
+	return list, err
+}
+
+// Detach leaves the keeper and its processes running.
+func (s *Supervisor) Detach() error { return s.end((*Client).Detach) }
+
+// Close ends the keeper with its processes, and what a killed keeper has left running.
+func (s *Supervisor) Close() error {
+	if err := s.end(s.closeKeeper); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	if _, err := Sweep(ctx, s.cfg); err != nil {
+		return err
+	}
+	if conn, _ := s.current(); errors.Is(conn.client.Err(), ErrReplaced) {
+		return nil // what is there is another client's
+	}
+	return Forget(s.cfg.Dir)
+}
+
+// closeKeeper ends the keeper with its tasks, also one to which the connection has broken and that nobody has connected to since. One that
+// does not answer is killed.
+func (s *Supervisor) closeKeeper(c *Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	if errors.Is(c.Err(), driver.ErrLost) {
+		if again, err := s.attach(ctx, s.cfg.Dir); err == nil {
+			defer c.Close() // it has the keeper's process to wait for, perhaps
+			c = again
+		}
+	}
+	err := c.Close()
+	if err == nil {
+		return nil
+	}
+	s.cfg.Logger.Warn("the keeper is killed, for it does not end", "pid", c.Keeper().PID, "error", err)
+	if forced := c.Kill(); forced != nil { // it may not even have heard that it has no client any more
+		return errors.Join(err, forced)
+	}
+	return nil
+}
+
+// end ends the use of the keeper, also of one to which the connection is just being restored.
+func (s *Supervisor) end(how func(*Client) error) error {
+	s.apply(closing)
+	conn, _ := s.current()
+	s.cancel()
+	err := how(conn.client)
+	s.wg.Wait()
+	if now, _ := s.current(); now != conn {
+		err = errors.Join(err, how(now.client))
+	}
+	return err
+}
