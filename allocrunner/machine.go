@@ -6,12 +6,11 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/allocdir"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/ports"
-	"taskapi/allocrunner/internal/rawexec"
-	"taskapi/allocrunner/internal/taskenv"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/taskenv"
 )
 
 // CheckTasks says what the tasks of an allocation's group need and this machine does not have: a user that this process can't become is
@@ -68,16 +67,12 @@ func missingProgram(alloc *api.Allocation, t *api.Task) string {
 	if err != nil {
 		user.Name = t.User
 	}
-	env := taskenv.New(taskenv.Config{Alloc: alloc, Node: taskenv.DetectNode()}).WithTask(taskenv.Task{Task: t, User: user})
-	evaluated, err := env.EvalConfig(t.Config)
-	if err != nil { // it says what is known at the start only
-		return ""
+	d, err := Drivers.Get(t.Driver)
+	if check, ok := d.(drivers.Precheck); ok && err == nil {
+		env := taskenv.New(taskenv.Config{Alloc: alloc, Node: taskenv.DetectNode()}).WithTask(taskenv.Task{Task: t, User: user})
+		return check.Missing(drivers.Task{Task: t, User: user, Env: env})
 	}
-	config, err := rawexec.Parse(evaluated)
-	if err != nil { // a review says so
-		return ""
-	}
-	return driver.Missing(config.Command, config.Scrub(env.List()))
+	return ""
 }
 
 // CheckPorts says which ports of a group can't be had now. Nothing holds them afterwards.

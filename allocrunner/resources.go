@@ -15,7 +15,7 @@ import (
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/ports"
-	"taskapi/allocrunner/internal/taskenv"
+	"taskapi/allocrunner/taskenv"
 )
 
 // resources is what an allocation has of its machine while it runs: nothing before acquire and after release.

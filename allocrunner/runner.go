@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/hookmeter"
@@ -28,8 +30,9 @@ var ErrFailed = errors.New("allocation failed")
 
 // Runner is the AllocRunner of real processes.
 type Runner struct {
-	cfg    interfaces.Config
-	logger *slog.Logger
+	cfg     interfaces.Config
+	drivers *drivers.Registry
+	logger  *slog.Logger
 
 	snapshots snapshots
 	tasks     []*taskrunner.Runner
@@ -65,14 +68,25 @@ func GiveBackMemory() { memory.GiveBack() }
 // kernel that can't do that is no reason not to run.
 func Undumpable() { _ = proc.Undumpable() }
 
+// Drivers are the task drivers that are built in.
+var Drivers = drivers.NewRegistry(rawexec.Driver{})
+
 // Factory is New as an interfaces.Factory.
-var Factory interfaces.Factory = func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return New(cfg) }
+var Factory = WithDrivers(Drivers)
+
+// WithDrivers returns New, with other drivers than those that are built in.
+func WithDrivers(known *drivers.Registry) interfaces.Factory {
+	return func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return newRunner(cfg, known) }
+}
 
 // New makes a runner of an allocation whose job has the group that it names. It does no I/O. Errors: what the group says that no
 // machine could run, such as an unknown kill_signal.
-func New(cfg interfaces.Config) (*Runner, error) {
+func New(cfg interfaces.Config) (*Runner, error) { return newRunner(cfg, Drivers) }
+
+func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) {
 	r := &Runner{
 		cfg:     cfg,
+		drivers: known,
 		logger:  cfg.Logger,
 		byName:  map[string]*taskrunner.Runner{},
 		changed: make(chan struct{}, 1),

@@ -63,6 +63,10 @@ func run(t *testing.T, jobType string, tasks ...*api.Task) *running {
 
 func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config), tasks ...*api.Task) *running {
 	t.Helper()
+	return begin(t, configure(t, jobType, edit, tasks...))
+}
+
+func configure(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config), tasks ...*api.Task) interfaces.Config {
 	group := api.NewTaskGroup("g", 1)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Delay: new(10 * time.Millisecond), Mode: new("fail")}
 	group.Tasks = tasks
@@ -75,11 +79,16 @@ func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces
 	}
 	edit(group, &cfg)
 	job.Canonicalize()
-	return begin(t, cfg)
+	return cfg
 }
 
 // begin runs an allocation, or what an earlier runner has left of it, until the test ends at the latest.
 func begin(t *testing.T, cfg interfaces.Config) *running {
+	t.Helper()
+	return beginWith(t, allocrunner.Factory, cfg)
+}
+
+func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) *running {
 	t.Helper()
 	r := &running{t: t, dir: cfg.Dir, result: make(chan error, 1)}
 	also := cfg.OnEvent
@@ -89,10 +98,11 @@ func begin(t *testing.T, cfg interfaces.Config) *running {
 		}
 		r.events.note(task + ": " + e.Type)
 	}
-	runner, err := allocrunner.New(cfg)
+	made, err := factory(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	runner := made.(*allocrunner.Runner)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.runner, r.stop = runner, cancel
 	go func() { r.result <- runner.Run(ctx) }()

@@ -1,20 +1,18 @@
 package allocrunner
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/driver"
-	"taskapi/allocrunner/internal/rawexec"
-	"taskapi/allocrunner/internal/taskenv"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/allocrunner/taskenv"
 )
 
 // starter makes a task ready to start on this machine.
@@ -25,10 +23,8 @@ type starter struct {
 
 var _ taskrunner.Starter = (*starter)(nil)
 
-// Alloc implements taskrunner.Starter.
 func (s *starter) Alloc() *api.Allocation { return s.runner.Alloc() }
 
-// Prepare implements taskrunner.Starter.
 func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, error) {
 	alloc := s.runner.Alloc()
 	task := taskOf(alloc, s.task)
@@ -51,7 +47,6 @@ func (s *starter) Prepare(context.Context) (*interfaces.TaskPrestartRequest, err
 	}, nil
 }
 
-// Env implements taskrunner.Starter.
 func (s *starter) Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env {
 	return s.env(req, hookEnv)
 }
@@ -62,47 +57,19 @@ func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]st
 	}).With(hookEnv)
 }
 
-// Spec implements taskrunner.Starter.
-func (s *starter) Spec(_ context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error) {
-	config, surroundings, err := s.surroundings(req, hookEnv)
-	if err != nil {
-		return driver.Spec{}, err
-	}
-	program, err := driver.LookUp(req.Dir.Dir, "task", config.Command, surroundings.env)
-	if err != nil {
-		return driver.Spec{}, err
-	}
-	return driver.Spec{
-		Task: req.Task.Name,
-		Path: program,
-		Args: config.Args,
-		Env:  surroundings.env,
-		Dir:  surroundings.dir,
-		User: req.User,
-		Logs: logSpec(req.Task, req.Dir),
-
-		OOMScoreAdj: config.OOMScoreAdj,
-	}, nil
+func (s *starter) Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
+	spec, err := s.build(ctx, req, given, nil)
+	spec.Task, spec.Logs = req.Task.Name, logSpec(req.Task, req.Dir)
+	return spec, err
 }
 
-// surroundings are what every program of a task finds.
-type surroundings struct {
-	env []string
-	dir string
-}
-
-// surroundings evaluates the task's configuration, and says what its process, or a program beside it, finds around it.
-func (s *starter) surroundings(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (rawexec.Config, surroundings, error) {
-	env := s.env(req, hookEnv)
-	evaluated, err := env.EvalConfig(req.Task.Config)
-	if err != nil {
-		return rawexec.Config{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
-	}
-	config, err := rawexec.Parse(maps.Clone(evaluated))
-	if err != nil {
-		return rawexec.Config{}, surroundings{}, &taskrunner.ConfigError{Err: fmt.Errorf("failed to parse config: %w", err)}
-	}
-	return config, surroundings{env: config.Scrub(env.List()), dir: cmp.Or(config.WorkDir, req.Dir.Dir)}, nil
+// build has the task's driver build the task's process, or that of a program beside it.
+func (s *starter) build(
+	ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, beside []string,
+) (drivers.Spec, error) {
+	return s.runner.drivers.Build(ctx, drivers.Task{
+		Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Mounts: given.Mounts, Devices: given.Devices, Exec: beside,
+	})
 }
 
 // checkOutput is how much of a script check's output is taken, in bytes: more than a check shows of it.
@@ -114,31 +81,27 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	if t == nil {
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotFound)
 	}
-	req, hookEnv, ok := t.Launched()
+	req, given, ok := t.Launched()
 	if !ok {
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotRunning)
 	}
-	_, around, err := (&starter{r, task}).surroundings(req, hookEnv)
-	if err != nil {
-		return checks.ExecResult{}, err
-	}
-	program, err := driver.LookUp(req.Dir.Dir, "check", command[0], around.env)
+	spec, err := (&starter{r, task}).build(ctx, req, given, command)
 	if err != nil {
 		return checks.ExecResult{}, err
 	}
 	result, err := r.resources.processes.Exec(ctx, driver.ExecSpec{
-		Task: task, Path: program, Args: command[1:], Env: around.env, Dir: around.dir, User: req.User, MaxOutput: checkOutput,
+		Task: task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User, MaxOutput: checkOutput,
 	})
 	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err
 }
 
 // logSpec is a task's logs block; a task without one has Nomad's defaults.
-func logSpec(t *api.Task, dir interfaces.TaskDir) driver.LogSpec {
+func logSpec(t *api.Task, dir interfaces.TaskDir) drivers.LogSpec {
 	logs := api.DefaultLogConfig()
 	if t.LogConfig != nil {
 		logs = t.LogConfig
 	}
-	return driver.LogSpec{
+	return drivers.LogSpec{
 		Dir:          dir.LogDir,
 		Disabled:     deref(logs.Disabled),
 		MaxFiles:     deref(logs.MaxFiles),

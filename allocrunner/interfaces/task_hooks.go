@@ -2,6 +2,7 @@ package interfaces
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -21,7 +22,7 @@ type TaskHook interface {
 }
 
 // TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner takes over a task that
-// runs. An error is a failed start, under the restart policy. ctx ends when the call returns, so nothing that is begun with it
+// runs, until its response says Done. An error is a failed start, under the restart policy. ctx ends when the call returns, so nothing that is begun with it
 // outlives it.
 type TaskPrestartHook interface {
 	TaskHook
@@ -67,7 +68,45 @@ type TaskLifecycle interface {
 // TaskPrestartResponse is what a prestart hook gives; nil gives nothing.
 type TaskPrestartResponse struct {
 	// Env is added to the task's environment, over the task's own env block.
-	Env map[string]string
+	Env map[string]string `json:",omitempty"`
+
+	// Mounts and Devices are what the task is to find besides what it has. The start fails when the task's driver can't give them.
+	Mounts  []Mount  `json:",omitempty"`
+	Devices []Device `json:",omitempty"`
+
+	// Done says that the hook has done its work for as long as the task lives: it is not called for this task again, neither at a restart
+	// nor by another runner, and the rest of the response holds for each start. The response is kept in the allocation's state, so it is no
+	// place for secrets.
+	Done bool `json:",omitempty"`
+}
+
+// Add adds what a later hook gives, which wins where both give a variable.
+func (r *TaskPrestartResponse) Add(more *TaskPrestartResponse) {
+	if more == nil {
+		return
+	}
+	if r.Env == nil {
+		r.Env = make(map[string]string, len(more.Env))
+	}
+	maps.Copy(r.Env, more.Env)
+	r.Mounts, r.Devices = append(r.Mounts, more.Mounts...), append(r.Devices, more.Devices...)
+}
+
+// Mount is a file or directory of the machine that a task finds at another path.
+type Mount struct {
+	HostPath string
+	TaskPath string // absolute, as the task sees it
+	ReadOnly bool   `json:",omitempty"`
+
+	// Propagation is "host-to-task", "bidirectional", or "private", which empty means, too: see mount_namespaces(7).
+	Propagation string `json:",omitempty"`
+}
+
+// Device is a device file of the machine that a task finds at another path, and may use.
+type Device struct {
+	HostPath    string
+	TaskPath    string
+	Permissions string // of "r", "w" and "m", the last for mknod(2)
 }
 
 // TaskDir is where a task lives; all paths are absolute.

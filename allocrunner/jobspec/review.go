@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/drivers"
 )
 
 // Severity says what a finding means for running the job.
@@ -44,8 +46,8 @@ func AnyRefused(findings []Finding) bool {
 
 // Review chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job and
 // that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and ErrInvalid,
-// wrapped with the names that there are. job may be any value, canonical or not.
-func Review(job *api.Job, group string) (*api.TaskGroup, []Finding, error) {
+// wrapped with the names that there are. job may be any value, canonical or not; known are the drivers that tasks may name.
+func Review(job *api.Job, group string, known *drivers.Registry) (*api.TaskGroup, []Finding, error) {
 	if job == nil {
 		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)
 	}
@@ -53,14 +55,14 @@ func Review(job *api.Job, group string) (*api.TaskGroup, []Finding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &reviewer{job: job, group: chosen}
+	r := &reviewer{job: job, group: chosen, drivers: known}
 	r.jobLevel()
 	r.groupLevel()
 	return chosen, r.findings, nil
 }
 
 // ReviewAll is Review of every group of the job that can be chosen: each finding once, and the groups. Errors: as Review.
-func ReviewAll(job *api.Job) ([]*api.TaskGroup, []Finding, error) {
+func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Finding, error) {
 	if job == nil {
 		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)
 	}
@@ -73,7 +75,7 @@ func ReviewAll(job *api.Job) ([]*api.TaskGroup, []Finding, error) {
 		if g == nil {
 			continue
 		}
-		group, findings, err := Review(job, deref(g.Name))
+		group, findings, err := Review(job, deref(g.Name), known)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -125,6 +127,7 @@ func deref[T any](p *T) T {
 type reviewer struct {
 	job      *api.Job
 	group    *api.TaskGroup
+	drivers  *drivers.Registry
 	path     []string
 	findings []Finding
 }
@@ -229,14 +232,15 @@ func (r *reviewer) tasks() {
 
 func (r *reviewer) task(t *api.Task) {
 	r.checkTaskName(t.Name)
-	if !slices.Contains(Drivers, t.Driver) {
-		r.refuse("driver", "the driver %q is not here; there is: %s", t.Driver, strings.Join(Drivers, ", "))
+	if d, err := r.drivers.Get(t.Driver); err != nil {
+		r.refuse("driver", "%v", err)
+	} else if err := d.Validate(t.Config); err != nil {
+		r.refuse("config", "%v", err)
 	}
 	apply(r, taskRows, t)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)
 	}
-	r.config(t)
 	r.environment("env", t.Env)
 	r.environment("meta", t.Meta)
 	r.lifecycle(t.Lifecycle)

@@ -8,9 +8,6 @@ import (
 
 // This file is the table of what a job may ask for and does not get here. A feature that arrives takes its row away.
 
-// Drivers are the task drivers that there are.
-var Drivers = []string{"raw_exec"}
-
 // row is one feature of a part of the job: what it is called, what its use means, and how to tell that it is used.
 type row[T any] struct {
 	feature  string

@@ -9,8 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/jobspec"
 )
+
+// known are the drivers that the tests' jobs may name.
+var known = drivers.NewRegistry(rawexec.Driver{})
 
 // reviewOf reviews a job of one group "g", as "severity where: feature" lines.
 func reviewOf(tb testing.TB, body string) []string {
@@ -19,7 +24,7 @@ func reviewOf(tb testing.TB, body string) []string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, findings, err := jobspec.Review(job, "")
+	_, findings, err := jobspec.Review(job, "", known)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -233,7 +238,7 @@ func TestReviewRefusesNames(t *testing.T) {
 			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec", Config: map[string]any{"command": "true"}}}}}}
 		}
 		for kind, job := range map[string]*api.Job{"job": jobOf(name, "g", "t"), "group": jobOf("j", name, "t"), "task": jobOf("j", "g", name)} {
-			_, findings, err := jobspec.Review(job, "")
+			_, findings, err := jobspec.Review(job, "", known)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +254,7 @@ func TestReviewRefusesNames(t *testing.T) {
 			t.Errorf("task %s: %v", name, got)
 		}
 	}
-	_, findings, err := jobspec.Review(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "")
+	_, findings, err := jobspec.Review(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "", known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +293,7 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 		"nil job":     {nil, "", "", jobspec.ErrInvalid, "there is no job"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, _, err := jobspec.Review(tc.job, tc.group)
+			got, _, err := jobspec.Review(tc.job, tc.group, known)
 			if !errors.Is(err, tc.is) || err != nil && !strings.Contains(err.Error(), tc.text) {
 				t.Fatalf("error %v, want %v, %q", err, tc.is, tc.text)
 			}
@@ -306,7 +311,7 @@ func TestReviewOfEverything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, findings, err := jobspec.Review(job, group)
+		_, findings, err := jobspec.Review(job, group, known)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -255,5 +256,17 @@ func (r *reviewer) identity(w *api.WorkloadIdentity) {
 	}
 	if len(w.ExtraClaims) > 0 {
 		refuse("extra_claims are not put into tokens")
+	}
+}
+
+// environment refuses names and values that no process can be given.
+func (r *reviewer) environment(feature string, env map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		switch {
+		case name == "" || strings.ContainsAny(name, "=\x00"):
+			r.refuse(feature, "%q is no name of an environment variable", name)
+		case strings.ContainsRune(env[name], 0):
+			r.refuse(feature, "the value of %s has a NUL byte in it", name)
+		}
 	}
 }

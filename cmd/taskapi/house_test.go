@@ -18,6 +18,8 @@ import (
 // allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
 var house = map[string][]string{
 	"allocrunner": {
+		"allocrunner/drivers",
+		"allocrunner/drivers/rawexec", // the registry of what is built in
 		"allocrunner/interfaces",
 		"allocrunner/internal/accounts",
 		"allocrunner/internal/allocdir",
@@ -30,10 +32,9 @@ var house = map[string][]string{
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
 		"allocrunner/internal/proc",
-		"allocrunner/internal/rawexec",
-		"allocrunner/internal/taskenv",
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
+		"allocrunner/taskenv",
 	},
 	"allocrunner/datadir": {
 		"allocrunner",
@@ -42,9 +43,11 @@ var house = map[string][]string{
 		"allocrunner/state",
 		"socket/safedir",
 	},
+	"allocrunner/drivers":            {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
+	"allocrunner/drivers/rawexec":    {"allocrunner/drivers"},
 	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
-	"allocrunner/internal/driver":    {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
+	"allocrunner/internal/driver":    {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
 	"allocrunner/internal/keeper": {
 		"allocrunner/interfaces",
@@ -55,8 +58,9 @@ var house = map[string][]string{
 		"identity/privatefile",
 	},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
-	"allocrunner/internal/taskenv":  {"allocrunner/interfaces"},
+	"allocrunner/taskenv":           {"allocrunner/interfaces"},
 	"allocrunner/internal/taskrunner": {
+		"allocrunner/drivers",
 		"allocrunner/interfaces",
 		"allocrunner/internal/driver",
 		"allocrunner/internal/hookmeter",
@@ -64,8 +68,8 @@ var house = map[string][]string{
 		"allocrunner/internal/restarts",
 	},
 	"allocrunner/jobspec": {
-		"allocrunner/internal/checks",  // a review refuses what the set-up would
-		"allocrunner/internal/rawexec", // and what a start would
+		"allocrunner/drivers",
+		"allocrunner/internal/checks", // a review refuses what the set-up would
 		"allocrunner/jobspec/internal/hcleval",
 	},
 	"allocrunner/state":   {"allocrunner/interfaces"},

@@ -45,7 +45,7 @@ func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	group, findings, err := jobspec.Review(job, f.group)
+	group, findings, err := jobspec.Review(job, f.group, allocrunner.Drivers)
 	if err != nil {
 		return nil, nil, usage(fmt.Errorf("%s: %w", path, err))
 	}
@@ -131,9 +131,9 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w world) error 
 // reviewed is the review of one group, or of each for the empty name.
 func reviewed(job *api.Job, group string) ([]*api.TaskGroup, []jobspec.Finding, error) {
 	if group == "" {
-		return jobspec.ReviewAll(job)
+		return jobspec.ReviewAll(job, allocrunner.Drivers)
 	}
-	chosen, findings, err := jobspec.Review(job, group)
+	chosen, findings, err := jobspec.Review(job, group, allocrunner.Drivers)
 	return []*api.TaskGroup{chosen}, findings, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -25,36 +26,12 @@ var (
 	ErrReplaced = errors.New("another client controls the keeper now")
 )
 
-// StartError is a process that could not be started: Reason is for people, and says what to do.
-type StartError struct {
-	Reason string
-	Err    error
-}
-
-func (e *StartError) Error() string { return e.Reason }
-func (e *StartError) Unwrap() error { return e.Err }
-
-// Spec is one process to start.
-type Spec struct {
-	Task string   // the task's name, unique in the allocation
-	Path string   // absolute path of the program
-	Args []string // without the program's own name
-	Env  []string // KEY=value, the whole environment
-	Dir  string   // working directory
-	User interfaces.User
-	Logs LogSpec
-
-	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it is.
-	OOMScoreAdj int
-}
-
-// LogSpec says where a process's output goes.
-type LogSpec struct {
-	Dir          string // the allocation's log directory
-	Disabled     bool   // no files: output is thrown away
-	MaxFiles     int    // kept for each stream
-	MaxFileBytes int64
-}
+// What a driver builds, and the starting of it, are package drivers'.
+type (
+	StartError = drivers.StartError
+	Spec       = drivers.Spec
+	LogSpec    = drivers.LogSpec
+)
 
 // Status is a process as its parent sees it. Exit is nil while it runs.
 type Status struct {

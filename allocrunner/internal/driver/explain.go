@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/launch"
 )
 
@@ -36,10 +37,29 @@ func checkSpec(spec Spec) error {
 			reason = fmt.Sprintf("environment variable %q must have a name, an equals sign and no NUL byte", name)
 		}
 	}
+	if lacks := unsupported(spec); lacks != "" {
+		reason = fmt.Sprintf("a process can't be given %s here", lacks)
+		return &StartError{Reason: reason, Err: unix.ENOTSUP}
+	}
 	if reason == "" {
 		return nil
 	}
 	return &StartError{Reason: reason, Err: unix.EINVAL}
+}
+
+// unsupported returns the first of what a spec wants that processes here can't be given, empty for none.
+func unsupported(spec Spec) string {
+	switch {
+	case len(spec.Mounts) > 0:
+		return "mounts"
+	case len(spec.Devices) > 0:
+		return "devices"
+	case spec.Limits != drivers.Limits{}:
+		return "resource limits"
+	case len(spec.Namespaces) > 0:
+		return "namespaces"
+	}
+	return ""
 }
 
 // explain says in words why the process did not become the program.

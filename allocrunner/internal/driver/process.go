@@ -96,7 +96,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec Spec, files []*os.F
 			l.cfg.Logger.Warn("oom_score_adj can't be set", "task", spec.Task, "error", err)
 		}
 	}
-	if err = conn.Become(ctx, spec.program()); err == nil {
+	if err = conn.Become(ctx, program(spec)); err == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)

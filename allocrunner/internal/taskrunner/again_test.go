@@ -88,7 +88,7 @@ func (plain) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.
 	return none
 }
 
-func (plain) Spec(context.Context, *interfaces.TaskPrestartRequest, map[string]string) (driver.Spec, error) {
+func (plain) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (driver.Spec, error) {
 	return driver.Spec{Task: "t"}, nil
 }
 

@@ -72,13 +72,13 @@ func (r *Runner) process() driver.ProcessID {
 }
 
 func (r *Runner) poststart(ctx context.Context) {
-	req, hookEnv, ok := r.Launched()
+	req, given, ok := r.Launched()
 	if !ok {
 		return
 	}
 	runHooks(ctx, r, "task_poststart", func(h interfaces.TaskPoststartHook, ctx context.Context) error {
 		return h.Poststart(ctx, &interfaces.TaskPoststartRequest{
-			Alloc: r.cfg.Starter.Alloc(), Task: req.Task, Env: r.cfg.Starter.Env(req, hookEnv),
+			Alloc: r.cfg.Starter.Alloc(), Task: req.Task, Env: r.cfg.Starter.Env(req, given.Env),
 		})
 	})
 }

@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
@@ -129,6 +130,24 @@ func (r *record) keepForHook(hook string, kept map[string]string) {
 	maps.Copy(hooks, r.kept.Hooks)
 	hooks[hook] = maps.Clone(kept)
 	r.kept.Hooks = hooks
+}
+
+// doneKey is where the response of a hook is kept that is done, beside what the hook keeps itself.
+func doneKey(hook string) string { return hook + " done" }
+
+// hookDone returns the response of a hook that said that it is done, nil for one that has to be called.
+func (r *record) hookDone(hook string) *interfaces.TaskPrestartResponse {
+	var resp *interfaces.TaskPrestartResponse
+	if json.Unmarshal([]byte(r.hookKept(doneKey(hook))["response"]), &resp) != nil {
+		return nil
+	}
+	return resp
+}
+
+func (r *record) setHookDone(hook string, resp *interfaces.TaskPrestartResponse) error {
+	data, err := json.Marshal(resp)
+	r.keepForHook(doneKey(hook), map[string]string{"response": string(data)})
+	return err
 }
 
 func (r *record) lifecycle() lifecycle.State {

@@ -159,7 +159,7 @@ func (ready) Alloc() *api.Allocation { return nil }
 
 func (ready) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env { return nil }
 
-func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, map[string]string) (driver.Spec, error) {
+func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (driver.Spec, error) {
 	return driver.Spec{}, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/hookmeter"
@@ -53,16 +54,10 @@ type Starter interface {
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
 	// Env is the task's environment, with what hooks have added to it.
 	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
-	// Spec is the process to start, with what the hooks add to its environment. Errors: *ConfigError for a configuration that
-	// will never do, others for what may be different next time.
-	Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, hookEnv map[string]string) (driver.Spec, error)
+	// Spec returns the process to start, with what the hooks give it. Errors: *drivers.ConfigError and errors.ErrUnsupported for what will
+	// never do, others for what may be different next time.
+	Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) (drivers.Spec, error)
 }
-
-// ConfigError is a task configuration that can't work however often it is tried.
-type ConfigError struct{ Err error }
-
-func (e *ConfigError) Error() string { return e.Err.Error() }
-func (e *ConfigError) Unwrap() error { return e.Err }
 
 var _ interfaces.TaskLifecycle = (*Runner)(nil)
 
@@ -95,8 +90,8 @@ type Runner struct {
 
 // launched is what a task's latest start was made of.
 type launched struct {
-	request *interfaces.TaskPrestartRequest // without its Alloc; nil: it was not started, or taken over, by this runner
-	hookEnv map[string]string
+	request *interfaces.TaskPrestartRequest  // without its Alloc; nil: it was not started, or taken over, by this runner
+	given   *interfaces.TaskPrestartResponse // what all hooks give together
 }
 
 // message is an event for the machine, or a question that only the task's goroutine can answer.
@@ -203,12 +198,12 @@ func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) 
 	return r.ask(ctx, updateRequest{req})
 }
 
-// Launched is what the task's latest start was made of, but for the allocation, for a program that is to run beside the process. ok is
+// Launched returns what the task's latest start was made of, but for the allocation, for a program that is to run beside the process. ok is
 // false before the first.
-func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, hookEnv map[string]string, ok bool) {
+func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.last.request, r.last.hookEnv, r.last.request != nil
+	return r.last.request, r.last.given, r.last.request != nil
 }
 
 // post hands an event to the task's goroutine. When ctx or Run ends first, nobody takes it.

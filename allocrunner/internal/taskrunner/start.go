@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 )
@@ -40,11 +40,11 @@ func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed)
 	if err != nil {
 		return none, &startFailed{event: driverFailureEvent(err.Error())}
 	}
-	env, failed := r.runPrestart(ctx, req)
+	given, failed := r.runPrestart(ctx, req)
 	if failed != nil {
 		return none, failed
 	}
-	spec, err := r.cfg.Starter.Spec(ctx, req, env)
+	spec, err := r.cfg.Starter.Spec(ctx, req, given)
 	if err != nil {
 		return none, specFailure(err)
 	}
@@ -60,10 +60,10 @@ func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed)
 
 // specFailure tells a configuration that will never do from what another attempt may find otherwise.
 func specFailure(err error) *startFailed {
-	if config, ok := errors.AsType[*ConfigError](err); ok {
+	if config, ok := errors.AsType[*drivers.ConfigError](err); ok {
 		return &startFailed{event: failedValidationEvent(config.Error()), unrecoverable: true}
 	}
-	return &startFailed{event: driverFailureEvent(startReason(err))}
+	return &startFailed{event: driverFailureEvent(startReason(err)), unrecoverable: errors.Is(err, errors.ErrUnsupported)}
 }
 
 func startReason(err error) string {
@@ -73,31 +73,32 @@ func startReason(err error) string {
 	return err.Error()
 }
 
-// runPrestart runs the prestart hooks in order and collects what they add to the environment. What a hook begins with its context
-// ends with its call.
-func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (map[string]string, *startFailed) {
+// runPrestart runs the prestart hooks in order, but for those that are done, and collects what they give. What a hook begins with its
+// context ends with its call.
+func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, *startFailed) {
 	req.Lifecycle = r
 	req.Resources = r.cfg.Resources
-	env := map[string]string{}
+	given := &interfaces.TaskPrestartResponse{}
 	for _, hook := range r.cfg.Hooks {
 		h, ok := hook.(interfaces.TaskPrestartHook)
 		if !ok {
 			continue
 		}
-		resp, err := r.prestart(ctx, h, req, env)
-		if err != nil {
-			return nil, &startFailed{event: setupFailureEvent(fmt.Sprintf("hook %q: %v", h.Name(), err))}
+		resp := r.record.hookDone(h.Name())
+		if resp == nil {
+			var err error
+			if resp, err = r.prestart(ctx, h, req, given.Env); err != nil {
+				return nil, &startFailed{event: setupFailureEvent(fmt.Sprintf("hook %q: %v", h.Name(), err))}
+			}
 		}
-		if resp != nil {
-			maps.Copy(env, resp.Env)
-		}
+		given.Add(resp)
 	}
 	kept := *req
 	kept.Alloc = nil // each start has a version of its own, which would be kept alive
 	r.mu.Lock()
-	r.last = launched{&kept, env}
+	r.last = launched{&kept, given}
 	r.mu.Unlock()
-	return env, nil
+	return given, nil
 }
 
 // prestart calls one hook with a request of its own.
@@ -117,5 +118,9 @@ func (r *Runner) prestart(ctx context.Context, h interfaces.TaskPrestartHook, sh
 		resp, err = h.Prestart(ctx, &req)
 		return err
 	})
+	if err == nil && resp != nil && resp.Done {
+		err = r.record.setHookDone(h.Name(), resp)
+		r.cfg.Observer.TaskRecorded(r.name)
+	}
 	return resp, err
 }

@@ -60,7 +60,7 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
-	group, findings, err := jobspec.Review(job, alloc.TaskGroup)
+	group, findings, err := jobspec.Review(job, alloc.TaskGroup, allocrunner.Drivers)
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}

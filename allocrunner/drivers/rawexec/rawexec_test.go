@@ -1,19 +1,17 @@
-package rawexec_test
+package rawexec
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"taskapi/allocrunner/internal/rawexec"
 )
 
 func TestParse(t *testing.T) {
-	got, err := rawexec.Parse(map[string]any{
+	got, err := parse(map[string]any{
 		"command": "app", "args": []any{"a", 1, true, 2.5}, "work_dir": "/srv", "oom_score_adj": "10", "denied_envvars": []string{"AWS_*"},
 	})
-	want := rawexec.Config{Command: "app", Args: []string{"a", "1", "true", "2.5"}, WorkDir: "/srv", OOMScoreAdj: 10, DeniedEnvvars: []string{"AWS_*"}}
+	want := config{Command: "app", Args: []string{"a", "1", "true", "2.5"}, WorkDir: "/srv", OOMScoreAdj: 10, DeniedEnvvars: []string{"AWS_*"}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
@@ -31,16 +29,16 @@ func TestParse(t *testing.T) {
 		{map[string]any{"command": "x", "oom_score_adj": -5}, "0 to 1000"},
 		{map[string]any{"command": "x", "oom_score_adj": true}, "whole number"},
 	} {
-		if _, err := rawexec.Parse(c.config); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := parse(c.config); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: got %v, want %q", c.config, err, c.want)
 		}
 	}
 }
 
 func TestScrub(t *testing.T) {
-	c := rawexec.Config{DeniedEnvvars: []string{"EXACT", "AWS_*", "*_KEY", "*SECRET*"}}
+	c := config{DeniedEnvvars: []string{"EXACT", "AWS_*", "*_KEY", "*SECRET*"}}
 	env := []string{"EXACT=1", "EXACTLY=1", "AWS_X=1", "MY_KEY=1", "A_SECRET_B=1", "PATH=/bin"}
-	if diff := cmp.Diff([]string{"EXACTLY=1", "PATH=/bin"}, c.Scrub(env)); diff != "" {
+	if diff := cmp.Diff([]string{"EXACTLY=1", "PATH=/bin"}, c.scrub(env)); diff != "" {
 		t.Error(diff)
 	}
 }

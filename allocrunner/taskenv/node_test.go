@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/allocrunner/internal/taskenv"
+	"taskapi/allocrunner/taskenv"
 )
 
 func TestDetectNode(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/taskenv"
+	"taskapi/allocrunner/taskenv"
 )
 
 // newConfig is the task main of group g of job bh, with the ports http and admin-api { to = 8080 }, as recorded from Nomad.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskapi/allocrunner/internal/taskenv"
+	"taskapi/allocrunner/taskenv"
 )
 
 func TestEvalConfig(t *testing.T) {

@@ -1,4 +1,4 @@
-package driver
+package drivers
 
 import (
 	"errors"
@@ -11,10 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/launch"
+	"taskapi/allocrunner/taskenv"
 )
-
-// defaultPath is where commands are looked for when the task's environment has no PATH: login(1)'s choice for root.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked for in the task
 // directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's own environment (KEY=value). A plain
@@ -121,7 +119,7 @@ func executable(path string) bool {
 
 // searchPath is the last PATH of the environment.
 func searchPath(env []string) string {
-	path := defaultPath
+	path := taskenv.DefaultPath
 	for _, entry := range env {
 		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
 			path = value
