@@ -52,6 +52,9 @@ func (s *KeySet) Keys() *KeySet { return s }
 // Len returns how many keys the set has.
 func (s *KeySet) Len() int { return len(s.IDs()) }
 
+// Has reports whether the set has a key with the ID.
+func (s *KeySet) Has(id string) bool { return s.lookup(id) != nil }
+
 // IDs returns the IDs of the set's keys, sorted.
 func (s *KeySet) IDs() []string {
 	if s == nil {

@@ -19,6 +19,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/identity/workload"
 	"taskapi/socket"
 )
 
@@ -110,7 +111,7 @@ func (c *client) do(ctx context.Context, timeout time.Duration, method, path str
 
 // request is a request with the operator's token as its file has it now. Errors: errSilentSidecar when there is none.
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	token, err := agent.ReadOperatorToken(c.layout.OperatorToken(c.id))
+	token, err := workload.ReadOperatorToken(c.layout.OperatorToken(c.id))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errSilentSidecar, err)
 	}

@@ -77,6 +77,7 @@ var house = map[string][]string{
 	"auth":                {"handlers/apierror", "identity", "ratelimit"},
 	"handlers":            {"auth", "handlers/apierror", "identity"},
 	"identity":            {"identity/internal/strictjson", "identity/privatefile"},
+	"identity/workload":   {"identity", "identity/privatefile"},
 	"socket":              {"socket/safedir"},
 
 	"cmd/taskapi": {
@@ -91,6 +92,7 @@ var house = map[string][]string{
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
+		"identity/workload",
 		"socket",
 	},
 	// The one place that joins the two sides.
@@ -106,6 +108,7 @@ var house = map[string][]string{
 		"handlers/apierror",
 		"identity",
 		"identity/privatefile",
+		"identity/workload",
 		"socket/safedir",
 		"socket",
 	},

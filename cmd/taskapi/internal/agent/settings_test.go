@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -32,7 +33,9 @@ func TestSettingsAreRemembered(t *testing.T) {
 		t.Errorf("got %+v, %v; want absolute paths", got, err)
 	}
 	for name, text := range map[string]string{"broken": "{", "senseless": `{"host_ip":"x","identity_ttl_ns":1}`} {
-		mustWrite(t, filepath.Join(dir, settingsName), text)
+		if err := os.WriteFile(filepath.Join(dir, settingsName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := Remembered(dir); err == nil {
 			t.Errorf("a %s file is taken for none", name)
 		}

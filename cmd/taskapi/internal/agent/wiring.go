@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/identity"
+	"taskapi/identity/workload"
 	"taskapi/socket"
 )
 
@@ -34,7 +34,7 @@ type wiring struct {
 	keyring     *identity.Keyring
 	verifier    *identity.Verifier
 	issuers     []issuer
-	wallets     []*wallet      // of the tasks
+	tokens      *workload.Manager
 	audit       *auth.AuditLog // nil for none
 	policy      *auth.Policy
 	shares      shares
@@ -86,6 +86,7 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 		OnEvent:      a.events.TaskEvent,
 	}
 	if !a.cfg.NoAPI {
+		s.tokens = s.newTokens(alloc)
 		config.Hooks = []interfaces.RunnerHook{&operatorHook{side: s}}
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
@@ -113,6 +114,23 @@ func (s *wiring) openFiles() (err error) {
 	}
 	s.policy, err = openPolicy(s.settings.Policy)
 	return err
+}
+
+// newTokens returns the manager of the allocation's tokens.
+func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
+	return workload.New(workload.Config{
+		Keyring:      s.keyring,
+		Logger:       s.logger,
+		Region:       *alloc.Job.Region,
+		Namespace:    alloc.Namespace,
+		JobID:        alloc.JobID,
+		TaskGroup:    alloc.TaskGroup,
+		AllocationID: alloc.ID,
+		Life:         s.life,
+		Issuer:       s.settings.Issuer,
+		Audiences:    s.settings.audience(),
+		TTL:          s.settings.IdentityTTL,
+	})
 }
 
 // ending reports that the allocation ends, or has ended.
@@ -153,7 +171,7 @@ func (s *wiring) run(ctx context.Context) error {
 	background.Go(func() { s.updates.Run(watching) })
 	if !s.agent.cfg.NoAPI {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
-		background.Go(func() { s.replaceUntrusted(watching) })
+		background.Go(func() { s.tokens.Run(watching) })
 	}
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
@@ -205,22 +223,5 @@ func (s *wiring) reopenAudit() {
 	}
 	if err := s.audit.Reopen(); err != nil {
 		s.logger.Error("the audit log could not be opened again: lines go on to the file that was open", "error", err)
-	}
-}
-
-// replaceUntrusted replaces tokens of tasks whenever the key that signed one has left the ring, whichever key that was. The operator's
-// has a renewal of its own.
-func (s *wiring) replaceUntrusted(ctx context.Context) {
-	for {
-		replaced := s.keyring.Replaced()
-		ids := s.keyring.Keys().IDs()
-		for _, w := range s.wallets {
-			w.replaceUntrusted(func(key string) bool { return slices.Contains(ids, key) })
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-replaced:
-		}
 	}
 }

@@ -1,0 +1,71 @@
+package workload
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// metadata is what is remembered of a token: enough to renew it in time and to recognize one that is still good, and nothing secret.
+type metadata struct {
+	KeyID     string    `json:"kid"`
+	Audience  []string  `json:"aud"`
+	IssuedAt  time.Time `json:"iat"`
+	ExpiresAt time.Time `json:"exp"`
+}
+
+// skew is how far a clock may be set back before a token counts as one from the future, which a verifier refuses.
+const skew = time.Second
+
+// half is when half of the token's life is over.
+func (m *metadata) half() time.Time { return m.IssuedAt.Add(m.ExpiresAt.Sub(m.IssuedAt) / 2) }
+
+// current reports whether the token, had it not expired, would be accepted now and is as a new one would be.
+func (m *metadata) current(now time.Time, wi *api.WorkloadIdentity, trusted func(keyID string) bool) bool {
+	return m != nil && trusted(m.KeyID) && slices.Equal(m.Audience, wi.Audience) && !now.Before(m.IssuedAt.Add(-skew))
+}
+
+// issued are the tokens of one identity that are in use; nil for none.
+type issued struct {
+	File *metadata `json:"file,omitempty"` // in the identity's file
+	Env  *metadata `json:"env,omitempty"`  // in the environment of the task's process
+
+	beside *metadata // in the environment of programs that run beside a process that was resumed
+	stale  bool      // a newer token could not be written to the file
+}
+
+// action is what is to be done about the tokens of one identity.
+type action struct {
+	issue   bool      // replace the token in the file
+	restart bool      // restart the task, for another token in its environment
+	refused bool      // a token in the environment is refused, and nothing replaces it before the task's next start
+	next    time.Time // when something is due next; zero for not before the keys change
+}
+
+// decide returns what to do about the tokens of an identity. A token is replaced when half of its life is over, when its key has left the
+// ring, and when it is not as a new one would be. A token in an environment is replaced only by a restart, if the job file says so, and
+// in time only if the identity has a ttl or a file.
+func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(keyID string) bool) (a action) {
+	timed := wi.File || wi.TTL > 0
+	due := func(m *metadata) bool {
+		if !m.current(now, wi, trusted) || timed && !now.Before(m.half()) {
+			return true
+		}
+		if timed {
+			a.next = earliest(a.next, m.half())
+		}
+		return false
+	}
+	a.issue = wi.File && (due(out.File) || out.stale)
+	for _, m := range []*metadata{out.Env, out.beside} {
+		switch {
+		case m == nil:
+		case wi.ChangeMode == "restart":
+			a.restart = due(m) || a.restart
+		case wi.Env:
+			a.refused = a.refused || !trusted(m.KeyID)
+		}
+	}
+	return a
+}

@@ -1,0 +1,77 @@
+package workload
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity"
+	"taskapi/identity/privatefile"
+)
+
+const (
+	// OperatorTTL is how long the operator's token is good at most: what was read of it over somebody's shoulder is soon of no use.
+	OperatorTTL = time.Hour
+	// maxTokenFile is more than a token that any server takes.
+	maxTokenFile = 64 << 10
+)
+
+// Operator keeps a good token of the operator's in a file, until Tokens.Stop, and returns when it is there. One of an earlier process stays
+// while it is as a new one would be, with more than half of its life before it. The file belongs to this process's user alone.
+func (m *Manager) Operator(path string) (*Tokens, error) {
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: m.config.Keyring, Audiences: m.config.Audiences})
+	if err != nil {
+		return nil, err
+	}
+	s := &state{WorkloadIdentity: &api.WorkloadIdentity{
+		Name:     string(identity.RoleOperator),
+		Audience: m.config.Audiences,
+		File:     true,
+		Filepath: path,
+		TTL:      min(m.config.TTL, OperatorTTL),
+	}}
+	t := &Tokens{manager: m, role: identity.RoleOperator, logger: m.config.Logger, identities: []*state{s}}
+	t.inspect = func(s *state, now time.Time) *metadata { return inspect(path, verifier, t.claims(s, now), now) }
+	_, err = t.begin(Host{WriteFile: privatefile.Write}, func(s *state, now time.Time) (string, error) {
+		if s.out.File = t.inspect(s, now); !decide(now, s.WorkloadIdentity, s.out, m.trusted).issue {
+			return "", nil
+		}
+		return t.issueLocked(s, now)
+	})
+	return t, err
+}
+
+// inspect returns the metadata of the operator's token in a file, nil when another one has to take its place: it is not good, or claims
+// something else, or is good for longer, than a new one.
+func inspect(path string, verifier *identity.Verifier, want identity.Claims, now time.Time) *metadata {
+	token, err := ReadOperatorToken(path)
+	if err != nil {
+		return nil
+	}
+	verified, err := verifier.Verify(token, now)
+	if err != nil {
+		return nil
+	}
+	have := verified.Claims
+	meta := &metadata{
+		KeyID:     verified.KeyID,
+		Audience:  have.Audience,
+		IssuedAt:  time.Unix(have.IssuedAt, 0),
+		ExpiresAt: time.Unix(have.ExpiresAt, 0),
+	}
+	if have.ExpiresAt > want.ExpiresAt {
+		return nil
+	}
+	have.ID, have.IssuedAt, have.NotBefore, have.ExpiresAt = want.ID, want.IssuedAt, want.NotBefore, want.ExpiresAt
+	if !reflect.DeepEqual(have, want) {
+		return nil
+	}
+	return meta
+}
+
+// ReadOperatorToken reads the operator's token from its file, which must be this user's alone.
+func ReadOperatorToken(path string) (string, error) {
+	token, _, err := privatefile.Read(path, maxTokenFile)
+	return string(token), err
+}

@@ -1,0 +1,344 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity"
+)
+
+// Host is what a task's runner does for the manager. It may be used until Tokens.Stop has returned.
+type Host struct {
+	// Dir is the task's directory. The task may have put anything anywhere in it.
+	Dir string
+	// WriteFile replaces the file at a path below Dir, whole or not at all, for the task's user alone.
+	WriteFile func(path string, data []byte) error
+	// Save has metadata of tokens, none of it secret, outlive this process, in place of what it was given before.
+	Save func(map[string]string)
+	// Process is the task's process.
+	Process Process
+}
+
+// Process is what a change_mode does to the task's process.
+type Process interface {
+	// Restart replaces the process, and returns when the old one is gone. The new one gets its tokens by Tokens.Start.
+	Restart(ctx context.Context, reason string) error
+	Signal(ctx context.Context, name string) error
+}
+
+// Tokens are the tokens of a task or of the operator.
+type Tokens struct {
+	manager *Manager
+	task    string // empty for the operator
+	role    identity.Role
+	logger  *slog.Logger
+	// inspect returns what is in the operator's file, nil when that is no token as a new one would be. Nil for a task, whose files are its own.
+	inspect func(s *state, now time.Time) *metadata
+
+	mu         sync.Mutex // guards the fields below; held over writing files, so that no renewal comes between an old token and a new one
+	host       Host       // of the latest start
+	active     bool       // from a start to Stop
+	identities []*state
+	pending    []*state           // whose change_mode is due
+	cancel     context.CancelFunc // of the goroutine that works through pending; nil without one
+	reactions  sync.WaitGroup     // that goroutine
+}
+
+// state is one identity, its tokens, and what is under way with them.
+type state struct {
+	*api.WorkloadIdentity // never changed
+
+	out          issued
+	issueAfter   time.Time // after a renewal that failed
+	restartAfter time.Time // after a restart that has not led to a start yet
+	reacting     bool      // its change_mode is due
+	failing      bool      // a renewal has failed, which has been logged
+	refused      bool      // a token in the environment is refused, which has been logged
+}
+
+// Task returns the tokens of a task: of its default identity, which every task has, and of those that its job file names.
+func (m *Manager) Task(task *api.Task) *Tokens {
+	first := &api.WorkloadIdentity{}
+	if task.Identity != nil {
+		copied := *task.Identity
+		first = &copied
+	}
+	first.Name = identity.DefaultName
+	t := &Tokens{manager: m, task: task.Name, logger: m.config.Logger.With("task", task.Name)}
+	for _, wi := range append([]*api.WorkloadIdentity{first}, task.Identities...) {
+		if !wi.File && !wi.Env && wi.ChangeMode != "restart" {
+			continue // nobody would see its tokens
+		}
+		resolved := *wi
+		resolved.Audience, resolved.Filepath = m.audience(wi), file(wi)
+		t.identities = append(t.identities, &state{WorkloadIdentity: &resolved})
+	}
+	return t
+}
+
+// audience returns whom an identity's tokens are for: the audience that the job file names, or the configured one. A canonical job names
+// Nomad's default for a task's default identity where the file names nobody.
+func (m *Manager) audience(wi *api.WorkloadIdentity) []string {
+	unnamed := wi.Name == identity.DefaultName && slices.Equal(wi.Audience, []string{identity.DefaultAudience})
+	if len(wi.Audience) == 0 || unnamed {
+		return m.config.Audiences
+	}
+	return wi.Audience
+}
+
+// Start issues tokens for a new process of the task, writes those of identities with a file, returns those that are environment variables,
+// and has all of them renewed until Stop.
+func (t *Tokens) Start(host Host) (map[string]string, error) { return t.begin(host, t.issueLocked) }
+
+// Resume goes on with the tokens of a process that runs, by what Save was last given for it. A token in a file stays if it is good. The
+// returned tokens are for programs that are run beside the process: its own are nowhere but in its environment.
+func (t *Tokens) Resume(host Host, saved map[string]string) (map[string]string, error) {
+	return t.begin(host, func(s *state, now time.Time) (string, error) { return t.adoptLocked(s, saved[s.Name], now) })
+}
+
+func (t *Tokens) begin(host Host, get func(*state, time.Time) (string, error)) (map[string]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.host, t.pending = host, nil // the tokens of this start are new
+	env := map[string]string{}
+	now := time.Now()
+	for _, s := range t.identities {
+		*s = state{WorkloadIdentity: s.WorkloadIdentity, out: issued{File: s.out.File}}
+		token, err := get(s, now)
+		if err != nil {
+			return nil, err
+		}
+		if s.Env {
+			env[variable(s.Name)] = token
+		}
+	}
+	t.saveLocked()
+	t.active = true
+	t.manager.activate(t)
+	return env, nil
+}
+
+// issueLocked issues an identity's token for a start. On a full disk the file of an earlier start will do for as long as its token is good.
+func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {
+	token, meta, err := t.manager.sign(t.claims(s, now), now)
+	if err != nil {
+		return "", err
+	}
+	if s.Env || !s.File {
+		s.out.Env = meta
+	}
+	if !s.File {
+		return token, nil
+	}
+	err = t.writeLocked(s, token, meta)
+	if old := s.out.File; err != nil && old.current(now, s.WorkloadIdentity, t.manager.trusted) && now.Before(old.ExpiresAt) &&
+		regularFile(t.host.Dir, s.Filepath) {
+		t.logger.Warn("identity not written; the task starts with the file that is there", "identity", s.Name, "error", err)
+		s.out.stale, s.issueAfter = true, now.Add(retryInterval)
+		return token, nil
+	}
+	return token, err
+}
+
+// adoptLocked takes over what an earlier process has issued of an identity, and issues a token for programs beside the task's process.
+func (t *Tokens) adoptLocked(s *state, saved string, now time.Time) (string, error) {
+	s.out = issued{}
+	if err := json.Unmarshal([]byte(saved), &s.out); err != nil {
+		s.out = issued{} // what is not known to be good is replaced
+	}
+	if !s.File || !regularFile(t.host.Dir, s.Filepath) {
+		s.out.File = nil
+	}
+	unknown := !s.File && s.out.Env == nil
+	if !s.Env && !unknown {
+		return "", nil
+	}
+	token, meta, err := t.manager.sign(t.claims(s, now), now)
+	if err != nil {
+		return "", err
+	}
+	if s.Env {
+		s.out.beside = meta
+	}
+	if unknown { // how old its token is nobody knows: at worst it is replaced late
+		s.out.Env = meta
+	}
+	return token, nil
+}
+
+// writeLocked puts a token into the identity's file.
+func (t *Tokens) writeLocked(s *state, token string, meta *metadata) error {
+	if err := t.host.WriteFile(s.Filepath, []byte(token)); err != nil {
+		return fmt.Errorf("write identity %q: %w", s.Name, err)
+	}
+	s.out.File, s.out.stale = meta, false
+	return nil
+}
+
+// saveLocked has the metadata of all tokens outlive this process.
+func (t *Tokens) saveLocked() {
+	if t.host.Save == nil {
+		return
+	}
+	saved := make(map[string]string, len(t.identities))
+	for _, s := range t.identities {
+		encoded, err := json.Marshal(s.out)
+		if err != nil {
+			panic("workload: encode metadata: " + err.Error()) // strings and times of four-digit years always can be
+		}
+		saved[s.Name] = string(encoded)
+	}
+	t.host.Save(saved)
+}
+
+// Stop ends the renewal of the tokens, and returns when nothing of the host is in use any more.
+func (t *Tokens) Stop() {
+	t.manager.deactivate(t)
+	t.mu.Lock()
+	t.active, t.pending, t.host = false, nil, Host{}
+	if t.cancel != nil {
+		t.cancel()
+	}
+	t.mu.Unlock()
+	t.reactions.Wait()
+}
+
+// look does what is due, and returns when to look again at the latest; zero for whenever.
+func (t *Tokens) look(ctx context.Context) (next time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.active {
+		return next
+	}
+	now, changed := time.Now(), false
+	for _, s := range t.identities {
+		renewed, at := t.renewLocked(s, now)
+		changed = changed || renewed
+		next = earliest(next, at)
+	}
+	if changed {
+		t.saveLocked()
+	}
+	if len(t.pending) > 0 && t.cancel == nil {
+		ctx, t.cancel = context.WithCancel(ctx)
+		t.reactions.Go(func() { t.react(ctx) })
+	}
+	return next
+}
+
+// renewLocked does what is due for one identity, and returns whether its file has a new token, and when something is due next.
+func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.Time) {
+	if t.inspect != nil {
+		s.out.File = t.inspect(s, now)
+	}
+	a := decide(now, s.WorkloadIdentity, s.out, t.manager.trusted)
+	if a.issue && !now.Before(s.issueAfter) {
+		renewed = t.replaceLocked(s, now)
+	}
+	if a.refused && !s.refused {
+		t.logger.Warn("the key that signed an identity is removed, and the identity is in the task's environment: it is refused until the task is restarted",
+			"identity", s.Name)
+	}
+	s.refused = a.refused
+	if restart := s.ChangeMode == "restart"; restart && (renewed || a.restart) && !now.Before(s.restartAfter) || s.ChangeMode == "signal" && renewed {
+		s.restartAfter = now.Add(lookInterval)
+		if !s.reacting {
+			s.reacting = true
+			t.pending = append(t.pending, s)
+		}
+	}
+	switch {
+	case a.issue && !renewed:
+		return false, s.issueAfter
+	case renewed:
+		a = decide(now, s.WorkloadIdentity, s.out, t.manager.trusted)
+	}
+	if a.restart {
+		return renewed, earliest(s.restartAfter, a.next)
+	}
+	return renewed, a.next
+}
+
+// replaceLocked replaces the token in the identity's file, and reports whether it could. A failure is logged once, until it ends.
+func (t *Tokens) replaceLocked(s *state, now time.Time) bool {
+	token, meta, err := t.manager.sign(t.claims(s, now), now)
+	if err == nil {
+		err = t.writeLocked(s, token, meta)
+	}
+	if err != nil && !s.failing {
+		t.logger.Warn("token not renewed; it is tried again", "identity", s.Name, "error", err)
+	}
+	if s.failing = err != nil; s.failing {
+		s.issueAfter = now.Add(retryInterval)
+	}
+	return err == nil
+}
+
+// react lets the task know of its renewed identities, one after the other, in the way of their change_mode. A task that does not run finds
+// the new tokens when it starts.
+func (t *Tokens) react(ctx context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.pending) > 0 && ctx.Err() == nil {
+		s := t.pending[0]
+		wi, process := s.WorkloadIdentity, t.host.Process
+		t.pending = t.pending[1:]
+		t.mu.Unlock()
+		var err error
+		if wi.ChangeMode == "signal" {
+			err = process.Signal(ctx, wi.ChangeSignal)
+		} else {
+			err = process.Restart(ctx, fmt.Sprintf("Identity %q was renewed", wi.Name))
+		}
+		if err != nil {
+			t.logger.Debug("change_mode of a renewed identity failed", "identity", wi.Name, "change_mode", wi.ChangeMode, "error", err)
+		}
+		t.mu.Lock()
+		s.reacting = false
+	}
+	t.cancel()
+	t.cancel = nil
+}
+
+func (t *Tokens) claims(s *state, now time.Time) identity.Claims {
+	return t.manager.claims(t.task, t.role, s.WorkloadIdentity, now)
+}
+
+// regularFile reports whether a task's directory has a file, with something in it, at a path. The task may have put anything anywhere in it.
+func regularFile(dir, path string) bool {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	info, err := root.Lstat(path)
+	return err == nil && info.Mode().IsRegular() && info.Size() > 0
+}
+
+// variable returns the environment variable of an identity that has env = true.
+func variable(name string) string {
+	if name == identity.DefaultName {
+		return "NOMAD_TOKEN"
+	}
+	return "NOMAD_TOKEN_" + name
+}
+
+// file returns where the token of an identity is that has file = true, relative to the task's directory.
+func file(wi *api.WorkloadIdentity) string {
+	switch {
+	case wi.Filepath != "":
+		return wi.Filepath
+	case wi.Name == identity.DefaultName:
+		return filepath.Join("secrets", "nomad_token")
+	}
+	return filepath.Join("secrets", "nomad_"+wi.Name+".jwt")
+}
