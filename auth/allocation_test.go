@@ -67,7 +67,7 @@ func TestPolicyIsTheAllocations(t *testing.T) {
 	}
 	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
 	p, denial := w.authenticator.Authenticate(request(w.token(web)), web, peer)
-	if denial != nil || p.Can(auth.ReadJob) {
+	if denial != nil || p.Capabilities.Has(auth.ReadJob) {
 		t.Errorf("got %+v, %v; want a principal without read-job", p, denial)
 	}
 	rich := w.with(web, func(c *identity.Claims) {

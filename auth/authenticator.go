@@ -166,9 +166,9 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	return &e.principal, nil
 }
 
-// Authorize decides whether the principal may do what needs the capability; nil is yes. No principal has the zero capability.
-func (a *Authenticator) Authorize(p *Principal, c Capability) *Denial {
-	if p.Can(c) {
+// Authorize decides whether the principal may do what needs one of the capabilities; nil is yes. Nobody may do what names none.
+func (a *Authenticator) Authorize(p *Principal, anyOf CapabilitySet) *Denial {
+	if p != nil && p.Capabilities&anyOf != 0 {
 		return nil
 	}
 	a.counters.refused[MissingCapability].Add(1)

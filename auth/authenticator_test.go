@@ -171,7 +171,7 @@ func TestPrincipal(t *testing.T) {
 			t.Error(diff)
 		}
 		for _, c := range append(auth.All.List(), 0) {
-			denial := w.authenticator.Authorize(got, c)
+			denial := w.authenticator.Authorize(got, auth.CapabilitySet(c))
 			if allowed := denial == nil; allowed != test.want.Has(c) {
 				t.Errorf("%v on %s: %v", test.owner, c, denial)
 			}
@@ -180,7 +180,7 @@ func TestPrincipal(t *testing.T) {
 			}
 		}
 	}
-	if w.authenticator.Authorize(nil, auth.Authenticated) == nil {
+	if w.authenticator.Authorize(nil, auth.All) == nil {
 		t.Error("nobody is allowed something")
 	}
 }

@@ -1,6 +1,10 @@
 package auth
 
-import "taskapi/identity"
+import (
+	"strings"
+
+	"taskapi/identity"
+)
 
 // Principal is who a request comes from: what the authenticator found out, and all that the rooms behind it need to know. It is shared
 // between requests of the same token and never changed after the authenticator has made it.
@@ -12,8 +16,10 @@ type Principal struct {
 	entry *entry // what the authenticator remembers of the token; nil in a Principal that no Authenticator has made
 }
 
-// Can reports whether the principal has the capability.
-func (p *Principal) Can(c Capability) bool { return p != nil && p.Capabilities.Has(c) }
+// MaySee reports whether the principal may know of an allocation, by an ID in any case: of its own and of no other.
+func (p *Principal) MaySee(allocationID string) bool {
+	return p != nil && strings.EqualFold(allocationID, p.Claims.AllocationID)
+}
 
 // Operator reports whether the principal is the allocation's operator.
 func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }

@@ -105,3 +105,6 @@ func (a *Agent) settings() map[string]any {
 		},
 	}
 }
+
+// statusLeader is GET /v1/status/leader.
+func (a *API) statusLeader(context.Context, *request) (answer, error) { return respond(leaderAddress) }

@@ -47,7 +47,7 @@ func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
+	alloc, ok := r.visible()
 	if !ok {
 		return respond([]any{})
 	}

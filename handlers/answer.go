@@ -2,19 +2,25 @@ package handlers
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 )
 
-// answer is what a handler gives back: a body, and the index when the read is one that a client can block on.
+// answer is what a handler returns, of the kind of its route: a body for JSON, and one of the functions for the others.
 type answer struct {
 	body  *body
-	index uint64 // 0: no index headers
-	sent  bool   // the handler has written it itself: a stream
+	index uint64 // of a read that a client can block on; 0: no index headers
+
+	// stream writes what comes until ctx ends, which is when the client has gone, and as whileAuthorized says.
+	stream      func(ctx context.Context, out *streamWriter)
+	contentType []string // of a stream
+
+	// upgrade takes the connection out of w and serves it until ctx ends. Its error is the answer when it has not taken it.
+	upgrade func(ctx context.Context, w http.ResponseWriter) error
 }
 
 // body is an encoded body that can be written any number of times. It is never changed once made.
@@ -85,34 +91,3 @@ func (a answer) write(w http.ResponseWriter, status int) {
 
 // writeTimeout is for one response: what does not leave within it is for a client that does not read.
 const writeTimeout = 30 * time.Second
-
-// cache keeps the latest encoding of one kind of answer. There is a single slot: a process runs one allocation, and with more
-// of them the slot is merely of less use. Several requests that miss at once encode several times; one of them stays.
-type cache struct {
-	slot atomic.Pointer[cached]
-}
-
-// cacheKey says what an encoding was made from: equal keys, equal bytes.
-type cacheKey struct {
-	alloc   string
-	version uint64
-	extra   string
-}
-
-type cached struct {
-	key  cacheKey
-	body *body
-}
-
-// get is the encoding for key, made by the value that fresh returns when the slot holds another one. Failures aren't kept.
-func (c *cache) get(key cacheKey, fresh func() any) (*body, error) {
-	if kept := c.slot.Load(); kept != nil && kept.key == key {
-		return kept.body, nil
-	}
-	b, err := encode(fresh())
-	if err != nil {
-		return nil, err
-	}
-	c.slot.Store(&cached{key: key, body: b})
-	return b, nil
-}

@@ -26,8 +26,8 @@ type Authenticator interface {
 	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
 	// Recheck decides once more on a request that Authenticate has let in, after it has waited or while it goes on.
 	Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial
-	// Authorize says whether the principal has the capability.
-	Authorize(p *auth.Principal, capability auth.Capability) *auth.Denial
+	// Authorize decides whether the principal has one of the capabilities.
+	Authorize(p *auth.Principal, anyOf auth.CapabilitySet) *auth.Denial
 }
 
 var _ Authenticator = (*auth.Authenticator)(nil)
@@ -38,26 +38,14 @@ type Allocs interface {
 	Get(id string) (Alloc, bool)
 }
 
-// Alloc is one allocation. The errors of its methods are *apierror.Error, wrapped or not: NoTask, TaskNotRunning, UnknownSignal,
-// AllocTerminal, or Conflict, whose Message the client reads.
+// Alloc is one allocation as it stands. What else can be done with one are the small interfaces beside the handlers: Checker, Restarter,
+// Signaler, Stopper. A route is NoRoute for an allocation without its interface. The errors of their methods are *apierror.Error, wrapped
+// or not; anything else is a fault.
 type Alloc interface {
-	// Snapshot is the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
+	// Snapshot returns the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
 	Snapshot() *api.Allocation
-	// Wait is the allocation once its ModifyIndex is above index, or as it stands when ctx ends.
+	// Wait returns the allocation once its ModifyIndex is above index, or as it stands when ctx ends.
 	Wait(ctx context.Context, index uint64) *api.Allocation
-	// Checks is the latest result of every check by ID, and a version that differs whenever the results do.
-	Checks() (results api.AllocCheckStatuses, version uint64)
-
-	RestartTask(ctx context.Context, task string) error
-	RestartRunning(ctx context.Context) error
-	RestartAll(ctx context.Context) error
-	// Signal sends the named signal to a task, or to all of them when task is empty.
-	Signal(ctx context.Context, task, signal string) error
-	// Stop asks for the end of the allocation, with its shutdown_delay or without, and does not wait for it. It is no error when that
-	// is under way, or over.
-	Stop(ctx context.Context, noShutdownDelay bool) error
-	// Kill makes a stop that is under way, or starts one, skip every delay: processes get SIGKILL at once.
-	Kill()
 }
 
 // Agent is what the process says of itself.

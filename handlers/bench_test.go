@@ -27,7 +27,7 @@ func (d openAuthenticator) Authenticate(*http.Request, auth.Owner, auth.Peer) (*
 func (openAuthenticator) Recheck(*http.Request, *auth.Principal, auth.Owner, auth.Peer) *auth.Denial {
 	return nil
 }
-func (openAuthenticator) Authorize(*auth.Principal, auth.Capability) *auth.Denial { return nil }
+func (openAuthenticator) Authorize(*auth.Principal, auth.CapabilitySet) *auth.Denial { return nil }
 
 // BenchmarkChecks is an authenticated GET of the checks over kept-alive unix sockets, beside the floor: net/http with nothing
 // around it, answering a body of the same size to the same request. Compare the two at each number of connections.

@@ -3,30 +3,34 @@ package handlers
 import (
 	"context"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/handlers/apierror"
 )
 
+// Checker is an allocation with checks.
+type Checker interface {
+	// Checks returns the latest result of every check by ID, and a version that differs whenever the results do.
+	Checks() (results api.AllocCheckStatuses, version uint64)
+}
+
 // clientChecks is GET /v1/client/allocation/:id/checks, and the hottest of all: its encoding is kept until a result changes.
 func (a *API) clientChecks(_ context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(apierror.NoAllocOnClient)
-	if err != nil {
-		return answer{}, err
-	}
-	return a.checkResults(r, alloc)
+	return a.checkResults(r, apierror.NoAllocOnClient)
 }
 
 // allocationChecks is GET /v1/allocation/:id/checks, the same under another name.
 func (a *API) allocationChecks(_ context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(apierror.NoAlloc)
+	return a.checkResults(r, apierror.NoAlloc)
+}
+
+func (a *API) checkResults(r *request, unknown apierror.Kind) (answer, error) {
+	alloc, err := resource[Checker](r, unknown)
 	if err != nil {
 		return answer{}, err
 	}
-	return a.checkResults(r, alloc)
-}
-
-func (a *API) checkResults(r *request, alloc Alloc) (answer, error) {
 	results, version := alloc.Checks()
-	key := cacheKey{alloc: r.Principal.Claims.AllocationID, version: version}
+	key := cacheKey{alloc: r.param("alloc"), version: version}
 	encoded, err := a.checks.get(key, func() any { return wireChecksOf(results) })
 	return answer{body: encoded}, err
 }

@@ -3,8 +3,6 @@ package handlers
 import (
 	"context"
 	"net"
-	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +42,10 @@ type connection struct {
 	begun    bool // the request that comes next, or is being read, may be answered; used by who serves the connection
 	framing  framing
 	requests int64 // that have come to the handler
+
+	upgrading *request // whose handler may take the connection
+	upgraded  *request // whose handler has taken it; written while nothing reads or writes
+
 	// state is the phase in the upper bits and the watchdog's tick at its begin in the lower: one store for each step of a request.
 	state atomic.Int64
 }
@@ -69,6 +71,9 @@ func (c *connection) phase() phase { return phase(c.state.Load() >> tickBits) }
 // net/http's watch for the client's going away, from another goroutine, which may begin before the handler does.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if c.upgraded != nil {
+		return c.readUpgraded(n, err)
+	}
 	c.framing.feed(b[:n])
 	if p := c.phase(); n > 0 && len(b) > 1 && (p == idling || p == arriving) {
 		c.begin()
@@ -93,130 +98,60 @@ func (c *connection) CloseWrite() error {
 	return nil
 }
 
-// watchdog cuts off connections that have been in a phase for too long. net/http's own timeouts do the same with a timer that is
-// armed and disarmed four times a request, which takes a tenth of the throughput of short ones (make bench); this is a store for
-// each step, and one look a second. It sleeps while there is no connection: a hundred idle sockets cost nothing.
-type watchdog struct {
-	tick atomic.Int64  // of sweepEvery, while there were connections
-	wake chan struct{} // there is one again; capacity 1
-
-	mu   sync.Mutex // guards the field below
-	open map[*connection]struct{}
-}
-
-func newWatchdog() *watchdog {
-	return &watchdog{wake: make(chan struct{}, 1), open: map[*connection]struct{}{}}
-}
-
-// listen wraps a listener so that its connections are watched.
-func (d *watchdog) listen(l net.Listener, s *socketServer) net.Listener { return watched{l, d, s} }
-
-// watched is a listener whose connections are watched.
-type watched struct {
-	net.Listener
-	watchdog *watchdog
-	server   *socketServer
-}
-
-// Accept gives the next connection, a *connection.
-func (w watched) Accept() (net.Conn, error) {
-	conn, err := w.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &connection{Conn: conn, watchdog: w.watchdog, server: w.server}
-	c.enter(arriving)
-	return c, nil
-}
-
-// state is the server's ConnState: it counts connections in and out, and sees them become idle.
-func (d *watchdog) state(count *sync.WaitGroup) func(net.Conn, http.ConnState) {
-	return func(conn net.Conn, state http.ConnState) {
-		c := conn.(*connection)
-		switch state {
-		case http.StateNew:
-			count.Add(1)
-			d.watch(c)
-		case http.StateIdle:
-			c.enter(idling)
-		case http.StateClosed, http.StateHijacked:
-			d.mu.Lock()
-			delete(d.open, c)
-			d.mu.Unlock()
-			count.Done()
-		}
+// begin waits until a request on the connection may be read and answered, unless it has begun.
+func (c *connection) begin() {
+	if !c.begun {
+		c.begun = true
+		c.awaitTurn(0)
 	}
 }
 
-// watch begins to look at a connection.
-func (d *watchdog) watch(c *connection) {
-	d.mu.Lock()
-	d.open[c] = struct{}{}
-	d.mu.Unlock()
+// awaitTurn waits for the turn of the connection's socket among busy ones, for a request or for so many bytes of a frame. When the server
+// stops it waits no longer.
+func (c *connection) awaitTurn(bytes int) {
+	c.server.pacer.answered(&c.server.lane, bytes)
+	turn := c.server.pacer.begin(&c.server.lane)
+	if turn == nil {
+		return
+	}
+	c.enter(serving) // it is not the client's time that passes
 	select {
-	case d.wake <- struct{}{}:
-	default: // it is awake, or about to be
+	case <-turn:
+	case <-c.server.draining.Done():
 	}
 }
 
-// run sweeps until ctx ends, while there are connections.
-func (d *watchdog) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.wake:
-			d.sweep(ctx)
+// readUpgraded lets pass what an upgraded connection has read, if its turn has come and its token is still valid.
+func (c *connection) readUpgraded(n int, err error) (int, error) {
+	if n > 0 {
+		c.awaitTurn(n)
+		if denied := c.upgraded.recheck(); denied != nil {
+			return 0, denied
 		}
 	}
+	return n, err
 }
 
-// sweep cuts off those who are late until ctx ends or the last connection is gone.
-func (d *watchdog) sweep(ctx context.Context) {
-	ticker := time.NewTicker(sweepEvery)
-	defer ticker.Stop()
-	for d.any() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		now := d.tick.Add(1)
-		for _, c := range d.late(now) {
-			_ = c.Close() // whoever reads or writes it gets an error
-		}
+// Write writes to the client. On an upgraded connection each write is a frame, as of a stream.
+func (c *connection) Write(b []byte) (int, error) {
+	if c.upgraded == nil {
+		return c.Conn.Write(b)
 	}
-}
-
-// closeSilent closes the connections on which nothing has been sent. net/http would wait for their requests when it shuts down.
-func (d *watchdog) closeSilent() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.open {
-		if c.phase() == arriving {
-			_ = c.Close() // whoever reads or writes it gets an error
-		}
+	c.awaitTurn(len(b))
+	if err := c.upgraded.recheck(); err != nil {
+		return 0, err
 	}
+	c.enter(writing)
+	defer c.enter(serving)
+	return c.Conn.Write(b)
 }
 
-func (d *watchdog) any() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.open) > 0
-}
-
-// late are the connections whose phase has lasted longer than it may at the tick.
-func (d *watchdog) late(now int64) []*connection {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var late []*connection
-	for c := range d.open {
-		state := c.state.Load()
-		since := state & (1<<tickBits - 1)
-		limit := limits[state>>tickBits]
-		if limit > 0 && time.Duration(now-since)*sweepEvery > limit {
-			late = append(late, c)
-		}
+// endUpgrade closes the connection if its handler has taken it, which net/http leaves to us.
+func (c *connection) endUpgrade() {
+	if c.upgraded == nil {
+		c.upgrading = nil
+		return
 	}
-	return late
+	_ = c.Close()
+	c.watchdog.forget(c)
 }

@@ -54,7 +54,7 @@ func (e *evaluations) find(id string) *api.Evaluation {
 
 // evaluated is the ID of an evaluation of what has just been done to the caller's allocation.
 func (a *API) evaluated(triggeredBy string, r *request) string {
-	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
+	alloc, ok := r.visible()
 	if !ok {
 		return uuid.NewString() // that of an allocation that is gone would not be found either
 	}

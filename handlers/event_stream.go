@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// heartbeatEvery is Nomad's: so often an idle stream says that it is still there. The caller's token is looked at again then, and before each event.
+// heartbeatEvery is Nomad's: so often an idle stream says that it is still there.
 const heartbeatEvery = 10 * time.Second
 
 // heartbeat is an event stream's sign of life.
@@ -40,14 +41,14 @@ func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	want.allocID = r.Principal.Claims.AllocationID
-	s := &eventWriter{api: a, request: r, want: want, reader: a.config.Events.reader()}
-	return r.stream(s.run)
+	want.maySee = r.Principal.MaySee
+	s := &eventWriter{api: a, want: want, reader: a.config.Events.reader()}
+	return answer{stream: s.run, contentType: jsonType}, nil
 }
 
 // subscription is which events a client wants.
 type subscription struct {
-	allocID   string
+	maySee    func(allocID string) bool
 	namespace string // empty for that of the allocation
 	index     uint64
 	keys      []string // empty for all; otherwise of an allocation, a job or a deployment
@@ -80,7 +81,7 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 }
 
 func (s *subscription) matches(alloc *api.Allocation) bool {
-	if alloc.ID != s.allocID || alloc.ModifyIndex < s.index || !inNamespace(alloc, s.namespace) {
+	if !s.maySee(alloc.ID) || alloc.ModifyIndex < s.index || !inNamespace(alloc, s.namespace) {
 		return false
 	}
 	return len(s.keys) == 0 || slices.ContainsFunc(s.keys, func(key string) bool {
@@ -90,80 +91,71 @@ func (s *subscription) matches(alloc *api.Allocation) bool {
 
 // eventWriter is one stream of events.
 type eventWriter struct {
-	api     *API
-	request *request
-	want    subscription
-	reader  *reader
+	api    *API
+	want   subscription
+	reader *reader
 }
 
 // run writes events until the stream has to end.
-func (s *eventWriter) run(out *outlet) {
+func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()
-	expiry := time.NewTimer(time.Until(time.Unix(s.request.Principal.Claims.ExpiresAt, 0)))
-	defer expiry.Stop()
-	if out.send(heartbeat) != nil {
-		return
-	}
-	for {
-		more, ok := s.deliver(out)
-		if !ok {
-			return
+	err := out.line(heartbeat)
+	for err == nil {
+		var more <-chan struct{}
+		if more, err = s.deliver(out); err != nil {
+			break
 		}
 		select {
 		case <-more:
 		case <-beat.C:
-			if s.request.recheck() != nil {
-				s.end(out, endUnauthorized)
-				return
+			err = out.line(heartbeat)
+		case <-ctx.Done():
+			if err = context.Cause(ctx); err == errDraining {
+				_, err = s.deliver(out) // the last events say how it ended
+				if err == nil {
+					return
+				}
 			}
-			if out.send(heartbeat) != nil {
-				return
-			}
-		case <-expiry.C:
-			s.end(out, endUnauthorized)
-			return
-		case <-s.request.Context().Done():
-			return
-		case <-s.request.server.draining.Done():
-			s.deliver(out) // the last events are those that tell how it ended
-			return
 		}
+	}
+	switch {
+	case err == errSlowConsumer:
+		s.end(out, endSlowConsumer)
+	case denied(err):
+		s.end(out, endUnauthorized)
 	}
 }
 
-// deliver writes what is new. It is false when the stream is over.
-func (s *eventWriter) deliver(out *outlet) (more <-chan struct{}, ok bool) {
+// errSlowConsumer ends a stream whose client has not read events that are gone now.
+var errSlowConsumer = errors.New("slow consumer")
+
+// deliver writes what is new, and returns what is closed when there is more. Errors: those of out, errSlowConsumer.
+func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err error) {
 	batch, more, ok := s.reader.read()
 	if !ok {
-		s.end(out, endSlowConsumer)
-		return nil, false
+		return nil, errSlowConsumer
 	}
 	for _, e := range batch {
 		if !s.want.matches(e.alloc) {
 			continue
-		}
-		if s.request.recheck() != nil { // for each: a slow reader draws a batch out
-			s.end(out, endUnauthorized)
-			return nil, false
 		}
 		line, err := s.api.encodeEvent(e)
 		if err != nil {
 			s.api.config.Logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
 			continue
 		}
-		if out.send(line.bytes) != nil {
-			return nil, false
+		if err := out.line(line.bytes); err != nil {
+			return nil, err
 		}
 	}
-	return more, true
+	return more, nil
 }
 
 // end writes the last line. A reader of events takes it for a heartbeat and then sees the end; a person sees why.
-func (s *eventWriter) end(out *outlet, why string) {
-	line, err := json.Marshal(struct{ Error string }{why})
-	if err == nil {
-		_ = out.send(line) // the client may have gone
+func (s *eventWriter) end(out *streamWriter, why string) {
+	if line, err := json.Marshal(struct{ Error string }{why}); err == nil {
+		out.lastLine(line)
 	}
 }
 

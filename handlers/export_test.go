@@ -1,33 +1,43 @@
 package handlers
 
 import (
-	"time"
-
 	"context"
+	"io"
 	"net/http"
+	"time"
 
 	"taskapi/auth"
 )
 
-// Row is a row of the table, for tests that walk it.
-type Row struct {
-	Methods    []string
-	Pattern    string
-	Capability auth.Capability
+// NewRoute makes a route with a capability of the caller's choice.
+func NewRoute(capability auth.Capability) Route {
+	return read("/v1/test", capability, (&API{}).statusLeader, "Tests.")
 }
 
-// Rows is the whole table.
-func (a *API) Rows() []Row {
-	var rows []Row
-	for _, r := range a.table() {
-		rows = append(rows, Row{r.methods, r.pattern, r.capability})
+// The patterns of the routes that WithTestRoutes adds.
+const (
+	RawPattern     = "/v1/test/raw"
+	UpgradePattern = "/v1/test/upgrade"
+)
+
+// WithTestRoutes returns the API with routes of the kinds that the table has none of yet, each for callers with either of two capabilities.
+func (a *API) WithTestRoutes(raw func(ctx context.Context, w io.Writer), upgrade func(ctx context.Context, w http.ResponseWriter, r *http.Request) error) *API {
+	a.router = newRouter(append(a.table(), testRoutes(raw, upgrade)...))
+	return a
+}
+
+// AllRoutes returns the table with the routes that WithTestRoutes adds.
+func AllRoutes() []Route { return append(Routes(), testRoutes(nil, nil)...) }
+
+func testRoutes(raw func(ctx context.Context, w io.Writer), upgrade func(ctx context.Context, w http.ResponseWriter, r *http.Request) error) []Route {
+	return []Route{
+		read(RawPattern, auth.ReadLogs, func(context.Context, *request) (answer, error) {
+			return answer{contentType: plainType, stream: func(ctx context.Context, out *streamWriter) { raw(ctx, out) }}, nil
+		}, "Tests.").or(auth.ReadFS).answering(Raw),
+		read(UpgradePattern, auth.AllocExec, func(_ context.Context, r *request) (answer, error) {
+			return answer{upgrade: func(ctx context.Context, w http.ResponseWriter) error { return upgrade(ctx, w, r.Request) }}, nil
+		}, "Tests.").or(auth.AllocLifecycle).answering(Upgrade),
 	}
-	return rows
-}
-
-// NewRow makes a row with a capability of the caller's choice.
-func NewRow(capability auth.Capability) {
-	newRoute(read, "/v1/test", capability, (&API{}).statusLeader)
 }
 
 // Handler is the API on one socket without a server around it, for requests from the peer.

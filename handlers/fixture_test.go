@@ -66,8 +66,8 @@ func (fakeAuthenticator) Recheck(*http.Request, *auth.Principal, auth.Owner, aut
 	return nil
 }
 
-func (fakeAuthenticator) Authorize(p *auth.Principal, c auth.Capability) *auth.Denial {
-	if !p.Can(c) {
+func (fakeAuthenticator) Authorize(p *auth.Principal, anyOf auth.CapabilitySet) *auth.Denial {
+	if p.Capabilities&anyOf == 0 {
 		return permissionDenied
 	}
 	return nil
@@ -134,15 +134,19 @@ func everyRoute(c *handlers.Config) {
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
 }
 
-// allocs is a handlers.Allocs of the one allocation.
+// allocs is a handlers.Allocs of the one allocation, and of otherID, which is not the callers' to see.
 type allocs struct{ *fakeAlloc }
 
 func (a allocs) Get(id string) (handlers.Alloc, bool) {
-	if id != allocID {
-		return nil, false
-	}
-	return a.fakeAlloc, true
+	return a.fakeAlloc, id == allocID || id == otherID
 }
+
+var _ interface {
+	handlers.Checker
+	handlers.Restarter
+	handlers.Signaler
+	handlers.Stopper
+} = (*fakeAlloc)(nil)
 
 // recorded is a file of testdata, decoded.
 func recorded[T any](tb testing.TB, name string) T {

@@ -54,7 +54,7 @@ func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 // ownAllocation is the caller's allocation with its job, once it has changed when the query says so. A job changes only with its
 // allocation, so that the allocation's index is good for both.
 func (a *API) ownAllocation(ctx context.Context, r *request) (*api.Allocation, error) {
-	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
+	alloc, ok := r.visible()
 	if !ok {
 		return nil, apierror.New(apierror.NoJob)
 	}

@@ -96,7 +96,7 @@ func newPacer() *pacer {
 	return &pacer{pace: pace{least: least, rate: least}}
 }
 
-// begin is nil when a request of the lane may begin at once; otherwise it is closed when it may.
+// begin returns nil when a request of the lane may begin at once, and otherwise what is closed when it may.
 func (p *pacer) begin(l *lane) <-chan struct{} {
 	if p.alone.Load() == l {
 		return nil
@@ -216,22 +216,5 @@ func (p *pacer) forget(l *lane) {
 	if p.latest == l {
 		p.latest = nil
 		p.alone.Store(nil)
-	}
-}
-
-// begin waits until a request on the connection may be read and answered, unless it has begun. When the server stops it waits no longer.
-func (c *connection) begin() {
-	if c.begun {
-		return
-	}
-	c.begun = true
-	turn := c.server.pacer.begin(&c.server.lane)
-	if turn == nil {
-		return
-	}
-	c.enter(serving) // it is not the client's time that passes
-	select {
-	case <-turn:
-	case <-c.server.draining.Done():
 	}
 }

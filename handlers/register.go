@@ -126,7 +126,7 @@ func (a *API) enforceIndex(r *request, want *api.JobRegisterRequest) error {
 
 // jobModifyIndex is that of the job which the caller's allocation runs, 0 when there is none.
 func (a *API) jobModifyIndex(r *request) uint64 {
-	alloc, ok := a.config.Allocs.Get(r.Principal.Claims.AllocationID)
+	alloc, ok := r.visible()
 	if !ok {
 		return 0
 	}

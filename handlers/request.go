@@ -91,22 +91,37 @@ func (r *request) pretty() bool {
 	return value != "0" && value != "false"
 }
 
-// alloc is the allocation that the path names. A caller sees its own and no other: any other ID is answered like one that does
-// not exist, with the kind that the endpoint has for it. Errors: Invalid when the text is no UUID, unknown.
+// alloc returns the allocation that the path names. One that the caller may not see is answered like one that does not exist, with the
+// kind that the endpoint has for it. Errors: Invalid when the text is no UUID, unknown.
 func (r *request) alloc(unknown apierror.Kind) (Alloc, error) {
 	id := r.param("alloc")
-	own := r.Principal.Claims.AllocationID
-	if !strings.EqualFold(id, own) {
-		if err := checkUUID(id); err != nil {
-			return nil, err
+	if r.Principal.MaySee(id) {
+		if alloc, ok := r.server.config.Allocs.Get(strings.ToLower(id)); ok {
+			return alloc, nil
 		}
-		return nil, apierror.New(unknown, id)
 	}
-	alloc, ok := r.server.config.Allocs.Get(own)
+	if err := checkUUID(id); err != nil {
+		return nil, err
+	}
+	return nil, apierror.New(unknown, id)
+}
+
+// resource returns what T is of the allocation that the path names, with the errors of alloc, and NoRoute for an allocation without it.
+func resource[T any](r *request, unknown apierror.Kind) (found T, err error) {
+	alloc, err := r.alloc(unknown)
+	if err != nil {
+		return found, err
+	}
+	found, ok := alloc.(T)
 	if !ok {
-		return nil, apierror.New(unknown, id)
+		return found, apierror.New(apierror.NoRoute)
 	}
-	return alloc, nil
+	return found, nil
+}
+
+// visible returns the allocation that lists hold: a caller sees one at most, that of its token.
+func (r *request) visible() (Alloc, bool) {
+	return r.server.config.Allocs.Get(r.Principal.Claims.AllocationID)
 }
 
 // uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone would take three more forms.

@@ -9,13 +9,20 @@ import (
 	"taskapi/handlers/apierror"
 )
 
+// Restarter is an allocation whose tasks can be restarted. Errors: NoTask, TaskNotRunning, AllocTerminal.
+type Restarter interface {
+	RestartTask(ctx context.Context, task string) error
+	RestartRunning(ctx context.Context) error
+	RestartAll(ctx context.Context) error
+}
+
 // done is Nomad's answer to an action on a client: an index that is always 0.
 type done struct{ Index uint64 }
 
 // restart is PUT /v1/client/allocation/:id/restart: one task by name, all tasks through their life cycle anew, or, with neither,
 // those that run. The answer comes when the old processes are gone.
 func (a *API) restart(ctx context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(apierror.NoAllocOnClient)
+	alloc, err := resource[Restarter](r, apierror.NoAllocOnClient)
 	if err != nil {
 		return answer{}, err
 	}

@@ -3,137 +3,115 @@ package handlers
 import (
 	"context"
 	"net/http"
-	"slices"
-	"strings"
-
-	"github.com/go-chi/chi/v5"
 
 	"taskapi/auth"
-	"taskapi/handlers/apierror"
 )
 
 // handlerFunc answers one request. Its error is mapped to a status in one place; see apierror.
 type handlerFunc func(ctx context.Context, r *request) (answer, error)
 
-// route is one row of the table. Rows are made by row alone, which has no form without a capability.
-type route struct {
-	methods    []string
-	pattern    string
-	capability auth.Capability
-	handle     handlerFunc
-	maxBody    int64 // of a request; 0 for the usual ceiling
-	always     bool  // the operator may do it even when no record of it can be kept
-}
+// AnswerKind is the form of a route's answers.
+type AnswerKind string
 
-// mutates reports that the route changes something, so that what comes of it is recorded.
-func (r *route) mutates() bool { return r.methods[0] != http.MethodGet }
-
-// The methods of a row. A row that reads answers HEAD, too; Nomad takes PUT and POST for each other wherever it changes something.
-var (
-	read  = []string{http.MethodGet}
-	write = []string{http.MethodPut, http.MethodPost}
+// The kinds of answers. All of them are behind the same authentication; those that may last are among the socket's streams, and end with
+// the token that opened them and with the server.
+const (
+	JSON    AnswerKind = "JSON"      // one value, or a document of another type that is as short
+	Stream  AnswerKind = "stream"    // lines of JSON as they come
+	Raw     AnswerKind = "raw"       // bytes of any number
+	Upgrade AnswerKind = "websocket" // the connection is the handler's
 )
 
-func newRoute(methods []string, pattern string, needs auth.Capability, handle handlerFunc) route {
-	if len(methods) == 0 || needs == 0 || handle == nil {
-		panic("handlers: the row of " + pattern + " lacks a method, a capability or a handler")
-	}
-	return route{methods: methods, pattern: pattern, capability: needs, handle: handle}
+// Route is one row of the table. Routes are made by read and write alone, which have no form without a capability or a description.
+type Route struct {
+	Methods []string // the first is the usual one; GET answers HEAD, too
+	Pattern string   // with its parameters in braces
+	AnyOf   auth.CapabilitySet
+	Answer  AnswerKind
+	Doc     string // what it answers or does, in one line
+
+	handle         handlerFunc
+	maxBody        int64 // of a request; 0 for the usual ceiling
+	evenUnrecorded bool
 }
 
-// taking is the row for requests with a larger body than usual.
-func (r route) taking(maxBody int64) route {
-	r.maxBody = maxBody
+// mutates reports whether the route may change something, so that its requests are recorded.
+func (r *Route) mutates() bool { return r.Methods[0] != http.MethodGet || r.Answer == Upgrade }
+
+// read returns a route that changes nothing.
+func read(pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
+	return newRoute([]string{http.MethodGet}, pattern, needs, handle, doc)
+}
+
+// write returns a route that changes something. Nomad takes PUT and POST for each other.
+func write(pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
+	return newRoute([]string{http.MethodPut, http.MethodPost}, pattern, needs, handle, doc)
+}
+
+func newRoute(methods []string, pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
+	if needs == 0 || handle == nil || doc == "" {
+		panic("handlers: the route " + pattern + " lacks a capability, a handler or a description")
+	}
+	return Route{Methods: methods, Pattern: pattern, AnyOf: auth.CapabilitySet(needs), Answer: JSON, Doc: doc, handle: handle}
+}
+
+// or returns the route for callers who have another capability instead, too.
+func (r Route) or(other auth.Capability) Route {
+	r.AnyOf = r.AnyOf.With(other)
 	return r
 }
 
-// evenUnrecorded is the row for what nothing may keep the operator from.
-func (r route) evenUnrecorded() route {
-	r.always = true
+// answering returns the route with answers of another kind than JSON.
+func (r Route) answering(kind AnswerKind) Route {
+	r.Answer = kind
 	return r
 }
 
-// table is every route there is.
-func (a *API) table() []route {
-	return []route{
-		newRoute(read, "/v1/agent/health", auth.Authenticated, a.agentHealth),
-		newRoute(read, "/v1/agent/self", auth.Authenticated, a.agentSelf),
-		newRoute(read, "/v1/status/leader", auth.Authenticated, a.statusLeader),
-
-		newRoute(read, "/v1/allocations", auth.ReadJob, a.allocationList),
-		newRoute(read, "/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet),
-		newRoute(read, "/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks),
-		newRoute(write, "/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop).evenUnrecorded(),
-
-		newRoute(read, "/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks),
-		newRoute(write, "/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart),
-		newRoute(write, "/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal),
-
-		newRoute(read, "/v1/jobs", auth.ReadJob, a.jobList),
-		newRoute(write, "/v1/jobs", auth.OperatorOnly, a.register).taking(maxJob),
-		newRoute(read, "/v1/job/{job}", auth.ReadJob, a.jobGet),
-		newRoute(write, "/v1/job/{job}/plan", auth.OperatorOnly, a.plan).taking(maxJob),
-
-		newRoute(read, "/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet),
-		newRoute(read, "/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations),
-
-		newRoute(read, "/v1/event/stream", auth.ReadJob, a.eventStream),
-
-		newRoute(read, "/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf),
-		newRoute(read, "/v1/acl/whoami", auth.Authenticated, a.whoami),
-		newRoute(read, "/v1/metrics", auth.OperatorOnly, a.metrics),
-
-		newRoute(read, "/.well-known/jwks.json", auth.Authenticated, a.jwks),
-		newRoute(read, "/.well-known/openid-configuration", auth.Authenticated, a.openIDConfiguration),
-	}
+// withBody returns the route for requests with a larger body than usual.
+func (r Route) withBody(most int64) Route {
+	r.maxBody = most
+	return r
 }
 
-// router finds the row of a request. chi matches the path and keeps the parameters; its ServeHTTP is not used, because it
-// clones every request for a context that nothing here needs.
-type router struct {
-	mux  *chi.Mux
-	rows map[rowKey]*route
+// withoutRecord returns the route for what the operator may do even when no record of it can be kept.
+func (r Route) withoutRecord() Route {
+	r.evenUnrecorded = true
+	return r
 }
 
-type rowKey struct{ method, pattern string }
+// Routes returns the whole table, in the order of the resources.
+func Routes() []Route { return new(API).table() }
 
-func newRouter(table []route) *router {
-	rt := &router{mux: chi.NewMux(), rows: make(map[rowKey]*route, len(table))}
-	for i := range table {
-		for _, method := range table[i].methods {
-			rt.mux.MethodFunc(method, table[i].pattern, func(http.ResponseWriter, *http.Request) {})
-			rt.rows[rowKey{method, table[i].pattern}] = &table[i]
-		}
-	}
-	return rt
-}
+func (a *API) table() []Route {
+	return []Route{
+		read("/v1/agent/health", auth.Authenticated, a.agentHealth, "Reports that the agent is healthy; type=client or type=server for one part."),
+		read("/v1/agent/self", auth.Authenticated, a.agentSelf, "Returns the agent's version, place and configuration."),
+		read("/v1/status/leader", auth.Authenticated, a.statusLeader, "Returns the address of the leader."),
 
-// find is the row for a method and an uncleaned path, with the parameters left in scratch. Without a row allow lists the methods
-// that the path does take; it is empty when the path takes none.
-func (rt *router) find(scratch *chi.Context, method, path string) (found *route, allow []string) {
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	if pattern := rt.mux.Find(scratch, method, path); pattern != "" {
-		return rt.rows[rowKey{method, pattern}], nil
-	}
-	for _, other := range slices.Concat(read, write) {
-		scratch.Reset()
-		if rt.mux.Find(scratch, other, path) != "" {
-			allow = append(allow, other)
-		}
-	}
-	if slices.Contains(allow, http.MethodGet) {
-		allow = append(allow, http.MethodHead)
-	}
-	return nil, allow
-}
+		read("/v1/allocations", auth.ReadJob, a.allocationList, "Lists the caller's allocation."),
+		read("/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet, "Returns an allocation."),
+		read("/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks, "Returns the latest results of an allocation's checks."),
+		write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop, "Begins to stop an allocation.").withoutRecord(),
 
-// noRoute is the error for a request without a row.
-func noRoute(w http.ResponseWriter, allow []string) error {
-	if len(allow) == 0 {
-		return apierror.New(apierror.NoRoute)
+		read("/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks, "Returns the latest results of an allocation's checks."),
+		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
+		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
+
+		read("/v1/jobs", auth.ReadJob, a.jobList, "Lists the caller's job."),
+		write("/v1/jobs", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),
+		read("/v1/job/{job}", auth.ReadJob, a.jobGet, "Returns a job."),
+		write("/v1/job/{job}/plan", auth.OperatorOnly, a.plan, "Returns what another version of the job would change.").withBody(maxJob),
+
+		read("/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet, "Returns the evaluation of a stop or a registration."),
+		read("/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations, "Lists the allocation of an evaluation."),
+
+		read("/v1/event/stream", auth.ReadJob, a.eventStream, "Streams the events of the caller's allocation.").answering(Stream),
+
+		read("/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf, "Describes the operator's token."),
+		read("/v1/acl/whoami", auth.Authenticated, a.whoami, "Returns the claims of the caller's token."),
+		read("/v1/metrics", auth.OperatorOnly, a.metrics, "Returns measurements, as JSON or with format=prometheus as text."),
+
+		read("/.well-known/jwks.json", auth.Authenticated, a.jwks, "Returns the public keys that verify identities."),
+		read("/.well-known/openid-configuration", auth.Authenticated, a.openIDConfiguration, "Returns where to find those keys."),
 	}
-	w.Header().Set("Allow", strings.Join(allow, ", "))
-	return apierror.New(apierror.WrongMethod)
 }

@@ -21,13 +21,8 @@ var methods = []string{
 	http.MethodConnect, http.MethodOptions, http.MethodTrace, "PRI", "BREW",
 }
 
-// rows is the table of any API.
-func rows() []handlers.Row {
-	return new(handlers.API).Rows()
-}
-
-// target is a path of the row for the allocation.
-func target(row handlers.Row, alloc string) string {
+// target is a path of the route for the allocation.
+func target(row handlers.Route, alloc string) string {
 	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval).Replace(row.Pattern)
 }
 
@@ -50,12 +45,12 @@ const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"}}`
 func TestEveryRoute(t *testing.T) {
 	s := newServer(t, quietAlloc(t), everyRoute)
 	takes := map[string][]string{} // by pattern: a path may have a row that reads and one that writes
-	for _, row := range rows() {
+	for _, row := range handlers.Routes() {
 		takes[row.Pattern] = append(takes[row.Pattern], row.Methods...)
 	}
-	for _, row := range rows() {
-		if row.Capability == 0 {
-			t.Errorf("%s needs no capability", row.Pattern)
+	for _, row := range handlers.Routes() {
+		if row.AnyOf == 0 || row.Doc == "" || row.Answer == "" {
+			t.Errorf("%s needs no capability, or is not described", row.Pattern)
 		}
 		row.Methods = takes[row.Pattern]
 		for _, method := range methods {
@@ -88,15 +83,15 @@ func head(method, target, token, body string) string {
 	return text.String()
 }
 
-// TestRowsNeedACapability: a route that forgets it can't be made.
-func TestRowsNeedACapability(t *testing.T) {
+// TestRoutesNeedACapability: a route that forgets it can't be made.
+func TestRoutesNeedACapability(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("a row without a capability was made")
+			t.Error("a route without a capability was made")
 		}
 	}()
-	handlers.NewRow(auth.Authenticated)
-	handlers.NewRow(0)
+	handlers.NewRoute(auth.Authenticated)
+	handlers.NewRoute(0)
 }
 
 // TestBeforeRouting: whatever the path and the method, the authenticator comes first, and then the same 404.
@@ -132,14 +127,14 @@ func TestBeforeRouting(t *testing.T) {
 // TestEveryRouteRefuses walks the table with what must not get through, each with every method of the row.
 func TestEveryRouteRefuses(t *testing.T) {
 	s := newServer(t, newAlloc(t)) // no action is expected to be called
-	for _, row := range rows() {
+	for _, row := range handlers.Routes() {
 		for _, method := range row.Methods {
 			for token, want := range map[string]reply{
 				"":        {Status: 401, Body: "Unauthorized"},
 				"garbage": {Status: 403, Body: "Forbidden"},
 				poorToken: {Status: 403, Body: "Permission denied"},
 			} {
-				if token == poorToken && row.Capability == auth.Authenticated {
+				if token == poorToken && row.AnyOf == auth.CapabilitySet(auth.Authenticated) {
 					continue
 				}
 				got := s.do(t, method, target(row, allocID), token, anyBody)

@@ -47,7 +47,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	open, cut := context.WithCancel(background)
 	defer cut()
 
-	var connections, watch sync.WaitGroup
+	var watch sync.WaitGroup
 	defer watch.Wait()
 	watching, stopWatching := context.WithCancel(background)
 	defer stopWatching()
@@ -55,7 +55,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	watch.Go(func() { dog.run(watching) })
 	s := &socketServer{API: a, owner: owner, draining: draining, open: open}
 	defer a.pacer.forget(&s.lane)
-	server := a.server(s, dog.state(&connections))
+	server := a.server(s, dog.state)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(dog.listen(listener, s)) }()
 
@@ -63,7 +63,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	case err := <-served:
 		cut()
 		_ = server.Close() // closes what is closed already
-		connections.Wait()
+		dog.connections.Wait()
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
 	case <-ctx.Done():
 	}
@@ -76,7 +76,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 		_ = server.Close()
 	}
 	<-served //nolint:errcheck // http.ErrServerClosed, always
-	connections.Wait()
+	dog.connections.Wait()
 	return nil
 }
 

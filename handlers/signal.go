@@ -9,9 +9,15 @@ import (
 	"taskapi/handlers/apierror"
 )
 
+// Signaler is an allocation whose tasks take signals.
+type Signaler interface {
+	// Signal sends the named signal to a task, or to all of them when task is empty. Errors: NoTask, TaskNotRunning, UnknownSignal.
+	Signal(ctx context.Context, task, signal string) error
+}
+
 // signal is PUT /v1/client/allocation/:id/signal: a signal by name, to one task or, without a task, to all.
 func (a *API) signal(ctx context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(apierror.NoAllocOnClient)
+	alloc, err := resource[Signaler](r, apierror.NoAllocOnClient)
 	if err != nil {
 		return answer{}, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -29,7 +28,7 @@ type socketServer struct {
 	lane    lane
 }
 
-// ServeHTTP takes a request from its head to its answer: the authenticator, the row, the capability, the handler, the encoding. The authenticator
+// ServeHTTP takes a request from its head to its answer: the authenticator, the route, the capability, the handler, the encoding. The authenticator
 // comes before everything, so that what has no token learns of no path or method.
 func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
@@ -63,7 +62,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	if denial := s.config.Authenticator.Authorize(principal, route.capability); denial != nil {
+	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
 		denial.Write(w)
 		s.record(req, denial.Kind.Status(), denial.Reason)
 		return
@@ -75,7 +74,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
 		ctx = s.open
-		if err := s.begin(req); err != nil && (!route.always || !principal.Operator()) {
+		if err := s.begin(req); err != nil && (!route.evenUnrecorded || !principal.Operator()) {
 			s.fail(req, err)
 			return
 		}
@@ -83,25 +82,26 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	result, err := route.handle(ctx, req)
 	conn.enter(writing)
 	body.leave(w, r)
-	status := s.answer(req, result, err)
-	if _, denied := errors.AsType[*auth.Denial](err); route.mutates() && !denied { // the authenticator has recorded what it denied
+	status := s.answer(ctx, req, route, result, err)
+	if route.mutates() && !denied(err) { // the authenticator has recorded what it denied
 		s.record(req, status, auth.NotRefused)
 	}
 }
 
-// answer writes what a handler has given back, and returns the status.
-func (s *socketServer) answer(r *request, result answer, err error) int {
+// answer sends what a handler has returned, as the route's kind has it, and returns the status.
+func (s *socketServer) answer(ctx context.Context, r *request, route *Route, result answer, err error) int {
 	switch {
 	case err != nil:
 		return s.fail(r, err)
-	case result.sent:
+	case route.Answer == Upgrade:
+		return s.upgrade(ctx, r, result)
+	case route.Answer != JSON:
+		return s.stream(ctx, r, result)
 	case r.pretty():
 		result.body = result.body.pretty()
-		fallthrough
-	default:
-		s.pacer.answered(&s.lane, len(result.body.bytes))
-		result.write(r.w, http.StatusOK)
 	}
+	s.pacer.answered(&s.lane, len(result.body.bytes))
+	result.write(r.w, http.StatusOK)
 	return http.StatusOK
 }
 
@@ -112,39 +112,6 @@ func (r *request) recheck() error {
 		return denial
 	}
 	return nil
-}
-
-// requestBody is a request's body, which knows whether it has been read to its end.
-type requestBody struct {
-	io.ReadCloser // net/http's
-	read          bool
-}
-
-// boundBody bounds a request's body in size and time. It is nil for a request that has none.
-func boundBody(w http.ResponseWriter, r *http.Request) *requestBody {
-	if r.Body == http.NoBody {
-		return nil
-	}
-	b := &requestBody{ReadCloser: r.Body}
-	r.Body = http.MaxBytesReader(w, b, maxBody)
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout)) // net/http lifts it once the body is read
-	return b
-}
-
-func (b *requestBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.read = b.read || err == io.EOF
-	return n, err
-}
-
-// leave shortens the wait for what is left of a body that nobody reads: before net/http answers it reads that, so that the connection
-// can be used again, or closes it. A client that waits for 100 Continue is answered at once.
-func (b *requestBody) leave(w http.ResponseWriter, r *http.Request) {
-	if b == nil || b.read {
-		return
-	}
-	r.Body = b.ReadCloser // net/http knows its own
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftoverTimeout))
 }
 
 // routePath is the path as the router matches it: escaped where the escaping says more than the decoded text.
@@ -187,30 +154,6 @@ func (s *socketServer) recovered(w http.ResponseWriter, r *http.Request) {
 		panic(cause)
 	}
 	s.fail(&request{Request: r, w: w}, apierror.New(apierror.Internal).Because(fmt.Errorf("panic: %v\n%s", cause, debug.Stack())))
-}
-
-// begin asks the auditor whether a change may be carried out.
-func (s *socketServer) begin(r *request) error {
-	if s.config.Auditor == nil {
-		return nil
-	}
-	err := s.config.Auditor.Begin(auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, 0))
-	if err != nil {
-		return apierror.New(apierror.Unavailable, err)
-	}
-	return nil
-}
-
-// record tells the auditor what became of a request; reason is the authenticator's when it refused.
-func (s *socketServer) record(r *request, status int, reason auth.Reason) {
-	if s.config.Auditor == nil {
-		return
-	}
-	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
-	if reason != auth.NotRefused {
-		record.Outcome, record.Reason = auth.Denied, reason.String()
-	}
-	s.config.Auditor.Audit(record)
 }
 
 // acquire takes a request from the pool: with the matcher's scratch space in it, routing allocates nothing.

@@ -7,6 +7,16 @@ import (
 	"taskapi/handlers/apierror"
 )
 
+// Stopper is an allocation that can be stopped.
+type Stopper interface {
+	Alloc
+	// Stop begins to stop the allocation, with its shutdown_delay or without, and does not wait for the end. It is no error when the
+	// allocation is stopping or has ended. Errors: Conflict.
+	Stop(ctx context.Context, noShutdownDelay bool) error
+	// Kill makes a stop that is under way, or starts one, skip every delay: processes get SIGKILL at once.
+	Kill()
+}
+
 // stopped is Nomad's answer to a stop.
 type stopped struct {
 	EvalID string
@@ -17,7 +27,7 @@ type stopped struct {
 // or has ended, is answered no differently. With no_shutdown_delay every shutdown_delay is skipped, also one under way; with now,
 // which Nomad does not have, every delay is, and processes get SIGKILL. Index is the allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
-	alloc, err := r.alloc(apierror.NoAlloc)
+	alloc, err := resource[Stopper](r, apierror.NoAlloc)
 	if err != nil {
 		return answer{}, err
 	}

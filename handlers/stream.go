@@ -1,50 +1,150 @@
 package handlers
 
 import (
+	"context"
+	"errors"
 	"net/http"
+	"sync"
+	"time"
 
+	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
-// maxStreams is how many streams a socket has open at once. They may last for ever, and other requests need connections, too: the
-// rest of the socket's.
+// maxStreams is how many streams and upgraded connections a socket has at once. They may last for ever, and other requests need
+// connections, too: the rest of the socket's.
 const maxStreams = 64
 
-// outlet is what a stream's lines leave through. Each has the time of an answer to leave; between them a stream may rest as long as
-// it likes.
-type outlet struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
+// recheckEvery is how often the token of a stream is looked at while nothing is written.
+const recheckEvery = 10 * time.Second
+
+// errDraining ends streams when the server stops.
+var errDraining = errors.New("the server stops")
+
+// enterStream takes a place among the socket's streams until leave is called. Its error is TooManyStreams.
+func (s *socketServer) enterStream() (leave func(), err error) {
+	leave = func() { s.streams.Add(-1) }
+	if s.streams.Add(1) > maxStreams {
+		leave()
+		return nil, apierror.New(apierror.TooManyStreams, maxStreams)
+	}
+	return leave, nil
+}
+
+// whileAuthorized calls run with a context that ends when the request's token is not valid any more, with a *auth.Denial as its cause, and
+// when the server stops, with errDraining. The token is looked at every ten seconds and when it expires.
+func (r *request) whileAuthorized(parent context.Context, run func(ctx context.Context)) {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	defer context.AfterFunc(r.server.draining, func() { cancel(errDraining) })()
+	watch.Go(func() {
+		tick := time.NewTicker(recheckEvery)
+		defer tick.Stop()
+		expiry := time.NewTimer(time.Until(time.Unix(r.Principal.Claims.ExpiresAt, 0)))
+		defer expiry.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-expiry.C:
+			case <-ctx.Done():
+				return
+			}
+			if err := r.recheck(); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	})
+	run(ctx)
+}
+
+// streamWriter is what a stream's frames leave through. Each waits for its turn among busy sockets and for a token that is still valid, and
+// has the time of an answer to leave; between them a stream may rest as long as it likes.
+type streamWriter struct {
+	request *request
 	conn    *connection
 }
 
-// send writes one line at once. An error is the client's having gone away, or not reading for too long.
-func (o *outlet) send(line []byte) error {
-	o.conn.enter(writing)
-	defer o.conn.enter(serving)
-	if _, err := o.w.Write(line); err != nil {
-		return err
+// Write sends bytes at once. An error is a *auth.Denial, or the client's having gone away or not reading for too long.
+func (o *streamWriter) Write(p []byte) (int, error) {
+	if err := o.send(p); err != nil {
+		return 0, err
 	}
-	if _, err := o.w.Write(newline); err != nil {
-		return err
-	}
-	return o.control.Flush()
+	return len(p), nil
 }
 
 var newline = []byte("\n")
 
-// stream answers with lines of JSON as they come, until run returns. Errors: TooManyStreams when the socket has too many streams, before
-// anything is written. The request and the server's draining are run's to watch.
-func (r *request) stream(run func(*outlet)) (answer, error) {
-	if r.server.streams.Add(1) > maxStreams {
-		r.server.streams.Add(-1)
-		return answer{}, apierror.New(apierror.TooManyStreams, maxStreams)
+// line sends one line at once, with the errors of Write.
+func (o *streamWriter) line(line []byte) error { return o.send(line, newline) }
+
+func (o *streamWriter) send(parts ...[]byte) error {
+	o.conn.awaitTurn(len(parts[0]))
+	if err := o.request.recheck(); err != nil { // for each frame: a slow reader draws them out
+		return err
 	}
-	defer r.server.streams.Add(-1)
-	r.w.Header()["Content-Type"] = jsonType
+	return o.flush(parts...)
+}
+
+// lastLine sends the line that says why a stream ends, also to a client whose token is not valid any more, if it is still there.
+func (o *streamWriter) lastLine(line []byte) { _ = o.flush(line, newline) }
+
+func (o *streamWriter) flush(parts ...[]byte) error {
+	o.conn.enter(writing)
+	defer o.conn.enter(serving)
+	for _, part := range parts {
+		if _, err := o.request.w.Write(part); err != nil {
+			return err
+		}
+	}
+	return http.NewResponseController(o.request.w).Flush()
+}
+
+// stream answers with what the handler writes as it comes, and returns the status.
+func (s *socketServer) stream(ctx context.Context, r *request, result answer) int {
+	leave, err := s.enterStream()
+	if err != nil {
+		return s.fail(r, err)
+	}
+	defer leave()
+	r.w.Header()["Content-Type"] = result.contentType
 	r.w.WriteHeader(http.StatusOK)
 	if r.Method != http.MethodHead {
-		run(&outlet{r.w, http.NewResponseController(r.w), connectionOf(r.Context())})
+		r.whileAuthorized(ctx, func(ctx context.Context) {
+			result.stream(ctx, &streamWriter{r, connectionOf(r.Context())})
+		})
 	}
-	return answer{sent: true}, nil
+	return http.StatusOK
+}
+
+// upgrade gives the connection to the handler, which takes it with http.Hijacker, and closes it when the handler returns, when the token is
+// not valid any more, or when the server stops. It returns the status: 101 when the connection was taken.
+func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) int {
+	if r.Method == http.MethodHead {
+		return s.fail(r, noRoute(r.w, []string{http.MethodGet}))
+	}
+	leave, err := s.enterStream()
+	if err != nil {
+		return s.fail(r, err)
+	}
+	defer leave()
+	conn := connectionOf(r.Context())
+	conn.upgrading = r
+	defer conn.endUpgrade()
+	r.whileAuthorized(ctx, func(ctx context.Context) {
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a read or a write that is under way fails
+		err = result.upgrade(ctx, r.w)
+	})
+	if conn.upgraded == nil && err != nil {
+		return s.fail(r, err)
+	}
+	return http.StatusSwitchingProtocols
+}
+
+// denied reports whether a stream ended because its token is not valid any more.
+func denied(err error) bool {
+	_, denied := errors.AsType[*auth.Denial](err)
+	return denied
 }

@@ -16,34 +16,33 @@ type allocAdapter struct {
 }
 
 var (
-	_ handlers.Alloc  = allocAdapter{}
 	_ handlers.Allocs = singleAlloc{}
+	_ interface {
+		handlers.Checker
+		handlers.Restarter
+		handlers.Signaler
+		handlers.Stopper
+	} = allocAdapter{}
 )
 
-// Snapshot implements handlers.Alloc.
 func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 
-// RestartTask implements handlers.Alloc.
 func (s allocAdapter) RestartTask(ctx context.Context, task string) error {
 	return apiError(s.AllocRunner.RestartTask(ctx, task))
 }
 
-// RestartRunning implements handlers.Alloc.
 func (s allocAdapter) RestartRunning(ctx context.Context) error {
 	return apiError(s.AllocRunner.RestartRunning(ctx))
 }
 
-// RestartAll implements handlers.Alloc.
 func (s allocAdapter) RestartAll(ctx context.Context) error {
 	return apiError(s.AllocRunner.RestartAll(ctx))
 }
 
-// Signal implements handlers.Alloc.
 func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 	return apiError(s.AllocRunner.Signal(ctx, task, signal))
 }
 
-// Stop implements handlers.Alloc.
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	err := s.agent.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Terminal() {
@@ -56,7 +55,6 @@ func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	return nil
 }
 
-// Kill implements handlers.Alloc.
 func (s allocAdapter) Kill() {
 	if !s.Terminal() {
 		s.agent.events.AllocEvent("Killing", "asked for over the API: ending at once")
@@ -70,5 +68,4 @@ type singleAlloc struct {
 	alloc handlers.Alloc
 }
 
-// Get implements handlers.Allocs.
 func (o singleAlloc) Get(id string) (handlers.Alloc, bool) { return o.alloc, id == o.id }

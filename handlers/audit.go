@@ -1,0 +1,30 @@
+package handlers
+
+import (
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+)
+
+// begin asks the auditor whether a change may be carried out.
+func (s *socketServer) begin(r *request) error {
+	if s.config.Auditor == nil {
+		return nil
+	}
+	err := s.config.Auditor.Begin(auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, 0))
+	if err != nil {
+		return apierror.New(apierror.Unavailable, err)
+	}
+	return nil
+}
+
+// record tells the auditor what became of a request; reason is the authenticator's when it refused.
+func (s *socketServer) record(r *request, status int, reason auth.Reason) {
+	if s.config.Auditor == nil {
+		return
+	}
+	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
+	if reason != auth.NotRefused {
+		record.Outcome, record.Reason = auth.Denied, reason.String()
+	}
+	s.config.Auditor.Audit(record)
+}
