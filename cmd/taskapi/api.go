@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/client"
 )
 
 // allocPlaceholder stands for the allocation's ID in a PATH of taskapi api.
@@ -50,7 +52,7 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 			if err != nil {
 				return err
 			}
-			return req.send(cmd.Context(), l.client(id), w)
+			return req.send(cmd.Context(), id, l.client(id), w)
 		},
 	}
 	addDataDir(cmd, &dataDir)
@@ -109,24 +111,21 @@ func (r *apiRequest) body(w world) (io.Reader, error) {
 }
 
 // send sends the request and prints the answer as it comes: an event stream has no end.
-func (r *apiRequest) send(ctx context.Context, c *client, w world) error {
-	defer c.close()
+func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w world) error {
+	defer c.Close()
 	body, err := r.body(w)
 	if err != nil {
 		return err
 	}
-	req, err := c.request(ctx, r.method, strings.ReplaceAll(r.path, allocPlaceholder, c.id), body)
+	path := strings.ReplaceAll(r.path, allocPlaceholder, id)
+	resp, err := c.Do(ctx, r.method, path, body)
 	if err != nil {
-		return fmt.Errorf("allocation %s: %w", c.id, err)
-	}
-	resp, err := c.roundTrip(req)
-	if err != nil {
-		return fmt.Errorf("allocation %s: %w", c.id, err)
+		return fmt.Errorf("allocation %s: %w", id, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= http.StatusBadRequest {
 		reason, _ := io.ReadAll(resp.Body) // the status says enough
-		return fmt.Errorf("%s %s: %s: %s", r.method, req.URL.RequestURI(), resp.Status, bytes.TrimSpace(reason))
+		return fmt.Errorf("%s %s: %s: %s", r.method, path, resp.Status, bytes.TrimSpace(reason))
 	}
 	var end endOf
 	if _, err := io.Copy(w.stdout, io.TeeReader(resp.Body, &end)); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity/privatefile"
 )
@@ -214,26 +215,25 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 	return nil
 }
 
-// startPause is the pause between two looks at an allocation that starts, in which a start takes some 20 ms.
-const startPause = 5 * time.Millisecond
-
 // awaitStart waits until a process runs the allocation and that is as it should be, or can't become so, and gives the exit code of a process
 // that ends before as an error. One that has come and gone before anybody looked has started.
 func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
 	c := l.client(id)
-	defer c.close()
+	defer c.Close()
 	var index uint64
-	for since := time.Now(); ; {
-		if c.answeredBy(ctx, pid) { // and not by the one that it takes over from
-			alloc, next, err := c.changed(ctx, index)
+	for {
+		if c.ServedBy(ctx, pid) { // and not by the one that it takes over from
+			alloc, next, err := c.Changed(ctx, index)
 			if err == nil {
 				if is, err := done(alloc); is || err != nil {
 					return err
 				}
 				index = next
 			}
-			if refused(err) && time.Since(since) > refusedTimeout {
-				return l.errMute(id, err)
+			if client.Refused(err) {
+				if found := c.Locate(ctx, client.Brief); found.Holder == client.Refusing {
+					return l.errHeld(id, found.Err)
+				}
 			}
 		}
 		select {
@@ -242,15 +242,15 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-cha
 			if silent, ok := errors.AsType[silentError](exit); ok && silent.code == exitUsage { // what is there is from before
 				return exit
 			}
-			if f := l.look(ctx, id); f.absent == nil && f.over {
-				if is, err := done(f.alloc); is || err != nil {
+			if found := c.Locate(ctx, client.Brief); found.Holder == client.Ended {
+				if is, err := done(found.Alloc); is || err != nil {
 					return err
 				}
 			}
 			return exit
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(startPause):
+		case <-time.After(client.Pause):
 		}
 	}
 }

@@ -3,15 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/client"
 )
 
 // follower prints what happens to an allocation that another process runs, as that one would.
@@ -27,70 +25,80 @@ type follower struct {
 	shown map[string]*api.TaskEvent // the last event of each task
 }
 
-// follow prints events until the allocation is over, or as it is waited for, and gives it as it is then. Errors: errAbandoned when its sidecar is gone and it is
-// not over; ctx's.
+// follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors: *abandonedError when its
+// taskapi has exited before it ended; errUnsaved when it has ended and its state does not say so; ctx's.
 func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.layout.client(f.id)
-	defer c.close()
-	var index uint64
-	var silent time.Time // since when nobody answers
-	for {
-		asked, _ := os.Stat(f.layout.OperatorSocket(f.id)) // nil when it is not there, and then nobody answers
-		alloc, next, err := c.changed(ctx, index)
+	defer c.Close()
+	for index := uint64(0); ; {
+		listening := c.Listening()
+		alloc, next, err := c.Changed(ctx, index)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if err == nil {
-			f.show(alloc)
-			index, silent = next, time.Time{}
-			if f.until != nil && f.until(alloc) {
-				return alloc, nil
+		if err != nil {
+			if alloc, err := f.unanswered(ctx, c); alloc != nil || err != nil {
+				return alloc, err
 			}
-			if ended(alloc) {
-				c.awaitClosed(ctx, asked)
-			}
+			index = 0 // another taskapi counts from its own beginning
 			continue
 		}
-		index = 0 // who answers next may count anew
-		if silent.IsZero() {
-			silent = time.Now()
+		f.show(alloc)
+		index = next
+		if f.until != nil && f.until(alloc) {
+			return alloc, nil
 		}
-		if over, err := f.left(err, time.Since(silent)); over != nil || err != nil {
-			return over, err
+		if ended(alloc) {
+			c.AwaitClosed(ctx, listening)
 		}
 	}
 }
 
-// leftTimeout is how long an allocation whose taskapi has gone is waited for: one that takes it over is there within a fraction of that.
-const leftTimeout = time.Second
-
-// errAbandoned: the allocation is not over, and its sidecar is gone.
-var errAbandoned = errors.New("its taskapi is gone and its tasks may run on")
-
-// left finds out why nobody answers: the allocation is over, or abandoned, or its sidecar begins or ends just now.
-func (f *follower) left(why error, since time.Duration) (*api.Allocation, error) {
-	saved, err := f.layout.saved(f.id)
-	busy := errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrNotFound) // the latter for a moment, between two under one ID
+// unanswered finds out why nobody answers. It returns the allocation when that has ended, and nil when a taskapi answers again.
+func (f *follower) unanswered(ctx context.Context, c *client.Client) (*api.Allocation, error) {
+	found := c.Locate(ctx, client.Following)
 	switch {
-	case errors.Is(err, state.ErrInUse) && refused(why) && since > refusedTimeout:
-		return nil, f.layout.errMute(f.id, why)
-	case busy && since < busyTimeout:
-		time.Sleep(startPause)
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case found.Holder == client.Serving:
 		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("allocation %s: %w: %w", f.id, err, why)
-	case !saved.Over && since < leftTimeout: // another taskapi may be about to take it over
-		time.Sleep(startPause)
-		return nil, nil
-	case !saved.Over && f.last != nil && allDead(f.last):
-		return nil, fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does", f.id,
-			f.layout.State(f.id), f.layout.Command("stop", f.id))
-	case !saved.Over:
-		return nil, fmt.Errorf("allocation %s: %w: '%s' %s takes it over, '%s' ends it", f.id, errAbandoned,
-			f.layout.Command("run", "--alloc-id", f.id), withJobFile, f.layout.Command("stop", f.id))
+	case found.Holder == client.Refusing, found.Holder == client.Hanging:
+		return nil, f.layout.errHeld(f.id, found.Err)
+	case found.Holder == client.Ended:
+		f.show(found.Alloc)
+		return found.Alloc, nil
+	case f.last != nil && allDead(f.last):
+		return f.last, &unsavedError{f.layout, f.id, found.Holder == client.Nobody}
+	case found.Holder == client.Unreadable:
+		return nil, f.layout.errUnreadable(f.id, found.Err)
 	}
-	f.show(saved.Alloc)
-	return saved.Alloc, nil
+	return nil, &abandonedError{f.layout, f.id}
+}
+
+// abandonedError is an allocation whose taskapi has exited before it ended.
+type abandonedError struct {
+	layout layout
+	id     string
+}
+
+func (e *abandonedError) Error() string {
+	return fmt.Sprintf("allocation %s: its taskapi has exited and its tasks may run on: '%s' %s resumes it, '%s' stops it", e.id,
+		e.layout.Command("run", "--alloc-id", e.id), withJobFile, e.layout.Command("stop", e.id))
+}
+
+// unsavedError is an allocation that has ended, as its file system could not record.
+type unsavedError struct {
+	layout layout
+	id     string
+	saved  bool // an earlier state was
+}
+
+func (e *unsavedError) Error() string {
+	text := fmt.Sprintf("the tasks of allocation %s have ended, and that could not be written to %s", e.id, e.layout.State(e.id))
+	if e.saved {
+		return text + fmt.Sprintf("; run '%s' when it can", e.layout.Command("stop", e.id))
+	}
+	return text + fmt.Sprintf("; '%s' removes its directory", e.layout.Command("gc", e.id))
 }
 
 // allDead reports that no task of the allocation runs or will.

@@ -87,12 +87,12 @@ var house = map[string][]string{
 		"allocrunner/jobspec",
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",
+		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/remedy",
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
-		"identity/workload",
 		"socket",
 	},
 	// The one place that joins the two sides.
@@ -112,7 +112,8 @@ var house = map[string][]string{
 		"socket/safedir",
 		"socket",
 	},
-	"cmd/taskapi/bench": {"cmd/taskapi/bench/internal/load"},
+	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
+	"cmd/taskapi/bench":           {"cmd/taskapi/bench/internal/load"},
 }
 
 const moduleRoot = "../.."

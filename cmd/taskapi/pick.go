@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/client"
 )
 
 // addDataDir adds the flag of commands that need the data directory alone.
@@ -42,10 +43,10 @@ func optionalAllocation(cmd *cobra.Command, args []string) error {
 	return oneArg("ALLOC")(cmd, args)
 }
 
-// otherDataDir is for who looks in the wrong place.
+// otherDataDir completes an error about a data directory that may be the wrong one.
 const otherDataDir = "--data-dir or " + dataDirEnv + " names another data directory"
 
-// pick is the allocation that the arguments name, or the only one that is not over.
+// pick returns the allocation that the arguments name, or the only one that has not ended.
 func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	if len(args) > 0 {
 		return l.find(args[0])
@@ -56,8 +57,8 @@ func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	}
 	var running []string
 	for _, id := range ids {
-		f := l.look(ctx, id)
-		if f.absent == nil && !f.over || f.absent != nil && allocrunner.TasksRunning(l.Alloc(id)) {
+		found, err := l.locate(ctx, id)
+		if err == nil && found.Holder != client.Ended || err != nil && allocrunner.TasksRunning(l.Alloc(id)) {
 			running = append(running, id)
 		}
 	}
@@ -67,5 +68,5 @@ func (l layout) pick(ctx context.Context, args []string) (string, error) {
 	case 1:
 		return running[0], nil
 	}
-	return "", usage(fmt.Errorf("%d allocations run: say which of %s", len(running), strings.Join(running, ", ")))
+	return "", usage(fmt.Errorf("%d allocations run: give one of %s", len(running), strings.Join(running, ", ")))
 }

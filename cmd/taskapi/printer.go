@@ -52,14 +52,22 @@ func newPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
 func newQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
 	p := newPrinter(nil, alloc, asJSON)
 	p.queue = linewriter.New(out, func(lost int) []byte {
-		message := fmt.Sprintf("%d %s not printed: nobody has read them", lost, plural(lost, "line was", "lines were"))
-		return p.format(line{time.Now(), p.alloc, "", "Lines Lost", message, map[string]string{"lines": strconv.Itoa(lost)}})
+		return p.format(line{time.Now(), p.alloc, "", "Lines Lost", linesLost(lost), map[string]string{"lines": strconv.Itoa(lost)}})
 	})
 	p.out = p.queue
 	return p
 }
 
-// queuedLog is standard error for the log of whoever must not wait for its reader.
+// queuedLines returns standard output for lines that must not wait for their reader.
+func queuedLines(w world) *linewriter.Writer {
+	return linewriter.New(w.stdout, func(lost int) []byte { return []byte(linesLost(lost) + "\n") })
+}
+
+func linesLost(lost int) string {
+	return fmt.Sprintf("%d %s not printed: nobody has read them", lost, plural(lost, "line was", "lines were"))
+}
+
+// queuedLog returns standard error for a log that must not wait for its reader.
 func queuedLog(w world) *linewriter.Writer {
 	return linewriter.New(w.stderr, func(lost int) []byte {
 		var b bytes.Buffer

@@ -40,12 +40,12 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	versions := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "t", "local", "versions")
 	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
 	asked := layout{Dir: datadir.Dir(dir)}.client(testAllocID)
-	defer asked.close()
+	defer asked.Close()
 	const rounds = 5
 	for n := range rounds {
 		p := startProcess(t, dir, file, "-var", version(n))
 		until(t, p, fmt.Sprintf("version %d runs", n), func() bool {
-			_, _, err := asked.allocation(t.Context())
+			_, _, err := asked.Allocation(t.Context())
 			return err == nil && countLines(versions) == n+1
 		})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +26,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
@@ -160,33 +160,28 @@ func warnings(findings []jobspec.Finding) []jobspec.Finding {
 	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
 }
 
-// busyTimeout is how long somebody who has an allocation's state, and does not answer, may take to begin or to end.
-const busyTimeout = 15 * time.Second
-
-// run runs the allocation in this process, or hands its job to the taskapi that runs it already. signals has those that have come before.
+// run runs the allocation in this process, or gives its job to the taskapi that runs it. signals has those that came before.
 func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan os.Signal) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
 	logger := newLogger(r.options.verbose, r.world)
 	for since := time.Now(); ; {
-		answered, mute := r.handOver(ctx)
-		if answered {
-			return mute
+		if done, err := r.handOver(ctx); done {
+			return err
 		}
-		lock, err := r.layout.lock(r.alloc.ID, logger) // waits for a moment when somebody has it
-		if err == nil {
+		lock, err := r.layout.lock(r.alloc.ID, logger) // waits for a moment when another process has it
+		switch {
+		case err == nil:
 			err := r.layout.explain(r.begin(ctx, lock, logger, log, signals))
 			if isUsage(err) { // nothing was started or changed
 				err = errors.Join(err, lock.Discard())
 			}
 			return errors.Join(err, lock.Close())
-		}
-		if !errors.Is(err, state.ErrInUse) {
+		case !errors.Is(err, state.ErrInUse):
 			return err
-		}
-		if waited := time.Since(since); waited > busyTimeout || refused(mute) && waited > refusedTimeout {
-			return r.layout.errMute(r.alloc.ID, cmp.Or(mute, err))
+		case time.Since(since) > client.BusyTimeout:
+			return r.layout.errHeld(r.alloc.ID, err)
 		}
 	}
 }
@@ -247,34 +242,42 @@ func (l layout) groupOf(id string) string {
 	return held.Allocs[id].Alloc.TaskGroup
 }
 
-// updateRunning hands the job to the taskapi that runs the allocation, if one does and stays. When it does not answer, err says why.
-func (r *request) updateRunning(ctx context.Context) (answered bool, err error) {
+// updateRunning gives the job to the taskapi that runs the allocation. done is false when none does, or when it is leaving.
+func (r *request) updateRunning(ctx context.Context) (done bool, err error) {
 	c := r.layout.client(r.alloc.ID)
-	defer c.close()
-	current, _, err := c.allocation(ctx)
-	if err != nil { // the state says whether somebody is at work
-		return false, err
-	}
-	if ended(current) { // its taskapi is about to exit
+	defer c.Close()
+	found := c.Locate(ctx, client.Patient)
+	switch {
+	case found.Holder == client.Refusing, found.Holder == client.Hanging:
+		return true, r.layout.errHeld(r.alloc.ID, found.Err)
+	case found.Holder != client.Serving, ended(found.Alloc): // in the latter case its taskapi is about to exit
 		return false, nil
 	}
+	current := found.Alloc
 	if err := datadir.SameJob(current, r.alloc); err != nil {
 		return true, r.layout.explain(err)
 	}
 	if current.DesiredStatus == api.AllocDesiredStatusStop {
-		return true, fmt.Errorf("allocation %s is being stopped; when it is over ('%s' follows it), --force runs it anew", current.ID,
+		return true, fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again", current.ID,
 			r.layout.Command("attach", current.ID))
 	}
 	if len(r.differ) > 0 {
-		return true, usage(fmt.Errorf("allocation %s is run by a taskapi with another --%s: --take-over has this one go on in its place",
+		return true, usage(fmt.Errorf("the taskapi that runs allocation %s has another --%s: --take-over replaces it",
 			current.ID, strings.Join(r.differ, ", --")))
 	}
 	out := r.world.stdout
 	if r.options.json || r.options.detach { // what goes there is for programs
 		out = r.world.stderr
 	}
-	err = c.update(ctx, current, r.alloc.Job, replacement{force: r.options.force}, out)
+	u := updater{layout: r.layout, id: current.ID, force: r.options.force, out: out}
+	err = u.update(ctx, c, current, r.alloc.Job)
 	return !isLeaving(err), err
+}
+
+// isLeaving reports whether err says that a taskapi has exited or is about to: another one can have the allocation in a moment.
+func isLeaving(err error) bool {
+	answer, ok := errors.AsType[*client.StatusError](err)
+	return errors.Is(err, client.ErrNoAnswer) || ok && answer.Message == agent.MessageLeaving
 }
 
 // idRangeForm is FROM-TO.

@@ -8,14 +8,13 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 )
@@ -47,44 +46,22 @@ allocation with its tasks and their events. --json prints what GET /v1/allocatio
 	return cmd
 }
 
-// found is an allocation as it was found: asked of the sidecar that runs it, or read from what one has left.
-type found struct {
-	alloc  *api.Allocation
-	wire   []byte // as the API answers it
-	live   bool
-	over   bool  // by what was left: nothing of it will run any more
-	absent error // why there is no alloc
-}
-
-// lookTimeout is how long an allocation is asked again whose state somebody has and who does not answer.
-const lookTimeout = 2 * time.Second
-
-// look asks the allocation's sidecar, and reads its state when none answers.
-func (l layout) look(ctx context.Context, id string) found {
+// locate returns the allocation as its taskapi answers it, or as one has left it. Errors: why there is neither.
+func (l layout) locate(ctx context.Context, id string) (client.Location, error) {
 	c := l.client(id)
-	defer c.close()
-	alloc, wire, liveErr := c.allocation(ctx)
-	if liveErr == nil {
-		return found{alloc: alloc, wire: wire, live: true}
+	defer c.Close()
+	found := c.Locate(ctx, client.Brief)
+	switch found.Holder {
+	case client.Refusing, client.Hanging:
+		return found, l.errHeld(id, found.Err)
+	case client.Unreadable:
+		return found, l.errUnreadable(id, found.Err)
+	case client.Serving:
+		return found, nil
 	}
-	saved, err := l.saved(id)
-	for since := time.Now(); errors.Is(err, state.ErrInUse); saved, err = l.saved(id) {
-		if ctx.Err() != nil || time.Since(since) > lookTimeout || errors.Is(liveErr, context.DeadlineExceeded) {
-			return found{absent: l.errMute(id, liveErr)}
-		}
-		time.Sleep(startPause) // it begins, ends or is replaced just now
-		if alloc, wire, liveErr = c.allocation(ctx); liveErr == nil {
-			return found{alloc: alloc, wire: wire, live: true}
-		}
-	}
-	if errors.Is(err, state.ErrNotFound) {
-		return found{absent: l.errNoState(id)}
-	}
-	if err != nil {
-		return found{absent: fmt.Errorf("allocation %s: %w", id, err)}
-	}
-	wire, err = handlers.EncodeAllocation(saved.Alloc)
-	return found{alloc: saved.Alloc, wire: wire, over: saved.Over, absent: err}
+	var err error
+	found.Body, err = handlers.EncodeAllocation(found.Alloc)
+	return found, err
 }
 
 // listAllocations prints a line for each allocation, or all of them as a JSON array.
@@ -100,14 +77,14 @@ func listAllocations(ctx context.Context, l layout, asJSON bool, out io.Writer) 
 		fmt.Fprintln(table, "ID\tJob\tGroup\tStatus\tCreated")
 	}
 	for _, id := range ids {
-		f := l.look(ctx, id)
-		switch {
-		case f.absent != nil:
-			errs = append(errs, f.absent)
+		found, err := l.locate(ctx, id)
+		switch a := found.Alloc; {
+		case err != nil:
+			errs = append(errs, err)
 		case asJSON:
-			all = append(all, f.wire)
+			all = append(all, found.Body)
 		default:
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", id, f.alloc.JobID, f.alloc.TaskGroup, f.status(), date(time.Unix(0, f.alloc.CreateTime)))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", id, a.JobID, a.TaskGroup, statusText(found), date(time.Unix(0, a.CreateTime)))
 		}
 	}
 	switch {
@@ -129,38 +106,36 @@ func showAllocation(ctx context.Context, l layout, prefix string, asJSON bool, o
 	if err != nil {
 		return err
 	}
-	f := l.look(ctx, id)
-	if f.absent != nil {
-		return f.absent
-	}
-	if asJSON {
-		_, err := fmt.Fprintf(out, "%s\n", strings.TrimSpace(string(f.wire)))
+	found, err := l.locate(ctx, id)
+	if err != nil {
 		return err
 	}
-	return f.print(l, out)
-}
-
-// left reports that the allocation is not over and nobody looks after it: its taskapi was killed. Its tasks may still run.
-func (f found) left() bool { return !f.live && !f.over }
-
-// status is the allocation's, and that nobody runs it when that is so and it should.
-func (f found) status() string {
-	if f.left() {
-		return f.alloc.ClientStatus + " (its taskapi is gone)"
+	if asJSON {
+		_, err := fmt.Fprintf(out, "%s\n", found.Body)
+		return err
 	}
-	return f.alloc.ClientStatus
+	return printAllocation(l, found, out)
 }
 
-func (f found) print(l layout, out io.Writer) error {
-	a := f.alloc
+// statusText returns the allocation's status, and that its taskapi has exited before it ended.
+func statusText(found client.Location) string {
+	if found.Holder == client.Nobody {
+		return found.Alloc.ClientStatus + " (its taskapi has exited)"
+	}
+	return found.Alloc.ClientStatus
+}
+
+func printAllocation(l layout, found client.Location, out io.Writer) error {
+	a := found.Alloc
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, linewriter.OneLine(value)) }
 	row("ID", a.ID)
 	row("Name", a.Name)
-	row("Status", f.status())
+	row("Status", statusText(found))
 	row("Description", a.ClientDescription)
-	if f.left() {
-		row("Go on", l.Command("run", "--alloc-id", a.ID)+" "+withJobFile+" takes over the tasks that still run; "+l.Command("stop", a.ID)+" ends them")
+	if found.Holder == client.Nobody {
+		row("Resume", l.Command("run", "--alloc-id", a.ID)+" "+withJobFile)
+		row("Stop", l.Command("stop", a.ID))
 	}
 	row("Created", date(time.Unix(0, a.CreateTime)))
 	row("Directory", l.Alloc(a.ID))

@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/socket"
 )
@@ -30,10 +31,10 @@ func stopCommand(w world) *cobra.Command {
 	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC]",
-		Short: "Stop an allocation gracefully, or at once with --now",
+		Short: "Stop an allocation gracefully, or kill it with --now",
 		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
-ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task at once. If the allocation's taskapi
-process has exited, this command resumes the allocation and stops it. If its state is missing or damaged, its tasks are killed at once.
+ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
+process has exited, this command resumes the allocation and stops it. If its state is missing or damaged, its tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Args:              optionalAllocation,
 		ValidArgsFunction: completeAllocation(&dataDir, w),
@@ -50,7 +51,7 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
 	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that has begun")
-	cmd.Flags().BoolVar(&s.now, "now", false, "kill every task at once (SIGKILL), also when a stop is under way; poststop tasks don't run")
+	cmd.Flags().BoolVar(&s.how.Now, "now", false, "kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added
 	return cmd
@@ -60,49 +61,61 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 type stopping struct {
 	layout   layout
 	id       string
-	how      interfaces.StopRequest
-	now      bool // no delay at all
+	how      client.StopOptions
 	detach   bool
 	detached bool // this is the process that --detach has started
 	world    world
+	out, log *linewriter.Writer // world's stdout and stderr
 }
 
-// run stops the allocation: its sidecar does, or this process when there is none.
+// run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays it.
 func (s *stopping) run(ctx context.Context) error {
+	if s.detached {
+		s.world.stdout, s.world.stderr = boundedLog{s.world.stdout}, boundedLog{s.world.stderr}
+	}
+	s.out, s.log = queuedLines(s.world), queuedLog(s.world)
+	s.world.stdout, s.world.stderr = s.out, s.log
+	defer flushAll(s.out, s.log)
+	c := s.layout.client(s.id)
+	defer c.Close()
 	for since := time.Now(); ; {
-		f := &follower{layout: s.layout, id: s.id, make: printers(s.world, false), quiet: true}
-		err := s.ask(ctx, f)
-		if err == nil {
-			return s.await(ctx, f)
-		}
-		if answer, ok := errors.AsType[*refusedError](err); ok && answer.status == http.StatusBadRequest {
-			return fmt.Errorf("allocation %s: %w", s.id, answer)
-		}
-		saved, readErr := s.layout.saved(s.id)
-		switch {
-		case errors.Is(readErr, state.ErrInUse) && refused(err) && time.Since(since) > refusedTimeout:
-			return s.bySignal(ctx, err)
-		case errors.Is(readErr, state.ErrInUse) && time.Since(since) < busyTimeout: // it begins, or ends just now
-			time.Sleep(startPause)
+		found := c.Locate(ctx, client.Patient)
+		switch found.Holder {
+		case client.Serving:
+			f := &follower{layout: s.layout, id: s.id, make: printers(s.world, false), quiet: true}
+			f.show(found.Alloc)
+			err := s.request(ctx, c)
+			answer, answered := errors.AsType[*client.StatusError](err)
+			switch {
+			case err == nil:
+				return s.await(ctx, c, f)
+			case answered && answer.Status == http.StatusBadRequest:
+				return fmt.Errorf("allocation %s: %w", s.id, answer)
+			case time.Since(since) > client.BusyTimeout:
+				return s.bySignal(ctx, c, err)
+			}
+			time.Sleep(client.Pause) // it has just ended, or is leaving
 			continue
-		case errors.Is(readErr, state.ErrInUse):
-			return s.bySignal(ctx, err)
-		case errors.Is(readErr, state.ErrNotFound), errors.Is(readErr, state.ErrDamaged):
-			return s.endLeft(ctx, readErr)
-		case readErr != nil: // it can be read by somebody else, or at another time
-			return fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, readErr)
-		case saved.Over:
-			return s.concluded(saved)
-		case s.detach:
+		case client.Refusing, client.Hanging:
+			return s.bySignal(ctx, c, found.Err)
+		case client.Ended:
+			return s.concluded(found.Saved)
+		case client.Unreadable:
+			if errors.Is(found.Err, state.ErrNotFound) || errors.Is(found.Err, state.ErrDamaged) {
+				return s.killOrphans(ctx, s.layout.explain(found.Err))
+			}
+			return fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, found.Err)
+		}
+		if s.detach {
 			return s.inBackground(ctx)
 		}
-		if err := s.takeOver(ctx); !errors.Is(err, state.ErrInUse) || time.Since(since) > busyTimeout {
+		if err := s.takeOver(ctx); !errors.Is(err, state.ErrInUse) || time.Since(since) > client.BusyTimeout {
 			return err
 		}
 	}
 }
 
-// concluded says that the allocation is over, and sees to it that nothing follows.
+// concluded says that the allocation has ended, and makes sure that nothing follows it.
 func (s *stopping) concluded(saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
 		lock, err := s.layout.lock(s.id, newLogger(false, s.world))
@@ -113,7 +126,7 @@ func (s *stopping) concluded(saved *interfaces.Saved) error {
 			return err
 		}
 	}
-	return s.say("allocation %s is over already: it is %s", s.id, saved.Alloc.ClientStatus)
+	return s.say("allocation %s has already ended (%s)", s.id, saved.Alloc.ClientStatus)
 }
 
 func (s *stopping) say(format string, args ...any) error {
@@ -121,76 +134,72 @@ func (s *stopping) say(format string, args ...any) error {
 	return err
 }
 
-// ask asks the sidecar for the end of the allocation, of which the follower knows how it was before. A refusal is as good as silence:
-// what is over lets nobody in any more.
-func (s *stopping) ask(ctx context.Context, f *follower) error {
-	c := s.layout.client(s.id)
-	defer c.close()
-	alloc, _, err := c.allocation(ctx)
-	if err != nil {
-		return err
-	}
-	f.show(alloc)
-	err = c.stop(ctx, s.how, s.now)
-	if failed, ok := errors.AsType[*refusedError](err); ok && failed.status >= http.StatusInternalServerError {
-		if now, _, getErr := c.allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop { // it stops all the same
-			fmt.Fprintf(s.world.stderr, "taskapi: allocation %s: %v\n", s.id, failed)
+func (s *stopping) warn(err error) { fmt.Fprintf(s.world.stderr, "taskapi: %v\n", err) }
+
+// request makes the allocation's taskapi stop it.
+func (s *stopping) request(ctx context.Context, c *client.Client) error {
+	err := c.Stop(ctx, s.how)
+	if failed, ok := errors.AsType[*client.StatusError](err); ok && failed.Status >= http.StatusInternalServerError {
+		if now, _, getErr := c.Allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop { // it stops all the same
+			s.warn(fmt.Errorf("allocation %s: %w", s.id, failed))
 			return nil
 		}
 	}
 	return err
 }
 
-// bySignal stops the allocation of a taskapi that does not take what it is asked: signals need no token.
-func (s *stopping) bySignal(ctx context.Context, why error) error {
-	c := s.layout.client(s.id)
-	defer c.close()
+// bySignal stops the allocation of a taskapi that answers no request: signals need no token.
+func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) error {
 	signals := []syscall.Signal{syscall.SIGTERM}
-	if s.now {
-		signals = append(signals, syscall.SIGINT) // another one, which ends it at once
+	if s.how.Now {
+		signals = append(signals, syscall.SIGINT) // a second one kills
 	}
-	pid, err := c.signal(ctx, signals...)
+	held := s.layout.errHeld(s.id, why)
+	pid, err := c.Signal(ctx, signals...)
 	if err != nil {
-		return errors.Join(s.layout.errMute(s.id, why), err)
+		return errors.Join(held, fmt.Errorf("allocation %s: %w", s.id, err))
 	}
-	fmt.Fprintf(s.world.stderr, "taskapi: %v\n", s.layout.errMute(s.id, why))
-	if err := s.say("allocation %s is being stopped, by a signal to process %d", s.id, pid); err != nil || s.detach {
+	s.warn(held)
+	if err := s.say("allocation %s is being stopped by a signal to process %d", s.id, pid); err != nil || s.detach {
 		return err
 	}
-	for {
-		saved, err := s.layout.saved(s.id)
-		switch {
-		case err == nil && saved.Over:
-			return s.say("allocation %s is over: it is %s", s.id, saved.Alloc.ClientStatus)
-		case err != nil && !errors.Is(err, state.ErrInUse):
-			return fmt.Errorf("allocation %s: %w", s.id, err)
-		case err == nil:
-			return fmt.Errorf("allocation %s: %w: '%s' ends it", s.id, errAbandoned, s.layout.Command("stop", s.id))
+	for ctx.Err() == nil {
+		switch found := c.Locate(ctx, client.Patience{}); found.Holder {
+		case client.Ended:
+			return s.say("allocation %s has ended (%s)", s.id, found.Alloc.ClientStatus)
+		case client.Unreadable:
+			return s.layout.errUnreadable(s.id, found.Err)
+		case client.Nobody:
+			return &abandonedError{s.layout, s.id}
 		}
-		time.Sleep(startPause)
+		time.Sleep(client.Pause)
 	}
+	return context.Cause(ctx)
 }
 
-// await waits for the end that the sidecar has begun.
-func (s *stopping) await(ctx context.Context, f *follower) error {
+// await waits for the end of a stop that has begun.
+func (s *stopping) await(ctx context.Context, c *client.Client, f *follower) error {
 	if s.detach {
 		return s.say("allocation %s is being stopped", s.id)
 	}
-	ctx, release := s.onSignals(ctx, f.printer)
+	ctx, release := s.onSignals(ctx, c, f.printer)
 	defer release()
 	alloc, err := f.follow(ctx)
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("allocation %s is still being stopped; nobody waits for it any more", s.id)
-	}
-	if err != nil {
+	unsaved, ok := errors.AsType[*unsavedError](err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("allocation %s is still being stopped; this command waits no longer", s.id)
+	case ok && !unsaved.saved: // no later command finds it running
+		s.warn(err)
+	case err != nil:
 		return err
 	}
 	f.printer.ended(alloc, "")
 	return nil
 }
 
-// onSignals has the second SIGINT end the allocation at once, and SIGTERM end the waiting, which the context tells.
-func (s *stopping) onSignals(ctx context.Context, p *printer) (_ context.Context, release func()) {
+// onSignals makes the second SIGINT kill the allocation, and SIGTERM end the waiting by cancelling the context.
+func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *printer) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -207,10 +216,10 @@ func (s *stopping) onSignals(ctx context.Context, p *printer) (_ context.Context
 					cancel()
 				case first.IsZero():
 					first = time.Now()
-					p.allocEvent("Stopping", "it is being stopped in order; once more to end it at once, SIGTERM to wait no longer")
+					p.allocEvent("Stopping", "stopping gracefully; send again to kill immediately, SIGTERM to stop waiting")
 				case time.Since(first) >= agent.SameStop:
-					p.allocEvent("Killing", "ending at once")
-					s.kill(ctx)
+					p.allocEvent("Killing", "killing immediately")
+					s.kill(ctx, c)
 				}
 			}
 		}
@@ -222,67 +231,58 @@ func (s *stopping) onSignals(ctx context.Context, p *printer) (_ context.Context
 	}
 }
 
-// kill asks the sidecar to end the allocation at once.
-func (s *stopping) kill(ctx context.Context) {
-	c := s.layout.client(s.id)
-	defer c.close()
-	if err := c.stop(ctx, s.how, true); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(s.world.stderr, "taskapi: allocation %s can't be told to end at once: %v\n", s.id, err)
+// kill makes the allocation's taskapi kill every task.
+func (s *stopping) kill(ctx context.Context, c *client.Client) {
+	if err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true}); err != nil && ctx.Err() == nil {
+		s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.id, err))
 	}
 }
 
-// takeOver runs the allocation to its end in this process, and ends its tasks in any case: without their API when that can't be had, and
-// at once when it must be. Errors: state.ErrInUse when somebody else was faster.
+// takeOver resumes the allocation in this process and stops it. It ends the tasks in any case: without their API when that is unavailable,
+// and with SIGKILL when it must. Errors: state.ErrInUse when another taskapi was faster.
 func (s *stopping) takeOver(ctx context.Context) (err error) {
-	w := s.world
-	if s.detached {
-		w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
-	}
-	log := queuedLog(w)
-	defer flushAll(log)
-	w.stderr = log
-	logger := newLogger(false, w)
+	logger := newLogger(false, s.world)
 	lock, lacks, err := s.lock(logger)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if sockErr := s.layout.removeDeadSockets(s.id); sockErr != nil {
-			fmt.Fprintf(w.stderr, "taskapi: %v\n", sockErr)
+			s.warn(sockErr)
 		}
 		err = errors.Join(err, lock.Close())
 	}()
 	if lock.Saved() == nil || lock.Saved().Over {
-		return nil // somebody else was faster, and is done
+		return nil // another taskapi was faster, and has exited
 	}
 	kept, settingsErr := s.layout.remembered(s.id)
 	lacks = errors.Join(lacks, settingsErr)
-	p := newQueuedPrinter(w.stdout, lock.Saved().Alloc, false)
-	p.allocEvent("Stopping", "its taskapi is gone: taking it over to stop it")
+	p := newPrinter(s.out, lock.Saved().Alloc, false)
+	p.queue = s.out
+	p.allocEvent("Stopping", "its taskapi process has exited: resuming it to stop it")
 	var over bool
-	cfg := agentConfig(s.layout, lock, logger, kept, p, log, w)
-	cfg.Stop, cfg.Kill = &s.how, s.now
+	cfg := agentConfig(s.layout, lock, logger, kept, p, s.log, s.world)
+	cfg.Stop, cfg.Kill = &interfaces.StopRequest{NoShutdownDelay: s.how.NoShutdownDelay}, s.how.Now
 	if lacks == nil {
 		if over, lacks = agent.New(cfg).Run(ctx, nil); over || lacks == nil {
-			return nil // also when it has failed, or when it was left: it is stopped, or will be
+			return nil // also when it has failed, or was detached: it is stopped, or will be
 		}
 		if err := lock.Reload(); err != nil {
 			return err
 		}
 	}
-	p.allocEvent("Stopping", "its tasks are ended without their API, which can't be had: "+linewriter.OneLine(lacks.Error()))
+	p.allocEvent("Stopping", "stopping its tasks without their API, which is unavailable: "+linewriter.OneLine(lacks.Error()))
 	cfg.NoAPI = true
 	if over, err = agent.New(cfg).Run(ctx, nil); !over && err != nil {
-		return s.endLeft(ctx, fmt.Errorf("allocation %s can't be stopped in order: %w", s.id, err))
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, err))
 	}
 	if over && lock.ReadOnly() {
-		return fmt.Errorf("the tasks of allocation %s have ended, and that could not be written to %s: when it can be, '%s' does",
-			s.id, s.layout.State(s.id), s.layout.Command("stop", s.id))
+		return &unsavedError{s.layout, s.id, true}
 	}
 	return nil
 }
 
-// lock locks the allocation, also when nothing can be written there; lacks says so.
+// lock locks the allocation, also when nothing can be written there, and then lacks says so.
 func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
 	lock, err = s.layout.lock(s.id, logger)
 	switch {
@@ -299,19 +299,19 @@ func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err err
 // inBackground is takeOver in a process of its own.
 func (s *stopping) inBackground(ctx context.Context) error {
 	args := []string{"stop", "--data-dir=" + string(s.layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
-		fmt.Sprintf("--now=%t", s.now), s.id}
+		fmt.Sprintf("--now=%t", s.how.Now), s.id}
 	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
 		return err
 	}
-	return s.say("allocation %s is being stopped, by a taskapi in the background", s.id)
+	return s.say("allocation %s is being stopped in the background", s.id)
 }
 
 func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
 	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
 }
 
-// removeDeadSockets removes the sockets of an allocation, the operator's and the tasks', that a taskapi that was killed has left. Tasks are
-// known by their directories, since the state may be lost; a socket on which somebody listens stays.
+// removeDeadSockets removes the sockets that a killed taskapi has left of an allocation, the operator's and the tasks'. It finds tasks by
+// their directories, since the state may be lost; a socket with a listener stays.
 func (l layout) removeDeadSockets(id string) error {
 	entries, err := os.ReadDir(l.Alloc(id))
 	errs := []error{err, socket.RemoveStale(l.OperatorSocket(id))}
@@ -323,23 +323,23 @@ func (l layout) removeDeadSockets(id string) error {
 	return errors.Join(errs...)
 }
 
-// endLeft ends what runs of an allocation whose state can't be read.
-func (s *stopping) endLeft(ctx context.Context, why error) error {
+// killOrphans kills what runs of an allocation whose state can't be read.
+func (s *stopping) killOrphans(ctx context.Context, why error) error {
 	dir := s.layout.Alloc(s.id)
-	fmt.Fprintf(s.world.stderr, "taskapi: %v\n", why)
+	s.warn(why)
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("allocation %s: %w", s.id, unwrapPath(err))
 	}
 	killed, err := allocrunner.KillOrphans(ctx, dir)
 	if err != nil {
-		return fmt.Errorf("allocation %s could not be ended: %w", s.id, err)
+		return fmt.Errorf("allocation %s: its tasks could not be killed: %w", s.id, err)
 	}
 	if err := s.layout.removeDeadSockets(s.id); err != nil {
-		fmt.Fprintf(s.world.stderr, "taskapi: %v\n", err)
+		s.warn(err)
 	}
 	if killed == 0 {
-		return s.say("allocation %s: nothing of it runs", s.id)
+		return s.say("allocation %s: no process is running", s.id)
 	}
-	return s.say("allocation %s could not be stopped in order: its tasks were ended at once (%d %s)", s.id, killed,
+	return s.say("allocation %s could not be stopped gracefully: its tasks were killed (%d %s)", s.id, killed,
 		plural(killed, "process", "processes"))
 }

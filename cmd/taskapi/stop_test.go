@@ -134,7 +134,7 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			if err := damage(dir, abandoned(t, dir)); err != nil {
 				t.Fatal(err)
 			}
-			said := "without their API, which can't be had: "
+			said := "without their API, which is unavailable: "
 			switch name {
 			case "nothing":
 				said = "allocation is complete"

@@ -5,32 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"syscall"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/cmd/taskapi/internal/client"
 )
 
-// handOver hands the job to the taskapi that runs the allocation, if one does, or has that leave the allocation to this one. When it is not
-// answered, err may say why.
-func (r *request) handOver(ctx context.Context) (answered bool, err error) {
+// handOver gives the job to the taskapi that runs the allocation, or makes that leave the allocation to this one. done is false when this
+// process is to run the allocation.
+func (r *request) handOver(ctx context.Context) (done bool, err error) {
 	if !r.options.takeOver {
 		return r.updateRunning(ctx)
 	}
 	c := r.layout.client(r.alloc.ID)
-	defer c.close()
+	defer c.Close()
 	if err := r.canTakeOver(ctx, c); err != nil {
 		return true, err
 	}
-	if err := c.askToLeave(ctx); err != nil && !errors.Is(err, errSilentSidecar) {
-		return true, err
+	if _, err := c.Signal(ctx, syscall.SIGUSR1); err != nil && !errors.Is(err, client.ErrNoAnswer) {
+		return true, fmt.Errorf("the taskapi of allocation %s: %w", r.alloc.ID, err)
 	}
 	return false, nil
 }
 
-// canTakeOver looks at what would have this process fail once the other has left: tasks that nobody looks after would be what remains.
-func (r *request) canTakeOver(ctx context.Context, c *client) error {
+// canTakeOver checks whatever would make this process fail once the other has left, which would leave tasks without a taskapi.
+func (r *request) canTakeOver(ctx context.Context, c *client.Client) error {
 	saved, err := r.layout.Peek(r.alloc.ID)
 	if err != nil {
 		return r.layout.explain(err)
@@ -43,14 +45,15 @@ func (r *request) canTakeOver(ctx context.Context, c *client) error {
 			return err
 		}
 	}
-	is, _, err := c.allocation(ctx)
-	if errors.Is(err, context.DeadlineExceeded) { // it would hear of it some time later, when nobody is there to go on
-		return r.layout.errMute(r.alloc.ID, err)
+	found := c.Locate(ctx, client.Patience{})
+	switch found.Holder {
+	case client.Hanging: // it would act on the signal some time later, when this process has given up
+		return r.layout.errHeld(r.alloc.ID, found.Err)
+	case client.Serving:
+	default: // the saved state says what there is to resume
+		return nil
 	}
-	if err != nil { // nobody is there, or one who will not have us; the state says what there is to go on with
-		return nil //nolint:nilerr // as above
-	}
-	changes, err := datadir.Compare(is, r.alloc, r.options.force)
+	changes, err := datadir.Compare(found.Alloc, r.alloc, r.options.force)
 	if err != nil || saved == nil || len(changes) == 0 || len(jobspec.Destructive(changes)) > 0 {
 		return r.layout.explain(err)
 	}

@@ -6,24 +6,22 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os/signal"
 	"slices"
 	"syscall"
 	"text/tabwriter"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 func updateCommand(w world) *cobra.Command {
 	var flags jobFlags
 	var dataDir string
-	var force, detach bool
+	u := updater{out: w.stdout}
 	cmd := &cobra.Command{
 		Use:   "update [flags] ALLOC JOBFILE",
 		Short: "Give a running allocation another version of its job",
@@ -38,124 +36,115 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 			return nil
 		},
 		ValidArgsFunction: completeAllocation(&dataDir, w),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := newLayout(dataDir, w)
-			if err != nil {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if u.layout, err = newLayout(dataDir, w); err != nil {
 				return err
 			}
-			id, err := l.find(args[0])
-			if err != nil {
+			if u.id, err = u.layout.find(args[0]); err != nil {
 				return err
 			}
-			return updateAllocation(cmd.Context(), l.client(id), flags, args[1], replacement{force, detach}, w)
+			return u.run(cmd.Context(), flags, args[1], w)
 		},
 	}
 	flags.addVars(cmd)
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().BoolVar(&force, "force", false, "if the changes need new processes, stop the allocation gracefully and run it again")
-	cmd.Flags().BoolVar(&detach, "detach", false, "with --force, return when the stop has begun")
+	cmd.Flags().BoolVar(&u.force, "force", false, "if the changes need new processes, stop the allocation gracefully and run it again")
+	cmd.Flags().BoolVar(&u.detach, "detach", false, "with --force, return when the stop has begun")
 	return cmd
 }
 
-// replacement says whether an allocation may be replaced, and whether nobody waits for that.
-type replacement struct{ force, detach bool }
+// updater gives a running allocation another version of its job.
+type updater struct {
+	layout layout
+	id     string
+	force  bool // also a version that needs new processes
+	detach bool // don't wait for those
+	out    io.Writer
+}
 
-// updateAllocation is taskapi update.
-func updateAllocation(ctx context.Context, c *client, flags jobFlags, jobFile string, how replacement, w world) error {
-	defer c.close()
-	current, _, err := c.allocation(ctx)
-	for since := time.Now(); errors.Is(err, errSilentSidecar); current, _, err = c.allocation(ctx) {
-		saved, readErr := c.layout.saved(c.id)
-		switch busy := errors.Is(readErr, state.ErrInUse); {
-		case busy && time.Since(since) < busyTimeout && !errors.Is(err, context.DeadlineExceeded): // it begins, or is replaced just now
-			time.Sleep(startPause)
-			continue
-		case busy:
-			return c.layout.errMute(c.id, err)
-		case readErr == nil && saved.Over:
-			return fmt.Errorf("allocation %s is over: it is %s; '%s' %s runs it anew", c.id, saved.Alloc.ClientStatus,
-				c.layout.Command("run", "--force", "--alloc-id", c.id), withJobFile)
-		}
-		return fmt.Errorf("allocation %s: %w; '%s' %s goes on with it", c.id, err, c.layout.Command("run", "--alloc-id", c.id), withJobFile)
+// run is taskapi update.
+func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w world) error {
+	c := u.layout.client(u.id)
+	defer c.Close()
+	found := c.Locate(ctx, client.Patient)
+	switch found.Holder {
+	case client.Refusing, client.Hanging:
+		return u.layout.errHeld(u.id, found.Err)
+	case client.Unreadable:
+		return u.layout.errUnreadable(u.id, found.Err)
+	case client.Ended:
+		return fmt.Errorf("allocation %s has ended (%s); '%s' %s runs it again", u.id, found.Alloc.ClientStatus,
+			u.layout.Command("run", "--force", "--alloc-id", u.id), withJobFile)
+	case client.Nobody:
+		return fmt.Errorf("no taskapi runs allocation %s; '%s' %s resumes it with the new version", u.id,
+			u.layout.Command("run", "--alloc-id", u.id), withJobFile)
 	}
-	if refused(err) {
-		return c.layout.errMute(c.id, err)
-	}
-	if err != nil {
-		return fmt.Errorf("allocation %s: %w", c.id, err)
-	}
-	flags.group = current.TaskGroup
+	flags.group = found.Alloc.TaskGroup
 	job, _, err := flags.load(jobFile, w)
 	if err != nil {
 		return err
 	}
-	return c.update(ctx, current, job, how, w.stdout)
+	return u.update(ctx, c, found.Alloc, job)
 }
 
-// update has a running allocation, which was as before, go on with a job, says what that changes, and returns when it
-// can be asked again. Errors: errSilentSidecar, and usage errors for what can't be.
-func (c *client) update(ctx context.Context, before *api.Allocation, job *api.Job, how replacement, out io.Writer) error {
-	var plan api.JobPlanResponse
-	if err := c.tell(ctx, "/v1/job/"+url.PathEscape(*job.ID)+"/plan", api.JobPlanRequest{Job: job, Diff: true}, &plan); err != nil {
-		return c.updateError(err)
+// update gives the allocation, which was as before, a job, prints what that changes, and returns when the allocation runs it. Errors:
+// client.ErrNoAnswer, and usage errors for a job that it can't have.
+func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job) error {
+	plan, err := c.Plan(ctx, job)
+	if err != nil {
+		return u.asError(err)
 	}
 	if plan.Diff == nil || len(plan.Diff.Fields) == 0 {
-		_, err := fmt.Fprintf(out, "allocation %s runs this job: nothing to change\n", c.id)
+		_, err := fmt.Fprintf(u.out, "allocation %s runs this job: nothing to change\n", u.id)
 		return err
 	}
-	destructive, err := printPlan(out, plan.Diff.Fields)
+	destructive, err := printPlan(u.out, plan.Diff.Fields)
 	if err != nil {
 		return err
 	}
-	if destructive && !how.force {
-		return usage(fmt.Errorf("allocation %s can't take over this job without new processes: it goes on as it is; "+
-			"with --force it is stopped in order and run anew", c.id))
+	if destructive && !u.force {
+		return usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.id))
 	}
-	path := "/v1/jobs"
-	if how.force {
-		path += "?force=true"
-	}
-	request := api.JobRegisterRequest{Job: job, EnforceIndex: true, JobModifyIndex: plan.JobModifyIndex}
-	if err := c.tell(ctx, path, request, nil); err != nil {
-		return c.updateError(err)
+	if err := c.Register(ctx, job, plan.JobModifyIndex, u.force); err != nil {
+		return u.asError(err)
 	}
 	if destructive {
-		return c.awaitReplaced(ctx, before, how.detach, out)
+		return u.awaitReplaced(ctx, before)
 	}
-	_, err = fmt.Fprintf(out, "allocation %s goes on with the new version\n", c.id)
+	_, err = fmt.Fprintf(u.out, "allocation %s runs the new version\n", u.id)
 	return err
 }
 
-// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor answers. Ctrl-C ends the waiting
+// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs. Ctrl-C ends the waiting
 // alone.
-func (c *client) awaitReplaced(ctx context.Context, before *api.Allocation, detach bool, out io.Writer) error {
-	_, err := fmt.Fprintf(out, "allocation %s is stopped in order and run anew; '%s' follows it\n", c.id, c.layout.Command("attach", c.id))
-	if detach || err != nil {
+func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
+	_, err := fmt.Fprintf(u.out, "allocation %s is stopped gracefully and run again; '%s' follows it\n", u.id, u.layout.Command("attach", u.id))
+	if u.detach || err != nil {
 		return err
 	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
-	f := &follower{layout: c.layout, id: c.id, quiet: true, until: isNew, make: func(a *api.Allocation) *printer { return newPrinter(out, a, false) }}
+	f := &follower{layout: u.layout, id: u.id, quiet: true, until: isNew, make: func(a *api.Allocation) *printer { return newPrinter(u.out, a, false) }}
 	f.show(before)
 	alloc, err := f.follow(ctx)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("allocation %s is still being replaced; nobody waits for it any more", c.id)
+		return fmt.Errorf("allocation %s is still being replaced; this command waits no longer", u.id)
 	case err != nil:
 		return err
 	case !isNew(alloc):
-		return fmt.Errorf("allocation %s was stopped before the new version began: it is %s", c.id, alloc.ClientStatus)
+		return fmt.Errorf("allocation %s was stopped before the new version began (%s)", u.id, alloc.ClientStatus)
 	case alloc.ClientStatus == api.AllocClientStatusFailed:
-		return fmt.Errorf("allocation %s was run anew and has failed: %s", c.id, linewriter.OneLine(alloc.ClientDescription))
+		return fmt.Errorf("the new version of allocation %s has failed: %s", u.id, linewriter.OneLine(alloc.ClientDescription))
 	}
 	return nil
 }
 
-// annotationDestructive is Nomad's word for a change that takes new processes.
+// annotationDestructive is Nomad's word for a change that needs new processes.
 const annotationDestructive = "forces create/destroy update"
 
-// printPlan prints what differs, and reports whether any of it takes new processes.
+// printPlan prints what differs, and reports whether any of it needs new processes.
 func printPlan(out io.Writer, changes []*api.FieldDiff) (destructive bool, err error) {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, change := range changes {
@@ -168,15 +157,11 @@ func printPlan(out io.Writer, changes []*api.FieldDiff) (destructive bool, err e
 	return destructive, table.Flush()
 }
 
-// updateError says why a sidecar does not take a job: its own words are about the job.
-func (c *client) updateError(err error) error {
-	refused, ok := errors.AsType[*refusedError](err)
-	if !ok {
-		return fmt.Errorf("allocation %s: %w", c.id, err)
+// asError says why a taskapi refuses a job. Its own words are about the job.
+func (u *updater) asError(err error) error {
+	wrapped := fmt.Errorf("allocation %s: %w", u.id, err)
+	if s, ok := errors.AsType[*client.StatusError](err); ok && (s.Status == http.StatusBadRequest || s.Status == http.StatusNotFound) {
+		return usage(wrapped)
 	}
-	err = fmt.Errorf("allocation %s: %w", c.id, refused)
-	if refused.status == http.StatusBadRequest || refused.status == http.StatusNotFound {
-		return usage(err)
-	}
-	return err
+	return wrapped
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,17 +32,18 @@ func buildNext(t *testing.T) string {
 func answeringVersion(t *testing.T, dataDir string) string {
 	t.Helper()
 	c := layout{Dir: datadir.Dir(dataDir)}.client(testAllocID)
-	defer c.close()
+	defer c.Close()
 	var self struct {
 		Config struct {
 			Version struct{ Version, VersionPrerelease string }
 		}
 	}
-	a, err := c.ask(t.Context(), "/v1/agent/self", nil)
+	answer, err := c.Do(t.Context(), http.MethodGet, "/v1/agent/self", http.NoBody)
 	if err != nil {
 		return ""
 	}
-	if err := json.Unmarshal(a.body, &self); err != nil {
+	defer answer.Body.Close()
+	if err := json.NewDecoder(answer.Body).Decode(&self); err != nil {
 		t.Fatal(err)
 	}
 	return self.Config.Version.Version + "-" + self.Config.Version.VersionPrerelease

@@ -1,0 +1,119 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+)
+
+// Holder says who has an allocation.
+type Holder int
+
+// Every holder.
+const (
+	Nobody     Holder = iota // no taskapi has it, and it has not ended: its tasks may run
+	Serving                  // a taskapi runs it and answers
+	Refusing                 // a taskapi runs it and refuses the operator's token
+	Hanging                  // a taskapi has it and does not answer
+	Changing                 // a taskapi has it, and is starting or leaving
+	Ended                    // no taskapi has it, and it has ended
+	Unreadable               // no taskapi has it, and its state can't be read, or there is none
+)
+
+// Location is the answer to who has an allocation.
+type Location struct {
+	Holder Holder
+	Alloc  *api.Allocation   // of Nobody, Serving, Ended
+	Body   []byte            // Alloc as the API answers it; of Serving
+	Saved  *interfaces.Saved // of Nobody, Ended
+	Err    error             // of Refusing, Hanging, Changing, Unreadable: what was answered, or why nothing was
+}
+
+// Patience is how long Locate looks again before it says who has an allocation. The zero value looks once.
+type Patience struct {
+	Busy   time.Duration // for a taskapi that is starting or leaving
+	Nobody time.Duration // for another taskapi to take over what one has left
+}
+
+// How patient the commands are.
+var (
+	Brief     = Patience{Busy: 2 * time.Second}                  // for those that show many allocations
+	Patient   = Patience{Busy: BusyTimeout}                      // for those that change one
+	Following = Patience{Busy: BusyTimeout, Nobody: time.Second} // for those that follow one from a taskapi to the next
+)
+
+// observation is one look at an allocation.
+type observation struct {
+	alloc  *api.Allocation
+	body   []byte
+	answer error // why there is no alloc
+	saved  *interfaces.Saved
+	state  error // why there is no saved; nil when nobody looked
+}
+
+// Locate finds out who has the allocation. With patience for a taskapi that is starting or leaving, it is never Changing: one that takes
+// longer is Hanging.
+func (c *Client) Locate(ctx context.Context, p Patience) Location {
+	for since := time.Now(); ; {
+		found, settled := judge(c.observe(ctx), time.Since(since), p)
+		if settled || ctx.Err() != nil {
+			return found
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(Pause):
+		}
+	}
+}
+
+func (c *Client) observe(ctx context.Context) (o observation) {
+	if o.alloc, o.body, o.answer = c.Allocation(ctx); o.answer != nil {
+		o.saved, o.state = c.dir.Saved(c.id)
+	}
+	return o
+}
+
+// judge says who has an allocation by one look at it, and whether another look could not tell better. waited is the time since the first.
+func judge(o observation, waited time.Duration, p Patience) (found Location, settled bool) {
+	switch inUse := errors.Is(o.state, state.ErrInUse); {
+	case o.answer == nil:
+		return Location{Holder: Serving, Alloc: o.alloc, Body: o.body}, true
+	case inUse && Refused(o.answer):
+		return Location{Holder: Refusing, Err: o.answer}, waited >= min(refusedTimeout, p.Busy)
+	case inUse && errors.Is(o.answer, context.DeadlineExceeded): // it had its time
+		return Location{Holder: Hanging, Err: o.answer}, true
+	case inUse && p.Busy == 0:
+		return Location{Holder: Changing, Err: o.answer}, true
+	case inUse:
+		return Location{Holder: Hanging, Err: o.answer}, waited >= p.Busy
+	case o.state != nil: // there is none for a moment while a directory is made
+		return Location{Holder: Unreadable, Err: o.state}, waited >= p.Nobody || !errors.Is(o.state, state.ErrNotFound)
+	case o.saved.Over:
+		return Location{Holder: Ended, Alloc: o.saved.Alloc, Saved: o.saved}, true
+	}
+	return Location{Holder: Nobody, Alloc: o.saved.Alloc, Saved: o.saved}, waited >= p.Nobody
+}
+
+// Listening returns the operator's socket as it lies in its directory, nil when there is none. See AwaitClosed.
+func (c *Client) Listening() os.FileInfo {
+	info, _ := os.Stat(c.dir.OperatorSocket(c.id)) // nil with an error
+	return info
+}
+
+// AwaitClosed waits until the operator's socket is another one than it was, or none: a taskapi whose allocation has ended closes it.
+func (c *Client) AwaitClosed(ctx context.Context, was os.FileInfo) {
+	if was == nil {
+		return
+	}
+	for since := time.Now(); ctx.Err() == nil && time.Since(since) < closedTimeout; time.Sleep(Pause) {
+		if now := c.Listening(); now == nil || !os.SameFile(was, now) {
+			return
+		}
+	}
+}
