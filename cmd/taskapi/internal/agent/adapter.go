@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -9,10 +10,12 @@ import (
 	"taskapi/handlers"
 )
 
-// allocAdapter is a runner as the API serves it: the runner's errors become the API's, and a stop is the agent's.
+// allocAdapter is a runner as the API serves it: the runner's errors become the API's, and a stop is the agent's business.
 type allocAdapter struct {
 	interfaces.AllocRunner
-	agent *Agent
+	control control
+	events  Events
+	logger  *slog.Logger
 }
 
 var (
@@ -44,22 +47,22 @@ func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 }
 
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
-	err := s.agent.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
+	err := s.control.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Terminal() {
-			s.agent.events.AllocEvent("Stopping", "asked for over the API: stopping in order")
+			s.events.AllocEvent("Stopping", "asked for over the API: stopping in order")
 		}
 	})
 	if err != nil { // it stops all the same
-		s.agent.logger.Warn(warnStop, "error", err)
+		s.logger.Warn(warnStop, "error", err)
 	}
 	return nil
 }
 
 func (s allocAdapter) Kill() {
 	if !s.Terminal() {
-		s.agent.events.AllocEvent("Killing", "asked for over the API: ending at once")
+		s.events.AllocEvent("Killing", "asked for over the API: ending at once")
 	}
-	s.agent.kill()
+	s.control.kill()
 }
 
 // singleAlloc is the one allocation of this process.

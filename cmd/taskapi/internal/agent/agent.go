@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -99,33 +100,21 @@ type Config struct {
 // Agent is taskapi at work on one allocation, from its start to its end. When the job is replaced by force, the allocation ends
 // gracefully and runs again, under the same ID, in the same directory and process.
 type Agent struct {
-	cfg      Config
-	settings Settings
-	lock     Lock
-	paths    Paths
-	events   Events
-	logger   *slog.Logger
-	signals  chan os.Signal // what has come, and is to be acted on
+	cfg     Config
+	signals chan os.Signal // what has come, and is to be acted on
 
-	asking sync.Mutex // held while an end is asked for and written down, so that what is asked for last stands; never within mu
+	saving sync.Mutex // held while a runner saves a stop, so that the latest stands; never within mu
 
-	mu      sync.Mutex             // guards the fields below
-	side    *wiring                // at work; nil while none is
-	next    *api.Allocation        // what follows; nil for nothing
-	stopped bool                   // somebody has asked for the end: nothing follows
-	how     interfaces.StopRequest // what was asked for then
-	killed  bool                   // somebody wants no delay
-	leaving bool                   // somebody wants the tasks to be left to another taskapi
+	mu   sync.Mutex // guards the fields below; never held while anything is waited for
+	life life
+	at   *wiring // what runs; nil while it waits
 }
 
 // New makes an agent. It touches nothing of the machine.
 func New(cfg Config) *Agent {
-	a := &Agent{
-		cfg: cfg, settings: cfg.Settings, lock: cfg.Lock, paths: cfg.Paths, events: cfg.Events, logger: cfg.Logger, signals: cfg.Signals,
-		next: cfg.Next, stopped: cfg.Stop != nil, killed: cfg.Kill,
-	}
+	a := &Agent{cfg: cfg, signals: cfg.Signals, life: life{next: cfg.Next, killed: cfg.Kill}}
 	if cfg.Stop != nil {
-		a.how = *cfg.Stop
+		a.life.stopped, a.life.how = true, *cfg.Stop
 	}
 	if a.signals == nil {
 		a.signals = make(chan os.Signal, 2)
@@ -135,207 +124,189 @@ func New(cfg Config) *Agent {
 
 // Run runs the allocation that is locked to its end, and those that follow it, and reports whether the last is over. alloc is what begins
 // when nothing was left. Signals are heard meanwhile. Errors: ErrReported when an event has said why.
-func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (over bool, err error) {
+func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	release := a.onSignals()
 	defer release()
-	defer a.events.Flush() // while a reader that has gone away is no reason to die of SIGPIPE
-	a.updated(a.cfg.Changes)
-	if next := a.successor(); next != nil {
-		now := a.lock.Saved().Alloc
-		a.replacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
+	defer a.cfg.Events.Flush() // while a reader that has gone away is no reason to die of SIGPIPE
+	a.life.alloc = alloc
+	sayUpdated(a.cfg.Events, a.cfg.Changes)
+	if next := a.cfg.Next; next != nil {
+		now := a.cfg.Lock.Saved().Alloc
+		a.sayReplacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
 	}
 	for {
-		over, err = a.workOnce(ctx, alloc)
-		next, stopped, leaving := a.following()
-		switch {
-		case !over:
+		w, err := newWiring(a.cfg, a, a.present().alloc)
+		if err != nil {
 			return false, err
-		case stopped || ctx.Err() != nil:
-			return true, errors.Join(err, a.lock.FinishReplacement())
-		case next == nil:
-			return true, err
 		}
-		if err := a.lock.Recreate(next); err != nil {
-			return true, err
+		a.announce(w)
+		a.begin(ctx, w)
+		err = w.run(ctx)
+		err = a.concluded(err, w)
+		now, actions := a.apply(nil, event{kind: ended, terminal: w.runner.Terminal(), cancelled: ctx.Err() != nil})
+		if slices.Contains(actions, recreate) { // how what is replaced has ended is not the outcome
+			err = nil
 		}
-		a.events.Fit(next)
-		if leaving { // nothing of it runs yet, and it is written down that it follows
-			a.events.AllocEvent("Left", fmt.Sprintf("the next version of the job is to begin; %s has it do so", a.cfg.Resume))
-			return false, nil
+		for _, do := range actions {
+			if failed := a.conclude(do, now); failed != nil {
+				return true, errors.Join(err, failed)
+			}
 		}
-		alloc = next
+		if now.phase != waiting {
+			return now.phase == over, err
+		}
 	}
 }
 
-// workOnce runs an allocation, and reports whether that is over.
-func (a *Agent) workOnce(ctx context.Context, alloc *api.Allocation) (over bool, err error) {
-	side, err := newWiring(a, alloc)
-	if err != nil {
-		return false, err
+// conclude performs an action of an allocation's end.
+func (a *Agent) conclude(do action, now life) error {
+	switch do {
+	case finish:
+		return a.cfg.Lock.FinishReplacement()
+	case recreate:
+		if err := a.cfg.Lock.Recreate(now.alloc); err != nil {
+			return err
+		}
+		a.cfg.Events.Fit(now.alloc)
+	case sayLeftNext:
+		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the next version of the job is to begin; %s has it do so", a.cfg.Resume))
 	}
-	a.announce(side)
-	a.begin(ctx, side)
-	err = side.run(ctx)
-	return side.runner.Terminal(), a.concluded(err, side)
+	return nil
 }
 
-// announce says that the allocation begins, or goes on.
-func (a *Agent) announce(side *wiring) {
-	kind := "Starting"
-	if a.lock.Saved() != nil {
-		kind = "Resuming"
-	}
-	a.events.Announce(kind, side.runner.Alloc())
-}
-
-// begin makes the sidecar the one at work. What has been asked for before is asked of it.
-func (a *Agent) begin(ctx context.Context, side *wiring) {
-	a.asking.Lock()
-	defer a.asking.Unlock()
+// apply advances the life by an event, with the runner of at from then on, and performs what takes no time. It returns the life as it is
+// then, and what is left to do.
+func (a *Agent) apply(at *wiring, e event) (life, []action) {
 	a.mu.Lock()
-	a.side = side
-	stop, leave, kill := a.stopped || a.next != nil, a.leaving, a.killed
-	how := interfaces.StopRequest{Replaced: true}
-	if a.stopped {
-		how = a.how
+	defer a.mu.Unlock()
+	if e.kind == replace {
+		e.ending = a.at != nil && a.at.ending()
 	}
-	a.mu.Unlock()
-	if leave {
-		side.runner.Detach()
+	var actions, rest []action
+	a.life, actions = a.life.after(e)
+	if e.kind == begun || e.kind == ended {
+		a.at = at
 	}
-	if kill {
-		side.runner.Kill()
+	for _, do := range actions {
+		switch do {
+		case killNow:
+			a.at.runner.Kill()
+		case detachNow:
+			a.at.runner.Detach()
+		default:
+			rest = append(rest, do)
+		}
 	}
-	if !stop {
+	return a.life, rest
+}
+
+// present returns the life as it is now.
+func (a *Agent) present() life {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.life
+}
+
+// begin has the runner of a wiring at work. What was requested before is requested of it.
+func (a *Agent) begin(ctx context.Context, w *wiring) {
+	if _, actions := a.apply(w, event{kind: begun}); !slices.Contains(actions, stopRunner) {
 		return
 	}
-	if err := side.runner.Stop(ctx, how); err != nil {
-		a.logger.Warn(warnStop, "error", err)
+	if err := a.stopRunner(ctx); err != nil {
+		a.cfg.Logger.Warn(warnStop, "error", err)
 	}
 }
 
 // warnStop is for a stop that is under way and not on the disk.
 const warnStop = "the stop is not written down: if taskapi is killed before it is over, stop it once more"
 
-// following ends the work of a sidecar and gives what follows, whether somebody has asked for the end, after which nothing does, and
-// whether what follows is another taskapi'a.
-func (a *Agent) following() (next *api.Allocation, stopped, leaving bool) {
+// stopRunner has the runner at work stop, if it is to, as was requested last. It returns once that is saved.
+func (a *Agent) stopRunner(ctx context.Context) error {
+	a.saving.Lock()
+	defer a.saving.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	next = a.next
-	a.side, a.next = nil, nil
-	return next, a.stopped, a.leaving
-}
-
-// concluded says how the allocation ended, and gives the command's error.
-func (a *Agent) concluded(err error, side *wiring) error {
-	alloc := side.runner.Alloc()
-	switch {
-	case err == nil:
-		a.events.Ended(alloc, "")
-		return nil
-	case !side.runner.Terminal() && !errors.Is(err, interfaces.ErrDetached) && a.cfg.NoAPI:
-		return err // they are ended in another way
-	case !side.runner.Terminal() && !errors.Is(err, interfaces.ErrDetached):
-		a.events.AllocEvent("Left", "it can't be taken over, and its tasks run on: "+linewriter.OneLine(err.Error()))
-		return ErrReported // the event has said why
-	case errors.Is(err, interfaces.ErrDetached):
-		a.events.AllocEvent("Left", fmt.Sprintf("the tasks run on; %s takes them over", a.cfg.Resume))
+	w := a.at
+	how, stops := a.life.wanted()
+	a.mu.Unlock()
+	if w == nil || !stops {
 		return nil
 	}
-	a.events.Ended(alloc, linewriter.OneLine(err.Error()))
-	return ErrReported // the event has said why
+	return w.runner.Stop(ctx, how)
 }
 
-// stop has the allocation end in order, and nothing follow it. It returns once that is written down. first is called when nobody has
-// asked before.
+// stop has the allocation end gracefully, and nothing follow it. It returns once that is saved. first is called when nobody has requested
+// it before.
 func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func()) error {
-	a.asking.Lock()
-	defer a.asking.Unlock()
-	a.mu.Lock()
-	was, side := a.stopped, a.side
-	a.stopped, a.how, a.next = true, how, nil
-	a.mu.Unlock()
-	if !was {
+	if _, actions := a.apply(nil, event{kind: stop, how: how}); slices.Contains(actions, sayStopping) {
 		first()
 	}
-	if side == nil {
-		return nil
-	}
-	return side.runner.Stop(ctx, how)
+	return a.stopRunner(ctx)
 }
 
 // kill ends the allocation at once.
-func (a *Agent) kill() {
-	a.mu.Lock()
-	side := a.side
-	a.killed = true
-	a.mu.Unlock()
-	if side != nil {
-		side.runner.Kill()
+func (a *Agent) kill() { a.apply(nil, event{kind: kill}) }
+
+// detach ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
+func (a *Agent) detach() {
+	if _, actions := a.apply(nil, event{kind: detach}); slices.Contains(actions, sayDetaching) {
+		a.cfg.Events.AllocEvent("Leaving", "the tasks run on, for another taskapi to take over")
 	}
 }
 
-// leave ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
-func (a *Agent) leave() {
-	a.mu.Lock()
-	was, side := a.leaving, a.side
-	a.leaving = true
-	a.mu.Unlock()
-	if !was {
-		a.events.AllocEvent("Leaving", "the tasks run on, for another taskapi to take over")
-	}
-	if side != nil {
-		side.runner.Detach()
-	}
-}
-
-// isLeaving reports that another taskapi is to take over.
-func (a *Agent) isLeaving() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.leaving
-}
-
-// successor is the allocation that follows this one, nil for none.
-func (a *Agent) successor() *api.Allocation {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.next
-}
-
-// updated says what the allocation goes on with.
-func (a *Agent) updated(changes []jobspec.Change) {
-	for _, c := range changes {
-		a.events.AllocEvent("Updated", c.String())
-	}
-}
-
-// replace has the allocation end in order, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason, and
+// replace has the allocation end gracefully, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason, and
 // those of a disk on which nothing could begin: then nothing ends.
 func (a *Agent) replace(ctx context.Context, next *api.Allocation, changes []jobspec.Change) error {
-	if err := a.lock.TryRecreate(); err != nil {
+	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}
-	a.asking.Lock()
-	defer a.asking.Unlock()
-	a.mu.Lock()
-	side := a.side
-	if side == nil || a.stopped || a.leaving || a.next == nil && side.ending() {
-		a.mu.Unlock()
+	if _, actions := a.apply(nil, event{kind: replace, by: next}); slices.Contains(actions, refuse) {
 		return fmt.Errorf("replace the job: %w", interfaces.ErrTerminal)
 	}
-	a.next = next
-	a.mu.Unlock()
-	err := side.runner.Stop(ctx, interfaces.StopRequest{Replaced: true})
-	a.replacing(changes)
+	err := a.stopRunner(ctx)
+	a.sayReplacing(changes)
 	return err
 }
 
-// replacing says why the allocation ends.
-func (a *Agent) replacing(changes []jobspec.Change) {
-	for _, c := range jobspec.Destructive(changes) {
-		a.events.AllocEvent("Replacing", c.String())
+// announce says that the allocation begins, or goes on.
+func (a *Agent) announce(w *wiring) {
+	kind := "Starting"
+	if a.cfg.Lock.Saved() != nil {
+		kind = "Resuming"
 	}
-	a.events.AllocEvent("Replacing", "stopping in order, to run anew with another version of the job")
+	a.cfg.Events.Announce(kind, w.runner.Alloc())
+}
+
+// concluded says how the allocation ended, and returns the command's error.
+func (a *Agent) concluded(err error, w *wiring) error {
+	alloc, terminal := w.runner.Alloc(), w.runner.Terminal()
+	switch {
+	case err == nil:
+		a.cfg.Events.Ended(alloc, "")
+		return nil
+	case errors.Is(err, interfaces.ErrDetached):
+		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the tasks run on; %s takes them over", a.cfg.Resume))
+		return nil
+	case !terminal && a.cfg.NoAPI:
+		return err // they are ended in another way
+	case !terminal:
+		a.cfg.Events.AllocEvent("Left", "it can't be taken over, and its tasks run on: "+linewriter.OneLine(err.Error()))
+	default:
+		a.cfg.Events.Ended(alloc, linewriter.OneLine(err.Error()))
+	}
+	return ErrReported
+}
+
+// sayUpdated says what the allocation goes on with.
+func sayUpdated(to Events, changes []jobspec.Change) {
+	for _, c := range changes {
+		to.AllocEvent("Updated", c.String())
+	}
+}
+
+// sayReplacing says why the allocation ends.
+func (a *Agent) sayReplacing(changes []jobspec.Change) {
+	for _, c := range jobspec.Destructive(changes) {
+		a.cfg.Events.AllocEvent("Replacing", c.String())
+	}
+	a.cfg.Events.AllocEvent("Replacing", "stopping in order, to run anew with another version of the job")
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -48,9 +49,9 @@ func (s *wiring) openDoor(alloc *api.Allocation) error {
 	}
 	config := handlers.Config{
 		Authenticator: authenticator,
-		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.agent}},
+		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.control, s.cfg.Events, s.logger}},
 		Agent: handlers.Agent{
-			Version:    s.agent.cfg.Version,
+			Version:    s.cfg.Version,
 			Region:     *alloc.Job.Region,
 			Datacenter: datacenter,
 			NodeID:     alloc.NodeID,
@@ -61,9 +62,12 @@ func (s *wiring) openDoor(alloc *api.Allocation) error {
 		SigningKeyID: func() string { return s.keyring.Active().ID },
 		Metrics:      func() []handlers.Metric { return s.measure(authenticator) },
 		Events:       s.events,
-		Jobs:         jobs{s.runner, s.runner.Validate, s.agent},
-		Auditor:      auditor,
-		JWKS:         func() ([]byte, error) { return s.keyring.JWKS(), nil },
+		Jobs: jobs{
+			runner: s.runner, validate: s.runner.Validate, control: s.control,
+			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events,
+		},
+		Auditor: auditor,
+		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
 	if s.settings.Issuer != "" {
 		config.OpenIDConfiguration = func() ([]byte, error) { return OpenIDConfiguration(s.settings.Issuer), nil }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -21,7 +20,10 @@ import (
 type jobs struct {
 	runner   interfaces.AllocRunner
 	validate func(*api.Job) error // says whether the runner could go on with a job in place
-	agent    *Agent
+	control  control
+	settings Settings
+	allocs   string // the directory of all allocations
+	events   Events
 }
 
 var _ handlers.Jobs = jobs{}
@@ -41,11 +43,12 @@ const MessageLeaving = "this taskapi is leaving the allocation to another: try a
 
 // read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs.
 func (j jobs) read(sent *api.Job) (jobUpdate, error) {
-	if j.agent.isLeaving() {
+	now := j.control.present()
+	if now.detach {
 		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
 	}
 	alloc := j.runner.Alloc()
-	next := j.agent.successor()
+	next := now.next
 	if next != nil {
 		alloc = next
 	}
@@ -66,13 +69,13 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	}
 	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
 	if len(jobspec.Destructive(changes)) > 0 && !jobspec.AnyRefused(findings) { // there would be new processes: better to know before the old ones are stopped
-		findings = append(findings, allocrunner.CheckTasks(NewAllocation(alloc.ID, job, group), filepath.Dir(j.agent.paths.Alloc))...)
+		findings = append(findings, allocrunner.CheckTasks(NewAllocation(alloc.ID, job, group), j.allocs)...)
 	}
 	said := findingLines(findings)
 	if jobspec.AnyRefused(findings) {
 		return jobUpdate{}, apierror.New(apierror.Invalid, said)
 	}
-	if err := j.agent.settings.CheckUsers(group); err != nil {
+	if err := j.settings.CheckUsers(group); err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
 	v := jobUpdate{job, next != nil, group, changes, said}
@@ -130,13 +133,13 @@ func (j jobs) take(ctx context.Context, v jobUpdate, force bool) error {
 	case len(destructive) == 0:
 		err := j.runner.Update(ctx, v.job)
 		if err == nil {
-			j.agent.updated(v.changes)
+			sayUpdated(j.events, v.changes)
 		}
 		return updateError(err)
 	case !force:
 		return apiError(&interfaces.DestructiveError{Changes: changeLines(destructive)})
 	}
-	return updateError(j.agent.replace(ctx, NewAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
+	return updateError(j.control.replace(ctx, NewAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
 }
 
 func changeLines(changes []jobspec.Change) []string {

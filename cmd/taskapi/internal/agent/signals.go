@@ -37,7 +37,7 @@ func (a *Agent) onSignals() (release func()) {
 			case sig := <-signals:
 				switch sig {
 				case syscall.SIGUSR1:
-					a.leave()
+					a.detach()
 					continue
 				case syscall.SIGHUP:
 					a.reopenAudit()
@@ -48,11 +48,11 @@ func (a *Agent) onSignals() (release func()) {
 				}
 				if kind != nil {
 					a.kill()
-					a.events.AllocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
+					a.cfg.Events.AllocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
 					continue
 				}
 				first, kind = time.Now(), sig
-				a.events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
+				a.cfg.Events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
 				background.Go(a.stopBySignal) // it waits for the disk, and the next signal must be heard
 			}
 		}
@@ -67,16 +67,16 @@ func (a *Agent) onSignals() (release func()) {
 
 func (a *Agent) stopBySignal() {
 	if err := a.stop(context.Background(), interfaces.StopRequest{}, func() {}); err != nil {
-		a.logger.Warn(warnStop, "error", err)
+		a.cfg.Logger.Warn(warnStop, "error", err)
 	}
 }
 
 // reopenAudit has the sidecar at work open its audit log again.
 func (a *Agent) reopenAudit() {
 	a.mu.Lock()
-	side := a.side
+	w := a.at
 	a.mu.Unlock()
-	if side != nil {
-		side.reopenAudit()
+	if w != nil {
+		w.reopenAudit()
 	}
 }

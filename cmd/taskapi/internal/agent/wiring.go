@@ -26,7 +26,8 @@ const refusal = handlers.Refusal
 
 // wiring is one allocation with everything around it: the place where the rooms meet.
 type wiring struct {
-	agent       *Agent // whom those who want an end, or another job, are sent to
+	cfg         Config
+	control     control // takes requests for an end, and for another job
 	settings    Settings
 	life        string // the ID of the allocation's present life
 	paths       Paths
@@ -48,15 +49,16 @@ type wiring struct {
 
 // newWiring puts the rooms together for an allocation whose directory has been claimed, and prepares the machine: keys, files. Nothing
 // runs yet. What another taskapi has left of the allocation is gone on with.
-func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
-	saved := a.lock.Saved()
+func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err error) {
+	saved := cfg.Lock.Saved()
 	s := &wiring{
-		agent:       a,
-		settings:    a.settings,
-		life:        a.lock.Life(),
-		paths:       a.paths,
-		logger:      a.logger,
-		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), a.cfg.RuntimeDir),
+		cfg:         cfg,
+		control:     c,
+		settings:    cfg.Settings,
+		life:        cfg.Lock.Life(),
+		paths:       cfg.Paths,
+		logger:      cfg.Logger,
+		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
 		events:      handlers.NewEvents(),
 	}
 	if err := s.openFiles(); err != nil {
@@ -67,32 +69,32 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
-	isolate, err := a.settings.IDRange()
+	isolate, err := cfg.Settings.IDRange()
 	if err != nil {
 		return nil, invalid(err)
 	}
 	config := interfaces.Config{
 		Alloc:        alloc,
-		Dir:          a.paths.Alloc,
-		HostIP:       a.settings.HostIP,
+		Dir:          cfg.Paths.Alloc,
+		HostIP:       cfg.Settings.HostIP,
 		IsolateUsers: isolate,
 		Datacenter:   datacenter,
-		Version:      a.cfg.Version,
+		Version:      cfg.Version,
 		Logger:       s.logger,
-		State:        a.lock.State(),
+		State:        cfg.Lock.State(),
 		Saved:        saved,
 		Life:         s.life,
 		Updates:      s.updates,
-		OnEvent:      a.events.TaskEvent,
+		OnEvent:      cfg.Events.TaskEvent,
 	}
-	if !a.cfg.NoAPI {
+	if !cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
 		config.Hooks = []interfaces.RunnerHook{&operatorHook{side: s}}
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
 		}
 	}
-	if s.runner, err = allocrunner.New(config); err != nil || a.cfg.NoAPI {
+	if s.runner, err = allocrunner.New(config); err != nil || cfg.NoAPI {
 		return s, invalid(err)
 	}
 	if err := s.openDoor(alloc); err != nil {
@@ -103,10 +105,10 @@ func newWiring(a *Agent, alloc *api.Allocation) (_ *wiring, err error) {
 
 // openFiles reads what the API needs.
 func (s *wiring) openFiles() (err error) {
-	if s.agent.cfg.NoAPI {
+	if s.cfg.NoAPI {
 		return nil
 	}
-	if s.keyring, err = s.agent.cfg.Keyring(); err != nil {
+	if s.keyring, err = s.cfg.Keyring(); err != nil {
 		return err
 	}
 	if s.issuers, err = openIssuers(s.settings.JWKS, s.logger); err != nil {
@@ -162,14 +164,14 @@ func (s *wiring) run(ctx context.Context) error {
 	}()
 	var background sync.WaitGroup
 	defer background.Wait()
-	if s.agent.cfg.TuneGC {
+	if s.cfg.TuneGC {
 		debug.SetGCPercent(gcPercent(len(s.runner.Alloc().GetTaskGroup().Tasks)))
 	}
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	background.Go(func() { s.settle(watching) })
 	background.Go(func() { s.updates.Run(watching) })
-	if !s.agent.cfg.NoAPI {
+	if !s.cfg.NoAPI {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
 		background.Go(func() { s.tokens.Run(watching) })
 	}
