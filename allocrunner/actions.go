@@ -23,7 +23,7 @@ func (r *Runner) RestartTask(ctx context.Context, task string) error {
 	if t == nil {
 		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTaskNotFound)
 	}
-	if !r.live() {
+	if !r.life.state().live() {
 		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTerminal)
 	}
 	if err := t.Restart(ctx, reasonRestartTask); err != nil {
@@ -34,7 +34,7 @@ func (r *Runner) RestartTask(ctx context.Context, task string) error {
 
 // RestartRunning implements interfaces.AllocRunner.
 func (r *Runner) RestartRunning(ctx context.Context) error {
-	if !r.live() {
+	if !r.life.state().live() {
 		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
 	}
 	if len(r.runningTasks()) > 0 {
@@ -53,20 +53,26 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 // RestartAll implements interfaces.AllocRunner. No task starts before the last one has been stopped, also when the caller does not
 // wait for that.
 func (r *Runner) RestartAll(ctx context.Context) error {
-	if err := r.carry(ctx, r.restartAll); err != nil {
+	reply := make(chan error, 1)
+	err := error(interfaces.ErrTerminal)
+	if r.life.handle(restartRequested{reply}).live() {
+		err = await(ctx, reply)
+	}
+	if err != nil {
 		return fmt.Errorf("restart all tasks: %w", err)
 	}
 	return nil
 }
 
-func (r *Runner) restartAll(ctx context.Context) error {
-	if !r.hold() {
+// restartTasks restarts all tasks while no gate opens.
+func (r *Runner) restartTasks(ctx context.Context) error {
+	defer r.life.handle(restartEnded{})
+	if !r.life.state().live() {
 		return interfaces.ErrTerminal
 	}
-	defer r.unhold()
 	r.preTaskRestart(ctx)
 	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
-	if !r.live() { // a stop came in between: nothing starts again
+	if !r.life.state().live() { // a stop came in between: nothing starts again
 		return interfaces.ErrTerminal
 	}
 	return errors.Join(errs...)

@@ -2,6 +2,9 @@ package allocrunner
 
 import (
 	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -11,95 +14,153 @@ import (
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// course is what drive has decided so far.
-type course struct {
-	ending lifecycle.Ending
-	delay  <-chan time.Time // the group's shutdown_delay, while it runs
-	sent   map[string]order // how each task has been told to end
-	left   bool             // only poststop tasks are left, and the group's services are gone
+// life owns an allocation's state. Anybody may handle an event; drive alone performs the actions.
+type life struct {
+	current atomic.Pointer[state]
+	changed chan struct{} // drive has something to look at; capacity 1, since only the latest matters
+
+	mu   sync.Mutex     // held over a transition; guards due, and what is added to work
+	due  []any          // actions that drive has not performed yet
+	work sync.WaitGroup // restarts and updates that outlive their callers
 }
 
-// order is how a task is told to end.
-type order struct {
-	cause lifecycle.Cause
-	mode  taskrunner.KillMode
+func (l *life) init(s state) {
+	l.changed = make(chan struct{}, 1)
+	l.current.Store(&s)
 }
 
-// drive applies the group's order to its tasks until all are over, or until they are left to another runner.
-func (r *Runner) drive(ctx context.Context) (left bool) {
-	stop, kill := ctx.Done(), r.kill.asked
-	c := course{sent: map[string]order{}}
-	for !r.step(&c) {
+func (l *life) state() state { return *l.current.Load() }
+
+// handle puts an event through the state machine and returns the state after it.
+func (l *life) handle(ev any) state {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wake()
+	return l.nextLocked(ev)
+}
+
+func (l *life) nextLocked(ev any) state {
+	s, acts := next(l.state(), ev)
+	l.current.Store(&s)
+	l.due = append(l.due, acts...)
+	return s
+}
+
+// look handles the present state of the group, which is read in between other events, and takes the actions that are due.
+func (l *life) look(group func() groupChanged) (state, []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.nextLocked(group())
+	due := l.due
+	l.due = nil
+	return s, due
+}
+
+// wake makes drive look.
+func (l *life) wake() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// runDetached does what must not stop half way when its caller goes away. The caller waits for as long as ctx lasts, and Run for as
+// long as it takes. Errors: interfaces.ErrTerminal when the allocation does not live, ctx's, or what do returns.
+func (l *life) runDetached(ctx context.Context, do func(context.Context) error) error {
+	result := make(chan error, 1)
+	l.mu.Lock()
+	live := l.state().live()
+	if live {
+		l.work.Go(func() { result <- do(context.WithoutCancel(ctx)) })
+	}
+	l.mu.Unlock()
+	if !live {
+		return interfaces.ErrTerminal
+	}
+	return await(ctx, result)
+}
+
+// await returns a result, unless ctx ends before.
+func await(ctx context.Context, result <-chan error) error {
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drive performs the actions of the allocation's life until it is terminal or detached.
+func (r *Runner) drive(ctx context.Context) {
+	stop := ctx.Done()
+	var delay <-chan time.Time // the group's shutdown_delay
+	for {
+		s, acts := r.life.look(r.groupNow)
+		for _, act := range acts {
+			if _, ok := act.(armDelay); ok {
+				delay = r.shutdownDelay()
+				continue
+			}
+			r.do(ctx, act)
+		}
+		if s.phase == terminal || s.phase == detached {
+			return
+		}
 		select {
-		case <-r.changed:
+		case <-r.life.changed:
+		case <-delay:
+			r.life.handle(delayOver{})
 		case <-stop:
 			stop = nil
-			r.stopUnlessAsked()
-		case <-c.delay:
-			c.delay, c.ending.Delayed = nil, false
-		case <-kill:
-			kill, stop, c.delay = nil, nil, nil
-			r.stopUnlessAsked()
-			c.ending = lifecycle.Ending{Cause: lifecycle.Aborted}
-		case <-r.leave.asked:
-			r.setLeft()
-			return true
-		}
-	}
-	r.snapshots.markOver()
-	r.updated()
-	return false
-}
-
-// step does what is to be done now, and reports whether nothing is left to do.
-func (r *Runner) step(c *course) (over bool) {
-	if c.ending.Cause == lifecycle.NotEnding && r.stopRequested() {
-		c.ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-	}
-	if r.noShutdownDelay() {
-		c.delay, c.ending.Delayed = nil, false
-	}
-	order, states := r.order(), r.states()
-	d := lifecycle.Next(order, states, c.ending)
-	if d.Over && r.finish() {
-		return true
-	}
-	if left := lifecycle.Ended(order, states); left != c.left {
-		c.left = left
-		r.checks.groupEnded(left)
-	}
-	if d.Ending.Cause != lifecycle.NotEnding {
-		switch first, may := r.beginEnding(d.Ending); {
-		case !may:
-			return false
-		case first:
-			r.preKill() // what others reach the tasks by goes before the first of them
-			if c.delay = r.shutdownDelay(d.Ending); c.delay != nil {
-				d.Ending.Delayed, d.Kill = true, nil
+			if !r.life.state().requested {
+				r.requestStop(interfaces.StopRequest{})
 			}
 		}
 	}
-	c.ending = d.Ending
-	r.apply(d, c.sent)
-	return false
 }
 
-// stopUnlessAsked has the allocation end. Somebody who has asked for that has said how.
-func (r *Runner) stopUnlessAsked() {
-	if !r.stopRequested() {
-		r.requestStop(interfaces.StopRequest{})
+// groupNow is how the group stands.
+func (r *Runner) groupNow() groupChanged {
+	return groupChanged{
+		tasks:     r.order(),
+		states:    r.states(),
+		delays:    deref(r.group().ShutdownDelay) > 0,
+		resetting: slices.ContainsFunc(r.tasks, (*taskrunner.Runner).Resetting),
 	}
 }
 
-func (r *Runner) stopRequested() bool { return r.Alloc().DesiredStatus == api.AllocDesiredStatusStop }
+// do performs one action.
+func (r *Runner) do(ctx context.Context, act any) {
+	switch act := act.(type) {
+	case openGates:
+		r.resources.beforeStart()
+		for _, name := range act.tasks {
+			r.task(name).Open()
+		}
+	case endServices:
+		r.checks.groupEnded(act.ended)
+	case callPreKill:
+		r.preKill()
+	case lastIntervals:
+		for _, t := range r.order() {
+			if t.Hook == lifecycle.Poststop {
+				r.task(t.Name).LastInterval()
+			}
+		}
+	case killTask:
+		r.task(act.task).Kill(killReason(act.why), act.mode)
+	case restartTasks:
+		r.life.work.Go(func() { act.reply <- r.restartTasks(context.WithoutCancel(ctx)) })
+	case finish:
+		r.snapshots.change(func(*api.Allocation) {}) // from here on its identities are refused
+		r.updated()
+	}
+}
 
-// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. Nil without one. One that an
-// earlier runner has begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
-func (r *Runner) shutdownDelay(e lifecycle.Ending) <-chan time.Time {
+// shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. One that an earlier runner has
+// begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
+func (r *Runner) shutdownDelay() <-chan time.Time {
 	d := deref(r.group().ShutdownDelay)
-	if d <= 0 || e.Cause == lifecycle.Aborted || r.noShutdownDelay() {
-		return nil
-	}
 	if saved := r.cfg.Saved; saved != nil && !saved.KillAfter.IsZero() {
 		return time.After(min(time.Until(saved.KillAfter), d))
 	}
@@ -107,35 +168,7 @@ func (r *Runner) shutdownDelay(e lifecycle.Ending) <-chan time.Time {
 	return time.After(d)
 }
 
-// noShutdownDelay reports that whoever asked for the end does not want to wait for shutdown_delay.
-func (r *Runner) noShutdownDelay() bool {
-	return r.Alloc().DesiredTransition.ShouldIgnoreShutdownDelay()
-}
-
-// apply opens gates and sends kills, each kill once.
-func (r *Runner) apply(d lifecycle.Decision, sent map[string]order) {
-	r.open(d.Start)
-	kill := order{cause: d.Ending.Cause}
-	switch {
-	case d.Ending.Cause == lifecycle.Aborted:
-		kill.mode = taskrunner.AtOnce
-	case r.noShutdownDelay():
-		kill.mode = taskrunner.NoShutdownDelay
-	}
-	for _, name := range d.Kill {
-		if sent[name] == kill {
-			continue
-		}
-		sent[name] = kill
-		reason := killReason(d.Ending)
-		if d.Ending.Cause == lifecycle.Stopped && lifecycle.LeaderEnded(r.order(), r.states()) {
-			reason = taskrunner.LeaderDeadEvent()
-		}
-		r.task(name).Kill(reason, kill.mode)
-	}
-}
-
-// killReason is the event that tells a task why it is killed; a stop is told by Killing alone, unless a leader has ended for it before.
+// killReason is the event that tells a task why it is killed; a stop is told by Killing alone.
 func killReason(e lifecycle.Ending) *api.TaskEvent {
 	switch e.Cause {
 	case lifecycle.LeaderDead:

@@ -23,7 +23,7 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)
-	r.wake()
+	r.life.wake()
 }
 
 // TaskRecorded implements taskrunner.Observer.
@@ -31,14 +31,6 @@ func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }
 
 // Save implements taskrunner.Observer.
 func (r *Runner) Save(task string) { r.journal.taskSafe(task) }
-
-// wake makes drive look.
-func (r *Runner) wake() {
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
-}
 
 // publish makes the present state of a task the allocation's.
 func (r *Runner) publish(tasks ...string) {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -39,12 +38,8 @@ type Runner struct {
 	byName    map[string]*taskrunner.Runner
 	madeOf    *api.Job // what tasks and hooks were made of
 	journal   *journal
-	changed   chan struct{} // something that drive looks at has changed; capacity 1, since only the latest matters
-	kill      once
-	leave     once
-	ran       atomic.Bool // Run has been called
-	resources resources   // acquired by Run before the first task starts
-	running   running
+	life      life
+	resources resources  // acquired by Run before the first task starts
 	updating  sync.Mutex // held over an update, so that they follow each other
 	eventMu   sync.Mutex // held while OnEvent is called
 
@@ -89,9 +84,6 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 		drivers: known,
 		logger:  cfg.Logger,
 		byName:  map[string]*taskrunner.Runner{},
-		changed: make(chan struct{}, 1),
-		kill:    newOnce(),
-		leave:   newOnce(),
 	}
 	if cfg.Saved != nil {
 		r.snapshots.restore(cfg.Saved)
@@ -102,6 +94,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	if group == nil {
 		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
 	}
+	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Over))
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
 	r.checks.runner, r.health.runner = r, r
@@ -144,13 +137,18 @@ func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 }
 
 // Terminal implements interfaces.AllocRunner.
-func (r *Runner) Terminal() bool { return r.snapshots.over() }
-
-// Kill implements interfaces.AllocRunner.
-func (r *Runner) Kill() { r.kill.do() }
+func (r *Runner) Terminal() bool { return r.life.state().phase == terminal }
 
 // Detach implements interfaces.AllocRunner.
-func (r *Runner) Detach() { r.leave.do() }
+func (r *Runner) Detach() { r.life.handle(detachRequested{}) }
+
+// Kill implements interfaces.AllocRunner.
+func (r *Runner) Kill() {
+	was := r.life.state()
+	if s := r.life.handle(killRequested{}); s.requested && !was.requested && r.snapshots.stop(interfaces.StopRequest{}) {
+		r.updated()
+	}
+}
 
 // Stop implements interfaces.AllocRunner.
 func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
@@ -168,12 +166,12 @@ func (r *Runner) requestStop(how interfaces.StopRequest) {
 	if r.snapshots.stop(how) {
 		r.updated()
 	}
-	r.wake()
+	r.life.handle(stopRequested{how.NoShutdownDelay})
 }
 
 // Checks implements interfaces.AllocRunner.
 func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
-	if !r.live() {
+	if s := r.life.state(); !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding {
 		return nil, 0
 	}
 	return r.checks.results()
@@ -196,44 +194,47 @@ func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[n
 // first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
 // ErrDetached: nobody has asked for that.
 func (r *Runner) Run(ctx context.Context) (err error) {
-	r.ran.Store(true)
+	r.life.handle(setUpBegun{})
 	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	left := false // to another runner, or for another try
 	defer func() {
-		if !left {
+		if r.life.state().phase != detached {
 			err = errors.Join(err, r.postrun(life))
 		}
 	}()
-
 	defer func() { err = errors.Join(err, r.resources.release(), r.releaseUsers()) }()
-	err = r.acquire(life)
-	if err == nil && r.cfg.Saved != nil {
+	if err := r.setUp(ctx, life); err != nil {
+		return r.failSetUp(err)
+	}
+	return r.runTasks(ctx, life)
+}
+
+// setUp takes what the tasks need and calls the hooks that come before them.
+func (r *Runner) setUp(ctx, life context.Context) error {
+	if err := r.acquire(life); err != nil {
+		return err
+	}
+	if r.cfg.Saved != nil {
 		_ = r.save() // the raised index, before a client sees it: a second kill must not take it back. The journal says what goes wrong
 	}
-	switch {
-	case err != nil:
-	case r.stopRequested(): // there is nothing to be set up for
+	if r.life.state().requested { // there is nothing to be set up for
 		r.ending(ctx)
-	default:
-		err = r.prerun(ctx)
-	}
-	if err == nil {
-		err = r.resources.await()
-	}
-	switch {
-	case err == nil:
-		err = r.runTasks(ctx, life)
-		left = errors.Is(err, interfaces.ErrDetached)
+	} else if err := r.prerun(ctx); err != nil {
 		return err
-	case r.cfg.Saved != nil: // what could not be taken over goes on as it is, for another try
-		left = true
-		r.shutdownHooks()
-		return errors.Join(err, r.resources.leave())
 	}
-	r.failBefore(err)
-	return errors.Join(err, r.save())
+	return r.resources.await()
+}
+
+// failSetUp ends a new allocation. One that can't be resumed is left as it is, for another try.
+func (r *Runner) failSetUp(err error) error {
+	if r.cfg.Saved == nil {
+		r.failBefore(err)
+		return errors.Join(err, r.save())
+	}
+	r.life.handle(setUpFailed{resumed: true})
+	r.shutdownHooks()
+	return errors.Join(err, r.resources.leave())
 }
 
 // failBefore ends an allocation whose set-up failed: every task is dead and failed, with the reason.
@@ -243,6 +244,7 @@ func (r *Runner) failBefore(reason error) {
 		r.journal.taskChanged(t.Name())
 	}
 	r.snapshots.failBefore(r.wireStates(), reason)
+	r.life.handle(setUpFailed{})
 	r.updated()
 }
 
@@ -255,7 +257,8 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 	if err := r.save(); err != nil { // whoever comes after a kill must know of this allocation
 		r.logger.Warn("nothing is written down before the tasks start: if taskapi is killed before it can be, their allocation is not known")
 	}
-	if left := r.driveTasks(ctx, life); left {
+	r.driveTasks(ctx, life)
+	if r.life.state().phase == detached {
 		r.shutdownHooks()
 		if err := errors.Join(r.save(), r.resources.leave()); err != nil {
 			r.logger.Warn("the allocation was left, and whoever takes it over may find it as it was some time ago", "error", err)
@@ -273,10 +276,10 @@ func (r *Runner) runTasks(ctx, life context.Context) error {
 }
 
 // driveTasks runs the goroutines of the tasks, and returns when the last of them has ended.
-func (r *Runner) driveTasks(ctx, life context.Context) (left bool) {
+func (r *Runner) driveTasks(ctx, life context.Context) {
 	var background sync.WaitGroup
 	defer background.Wait()
-	defer r.running.carried.Wait()
+	defer r.life.work.Wait()
 	life, end := context.WithCancel(life)
 	defer end()
 	if r.cfg.State != nil {
@@ -287,7 +290,7 @@ func (r *Runner) driveTasks(ctx, life context.Context) (left bool) {
 		defer t.Close()
 	}
 	r.begin(life)
-	return r.drive(ctx)
+	r.drive(ctx)
 }
 
 // receive makes a task begin, or go on where an earlier runner left it.
@@ -307,8 +310,7 @@ func (r *Runner) receive(t *taskrunner.Runner) {
 
 // Destroy implements interfaces.AllocRunner.
 func (r *Runner) Destroy(ctx context.Context) error {
-	over := r.Terminal() || r.cfg.Saved != nil && r.cfg.Saved.Over
-	if !over {
+	if !r.Terminal() {
 		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotTerminal)
 	}
 	err := eachHook(r, "destroy", func(h interfaces.RunnerDestroyHook) error { return h.Destroy(ctx) })
@@ -363,17 +365,6 @@ func whatFailed(events []*api.TaskEvent) string {
 		}
 	}
 	return word
-}
-
-// once is something that can be asked for more than once and happens once.
-type once struct {
-	asked chan struct{} // closed when it has been asked for
-	do    func()
-}
-
-func newOnce() once {
-	asked := make(chan struct{})
-	return once{asked, sync.OnceFunc(func() { close(asked) })}
 }
 
 func deref[T any](p *T) T {

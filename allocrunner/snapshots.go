@@ -14,7 +14,6 @@ import (
 // snapshots holds the allocation as it stands. Each change makes a new value: readers share one and never lock.
 type snapshots struct {
 	current atomic.Pointer[api.Allocation]
-	ended   atomic.Bool
 
 	mu      sync.Mutex    // guards changes and the field below
 	changed chan struct{} // closed by the next change
@@ -67,12 +66,10 @@ func (s *snapshots) restore(saved *interfaces.Saved) {
 	alloc.ModifyIndex += unseenChanges
 	alloc.TaskStates = statesOf(&alloc)
 	s.changed = make(chan struct{})
-	s.ended.Store(saved.Over)
 	s.current.Store(&alloc)
 }
 
 func (s *snapshots) latest() *api.Allocation { return s.current.Load() }
-func (s *snapshots) over() bool              { return s.ended.Load() }
 
 // change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
 func (s *snapshots) change(edit func(*api.Allocation)) {
@@ -113,16 +110,9 @@ func (s *snapshots) stop(how interfaces.StopRequest) (changed bool) {
 	return changed
 }
 
-// markOver notes that the allocation has ended: from here on its identities are refused.
-func (s *snapshots) markOver() {
-	s.ended.Store(true)
-	s.change(func(*api.Allocation) {})
-}
-
 // failBefore ends an allocation that never began, with the states of its tasks and the reason.
 func (s *snapshots) failBefore(states map[string]*api.TaskState, reason error) {
 	s.change(func(a *api.Allocation) {
 		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
 	})
-	s.ended.Store(true)
 }

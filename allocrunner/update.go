@@ -18,7 +18,7 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	switch {
 	case err != nil:
 	case begun:
-		err = r.carry(ctx, func(ctx context.Context) error { return r.update(ctx, job) })
+		err = r.life.runDetached(ctx, func(ctx context.Context) error { return r.update(ctx, job) })
 	default:
 		err = r.update(ctx, job)
 	}
@@ -61,16 +61,13 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 // Validate finds out, before an Update, whether the allocation could be run with a version of its job that can be gone on with in place.
 // Errors: interfaces.ErrInvalidJob.
 func (r *Runner) Validate(job *api.Job) error {
-	r.running.mu.Lock()
-	begun := r.running.begun
-	r.running.mu.Unlock()
-	return r.validate(withJob(r.Alloc(), job), begun)
+	return r.validate(withJob(r.Alloc(), job), r.life.state().begun())
 }
 
 // validate leaves out the checks during the set-up, when what they are made of is just being acquired. A runner that is never run knows what
 // an earlier one had.
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
-	if r.cfg.Saved != nil && !r.ran.Load() {
+	if r.cfg.Saved != nil && r.life.state().phase == received {
 		r.resources.node = r.detectNode()
 		begun = true
 	}
@@ -92,9 +89,7 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 func (r *Runner) begin(ctx context.Context) {
 	r.updating.Lock()
 	defer r.updating.Unlock()
-	r.running.mu.Lock()
-	r.running.begun = true
-	r.running.mu.Unlock()
+	r.life.handle(tasksReceived(r.groupNow()))
 	if r.Alloc().Job == r.madeOf {
 		return
 	}
@@ -120,7 +115,7 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("update task %q: %w", task.Name, err))
 		}
 	}
-	r.wake() // the group's own settings may have changed
+	r.life.wake() // the group's own settings may have changed
 	return errors.Join(errs...)
 }
 
@@ -148,12 +143,11 @@ func destructive(changes []jobspec.Change) error {
 	return &interfaces.DestructiveError{Changes: lines}
 }
 
-// updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is ending or over.
+// updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is to end, or has ended.
 func (r *Runner) updatable() (begun bool, err error) {
-	r.running.mu.Lock()
-	defer r.running.mu.Unlock()
-	if r.running.ending || r.running.over || r.Terminal() || r.running.begun && r.stopRequested() {
+	s := r.life.state()
+	if s.begun() && !s.live() {
 		return false, interfaces.ErrTerminal
 	}
-	return r.running.begun, nil
+	return s.begun(), nil
 }

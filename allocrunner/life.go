@@ -1,0 +1,228 @@
+package allocrunner
+
+import (
+	"maps"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/taskrunner"
+)
+
+// phase is how far an allocation is in its life.
+//
+//	            Run            tasks received           a cause to end           every task dead
+//	received ───────> settingUp ─────────────> running ────────────────> ending ────────────────> terminal
+//	                      │                     │   │                      │                       ^    ^
+//	                      │ set-up failed       │   └──────────────────────┼───────────────────────┘    │
+//	                      ├─────────────────────┼──────────────────────────┼─── every task dead ────────┘
+//	                      │                     │ detach                   │ detach
+//	                      │                     v                          v
+//	                      └────────────────> detached <────────────────────┘
+//	                        detach, or the set-up of a resumed allocation failed
+//
+// A runner of an allocation that was saved begins with received as well, or with terminal. What is requested before the tasks have been
+// received takes effect then.
+type phase int
+
+const (
+	received  phase = iota // Run has not been called
+	settingUp              // resources are acquired, hooks called
+	running                // the tasks follow the group's order
+	ending                 // pre-kill hooks have been called; shutdown_delay, kills, poststop tasks
+	terminal               // no task runs or ever will
+	detached               // the tasks are another runner's
+)
+
+// state is an allocation's life as plain data. Only next changes it.
+type state struct {
+	phase     phase
+	ending    lifecycle.Ending               // why it ends; known before the phase is ending, when it was requested
+	mode      taskrunner.KillMode            // how tasks are killed
+	requested bool                           // the end was requested, and did not come by itself
+	detach    bool                           // requested during the set-up
+	restarts  int                            // restarts of all tasks under way: no gate opens, and dead tasks are no cause to end
+	ended     bool                           // only poststop tasks are left
+	sent      map[string]taskrunner.KillMode // the latest kill of each task; replaced, not changed
+}
+
+// newState is the state of an allocation as it is created, or as it was saved.
+func newState(alloc *api.Allocation, over bool) state {
+	var s state
+	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
+		s, _ = next(s, stopRequested{alloc.DesiredTransition.ShouldIgnoreShutdownDelay()})
+	}
+	if over {
+		s.phase = terminal
+	}
+	return s
+}
+
+// live reports whether the tasks have been received and are not to end.
+func (s state) live() bool { return s.phase == running && s.ending.Cause == lifecycle.NotEnding }
+
+// begun reports whether hooks and tasks have been handed the allocation.
+func (s state) begun() bool { return s.phase >= running }
+
+// The events of an allocation's life.
+type (
+	setUpBegun       struct{}
+	setUpFailed      struct{ resumed bool } // resumed: tasks of an earlier runner may run
+	tasksReceived    groupChanged
+	stopRequested    struct{ noShutdownDelay bool }
+	killRequested    struct{}
+	detachRequested  struct{}
+	restartRequested struct{ reply chan<- error } // of all tasks
+	restartEnded     struct{}
+	delayOver        struct{} // the group's shutdown_delay
+
+	// groupChanged is how the group stands. It follows each other event, too.
+	groupChanged struct {
+		tasks     []lifecycle.Task
+		states    map[string]lifecycle.State
+		delays    bool // the group has a shutdown_delay
+		resetting bool // processes that an earlier runner's restart of all tasks stops are not gone yet
+	}
+)
+
+// The actions that a transition asks for, in order.
+type (
+	openGates     struct{ tasks []string }
+	endServices   struct{ ended bool } // of the group; or begin them again, when all tasks were restarted
+	callPreKill   struct{}             // hooks
+	armDelay      struct{}             // the group's shutdown_delay; ends in delayOver
+	lastIntervals struct{}             // a stop does not wait for another interval of a poststop task's restart policy
+	restartTasks  struct{ reply chan<- error }
+	finish        struct{} // show that the allocation is terminal
+	killTask      struct {
+		task string
+		why  lifecycle.Ending
+		mode taskrunner.KillMode
+	}
+)
+
+// next is the transition function. Events that mean nothing in a phase change nothing.
+func next(s state, ev any) (state, []any) {
+	if s.phase == terminal || s.phase == detached {
+		return s, nil
+	}
+	switch ev := ev.(type) {
+	case setUpBegun:
+		s.phase = max(s.phase, settingUp)
+	case setUpFailed:
+		if s.begun() {
+			return s, nil
+		}
+		s.phase = terminal
+		if ev.resumed {
+			s.phase = detached
+		}
+	case tasksReceived:
+		return s.receive(groupChanged(ev))
+	case stopRequested:
+		return s.stop(ev)
+	case killRequested:
+		s.ending, s.mode, s.requested = lifecycle.Ending{Cause: lifecycle.Aborted}, taskrunner.AtOnce, true
+	case detachRequested:
+		s.detach = true
+		if s.begun() {
+			s.phase = detached
+		}
+	case delayOver:
+		s.ending.Delayed = false
+	case restartRequested:
+		if s.live() {
+			s.restarts++
+			return s, []any{restartTasks(ev)}
+		}
+	case restartEnded:
+		s.restarts--
+	case groupChanged:
+		if s.begun() {
+			return s.follow(ev, nil)
+		}
+	}
+	return s, nil
+}
+
+// receive begins to follow the group's order. An allocation that an earlier runner was ending ends from here on: it is never live.
+func (s state) receive(g groupChanged) (state, []any) {
+	switch {
+	case s.begun():
+		return s, nil
+	case s.detach:
+		s.phase = detached
+		return s, nil
+	}
+	s.phase = running
+	var acts []any
+	if s.requested {
+		acts = append(acts, lastIntervals{})
+	}
+	return s.follow(g, acts)
+}
+
+// stop keeps the cause of an ending that has begun by itself.
+func (s state) stop(ev stopRequested) (state, []any) {
+	if s.ending.Cause == lifecycle.NotEnding {
+		s.ending.Cause = lifecycle.Stopped
+	}
+	if ev.noShutdownDelay {
+		s.mode, s.ending.Delayed = max(s.mode, taskrunner.NoShutdownDelay), false
+	}
+	first := !s.requested
+	s.requested = true
+	if first && s.begun() {
+		return s, []any{lastIntervals{}}
+	}
+	return s, nil
+}
+
+// follow applies the group's order.
+func (s state) follow(g groupChanged, acts []any) (state, []any) {
+	d := lifecycle.Next(g.tasks, g.states, s.ending)
+	if d.Over && s.restarts == 0 {
+		s.phase = terminal
+		return s, append(acts, finish{})
+	}
+	if ended := lifecycle.Ended(g.tasks, g.states); ended != s.ended {
+		s.ended = ended
+		acts = append(acts, endServices{ended})
+	}
+	if s.restarts > 0 && !s.requested && s.phase == running { // what has ended begins again with the others
+		return s, acts
+	}
+	if s.ending = d.Ending; s.ending.Cause != lifecycle.NotEnding && s.phase == running {
+		s.phase = ending
+		acts = append(acts, callPreKill{}) // what others reach the tasks by goes before the first of them
+		if g.delays && s.mode == taskrunner.Graceful {
+			s.ending.Delayed, d.Kill = true, nil
+			acts = append(acts, armDelay{})
+		}
+	}
+	if len(d.Start) > 0 && s.restarts == 0 && !g.resetting {
+		acts = append(acts, openGates{d.Start})
+	}
+	return s.kill(d.Kill, g, acts)
+}
+
+// kill sends each task one kill of each mode.
+func (s state) kill(tasks []string, g groupChanged, acts []any) (state, []any) {
+	why := s.ending
+	if why.Cause == lifecycle.Stopped && lifecycle.LeaderEnded(g.tasks, g.states) {
+		why.Cause = lifecycle.LeaderDead
+	}
+	sent := maps.Clone(s.sent)
+	for _, name := range tasks {
+		if mode, ok := sent[name]; ok && mode >= s.mode {
+			continue
+		}
+		if sent == nil {
+			sent = map[string]taskrunner.KillMode{}
+		}
+		sent[name] = s.mode
+		acts = append(acts, killTask{name, why, s.mode})
+	}
+	s.sent = sent
+	return s, acts
+}
