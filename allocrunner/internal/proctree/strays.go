@@ -190,13 +190,13 @@ type relative struct {
 
 // findFamilies finds the first processes that are still there, and all who are in the session of one, by number. A process can enter a
 // session only by its birth, or as its leader, so who is in the session with a first process's number is a descendant of that, unless the
-// number has been another's since, and the session is that one's. (Process groups would tell no more: each is in one session.) The
-// session is surely the first process's
+// number has been another's since, and the session is that one's. The session is surely the first process's
 //   - while that is there, dead or alive, or
-//   - when nobody has the number, and it can't have been given away since the process was last seen alive; for it is not as long as
-//     the session has anyone in it, or before all others had their turn.
+//   - when nobody has the number, and too few processes have been started since the first was last seen alive for it to have been given away.
 //
-// All that is doubtful is left alone: it may be a stranger's. It notes that the first processes that are still there have been alive until now.
+// All that is doubtful is left alone: it may be a stranger's. The case that a user meets: nginx of a user who can't make cgroups. It overwrites
+// its environment, its main process dies with the keeper, and its workers would hold the port that the next run of the task needs. It notes that
+// the first processes that are still there have been alive until now.
 func (s *search) findFamilies() (map[int]relative, error) {
 	boot := ""
 	if self, err := proc.Identify(os.Getpid()); err == nil {
@@ -218,7 +218,7 @@ func (s *search) findFamilies() (map[int]relative, error) {
 		if p, taken := all[f.PID]; taken && p.Start == f.Start {
 			families[f.PID] = relative{f.Task, f.Start}
 			s.firsts[i].Alive = now
-		} else if taken || !f.heldOn(now, all) {
+		} else if taken || f.Alive.Reused(now) {
 			continue
 		}
 		for pid, p := range all {
@@ -228,20 +228,6 @@ func (s *search) findFamilies() (map[int]relative, error) {
 		}
 	}
 	return families, nil
-}
-
-// heldOn reports whether the number of a first process that is gone, and that nobody has, can't have been another's since: too few
-// processes have been started, or the session still has one in it that was started while the first process was alive.
-func (f First) heldOn(now proc.Moment, all map[int]proc.Stat) bool {
-	if !f.Alive.Turned(now) {
-		return true
-	}
-	for _, s := range all {
-		if f.Alive.In(now) && s.Session == f.PID && s.Start >= f.Start && s.Start <= f.Alive.Ticks {
-			return true
-		}
-	}
-	return false
 }
 
 // ancestors are this process and those above it.
