@@ -32,7 +32,7 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []driver.St
 // keeperConfig is that of the allocation whose directory dir is. The directory tells its processes from those of an allocation with the
 // same ID in another data directory.
 func keeperConfig(dir string) keeper.Config {
-	return keeper.Config{Dir: dir, Mark: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}
+	return keeper.Config{Dir: dir, Marker: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}
 }
 
 // TasksRunning reports whether tasks of the allocation whose directory dir is run still, with or without somebody who controls their keeper. One

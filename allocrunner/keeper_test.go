@@ -24,7 +24,7 @@ func TestKillOrphans(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	_, err = s.Start(t.Context(), driver.Spec{
 		Task: "t", Path: "/bin/sh", Args: []string{"-c", "setsid sh -c '>child; exec sleep 1000' & exec sleep 1000"}, Dir: dir,
-		Logs: driver.LogSpec{Disabled: true}, Env: []string{"PATH=" + os.Getenv("PATH"), "NOMAD_TASK_NAME=t", keeperConfig(dir).Mark},
+		Logs: driver.LogSpec{Disabled: true}, Env: []string{"PATH=" + os.Getenv("PATH"), "NOMAD_TASK_NAME=t", keeperConfig(dir).Marker},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec Spec, out log
 		p.abandon()
 		return nil, err
 	}
-	p.tree = e.owner.tree.Beside("exec." + strconv.FormatUint(e.number, 10))
+	p.tree = e.owner.tree.ExecChild("exec." + strconv.FormatUint(e.number, 10))
 	err = l.launch(ctx, p, spec, files, func() {
 		l.mu.Lock()
 		e.tree = p.tree
@@ -150,7 +150,7 @@ func (l *Local) finish(ctx context.Context, p *process) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	if err := p.tree.Kill(ctx, proctree.Met{}, nil); err != nil {
+	if err := p.tree.Kill(ctx, proctree.Found{}, nil); err != nil {
 		l.cfg.Logger.Warn("a program that ran beside the task can't be killed", "task", p.task, "error", err)
 	}
 	p.tree.Remove()

@@ -28,10 +28,10 @@ type Config struct {
 	// Logger is required.
 	Logger *slog.Logger
 
-	// Sole says that this program starts no children but through this Local. Then every orphan that it inherits belongs to
+	// OwnsAllChildren says that this program starts no children but through this Local. Then every orphan that it inherits belongs to
 	// one of its tasks: all are reaped, and all are killed with the last task. Otherwise only those are whose session or
 	// cgroup says so, for the rest may be somebody else's.
-	Sole bool
+	OwnsAllChildren bool
 
 	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
 	NoCgroup bool
@@ -80,7 +80,7 @@ func New(cfg Config) *Local {
 		life:    life,
 		end:     end,
 		starter: newStarter(quit),
-		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, Sole: cfg.Sole, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
+		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
 		slots:   make(chan struct{}, maxExecs),
 		procs:   map[string]*process{},
 		busy:    map[string]bool{},
@@ -290,7 +290,7 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 		return 0, p.drained(ctx)
 	}
 	others := func() ([]*proctree.Tree, bool) { return l.execTrees(), l.othersRun(p.task) }
-	met := proctree.Met{}
+	met := proctree.Found{}
 	beside := l.endExecs(p)
 	for _, e := range beside { // what is being started can't be told from the task's own yet
 		select {

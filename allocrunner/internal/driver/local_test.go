@@ -314,7 +314,7 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 }
 
 func TestRestartLoopLeavesNothingBehind(t *testing.T) {
-	e := newLocal(t, driver.Config{Sole: false})
+	e := newLocal(t, driver.Config{OwnsAllChildren: false})
 	run := func() {
 		e.start(e.shell("t", "sleep 1000 & (sleep 1000 &) ; echo run; exit 1"))
 		e.wait("t")

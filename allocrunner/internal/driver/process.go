@@ -42,8 +42,8 @@ func (p *process) running() bool { return p.tree.Running() }
 func (p *process) is(id ProcessID) bool { return p.pid == id.PID && p.started.Equal(id.StartedAt) }
 
 func (p *process) status() Status {
-	s := Status{Task: p.task, PID: p.pid, Start: p.tree.Born(), StartedAt: p.started}
-	if lack := p.tree.Unfenced(); lack != nil {
+	s := Status{Task: p.task, PID: p.pid, Start: p.tree.StartTicks(), StartedAt: p.started}
+	if lack := p.tree.NoCgroup(); lack != nil {
 		s.NoCgroup = lack.Error()
 	}
 	if !p.running() {
@@ -101,7 +101,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec Spec, files []*os.F
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	if p.tree.Kill(ctx, proctree.Met{}, nil) != nil { // ended already, mostly
+	if p.tree.Kill(ctx, proctree.Found{}, nil) != nil { // ended already, mostly
 		return fmt.Errorf("process %d, which was to become %q, does not die (%w): the file system that has it does not answer", p.pid, spec.Path, err)
 	}
 	p.tree.Remove()

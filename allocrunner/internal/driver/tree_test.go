@@ -12,7 +12,7 @@ import (
 // ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
 var ways = map[string]driver.Config{
 	"cgroup": {},
-	"sole":   {NoCgroup: true, Sole: true},
+	"sole":   {NoCgroup: true, OwnsAllChildren: true},
 	"shared": {NoCgroup: true},
 }
 
@@ -26,7 +26,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 			e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))
 			orphan := readPID(t, r)
 			var stranger *exec.Cmd
-			if !cfg.Sole {
+			if !cfg.OwnsAllChildren {
 				stranger = exec.Command("sleep", "1000")
 				if err := stranger.Start(); err != nil {
 					t.Fatal(err)
@@ -47,7 +47,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 
 // TestAnOrphanIsKnownByItsEnvironment while another task runs.
 func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
-	e := newLocal(t, driver.Config{NoCgroup: true, Sole: true})
+	e := newLocal(t, driver.Config{NoCgroup: true, OwnsAllChildren: true})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &) ; exec sleep 1000`))
@@ -62,7 +62,7 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 
 // TestTheLastTaskTakesAllOrphans that a sole parent has, also one without session or environment to be known by.
 func TestTheLastTaskTakesAllOrphans(t *testing.T) {
-	e := newLocal(t, driver.Config{NoCgroup: true, Sole: true})
+	e := newLocal(t, driver.Config{NoCgroup: true, OwnsAllChildren: true})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(env -i FIFO=$FIFO setsid /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))

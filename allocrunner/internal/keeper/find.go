@@ -98,13 +98,13 @@ func Busy(dir string) bool {
 // ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
 	last, _ := Last(cfg.Dir) // without one it is found by its arguments
-	clues := last.remains().clues(cfg)
-	strays, err := proctree.FindStrays(clues)
+	hints := last.hints().forTree(cfg)
+	orphans, err := proctree.FindOrphans(hints)
 	if err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
 	killed := map[int]bool{}
-	for _, s := range strays {
+	for _, s := range orphans {
 		killed[s.PID] = true
 	}
 	if last.Keeper.Runs() {
@@ -116,8 +116,8 @@ func End(ctx context.Context, cfg Config) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("end keeper: %w", err)
 	}
-	strays, err = proctree.KillStrays(ctx, clues)
-	for _, s := range strays {
+	orphans, err = proctree.KillOrphans(ctx, hints)
+	for _, s := range orphans {
 		killed[s.PID] = true
 	}
 	if err != nil {

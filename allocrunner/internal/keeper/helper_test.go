@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 // sidecar starts a keeper and one task and says the task's number.
 func sidecar(dir, script string) int {
-	c, _, err := keeper.Open(context.Background(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	c, _, err := keeper.Open(context.Background(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -72,7 +72,7 @@ func shell(dir, task, script string) driver.Spec {
 
 func start(t *testing.T, cfg keeper.Config) *keeper.Client {
 	t.Helper()
-	cfg.Mark = mark(cfg.Dir)
+	cfg.Marker = mark(cfg.Dir)
 	c, attached, err := keeper.Open(t.Context(), cfg)
 	if err != nil || attached {
 		t.Fatal(attached, err)

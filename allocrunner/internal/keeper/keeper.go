@@ -8,7 +8,7 @@
 // The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until they are
 // asked for, if need be in a file after its own end; only its own user's processes may control it, and of those the latest. It
 // ends when it is told to, or when no task has run and no client has been there for a while. When the keeper itself is killed,
-// the first processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get driver.ErrLost,
+// the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get driver.ErrLost,
 // and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillStrays
 // can't find. A keeper whose directory has been removed goes on; it can't be found by its record any more, but is by its
 // arguments, and is ended before another one starts. It decides nothing about tasks: no restarts, no timeouts.

@@ -228,7 +228,7 @@ func TestTheKeeperIsKilled(t *testing.T) {
 	if err != nil || last.Ended || len(last.Tasks) != 1 || last.Tasks[0].Exit != nil {
 		t.Errorf("record %+v, %v", last, err)
 	}
-	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil || attached {
 		t.Fatal(attached, err)
 	}

@@ -46,7 +46,7 @@ func overwriteEnv() error {
 // number of such a process.
 var unmarked = map[string]struct {
 	script string
-	first  bool // it is the first process
+	first  bool // it is the root process
 }{
 	"another user":               {`exec setpriv --reuid 65534 --regid 65534 --clear-groups --reset-env /bin/sh -c 'echo $$; exec sleep 1000' >$FIFO`, true},
 	"a cleared environment":      {`env -i FIFO=$FIFO /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' & wait`, false},
@@ -54,19 +54,19 @@ var unmarked = map[string]struct {
 	"an environment overwritten": {`$SELF hide & wait`, false},
 }
 
-// TestUnmarkedProcessesOfALostKeeper are found by what is known of its tasks' first processes, by the next keeper and by the client.
+// TestUnmarkedProcessesOfALostKeeper are found by what is known of its tasks' root processes, by the next keeper and by the client.
 func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
 	for name, tc := range unmarked {
 		for _, by := range []string{"the next", "its client", "its client without a record"} {
 			if by == "its client without a record" && !tc.first {
-				continue // nobody knows whether the first process had ended by itself before, and its number is another's
+				continue // nobody knows whether the root process had ended by itself before, and its number is another's
 			}
 			t.Run(name+"/"+by, func(t *testing.T) {
 				if name == "another user" && os.Geteuid() != 0 {
 					t.Skip("takes root to be somebody else")
 				}
 				dir := t.TempDir()
-				cfg := keeper.Config{Dir: dir, Mark: mark(dir), NoCgroup: true}
+				cfg := keeper.Config{Dir: dir, Marker: mark(dir), NoCgroup: true}
 				c := start(t, cfg)
 				fifo := newFIFO(t, dir)
 				if by == "its client without a record" {
@@ -93,7 +93,7 @@ func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
 					t.Errorf("%v, %+v, %v", left, tasks, err)
 				}
 				if process.Runs() || first.Runs() {
-					t.Errorf("the first process runs: %v, the other: %v", first.Runs(), process.Runs())
+					t.Errorf("the root process runs: %v, the other: %v", first.Runs(), process.Runs())
 					unix.Kill(process.PID, unix.SIGKILL)
 				}
 			})
@@ -191,7 +191,7 @@ func TestAFullDiskHasNoOldRecord(t *testing.T) {
 // TestSweepBelievesNoEnd that an earlier keeper has written down: one after it may have been lost.
 func TestSweepBelievesNoEnd(t *testing.T) {
 	dir := t.TempDir()
-	cfg := keeper.Config{Dir: dir, Mark: mark(dir), NoCgroup: true}
+	cfg := keeper.Config{Dir: dir, Marker: mark(dir), NoCgroup: true}
 	comeAndGone(t, cfg)
 	old, err := os.ReadFile(filepath.Join(dir, "keeper.json"))
 	if err != nil || !strings.Contains(string(old), `"Ended":true`) {
@@ -295,7 +295,7 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 		"end":   func(cfg keeper.Config) error { _, err := keeper.End(t.Context(), cfg); return err },
 	} {
 		var said bytes.Buffer
-		err := do(keeper.Config{Dir: dir, Mark: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		err := do(keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
 		if err == nil || !strings.Contains(err.Error(), "another container or PID namespace") || said.Len() > 0 {
 			t.Errorf("%s: %v; said: %s", what, err, said.String())
 		}

@@ -100,8 +100,8 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
 	s := &server{
-		dir: dir, idle: set.Idle, logger: logger, self: self, past: pastOf(set.Dir, time.Now()),
-		local:   driver.New(driver.Config{Logger: logger, Sole: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
+		dir: dir, idle: set.Idle, logger: logger, self: self, previous: readPreviousExits(set.Dir, time.Now()),
+		local:   driver.New(driver.Config{Logger: logger, OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	s.record(false)

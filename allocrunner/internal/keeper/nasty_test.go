@@ -127,7 +127,7 @@ func TestZombiesOfALostKeeper(t *testing.T) {
 	}
 	<-b.Done()
 	gone(t, b.Keeper())
-	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); err != nil {
+	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []proc.Identity{b.task, b.child} {

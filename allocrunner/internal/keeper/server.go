@@ -39,13 +39,13 @@ const leaveTime = 10 * time.Second
 
 // server is the keeper's inside.
 type server struct {
-	dir    *os.Root      // held, so that nothing is ever written into another directory that took its place
-	idle   time.Duration // without task and client, after which it ends when the record is written
-	logger *slog.Logger
-	local  *driver.Local
-	self   proc.Identity
-	past   past
-	wg     sync.WaitGroup
+	dir      *os.Root      // held, so that nothing is ever written into another directory that took its place
+	idle     time.Duration // without task and client, after which it ends when the record is written
+	logger   *slog.Logger
+	local    *driver.Local
+	self     proc.Identity
+	previous previousExits
+	wg       sync.WaitGroup
 
 	trims   atomic.Bool   // memory will soon be given back
 	changed chan struct{} // a client or a task came or went

@@ -42,9 +42,9 @@ type Config struct {
 	// Dir is the allocation directory, absolute. It exists and only our user may write to it.
 	Dir string
 
-	// Mark is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it, too,
+	// Marker is the environment entry by which every process of the allocation is known, "NOMAD_ALLOC_DIR=" and its directory. By it, too,
 	// Open finds what a killed keeper has left running. Empty: only by cgroup, record and session.
-	Mark string
+	Marker string
 
 	// Exe is the program whose main calls Main; empty: this program.
 	Exe string
@@ -113,7 +113,7 @@ func makeRoom(ctx context.Context, cfg Config, nobody bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = last.remains().kill(ctx, cfg)
+	_, err = last.hints().kill(ctx, cfg)
 	return err
 }
 

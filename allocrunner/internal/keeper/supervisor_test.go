@@ -22,7 +22,7 @@ import (
 
 // supervised is the configuration of the allocation in dir.
 func supervised(dir string) keeper.Config {
-	return keeper.Config{Dir: dir, Mark: mark(dir), Logger: slog.New(slog.DiscardHandler)}
+	return keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.DiscardHandler)}
 }
 
 func supervise(t *testing.T, dir string) *keeper.Supervisor { return superviseAs(t, supervised(dir)) }

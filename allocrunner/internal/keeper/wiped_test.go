@@ -92,7 +92,7 @@ func TestAWipedDirectory(t *testing.T) {
 				t.Error("the keeper is not found")
 			}
 			var said bytes.Buffer
-			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))})
 			if err != nil || attached {
 				t.Fatal(attached, err)
 			}
@@ -116,11 +116,11 @@ func TestAWipedDirectoryUnderItsClient(t *testing.T) {
 	b := begin(t, dir)
 	wipe(t, dir)
 	var said bytes.Buffer
-	if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))}); !errors.Is(err, keeper.ErrKeeperRuns) ||
+	if _, _, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.NewTextHandler(&said, nil))}); !errors.Is(err, keeper.ErrKeeperRuns) ||
 		!strings.Contains(err.Error(), "stopped first") || said.Len() > 0 {
 		t.Errorf("a second sidecar: %v; said: %s", err, said.String())
 	}
-	if _, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
+	if _, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
 		t.Errorf("end: %v", err)
 	}
 	if !b.task.Runs() || !b.child.Runs() {
@@ -154,7 +154,7 @@ func TestADamagedRecord(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 			if err != nil || !attached || next.Keeper() != b.Keeper() {
 				t.Fatalf("attached %v, %v", attached, err)
 			}
@@ -182,7 +182,7 @@ func TestADamagedRecordOfAKilledKeeper(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte("?"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil || attached {
 		t.Fatal(attached, err)
 	}
@@ -208,7 +208,7 @@ func TestEnd(t *testing.T) {
 			if keeper.Busy(dir) != (name != "killed before") {
 				t.Errorf("busy: %v", keeper.Busy(dir))
 			}
-			killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+			killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 			if err != nil || killed != 2 && name != "killed before" || killed < 1 {
 				t.Errorf("%d killed, %v", killed, err)
 			}
@@ -216,7 +216,7 @@ func TestEnd(t *testing.T) {
 			if keeper.Busy(dir) {
 				t.Error("a task still runs")
 			}
-			if killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); err != nil || killed != 0 {
+			if killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); err != nil || killed != 0 {
 				t.Errorf("the second time: %d, %v", killed, err)
 			}
 		})
@@ -227,14 +227,14 @@ func TestEnd(t *testing.T) {
 func TestSweepCounts(t *testing.T) {
 	dir := t.TempDir()
 	b := begin(t, dir)
-	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
+	if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); !errors.Is(err, keeper.ErrKeeperRuns) {
 		t.Errorf("while the keeper runs: %v", err)
 	}
 	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	gone(t, b.Keeper())
-	left, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+	left, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil || len(left) != 1 || left["t"] != 1 {
 		t.Errorf("%v, %v", left, err)
 	}

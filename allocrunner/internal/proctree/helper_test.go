@@ -20,10 +20,10 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// TestMain runs the tests, or is a program that kills strays: "strays MARK".
+// TestMain runs the tests, or is a program that kills orphans: "orphans MARK".
 func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == "strays" {
-		fmt.Println(proctree.KillStrays(context.Background(), proctree.Clues{Mark: os.Args[2]}))
+	if len(os.Args) > 2 && os.Args[1] == "orphans" {
+		fmt.Println(proctree.KillOrphans(context.Background(), proctree.Hints{Marker: os.Args[2]}))
 		unix.Exit(0) // os.Exit would let the race detector sleep for a second
 	}
 	goleak.VerifyTestMain(m)
@@ -60,7 +60,7 @@ func runTrees(t *testing.T, trees *proctree.Trees) *env {
 	return e
 }
 
-// task is a tree whose first process is a shell.
+// task is a tree whose root process is a shell.
 type task struct {
 	*proctree.Tree
 	pid  int
@@ -96,7 +96,7 @@ func (e *env) start(name, script string, entries ...string) *task {
 	return task
 }
 
-// wait waits until the first process has ended.
+// wait waits until the root process has ended.
 func (e *env) wait(task *task) syscall.WaitStatus {
 	<-task.Ended()
 	return task.exit.Sys().(syscall.WaitStatus)
@@ -115,7 +115,7 @@ func (e *env) kill(task *task) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // also in Cleanup
 	defer cancel()
-	met := proctree.Met{}
+	met := proctree.Found{}
 	if err := task.Kill(ctx, met, others); err != nil {
 		e.t.Error(err)
 	}

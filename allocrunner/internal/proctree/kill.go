@@ -18,33 +18,33 @@ const (
 	longestPause = 20 * time.Millisecond
 )
 
-// Met is whom a Kill has found alive besides the first process: when each was started, by number. Who is in it stays one of the tree until it
-// is dead, though the ancestor by which it was known may be gone.
-type Met map[int]uint64
+// Found holds the processes that a Kill has found alive besides the root process: when each was started, by number. Such a process counts as
+// one of the tree until it is dead, though the ancestor by which it was known may be gone.
+type Found map[int]uint64
 
-// Others says what a look for a task's tree must know of the other trees: those beside tasks, which are spared, and whether the first process
-// of another task runs, or is being started. It is asked anew at each look, for they come and go.
-type Others func() (beside []*Tree, run bool)
+// ExecTrees returns what a look for a task's tree must know of the other trees: those of ExecChild, which are spared, and whether the root
+// process of another task runs, or is being started. It is called at each look, for they come and go.
+type ExecTrees func() (trees []*Tree, othersRun bool)
 
-// Kill kills what is left of the tree, waits until it is empty, and adds whom it met to met. The tree is the union of
+// Kill kills what is left of the tree, waits until it is empty, and adds the processes that it found alive to found. The tree is the union of
 //   - its cgroup, where there is one;
-//   - the descendants of its first process;
-//   - orphans that this program has inherited as a subreaper and that are known by their session or, where this program is the
-//     tasks' parent alone, by the tree's mark; with the last task all orphans go;
+//   - the descendants of its root process;
+//   - processes that this program has inherited as a subreaper and that are known by their session or, where this program has no other
+//     children, by the tree's marker; with the last task all inherited processes go;
 //   - the descendants of these.
 //
-// others is nil for a program beside a task, which takes no orphans but its session's and may leave others to its task's own Kill. The error
+// execTrees is nil for an exec child, which takes no inherited process but its session's and may leave others to its task's own Kill. The error
 // is ctx's when some do not end.
-func (t *Tree) Kill(ctx context.Context, met Met, others Others) error {
+func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error {
 	empty := 0
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		running := t.Running() // before the look: a parent that ends during it hides its children
-		members, err := t.members(running, met, others)
+		members, err := t.members(running, found, execTrees)
 		if err != nil {
 			return fmt.Errorf("read /proc: %w", err)
 		}
 		for _, s := range members {
-			met[s.PID] = s.Start
+			found[s.PID] = s.Start
 			t.set.reaper.know(s)
 		}
 		if len(members) > 0 || running || t.group.populated() {
@@ -57,7 +57,7 @@ func (t *Tree) Kill(ctx context.Context, met Met, others Others) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), t.firstOf(members), ctx.Err())
+			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), t.oneOf(members), ctx.Err())
 		case <-time.After(pause):
 		}
 	}
@@ -72,13 +72,13 @@ func (t *Tree) looks() int {
 	return 2
 }
 
-// killMembers kills the cgroup first, which is atomic, then by number whom that did not reach.
+// killMembers kills the cgroup first, which is atomic, then by number those that it did not reach.
 func (t *Tree) killMembers(members []proc.Stat) error {
 	_ = t.group.kill() // what it would have reached is among the members
 	if t.Running() {
-		err := t.first.Signal(unix.SIGKILL)
+		err := t.root.Signal(unix.SIGKILL)
 		if err != nil && t.Running() && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("kill process %d: %w", t.first.Pid, err)
+			return fmt.Errorf("kill process %d: %w", t.root.Pid, err)
 		}
 	}
 	for _, s := range members {
@@ -89,71 +89,71 @@ func (t *Tree) killMembers(members []proc.Stat) error {
 	return nil
 }
 
-func (t *Tree) firstOf(members []proc.Stat) int {
+func (t *Tree) oneOf(members []proc.Stat) int {
 	if len(members) > 0 {
 		return members[0].PID
 	}
-	return t.first.Pid
+	return t.root.Pid
 }
 
-// members finds the living processes of the tree, but for the first.
-func (t *Tree) members(running bool, met Met, others Others) ([]proc.Stat, error) {
+// members finds the living processes of the tree, but for the root.
+func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
 	all, err := proc.All()
 	if err != nil {
 		return nil, err
 	}
 	in := map[int]bool{}
 	if running {
-		in[t.first.Pid] = true
+		in[t.root.Pid] = true
 	}
 	t.addInside(in)
-	spared, last := t.neighbours(others)
+	spared, last := t.execProcesses(execTrees)
 	self := os.Getpid()
 	for pid, s := range all {
-		start, known := met[pid]
-		orphan := s.Parent == self && pid != t.first.Pid && !t.set.own.has(pid)
-		if known && start == s.Start || orphan && t.orphan(s, last) {
+		start, known := found[pid]
+		inherited := s.Parent == self && pid != t.root.Pid && !t.set.own.has(pid)
+		if known && start == s.Start || inherited && t.claims(s, last) {
 			in[pid] = true
 		}
 	}
 	var members []proc.Stat
 	for pid, s := range all {
-		if pid != t.first.Pid && !s.Dead && descends(pid, in, all) && !spared[s.Session] && !descends(pid, spared, all) {
+		if pid != t.root.Pid && !s.Dead && descends(pid, in, all) && !spared[s.Session] && !descends(pid, spared, all) {
 			members = append(members, s)
 		}
 	}
 	return members, nil
 }
 
-// addInside adds who is in the tree's cgroup.
+// addInside adds the processes in the tree's cgroup.
 func (t *Tree) addInside(to map[int]bool) {
 	for _, pid := range t.group.pids() {
 		to[pid] = true
 	}
 }
 
-// neighbours are the processes by which the programs beside tasks are known: their first ones, and those in their cgroups. last says that
-// all orphans are this tree's.
-func (t *Tree) neighbours(others Others) (spared map[int]bool, last bool) {
+// execProcesses returns the processes by which exec children are known: their root processes, and those in their cgroups. last says that all
+// inherited processes are this tree's.
+func (t *Tree) execProcesses(execTrees ExecTrees) (spared map[int]bool, last bool) {
 	spared = map[int]bool{}
-	if others == nil {
+	if execTrees == nil {
 		return spared, false
 	}
-	beside, run := others()
-	for _, b := range beside {
-		spared[b.first.Pid] = true
-		b.addInside(spared)
+	trees, othersRun := execTrees()
+	for _, tree := range trees {
+		spared[tree.root.Pid] = true
+		tree.addInside(spared)
 	}
-	return spared, t.set.sole && !run
+	return spared, t.set.ownsAllChildren && !othersRun
 }
 
-// orphan reports whether an inherited process is of the tree. Where there is a cgroup, it alone decides: what a process says of itself counts for
+// claims reports whether an inherited process is of the tree. Where there is a cgroup, it alone decides: what a process says of itself counts for
 // nothing in a tree that has one, nor when it is in another's.
-func (t *Tree) orphan(s proc.Stat, last bool) bool {
+func (t *Tree) claims(s proc.Stat, last bool) bool {
 	switch {
-	case s.Session == t.first.Pid || last:
+	case s.Session == t.root.Pid || last:
 		return true
-	case !t.set.sole || t.group.works() || !proc.HasEnv(s.PID, t.mark):
+	case !t.set.ownsAllChildren || t.group.works() || !proc.HasEnv(s.PID, t.marker):
 		return false
 	}
 	return !t.set.cgroups.has(s.PID)

@@ -21,7 +21,7 @@ import (
 func newNamed(t *testing.T) (e *env, name string) {
 	t.Helper()
 	name = fmt.Sprintf("test%d", os.Getpid())
-	e = newTrees(t, proctree.Config{Name: name, Sole: true})
+	e = newTrees(t, proctree.Config{Name: name, OwnsAllChildren: true})
 	e.kill(e.start("probe", "exit 0"))
 	if e.CgroupDir() == "" {
 		t.Skip("no cgroup can be made here")
@@ -29,16 +29,16 @@ func newNamed(t *testing.T) (e *env, name string) {
 	return e, name
 }
 
-// TestStraysOfAName are found in the cgroup by the name alone: nothing was written down, and they hide from all else.
-func TestStraysOfAName(t *testing.T) {
+// TestOrphansOfAName are found in the cgroup by the name alone: nothing was written down, and they hide from all else.
+func TestOrphansOfAName(t *testing.T) {
 	e, name := newNamed(t)
 	r := e.fifo()
 	task := e.start("t", `env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec env -i sleep 1000' & exec env -i sleep 1000`)
 	daemon := readPID(t, r)
-	if found, err := proctree.FindStrays(proctree.Clues{Name: name + "0"}); err != nil || len(found) > 0 {
+	if found, err := proctree.FindOrphans(proctree.Hints{Name: name + "0"}); err != nil || len(found) > 0 {
 		t.Errorf("of another name: %+v, %v", found, err)
 	}
-	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Name: name})
+	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Name: name})
 	if err != nil || len(killed) != 2 || killed[0].Task != "t" || alive(daemon) || alive(task.pid) {
 		t.Errorf("killed %+v, %v", killed, err)
 	}
@@ -60,7 +60,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 	}
 	defer operators.Process.Kill()
 
-	found, err := proctree.FindStrays(proctree.Clues{Name: name, Mark: mark})
+	found, err := proctree.FindOrphans(proctree.Hints{Name: name, Marker: mark})
 	if err != nil || len(found) != 3 {
 		t.Errorf("found %+v, %v; want x, its daemon and the other", found, err)
 	}
@@ -68,7 +68,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 	if !alive(daemon) || !alive(x.pid) || !alive(operators.Process.Pid) {
 		t.Errorf("alive: %v, %v, %v", alive(daemon), alive(x.pid), alive(operators.Process.Pid))
 	}
-	operators.Process.Kill() // else it would be taken for an orphan of the last task's: a sole parent has no other children
+	operators.Process.Kill() // else it would be taken for an orphan of the last task's: a parent that owns all children has no other children
 	operators.Wait()
 	if n := e.kill(x); n != 1 || alive(daemon) {
 		t.Errorf("%d killed with x, its daemon is alive: %v", n, alive(daemon))
@@ -78,7 +78,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 // TestACgroupOfAnother decides, too: what is in another task's cgroup is that one's, whatever it says of itself, also for a task that has none.
 func TestACgroupOfAnother(t *testing.T) {
 	parent, allow := ownCgroup(t)
-	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler), Sole: true}))
+	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler), OwnsAllChildren: true}))
 	r := e.fifo()
 	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
 	daemon := readPID(t, r)
@@ -88,7 +88,7 @@ func TestACgroupOfAnother(t *testing.T) {
 	allow("2") // those that are there
 	other := e.start("other", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
 	others := readPID(t, r)
-	if other.Unfenced() == nil {
+	if other.NoCgroup() == nil {
 		t.Fatal("the other one has a cgroup, too")
 	}
 	for !executed(others) {
@@ -99,7 +99,7 @@ func TestACgroupOfAnother(t *testing.T) {
 	}
 }
 
-// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no stray. In any other session it is, also
+// TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no orphan. In any other session it is, also
 // in a terminal that a task has opened.
 func TestATerminalIsAnOperators(t *testing.T) {
 	dir := t.TempDir()
@@ -136,10 +136,10 @@ func TestATerminalIsAnOperators(t *testing.T) {
 			want = append(want, pid)
 		}
 	}
-	killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Mark: mark})
+	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Marker: mark})
 	pids := []int{}
-	for _, stray := range killed {
-		pids = append(pids, stray.PID)
+	for _, orphan := range killed {
+		pids = append(pids, orphan.PID)
 	}
 	slices.Sort(pids)
 	slices.Sort(want)

@@ -16,10 +16,10 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
+// ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a parent that owns all children.
 var ways = map[string]proctree.Config{
 	"cgroup": {},
-	"sole":   {NoCgroup: true, Sole: true},
+	"sole":   {NoCgroup: true, OwnsAllChildren: true},
 	"shared": {NoCgroup: true},
 }
 
@@ -47,7 +47,7 @@ func TestKillTree(t *testing.T) {
 				e := newTrees(t, cfg)
 				r := e.fifo()
 				task := e.start("t", c.script)
-				if c.sole && !cfg.Sole && e.CgroupDir() == "" {
+				if c.sole && !cfg.OwnsAllChildren && e.CgroupDir() == "" {
 					t.Skip("no cgroup v2 with cgroup.kill can be made here, and nothing else finds this one")
 				}
 				var pids []int
@@ -72,7 +72,7 @@ func TestKillTree(t *testing.T) {
 }
 
 func TestOrphansAreReaped(t *testing.T) {
-	e := newTrees(t, proctree.Config{Sole: true})
+	e := newTrees(t, proctree.Config{OwnsAllChildren: true})
 	r := e.fifo()
 	task := e.start("t", `(setsid sh -c 'echo $$ >$FIFO' &); exec sleep 1000`)
 	pid := readPID(t, r)
@@ -177,8 +177,8 @@ func TestACgroupThatCantBeMade(t *testing.T) {
 		c.before()
 		task := e.start("t", "exec sleep 1000")
 		inside, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", task.pid))
-		if is := !strings.Contains(string(inside), "/task.t\n"); err != nil || is != c.bare || (task.Unfenced() != nil) != c.bare {
-			t.Errorf("%d: without a cgroup: %v, %v; want %v; it says: %v; it is in %s", i, is, err, c.bare, task.Unfenced(), inside)
+		if is := !strings.Contains(string(inside), "/task.t\n"); err != nil || is != c.bare || (task.NoCgroup() != nil) != c.bare {
+			t.Errorf("%d: without a cgroup: %v, %v; want %v; it says: %v; it is in %s", i, is, err, c.bare, task.NoCgroup(), inside)
 		}
 		e.kill(task)
 	}
@@ -198,9 +198,9 @@ func TestKillStrays(t *testing.T) {
 					t.Skip("no cgroup v2 with cgroup.kill can be made here")
 				}
 			}
-			killed, err := proctree.KillStrays(t.Context(), proctree.Clues{Cgroup: dir, Mark: mark})
-			slices.SortFunc(killed, func(a, b proctree.Stray) int { return cmp.Compare(a.PID, b.PID) })
-			want := []proctree.Stray{{PID: task.pid, Task: "t"}, {PID: child, Task: "t"}}
+			killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Cgroup: dir, Marker: mark})
+			slices.SortFunc(killed, func(a, b proctree.Orphan) int { return cmp.Compare(a.PID, b.PID) })
+			want := []proctree.Orphan{{PID: task.pid, Task: "t"}, {PID: child, Task: "t"}}
 			if err != nil || !slices.Equal(killed, want) || alive(child) || alive(task.pid) {
 				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, alive(child), alive(task.pid))
 			}
@@ -214,7 +214,7 @@ func TestKillStrays(t *testing.T) {
 // TestKillStraysSparesItsCaller, which may be of the same allocation.
 func TestKillStraysSparesItsCaller(t *testing.T) {
 	mark := "NOMAD_ALLOC_ID=" + t.TempDir()
-	caller := exec.Command("/proc/self/exe", "strays", mark)
+	caller := exec.Command("/proc/self/exe", "orphans", mark)
 	caller.Env = []string{mark}
 	if out, err := caller.Output(); err != nil || string(out) != "[] <nil>\n" {
 		t.Errorf("it says %q, %v", out, err)

@@ -16,7 +16,7 @@ import (
 // look each. Until then they are zombies, which hold a process number and nothing else.
 const reapPause = 50 * time.Millisecond
 
-// ownSet holds the first processes: who waits for them is os.Process, and no one else may.
+// ownSet holds the root processes: who waits for them is os.Process, and no one else may.
 type ownSet struct {
 	mu   sync.Mutex // held while a process starts, so that none is reaped before it is known
 	pids map[int]*os.Process
@@ -51,18 +51,18 @@ func (o *ownSet) remove(proc *os.Process) {
 }
 
 // reaper collects the orphans that this program inherits from its tasks when they die. Where others start processes, too
-// (not sole), it takes only those that a tree was found to hold: to reap a stranger's child would steal its exit code.
+// (not all), it takes only those that a tree was found to hold: to reap another's child would steal its exit code.
 type reaper struct {
 	own  *ownSet
-	sole bool
+	all  bool
 	wake chan struct{}
 
 	mu    sync.Mutex // guards known
 	known map[int]uint64
 }
 
-func newReaper(own *ownSet, sole bool) *reaper {
-	return &reaper{own: own, sole: sole, wake: make(chan struct{}, 1), known: map[int]uint64{}}
+func newReaper(own *ownSet, all bool) *reaper {
+	return &reaper{own: own, all: all, wake: make(chan struct{}, 1), known: map[int]uint64{}}
 }
 
 func (r *reaper) run(quit <-chan struct{}) {
@@ -95,7 +95,7 @@ func (r *reaper) kick() {
 
 // know makes a process one to be reaped should it be inherited.
 func (r *reaper) know(s proc.Stat) {
-	if r.sole {
+	if r.all {
 		return
 	}
 	r.mu.Lock()
@@ -126,7 +126,7 @@ func (r *reaper) mayReap(s proc.Stat) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	start, ok := r.known[s.PID]
-	return r.sole || ok && start == s.Start
+	return r.all || ok && start == s.Start
 }
 
 func (r *reaper) knowsAny() bool {

@@ -11,15 +11,15 @@ import (
 	"taskapi/allocrunner/internal/driver"
 )
 
-// past is the latest process of each task that the keepers before this one had, as the last of them wrote it down. None of them runs:
-// whoever comes late still hears how they ended. It never changes. A task that has had a process of this keeper is not looked for here.
-type past map[string]driver.Status
+// previousExits holds the latest process of each task that the keepers before this one had, as the last of them recorded it. None of them
+// runs: a late client still learns how they ended. It never changes. A task that has had a process of this keeper is not looked for here.
+type previousExits map[string]driver.Status
 
-// pastOf reads the record of the keeper before. A record that can't be read says nothing, as one that is not there.
-func pastOf(dir string, now time.Time) past {
+// readPreviousExits reads the record of the keeper before. A record that can't be read says nothing, as one that is not there.
+func readPreviousExits(dir string, now time.Time) previousExits {
 	last, _ := Last(dir)
-	p := past{}
-	for _, l := range last.remains().latest {
+	p := previousExits{}
+	for _, l := range last.hints().latest {
 		if l.Exit == nil {
 			l.Exit = &interfaces.ExitResult{ExitCode: -1, At: now, Err: l.LostError().Error()}
 		}
@@ -28,17 +28,17 @@ func pastOf(dir string, now time.Time) past {
 	return p
 }
 
-// list is the latest process of each task, be it an earlier keeper's.
+// list returns the latest process of each task, be it an earlier keeper's.
 func (s *server) list(ctx context.Context) ([]driver.Status, error) {
 	list, err := s.local.List(ctx)
-	if len(s.past) == 0 {
+	if len(s.previous) == 0 {
 		return list, err
 	}
 	known := map[string]bool{}
 	for _, status := range list {
 		known[status.Task] = true
 	}
-	for task, status := range s.past {
+	for task, status := range s.previous {
 		if !known[task] {
 			list = append(list, status)
 		}
@@ -50,7 +50,7 @@ func (s *server) list(ctx context.Context) ([]driver.Status, error) {
 // wait is driver.Supervisor's Wait, also for the process of an earlier keeper.
 func (s *server) wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	exit, err := s.local.Wait(ctx, task)
-	if before, ok := s.past[task]; ok && errors.Is(err, driver.ErrNotRunning) {
+	if before, ok := s.previous[task]; ok && errors.Is(err, driver.ErrNotRunning) {
 		return *before.Exit, nil
 	}
 	return exit, err

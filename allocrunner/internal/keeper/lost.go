@@ -16,18 +16,18 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' first ones. Those of no known task are under the
-// empty name.
+// OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' root processes. Those of no known task are under
+// the empty name.
 type OrphanCounts map[string]int
 
-// Sweep kills what a keeper that was itself killed has left running, for one who does not want to start the next, or not yet. A keeper
+// Sweep kills what a keeper that was itself killed has left running, for a caller that does not want to start the next, or not yet. A keeper
 // that still runs for the directory though its record or socket is gone is ended with its tasks. Errors: ErrKeeperRuns.
 func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	last, err := lastEnded(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return last.remains().kill(ctx, cfg)
+	return last.hints().kill(ctx, cfg)
 }
 
 // Forget removes what a killed keeper has left in the directory of an allocation that is over, when Sweep has ended all the rest. Its log stays.
@@ -40,24 +40,24 @@ func Forget(dir string) error {
 	return nil
 }
 
-// Sweep is the package's, for one whose keeper has just been killed: what the keeper has told it counts, too, for the record may be
-// missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was written down.
+// Sweep is the package's Sweep for a client whose keeper has just been killed: what the keeper has reported to it counts, too, for the record
+// may be missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was recorded.
 func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[string]LastStatus, error) {
 	last, err := lastEnded(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := c.remains(last)
+	r := c.hints(last)
 	latest := map[string]LastStatus{}
 	for _, l := range r.latest {
-		latest[l.Task] = l // what the client was told comes last
+		latest[l.Task] = l // what the client knows comes last
 	}
 	left, err := r.kill(ctx, cfg)
 	return left, latest, err
 }
 
-// lastEnded is the directory's last record, once it is sure that no keeper runs: one that can't be reached is ended. It may be of one that
-// ended in order: that may be one before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors:
+// lastEnded returns the directory's last record, once it is sure that no keeper runs: one that can't be reached is ended. The record may be of
+// a keeper that ended gracefully, before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors:
 // ErrKeeperRuns.
 func lastEnded(ctx context.Context, cfg Config) (Record, error) {
 	last, err := lastUnlessRuns(cfg)
@@ -67,7 +67,7 @@ func lastEnded(ctx context.Context, cfg Config) (Record, error) {
 	return last, endUnreachable(ctx, cfg)
 }
 
-// lastUnlessRuns is lastEnded's record, unless a keeper runs that can be reached.
+// lastUnlessRuns returns lastEnded's record, unless a keeper runs that can be reached.
 func lastUnlessRuns(cfg Config) (Record, error) {
 	last, err := Last(cfg.Dir)
 	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
@@ -79,8 +79,8 @@ func lastUnlessRuns(cfg Config) (Record, error) {
 	return last, nil
 }
 
-// remains are what is known of a keeper that was killed, by which what it has left running is found.
-type remains struct {
+// recoveryHints is what is known of a keeper that was killed, by which what it has left running is found.
+type recoveryHints struct {
 	boot, cgroup string
 	latest       []LastStatus
 }
@@ -89,10 +89,10 @@ type remains struct {
 type LastStatus struct {
 	driver.Status
 	alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
-	sure  bool        // it is sure that nothing of its session runs once the remains are killed
+	sure  bool        // it is sure that nothing of its session runs once the orphans are killed
 }
 
-// LostError is a driver.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
+// LostError returns a driver.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
 // claims no more than was looked for. The zero LastStatus's is that of a task of which nothing is known.
 func (l LastStatus) LostError() error {
 	if l.sure {
@@ -101,61 +101,61 @@ func (l LastStatus) LostError() error {
 	return fmt.Errorf("%w, and what was found of the task was ended", driver.ErrLost)
 }
 
-// remains are what is known by the record alone.
-func (r Record) remains() remains {
-	all := remains{boot: r.Keeper.Boot, cgroup: r.Cgroup}
+// hints returns what is known by the record alone.
+func (r Record) hints() recoveryHints {
+	all := recoveryHints{boot: r.Keeper.Boot, cgroup: r.Cgroup}
 	for _, t := range r.Tasks {
 		all.latest = append(all.latest, LastStatus{Status: t, alive: r.At, sure: true})
 	}
 	return all
 }
 
-// remains are what is known of the client's keeper. A record is the last word of it only when it has the very processes that the client
+// hints returns what is known of the client's keeper. A record is the keeper's last one only when it has the very processes that the client
 // knows of; then what ran by it did so until the connection broke.
-func (c *Client) remains(last Record) remains {
+func (c *Client) hints(last Record) recoveryHints {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last.Keeper != c.id {
 		last = Record{Keeper: c.id, Cgroup: c.cgroup}
 	}
-	r := last.remains()
-	told := maps.Clone(c.tasks)
+	r := last.hints()
+	unrecorded := maps.Clone(c.tasks)
 	for i, l := range r.latest {
-		if known, ok := told[l.Task]; ok && known.PID == l.PID && known.StartedAt.Equal(l.StartedAt) {
-			delete(told, l.Task)
+		if known, ok := unrecorded[l.Task]; ok && known.PID == l.PID && known.StartedAt.Equal(l.StartedAt) {
+			delete(unrecorded, l.Task)
 			r.latest[i].alive = c.over
 		}
 	}
-	for _, t := range told { // one may have ended since, so nothing certain can be said of its session
+	for _, t := range unrecorded { // one may have ended since, so nothing certain can be said of its session
 		r.latest = append(r.latest, LastStatus{Status: t})
 	}
 	return r
 }
 
-// clues leave out the processes that have ended: what one left behind was cleared at its end.
-func (r remains) clues(cfg Config) proctree.Clues {
-	clues := proctree.Clues{Cgroup: r.cgroup, Name: digest(cfg.Dir), Mark: cfg.Mark}
+// forTree leaves out the processes that have ended: what one left behind was killed at its end.
+func (r recoveryHints) forTree(cfg Config) proctree.Hints {
+	hints := proctree.Hints{Cgroup: r.cgroup, Name: digest(cfg.Dir), Marker: cfg.Marker}
 	for _, l := range r.latest {
 		if l.Exit == nil {
 			id := proc.Identity{PID: l.PID, Start: l.Start, Boot: r.boot}
-			clues.Firsts = append(clues.Firsts, proctree.First{Identity: id, Task: l.Task, Alive: l.alive})
+			hints.Roots = append(hints.Roots, proctree.RootProcess{Identity: id, Task: l.Task, Alive: l.alive})
 		}
 	}
-	return clues
+	return hints
 }
 
-// kill kills what still runs. That no keeper does has been made sure.
-func (r remains) kill(ctx context.Context, cfg Config) (OrphanCounts, error) {
-	strays, err := proctree.KillStrays(ctx, r.clues(cfg))
+// kill kills what still runs. The caller has made sure that no keeper does.
+func (r recoveryHints) kill(ctx context.Context, cfg Config) (OrphanCounts, error) {
+	orphans, err := proctree.KillOrphans(ctx, r.forTree(cfg))
 	left := OrphanCounts{}
-	for _, s := range strays {
+	for _, s := range orphans {
 		if !slices.ContainsFunc(r.latest, func(l LastStatus) bool { return l.PID == s.PID }) {
 			left[s.Task]++
 		}
 	}
-	r.reap(strays)
-	if len(strays) > 0 {
-		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(strays))
+	r.reap(orphans)
+	if len(orphans) > 0 {
+		cfg.log().Warn("what an earlier keeper left running is killed", "dir", cfg.Dir, "processes", len(orphans))
 	}
 	if err != nil {
 		return left, fmt.Errorf("kill what the last keeper left running: %w", err)
@@ -163,14 +163,14 @@ func (r remains) kill(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	return left, nil
 }
 
-// reap collects what a lost keeper's processes have become, where they are this program's to collect: when it is PID 1 in a container,
-// they were handed to it at their keeper's end.
-func (r remains) reap(strays []proctree.Stray) {
+// reap reaps a lost keeper's processes where they are this program's children: when it is PID 1 in a container, it inherited them at their
+// keeper's end.
+func (r recoveryHints) reap(orphans []proctree.Orphan) {
 	pids := []int{}
 	for _, l := range r.latest {
 		pids = append(pids, l.PID)
 	}
-	for _, s := range strays {
+	for _, s := range orphans {
 		pids = append(pids, s.PID)
 	}
 	for _, pid := range pids {

@@ -111,7 +111,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 			_, _ = before.Start(t.Context(), shell(dir, "t", "exec sleep 1000")) // whether it comes to that is not ours to say
 		})
 		<-began
-		next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Mark: mark(dir)})
+		next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 		if err != nil || !attached {
 			t.Fatal(attached, err)
 		}

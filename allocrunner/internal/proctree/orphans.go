@@ -13,42 +13,42 @@ import (
 	"taskapi/allocrunner/internal/proc"
 )
 
-// Stray is a process that KillStrays has killed.
-type Stray struct {
+// Orphan is a process that outlived its supervisor.
+type Orphan struct {
 	PID  int
-	Task string // whose it was, by its cgroup, its NOMAD_TASK_NAME or its session; empty when none tells
+	Task string // by its cgroup, its NOMAD_TASK_NAME or its session; empty when none tells
 }
 
-// Clues are what is known of the trees of a supervisor that was itself killed.
-type Clues struct {
-	Cgroup string  // the directory of its tasks' (CgroupDir), or empty
-	Name   string  // its Config's, by which the cgroup is found as well
-	Mark   string  // an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty
-	Firsts []First // the first processes that had not ended
+// Hints are what is known of the trees of a supervisor that was itself killed.
+type Hints struct {
+	Cgroup string        // the directory of the tasks' cgroups (CgroupDir), or empty
+	Name   string        // Config's, by which the cgroup is found as well
+	Marker string        // an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty
+	Roots  []RootProcess // the root processes that had not ended
 }
 
-// First is the first process of such a tree.
-type First struct {
+// RootProcess is the root process of such a tree.
+type RootProcess struct {
 	proc.Identity
 	Task  string
 	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 }
 
-// KillStrays kills what a supervisor that was itself killed has left running: everything in its cgroup, the first processes and all of their
-// sessions; and every process with the mark, of tasks that had no cgroup, for where there is one it alone decides. This program and its ancestors
-// are spared, and so is what has the mark in somebody's terminal. It returns when they are gone, and says who they were. Without a cgroup, it does
-// not find what has left its session and was started without the mark. Errors: ctx's when some do not end.
-func KillStrays(ctx context.Context, clues Clues) ([]Stray, error) {
-	s := newSearch(clues)
+// KillOrphans kills what a supervisor that was itself killed has left running: everything in its cgroup, the root processes and all of their
+// sessions; and every process with the marker, of tasks that had no cgroup, for where there is one it alone decides. This program and its ancestors
+// are spared, and so is what has the marker in a user's terminal. It returns the killed processes when they are gone. Without a cgroup, it does
+// not find what has left its session and was started without the marker. Errors: ctx's when some do not end.
+func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
+	s := newSearch(hints)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		alive, err := s.look() // says whose they are before any is killed: the dying have no environment
+		alive, err := s.look() // finds their tasks before any is killed: the dying have no environment
 		if err != nil {
 			return s.found, fmt.Errorf("read /proc: %w", err)
 		}
 		populated := false
 		for _, group := range s.groups {
 			populated = populated || group.populated()
-			_ = group.kill() // what it would have reached is among the strays
+			_ = group.kill() // what it would have reached is among the orphans
 		}
 		if len(alive) == 0 && !populated {
 			for _, group := range s.groups {
@@ -56,9 +56,9 @@ func KillStrays(ctx context.Context, clues Clues) ([]Stray, error) {
 			}
 			return s.found, nil
 		}
-		for _, stray := range alive {
-			if err := stray.Kill(); err != nil {
-				return s.found, fmt.Errorf("kill process %d: %w", stray.PID, err)
+		for _, orphan := range alive {
+			if err := orphan.Kill(); err != nil {
+				return s.found, fmt.Errorf("kill process %d: %w", orphan.PID, err)
 			}
 		}
 		select {
@@ -69,22 +69,22 @@ func KillStrays(ctx context.Context, clues Clues) ([]Stray, error) {
 	}
 }
 
-// FindStrays says whom KillStrays would kill first, and kills nobody.
-func FindStrays(clues Clues) ([]Stray, error) {
-	s := newSearch(clues)
+// FindOrphans returns which processes KillOrphans would kill first, and kills none.
+func FindOrphans(hints Hints) ([]Orphan, error) {
+	s := newSearch(hints)
 	if _, err := s.look(); err != nil {
 		return nil, fmt.Errorf("read /proc: %w", err)
 	}
 	return s.found, nil
 }
 
-// search looks for strays again and again; what it sees helps its next look.
+// search looks for orphans again and again; what it sees helps its next look.
 type search struct {
 	groups []*cgroup
-	mark   string
+	marker string
 	fenced map[string]bool // the tasks that have a cgroup
-	firsts []First         // its own: Alive is brought up to date
-	found  []Stray         // all, once each
+	roots  []RootProcess   // its own: Alive is brought up to date
+	found  []Orphan        // all, once each
 	seen   map[int]uint64  // when each of those found was started, by number
 
 	// As of the latest look, by number:
@@ -92,11 +92,11 @@ type search struct {
 	inside   map[int]string // a process's cgroup, below the supervisor's
 }
 
-func newSearch(clues Clues) *search {
-	s := &search{mark: clues.Mark, fenced: map[string]bool{}, firsts: slices.Clone(clues.Firsts), seen: map[int]uint64{}}
-	dirs := named(clues.Name)
-	if clues.Cgroup != "" && !slices.Contains(dirs, clues.Cgroup) {
-		dirs = append(dirs, clues.Cgroup)
+func newSearch(hints Hints) *search {
+	s := &search{marker: hints.Marker, fenced: map[string]bool{}, roots: slices.Clone(hints.Roots), seen: map[int]uint64{}}
+	dirs := named(hints.Name)
+	if hints.Cgroup != "" && !slices.Contains(dirs, hints.Cgroup) {
+		dirs = append(dirs, hints.Cgroup)
 	}
 	for _, dir := range dirs {
 		s.groups = append(s.groups, &cgroup{dir: dir})
@@ -110,7 +110,7 @@ func newSearch(clues Clues) *search {
 	return s
 }
 
-// look finds the strays that live.
+// look finds the orphans that live.
 func (s *search) look() (alive []proc.Stat, err error) {
 	if s.families, err = s.findFamilies(); err != nil {
 		return nil, err
@@ -132,21 +132,21 @@ func (s *search) look() (alive []proc.Stat, err error) {
 		if spared[pid] {
 			continue
 		}
-		if stray, ok := s.belongs(pid); ok {
-			alive = append(alive, stray)
-			s.note(stray)
+		if orphan, ok := s.belongs(pid); ok {
+			alive = append(alive, orphan)
+			s.add(orphan)
 		}
 	}
 	return alive, nil
 }
 
-// belongs reports whether a process is a stray that lives. One that was found is one until it is dead: a process that is dying has no
+// belongs reports whether a process is an orphan that lives. One that was found is one until it is dead: a process that is dying has no
 // environment any more.
 func (s *search) belongs(pid int) (proc.Stat, bool) {
 	start, seen := s.seen[pid]
 	of, family := s.families[pid]
 	_, in := s.inside[pid]
-	marked := proc.HasEnv(pid, s.mark)
+	marked := proc.HasEnv(pid, s.marker)
 	if !seen && !family && !in && !marked { // as most processes of a machine, which need not be read
 		return proc.Stat{}, false
 	}
@@ -158,13 +158,13 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
 }
 
-// anothers reports whether a process has the mark and is no task's all the same: outside the cgroup of the task that it names, or in a terminal
-// that somebody without the mark has opened, as an operator has who looks at what a task sees. No task is born with a terminal.
+// anothers reports whether a process has the marker and is no task's all the same: outside the cgroup of the task that it names, or in a terminal
+// that a process without the marker has opened, such as an operator's who looks at what a task sees. No task is started with a terminal.
 func (s *search) anothers(p proc.Stat) bool {
 	if s.fenced[proc.Env(p.PID, "NOMAD_TASK_NAME")] {
 		return true
 	}
-	if !p.Terminal || p.Session == p.PID || proc.HasEnv(p.Session, s.mark) {
+	if !p.Terminal || p.Session == p.PID || proc.HasEnv(p.Session, s.marker) {
 		return false
 	}
 	leader, err := proc.Read(p.Session)
@@ -172,14 +172,14 @@ func (s *search) anothers(p proc.Stat) bool {
 	return err == nil && !leader.Dead && !family
 }
 
-// note notes a stray and whose it is, once.
-func (s *search) note(stray proc.Stat) {
-	pid := stray.PID
-	if start, seen := s.seen[pid]; seen && start == stray.Start {
+// add adds an orphan and its task to those found, once.
+func (s *search) add(orphan proc.Stat) {
+	pid := orphan.PID
+	if start, seen := s.seen[pid]; seen && start == orphan.Start {
 		return
 	}
-	s.seen[pid] = stray.Start
-	s.found = append(s.found, Stray{pid, cmp.Or(strayTask(pid, s.inside[pid]), s.families[pid].task)})
+	s.seen[pid] = orphan.Start
+	s.found = append(s.found, Orphan{pid, cmp.Or(orphanTask(pid, s.inside[pid]), s.families[pid].task)})
 }
 
 // relative is a process that is known by its session.
@@ -188,21 +188,21 @@ type relative struct {
 	start uint64
 }
 
-// findFamilies finds the first processes that are still there, and all who are in the session of one, by number. A process can enter a
-// session only by its birth, or as its leader, so who is in the session with a first process's number is a descendant of that, unless the
-// number has been another's since, and the session is that one's. The session is surely the first process's
+// findFamilies finds the root processes that are still there, and all processes in the session of one, by number. A process can enter a
+// session only by its birth, or as its leader, so a process in the session with a root process's number is a descendant of that, unless the
+// number has been another's since, and the session is that one's. The session is surely the root process's
 //   - while that is there, dead or alive, or
 //   - when nobody has the number, and too few processes have been started since the first was last seen alive for it to have been given away.
 //
 // All that is doubtful is left alone: it may be a stranger's. The case that a user meets: nginx of a user who can't make cgroups. It overwrites
 // its environment, its main process dies with the keeper, and its workers would hold the port that the next run of the task needs. It notes that
-// the first processes that are still there have been alive until now.
+// the root processes that are still there have been alive until now.
 func (s *search) findFamilies() (map[int]relative, error) {
 	boot := ""
 	if self, err := proc.Identify(os.Getpid()); err == nil {
 		boot = self.Boot
 	}
-	if !slices.ContainsFunc(s.firsts, func(f First) bool { return f.Boot == boot }) {
+	if !slices.ContainsFunc(s.roots, func(r RootProcess) bool { return r.Boot == boot }) {
 		return nil, nil
 	}
 	now := proc.Now()
@@ -211,26 +211,26 @@ func (s *search) findFamilies() (map[int]relative, error) {
 		return nil, err
 	}
 	families := map[int]relative{}
-	for i, f := range s.firsts {
-		if f.Boot != boot || f.Start == 0 {
+	for i, root := range s.roots {
+		if root.Boot != boot || root.Start == 0 {
 			continue
 		}
-		if p, taken := all[f.PID]; taken && p.Start == f.Start {
-			families[f.PID] = relative{f.Task, f.Start}
-			s.firsts[i].Alive = now
-		} else if taken || f.Alive.Reused(now) {
+		if p, taken := all[root.PID]; taken && p.Start == root.Start {
+			families[root.PID] = relative{root.Task, root.Start}
+			s.roots[i].Alive = now
+		} else if taken || root.Alive.Reused(now) {
 			continue
 		}
 		for pid, p := range all {
-			if p.Session == f.PID && p.Start >= f.Start {
-				families[pid] = relative{f.Task, p.Start}
+			if p.Session == root.PID && p.Start >= root.Start {
+				families[pid] = relative{root.Task, p.Start}
 			}
 		}
 	}
 	return families, nil
 }
 
-// ancestors are this process and those above it.
+// ancestors returns this process and those above it.
 func ancestors() map[int]bool {
 	above := map[int]bool{}
 	for pid := os.Getpid(); pid > 0 && !above[pid]; {
@@ -241,8 +241,8 @@ func ancestors() map[int]bool {
 	return above
 }
 
-// strayTask is the task that a process says it is of, or that its cgroup is named after, whose path below the supervisor's is given.
-func strayTask(pid int, path string) string {
+// orphanTask returns the task that a process's cgroup is named after, whose path below the supervisor's is given, or that its environment names.
+func orphanTask(pid int, path string) string {
 	for part := range strings.SplitSeq(path, "/") {
 		if task, ok := strings.CutPrefix(part, "task."); ok {
 			return task
@@ -251,7 +251,7 @@ func strayTask(pid int, path string) string {
 	return proc.Env(pid, "NOMAD_TASK_NAME")
 }
 
-// cgroupsBelow is dir and all directories below it; none when dir is empty.
+// cgroupsBelow returns dir and all directories below it; none when dir is empty.
 func cgroupsBelow(dir string) []string {
 	if dir == "" {
 		return nil
