@@ -132,7 +132,7 @@ func (c *chaos) run(hurt func(*chaos)) {
 		}
 	}
 	until(c.t, c.process, "the task's socket answers to its token", func() bool {
-		return taskAsks(c.t, layout{Dir: datadir.Dir(c.dataDir)}.Alloc(testAllocID), "lines") == nil
+		return taskAsks(c.t, datadir.Dir(c.dataDir).Alloc(testAllocID), "lines") == nil
 	})
 	c.untilAtWork()
 	until(c.t, c.process, "lines is signalled", func() bool { return c.signal() == nil })
@@ -151,17 +151,17 @@ func (c *chaos) start(flags ...string) {
 }
 
 func (c *chaos) path(parts ...string) string {
-	return filepath.Join(append([]string{layout{Dir: datadir.Dir(c.dataDir)}.Alloc(testAllocID)}, parts...)...)
+	return filepath.Join(append([]string{datadir.Dir(c.dataDir).Alloc(testAllocID)}, parts...)...)
 }
 
 // ask asks the operator's socket for something. It makes a connection for each request: the one before went with its sidecar.
 func (c *chaos) ask(request func(*api.Allocations) error) error {
-	token, err := os.ReadFile(layout{Dir: datadir.Dir(c.dataDir)}.OperatorToken(testAllocID))
+	token, err := os.ReadFile(datadir.Dir(c.dataDir).OperatorToken(testAllocID))
 	if err != nil {
 		return err
 	}
 	config := api.DefaultConfig()
-	config.Address, config.SecretID = "unix://"+layout{Dir: datadir.Dir(c.dataDir)}.OperatorSocket(testAllocID), string(token)
+	config.Address, config.SecretID = "unix://"+datadir.Dir(c.dataDir).OperatorSocket(testAllocID), string(token)
 	client, err := api.NewClient(config)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func TestDetachedOutlivesItsTerminal(t *testing.T) {
 	if got := answeringVersion(t, dir); got != version {
 		t.Errorf("after its terminal has gone it does not answer: %q", got)
 	}
-	if out := cli(t, "stop", "--data-dir", dir); !strings.Contains(out, "allocation is complete") {
+	if out := taskapi(t, "stop", "--data-dir", dir); !strings.Contains(out, "allocation is complete") {
 		t.Errorf("stop:\n%s", out)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,14 +14,15 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/cli"
 )
 
 // TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes many files.
 func TestGCLeavesANewRunAlone(t *testing.T) {
 	t.Parallel()
-	l := layout{Dir: datadir.Dir(shortDir(t))}
+	l := datadir.Dir(shortDir(t))
 	logger := slog.New(slog.DiscardHandler)
-	c, err := l.lock(testAllocID, logger)
+	c, err := l.Lock(testAllocID, version, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	removed := make(chan int, 1)
 	var said syncBuffer
 	go func() {
-		removed <- run(t.Context(), []string{"gc", "--data-dir", string(l.Dir), testAllocID}, world{strings.NewReader(""), &said, &said, os.Environ()})
+		removed <- cli.Run(t.Context(), []string{"gc", "--data-dir", string(l), testAllocID}, testWorld(&said, &said))
 	}()
 	for give := time.Now().Add(deadline); ; {
 		if info, err := os.Stat(l.State(testAllocID)); err != nil || !os.SameFile(info, before) {
@@ -57,9 +57,9 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 			t.Fatal("gc never begins")
 		}
 	}
-	next, err := l.lock(testAllocID, logger)
+	next, err := l.Lock(testAllocID, version, logger)
 	for give := time.Now().Add(deadline); errors.Is(err, state.ErrInUse) && time.Now().Before(give); {
-		next, err = l.lock(testAllocID, logger)
+		next, err = l.Lock(testAllocID, version, logger)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		t.Errorf("begins with what was removed: %+v, lost: %t", next.Saved(), next.Removed())
 	}
 	marker := mustWrite(t, filepath.Join(next.Dir, "marker"), "")
-	if code := <-removed; code != exitOK {
+	if code := <-removed; code != cli.ExitOK {
 		t.Errorf("gc: exit code %d: %s", code, said.String())
 	}
 	if !exists(marker) || !exists(l.State(testAllocID)) {
@@ -82,12 +82,12 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 
 // TestGCClearsUp what a gc that was killed has left.
 func TestGCClearsUp(t *testing.T) {
-	l := layout{Dir: datadir.Dir(t.TempDir())}
+	l := datadir.Dir(t.TempDir())
 	left := filepath.Join(l.Allocs(), ".removed-"+testAllocID+"-1", testAllocID)
 	if err := os.MkdirAll(left, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cli(t, "gc", "--data-dir", string(l.Dir), "--all")
+	taskapi(t, "gc", "--data-dir", string(l), "--all")
 	if exists(filepath.Dir(left)) {
 		t.Error("it is still there")
 	}

@@ -80,7 +80,8 @@ var house = map[string][]string{
 	"identity/workload":   {"identity", "identity/privatefile"},
 	"socket":              {"socket/safedir"},
 
-	"cmd/taskapi": {
+	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
+	"cmd/taskapi/internal/cli": {
 		"allocrunner",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",

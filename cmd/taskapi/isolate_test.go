@@ -37,7 +37,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
-	pidFile := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "t", "local", "pid")
+	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "t", "local", "pid")
 	first := startProcess(t, dir, file, "--isolate-users")
 	until(t, first, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
@@ -46,7 +46,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 
 	second := startProcess(t, dir, file, "--isolate-users")
 	until(t, second, "it goes on", func() bool {
-		return strings.Contains(cli(t, "status", "--data-dir", dir), " running  ")
+		return strings.Contains(taskapi(t, "status", "--data-dir", dir), " running  ")
 	})
 	if !alive(pid) {
 		t.Errorf("the task has not run on:\n%s", second.out)
@@ -54,7 +54,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	cli(t, "stop", "--data-dir", dir, testAllocID)
+	taskapi(t, "stop", "--data-dir", dir, testAllocID)
 	if err := second.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, second.out)
 	}

@@ -28,9 +28,9 @@ func TestLeaveBeforeItHasBegun(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	path := layout{Dir: datadir.Dir(dir)}.State(testAllocID)
+	path := datadir.Dir(dir).State(testAllocID)
 	p := startProcess(t, dir, file)
-	counter := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
+	counter := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "the task runs", func() bool { return written(counter) })
 	endsOf(t, p, syscall.SIGUSR1)
 
@@ -50,5 +50,5 @@ func TestLeaveBeforeItHasBegun(t *testing.T) {
 	if t.Failed() {
 		_ = p.Process.Kill()
 	}
-	cli(t, "stop", "--data-dir", dir, testAllocID)
+	taskapi(t, "stop", "--data-dir", dir, testAllocID)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/identity"
 )
 
@@ -211,7 +212,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 	}
 	r := startRun(t, dir, testJob)
 	check(r)
-	if got := r.stop(); got != exitOK {
+	if got := r.stop(); got != cli.ExitOK {
 		t.Fatalf("exit code %d", got)
 	}
 	r = startRun(t, dir, testJob, "-force") // after its end
@@ -222,7 +223,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := mustWrite(t, filepath.Join(t.TempDir(), "next.nomad.hcl"), strings.ReplaceAll(next, "TESTBINARY", self))
-	cli(t, "run", "-data-dir", dir, "-alloc-id", testAllocID, "-force", file) // in its midst
+	taskapi(t, "run", "-data-dir", dir, "-alloc-id", testAllocID, "-force", file) // in its midst
 	r.eventually("replaced", func() bool {
 		_, out, _ := strings.Cut(r.stdout.String(), "Replacing")
 		_, out, _ = strings.Cut(out, "Starting")
@@ -274,9 +275,9 @@ func (r *running) signingKey(token string) string {
 func TestKeyBetweenTwoRotations(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	cli(t, "run", "-data-dir", dir, mustWrite(t, filepath.Join(t.TempDir(), "make-ring.nomad.hcl"), trueJob))
+	taskapi(t, "run", "-data-dir", dir, mustWrite(t, filepath.Join(t.TempDir(), "make-ring.nomad.hcl"), trueJob))
 	rotated := func() string {
-		key, _, _ := strings.Cut(cli(t, "keyring", "rotate", "--data-dir", dir), " ")
+		key, _, _ := strings.Cut(taskapi(t, "keyring", "rotate", "--data-dir", dir), " ")
 		return key
 	}
 	first := rotated()
@@ -292,7 +293,7 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	other := r.file("other", "secrets", "nomad_token")
 	third := rotated()
 	r.eventually("reloaded again", func() bool { return r.signingKey(operator) == third })
-	cli(t, "keyring", "remove", "--data-dir", dir, second)
+	taskapi(t, "keyring", "remove", "--data-dir", dir, second)
 	r.eventually("replaced", func() bool { return r.file("other", "secrets", "nomad_token") != other })
 	if got := r.status(r.layout.TaskSocket(testAllocID, "other"), r.file("other", "secrets", "nomad_token")); got != 200 {
 		t.Errorf("the new token of the middle key's: %d", got)
@@ -300,7 +301,7 @@ func TestKeyBetweenTwoRotations(t *testing.T) {
 	if r.file("operator.token") != operator || r.file("server", "secrets", "nomad_token") != task {
 		t.Error("tokens of a key that is there were replaced")
 	}
-	cli(t, "keyring", "remove", "--data-dir", dir, first)
+	taskapi(t, "keyring", "remove", "--data-dir", dir, first)
 	r.eventually("all replaced", func() bool {
 		return r.file("operator.token") != operator && r.file("server", "secrets", "nomad_token") != task
 	})

@@ -13,8 +13,8 @@ import (
 
 // TestAStopAfterTheEnd of an allocation that was to be replaced has nothing follow it.
 func TestAStopAfterTheEnd(t *testing.T) {
-	l := layout{Dir: datadir.Dir(t.TempDir())}
-	c, err := l.lock(testAllocID, slog.New(slog.DiscardHandler))
+	l := datadir.Dir(t.TempDir())
+	c, err := l.Lock(testAllocID, version, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,13 +26,13 @@ func TestAStopAfterTheEnd(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if saved, err := l.saved(testAllocID); err != nil || !interfaces.Replaced(saved.Alloc) {
+	if saved, err := l.Saved(testAllocID); err != nil || !interfaces.Replaced(saved.Alloc) {
 		t.Fatalf("%+v, %v", saved, err)
 	}
-	if out := cli(t, "stop", "--data-dir", string(l.Dir), testAllocID); !strings.Contains(out, "is over already: it is complete") {
+	if out := taskapi(t, "stop", "--data-dir", string(l), testAllocID); !strings.Contains(out, "has already ended (complete)") {
 		t.Errorf("said: %s", out)
 	}
-	saved, err := l.saved(testAllocID)
+	saved, err := l.Saved(testAllocID)
 	if err != nil || !saved.Over || interfaces.Replaced(saved.Alloc) || saved.Alloc.DesiredStatus != api.AllocDesiredStatusStop {
 		t.Errorf("%+v, %v; want it stopped for good", saved, err)
 	}

@@ -2,16 +2,19 @@ package main
 
 import (
 	"flag"
+	"io"
 	"net"
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/cli"
 )
 
 func TestMain(m *testing.M) {
@@ -44,4 +47,9 @@ func dialUnix(t *testing.T, path string) (net.Conn, error) {
 		t.Cleanup(func() { conn.Close() })
 	}
 	return conn, err
+}
+
+// testWorld is the process around a command that a test runs.
+func testWorld(stdout, stderr io.Writer) cli.World {
+	return cli.World{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(), Version: version}
 }

@@ -45,7 +45,7 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	l.Close()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), fmt.Sprintf(portJob, port))
 	dir, elsewhere, third := shortDir(t), shortDir(t), shortDir(t)
-	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	pidFile := filepath.Join(alloc, "t", "local", "pid")
 	first := startProcess(t, dir, file)
 	until(t, first, "it runs", func() bool { return written(pidFile) })
@@ -65,11 +65,11 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 
 	last := startProcess(t, third, file)
 	until(t, last, "another one has the port", func() bool { return strings.Contains(last.out.String(), " Started") })
-	out := cli(t, "stop", "--data-dir", dir, testAllocID)
+	out := taskapi(t, "stop", "--data-dir", dir, testAllocID)
 	if !strings.Contains(out, "allocation is complete") {
 		t.Errorf("stop: %s", out)
 	}
-	cli(t, "stop", "--data-dir", third, testAllocID)
+	taskapi(t, "stop", "--data-dir", third, testAllocID)
 	if err := last.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, last.out)
 	}

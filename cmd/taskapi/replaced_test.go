@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/client"
 )
 
 const versionedJob = `
@@ -37,9 +38,9 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), versionedJob)
-	versions := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "t", "local", "versions")
+	versions := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "t", "local", "versions")
 	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
-	asked := layout{Dir: datadir.Dir(dir)}.client(testAllocID)
+	asked := client.New(datadir.Dir(dir), testAllocID)
 	defer asked.Close()
 	const rounds = 5
 	for n := range rounds {
@@ -51,8 +52,8 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var updating sync.WaitGroup
 		updating.Go(func() { // it may wait for what follows, and see that taskapi leave
-			_ = run(ctx, []string{"update", "--data-dir", dir, "--force", "--var", version(n + 1), testAllocID, file},
-				world{strings.NewReader(""), io.Discard, io.Discard, os.Environ()})
+			_ = cli.Run(ctx, []string{"update", "--data-dir", dir, "--force", "--var", version(n + 1), testAllocID, file},
+				testWorld(io.Discard, io.Discard))
 		})
 		until(t, p, "the old version has ended", func() bool { return strings.Contains(p.out.String(), "  Killed  ") })
 		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // for a moment of its own in what comes next, which takes some 20 ms
@@ -62,9 +63,9 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("round %d:\n%s", n, p.out)
 		}
-		if saved, err := (layout{Dir: datadir.Dir(dir)}).saved(testAllocID); err != nil || saved.Over {
+		if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || saved.Over {
 			t.Fatalf("round %d: %+v, %v; want the next version, not over:\n%s", n, saved, err, p.out)
 		}
 	}
-	cli(t, "stop", "--data-dir", dir, testAllocID)
+	taskapi(t, "stop", "--data-dir", dir, testAllocID)
 }

@@ -326,14 +326,21 @@ func at(value any, path []string) (any, bool) {
 	return value, true
 }
 
+// eventLine is a line of run --json, with every field that is documented.
+type eventLine struct {
+	Time                       time.Time
+	Alloc, Task, Type, Message string
+	Details                    map[string]string
+}
+
 func events(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, -1, "events FILE [FIRST]")
-	first, last := "Starting", line{}
+	first, last := "Starting", eventLine{}
 	if len(args) > 1 {
 		first = args[1]
 	}
 	for in := bufio.NewScanner(strings.NewReader(ts.ReadFile(args[0]))); in.Scan(); {
-		l := line{}
+		l := eventLine{}
 		dec := json.NewDecoder(strings.NewReader(in.Text()))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&l); err != nil {

@@ -58,7 +58,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 		t.Errorf("%v open, %v refused; want some refused and at most %d open", stats["taskapi_socket_connections_open"],
 			stats["taskapi_socket_connections_refused_total"], maxConnections)
 	}
-	cli(t, "status", "--data-dir", string(r.layout.Dir), testAllocID)
+	taskapi(t, "status", "--data-dir", string(r.layout), testAllocID)
 	for range taskConnections - 1 { // and one for the client
 		c, err := socket.Dial(context.Background(), r.allocDir("t4", "secrets", "api.sock"))
 		if err != nil {
@@ -70,7 +70,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	if _, err := client.Status().Leader(); err != nil {
 		t.Errorf("another task: %v", err)
 	}
-	cli(t, "stop", "--data-dir", string(r.layout.Dir), testAllocID)
+	taskapi(t, "stop", "--data-dir", string(r.layout), testAllocID)
 }
 
 // metrics are what the operator reads of counters and gauges without labels.

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
 )
 
 // deadline is when a test gives up on something that should have happened long before.
@@ -125,7 +126,7 @@ func (b *syncBuffer) String() string {
 // running is taskapi run in this process.
 type running struct {
 	t              *testing.T
-	layout         layout
+	layout         datadir.Dir
 	stdout, stderr syncBuffer
 	cancel         context.CancelFunc
 	code           chan int
@@ -159,9 +160,9 @@ func startRun(t *testing.T, dataDir, job string, args ...string) *running {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{t: t, layout: layout{Dir: datadir.Dir(dataDir)}, cancel: cancel, code: make(chan int, 1)}
+	r := &running{t: t, layout: datadir.Dir(dataDir), cancel: cancel, code: make(chan int, 1)}
 	args = append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID}, append(args, file)...)
-	go func() { r.code <- run(ctx, args, world{strings.NewReader(""), &r.stdout, &r.stderr, os.Environ()}) }()
+	go func() { r.code <- cli.Run(ctx, args, testWorld(&r.stdout, &r.stderr)) }()
 	t.Cleanup(func() { r.stop() })
 	return r
 }
@@ -250,7 +251,7 @@ func TestSDK(t *testing.T) {
 	}{{"operator", operator}, {"task", r.task()}} {
 		t.Run(tc.who, func(t *testing.T) { walk(t, r, tc.client) })
 	}
-	if code := r.stop(); code != exitOK {
+	if code := r.stop(); code != cli.ExitOK {
 		t.Errorf("exit code %d after a stop, want 0:\n%s", code, r.stdout.String())
 	}
 }
@@ -463,7 +464,7 @@ func taskPID(t *testing.T, r *running, task string) int {
 		entries, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, e := range entries {
 			env, err := os.ReadFile(e)
-			if err == nil && variable(string(env), "NOMAD_TASK_NAME") == task && strings.HasPrefix(variable(string(env), "NOMAD_ALLOC_DIR"), string(r.layout.Dir)) {
+			if err == nil && variable(string(env), "NOMAD_TASK_NAME") == task && strings.HasPrefix(variable(string(env), "NOMAD_ALLOC_DIR"), string(r.layout)) {
 				fmt.Sscanf(e, "/proc/%d/environ", &found)
 				return true
 			}

@@ -17,13 +17,14 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/cli"
 )
 
 // stateVerbRun runs a verb of taskapi state.
 func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), []string{"state", verb, "--data-dir", dataDir, testAllocID}, world{strings.NewReader(""), &out, &errs, os.Environ()})
+	code = cli.Run(t.Context(), []string{"state", verb, "--data-dir", dataDir, testAllocID}, testWorld(&out, &errs))
 	return code, out.String(), errs.String()
 }
 
@@ -31,7 +32,7 @@ func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr 
 func leftState(t *testing.T) (dataDir, path string) {
 	t.Helper()
 	dataDir = t.TempDir()
-	l := layout{Dir: datadir.Dir(dataDir)}
+	l := datadir.Dir(dataDir)
 	if err := os.MkdirAll(l.Alloc(testAllocID), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +78,11 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &dumped); err != nil {
 		t.Fatalf("%v:\n%s", err, stdout)
 	}
-	if code != exitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") || !strings.Contains(stderr, `"task/two" is wrong`) {
+	if code != cli.ExitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") || !strings.Contains(stderr, `"task/two" is wrong`) {
 		t.Errorf("dump: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr = stateVerbRun(t, dataDir, "repair")
-	if code != exitOK || !strings.Contains(stdout, fmt.Sprintf("Lost          allocation %s: task \"two\"\n", testAllocID)) || stderr != "" {
+	if code != cli.ExitOK || !strings.Contains(stdout, fmt.Sprintf("Lost          allocation %s: task \"two\"\n", testAllocID)) || stderr != "" {
 		t.Errorf("repair: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
 	saved, err := state.ReadAlloc(path, testAllocID)
@@ -111,16 +112,16 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 	}
 	for _, verb := range []string{"dump", "repair"} {
 		code, stdout, stderr := stateVerbRun(t, dataDir, verb)
-		if code != exitFailed || stdout != "" || !strings.Contains(stderr, "taskapi 3.1.4 wrote it in format 7") {
+		if code != cli.ExitFailed || stdout != "" || !strings.Contains(stderr, "taskapi 3.1.4 wrote it in format 7") {
 			t.Errorf("%s: code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}
 	}
 	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, world{strings.NewReader(""), &out, &errs, os.Environ()})
-	if code != exitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped in order") {
+	code := cli.Run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, testWorld(&out, &errs))
+	if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped gracefully") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
-	if _, err := (layout{Dir: datadir.Dir(dataDir)}).Peek(testAllocID); !errors.Is(err, state.ErrNewer) {
+	if _, err := datadir.Dir(dataDir).Peek(testAllocID); !errors.Is(err, state.ErrNewer) {
 		t.Errorf("to be taken over: %v, want ErrNewer", err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/identity"
 )
 
 // orderlyJob is a task that says that it was told to end, and one that follows it. Both have an identity.
@@ -53,10 +55,10 @@ job "orderly" {
 func abandoned(t *testing.T, dir string) (files map[string]string) {
 	t.Helper()
 	side := t.TempDir()
-	cli(t, "keyring", "list", "--data-dir", newKeyring(t, filepath.Join(side, "other")))
+	taskapi(t, "keyring", "list", "--data-dir", newKeyring(t, filepath.Join(side, "other")))
 	files = map[string]string{
 		"--policy":    mustWrite(t, filepath.Join(side, "policy.hcl"), "task \"main\" {\n  capabilities = [\"read-job\"]\n}\n"),
-		"--jwks":      mustWrite(t, filepath.Join(side, "jwks.json"), cli(t, "keyring", "export", "--data-dir", filepath.Join(side, "other"))),
+		"--jwks":      mustWrite(t, filepath.Join(side, "jwks.json"), taskapi(t, "keyring", "export", "--data-dir", filepath.Join(side, "other"))),
 		"--seal-key":  mustWrite(t, filepath.Join(side, "seal.key"), strings.Repeat("k", 32)),
 		"--audit-log": filepath.Join(side, "audit.log"),
 	}
@@ -65,7 +67,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 		flags = append(flags, flag, file)
 	}
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(side, "job.nomad.hcl"), orderlyJob), flags...)
-	there := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "main", "local", "there")
+	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	kill(t, p)
 	return files
@@ -74,7 +76,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 // newKeyring makes a data directory with a key ring.
 func newKeyring(t *testing.T, dir string) string {
 	t.Helper()
-	if _, err := (layout{Dir: datadir.Dir(dir)}).openKeyring(""); err != nil {
+	if _, err := identity.OpenKeyring(identity.KeyringConfig{Dir: datadir.Dir(dir).Keyring()}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -84,13 +86,13 @@ func newKeyring(t *testing.T, dir string) string {
 func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	t.Helper()
 	var said syncBuffer
-	if code := run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, world{strings.NewReader(""), &said, &said, os.Environ()}); code != wantCode {
+	if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testWorld(&said, &said)); code != wantCode {
 		t.Errorf("exit code %d, want %d", code, wantCode)
 	}
 	if !strings.Contains(said.String(), wantSaid) {
 		t.Errorf("it does not say %q", wantSaid)
 	}
-	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	if told := countLines(filepath.Join(alloc, "main", "local", "told")); told != 1 {
 		t.Errorf("the task was told %d times to end", told)
 	}
@@ -108,9 +110,9 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 	for name, damage := range map[string]func(dir string, files map[string]string) error{
 		"nothing": func(string, map[string]string) error { return nil },
 		"damaged key ring": func(dir string, _ map[string]string) error {
-			keys, err := os.ReadDir(layout{Dir: datadir.Dir(dir)}.Keyring())
+			keys, err := os.ReadDir(datadir.Dir(dir).Keyring())
 			for _, key := range keys {
-				err = errors.Join(err, os.WriteFile(filepath.Join(layout{Dir: datadir.Dir(dir)}.Keyring(), key.Name()), []byte("damaged"), 0o600))
+				err = errors.Join(err, os.WriteFile(filepath.Join(datadir.Dir(dir).Keyring(), key.Name()), []byte("damaged"), 0o600))
 			}
 			return err
 		},
@@ -121,10 +123,10 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			return errors.Join(os.Remove(files["--audit-log"]), os.Mkdir(files["--audit-log"], 0o700))
 		},
 		"empty settings": func(dir string, _ map[string]string) error {
-			return os.Truncate(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "settings.json"), 0)
+			return os.Truncate(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "settings.json"), 0)
 		},
 		"a directory in the place of the operator's token": func(dir string, _ map[string]string) error {
-			token := layout{Dir: datadir.Dir(dir)}.OperatorToken(testAllocID)
+			token := datadir.Dir(dir).OperatorToken(testAllocID)
 			return errors.Join(os.Remove(token), os.Mkdir(token, 0o700))
 		},
 	} {
@@ -141,16 +143,16 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			case "a directory in the place of the operator's token": // the tasks have their API
 				said = "a hook failed before the stop, which goes on"
 			}
-			wantStopped(t, dir, exitOK, said)
-			saved, err := (layout{Dir: datadir.Dir(dir)}).saved(testAllocID)
+			wantStopped(t, dir, cli.ExitOK, said)
+			saved, err := datadir.Dir(dir).Saved(testAllocID)
 			if err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
-			sockets, err := filepath.Glob(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "*", "secrets", datadir.SocketName))
-			if _, statErr := os.Lstat(layout{Dir: datadir.Dir(dir)}.OperatorSocket(testAllocID)); err != nil || len(sockets) > 0 || !errors.Is(statErr, fs.ErrNotExist) {
+			sockets, err := filepath.Glob(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "*", "secrets", datadir.SocketName))
+			if _, statErr := os.Lstat(datadir.Dir(dir).OperatorSocket(testAllocID)); err != nil || len(sockets) > 0 || !errors.Is(statErr, fs.ErrNotExist) {
 				t.Errorf("sockets are left: %q (%v), the operator's: %v", sockets, err, statErr)
 			}
-			if runs := countLines(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "last", "local", "runs")); runs != 1 {
+			if runs := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "last", "local", "runs")); runs != 1 {
 				t.Errorf("the poststop task ran %d times", runs)
 			}
 		})
@@ -177,17 +179,17 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() == 77 {
 		t.Skipf("mount: %v: %s", err, said)
 	}
-	if cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(string(said), "have ended, and that could not be written to ") {
+	if cmd.ProcessState.ExitCode() != cli.ExitFailed || !strings.Contains(string(said), "have ended, and that could not be written to ") {
 		t.Errorf("%v: %s", err, said)
 	}
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q\n%s", left, said)
 	}
-	if told := countLines(filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "main", "local", "told")); told != 1 {
+	if told := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "told")); told != 1 {
 		t.Errorf("the task was told %d times to end:\n%s", told, said)
 	}
-	cli(t, "stop", "--data-dir", dir, testAllocID)
-	if saved, err := (layout{Dir: datadir.Dir(dir)}).saved(testAllocID); err != nil || !saved.Over {
+	taskapi(t, "stop", "--data-dir", dir, testAllocID)
+	if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Over {
 		t.Errorf("after another stop: %+v, %v", saved, err)
 	}
 }
@@ -197,10 +199,10 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
-	there := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "main", "local", "there")
+	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
-	mustWrite(t, layout{Dir: datadir.Dir(dir)}.OperatorToken(testAllocID), "damaged")
-	wantStopped(t, dir, exitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
+	mustWrite(t, datadir.Dir(dir).OperatorToken(testAllocID), "damaged")
+	wantStopped(t, dir, cli.ExitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
 	if t.Failed() {
 		return // it may never end
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
 )
 
 // survivorJob is a task that counts its life in its output, and one that ends when it finds a file.
@@ -119,7 +120,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	path := func(parts ...string) string { return filepath.Join(append([]string{alloc}, parts...)...) }
 
 	first := startProcess(t, dir, file)
@@ -157,11 +158,11 @@ func TestTasksSurviveAKill(t *testing.T) {
 	until(t, third, "the end of the counter is known", func() bool { return strings.Contains(third.out.String(), "Exit Code: 0") })
 	mustWrite(t, path("fails", "local", "fail"), "") // now its restarts are used up
 	var exit *exec.ExitError
-	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitFailed {
 		t.Errorf("got %v, want exit code 1:\n%s", err, third.out)
 	}
 	wantWholeOutput(t, path("alloc", "logs", "counter.stdout.0"))
-	if out := cli(t, "status", "--data-dir", dir, testAllocID[:4]); !strings.Contains(out, `Task "counter": dead, 0 restarts`) || !strings.Contains(out, `Task "fails": dead (failed), 1 restart`) {
+	if out := taskapi(t, "status", "--data-dir", dir, testAllocID[:4]); !strings.Contains(out, `Task "counter": dead, 0 restarts`) || !strings.Contains(out, `Task "fails": dead (failed), 1 restart`) {
 		t.Errorf("status:\n%s", out)
 	}
 }
@@ -195,7 +196,7 @@ func taskAsks(t *testing.T, alloc, task string) error {
 // shownPort is the port that status shows.
 func shownPort(t *testing.T, dataDir string) int {
 	t.Helper()
-	_, rest, ok := strings.Cut(cli(t, "status", "--data-dir", dataDir, testAllocID), "127.0.0.1:")
+	_, rest, ok := strings.Cut(taskapi(t, "status", "--data-dir", dataDir, testAllocID), "127.0.0.1:")
 	port, err := strconv.Atoi(strings.SplitN(rest, "\n", 2)[0])
 	if !ok || err != nil {
 		t.Fatalf("no port: %v", err)
@@ -237,19 +238,19 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	dir := shortDir(t)
 	files := t.TempDir()
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
-	pidFile := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
+	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return written(pidFile) })
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, p)
 	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0", "sleep 0.02; done; exit 0", 1))
 	refused := startProcess(t, dir, other)
 	var exit *exec.ExitError
-	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage || !strings.Contains(refused.out.String(), "without new processes") ||
+	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitUsage || !strings.Contains(refused.out.String(), "without new processes") ||
 		!strings.Contains(refused.out.String(), `task "counter" > config`) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}
 	again := startProcess(t, dir, filepath.Join(files, "a.nomad.hcl"))
-	until(t, again, "resumed", func() bool { return taskAsks(t, layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter") == nil })
+	until(t, again, "resumed", func() bool { return taskAsks(t, datadir.Dir(dir).Alloc(testAllocID), "counter") == nil })
 	if now, _ := os.ReadFile(pidFile); string(now) != string(pid) {
 		t.Errorf("the task was started again: process %s, was %s", now, pid)
 	}
@@ -286,7 +287,7 @@ func TestKilledKeeper(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob))
-	pidFile := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
+	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	until(t, p, "it runs", func() bool { return written(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
 	before, _ := os.ReadFile(pidFile)
 	killKeeper(t, dir)
@@ -317,7 +318,7 @@ func TestSameIDElsewhere(t *testing.T) {
 	bystander, victim := shortDir(t), shortDir(t)
 	processes := map[string]sidecarProcess{bystander: startProcess(t, bystander, file), victim: startProcess(t, victim, file)}
 	pidFile := func(dir string) string {
-		return filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "counter", "local", "pid")
+		return filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	}
 	for dir, p := range processes {
 		until(t, p, "it runs", func() bool { return written(pidFile(dir)) && strings.Count(p.out.String(), " Started") == 2 })

@@ -14,14 +14,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/identity"
 )
 
 // cli runs a command that ends by itself and gives what it printed.
-func cli(t *testing.T, args ...string) string {
+func taskapi(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), args, world{strings.NewReader(""), &out, &errs, os.Environ()}); code != exitOK {
+	if code := cli.Run(t.Context(), args, testWorld(&out, &errs)); code != cli.ExitOK {
 		t.Fatalf("taskapi %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
 	}
 	return out.String()
@@ -46,15 +47,15 @@ func TestKeysChangeUnderARunningSidecar(t *testing.T) {
 		return err == nil
 	}
 	oldOperator, oldTask := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
-	var before []keyLine
-	if err := json.Unmarshal([]byte(cli(t, "keyring", "list", "--json", "--data-dir", string(r.layout.Dir))), &before); err != nil || len(before) != 1 {
+	var before []struct{ KeyID string }
+	if err := json.Unmarshal([]byte(taskapi(t, "keyring", "list", "--json", "--data-dir", string(r.layout))), &before); err != nil || len(before) != 1 {
 		t.Fatalf("%v, %v", before, err)
 	}
-	cli(t, "keyring", "rotate", "--data-dir", string(r.layout.Dir))
+	taskapi(t, "keyring", "rotate", "--data-dir", string(r.layout))
 	if !allowed(oldOperator) {
 		t.Fatal("a token of the rotated key is refused")
 	}
-	cli(t, "keyring", "remove", "--data-dir", string(r.layout.Dir), before[0].KeyID)
+	taskapi(t, "keyring", "remove", "--data-dir", string(r.layout), before[0].KeyID)
 	r.eventually("refused", func() bool { return !allowed(oldOperator) })
 	r.eventually("replaced", func() bool {
 		return r.file("operator.token") != oldOperator && r.file("server", "secrets", "nomad_token") != oldTask

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -60,17 +59,17 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-			runs := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "fails", "local", "runs")
+			runs := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "fails", "local", "runs")
 			p := unreadProcess(t, unread(t, kind), "run", "-v", "-data-dir", dir, "-alloc-id", testAllocID, file)
 			until(t, p, "the task runs", func() bool { return countLines(runs) == 1 })
-			r := &running{t: t, layout: layout{Dir: datadir.Dir(dir)}}
+			r := &running{t: t, layout: datadir.Dir(dir)}
 			client := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 			until(t, p, "the restart is begun", func() bool { // it is refused until taskapi knows that the task runs
 				return client.Allocations().Restart(&api.Allocation{ID: testAllocID}, "fails", nil) == nil
 			})
 			until(t, p, "the task runs again", func() bool { return countLines(runs) == 2 })
 			endsOf(t, p, syscall.SIGTERM)
-			if saved, err := r.layout.saved(testAllocID); err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
+			if saved, err := r.layout.Saved(testAllocID); err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
 		})
@@ -83,7 +82,7 @@ func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), stubbornJob)
 	p := unreadProcess(t, unread(t, "pipe"), "run", "-data-dir", dir, "-alloc-id", testAllocID, file)
-	there := filepath.Join(layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID), "stubborn", "local", "there")
+	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "stubborn", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	if err := p.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
@@ -141,72 +140,4 @@ func endsOf(t *testing.T, p sidecarProcess, sig syscall.Signal) {
 	case <-time.After(deadline):
 		t.Errorf("%v does not end it", sig)
 	}
-}
-
-// TestLostLinesAreCounted where they are missing, in the form of the others, for events and for the log.
-func TestLostLinesAreCounted(t *testing.T) {
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	filled := fill(t, writer)
-	group := "g"
-	alloc := &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	p := newQueuedPrinter(writer, alloc, true)
-	const events = 2000
-	for range events {
-		p.allocEvent("Event", "of which there are many")
-	}
-	read := make(chan string)
-	go func() {
-		var all strings.Builder
-		for buf := make([]byte, 1<<16); ; {
-			n, err := reader.Read(buf)
-			all.Write(buf[:n])
-			if err != nil {
-				read <- all.String()
-				return
-			}
-		}
-	}()
-	flushAll(p.queue)
-	writer.Close()
-	kinds, lost := map[string]int{}, ""
-	for text := range strings.Lines((<-read)[filled:]) {
-		var l line
-		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
-		kinds[l.Type]++
-		if l.Type == "Lines Lost" {
-			lost = l.Details["lines"]
-		}
-	}
-	if kinds["Event"] == 0 || kinds["Event"] == events || kinds["Lines Lost"] != 1 || lost != fmt.Sprint(events-kinds["Event"]) {
-		t.Errorf("%v, and %q said to be lost, of %d", kinds, lost, events)
-	}
-
-	var out syncBuffer
-	held := make(chan struct{})
-	log := queuedLog(world{stderr: heldWriter{held, &out}})
-	logger := newLogger(false, world{stderr: log})
-	for range events {
-		logger.Warn("one of many")
-	}
-	close(held)
-	flushAll(log)
-	if n := strings.Count(out.String(), "one of many"); !strings.Contains(out.String(), fmt.Sprintf("level=WARN msg=\"lines of this log are missing: nobody has read them\" lines=%d\n", events-n)) {
-		t.Errorf("%d of %d lines, and then:\n%s", n, events, out.String()[max(0, len(out.String())-300):])
-	}
-}
-
-// heldWriter takes nothing until its channel is closed.
-type heldWriter struct {
-	held chan struct{}
-	to   *syncBuffer
-}
-
-func (w heldWriter) Write(p []byte) (int, error) {
-	<-w.held
-	return w.to.Write(p)
 }

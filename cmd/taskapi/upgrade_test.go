@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/client"
 )
 
 // nextVersion is that of a taskapi which is built for a test.
@@ -31,7 +33,7 @@ func buildNext(t *testing.T) string {
 // answeringVersion is the version of the taskapi that answers on the operator's socket, empty when none does.
 func answeringVersion(t *testing.T, dataDir string) string {
 	t.Helper()
-	c := layout{Dir: datadir.Dir(dataDir)}.client(testAllocID)
+	c := client.New(datadir.Dir(dataDir), testAllocID)
 	defer c.Close()
 	var self struct {
 		Config struct {
@@ -62,8 +64,8 @@ func TestTakeOverOfOneThatHangs(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	args := []string{"run", "-data-dir", dir, "-alloc-id", testAllocID, "-take-over", file}
-	code := run(t.Context(), args, world{strings.NewReader(""), &out, &errs, os.Environ()})
-	if code != exitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
+	code := cli.Run(t.Context(), args, testWorld(&out, &errs))
+	if code != cli.ExitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
 	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
@@ -83,7 +85,7 @@ func TestUpgrade(t *testing.T) {
 	next := buildNext(t)
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
-	alloc := layout{Dir: datadir.Dir(dir)}.Alloc(testAllocID)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	read := func(parts ...string) string {
 		data, _ := os.ReadFile(filepath.Join(append([]string{alloc}, parts...)...))
 		return string(data)

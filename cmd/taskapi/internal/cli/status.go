@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"taskapi/handlers"
 )
 
-func statusCommand(w world) *cobra.Command {
+func statusCommand(w World) *cobra.Command {
 	var dataDir string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -36,9 +36,9 @@ allocation with its tasks and their events. --json prints what GET /v1/allocatio
 				return err
 			}
 			if len(args) == 0 {
-				return listAllocations(cmd.Context(), l, asJSON, w.stdout)
+				return listAllocations(cmd.Context(), l, asJSON, w.Stdout)
 			}
-			return showAllocation(cmd.Context(), l, args[0], asJSON, w.stdout)
+			return showAllocation(cmd.Context(), l, args[0], asJSON, w.Stdout)
 		},
 	}
 	addDataDir(cmd, &dataDir)

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func (r *request) detach(cmd *cobra.Command) error {
 	if _, ok := errors.AsType[*startError](err); err != nil && !ok {
 		return err
 	}
-	_, printErr := fmt.Fprintln(r.world.stdout, r.alloc.ID)
+	_, printErr := fmt.Fprintln(r.world.Stdout, r.alloc.ID)
 	return errors.Join(err, printErr)
 }
 
@@ -173,7 +173,7 @@ const detachedFlag = "--detached"
 // background executes this program anew, in a session of its own, without a terminal and with an allocation's log as its output, and
 // returns once the allocation is as it should be. When the process ends before that, what it has written is said, and its exit code is
 // that of the command.
-func (l layout) background(ctx context.Context, id string, w world, args []string, done func(*api.Allocation) (bool, error)) error {
+func (l layout) background(ctx context.Context, id string, w World, args []string, done func(*api.Allocation) (bool, error)) error {
 	dir := l.Alloc(id)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
@@ -195,11 +195,11 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 	cmd := exec.Command("/proc/self/exe", visible...) // this very program, also when its file has been replaced
 	cmd.Args[0] = "taskapi"
 	cmd.ExtraFiles = []*os.File{handed} // argsFD
-	cmd.Env = w.env
+	cmd.Env = w.Env
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if args[len(args)-1] == "-" {
-		cmd.Stdin = struct{ io.Reader }{w.stdin} // a pipe, which ends with what is to be read
+		cmd.Stdin = struct{ io.Reader }{w.Stdin} // a pipe, which ends with what is to be read
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start taskapi in the background: %w", err)
@@ -210,7 +210,7 @@ func (l layout) background(ctx context.Context, id string, w world, args []strin
 		if _, ok := errors.AsType[*startError](err); ok {
 			return err // which says it all
 		}
-		return errors.Join(l.said(log, before, w.stderr), err)
+		return errors.Join(l.said(log, before, w.Stderr), err)
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-cha
 		select {
 		case err := <-exited:
 			exit := exitOf(err)
-			if silent, ok := errors.AsType[silentError](exit); ok && silent.code == exitUsage { // what is there is from before
+			if silent, ok := errors.AsType[silentError](exit); ok && silent.code == ExitUsage { // what is there is from before
 				return exit
 			}
 			if found := c.Locate(ctx, client.Brief); found.Holder == client.Ended {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -59,8 +59,8 @@ func newQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printe
 }
 
 // queuedLines returns standard output for lines that must not wait for their reader.
-func queuedLines(w world) *linewriter.Writer {
-	return linewriter.New(w.stdout, func(lost int) []byte { return []byte(linesLost(lost) + "\n") })
+func queuedLines(w World) *linewriter.Writer {
+	return linewriter.New(w.Stdout, func(lost int) []byte { return []byte(linesLost(lost) + "\n") })
 }
 
 func linesLost(lost int) string {
@@ -68,8 +68,8 @@ func linesLost(lost int) string {
 }
 
 // queuedLog returns standard error for a log that must not wait for its reader.
-func queuedLog(w world) *linewriter.Writer {
-	return linewriter.New(w.stderr, func(lost int) []byte {
+func queuedLog(w World) *linewriter.Writer {
+	return linewriter.New(w.Stderr, func(lost int) []byte {
 		var b bytes.Buffer
 		slog.New(slog.NewTextHandler(&b, nil)).Warn("lines of this log are missing: nobody has read them", "lines", lost)
 		return b.Bytes()

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 }
 
 // agentConfig is what every agent of this process has in common.
-func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w world) agent.Config {
+func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w World) agent.Config {
 	return agent.Config{
 		Settings: settings,
 		Paths: agent.Paths{
@@ -49,7 +49,7 @@ func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings age
 		Keyring:    func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
 		Events:     agentEvents{p, log, l},
 		Logger:     logger,
-		Version:    version,
+		Version:    w.Version,
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),
 		TuneGC:     w.getenv("GOGC") == "", // which is the operator's word
 		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", lock.ID), withJobFile),

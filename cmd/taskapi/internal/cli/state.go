@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 )
 
 // stateCommand is the tree of taskapi state.
-func stateCommand(w world) *cobra.Command {
+func stateCommand(w World) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
 		Short: "Print an allocation's saved state, or repair it",
@@ -34,7 +34,7 @@ are for when something went wrong.`,
 	return cmd
 }
 
-func stateDump(w world) *cobra.Command {
+func stateDump(w World) *cobra.Command {
 	return stateVerb(w, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
@@ -43,7 +43,7 @@ on standard error what can't, and exits with 1.`,
 	}, dumpState)
 }
 
-func stateRepair(w world) *cobra.Command {
+func stateRepair(w World) *cobra.Command {
 	return stateVerb(w, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
@@ -53,7 +53,7 @@ lost. A task whose record is lost or old may differ from what was saved: 'taskap
 }
 
 // stateVerb completes a command that does something with one allocation's state.
-func stateVerb(w world, cmd *cobra.Command, do func(w world, l layout, id string) error) *cobra.Command {
+func stateVerb(w World, cmd *cobra.Command, do func(w World, l layout, id string) error) *cobra.Command {
 	var dataDir string
 	cmd.Args = oneArg("ALLOC")
 	cmd.ValidArgsFunction = completeAllocation(&dataDir, w)
@@ -85,23 +85,23 @@ type stateJSON struct {
 	*interfaces.Saved
 }
 
-func dumpState(w world, l layout, id string) error {
+func dumpState(w World, l layout, id string) error {
 	path := l.State(id)
 	held, err := state.Inspect(path)
 	if err != nil {
 		return err
 	}
 	for _, p := range held.Problems {
-		fmt.Fprintf(w.stderr, "taskapi: %s: %s\n", path, linewriter.OneLine(p.Error()))
+		fmt.Fprintf(w.Stderr, "taskapi: %s: %s\n", path, linewriter.OneLine(p.Error()))
 	}
 	for _, name := range held.Earlier {
-		fmt.Fprintf(w.stderr, "taskapi: %s: %s: this may be an earlier version\n", path, linewriter.OneLine(name))
+		fmt.Fprintf(w.Stderr, "taskapi: %s: %s: this may be an earlier version\n", path, linewriter.OneLine(name))
 	}
 	saved := held.Allocs[id]
 	if saved == nil {
 		return fmt.Errorf("nothing of allocation %s can be read", id)
 	}
-	enc := json.NewEncoder(w.stdout)
+	enc := json.NewEncoder(w.Stdout)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(stateJSON{held.Version, saved}); err != nil {
@@ -113,11 +113,11 @@ func dumpState(w world, l layout, id string) error {
 	return nil
 }
 
-func repairState(w world, l layout, id string) error {
-	repaired, err := state.Repair(l.State(id), version, time.Now())
+func repairState(w World, l layout, id string) error {
+	repaired, err := state.Repair(l.State(id), w.Version, time.Now())
 	switch {
 	case errors.Is(err, state.ErrWhole):
-		_, err := fmt.Fprintf(w.stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
+		_, err := fmt.Fprintf(w.Stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
 		return err
 	case errors.Is(err, state.ErrInUse):
 		return fmt.Errorf("allocation %s is run by a taskapi, which has its state: nothing is repaired while it does", id)
@@ -126,7 +126,7 @@ func repairState(w world, l layout, id string) error {
 	case err != nil:
 		return err
 	}
-	return printRepaired(w.stdout, l, id, repaired)
+	return printRepaired(w.Stdout, l, id, repaired)
 }
 
 func printRepaired(out io.Writer, l layout, id string, r *state.Repaired) error {

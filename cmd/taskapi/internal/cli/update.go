@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -18,10 +18,10 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
-func updateCommand(w world) *cobra.Command {
+func updateCommand(w World) *cobra.Command {
 	var flags jobFlags
 	var dataDir string
-	u := updater{out: w.stdout}
+	u := updater{out: w.Stdout}
 	cmd := &cobra.Command{
 		Use:   "update [flags] ALLOC JOBFILE",
 		Short: "Give a running allocation another version of its job",
@@ -63,7 +63,7 @@ type updater struct {
 }
 
 // run is taskapi update.
-func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w world) error {
+func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w World) error {
 	c := u.layout.client(u.id)
 	defer c.Close()
 	found := c.Locate(ctx, client.Patient)

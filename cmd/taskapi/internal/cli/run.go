@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ type runOptions struct {
 	verbose  bool
 }
 
-func runCommand(w world) *cobra.Command {
+func runCommand(w World) *cobra.Command {
 	opts := runOptions{Settings: agent.DefaultSettings()}
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
@@ -71,11 +71,11 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			defer signal.Stop(signals)
 			w := w
 			if opts.detached {
-				w.stdout, w.stderr = boundedLog{w.stdout}, boundedLog{w.stderr}
+				w.Stdout, w.Stderr = boundedLog{w.Stdout}, boundedLog{w.Stderr}
 			}
 			log := queuedLog(w) // from the first line on: no reader is waited for
 			defer flushAll(log)
-			w.stderr = log
+			w.Stderr = log
 			r, err := opts.request(args[0], cmd.Flags(), w)
 			if err != nil {
 				return err
@@ -108,10 +108,10 @@ type request struct {
 	jobFile string
 	layout  layout
 	alloc   *api.Allocation // as it would begin
-	world   world
+	world   World
 }
 
-func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*request, error) {
+func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w World) (*request, error) {
 	l, err := newLayout(o.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -130,12 +130,12 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 		return nil, err
 	}
 	if jobFile == "-" && o.detach { // it is needed twice
-		text, err := io.ReadAll(w.stdin)
+		text, err := io.ReadAll(w.Stdin)
 		if err != nil {
 			return nil, fmt.Errorf("job file on standard input: %w", err)
 		}
-		w.stdin = bytes.NewReader(text)
-		defer func() { w.stdin.(*bytes.Reader).Reset(text) }()
+		w.Stdin = bytes.NewReader(text)
+		defer func() { w.Stdin.(*bytes.Reader).Reset(text) }()
 	}
 	before := l.groupOf(id)
 	if o.group == "" {
@@ -147,7 +147,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w world) (*req
 	}
 	alloc := agent.NewAllocation(id, job, group)
 	if before == "" && !o.detached { // who has started this process has said it
-		printFindings(w.stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
+		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
 	if err := o.CheckUsers(group); err != nil {
 		return nil, usage(err)
@@ -213,7 +213,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Saved() != nil {
 		now = lock.Saved().Alloc
 	}
-	cfg := agentConfig(r.layout, lock, logger, r.options.Settings, newQueuedPrinter(r.world.stdout, now, r.options.json), log, r.world)
+	cfg := agentConfig(r.layout, lock, logger, r.options.Settings, newQueuedPrinter(r.world.Stdout, now, r.options.json), log, r.world)
 	cfg.Signals, cfg.Changes, cfg.Next = signals, changes, next
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err
@@ -230,7 +230,7 @@ func (r *request) errOtherUsers() error {
 
 // sayOwnUser warns of tasks that run as this program's user.
 func (r *request) sayOwnUser() {
-	printFindings(r.world.stderr, allocrunner.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
+	printFindings(r.world.Stderr, allocrunner.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
 }
 
 // groupOf is the group of an allocation that is there already, empty when there is none.
@@ -265,9 +265,9 @@ func (r *request) updateRunning(ctx context.Context) (done bool, err error) {
 		return true, usage(fmt.Errorf("the taskapi that runs allocation %s has another --%s: --take-over replaces it",
 			current.ID, strings.Join(r.differ, ", --")))
 	}
-	out := r.world.stdout
+	out := r.world.Stdout
 	if r.options.json || r.options.detach { // what goes there is for programs
-		out = r.world.stderr
+		out = r.world.Stderr
 	}
 	u := updater{layout: r.layout, id: current.ID, force: r.options.force, out: out}
 	err = u.update(ctx, c, current, r.alloc.Job)
@@ -295,10 +295,10 @@ func allocationID(given string) (string, error) {
 }
 
 // newLogger logs to standard error: warnings, or each step.
-func newLogger(verbose bool, w world) *slog.Logger {
+func newLogger(verbose bool, w World) *slog.Logger {
 	level := slog.LevelWarn
 	if verbose {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(w.stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(w.Stderr, &slog.HandlerOptions{Level: level}))
 }

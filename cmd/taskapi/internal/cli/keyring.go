@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -65,7 +65,7 @@ func (l layout) noTokens() error {
 }
 
 // open opens the ring of the data directory that the flags name.
-func (f *keyFlags) open(w world) (*identity.Keyring, error) {
+func (f *keyFlags) open(w World) (*identity.Keyring, error) {
 	l, err := newLayout(f.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (f *keyFlags) open(w world) (*identity.Keyring, error) {
 }
 
 // keyringCommand is the tree of taskapi keyring, after Nomad's operator root keyring.
-func keyringCommand(w world) *cobra.Command {
+func keyringCommand(w World) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
 		Short: "List, rotate and remove the keys that sign identities",
@@ -95,7 +95,7 @@ signed with the new key, and old ones are good until they expire; tokens of a re
 	return cmd
 }
 
-func keyringList(w world) *cobra.Command {
+func keyringList(w World) *cobra.Command {
 	var flags keyFlags
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -107,7 +107,7 @@ func keyringList(w world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printKeys(w.stdout, ring.List(), asJSON)
+			return printKeys(w.Stdout, ring.List(), asJSON)
 		},
 	}
 	flags.add(cmd)
@@ -140,7 +140,7 @@ func printKeys(out io.Writer, keys []identity.KeyInfo, asJSON bool) error {
 	return table.Flush()
 }
 
-func keyringRotate(w world) *cobra.Command {
+func keyringRotate(w World) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "rotate",
@@ -155,7 +155,7 @@ func keyringRotate(w world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(w.stdout, "%s is active; tokens of older keys are good until they expire\n", key.ID)
+			_, err = fmt.Fprintf(w.Stdout, "%s is active; tokens of older keys are good until they expire\n", key.ID)
 			return err
 		},
 	}
@@ -163,7 +163,7 @@ func keyringRotate(w world) *cobra.Command {
 	return cmd
 }
 
-func keyringRemove(w world) *cobra.Command {
+func keyringRemove(w World) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "remove [flags] KEY",
@@ -194,7 +194,7 @@ func keyringRemove(w world) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(w.stdout, "%s is removed; its tokens are refused\n", args[0])
+			_, err = fmt.Fprintf(w.Stdout, "%s is removed; its tokens are refused\n", args[0])
 			return err
 		},
 	}
@@ -202,7 +202,7 @@ func keyringRemove(w world) *cobra.Command {
 	return cmd
 }
 
-func keyringExport(w world) *cobra.Command {
+func keyringExport(w World) *cobra.Command {
 	var flags keyFlags
 	var openID string
 	cmd := &cobra.Command{
@@ -223,7 +223,7 @@ the OpenID configuration of the issuer instead. Redirect it to a file that other
 			if openID != "" {
 				document = agent.OpenIDConfiguration(openID)
 			}
-			_, err = fmt.Fprintf(w.stdout, "%s\n", document)
+			_, err = fmt.Fprintf(w.Stdout, "%s\n", document)
 			return err
 		},
 	}

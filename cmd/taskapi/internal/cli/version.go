@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -8,10 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is the program's, set by the linker (-X main.version=...).
-var version = "0.1.0-dev"
-
-func versionCommand(w world) *cobra.Command {
+func versionCommand(w World) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -19,9 +16,9 @@ func versionCommand(w world) *cobra.Command {
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if asJSON {
-				return json.NewEncoder(w.stdout).Encode(map[string]string{"version": version, "go": runtime.Version()})
+				return json.NewEncoder(w.Stdout).Encode(map[string]string{"version": w.Version, "go": runtime.Version()})
 			}
-			_, err := fmt.Fprint(w.stdout, versionLine())
+			_, err := fmt.Fprint(w.Stdout, versionLine(w))
 			return err
 		},
 	}
@@ -30,8 +27,8 @@ func versionCommand(w world) *cobra.Command {
 }
 
 // versionLine is what "version" and --version print.
-func versionLine() string {
-	return fmt.Sprintf("taskapi %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+func versionLine(w World) string {
+	return fmt.Sprintf("taskapi %s (%s, %s/%s)\n", w.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // noArgs accepts no argument.

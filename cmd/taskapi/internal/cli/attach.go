@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func attachCommand(w world) *cobra.Command {
+func attachCommand(w World) *cobra.Command {
 	var dataDir string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -40,8 +40,8 @@ leaves it, with a message.`,
 }
 
 // printers makes printers to standard output.
-func printers(w world, asJSON bool) func(*api.Allocation) *printer {
-	return func(alloc *api.Allocation) *printer { return newPrinter(w.stdout, alloc, asJSON) }
+func printers(w World, asJSON bool) func(*api.Allocation) *printer {
+	return func(alloc *api.Allocation) *printer { return newPrinter(w.Stdout, alloc, asJSON) }
 }
 
 // attach follows an allocation to its end, or to a signal.

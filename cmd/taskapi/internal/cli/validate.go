@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -34,13 +34,13 @@ func (f *jobFlags) addVars(cmd *cobra.Command) {
 }
 
 // read reads a job file. Every error is the caller's.
-func (f *jobFlags) read(path string, w world) (*api.Job, error) {
-	job, err := jobspec.ParseFile(path, w.stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.env})
+func (f *jobFlags) read(path string, w World) (*api.Job, error) {
+	job, err := jobspec.ParseFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env})
 	return job, usage(err)
 }
 
 // load reads and reviews a job that is to run: what is refused is an error, and what else there is to say goes to standard error.
-func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) {
+func (f *jobFlags) load(path string, w World) (*api.Job, *api.TaskGroup, error) {
 	job, err := f.read(path, w)
 	if err != nil {
 		return nil, nil, err
@@ -49,14 +49,14 @@ func (f *jobFlags) load(path string, w world) (*api.Job, *api.TaskGroup, error) 
 	if err != nil {
 		return nil, nil, usage(fmt.Errorf("%s: %w", path, err))
 	}
-	if refused := printFindings(w.stderr, findings); refused > 0 {
+	if refused := printFindings(w.Stderr, findings); refused > 0 {
 		return nil, nil, usage(fmt.Errorf("%s asks for %d %s that can't be had here (see above); nothing was started or changed",
 			path, refused, plural(refused, "thing", "things")))
 	}
 	return job, group, nil
 }
 
-func validateCommand(w world) *cobra.Command {
+func validateCommand(w World) *cobra.Command {
 	var flags jobFlags
 	var asJSON bool
 	var dataDir string
@@ -79,7 +79,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 	return cmd
 }
 
-func validate(flags jobFlags, dataDir, path string, asJSON bool, w world) error {
+func validate(flags jobFlags, dataDir, path string, asJSON bool, w World) error {
 	l, err := newLayout(dataDir, w)
 	if err != nil {
 		return err
@@ -100,10 +100,10 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w world) error 
 		findings = append(findings, allocrunner.CheckPorts(g, agent.DefaultSettings().HostIP)...)
 		findings = append(findings, allocrunner.CheckOwnUser(g, false)...)
 	}
-	say := w.stdout
+	say := w.Stdout
 	if asJSON {
-		say = w.stderr
-		enc := json.NewEncoder(w.stdout)
+		say = w.Stderr
+		enc := json.NewEncoder(w.Stdout)
 		enc.SetIndent("", "  ")
 		if err := enc.Encode(job); err != nil {
 			return err

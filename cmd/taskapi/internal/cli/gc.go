@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-func gcCommand(w world) *cobra.Command {
+func gcCommand(w World) *cobra.Command {
 	var dataDir string
 	var all bool
 	cmd := &cobra.Command{
@@ -40,7 +40,7 @@ ended is refused and stays as it is.`,
 				return err
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(w.stdout, "no allocation in %s is over\n", l.Dir)
+				fmt.Fprintf(w.Stdout, "no allocation in %s is over\n", l.Dir)
 			}
 			errs := []error{allocrunner.RemoveLeftovers(l.Allocs())}
 			for _, id := range ids {
@@ -48,7 +48,7 @@ ended is refused and stays as it is.`,
 					errs = append(errs, err)
 					continue
 				}
-				fmt.Fprintf(w.stdout, "removed %s\n", id)
+				fmt.Fprintf(w.Stdout, "removed %s\n", id)
 			}
 			return errors.Join(errs...)
 		},
@@ -84,7 +84,7 @@ func (l layout) unreadable(id string, err error) error {
 }
 
 // remove removes an allocation that is over, or that has never begun.
-func (l layout) remove(ctx context.Context, id string, w world) (err error) {
+func (l layout) remove(ctx context.Context, id string, w World) (err error) {
 	logger := newLogger(false, w)
 	lock, err := l.lock(id, logger)
 	if errors.Is(err, state.ErrInUse) {

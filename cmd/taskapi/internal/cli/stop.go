@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 	"taskapi/socket"
 )
 
-func stopCommand(w world) *cobra.Command {
+func stopCommand(w World) *cobra.Command {
 	s := stopping{world: w}
 	var dataDir string
 	cmd := &cobra.Command{
@@ -64,17 +64,17 @@ type stopping struct {
 	how      client.StopOptions
 	detach   bool
 	detached bool // this is the process that --detach has started
-	world    world
+	world    World
 	out, log *linewriter.Writer // world's stdout and stderr
 }
 
 // run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays it.
 func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
-		s.world.stdout, s.world.stderr = boundedLog{s.world.stdout}, boundedLog{s.world.stderr}
+		s.world.Stdout, s.world.Stderr = boundedLog{s.world.Stdout}, boundedLog{s.world.Stderr}
 	}
 	s.out, s.log = queuedLines(s.world), queuedLog(s.world)
-	s.world.stdout, s.world.stderr = s.out, s.log
+	s.world.Stdout, s.world.Stderr = s.out, s.log
 	defer flushAll(s.out, s.log)
 	c := s.layout.client(s.id)
 	defer c.Close()
@@ -130,11 +130,11 @@ func (s *stopping) concluded(saved *interfaces.Saved) error {
 }
 
 func (s *stopping) say(format string, args ...any) error {
-	_, err := fmt.Fprintf(s.world.stdout, format+"\n", args...)
+	_, err := fmt.Fprintf(s.world.Stdout, format+"\n", args...)
 	return err
 }
 
-func (s *stopping) warn(err error) { fmt.Fprintf(s.world.stderr, "taskapi: %v\n", err) }
+func (s *stopping) warn(err error) { fmt.Fprintf(s.world.Stderr, "taskapi: %v\n", err) }
 
 // request makes the allocation's taskapi stop it.
 func (s *stopping) request(ctx context.Context, c *client.Client) error {

@@ -1,9 +1,13 @@
-package main
+// Package cli is the command line of taskapi: its commands with their flags, what they print, and what a reader can do about an error.
+// Everything else is done by the packages that it joins: the agent, the client, and the data directory.
+package cli
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,11 +16,39 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
+// Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version is the program's.
+func Main(version string) int {
+	args, err := handedArgs(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "taskapi: %v\n", err)
+		return ExitUsage
+	}
+	return Run(context.Background(), args, World{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version})
+}
+
+// World is all that a command may touch of the process around it.
+type World struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Env            []string // KEY=value
+	Version        string   // of the program
+}
+
+// getenv returns the value of an environment variable, empty when it is not set.
+func (w World) getenv(key string) string {
+	for i := len(w.Env) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(w.Env[i], key+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
 // The exit codes.
 const (
-	exitOK     = 0
-	exitFailed = 1 // the allocation failed, or what was asked could not be done
-	exitUsage  = 2 // the job file or a flag is wrong: nothing was started
+	ExitOK     = 0
+	ExitFailed = 1 // the allocation failed, or what was asked could not be done
+	ExitUsage  = 2 // the job file or a flag is wrong: nothing was started
 )
 
 // usageError is a mistake in what the caller gave: the job file, a flag, an argument.
@@ -45,33 +77,33 @@ type silentError struct{ code int }
 
 func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-var errSilent error = silentError{exitFailed}
+var errSilent error = silentError{ExitFailed}
 
-// run is the program: it runs the command that args name and gives the exit code.
-func run(ctx context.Context, args []string, w world) int {
+// Run runs the command that args name and returns the exit code.
+func Run(ctx context.Context, args []string, w World) int {
 	root := newRoot(w)
 	root.SetArgs(doubleDashes(args))
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitOK
+		return ExitOK
 	}
 	if silent, ok := errors.AsType[silentError](err); ok {
 		return silent.code
 	}
 	if errors.Is(err, agent.ErrReported) {
-		return exitFailed
+		return ExitFailed
 	}
 	last := queuedLog(w)
 	fmt.Fprintf(last, "taskapi: %v\n", err)
 	flushAll(last) // nobody may read it
 	if isUsage(err) {
-		return exitUsage
+		return ExitUsage
 	}
-	return exitFailed
+	return ExitFailed
 }
 
 // newRoot is the tree of commands.
-func newRoot(w world) *cobra.Command {
+func newRoot(w World) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "taskapi",
 		Short: "Run one allocation of a Nomad job file, each task with its own authenticated socket",
@@ -79,7 +111,7 @@ func newRoot(w world) *cobra.Command {
 its tasks a Unix socket where Nomad's HTTP API answers to the holder of the task's identity.
 
 Flags may be written in Nomad's style (-var) or GNU's (--var).`,
-		Version:       version,
+		Version:       w.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
@@ -90,10 +122,10 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 			return usage(unknownCommand(cmd, args[0]))
 		},
 	}
-	root.SetIn(w.stdin)
-	root.SetOut(w.stdout)
-	root.SetErr(w.stderr)
-	root.SetVersionTemplate(versionLine())
+	root.SetIn(w.Stdin)
+	root.SetOut(w.Stdout)
+	root.SetErr(w.Stderr)
+	root.SetVersionTemplate(versionLine(w))
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
 		runCommand(w), attachCommand(w), updateCommand(w), isDestructive(stopCommand(w)), statusCommand(w), apiCommand(w), isDestructive(gcCommand(w)),

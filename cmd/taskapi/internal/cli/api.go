@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ type apiRequest struct {
 	path    string
 }
 
-func apiCommand(w world) *cobra.Command {
+func apiCommand(w World) *cobra.Command {
 	var dataDir, alloc string
 	var req apiRequest
 	cmd := &cobra.Command{
@@ -92,9 +92,9 @@ func (r *apiRequest) check() error {
 }
 
 // body is what is sent.
-func (r *apiRequest) body(w world) (io.Reader, error) {
+func (r *apiRequest) body(w World) (io.Reader, error) {
 	if r.data == "-" {
-		text, err := io.ReadAll(w.stdin)
+		text, err := io.ReadAll(w.Stdin)
 		if err != nil {
 			return nil, fmt.Errorf("body on standard input: %w", err)
 		}
@@ -111,7 +111,7 @@ func (r *apiRequest) body(w world) (io.Reader, error) {
 }
 
 // send sends the request and prints the answer as it comes: an event stream has no end.
-func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w world) error {
+func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w World) error {
 	defer c.Close()
 	body, err := r.body(w)
 	if err != nil {
@@ -128,11 +128,11 @@ func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w wo
 		return fmt.Errorf("%s %s: %s: %s", r.method, path, resp.Status, bytes.TrimSpace(reason))
 	}
 	var end endOf
-	if _, err := io.Copy(w.stdout, io.TeeReader(resp.Body, &end)); err != nil {
+	if _, err := io.Copy(w.Stdout, io.TeeReader(resp.Body, &end)); err != nil {
 		return fmt.Errorf("the answer broke off: %w", err)
 	}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && end.last != '\n' {
-		_, err = fmt.Fprintln(w.stdout)
+		_, err = fmt.Fprintln(w.Stdout)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -21,6 +21,7 @@ import (
 type layout struct {
 	datadir.Dir
 	remedy.Commands
+	version string // of this program
 }
 
 const (
@@ -30,7 +31,7 @@ const (
 )
 
 // newLayout finds the data directory: the one given, that of the environment, or the default of this user.
-func newLayout(given string, w world) (layout, error) {
+func newLayout(given string, w World) (layout, error) {
 	usual := defaultDataDir(w)
 	given = cmp.Or(given, w.getenv(dataDirEnv), usual)
 	if given == "" {
@@ -40,7 +41,7 @@ func newLayout(given string, w world) (layout, error) {
 	if err != nil {
 		return layout{}, layout{}.explain(err)
 	}
-	l := layout{Dir: dir, Commands: remedy.Commands{DataDir: string(dir)}}
+	l := layout{Dir: dir, Commands: remedy.Commands{DataDir: string(dir)}, version: w.Version}
 	if abs, err := filepath.Abs(given); err == nil && abs == usual && w.getenv(dataDirEnv) == "" {
 		l.DataDir = ""
 	}
@@ -48,7 +49,7 @@ func newLayout(given string, w world) (layout, error) {
 }
 
 // defaultDataDir is where this user's allocations live when nothing else is said, empty when nobody can tell.
-func defaultDataDir(w world) string {
+func defaultDataDir(w World) string {
 	switch {
 	case os.Geteuid() == 0:
 		return systemDataDir
@@ -122,7 +123,7 @@ func (l layout) saved(id string) (*interfaces.Saved, error) {
 
 // lock locks an allocation.
 func (l layout) lock(id string, logger *slog.Logger) (*datadir.Lock, error) {
-	lock, err := l.Lock(id, version, logger)
+	lock, err := l.Lock(id, l.version, logger)
 	return lock, l.explain(err)
 }
 

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// TestLostLinesAreCounted where they are missing, in the form of the others, for events and for the log.
+func TestLostLinesAreCounted(t *testing.T) {
+	const events = 2000
+	held, group := make(chan struct{}), "g"
+	var out, errs bytes.Buffer
+	p := newQueuedPrinter(heldWriter{held, &out}, &api.Allocation{TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group}}}}, true)
+	log := queuedLog(World{Stderr: heldWriter{held, &errs}})
+	logger := newLogger(false, World{Stderr: log})
+	for range events {
+		p.allocEvent("Event", "of which there are many")
+		logger.Warn("one of many")
+	}
+	close(held)
+	flushAll(p.queue, log)
+	kinds, lost := map[string]int{}, ""
+	for text := range strings.Lines(out.String()) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		kinds[l.Type]++
+		if l.Type == "Lines Lost" {
+			lost = l.Details["lines"]
+		}
+	}
+	if kinds["Event"] == 0 || kinds["Event"] == events || kinds["Lines Lost"] != 1 || lost != fmt.Sprint(events-kinds["Event"]) {
+		t.Errorf("%v, and %q said to be lost, of %d", kinds, lost, events)
+	}
+	n := strings.Count(errs.String(), "one of many")
+	if !strings.Contains(errs.String(), fmt.Sprintf("level=WARN msg=\"lines of this log are missing: nobody has read them\" lines=%d\n", events-n)) {
+		t.Errorf("%d of %d lines, and then:\n%s", n, events, errs.String()[max(0, errs.Len()-300):])
+	}
+}
+
+// heldWriter takes nothing until its channel is closed.
+type heldWriter struct {
+	held chan struct{}
+	to   *bytes.Buffer
+}
+
+func (w heldWriter) Write(p []byte) (int, error) {
+	<-w.held
+	return w.to.Write(p)
+}
