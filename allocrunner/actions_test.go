@@ -404,6 +404,31 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	}
 }
 
+// TestKillSendsNoSignal but SIGKILL, also when a stop follows it.
+func TestKillSendsNoSignal(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service", shell("main", `trap 'echo told > local/told' INT; echo up > local/up; while :; do :; done`,
+		func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
+	r.untilFile("main/local/up")
+	r.untilState("main", "running")
+	r.runner.Kill()
+	if got := r.runner.Alloc().DesiredStatus; got != "stop" {
+		t.Errorf("the desired status after a kill is %q, want stop", got)
+	}
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(r.dir + "/main/local/told"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the task has handled its kill_signal: %v", err)
+	}
+	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["signal"] != "9" {
+		t.Errorf("it ended otherwise: %+v", e)
+	}
+}
+
 // TestNoShutdownDelay of the group or of its task is waited for when the stop says so, nor any longer when it says so later, also to
 // another runner.
 func TestNoShutdownDelay(t *testing.T) {

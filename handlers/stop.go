@@ -43,11 +43,10 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	err = alloc.Stop(ctx, hurry)
-	if now {
+	if now { // before a stop sends the kill_signal
 		alloc.Kill()
 	}
-	if err != nil {
+	if err := alloc.Stop(ctx, hurry); err != nil {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
 	current := alloc.Snapshot()

@@ -106,7 +106,11 @@ func TestStop(t *testing.T) {
 		}
 	}
 	kills := 0
-	alloc.kill = func() { kills++ }
+	alloc.kill = func() {
+		if kills++; len(stops) > 0 {
+			t.Error("killed after the stop, which has sent the kill_signal")
+		}
+	}
 	for query, want := range map[string]int{"?now=false": 0, "?now=true&no_shutdown_delay=true": 1, "?now": 1} {
 		kills = 0
 		got := s.do(t, http.MethodPut, stopPath+query, goodToken, "")

@@ -48,7 +48,7 @@ func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	err := s.control.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
-		if !s.Terminal() {
+		if !s.Terminal() && !s.control.present().killed {
 			s.events.AllocEvent("Stopping", "asked for over the API: stopping in order")
 		}
 	})
