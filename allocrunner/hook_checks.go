@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/services"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -67,10 +68,12 @@ func (h *checksHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReque
 func (h *checksHook) config(alloc *api.Allocation) checks.Config {
 	r := h.runner
 	return checks.Config{
-		Alloc:   alloc,
-		Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
-		Ports:   r.portsOf,
-		HostIP:  r.cfg.HostIP,
+		Alloc: alloc,
+		Resolver: services.Resolver{
+			Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
+			Ports:   r.portsOf,
+			HostIP:  r.cfg.HostIP,
+		},
 		Version: r.cfg.Version,
 		Logger:  r.logger,
 		Exec:    r.execCheck,

@@ -15,9 +15,10 @@ import (
 type Severity string
 
 const (
-	Refused Severity = "refused" // the job can't run as it is written
-	Warning Severity = "warning" // it runs, and something it asks for does not happen
-	Note    Severity = "note"    // it runs, and something it says has no meaning on one machine
+	Refused  Severity = "refused"  // the job can't run as it is written
+	Warning  Severity = "warning"  // it runs, and something it asks for does not happen
+	Note     Severity = "note"     // it runs, and something it says has no meaning on one machine
+	Honoured Severity = "honoured" // of a Row: it happens; no finding has it
 )
 
 // Finding is one thing about a job that the operator should know before it runs.
@@ -154,17 +155,9 @@ func (r *reviewer) refuse(feature, format string, args ...any) {
 	r.add(Refused, feature, format, args...)
 }
 
-// apply adds a finding for each row of a table that the job part uses.
-func apply[T any](r *reviewer, rows []row[T], part *T) {
-	for _, row := range rows {
-		if row.used(part) {
-			r.add(row.severity, row.feature, "%s", row.message)
-		}
-	}
-}
-
 func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
+	restrict(r, jobLimits, r.job)
 	r.schedulerNote()
 	r.checkName("job", deref(r.job.ID))
 	r.checkPart("region", deref(r.job.Region))
@@ -189,13 +182,14 @@ func (r *reviewer) groupLevel() {
 	r.in("group", deref(g.Name), func() {
 		r.checkName("group", deref(g.Name))
 		apply(r, groupRows, g)
+		restrict(r, groupLimits, g)
 		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
 		r.services(g.Services, nil)
 		r.restart(g.RestartPolicy)
-		r.checkNegative("count", int64(deref(g.Count)))
-		r.checkNegative("shutdown_delay", int64(deref(g.ShutdownDelay)))
-		r.update(g.Update)
+		if g.Update != nil && deref(g.Update.MaxParallel) != 0 {
+			restrict(r, updateLimits, g.Update)
+		}
 		r.tasks()
 	})
 	r.resourcesNote()
@@ -238,19 +232,17 @@ func (r *reviewer) task(t *api.Task) {
 		r.refuse("config", "%v", err)
 	}
 	apply(r, taskRows, t)
+	restrict(r, taskLimits, t)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)
 	}
 	r.environment("env", t.Env)
 	r.environment("meta", t.Meta)
-	r.lifecycle(t.Lifecycle)
+	restrict(r, lifecycleLimits, t.Lifecycle)
 	r.services(t.Services, t)
 	r.restart(t.RestartPolicy)
-	r.logs(t.LogConfig)
+	restrict(r, logsLimits, t.LogConfig)
 	r.identities(t)
-	r.checkSignal("kill_signal", t.KillSignal)
-	r.checkNegative("kill_timeout", int64(deref(t.KillTimeout)))
-	r.checkNegative("shutdown_delay", int64(t.ShutdownDelay))
 }
 
 func (r *reviewer) networks(networks []*api.NetworkResource) {
@@ -263,6 +255,7 @@ func (r *reviewer) networks(networks []*api.NetworkResource) {
 			continue
 		}
 		apply(r, networkRows, n)
+		restrict(r, networkLimits, n)
 		r.ports(n)
 	}
 }

@@ -1,20 +1,20 @@
 package jobspec
 
 import (
+	"cmp"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/services"
 )
 
-// This file is the table of what a job may ask for and does not get here. A feature that arrives takes its row away.
-
-// row is one feature of a part of the job: what it is called, what its use means, and how to tell that it is used.
-type row[T any] struct {
-	feature  string
-	severity Severity
-	message  string
-	used     func(*T) bool
-}
+// This file is the table of what a job may ask for and does not get here, and of what the values of its attributes must be. A feature
+// that arrives takes its row away. Rows lists it.
 
 var jobRows = []row[api.Job]{
 	{"periodic", Refused, "nothing here starts a job at set times; leave the block out, and use cron or a systemd timer",
@@ -23,10 +23,6 @@ var jobRows = []row[api.Job]{
 		func(j *api.Job) bool { return j.ParameterizedJob != nil }},
 	{"multiregion", Refused, "there is one machine and no region; leave the block out",
 		func(j *api.Job) bool { return j.Multiregion != nil }},
-	{"type", Refused, `the job type must be "service", "batch", "system" or "sysbatch"`,
-		func(j *api.Job) bool {
-			return !slices.Contains([]string{"", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}, deref(j.Type))
-		}},
 	{"type", Note, "one machine runs one allocation: system is run as service is, sysbatch as batch is",
 		func(j *api.Job) bool {
 			return deref(j.Type) == api.JobTypeSystem || deref(j.Type) == api.JobTypeSysbatch
@@ -59,19 +55,13 @@ var groupRows = []row[api.TaskGroup]{
 }
 
 var networkRows = []row[api.NetworkResource]{
-	{"network mode", Refused, `tasks share the machine's network; the mode must be "host" or left out`,
-		func(n *api.NetworkResource) bool { return n.Mode != "" && n.Mode != "host" }},
 	{"network dns", Refused, "tasks use the machine's name resolution", func(n *api.NetworkResource) bool { return n.DNS != nil }},
 	{"network cni", Refused, "there are no CNI networks here", func(n *api.NetworkResource) bool { return n.CNI != nil }},
 	{"network hostname", Refused, "tasks have the machine's host name", func(n *api.NetworkResource) bool { return n.Hostname != "" }},
-	{"network device", Refused, "ports are not tied to a network device; leave device, cidr and ip out",
-		func(n *api.NetworkResource) bool { return n.Device != "" || n.CIDR != "" || n.IP != "" }},
+	{"network device", Refused, "ports are not tied to a network device", func(n *api.NetworkResource) bool { return n.Device != "" }},
+	{"network cidr", Refused, "ports are not tied to a network", func(n *api.NetworkResource) bool { return n.CIDR != "" }},
+	{"network ip", Refused, "ports are not tied to an address of the job's", func(n *api.NetworkResource) bool { return n.IP != "" }},
 	{"network mbits", Warning, "bandwidth is not limited", func(n *api.NetworkResource) bool { return n.MBits != nil }},
-}
-
-var portRows = []row[api.Port]{
-	{"port host_network", Refused, "there are no named host networks; leave host_network out",
-		func(p *api.Port) bool { return p.HostNetwork != "" && p.HostNetwork != "default" }},
 }
 
 var taskRows = []row[api.Task]{
@@ -85,7 +75,7 @@ var taskRows = []row[api.Task]{
 	{"dispatch_payload", Refused, "nothing here dispatches jobs", func(t *api.Task) bool { return t.DispatchPayload != nil }},
 	{"schedule", Refused, "tasks are not started and stopped by the clock", func(t *api.Task) bool { return t.Schedule != nil }},
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", func(t *api.Task) bool { return t.Kind != "" }},
-	{"restart render_templates", Warning, "nothing renders templates anew at a restart",
+	{"restart render_templates", Warning, "nothing renders templates again at a restart",
 		func(t *api.Task) bool { return t.RestartPolicy != nil && deref(t.RestartPolicy.RenderTemplates) }},
 	{"action", Warning, "actions can't be run yet", func(t *api.Task) bool { return len(t.Actions) > 0 }},
 	{"scaling", Note, "there is no autoscaler", func(t *api.Task) bool { return len(t.ScalingPolicies) > 0 }},
@@ -94,18 +84,15 @@ var taskRows = []row[api.Task]{
 var resourceRows = []row[api.Resources]{
 	{"resources cores", Refused, "no cores are set aside for a task; use cpu", func(r *api.Resources) bool { return deref(r.Cores) > 0 }},
 	{"resources device", Refused, "no devices are given to a task", func(r *api.Resources) bool { return len(r.Devices) > 0 }},
+	{"resources iops", Warning, "operations on disks are not limited", func(r *api.Resources) bool { return deref(r.IOPS) > 0 }},
 	{"resources numa", Refused, "NUMA nodes are not chosen", func(r *api.Resources) bool { return r.NUMA != nil }},
-	{"resources network", Refused, "a task's network block is of old; put it into the group", func(r *api.Resources) bool { return len(r.Networks) > 0 }},
+	{"resources network", Refused, "a task has no network of its own; put the block into the group", func(r *api.Resources) bool { return len(r.Networks) > 0 }},
 }
 
 var serviceRows = []row[api.Service]{
 	{"connect", Refused, "there is no Consul service mesh; leave the block out", func(s *api.Service) bool { return s.Connect != nil }},
 	{"service provider", Warning, `a service whose provider is Consul, which is the default, is not registered and its checks don't run; say provider = "nomad"`,
 		func(s *api.Service) bool { return s.Provider == "" || s.Provider == api.ServiceProviderConsul }},
-	{"service provider", Refused, `the provider must be "nomad"`,
-		func(s *api.Service) bool {
-			return !slices.Contains([]string{"", api.ServiceProviderConsul, "nomad"}, s.Provider)
-		}},
 	{"service identity", Warning, "identities of services are for Consul; none is made", func(s *api.Service) bool { return s.Identity != nil }},
 }
 
@@ -116,44 +103,171 @@ var nomadServiceRows = []row[api.Service]{
 	{"tagged_addresses", Refused, "they are for Consul", func(s *api.Service) bool { return len(s.TaggedAddresses) > 0 }},
 	{"service weights", Refused, "weights are for Consul", func(s *api.Service) bool { return s.Weights != nil }},
 	{"service cluster", Refused, "clusters are for Consul", func(s *api.Service) bool { return s.Cluster != "" && s.Cluster != "default" }},
-	{"service meta", Warning, "the registration has no place for it", func(s *api.Service) bool { return len(s.Meta)+len(s.CanaryMeta) > 0 }},
+	{"service meta", Warning, "the registration has no place for it", func(s *api.Service) bool { return len(s.Meta) > 0 }},
+	{"service canary_meta", Warning, "the registration has no place for it", func(s *api.Service) bool { return len(s.CanaryMeta) > 0 }},
 	{"canary_tags", Note, "there are no canaries; tags are used", func(s *api.Service) bool { return len(s.CanaryTags) > 0 }},
-	{"address_mode", Refused, `the address mode must be "auto" or "host"`,
-		func(s *api.Service) bool { return !slices.Contains([]string{"", "auto", "host"}, s.AddressMode) }},
 }
 
 // checkRows are about checks of services of provider "nomad".
 var checkRows = []row[api.ServiceCheck]{
-	{"check type", Refused, `grpc checks are not made; use "http", "tcp" or "script"`, func(c *api.ServiceCheck) bool { return c.Type == "grpc" }},
-	{"check type", Refused, `the type must be "http", "tcp" or "script"`,
-		func(c *api.ServiceCheck) bool {
-			return !slices.Contains([]string{"http", "tcp", checkScript, "grpc"}, c.Type)
-		}},
 	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical",
 		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning != 0 }},
-	{"check command", Refused, `command and args are for checks of the type "script"`,
-		func(c *api.ServiceCheck) bool { return c.Type != checkScript && (c.Command != "" || len(c.Args) > 0) }},
-	{"check command", Refused, "a script check needs a command", func(c *api.ServiceCheck) bool { return c.Type == checkScript && c.Command == "" }},
-	{"grpc_service", Refused, "grpc checks are not made; leave grpc_service and grpc_use_tls out",
-		func(c *api.ServiceCheck) bool { return c.GRPCService != "" || c.GRPCUseTLS }},
+	{"grpc_service", Refused, "grpc checks are not made", func(c *api.ServiceCheck) bool { return c.GRPCService != "" }},
+	{"grpc_use_tls", Refused, "grpc checks are not made", func(c *api.ServiceCheck) bool { return c.GRPCUseTLS }},
 	{"expose", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Expose }},
 	{"check advertise", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.Advertise != "" }},
-	{"initial_status", Refused, `it must be "passing", "warning" or "critical", or left out`,
-		func(c *api.ServiceCheck) bool {
-			return !slices.Contains([]string{"", "passing", "warning", "critical"}, c.InitialStatus)
-		}},
 	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
-	{"on_update", Refused, `it must be "require_healthy", "ignore_warnings" or "ignore"`,
-		func(c *api.ServiceCheck) bool {
-			return !slices.Contains([]string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}, c.OnUpdate)
-		}},
 	{"on_update", Note, `a check here is never a warning, so "ignore_warnings" is the same as "require_healthy"`,
 		func(c *api.ServiceCheck) bool { return c.OnUpdate == api.OnUpdateIgnoreWarn }},
-	{"check address_mode", Refused, `the address mode must be "auto" or "host"`,
-		func(c *api.ServiceCheck) bool { return !slices.Contains([]string{"", "auto", "host"}, c.AddressMode) }},
-	{"check protocol", Refused, `it must be "http" or "https"`,
-		func(c *api.ServiceCheck) bool {
-			return c.Type == "http" && !slices.Contains([]string{"", "http", "https"}, c.Protocol)
+}
+
+var identityRows = []row[api.WorkloadIdentity]{
+	{"identity service_name", Refused, "it is for Consul", func(w *api.WorkloadIdentity) bool { return w.ServiceName != "" }},
+	{"identity extra_claims", Refused, "they are not put into tokens", func(w *api.WorkloadIdentity) bool { return len(w.ExtraClaims) > 0 }},
+}
+
+var jobLimits = []limit[api.Job]{
+	among("type", func(j *api.Job) string { return deref(j.Type) },
+		"", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
+}
+
+var groupLimits = []limit[api.TaskGroup]{
+	atLeast("count", 0, func(g *api.TaskGroup) int { return deref(g.Count) }),
+	atLeast("shutdown_delay", 0, func(g *api.TaskGroup) time.Duration { return deref(g.ShutdownDelay) }),
+}
+
+var networkLimits = []limit[api.NetworkResource]{
+	among("network mode", func(n *api.NetworkResource) string { return n.Mode }, "", "host"),
+}
+
+var portLimits = []limit[api.Port]{
+	among("port host_network", func(p *api.Port) string { return p.HostNetwork }, "", "default"),
+	{"port to", "it must be from 1 to 65535, or -1", func(p *api.Port) any { return p.To },
+		func(p *api.Port) bool { return p.To >= -1 && p.To <= 65535 }},
+}
+
+var staticPortLimits = []limit[api.Port]{
+	{"port static", "it must be from 1 to 65535", func(p *api.Port) any { return p.Value },
+		func(p *api.Port) bool { return p.Value >= 1 && p.Value <= 65535 }},
+}
+
+// minInterval is the shortest interval of a restart policy that Nomad takes.
+const minInterval = 5 * time.Second
+
+var restartLimits = []limit[api.RestartPolicy]{
+	among("restart mode", func(p *api.RestartPolicy) string { return deref(cmp.Or(p.Mode, new(api.RestartPolicyModeFail))) },
+		api.RestartPolicyModeFail, api.RestartPolicyModeDelay),
+	atLeast("restart attempts", 0, func(p *api.RestartPolicy) int { return deref(p.Attempts) }),
+	atLeast("restart delay", 0, func(p *api.RestartPolicy) time.Duration { return deref(p.Delay) }),
+	{"restart interval", "it must be at least 5s", func(p *api.RestartPolicy) any { return deref(p.Interval) },
+		func(p *api.RestartPolicy) bool { return p.Interval == nil || *p.Interval >= minInterval }},
+	{"restart attempts", `it must be above 0 with mode "delay", which would wait for ever; or the mode "fail"`,
+		func(p *api.RestartPolicy) any { return deref(p.Attempts) },
+		func(p *api.RestartPolicy) bool {
+			return p.Attempts == nil || *p.Attempts != 0 || deref(p.Mode) != api.RestartPolicyModeDelay
 		}},
-	{"check path", Refused, "an http check needs a path", func(c *api.ServiceCheck) bool { return c.Type == "http" && c.Path == "" }},
+	{"restart attempts", "it must be so few that they, each with its delay, fit into the interval",
+		func(p *api.RestartPolicy) any { return deref(p.Attempts) },
+		func(p *api.RestartPolicy) bool {
+			interval, delay := deref(p.Interval), deref(p.Delay)
+			return interval < minInterval || delay <= 0 || time.Duration(deref(p.Attempts)) <= interval/delay
+		}},
+}
+
+var updateLimits = []limit[api.UpdateStrategy]{
+	atLeast("update max_parallel", 0, func(u *api.UpdateStrategy) int { return deref(u.MaxParallel) }),
+	atLeast("update min_healthy_time", 0, func(u *api.UpdateStrategy) time.Duration { return deref(u.MinHealthyTime) }),
+	among("update health_check", func(u *api.UpdateStrategy) string { return deref(u.HealthCheck) }, "", "checks", "task_states", "manual"),
+	{"update healthy_deadline", "it must be longer than min_healthy_time, or the allocation could never become healthy in time",
+		func(u *api.UpdateStrategy) any { return deref(u.HealthyDeadline) },
+		func(u *api.UpdateStrategy) bool {
+			return u.HealthyDeadline == nil || deref(u.MinHealthyTime) < *u.HealthyDeadline
+		}},
+}
+
+var taskLimits = []limit[api.Task]{
+	signalName("kill_signal", func(t *api.Task) string { return t.KillSignal }),
+	atLeast("kill_timeout", 0, func(t *api.Task) time.Duration { return deref(t.KillTimeout) }),
+	atLeast("shutdown_delay", 0, func(t *api.Task) time.Duration { return t.ShutdownDelay }),
+}
+
+var lifecycleLimits = []limit[api.TaskLifecycle]{
+	among("lifecycle hook", func(l *api.TaskLifecycle) string { return l.Hook },
+		api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop),
+}
+
+var logsLimits = []limit[api.LogConfig]{
+	atLeast("logs max_files", 1, func(l *api.LogConfig) int { return deref(cmp.Or(l.MaxFiles, new(1))) }),
+	atLeast("logs max_file_size", 1, func(l *api.LogConfig) int { return deref(cmp.Or(l.MaxFileSizeMB, new(1))) }),
+	{"logs enabled", "it must be the opposite of disabled, which is enough alone", func(l *api.LogConfig) any { return deref(l.Enabled) },
+		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != deref(l.Disabled) }},
+}
+
+var identityName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
+
+var identityLimits = []limit[api.WorkloadIdentity]{
+	{"identity name", "it must be 1 to 128 letters, digits and hyphens", func(w *api.WorkloadIdentity) any { return w.Name },
+		func(w *api.WorkloadIdentity) bool { return w.Name == "" || identityName.MatchString(w.Name) }},
+	{"identity aud", "it must hold no empty audience", func(w *api.WorkloadIdentity) any { return w.Audience },
+		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
+	atLeast("identity ttl", 0, func(w *api.WorkloadIdentity) time.Duration { return w.TTL }),
+	{"identity filepath", "it must be in the task's directory, to which it is relative", func(w *api.WorkloadIdentity) any { return w.Filepath },
+		func(w *api.WorkloadIdentity) bool {
+			return w.Filepath == "" || filepath.IsLocal(filepath.Clean(w.Filepath))
+		}},
+	among("identity change_mode", func(w *api.WorkloadIdentity) string { return w.ChangeMode }, "", "noop", "signal", "restart"),
+	{"identity change_signal", `it must be there with change_mode "signal", and with no other`, func(w *api.WorkloadIdentity) any { return w.ChangeSignal },
+		func(w *api.WorkloadIdentity) bool { return (w.ChangeSignal != "") == (w.ChangeMode == "signal") }},
+	signalName("identity change_signal", func(w *api.WorkloadIdentity) string { return w.ChangeSignal }),
+}
+
+var serviceLimits = []limit[api.Service]{
+	among("service provider", func(s *api.Service) string { return s.Provider }, "", api.ServiceProviderConsul, services.ProviderNomad),
+}
+
+// nomadServiceLimits are about services of provider "nomad", as are those below.
+var nomadServiceLimits = []limit[api.Service]{
+	{"service address_mode", services.AddressModeWords, func(s *api.Service) any { return s.AddressMode },
+		func(s *api.Service) bool { return services.ValidAddressMode(s.AddressMode) }},
+}
+
+var checkLimits = append(sharedCheckLimits(),
+	atLeast("check interval", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Interval }), // as Nomad takes it
+	atLeast("check timeout", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Timeout }),
+	among("initial_status", func(c *api.ServiceCheck) string { return c.InitialStatus }, "", "passing", "warning", "critical"),
+	among("on_update", func(c *api.ServiceCheck) string { return c.OnUpdate },
+		"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
+	atLeast("success_before_passing", 0, func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),
+	atLeast("failures_before_critical", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
+)
+
+// sharedCheckLimits are what the set-up of the checks refuses as well, but for times, which may be shorter there.
+func sharedCheckLimits() []limit[api.ServiceCheck] {
+	var list []limit[api.ServiceCheck]
+	for _, rule := range services.CheckRules {
+		if rule.Attribute == "interval" || rule.Attribute == "timeout" {
+			continue
+		}
+		list = append(list, limit[api.ServiceCheck]{
+			"check " + rule.Attribute, rule.Words, func(c *api.ServiceCheck) any { return rule.Value(c) },
+			func(c *api.ServiceCheck) bool { return rule.Holds(c) || strings.Contains(rule.Value(c), "${") }, // known only then
+		})
+	}
+	return list
+}
+
+var checkRestartLimits = []limit[api.CheckRestart]{
+	atLeast("check_restart limit", 0, func(c *api.CheckRestart) int { return c.Limit }),
+	atLeast("check_restart grace", 0, func(c *api.CheckRestart) time.Duration { return deref(c.Grace) }),
+}
+
+// signals are the names that Nomad takes, without SIG.
+var signals = strings.Fields(`ABRT ALRM BUS CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU
+	USR1 USR2 WINCH XCPU XFSZ`)
+
+// signalName is the limit of the name of a signal, with SIG or without.
+func signalName[T any](feature string, get func(*T) string) limit[T] {
+	return limit[T]{feature, "it must be a signal such as SIGTERM, or left out", func(t *T) any { return get(t) }, func(t *T) bool {
+		return get(t) == "" || slices.Contains(signals, strings.TrimPrefix(strings.ToUpper(get(t)), "SIG"))
+	}}
 }

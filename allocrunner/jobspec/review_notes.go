@@ -23,35 +23,36 @@ func (r *reviewer) schedulerNote() {
 // schedulerParts are what a scheduler would act on. Those that a canonical job always has count when they are not as the
 // defaults have them.
 var schedulerParts = []struct {
-	name string
-	used func(*api.Job, *api.TaskGroup) bool
+	name   string
+	blocks []string // that may have it
+	used   func(*api.Job, *api.TaskGroup) bool
 }{
-	{"constraint", func(j *api.Job, g *api.TaskGroup) bool {
+	{"constraint", []string{"job", "group", "task"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return len(j.Constraints)+len(g.Constraints) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Constraints) > 0 })
 	}},
-	{"affinity", func(j *api.Job, g *api.TaskGroup) bool {
+	{"affinity", []string{"job", "group", "task"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return len(j.Affinities)+len(g.Affinities) > 0 || anyTask(g, func(t *api.Task) bool { return len(t.Affinities) > 0 })
 	}},
-	{"spread", func(j *api.Job, g *api.TaskGroup) bool { return len(j.Spreads)+len(g.Spreads) > 0 }},
-	{"update (but for its health)", rollsOut},
-	{"reschedule", func(j *api.Job, g *api.TaskGroup) bool {
+	{"spread", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool { return len(j.Spreads)+len(g.Spreads) > 0 }},
+	{"update (but for its health)", nil, rollsOut},
+	{"reschedule", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(deref(j.Type)))
 	}},
-	{"migrate", func(j *api.Job, g *api.TaskGroup) bool {
+	{"migrate", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Migrate != nil || differs(g.Migrate, api.DefaultMigrateStrategy())
 	}},
-	{"count", func(_ *api.Job, g *api.TaskGroup) bool { return g.Count != nil && *g.Count != 1 }},
-	{"datacenters", func(j *api.Job, _ *api.TaskGroup) bool {
+	{"count", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool { return g.Count != nil && *g.Count != 1 }},
+	{"datacenters", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool {
 		return len(j.Datacenters) > 1 || len(j.Datacenters) == 1 && j.Datacenters[0] != "*"
 	}},
-	{"node_pool", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.NodePool) != "" && *j.NodePool != "default" }},
-	{"priority", func(j *api.Job, _ *api.TaskGroup) bool {
+	{"node_pool", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.NodePool) != "" && *j.NodePool != "default" }},
+	{"priority", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool {
 		return j.Priority != nil && *j.Priority != api.JobDefaultPriority
 	}},
-	{"all_at_once", func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.AllAtOnce) }},
+	{"all_at_once", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.AllAtOnce) }},
 	//lint:ignore SA1019 job files may still say it
-	{"prevent_reschedule_on_lost", func(_ *api.Job, g *api.TaskGroup) bool { return deref(g.PreventRescheduleOnLost) }},
-	{"ephemeral_disk size", func(_ *api.Job, g *api.TaskGroup) bool {
+	{"prevent_reschedule_on_lost", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool { return deref(g.PreventRescheduleOnLost) }},
+	{"ephemeral_disk size", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool {
 		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil && *g.EphemeralDisk.SizeMB != *api.DefaultEphemeralDisk().SizeMB
 	}},
 }
@@ -77,16 +78,18 @@ func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 		changed(u.Stagger, d.Stagger) || changed(u.ProgressDeadline, d.ProgressDeadline)
 }
 
+const resourcesMeaning = "tasks find their cpu and memory in the environment; nothing limits them to it"
+
 // resourcesNote says, once for the group, that resources are not limits.
 func (r *reviewer) resourcesNote() {
-	asked := anyTask(r.group, func(t *api.Task) bool {
+	used := anyTask(r.group, func(t *api.Task) bool {
 		d, s := api.DefaultResources(), t.Resources
 		return s != nil && (s.CPU != nil && *s.CPU != *d.CPU && *s.CPU != 0 || s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB ||
 			deref(s.MemoryMaxMB) > 0 || deref(s.DiskMB) > 0 || deref(s.SecretsMB) > 0)
 	})
-	if asked {
+	if used {
 		r.in("group", deref(r.group.Name), func() {
-			r.add(Note, "resources", "tasks are told their cpu and memory in the environment; nothing limits them to it")
+			r.add(Note, "resources", "%s", resourcesMeaning)
 		})
 	}
 }

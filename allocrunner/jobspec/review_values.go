@@ -1,14 +1,11 @@
 package jobspec
 
 import (
-	"fmt"
+	"cmp"
 	"maps"
-	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -78,87 +75,11 @@ func (r *reviewer) checkTaskName(name string) {
 	}
 }
 
-func (r *reviewer) checkNegative(feature string, n int64) {
-	if n < 0 {
-		r.refuse(feature, "it is negative")
-	}
-}
-
-// signals are the names that Nomad takes, without SIG.
-var signals = strings.Fields(`ABRT ALRM BUS CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU
-	USR1 USR2 WINCH XCPU XFSZ`)
-
-func (r *reviewer) checkSignal(feature, name string) {
-	short := strings.TrimPrefix(strings.ToUpper(name), "SIG")
-	if name != "" && !slices.Contains(signals, short) {
-		r.refuse(feature, "there is no signal %q; use one like SIGTERM", name)
-	}
-}
-
-func (r *reviewer) lifecycle(l *api.TaskLifecycle) {
-	if l == nil {
-		return
-	}
-	hooks := []string{api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
-	if !slices.Contains(hooks, l.Hook) {
-		r.refuse("lifecycle", "there is no hook %q; use %s", l.Hook, strings.Join(hooks, ", "))
-	}
-}
-
-// healthChecks are the ways to judge health.
-var healthChecks = []string{"checks", "task_states", "manual"}
-
-// update looks at how the allocation's health is to be judged.
-func (r *reviewer) update(u *api.UpdateStrategy) {
-	if u == nil || deref(u.MaxParallel) == 0 {
-		return
-	}
-	r.checkNegative("update max_parallel", int64(*u.MaxParallel))
-	r.checkNegative("update min_healthy_time", int64(deref(u.MinHealthyTime)))
-	if how := deref(u.HealthCheck); how != "" && !slices.Contains(healthChecks, how) {
-		r.refuse("update health_check", "health can't be judged by %q; use %s", how, strings.Join(healthChecks, ", "))
-	}
-	if u.HealthyDeadline != nil && deref(u.MinHealthyTime) >= *u.HealthyDeadline {
-		r.refuse("update healthy_deadline", "it is %s, and min_healthy_time %s: the allocation could never become healthy in time",
-			*u.HealthyDeadline, deref(u.MinHealthyTime))
-	}
-}
-
-func (r *reviewer) logs(l *api.LogConfig) {
-	if l == nil {
-		return
-	}
-	if l.MaxFiles != nil && *l.MaxFiles < 1 {
-		r.refuse("logs", "max_files is %d; at least 1 is needed", *l.MaxFiles)
-	}
-	if l.MaxFileSizeMB != nil && *l.MaxFileSizeMB < 1 {
-		r.refuse("logs", "max_file_size is %d; at least 1 (MiB) is needed", *l.MaxFileSizeMB)
-	}
-	if l.Enabled != nil && *l.Enabled == deref(l.Disabled) {
-		r.refuse("logs", "enabled = %v is of old and not what disabled says; say disabled = %v alone", *l.Enabled, !*l.Enabled)
-	}
-}
-
-// minInterval is the shortest interval of a restart policy that Nomad takes.
-const minInterval = 5 * time.Second
-
 func (r *reviewer) restart(p *api.RestartPolicy) {
-	if p == nil || len(r.path) > 1 && reflect.DeepEqual(p, r.group.RestartPolicy) {
+	if len(r.path) > 1 && reflect.DeepEqual(p, r.group.RestartPolicy) {
 		return // a task that has its group's policy: the group has the finding
 	}
-	attempts, delay, interval, mode := deref(p.Attempts), deref(p.Delay), deref(p.Interval), deref(p.Mode)
-	switch {
-	case p.Mode != nil && mode != api.RestartPolicyModeDelay && mode != api.RestartPolicyModeFail:
-		r.refuse("restart", `mode is %q; it must be "fail" or "delay"`, mode)
-	case attempts < 0 || delay < 0:
-		r.refuse("restart", "attempts and delay can't be negative")
-	case p.Interval != nil && interval < minInterval:
-		r.refuse("restart", "interval is %s; at least %s is needed", interval, minInterval)
-	case p.Attempts != nil && attempts == 0 && mode == api.RestartPolicyModeDelay:
-		r.refuse("restart", `mode "delay" with 0 attempts would wait for ever; use mode "fail", or allow an attempt`)
-	case p.Interval != nil && delay > 0 && time.Duration(attempts) > interval/delay:
-		r.refuse("restart", "%d attempts with %s of delay don't fit into an interval of %s", attempts, delay, interval)
-	}
+	restrict(r, restartLimits, p)
 }
 
 // ports checks labels and numbers of a group's ports.
@@ -172,15 +93,11 @@ func (r *reviewer) ports(n *api.NetworkResource) {
 			r.refuse("port", "there are two ports labelled %q, or with labels that differ only in - and _", p.Label)
 		}
 		seen[envName(p.Label)] = true
-		apply(r, portRows, &p)
-		if p.To < -1 || p.To > 65535 {
-			r.refuse("port", "port %q: to = %d; it must be 1 to 65535, or -1", p.Label, p.To)
-		}
+		r.in("port", p.Label, func() { restrict(r, portLimits, &p) })
 	}
 	for _, p := range n.ReservedPorts {
-		if p.Value < 1 || p.Value > 65535 {
-			r.refuse("port", "port %q: static = %d; it must be 1 to 65535", p.Label, p.Value)
-		} else if other, taken := static[p.Value]; taken {
+		r.in("port", p.Label, func() { restrict(r, staticPortLimits, &p) })
+		if other, taken := static[p.Value]; taken {
 			r.refuse("port", "ports %q and %q are both static = %d", other, p.Label, p.Value)
 		}
 		static[p.Value] = p.Label
@@ -197,8 +114,6 @@ func envName(label string) string {
 	}, label)
 }
 
-var identityName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
-
 func (r *reviewer) identities(t *api.Task) {
 	seen := map[string]bool{}
 	if t.Identity != nil {
@@ -210,10 +125,7 @@ func (r *reviewer) identities(t *api.Task) {
 			r.refuse("identity", "an identity is null; leave it out")
 			continue
 		}
-		name := w.Name
-		if name == "" {
-			name = defaultIdentity
-		}
+		name := cmp.Or(w.Name, defaultIdentity)
 		if seen[name] {
 			r.refuse("identity", "there are two identities of the name %q", name)
 		}
@@ -223,40 +135,10 @@ func (r *reviewer) identities(t *api.Task) {
 }
 
 func (r *reviewer) identity(w *api.WorkloadIdentity) {
-	refuse := func(format string, args ...any) {
-		r.refuse("identity", "%s", fmt.Sprintf("identity %q: ", w.Name)+fmt.Sprintf(format, args...))
-	}
-	if w.Name != "" && !identityName.MatchString(w.Name) {
-		refuse("a name has 1 to 128 letters, digits and hyphens")
-	}
-	if slices.Contains(w.Audience, "") {
-		refuse("an audience is empty")
-	}
-	if w.TTL < 0 {
-		refuse("ttl is negative")
-	}
-	if w.Filepath != "" && !filepath.IsLocal(filepath.Clean(w.Filepath)) {
-		refuse("filepath %q leads out of the task's directory; it is relative to that", w.Filepath)
-	}
-	switch w.ChangeMode {
-	case "", "noop", "restart":
-		if w.ChangeSignal != "" {
-			refuse(`change_signal is for change_mode "signal" alone`)
-		}
-	case "signal":
-		if w.ChangeSignal == "" {
-			refuse(`change_mode "signal" needs a change_signal`)
-		}
-		r.checkSignal("identity change_signal", w.ChangeSignal)
-	default:
-		refuse(`change_mode is %q; it must be "noop", "signal" or "restart"`, w.ChangeMode)
-	}
-	if w.ServiceName != "" {
-		refuse("service_name is for Consul")
-	}
-	if len(w.ExtraClaims) > 0 {
-		refuse("extra_claims are not put into tokens")
-	}
+	r.in("identity", cmp.Or(w.Name, defaultIdentity), func() {
+		apply(r, identityRows, w)
+		restrict(r, identityLimits, w)
+	})
 }
 
 // environment refuses names and values that no process can be given.

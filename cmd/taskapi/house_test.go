@@ -32,6 +32,7 @@ var house = map[string][]string{
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
 		"allocrunner/internal/proc",
+		"allocrunner/internal/services",
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 		"allocrunner/taskenv",
@@ -47,6 +48,7 @@ var house = map[string][]string{
 	"allocrunner/drivers/rawexec":    {"allocrunner/drivers"},
 	"allocrunner/internal/accounts":  {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":  {"allocrunner/interfaces"},
+	"allocrunner/internal/checks":    {"allocrunner/internal/services"},
 	"allocrunner/internal/driver":    {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
 	"allocrunner/internal/keeper": {
@@ -69,7 +71,7 @@ var house = map[string][]string{
 	},
 	"allocrunner/jobspec": {
 		"allocrunner/drivers",
-		"allocrunner/internal/checks", // a review refuses what the set-up would
+		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/jobspec/internal/hcleval",
 	},
 	"allocrunner/state":   {"allocrunner/interfaces"},

@@ -5,7 +5,6 @@
 package checks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,10 +13,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-)
 
-// ProviderNomad is the provider of the services whose checks run here. Others' are their provider's business.
-const ProviderNomad = "nomad"
+	"taskapi/allocrunner/internal/services"
+)
 
 // ErrInvalid: a check can't be run as it is written. It wraps which check and why.
 var ErrInvalid = errors.New("invalid check")
@@ -26,15 +24,7 @@ var ErrInvalid = errors.New("invalid check")
 type Config struct {
 	Alloc *api.Allocation
 
-	// Replace interpolates text of a service or check with the environment of a task, or of the allocation for the empty name;
-	// nil leaves text as it is.
-	Replace func(task, s string) string
-
-	// Ports are what port labels stand for: the group's, and a task's own when the task is not empty. nil has none.
-	Ports func(task string) []api.PortMapping
-
-	// HostIP is the address for a port that is given as a number; empty is 127.0.0.1.
-	HostIP string
+	services.Resolver
 
 	// Version goes into the User-Agent, "taskapi/VERSION".
 	Version string
@@ -93,7 +83,6 @@ type Runner struct {
 
 // New prepares the checks. It does no I/O. Errors: ErrInvalid, with every check that can't be run.
 func New(cfg Config) (*Runner, error) {
-	cfg.HostIP = cmp.Or(cfg.HostIP, defaultHostIP)
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
 	}
@@ -117,9 +106,6 @@ func New(cfg Config) (*Runner, error) {
 	r.cfg.Saved = nil // it may be large, and is not needed again
 	return r, nil
 }
-
-// defaultHostIP is where ports are, unless the operator says otherwise.
-const defaultHostIP = "127.0.0.1"
 
 // Results is the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
 // must not be changed; it is nil when there are no checks, before Run, from Leave to the group's next Begin, and from Stop on. Checks

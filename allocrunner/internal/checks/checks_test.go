@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/services"
 )
 
 func TestMain(m *testing.M) {
@@ -56,7 +57,7 @@ func onPort(port int) func(string) []api.PortMapping {
 func newConfig(alloc *api.Allocation) checks.Config {
 	made := time.Now()
 	return checks.Config{
-		Alloc: alloc, Ports: onPort(20530), Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Alloc: alloc, Resolver: services.Resolver{Ports: onPort(20530)}, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Up: func(string) time.Time { return made },
 	}
 }
@@ -414,17 +415,17 @@ func TestInvalid(t *testing.T) {
 		alloc *api.Allocation
 		want  string
 	}{
-		"type":         {change(func(c *api.ServiceCheck) { c.Type = "grpc" }), `"grpc"; want http, tcp or script`},
-		"interval":     {change(func(c *api.ServiceCheck) { c.Interval = 0 }), "interval is 0s"},
-		"timeout":      {change(func(c *api.ServiceCheck) { c.Timeout = -1 }), "timeout -1ns"},
-		"protocol":     {change(func(c *api.ServiceCheck) { c.Protocol = "gopher" }), `"gopher"; want http or https`},
-		"label":        {change(func(c *api.ServiceCheck) { c.PortLabel = "nope" }), `port "nope"`},
-		"number":       {change(func(c *api.ServiceCheck) { c.PortLabel = "65536" }), `port "65536"`},
-		"address mode": {change(func(c *api.ServiceCheck) { c.AddressMode = "driver" }), `address_mode "driver"`},
-		"method":       {change(func(c *api.ServiceCheck) { c.Method = "GET /" }), `method "GET /" is no HTTP method`},
-		"path":         {change(func(c *api.ServiceCheck) { c.Path = "http://example.com/" }), "names a server"},
-		"path of two":  {change(func(c *api.ServiceCheck) { c.Path = "//example.com/" }), "names a server"},
-		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }), `path "/%zz" is no path of a URL: invalid URL escape "%zz"; want`},
+		"type":         {change(func(c *api.ServiceCheck) { c.Type = "grpc" }), `type is "grpc": it must be "http", "tcp" or "script"`},
+		"interval":     {change(func(c *api.ServiceCheck) { c.Interval = 0 }), `interval is "0s"`},
+		"timeout":      {change(func(c *api.ServiceCheck) { c.Timeout = -1 }), `timeout is "-1ns"`},
+		"protocol":     {change(func(c *api.ServiceCheck) { c.Protocol = "gopher" }), `protocol is "gopher": it must be "http" or "https"`},
+		"label":        {change(func(c *api.ServiceCheck) { c.PortLabel = "nope" }), `port is "nope"`},
+		"number":       {change(func(c *api.ServiceCheck) { c.PortLabel = "65536" }), `port is "65536"`},
+		"address mode": {change(func(c *api.ServiceCheck) { c.AddressMode = "driver" }), `address_mode is "driver"`},
+		"method":       {change(func(c *api.ServiceCheck) { c.Method = "GET /" }), `method is "GET /": it must be an HTTP method`},
+		"path":         {change(func(c *api.ServiceCheck) { c.Path = "http://example.com/" }), "path of a URL alone"},
+		"path of two":  {change(func(c *api.ServiceCheck) { c.Path = "//example.com/" }), "path of a URL alone"},
+		"path unclear": {change(func(c *api.ServiceCheck) { c.Path = "/%zz" }), `path is "/%zz": it must be the path of a URL`},
 		"group":        {&api.Allocation{TaskGroup: "nope", Job: newAlloc().Job}, `no group "nope"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -89,8 +90,12 @@ func newClient(dial dialFunc, t tlsOf) *http.Client {
 }
 
 // newHTTPProbe sends the same request each time. The error is about a request that can't be made.
-func newHTTPProbe(client *http.Client, c api.ServiceCheck, target, version string) (func(context.Context) outcome, error) {
-	template, err := http.NewRequest(cmp.Or(c.Method, http.MethodGet), target, nil)
+func newHTTPProbe(client *http.Client, c api.ServiceCheck, address, version string) (func(context.Context) outcome, error) {
+	target, err := (&url.URL{Scheme: cmp.Or(c.Protocol, "http"), Host: address}).Parse(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	template, err := http.NewRequest(c.Method, target.String(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -185,7 +185,7 @@ func TestHTTPRequest(t *testing.T) {
 		check api.ServiceCheck
 		want  request
 	}{
-		"default": {httpCheck("plain", ""), request{"GET", "/", server.Listener.Addr().String(), "", http.Header{
+		"default": {httpCheck("plain", "/"), request{"GET", "/", server.Listener.Addr().String(), "", http.Header{
 			"User-Agent": {"taskapi/1.2.3"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}}}},
 		"all": {full, request{"PUT", "/val?q=val", "example.com", "body val", http.Header{
 			"User-Agent": {"mine"}, "X-Val": {"1", "val"}, "Accept-Encoding": {"gzip"}, "Connection": {"close"}, "Content-Length": {"8"}}}},

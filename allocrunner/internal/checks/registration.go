@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -152,13 +151,12 @@ func (r *Runner) poke() {
 	}
 }
 
-// Update goes on with another version of the job: Alloc, Replace, Ports and HostIP of cfg replace those of before, the rest stays. A
+// Update goes on with another version of the job: Alloc and Resolver of cfg replace those of before, the rest stays. A
 // check whose definition is what it was, interpolated, goes on untouched; one that differs starts anew, when its task has begun; one
 // that is no more disappears at once. After an error everything is as before. Errors: ErrInvalid.
 func (r *Runner) Update(cfg Config) error {
 	merged := r.cfg // never changes after New
-	merged.Alloc, merged.Replace, merged.Ports = cfg.Alloc, cfg.Replace, cfg.Ports
-	merged.HostIP = cmp.Or(cfg.HostIP, defaultHostIP)
+	merged.Alloc, merged.Resolver = cfg.Alloc, cfg.Resolver
 	list, err := prepare(merged)
 	if err != nil {
 		return err

@@ -131,8 +131,8 @@ func TestInvalidScripts(t *testing.T) {
 		cfg  checks.Config
 		want string
 	}{
-		"no command": {with(scriptCheck("c", ""), shell), "needs a command"},
-		"no task":    {with(scriptCheck("c", "x"), shell), "must name the task"},
+		"no command": {with(scriptCheck("c", ""), shell), `command is "": it is needed`},
+		"no task":    {with(scriptCheck("c", "x"), shell), `task is "": it must name the task`},
 		"no way":     {with(inTask, nil), "can't be run here"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,91 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// What the port and the address_mode of a service, or of a check, must be.
+const (
+	PortWords        = "it must be the label of a port of the group, or a number from 1 to 65535"
+	AddressModeWords = `it must be "auto" or "host", or left out`
+)
+
+// The types of checks.
+const (
+	TypeHTTP   = "http"
+	TypeTCP    = "tcp"
+	TypeScript = "script"
+)
+
+// Rule is something that a check must be to be run.
+type Rule struct {
+	Attribute string // as the job file has it
+	Words     string // what it must be
+	Value     func(*api.ServiceCheck) string
+	Holds     func(*api.ServiceCheck) bool
+}
+
+// CheckRules are all that there are, but for the check's port.
+var CheckRules = []Rule{
+	{"type", `it must be "http", "tcp" or "script"`,
+		func(c *api.ServiceCheck) string { return c.Type },
+		func(c *api.ServiceCheck) bool {
+			return slices.Contains([]string{TypeHTTP, TypeTCP, TypeScript}, c.Type)
+		}},
+	{"interval", "it must be above 0s",
+		func(c *api.ServiceCheck) string { return c.Interval.String() },
+		func(c *api.ServiceCheck) bool { return c.Interval > 0 }},
+	{"timeout", "it must be above 0s",
+		func(c *api.ServiceCheck) string { return c.Timeout.String() },
+		func(c *api.ServiceCheck) bool { return c.Timeout > 0 }},
+	{"address_mode", AddressModeWords,
+		func(c *api.ServiceCheck) string { return c.AddressMode },
+		func(c *api.ServiceCheck) bool { return ValidAddressMode(c.AddressMode) }},
+	{"protocol", `it must be "http" or "https", or left out`,
+		func(c *api.ServiceCheck) string { return c.Protocol },
+		func(c *api.ServiceCheck) bool {
+			return c.Type != TypeHTTP || slices.Contains([]string{"", "http", "https"}, c.Protocol)
+		}},
+	{"path", "it must be the path of a URL alone, such as /health, for an http check",
+		func(c *api.ServiceCheck) string { return c.Path },
+		func(c *api.ServiceCheck) bool { return c.Type != TypeHTTP || c.Path != "" && validPath(c.Path) }},
+	{"method", "it must be an HTTP method such as GET or HEAD, or left out",
+		func(c *api.ServiceCheck) string { return c.Method },
+		func(c *api.ServiceCheck) bool { _, err := http.NewRequest(c.Method, "/", nil); return err == nil }},
+	{"command", "it is needed for a script check, and for no other",
+		func(c *api.ServiceCheck) string { return c.Command },
+		func(c *api.ServiceCheck) bool { return (c.Type == TypeScript) == (c.Command != "") }},
+	{"args", "they are for script checks alone",
+		func(c *api.ServiceCheck) string { return strings.Join(c.Args, " ") },
+		func(c *api.ServiceCheck) bool { return c.Type == TypeScript || len(c.Args) == 0 }},
+	{"task", "it must name the task in which a script runs, unless the service is a task's",
+		func(c *api.ServiceCheck) string { return c.TaskName },
+		func(c *api.ServiceCheck) bool { return c.Type != TypeScript || c.TaskName != "" }},
+}
+
+// Validate says which rules a check, as Service.Check returns it, breaks.
+func Validate(c *api.ServiceCheck) error {
+	var errs []error
+	for _, rule := range CheckRules {
+		if !rule.Holds(c) {
+			errs = append(errs, fmt.Errorf("%s is %q: %s", rule.Attribute, rule.Value(c), rule.Words))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ValidAddressMode reports whether an address_mode is one that there is without network namespaces.
+func ValidAddressMode(mode string) bool { return slices.Contains([]string{"", "auto", "host"}, mode) }
+
+func validPath(path string) bool {
+	server := &url.URL{Scheme: "http", Host: "some.invalid"}
+	target, err := server.Parse(path)
+	return err == nil && target.Host == server.Host && target.Scheme == server.Scheme && target.User == nil
+}
