@@ -50,7 +50,7 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 	for _, f := range change {
 		f(&config)
 	}
-	a := handlers.New(config)
+	a := handlers.New(config).WithTestRoutes()
 	closed, shut := context.WithCancel(t.Context())
 	listener := &pipes{make(chan net.Conn), closed, shut}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
 
 // NewRoute makes a route with a capability of the caller's choice.
@@ -14,30 +15,34 @@ func NewRoute(capability auth.Capability) Route {
 	return read("/v1/test", capability, (&API{}).statusLeader, "Tests.")
 }
 
-// The patterns of the routes that WithTestRoutes adds.
-const (
-	RawPattern     = "/v1/test/raw"
-	UpgradePattern = "/v1/test/upgrade"
+// Raw and Upgrade are what the routes of WithTestRoutes need of an allocation.
+type (
+	Rawer interface {
+		Raw(ctx context.Context, w io.Writer)
+	}
+	Upgrader interface {
+		Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error
+	}
 )
 
-// WithTestRoutes returns the API with routes of the kinds that the table has none of yet, each for callers with either of two capabilities.
-func (a *API) WithTestRoutes(raw func(ctx context.Context, w io.Writer), upgrade func(ctx context.Context, w http.ResponseWriter, r *http.Request) error) *API {
-	a.router = newRouter(append(a.table(), testRoutes(raw, upgrade)...))
-	return a
+// AllRoutes returns the table with routes of the kinds that it has none of yet, each for callers with either of two capabilities.
+func AllRoutes() []Route {
+	return append(Routes(),
+		read("/v1/test/allocation/{alloc}/raw", auth.ReadLogs, func(_ context.Context, r *request) (answer, error) {
+			alloc, err := resource[Rawer](r, apierror.NoAllocOnClient)
+			return answer{contentType: plainType, stream: func(ctx context.Context, out *streamWriter) { alloc.Raw(ctx, out) }}, err
+		}, "Tests.").or(auth.VariablesWrite).answering(Raw),
+		read("/v1/test/allocation/{alloc}/upgrade", auth.AllocExec, func(_ context.Context, r *request) (answer, error) {
+			alloc, err := resource[Upgrader](r, apierror.NoAllocOnClient)
+			return answer{upgrade: func(ctx context.Context, w http.ResponseWriter) error { return alloc.Upgrade(ctx, w, r.Request) }}, err
+		}, "Tests.").or(auth.AllocLifecycle).answering(Upgrade),
+	)
 }
 
-// AllRoutes returns the table with the routes that WithTestRoutes adds.
-func AllRoutes() []Route { return append(Routes(), testRoutes(nil, nil)...) }
-
-func testRoutes(raw func(ctx context.Context, w io.Writer), upgrade func(ctx context.Context, w http.ResponseWriter, r *http.Request) error) []Route {
-	return []Route{
-		read(RawPattern, auth.ReadLogs, func(context.Context, *request) (answer, error) {
-			return answer{contentType: plainType, stream: func(ctx context.Context, out *streamWriter) { raw(ctx, out) }}, nil
-		}, "Tests.").or(auth.ReadFS).answering(Raw),
-		read(UpgradePattern, auth.AllocExec, func(_ context.Context, r *request) (answer, error) {
-			return answer{upgrade: func(ctx context.Context, w http.ResponseWriter) error { return upgrade(ctx, w, r.Request) }}, nil
-		}, "Tests.").or(auth.AllocLifecycle).answering(Upgrade),
-	}
+// WithTestRoutes returns the API with the routes that AllRoutes adds.
+func (a *API) WithTestRoutes() *API {
+	a.router = newRouter(append(a.table(), AllRoutes()[len(a.table()):]...))
+	return a
 }
 
 // Handler is the API on one socket without a server around it, for requests from the peer.

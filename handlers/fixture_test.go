@@ -84,6 +84,8 @@ type fakeAlloc struct {
 	signal         func(ctx context.Context, task, signal string) error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
 	kill           func()
+	raw            func(ctx context.Context, w io.Writer)
+	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
 }
 
 func (f *fakeAlloc) Snapshot() *api.Allocation { return f.snapshot() }
@@ -99,7 +101,11 @@ func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restart
 func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 	return f.signal(ctx, task, signal)
 }
-func (f *fakeAlloc) Kill() { f.kill() }
+func (f *fakeAlloc) Kill()                                { f.kill() }
+func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer) { f.raw(ctx, w) }
+func (f *fakeAlloc) Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
+	return f.upgrade(ctx, w, r)
+}
 
 func (f *fakeAlloc) Stop(ctx context.Context, noShutdownDelay bool) error {
 	return f.stop(ctx, noShutdownDelay)
@@ -267,7 +273,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- handlers.New(config).Serve(ctx, listener, owner)
+		ended <- handlers.New(config).WithTestRoutes().Serve(ctx, listener, owner)
 	}()
 	s.stop = sync.OnceFunc(func() {
 		cancel()

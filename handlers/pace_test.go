@@ -29,12 +29,16 @@ type sockets struct {
 	stop  func()
 }
 
-func newSockets(t *testing.T, n int) *sockets {
+func newSockets(t *testing.T, n int, change ...func(*handlers.Config)) *sockets {
 	t.Helper()
-	a := handlers.New(handlers.Config{
+	config := handlers.Config{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{newAlloc(t)}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
-	})
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	a := handlers.New(config)
 	a.HoldPace()
 	ctx, cancel := context.WithCancel(t.Context())
 	s, ended := &sockets{tb: t, api: a}, make(chan error, n)
@@ -242,6 +246,54 @@ func TestPipelinedRequestsArePaced(t *testing.T) {
 		want := time.Duration((pieces*each - 64) / pace() * float64(time.Second))
 		if took := time.Since(start); took < want*9/10 || took > want*12/10 {
 			t.Errorf("%d requests in %d pieces took %v, want %v", pieces*each, pieces, took, want)
+		}
+	})
+}
+
+// TestStreamsArePaced: each line of a stream is a request's worth, on however many streams.
+func TestStreamsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const streams, changes = 32, 250
+		events := handlers.NewEvents()
+		s := newSockets(t, 2, streaming(events))
+		defer s.stop()
+		s.ask(0, 1)
+		s.ask(1, 1)
+		var open []*bufio.Reader
+		for range streams {
+			c := s.dials[0]()
+			defer c.Close()
+			go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
+			response, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, bufio.NewReader(response.Body))
+		}
+		time.Sleep(time.Second)
+		for index := range uint64(changes) {
+			put(t, events, 40+index, nil)
+		}
+		start := time.Now()
+		var all sync.WaitGroup
+		for _, reader := range open {
+			all.Go(func() {
+				for lines := 0; lines < changes; {
+					line, err := reader.ReadString('\n')
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if line != "{}\n" {
+						lines++
+					}
+				}
+			})
+		}
+		all.Wait()
+		want := time.Duration((streams*changes - 64) / pace() * float64(time.Second))
+		if took := time.Since(start); took < want*9/10 || took > want*13/10 {
+			t.Errorf("%d lines on %d streams took %v, want %v", streams*changes, streams, took, want)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -35,7 +36,23 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 	alloc.restartRunning = func(context.Context) error { return nil }
 	alloc.signal = func(context.Context, string, string) error { return nil }
 	alloc.stop = func(context.Context, bool) error { return nil }
+	alloc.raw = func(_ context.Context, w io.Writer) { _, _ = w.Write([]byte("raw")) }
+	alloc.upgrade = func(_ context.Context, w http.ResponseWriter, _ *http.Request) error {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		}
+		return err
+	}
 	return alloc
+}
+
+// success is the status of a route that does what it is for.
+func success(route handlers.Route) int {
+	if route.Answer == handlers.Upgrade {
+		return http.StatusSwitchingProtocols
+	}
+	return http.StatusOK
 }
 
 // anyBody is good for every row.
@@ -45,10 +62,10 @@ const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"}}`
 func TestEveryRoute(t *testing.T) {
 	s := newServer(t, quietAlloc(t), everyRoute)
 	takes := map[string][]string{} // by pattern: a path may have a row that reads and one that writes
-	for _, row := range handlers.Routes() {
+	for _, row := range handlers.AllRoutes() {
 		takes[row.Pattern] = append(takes[row.Pattern], row.Methods...)
 	}
-	for _, row := range handlers.Routes() {
+	for _, row := range handlers.AllRoutes() {
 		if row.AnyOf == 0 || row.Doc == "" || row.Answer == "" {
 			t.Errorf("%s needs no capability, or is not described", row.Pattern)
 		}
@@ -59,8 +76,9 @@ func TestEveryRoute(t *testing.T) {
 			}
 			got := s.dial(t).send(t, method, head(method, target(row, allocID), operator, anyBody))
 			want := http.StatusMethodNotAllowed
-			if slices.Contains(row.Methods, method) || (method == http.MethodHead && slices.Contains(row.Methods, http.MethodGet)) {
-				want = http.StatusOK
+			if slices.Contains(row.Methods, method) ||
+				(method == http.MethodHead && slices.Contains(row.Methods, http.MethodGet) && row.Answer != handlers.Upgrade) {
+				want = success(row)
 			}
 			if got.Status != want {
 				t.Errorf("%s %s = %d %q, want %d", method, row.Pattern, got.Status, got.Body, want)
@@ -127,7 +145,7 @@ func TestBeforeRouting(t *testing.T) {
 // TestEveryRouteRefuses walks the table with what must not get through, each with every method of the row.
 func TestEveryRouteRefuses(t *testing.T) {
 	s := newServer(t, newAlloc(t)) // no action is expected to be called
-	for _, row := range handlers.Routes() {
+	for _, row := range handlers.AllRoutes() {
 		for _, method := range row.Methods {
 			for token, want := range map[string]reply{
 				"":        {Status: 401, Body: "Unauthorized"},
