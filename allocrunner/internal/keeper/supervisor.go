@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"sync"
 	"syscall"
@@ -214,13 +215,18 @@ func (s *Supervisor) Start(ctx context.Context, spec driver.Spec) (status driver
 	}
 }
 
-// checkCgroup warns when a process has started in no cgroup of its own, the first time and the first after one that has.
+// checkCgroup logs when a process has started in no cgroup of its own, the first time and the first after one that has. It warns only root:
+// other users mostly can't make cgroups, and can do nothing about a warning at each run.
 func (s *Supervisor) checkCgroup(status driver.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.uncovered
 	if s.uncovered = status.NoCgroup != ""; s.uncovered && !before {
-		s.cfg.Logger.Warn("a task runs in no cgroup of its own: those of its processes that leave its session with another environment may outlive it",
+		level := slog.LevelInfo
+		if os.Geteuid() == 0 {
+			level = slog.LevelWarn
+		}
+		s.cfg.Logger.Log(context.Background(), level, "a task runs in no cgroup of its own: those of its processes that leave its session with another environment may outlive it",
 			"task", status.Task, "reason", status.NoCgroup)
 	}
 }

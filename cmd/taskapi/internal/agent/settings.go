@@ -19,6 +19,9 @@ import (
 // DefaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
 const DefaultIdentityTTL = 365 * 24 * time.Hour
 
+// minIdentityTTL is the least life of an identity: claims count seconds, and a renewal takes time.
+const minIdentityTTL = time.Second
+
 // settingsName is the file in an allocation's directory that keeps its settings.
 const settingsName = "settings.json"
 
@@ -59,8 +62,8 @@ func (s Settings) Check() error {
 	if _, err := netip.ParseAddr(s.HostIP); err != nil {
 		return invalid(fmt.Errorf("--host-ip %q is no IP address: give one of this machine, such as 127.0.0.1 or ::1", s.HostIP))
 	}
-	if s.IdentityTTL <= 0 {
-		return invalid(fmt.Errorf("--identity-ttl is %v: give a positive duration, such as 24h", s.IdentityTTL))
+	if s.IdentityTTL < minIdentityTTL {
+		return invalid(fmt.Errorf("--identity-ttl is %v: give at least %v, such as 24h", s.IdentityTTL, minIdentityTTL))
 	}
 	if s.AuditRequired && s.AuditLog == "" {
 		return invalid(errors.New("--audit-required needs --audit-log FILE"))

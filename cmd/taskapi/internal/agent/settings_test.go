@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -16,7 +17,7 @@ func TestSettingsAreRemembered(t *testing.T) {
 	}
 	want := Settings{
 		JWKS: []string{"/a/keys.json", "https://example.com/keys"}, Audiences: []string{"x"}, Issuer: "https://i", Policy: "/a/policy",
-		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: 3, SealKey: "/a/seal", IsolateUsers: "5-9", AllowSharedUser: true,
+		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: time.Hour, SealKey: "/a/seal", IsolateUsers: "5-9", AllowSharedUser: true,
 	}
 	if err := want.Save(dir); err != nil {
 		t.Fatal(err)
@@ -25,7 +26,7 @@ func TestSettingsAreRemembered(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v; settings (-want +got):\n%s", err, diff)
 	}
-	relative := Settings{Policy: "policy", JWKS: []string{"keys.json"}, HostIP: "::1", IdentityTTL: 3}
+	relative := Settings{Policy: "policy", JWKS: []string{"keys.json"}, HostIP: "::1", IdentityTTL: time.Hour}
 	if err := relative.Save(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -18,7 +19,7 @@ func TestGivenFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := agent.Settings{JWKS: []string{"https://a", "https://b"}, Policy: filepath.Join(here, "policy"), HostIP: "::1", IdentityTTL: 3}
+	kept := agent.Settings{JWKS: []string{"https://a", "https://b"}, Policy: filepath.Join(here, "policy"), HostIP: "::1", IdentityTTL: 2 * time.Hour}
 	for _, tc := range []struct {
 		args   []string
 		change func(*agent.Settings)
