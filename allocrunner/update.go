@@ -9,7 +9,6 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/taskrunner"
-	"taskapi/allocrunner/jobspec"
 )
 
 // Update implements interfaces.AllocRunner. Before Run the allocation just begins with the new version.
@@ -37,14 +36,14 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 		return err
 	}
 	alloc := r.Alloc()
-	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
-	if len(changes) == 0 {
-		return nil
-	}
-	if err := destructive(changes); err != nil {
+	next := withJob(alloc, job)
+	switch decision, _, err := Plan(Current{Alloc: alloc}, next, false); {
+	case err != nil || decision == Unchanged:
 		return err
+	case decision != InPlace: // it ends for another version
+		return interfaces.ErrTerminal
 	}
-	if err := r.validate(withJob(alloc, job), begun); err != nil {
+	if err := r.validate(next, begun); err != nil {
 		return err
 	}
 	r.snapshots.change(func(a *api.Allocation) { *a = *withJob(a, job) })
@@ -129,18 +128,6 @@ func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	next.Job = &version
 	next.AllocModifyIndex = index
 	return &next
-}
-
-// destructive is the error for changes that can't be made in place, nil when there are none.
-func destructive(changes []jobspec.Change) error {
-	var lines []string
-	for _, c := range jobspec.Destructive(changes) {
-		lines = append(lines, c.String())
-	}
-	if lines == nil {
-		return nil
-	}
-	return &interfaces.DestructiveError{Changes: lines}
 }
 
 // updatable reports whether the allocation's tasks have been received. Errors: interfaces.ErrTerminal when it is to end, or has ended.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
 )
 
@@ -61,41 +60,6 @@ type StateRemovedError struct{ ID string }
 
 func (e *StateRemovedError) Error() string {
 	return fmt.Sprintf("allocation %s has been run before, and its %s was removed or emptied", e.ID, state.FileName)
-}
-
-// EndedError says that an allocation has ended.
-type EndedError struct{ ID, Status string }
-
-func (e *EndedError) Error() string {
-	return fmt.Sprintf("allocation %s has been run before and was last %s", e.ID, e.Status)
-}
-
-// OtherJobError says that an allocation is of another job, or of another group, than the one given.
-type OtherJobError struct{ ID, Job, Group, OtherJob, OtherGroup string }
-
-func (e *OtherJobError) Error() string {
-	return fmt.Sprintf("allocation %s is of job %q, group %q, not of job %q, group %q", e.ID, e.Job, e.Group, e.OtherJob, e.OtherGroup)
-}
-
-// StoppingError says that an allocation is stopping and takes no other version of its job.
-type StoppingError struct{ ID string }
-
-func (e *StoppingError) Error() string {
-	return fmt.Sprintf("allocation %s is stopping and the job file differs", e.ID)
-}
-
-// NeedsNewProcessesError refuses changes that can't be made in place.
-type NeedsNewProcessesError struct {
-	ID      string
-	Changes []jobspec.Change
-}
-
-func (e *NeedsNewProcessesError) Error() string {
-	lines := make([]string, len(e.Changes))
-	for i, change := range e.Changes {
-		lines[i] = "  " + change.String()
-	}
-	return fmt.Sprintf("allocation %s can't take over this job without new processes, because of\n%s", e.ID, strings.Join(lines, "\n"))
 }
 
 // InvalidError refuses a job that a runner can't run.

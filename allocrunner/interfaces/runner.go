@@ -30,7 +30,10 @@ var (
 )
 
 // DestructiveError is an update that would need new processes. Changes says what of it, a line each.
-type DestructiveError struct{ Changes []string }
+type DestructiveError struct {
+	ID      string // of the allocation
+	Changes []string
+}
 
 func (e *DestructiveError) Error() string {
 	return "can't be updated in place: " + strings.Join(e.Changes, "; ")

@@ -28,12 +28,11 @@ type jobs struct {
 
 var _ handlers.Jobs = jobs{}
 
-// jobUpdate is another version of the job, as a job file would have given it, and what it changes of the one that runs, or that is about
-// to.
+// jobUpdate is another version of the job, as a job file would have given it, and what becomes of the allocation with it.
 type jobUpdate struct {
-	job      *api.Job
-	anew     bool // the one that it changes has not begun yet
-	group    *api.TaskGroup
+	wanted   *api.Allocation
+	current  allocrunner.Current
+	decision allocrunner.Decision // when it is forced
 	changes  []jobspec.Change
 	warnings string
 }
@@ -41,17 +40,17 @@ type jobUpdate struct {
 // MessageLeaving is what a client is told that has another version of the job for a taskapi on its way out: the next one takes it.
 const MessageLeaving = "this taskapi is leaving the allocation to another: try again"
 
-// read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs.
+// read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
 func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	now := j.control.present()
 	if now.detach {
 		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
 	}
-	alloc := j.runner.Alloc()
-	next := now.next
-	if next != nil {
-		alloc = next
+	u := jobUpdate{current: allocrunner.Current{Alloc: j.runner.Alloc(), Terminal: j.runner.Terminal()}}
+	if now.next != nil {
+		u.current = allocrunner.Current{Alloc: now.next, Pending: true}
 	}
+	alloc := u.current.Alloc
 	if sent.ID == nil || *sent.ID != alloc.JobID {
 		return jobUpdate{}, apierror.New(apierror.OtherJob, alloc.JobID)
 	}
@@ -67,22 +66,24 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
-	changes := jobspec.Changes(alloc.Job, job, alloc.TaskGroup)
-	if len(jobspec.Destructive(changes)) > 0 && !jobspec.AnyRefused(findings) { // there would be new processes: better to know before the old ones are stopped
-		findings = append(findings, allocrunner.CheckTasks(NewAllocation(alloc.ID, job, group), j.allocs)...)
+	u.wanted = NewAllocation(alloc.ID, job, group)
+	if u.decision, u.changes, err = allocrunner.Plan(u.current, u.wanted, true); err != nil {
+		return jobUpdate{}, updateError(err)
 	}
-	said := findingLines(findings)
+	if u.decision >= allocrunner.Replace && !jobspec.AnyRefused(findings) { // better to know before the old processes are stopped
+		findings = append(findings, allocrunner.CheckTasks(u.wanted, j.allocs)...)
+	}
+	u.warnings = findingLines(findings)
 	if jobspec.AnyRefused(findings) {
-		return jobUpdate{}, apierror.New(apierror.Invalid, said)
+		return jobUpdate{}, apierror.New(apierror.Invalid, u.warnings)
 	}
 	if err := j.settings.CheckUsers(group); err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
-	v := jobUpdate{job, next != nil, group, changes, said}
-	if !v.anew && len(jobspec.Destructive(v.changes)) == 0 {
+	if u.decision == allocrunner.InPlace {
 		err = j.validate(job)
 	}
-	return v, updateError(err)
+	return u, updateError(err)
 }
 
 // findingLines is what a review says, a line each.
@@ -96,12 +97,12 @@ func findingLines(findings []jobspec.Finding) string {
 
 // Plan implements handlers.Jobs.
 func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
-	v, err := j.read(sent)
+	u, err := j.read(sent)
 	if err != nil {
 		return handlers.Plan{}, err
 	}
-	plan := handlers.Plan{Warnings: v.warnings}
-	for _, c := range v.changes {
+	plan := handlers.Plan{Warnings: u.warnings}
+	for _, c := range u.changes {
 		plan.Changes = append(plan.Changes, handlers.JobChange{Path: c.Path, InPlace: c.InPlace, Text: c.Text})
 	}
 	return plan, nil
@@ -109,43 +110,31 @@ func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 
 // Register implements handlers.Jobs.
 func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers.Registration, error) {
-	v, err := j.read(sent)
+	u, err := j.read(sent)
+	if err == nil {
+		err = j.take(ctx, u, force)
+	}
 	if err != nil {
 		return handlers.Registration{}, err
 	}
-	registration := handlers.Registration{Warnings: v.warnings}
-	if len(v.changes) > 0 {
-		if err := j.take(ctx, v, force); err != nil {
-			return handlers.Registration{}, err
-		}
-	}
+	registration := handlers.Registration{Warnings: u.warnings}
 	if index := j.runner.Alloc().Job.JobModifyIndex; index != nil {
 		registration.Index = *index
 	}
 	return registration, nil
 }
 
-// take has the runner go on with the job, or another one begin with it when that is what it takes and force allows it.
-func (j jobs) take(ctx context.Context, v jobUpdate, force bool) error {
-	destructive := jobspec.Destructive(v.changes)
+// take has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it.
+func (j jobs) take(ctx context.Context, u jobUpdate, force bool) error {
+	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
 	switch {
-	case v.anew && (force || len(destructive) == 0):
-	case len(destructive) == 0:
-		err := j.runner.Update(ctx, v.job)
-		if err == nil {
-			sayUpdated(j.events, v.changes)
+	case err != nil || decision == allocrunner.Unchanged:
+	case decision == allocrunner.InPlace:
+		if err = j.runner.Update(ctx, u.wanted.Job); err == nil {
+			sayUpdated(j.events, changes)
 		}
-		return updateError(err)
-	case !force:
-		return apiError(&interfaces.DestructiveError{Changes: changeLines(destructive)})
+	default:
+		err = j.control.replace(ctx, u.wanted, changes)
 	}
-	return updateError(j.control.replace(ctx, NewAllocation(j.runner.Alloc().ID, v.job, v.group), v.changes))
-}
-
-func changeLines(changes []jobspec.Change) []string {
-	lines := make([]string, len(changes))
-	for i, c := range changes {
-		lines[i] = c.String()
-	}
-	return lines
+	return updateError(err)
 }

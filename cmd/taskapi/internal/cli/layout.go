@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/remedy"
 )
@@ -81,16 +81,16 @@ func (l layout) explain(err error) error {
 	if _, ok := errors.AsType[*datadir.StateRemovedError](err); ok {
 		return usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
 	}
-	if _, ok := errors.AsType[*datadir.EndedError](err); ok {
+	if _, ok := errors.AsType[*allocrunner.EndedError](err); ok {
 		return usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
 	}
-	if _, ok := errors.AsType[*datadir.OtherJobError](err); ok {
+	if _, ok := errors.AsType[*allocrunner.OtherJobError](err); ok {
 		return usage(fmt.Errorf("%w: give another --alloc-id, or none", err))
 	}
-	if e, ok := errors.AsType[*datadir.StoppingError](err); ok {
+	if e, ok := errors.AsType[*allocrunner.StoppingError](err); ok {
 		return usage(fmt.Errorf("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID)))
 	}
-	if e, ok := errors.AsType[*datadir.NeedsNewProcessesError](err); ok {
+	if e, ok := errors.AsType[*interfaces.DestructiveError](err); ok {
 		return usage(errDestructive(e.ID, e.Changes))
 	}
 	if _, ok := errors.AsType[*datadir.InvalidError](err); ok {
@@ -100,10 +100,10 @@ func (l layout) explain(err error) error {
 }
 
 // errDestructive refuses changes that need new processes.
-func errDestructive(id string, changes []jobspec.Change) error {
+func errDestructive(id string, changes []string) error {
 	var lines []string
 	for _, change := range changes {
-		lines = append(lines, "  "+linewriter.OneLine(change.String()))
+		lines = append(lines, "  "+linewriter.OneLine(change))
 	}
 	return fmt.Errorf("allocation %s can't take over this job without new processes, because of\n%s\n"+
 		"with --force it is stopped gracefully and run again; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))

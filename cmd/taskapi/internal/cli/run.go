@@ -254,7 +254,7 @@ func (r *request) updateRunning(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	current := found.Alloc
-	if err := datadir.SameJob(current, r.alloc); err != nil {
+	if err := allocrunner.SameJob(current, r.alloc); err != nil {
 		return true, r.layout.explain(err)
 	}
 	if current.DesiredStatus == api.AllocDesiredStatusStop {

@@ -8,9 +8,7 @@ import (
 	"syscall"
 
 	"taskapi/allocrunner"
-	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -53,8 +51,8 @@ func (r *request) canTakeOver(ctx context.Context, c *client.Client) error {
 	default: // the saved state says what there is to resume
 		return nil
 	}
-	changes, err := datadir.Compare(found.Alloc, r.alloc, r.options.force)
-	if err != nil || saved == nil || len(changes) == 0 || len(jobspec.Destructive(changes)) > 0 {
+	decision, _, err := allocrunner.Plan(allocrunner.Current{Alloc: found.Alloc}, r.alloc, r.options.force)
+	if err != nil || saved == nil || decision != allocrunner.InPlace {
 		return r.layout.explain(err)
 	}
 	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})

@@ -98,10 +98,10 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		_, err := fmt.Fprintf(u.out, "allocation %s runs this job: nothing to change\n", u.id)
 		return err
 	}
-	destructive, err := printPlan(u.out, plan.Diff.Fields)
-	if err != nil {
+	if err := printPlan(u.out, plan.Diff.Fields); err != nil {
 		return err
 	}
+	destructive := needsNewProcesses(plan, before.TaskGroup)
 	if destructive && !u.force {
 		return usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.id))
 	}
@@ -144,17 +144,25 @@ func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) err
 // annotationDestructive is Nomad's word for a change that needs new processes.
 const annotationDestructive = "forces create/destroy update"
 
-// printPlan prints what differs, and reports whether any of it needs new processes.
-func printPlan(out io.Writer, changes []*api.FieldDiff) (destructive bool, err error) {
+// needsNewProcesses reports whether a plan replaces the allocation of a group.
+func needsNewProcesses(plan *api.JobPlanResponse, group string) bool {
+	if plan.Annotations == nil || plan.Annotations.DesiredTGUpdates[group] == nil {
+		return false
+	}
+	return plan.Annotations.DesiredTGUpdates[group].DestructiveUpdate > 0
+}
+
+// printPlan prints what differs, and which of it needs new processes.
+func printPlan(out io.Writer, changes []*api.FieldDiff) error {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, change := range changes {
 		what := "in place"
 		if slices.Contains(change.Annotations, annotationDestructive) {
-			what, destructive = "needs new processes", true
+			what = "needs new processes"
 		}
 		fmt.Fprintf(table, "%s\t%s: %s\n", what, linewriter.OneLine(change.Name), linewriter.OneLine(change.New))
 	}
-	return destructive, table.Flush()
+	return table.Flush()
 }
 
 // asError says why a taskapi refuses a job. Its own words are about the job.
