@@ -379,6 +379,18 @@ func TestASlowRestart(t *testing.T) {
 	})
 }
 
+// TestAStartIsAnnouncementEnough: the process that a restart has started is not sent the signal that was due for the one before.
+func TestAStartIsAnnouncementEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRunner(t, io.Discard,
+			&api.WorkloadIdentity{Name: "a", TTL: 2 * time.Minute, Env: true, ChangeMode: "restart"},
+			&api.WorkloadIdentity{Name: "b", TTL: 2 * time.Minute, File: true, ChangeMode: "signal", ChangeSignal: "SIGHUP"}).started()
+		r.run(90 * time.Second)
+		r.expect("0s write secrets/nomad_b.jwt",
+			"1m0s write secrets/nomad_b.jwt", `1m0s restart: Identity "a" was renewed`, "1m0s write secrets/nomad_b.jwt")
+	})
+}
+
 // TestClockSetBack: a token that was issued in what is now the future is refused, so another one takes its place.
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -493,6 +505,7 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 		if _, err := r.tokens.Resume(r.host(), r.saved); err != nil {
 			t.Fatal(err)
 		}
+		r.gone = true // a restart because of the last one would replace them all
 		r.ring.remove(t, first)
 		r.run(time.Hour)
 		if got := warned(); !slices.Equal(got, []string{"env", "both"}) {
