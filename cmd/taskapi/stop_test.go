@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -192,6 +194,49 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Over {
 		t.Errorf("after another stop: %+v, %v", saved, err)
 	}
+}
+
+// TestStopOnADiskThatNeverHadTheState says that the tasks have ended, at once and as a success: no later command finds them running.
+func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a file system")
+	}
+	t.Parallel()
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	for kilobytes := 36; kilobytes <= 80; kilobytes += 4 { // too little for the state, and enough for what else a task needs
+		dir := shortDir(t)
+		if err := syscall.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%dk,mode=711", kilobytes)); err != nil {
+			t.Skipf("no file system can be mounted: %v", err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+		p := startProcess(t, dir, file)
+		ended := make(chan error, 1)
+		go func() { ended <- p.Wait() }()
+		until(t, p, "the task starts or fails to", func() bool {
+			return strings.Contains(p.out.String(), "  Started  ") || len(ended) > 0
+		})
+		saved, err := datadir.Dir(dir).Peek(testAllocID)
+		if len(ended) > 0 || saved != nil || err != nil {
+			_ = p.Process.Kill() // it may have ended
+			<-ended
+			taskapi(t, "stop", "--now", "--data-dir", dir, testAllocID)
+			continue
+		}
+		var said syncBuffer
+		began := time.Now()
+		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testWorld(&said, &said)); code != cli.ExitOK {
+			t.Errorf("exit code %d", code)
+		}
+		if took := time.Since(began); took > 10*time.Second || !strings.Contains(said.String(), "have ended, and that could not be written to ") {
+			t.Errorf("after %v it has said: %s", took, said.String())
+		}
+		if left := processesOf(t, dir); len(left) > 0 {
+			t.Errorf("left running: %q", left)
+		}
+		<-ended
+		return
+	}
+	t.Error("on no such disk a task runs whose allocation was never saved")
 }
 
 // TestStopWithoutAGoodToken stops an allocation whose taskapi runs and takes no token that stop has, by a signal.

@@ -91,6 +91,26 @@ func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
 	endsOf(t, p, syscall.SIGTERM)
 }
 
+// TestNobodyReadsWhatAStopSays does not keep the command from ending, whether another taskapi runs the allocation or has been killed.
+func TestNobodyReadsWhatAStopSays(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), orderlyJob))
+			there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
+			until(t, p, "the task runs", func() bool { return exists(there) })
+			if killed {
+				kill(t, p)
+			}
+			endsOf(t, unreadProcess(t, unread(t, "pipe"), "stop", "-data-dir", dir), syscall.Signal(0))
+			if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Over {
+				t.Errorf("the allocation is %+v, %v", saved, err)
+			}
+		})
+	}
+}
+
 const stubbornJob = `
 job "stubborn" {
   type = "batch"
