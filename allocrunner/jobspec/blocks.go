@@ -38,7 +38,7 @@ type field struct {
 	index    int
 	name     string // of the argument or block; empty for the label
 	kind     string // "attr", "optional", "block", "label"
-	inner    bool   // it belongs to the companion, not to the struct itself
+	inner    bool   // it belongs to the extension, not to the struct itself
 	typ      reflect.Type
 	required bool
 }
@@ -66,7 +66,7 @@ func fieldsOf(t reflect.Type, inner bool) []field {
 	return fields
 }
 
-// labelled reports whether a struct, or its companion, takes a label.
+// labelled reports whether a struct, or its extension, takes a label.
 func labelled(t reflect.Type) bool {
 	for _, f := range allFields(t) {
 		if f.kind == "label" {
@@ -76,11 +76,11 @@ func labelled(t reflect.Type) bool {
 	return false
 }
 
-// allFields are the fields of a struct and of its companion. The companion's win.
+// allFields are the fields of a struct and of its extension. The extension's win.
 func allFields(t reflect.Type) []field {
 	var fields []field
 	taken := map[string]bool{}
-	if c, ok := companions[t]; ok {
+	if c, ok := extensions[t]; ok {
 		fields = fieldsOf(reflect.TypeOf(c.fields()).Elem(), true)
 	}
 	for _, f := range fields {
@@ -123,15 +123,15 @@ func schemaOf(fields []field) *hcl.BodySchema {
 	return schema
 }
 
-// structBody decodes a block's content into a struct and finishes it with its companion.
+// structBody decodes a block's content into a struct and finishes it with its extension.
 func (d *decoder) structBody(body hcl.Body, ctx *hcl.EvalContext, target reflect.Value, labels []string) {
 	fields := allFields(target.Type())
 	content, diags := body.Content(schemaOf(fields))
 	d.add(diags...)
-	companion, hasCompanion := companions[target.Type()]
+	extension, hasExtension := extensions[target.Type()]
 	var extra reflect.Value
-	if hasCompanion {
-		extra = reflect.ValueOf(companion.fields())
+	if hasExtension {
+		extra = reflect.ValueOf(extension.fields())
 	}
 	for _, f := range fields {
 		owner := target
@@ -140,8 +140,8 @@ func (d *decoder) structBody(body hcl.Body, ctx *hcl.EvalContext, target reflect
 		}
 		d.field(f, owner.Field(f.index), content, ctx, labels)
 	}
-	if hasCompanion {
-		d.add(companion.finish(target.Addr().Interface(), extra.Interface(), content)...)
+	if hasExtension {
+		d.add(extension.finish(target.Addr().Interface(), extra.Interface(), content)...)
 	}
 }
 

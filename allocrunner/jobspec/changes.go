@@ -12,19 +12,19 @@ import (
 // Change is one difference between two versions of a job, as the running allocation of one of its groups sees it.
 type Change struct {
 	Path    string // `group "web" > task "server" > kill_timeout`, or `job > priority`
-	InPlace bool   // the allocation can go on with it; otherwise it would have to begin anew
+	InPlace bool   // the running allocation can apply it; otherwise it is destructive and needs a new allocation or new processes
 	Text    string // what changes from what to what, and what that means; never a value that may be secret
 }
 
 // String is one line: the path and the text.
 func (c Change) String() string { return c.Path + ": " + c.Text }
 
-// Destructive is those of the changes that can't be made on a running allocation, in their order.
+// Destructive returns those of the changes that a running allocation can't apply, in their order.
 func Destructive(changes []Change) []Change {
 	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.InPlace })
 }
 
-// Changes says what differs between two canonical jobs, as Parse makes them, for the allocation of a group, in the order of the SDK's
+// Changes returns what differs between two canonical jobs, as Parse makes them, for the allocation of a group, in the order of the SDK's
 // fields. It is empty when nothing does. What a server counts or notes about a job (indexes, status, submission time) is no
 // difference, and neither is the order of tasks, services and other named blocks. A job's other groups differ in place, since they
 // don't run here. An empty group is the old job's only one. What the tables of fields don't know counts as destructive.
@@ -36,7 +36,7 @@ func Changes(old, new *api.Job, group string) []Change {
 	case old == nil && new == nil:
 		return nil
 	case old == nil || new == nil:
-		c.add(destroys(anew), "there is no job to compare with")
+		c.add(destructive(newPlace), "there is no job to compare with")
 		return c.changes
 	}
 	if group == "" && len(old.TaskGroups) == 1 && old.TaskGroups[0] != nil {
@@ -68,7 +68,7 @@ func (c *comparer) add(r rule, text string) {
 	if r.means != "" {
 		text += "; " + r.means
 	}
-	c.changes = append(c.changes, Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == inPlace, Text: text})
+	c.changes = append(c.changes, Change{Path: strings.Join(c.path, " > "), InPlace: r.verdict == isInPlace, Text: text})
 }
 
 // groups compares the group that runs field by field, and the others as wholes.
@@ -80,9 +80,9 @@ func (c *comparer) groups(old, new []*api.TaskGroup, runs string) {
 				if p.whole() == "" && same(p.old, p.new) {
 					return
 				}
-				c.add(stays("it is not the group that runs here"), p.wholeOr("changes"))
+				c.add(inPlace("not the group that runs here"), p.wholeOr("changes"))
 			case p.whole() != "":
-				c.add(destroys("the allocation that runs is of this group"), p.whole())
+				c.add(destructive("the running allocation belongs to this group"), p.whole())
 			default:
 				a, b := p.old.Elem(), p.new.Elem()
 				c.restart = [2]*api.RestartPolicy{restartOf(a), restartOf(b)}
@@ -112,7 +112,7 @@ func (c *comparer) fields(table map[string]rule, a, b reflect.Value) {
 
 // field compares two values under a row: blocks by their own fields, lists of blocks by name, everything else at once.
 func (c *comparer) field(row rule, name string, a, b reflect.Value) {
-	if row.verdict == ignored || same(a, b) || c.inherited(a, b) {
+	if row.verdict == isIgnored || same(a, b) || c.inherited(a, b) {
 		return
 	}
 	switch elem := blockOf(a.Type()); {

@@ -18,7 +18,7 @@ func FieldTables() map[reflect.Type]map[string]TableRow {
 	for t, table := range tables {
 		rows[t] = map[string]TableRow{}
 		for name, r := range table {
-			rows[t][name] = TableRow{Ignored: r.verdict == ignored, Why: r.means, ByTable: r.table}
+			rows[t][name] = TableRow{Ignored: r.verdict == isIgnored, Why: r.means, ByTable: r.table}
 		}
 	}
 	return rows

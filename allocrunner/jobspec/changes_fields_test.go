@@ -58,7 +58,7 @@ func elementOf(t reflect.Type) reflect.Type {
 func TestUnknownFieldsAreDestructive(t *testing.T) {
 	defer jobspec.WithoutRow(reflect.TypeFor[api.Task](), "KillTimeout")()
 	got := changed(t, `"5s"`, `"10s"`)
-	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; nothing is known of this field here, so the allocation has to begin anew`
+	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; unknown field; needs a new allocation`
 	if !slices.Equal(got, []string{want}) {
 		t.Errorf("got %q, want %q", got, want)
 	}

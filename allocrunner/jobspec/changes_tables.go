@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// This file is the table of what a running allocation takes over and what it can't. It follows what Nomad updates in place, but for
+// This file is the table of which changes apply to a running allocation in place, and which are destructive. It follows what Nomad updates in place, but for
 // meta, which Nomad gives to new processes alone. A test holds it against the SDK: a field that it lacks fails there, and counts as
 // destructive here.
 
@@ -14,9 +14,9 @@ import (
 type verdict uint8
 
 const (
-	destructive verdict = iota // it needs new processes, ports or files; also what nobody has thought of
-	inPlace                    // the allocation goes on with it
-	ignored                    // it is no difference; means says why
+	isDestructive verdict = iota // it needs new processes, ports or files; also what nobody has thought of
+	isInPlace                    // the allocation goes on with it
+	isIgnored                    // it is no difference; means says why
 )
 
 // rule is what is to be said of a difference in a field, or in one of the fields of a block.
@@ -39,32 +39,31 @@ func (r rule) byTable() rule {
 	return r
 }
 
-func stays(means string) rule    { return rule{verdict: inPlace, means: means, secret: true} }
-func destroys(means string) rule { return rule{verdict: destructive, means: means, secret: true} }
-func ignores(why string) rule    { return rule{verdict: ignored, means: why} }
+func inPlace(means string) rule     { return rule{verdict: isInPlace, means: means, secret: true} }
+func destructive(means string) rule { return rule{verdict: isDestructive, means: means, secret: true} }
+func ignored(why string) rule       { return rule{verdict: isIgnored, means: why} }
 
 // What a difference means.
 const (
-	anew        = "the allocation has to begin anew"
-	newProcess  = "a process gets it at its start, so " + anew
-	newIdentity = "tokens and files are made of it at the start, so " + anew
-	newPlace    = "the allocation has it from its beginning, so " + anew
-	otherJob    = "that makes it another job than the one that runs"
-	notHere     = "no running allocation can take it over, so " + anew
+	newProcess  = "processes get it at their start; needs new processes"
+	newIdentity = "tokens and files are made from it at the start; needs new processes"
+	newPlace    = "set at creation; needs a new allocation"
+	otherJob    = "changes the job's identity; needs a new allocation"
+	notHere     = "can't be applied to a running allocation; needs a new one"
 
 	atOnce      = ""
-	atNextStart = "a task has it from its next start on"
-	atNextKill  = "it counts from the next stop or restart on"
-	atNextStop  = "it counts from the next stop on, a restart does not wait"
-	atNextExit  = "it counts from the task's next exit on"
-	metaMeans   = "checks and services have it at once, a process from its next start on"
-	noMeaning   = "one machine has no use for it"
+	atNextStart = "applies from the task's next start"
+	atNextKill  = "applies from the next stop or restart"
+	atNextStop  = "applies from the next stop; a restart does not wait for it"
+	atNextExit  = "applies from the task's next exit"
+	metaMeans   = "checks and services get it at once, a process at its next start"
+	noMeaning   = "has no effect on one machine"
 
-	bookkeeping = "a server counts or notes it"
+	bookkeeping = "kept by a server"
 )
 
 // unknown is the rule for a field that no table has.
-var unknown = destroys("nothing is known of this field here, so " + anew)
+var unknown = destructive("unknown field; needs a new allocation")
 
 // tables are the rows by struct, by the names of fields.
 var tables = map[reflect.Type]map[string]rule{
@@ -77,172 +76,172 @@ var tables = map[reflect.Type]map[string]rule{
 }
 
 var jobTable = map[string]rule{
-	"Region":    destroys(otherJob).open(),
-	"Namespace": destroys(otherJob).open(),
-	"ID":        destroys(otherJob).open(),
-	"Name":      destroys(newProcess).open(), // NOMAD_JOB_NAME
-	"Type":      destroys("when tasks run again depends on it from the first start on, so " + anew).open(),
+	"Region":    destructive(otherJob).open(),
+	"Namespace": destructive(otherJob).open(),
+	"ID":        destructive(otherJob).open(),
+	"Name":      destructive(newProcess).open(), // NOMAD_JOB_NAME
+	"Type":      destructive("decides when tasks run again; needs a new allocation").open(),
 
-	"Priority":    stays(noMeaning),
-	"AllAtOnce":   stays(noMeaning),
-	"Datacenters": stays(noMeaning).open(),
-	"NodePool":    stays(noMeaning).open(),
-	"Constraints": stays(noMeaning).open(),
-	"Affinities":  stays(noMeaning).open(),
-	"Spreads":     stays(noMeaning).open(),
-	"Update":      stays("a group's own update block says what counts").open(),
-	"Reschedule":  stays(noMeaning).open(),
-	"Migrate":     stays(noMeaning).open(),
-	"Meta":        stays(metaMeans),
-	"UI":          stays(noMeaning),
+	"Priority":    inPlace(noMeaning),
+	"AllAtOnce":   inPlace(noMeaning),
+	"Datacenters": inPlace(noMeaning).open(),
+	"NodePool":    inPlace(noMeaning).open(),
+	"Constraints": inPlace(noMeaning).open(),
+	"Affinities":  inPlace(noMeaning).open(),
+	"Spreads":     inPlace(noMeaning).open(),
+	"Update":      inPlace("each group has an update block of its own").open(),
+	"Reschedule":  inPlace(noMeaning).open(),
+	"Migrate":     inPlace(noMeaning).open(),
+	"Meta":        inPlace(metaMeans),
+	"UI":          inPlace(noMeaning),
 
-	"Stop":             destroys("to end the allocation, stop it"),
-	"Multiregion":      destroys(notHere),
-	"Periodic":         destroys(notHere),
-	"ParameterizedJob": destroys(notHere),
-	"ParentID":         destroys(otherJob).open(), // NOMAD_JOB_PARENT_ID
-	"Dispatched":       destroys(otherJob),
-	"Payload":          destroys(newProcess),
-	"ConsulNamespace":  destroys(newIdentity),
-	"VaultNamespace":   destroys(newIdentity),
+	"Stop":             destructive("to end the allocation, stop it"),
+	"Multiregion":      destructive(notHere),
+	"Periodic":         destructive(notHere),
+	"ParameterizedJob": destructive(notHere),
+	"ParentID":         destructive(otherJob).open(), // NOMAD_JOB_PARENT_ID
+	"Dispatched":       destructive(otherJob),
+	"Payload":          destructive(newProcess),
+	"ConsulNamespace":  destructive(newIdentity),
+	"VaultNamespace":   destructive(newIdentity),
 
-	"TaskGroups":               ignores("groups are compared by name: the one that runs, and the others"),
-	"DispatchIdempotencyToken": ignores("it tells requests apart, not jobs"),
-	"NomadTokenID":             ignores("it is who submitted the job"),
-	"Status":                   ignores(bookkeeping),
-	"StatusDescription":        ignores(bookkeeping),
-	"Stable":                   ignores(bookkeeping),
-	"Version":                  ignores(bookkeeping),
-	"VersionTag":               ignores(bookkeeping),
-	"SubmitTime":               ignores(bookkeeping),
-	"CreateIndex":              ignores(bookkeeping),
-	"ModifyIndex":              ignores(bookkeeping),
-	"JobModifyIndex":           ignores(bookkeeping),
+	"TaskGroups":               ignored("groups are compared by name: the one that runs, and the others"),
+	"DispatchIdempotencyToken": ignored("it tells requests apart, not jobs"),
+	"NomadTokenID":             ignored("it is who submitted the job"),
+	"Status":                   ignored(bookkeeping),
+	"StatusDescription":        ignored(bookkeeping),
+	"Stable":                   ignored(bookkeeping),
+	"Version":                  ignored(bookkeeping),
+	"VersionTag":               ignored(bookkeeping),
+	"SubmitTime":               ignored(bookkeeping),
+	"CreateIndex":              ignored(bookkeeping),
+	"ModifyIndex":              ignored(bookkeeping),
+	"JobModifyIndex":           ignored(bookkeeping),
 }
 
 var groupTable = map[string]rule{
-	"Name":  ignores("groups are compared by name"),
-	"Tasks": destroys(newPlace).byTable(),
+	"Name":  ignored("groups are compared by name"),
+	"Tasks": destructive(newPlace).byTable(),
 
-	"Services":      stays(atOnce).byTable(),
-	"Meta":          stays(metaMeans),
-	"RestartPolicy": stays(atNextExit).open(),
-	"ShutdownDelay": stays(atNextStop),
-	"Update":        stays("the allocation's health is judged by it").open(),
+	"Services":      inPlace(atOnce).byTable(),
+	"Meta":          inPlace(metaMeans),
+	"RestartPolicy": inPlace(atNextExit).open(),
+	"ShutdownDelay": inPlace(atNextStop),
+	"Update":        inPlace("the allocation's health is judged by it").open(),
 
-	"Count":                     stays("one allocation runs here, whatever the count"),
-	"Constraints":               stays(noMeaning).open(),
-	"Affinities":                stays(noMeaning).open(),
-	"Spreads":                   stays(noMeaning).open(),
-	"ReschedulePolicy":          stays(noMeaning).open(),
-	"Migrate":                   stays(noMeaning).open(),
-	"Scaling":                   stays(noMeaning),
-	"Disconnect":                stays(noMeaning).open(),
-	"StopAfterClientDisconnect": stays(noMeaning),
-	"MaxClientDisconnect":       stays(noMeaning),
-	"PreventRescheduleOnLost":   stays(noMeaning),
-	"MaxRunDuration":            stays(atOnce),
+	"Count":                     inPlace("one allocation runs here, whatever the count"),
+	"Constraints":               inPlace(noMeaning).open(),
+	"Affinities":                inPlace(noMeaning).open(),
+	"Spreads":                   inPlace(noMeaning).open(),
+	"ReschedulePolicy":          inPlace(noMeaning).open(),
+	"Migrate":                   inPlace(noMeaning).open(),
+	"Scaling":                   inPlace(noMeaning),
+	"Disconnect":                inPlace(noMeaning).open(),
+	"StopAfterClientDisconnect": inPlace(noMeaning),
+	"MaxClientDisconnect":       inPlace(noMeaning),
+	"PreventRescheduleOnLost":   inPlace(noMeaning),
+	"MaxRunDuration":            inPlace(atOnce),
 
-	"Networks":      destroys("ports are given to the allocation and its processes at the start, so " + anew).open(),
-	"Volumes":       destroys(newPlace).open(),
-	"EphemeralDisk": destroys("the allocation's directory is made by it, so " + anew),
-	"Consul":        destroys(newIdentity).open(),
+	"Networks":      destructive("ports are granted at creation; needs a new allocation").open(),
+	"Volumes":       destructive(newPlace).open(),
+	"EphemeralDisk": destructive("decides the allocation's directory; needs a new allocation"),
+	"Consul":        destructive(newIdentity).open(),
 }
 
 var taskTable = map[string]rule{
-	"Name": ignores("tasks are compared by name"),
+	"Name": ignored("tasks are compared by name"),
 
-	"Driver":          destroys(newProcess).open(),
-	"User":            destroys(newProcess).open(),
-	"Config":          destroys(newProcess),
-	"Env":             destroys(newProcess),
-	"Resources":       destroys(newProcess).open(), // a process reads its limits in its environment
-	"Lifecycle":       destroys("tasks are started in an order that it is part of, so " + anew).open(),
-	"Artifacts":       destroys(newProcess),
-	"Templates":       destroys(newProcess),
-	"Secrets":         destroys(newProcess),
-	"DispatchPayload": destroys(newProcess),
-	"VolumeMounts":    destroys(newProcess).open(),
-	"CSIPluginConfig": destroys(newProcess).open(),
-	"Kind":            destroys(newProcess).open(),
-	"Schedule":        destroys(notHere).open(),
-	"Vault":           destroys(newIdentity),
-	"Consul":          destroys(newIdentity).open(),
-	"Identity":        destroys(newIdentity).open(),
-	"Identities":      destroys(newIdentity).open(),
+	"Driver":          destructive(newProcess).open(),
+	"User":            destructive(newProcess).open(),
+	"Config":          destructive(newProcess),
+	"Env":             destructive(newProcess),
+	"Resources":       destructive(newProcess).open(), // a process reads its limits in its environment
+	"Lifecycle":       destructive("decides the order of the tasks; needs a new allocation").open(),
+	"Artifacts":       destructive(newProcess),
+	"Templates":       destructive(newProcess),
+	"Secrets":         destructive(newProcess),
+	"DispatchPayload": destructive(newProcess),
+	"VolumeMounts":    destructive(newProcess).open(),
+	"CSIPluginConfig": destructive(newProcess).open(),
+	"Kind":            destructive(newProcess).open(),
+	"Schedule":        destructive(notHere).open(),
+	"Vault":           destructive(newIdentity),
+	"Consul":          destructive(newIdentity).open(),
+	"Identity":        destructive(newIdentity).open(),
+	"Identities":      destructive(newIdentity).open(),
 
-	"Services":        stays(atOnce).byTable(),
-	"Meta":            stays(metaMeans),
-	"RestartPolicy":   stays(atNextExit).open(),
-	"KillTimeout":     stays(atNextKill),
-	"KillSignal":      stays(atNextKill).open(),
-	"ShutdownDelay":   stays(atNextStop),
-	"Leader":          stays("it counts from the task's end on, at once if that is past"),
-	"LogConfig":       destroys(newProcess).byTable(),
-	"Actions":         stays(atOnce),
-	"Constraints":     stays(noMeaning).open(),
-	"Affinities":      stays(noMeaning).open(),
-	"ScalingPolicies": stays(noMeaning),
+	"Services":        inPlace(atOnce).byTable(),
+	"Meta":            inPlace(metaMeans),
+	"RestartPolicy":   inPlace(atNextExit).open(),
+	"KillTimeout":     inPlace(atNextKill),
+	"KillSignal":      inPlace(atNextKill).open(),
+	"ShutdownDelay":   inPlace(atNextStop),
+	"Leader":          inPlace("applies from the task's end, at once if it has ended"),
+	"LogConfig":       destructive(newProcess).byTable(),
+	"Actions":         inPlace(atOnce),
+	"Constraints":     inPlace(noMeaning).open(),
+	"Affinities":      inPlace(noMeaning).open(),
+	"ScalingPolicies": inPlace(noMeaning),
 }
 
 // logTable: a rotator is made for each process, and where its output goes is settled with it. Whether there are logs at all can't
 // change under a task that somebody follows.
 var logTable = map[string]rule{
-	"MaxFiles":      stays(atNextStart),
-	"MaxFileSizeMB": stays(atNextStart),
-	"Disabled":      destroys(newProcess),
-	"Enabled":       destroys(newProcess),
+	"MaxFiles":      inPlace(atNextStart),
+	"MaxFileSizeMB": inPlace(atNextStart),
+	"Disabled":      destructive(newProcess),
+	"Enabled":       destructive(newProcess),
 }
 
 var serviceTable = map[string]rule{
-	"Name":              ignores("services are compared by name"),
-	"Checks":            stays(atOnce).byTable(),
-	"Provider":          stays(atOnce).open(),
-	"PortLabel":         stays(atOnce).open(),
-	"AddressMode":       stays(atOnce).open(),
-	"Address":           stays(atOnce).open(),
-	"TaskName":          stays(atOnce).open(),
-	"OnUpdate":          stays(atOnce).open(),
-	"CheckRestart":      stays(atOnce),
-	"Tags":              stays(atOnce), // proxies take settings from tags, passwords among them
-	"CanaryTags":        stays(atOnce),
-	"Meta":              stays(atOnce),
-	"CanaryMeta":        stays(atOnce),
-	"EnableTagOverride": stays(atOnce),
-	"TaggedAddresses":   stays(atOnce),
-	"Weights":           stays(atOnce),
-	"Cluster":           stays(atOnce).open(),
-	"Kind":              stays(atOnce).open(),
-	"Connect":           destroys("a service mesh brings tasks of its own, so " + anew),
-	"Identity":          destroys(newIdentity).open(),
+	"Name":              ignored("services are compared by name"),
+	"Checks":            inPlace(atOnce).byTable(),
+	"Provider":          inPlace(atOnce).open(),
+	"PortLabel":         inPlace(atOnce).open(),
+	"AddressMode":       inPlace(atOnce).open(),
+	"Address":           inPlace(atOnce).open(),
+	"TaskName":          inPlace(atOnce).open(),
+	"OnUpdate":          inPlace(atOnce).open(),
+	"CheckRestart":      inPlace(atOnce),
+	"Tags":              inPlace(atOnce), // proxies take settings from tags, passwords among them
+	"CanaryTags":        inPlace(atOnce),
+	"Meta":              inPlace(atOnce),
+	"CanaryMeta":        inPlace(atOnce),
+	"EnableTagOverride": inPlace(atOnce),
+	"TaggedAddresses":   inPlace(atOnce),
+	"Weights":           inPlace(atOnce),
+	"Cluster":           inPlace(atOnce).open(),
+	"Kind":              inPlace(atOnce).open(),
+	"Connect":           destructive("a service mesh adds tasks; needs a new allocation"),
+	"Identity":          destructive(newIdentity).open(),
 }
 
 var checkTable = map[string]rule{
-	"Name":                   ignores("checks are compared by name"),
-	"Type":                   stays(atOnce).open(),
-	"Interval":               stays(atOnce),
-	"Timeout":                stays(atOnce),
-	"PortLabel":              stays(atOnce).open(),
-	"AddressMode":            stays(atOnce).open(),
-	"Advertise":              stays(atOnce).open(),
-	"Protocol":               stays(atOnce).open(),
-	"Method":                 stays(atOnce).open(),
-	"Path":                   stays(atOnce), // a query in it may hold a token
-	"Header":                 stays(atOnce),
-	"Body":                   stays(atOnce),
-	"Command":                stays(atOnce).open(),
-	"Args":                   stays(atOnce),
-	"TaskName":               stays(atOnce).open(),
-	"TLSServerName":          stays(atOnce).open(),
-	"TLSSkipVerify":          stays(atOnce),
-	"InitialStatus":          stays("it counts when the check is next registered").open(),
-	"OnUpdate":               stays(atOnce).open(),
-	"CheckRestart":           stays(atOnce),
-	"SuccessBeforePassing":   stays(atOnce),
-	"FailuresBeforeCritical": stays(atOnce),
-	"FailuresBeforeWarning":  stays(atOnce),
-	"GRPCService":            stays(atOnce).open(),
-	"GRPCUseTLS":             stays(atOnce),
-	"Expose":                 stays(atOnce),
-	"Notes":                  stays(atOnce),
+	"Name":                   ignored("checks are compared by name"),
+	"Type":                   inPlace(atOnce).open(),
+	"Interval":               inPlace(atOnce),
+	"Timeout":                inPlace(atOnce),
+	"PortLabel":              inPlace(atOnce).open(),
+	"AddressMode":            inPlace(atOnce).open(),
+	"Advertise":              inPlace(atOnce).open(),
+	"Protocol":               inPlace(atOnce).open(),
+	"Method":                 inPlace(atOnce).open(),
+	"Path":                   inPlace(atOnce), // a query in it may hold a token
+	"Header":                 inPlace(atOnce),
+	"Body":                   inPlace(atOnce),
+	"Command":                inPlace(atOnce).open(),
+	"Args":                   inPlace(atOnce),
+	"TaskName":               inPlace(atOnce).open(),
+	"TLSServerName":          inPlace(atOnce).open(),
+	"TLSSkipVerify":          inPlace(atOnce),
+	"InitialStatus":          inPlace("applies when the check is next registered").open(),
+	"OnUpdate":               inPlace(atOnce).open(),
+	"CheckRestart":           inPlace(atOnce),
+	"SuccessBeforePassing":   inPlace(atOnce),
+	"FailuresBeforeCritical": inPlace(atOnce),
+	"FailuresBeforeWarning":  inPlace(atOnce),
+	"GRPCService":            inPlace(atOnce).open(),
+	"GRPCUseTLS":             inPlace(atOnce),
+	"Expose":                 inPlace(atOnce),
+	"Notes":                  inPlace(atOnce),
 }

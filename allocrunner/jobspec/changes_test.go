@@ -94,12 +94,12 @@ func mustParse(tb testing.TB, body string) *api.Job {
 
 func TestChangesAreSaid(t *testing.T) {
 	const inT = `group "g" > task "t" > `
-	const process = "; a process gets it at its start, so the allocation has to begin anew"
-	const count = "; it counts from the next stop or restart on"
-	const ports = "; ports are given to the allocation and its processes at the start, so the allocation has to begin anew"
-	const place = "; the allocation has it from its beginning, so the allocation has to begin anew"
-	const token = "; tokens and files are made of it at the start, so the allocation has to begin anew"
-	const meta = "; checks and services have it at once, a process from its next start on"
+	const process = "; processes get it at their start; needs new processes"
+	const count = "; applies from the next stop or restart"
+	const ports = "; ports are granted at creation; needs a new allocation"
+	const place = "; set at creation; needs a new allocation"
+	const token = "; tokens and files are made from it at the start; needs new processes"
+	const meta = "; checks and services get it at once, a process at its next start"
 	for name, c := range map[string]struct {
 		replace []string
 		want    []string
@@ -107,11 +107,11 @@ func TestChangesAreSaid(t *testing.T) {
 		"nothing":        {nil, nil},
 		"kill_timeout":   {[]string{`"5s"`, `"10s"`}, []string{"in place " + inT + "kill_timeout: changes from 5s to 10s" + count}},
 		"kill_signal":    {[]string{"user ", "kill_signal = \"SIGHUP\"\nuser "}, []string{"in place " + inT + `kill_signal: changes from "" to "SIGHUP"` + count}},
-		"shutdown_delay": {[]string{`"1s"`, `"0s"`}, []string{`in place group "g" > shutdown_delay: changes from 1s to 0s; it counts from the next stop on, a restart does not wait`}},
+		"shutdown_delay": {[]string{`"1s"`, `"0s"`}, []string{`in place group "g" > shutdown_delay: changes from 1s to 0s; applies from the next stop; a restart does not wait for it`}},
 		"restart, once": {[]string{"attempts = 2", "attempts = 1"},
-			[]string{`in place group "g" > restart > attempts: changes from 2 to 1; it counts from the task's next exit on`}},
+			[]string{`in place group "g" > restart > attempts: changes from 2 to 1; applies from the task's next exit`}},
 		"a task's restart": {[]string{"user ", "restart { attempts = 0 }\nuser "},
-			[]string{"in place " + inT + `restart > attempts: changes from 2 to 0; it counts from the task's next exit on`}},
+			[]string{"in place " + inT + `restart > attempts: changes from 2 to 0; applies from the task's next exit`}},
 		"meta": {[]string{`team = "blue"`, `cost = "1"`}, []string{`in place job > meta: "cost" is added, "team" is removed` + meta}},
 		"check": {[]string{`path     = "/"`, `path     = "/x?token=hunter2"`, `"2s"`, `"3s"`},
 			[]string{`in place group "g" > service "s" > check "c" > path: changes`, `in place group "g" > service "s" > check "c" > interval: changes from 2s to 3s`}},
@@ -119,12 +119,12 @@ func TestChangesAreSaid(t *testing.T) {
 			[]string{`in place group "g" > service "s" > check "c": is removed`, `in place group "g" > service "s" > check "d": is added`}},
 		"tags":      {[]string{`["a"]`, `["b"]`}, []string{`in place group "g" > service "s" > tags: changes`}},
 		"provider":  {[]string{`provider = "nomad"`, `provider = "consul"`}, []string{`in place group "g" > service "s" > provider: changes from "nomad" to "consul"`}},
-		"priority":  {[]string{"meta {", "priority = 90\nmeta {"}, []string{"in place job > priority: changes from 50 to 90; one machine has no use for it"}},
-		"leader":    {[]string{"user ", "leader = true\nuser "}, []string{"in place " + inT + "leader: changes from false to true; it counts from the task's end on, at once if that is past"}},
-		"log files": {[]string{"user ", "logs { max_files = 3 }\nuser "}, []string{"in place " + inT + "logs > max_files: changes from 10 to 3; a task has it from its next start on"}},
+		"priority":  {[]string{"meta {", "priority = 90\nmeta {"}, []string{"in place job > priority: changes from 50 to 90; has no effect on one machine"}},
+		"leader":    {[]string{"user ", "leader = true\nuser "}, []string{"in place " + inT + "leader: changes from false to true; applies from the task's end, at once if it has ended"}},
+		"log files": {[]string{"user ", "logs { max_files = 3 }\nuser "}, []string{"in place " + inT + "logs > max_files: changes from 10 to 3; applies from the task's next start"}},
 		"no logs":   {[]string{"user ", "logs { disabled = true }\nuser "}, []string{"destructive " + inT + "logs > disabled: changes from false to true" + process}},
 		"another group": {[]string{`group "other" {`, "group \"other\" {\ncount = 2"},
-			[]string{`in place group "other": changes; it is not the group that runs here`}},
+			[]string{`in place group "other": changes; not the group that runs here`}},
 		"env":      {[]string{`A = "hunter2"`, `A = "hunter3"`}, []string{"destructive " + inT + `env: "A" changes` + process}},
 		"config":   {[]string{`args    = ["hunter2"]`, ""}, []string{"destructive " + inT + `config: "args" is removed` + process}},
 		"user":     {[]string{"nobody", "root"}, []string{"destructive " + inT + `user: changes from "nobody" to "root"` + process}},
@@ -132,12 +132,12 @@ func TestChangesAreSaid(t *testing.T) {
 		"port":     {[]string{"to = 8080", "to = 80"}, []string{`destructive group "g" > network > port "admin" > to: changes from 8080 to 80` + ports}},
 		"new port": {[]string{`port "http" {}`, "port \"http\" {}\nport \"x\" {}"}, []string{`destructive group "g" > network > port "x": is added` + ports}},
 		"new task": {[]string{`task "u"`, `task "v"`}, []string{`destructive group "g" > task "u": is removed` + place, `destructive group "g" > task "v": is added` + place}},
-		"group": {[]string{`group "g"`, `group "h"`}, []string{`destructive group "g": is removed; the allocation that runs is of this group`,
-			`in place group "h": is added; it is not the group that runs here`}},
-		"job":       {[]string{`job "j"`, `job "k"`}, []string{`destructive job > id: changes from "j" to "k"; that makes it another job than the one that runs`, `destructive job > name: changes from "j" to "k"` + process}},
+		"group": {[]string{`group "g"`, `group "h"`}, []string{`destructive group "g": is removed; the running allocation belongs to this group`,
+			`in place group "h": is added; not the group that runs here`}},
+		"job":       {[]string{`job "j"`, `job "k"`}, []string{`destructive job > id: changes from "j" to "k"; changes the job's identity; needs a new allocation`, `destructive job > name: changes from "j" to "k"` + process}},
 		"type":      {[]string{"meta {", "type = \"batch\"\nmeta {"}, nil},
 		"audience":  {[]string{`"vault.io"`, `"x"`}, []string{"destructive " + inT + `identity "vault" > aud: changes from ["vault.io"] to ["x"]` + token}},
-		"lifecycle": {[]string{`hook = "prestart"`, `hook = "poststart"`}, []string{`destructive group "g" > task "u" > lifecycle > hook: changes from "prestart" to "poststart"; tasks are started in an order that it is part of, so the allocation has to begin anew`}},
+		"lifecycle": {[]string{`hook = "prestart"`, `hook = "poststart"`}, []string{`destructive group "g" > task "u" > lifecycle > hook: changes from "prestart" to "poststart"; decides the order of the tasks; needs a new allocation`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := changed(t, c.replace...)

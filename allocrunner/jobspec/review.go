@@ -105,7 +105,7 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	case len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names):
 		return nil, fmt.Errorf("%w: two groups of a job have one name: %s; give each its own", ErrInvalid, strings.Join(names, ", "))
 	case name == "" && len(groups) > 1:
-		return nil, fmt.Errorf("%w, and one allocation runs one of them: choose it with --group: %s", ErrGroupNotNamed, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w, and one allocation runs one of them: %s", ErrGroupNotNamed, strings.Join(names, ", "))
 	case name == "":
 		return groups[0], nil
 	}

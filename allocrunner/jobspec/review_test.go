@@ -286,7 +286,7 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 		"only null":   {&api.Job{TaskGroups: []*api.TaskGroup{nil}}, "", "", jobspec.ErrNoGroup, "the job has no group"},
 		"the one":     {job("a"), "", "a", nil, ""},
 		"named":       {job("a", "b"), "b", "b", nil, ""},
-		"not named":   {job("a", "b"), "", "", jobspec.ErrGroupNotNamed, `choose it with --group: "a", "b"`},
+		"not named":   {job("a", "b"), "", "", jobspec.ErrGroupNotNamed, `the job has several groups, and one allocation runs one of them: "a", "b"`},
 		"unknown":     {job("a", "b"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a", "b"`},
 		"unknown one": {job("a"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a"`},
 		"one name":    {job("a", "b", "a"), "a", "", jobspec.ErrInvalid, `two groups of a job have one name: "a", "b", "a"`},

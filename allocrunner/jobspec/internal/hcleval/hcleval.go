@@ -14,17 +14,17 @@ import (
 // KnownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
 var KnownRoots = []string{"var", "local"}
 
-// Evaluator holds what the expressions of one job file share: the functions, the meter, and the texts of the runtime
+// Evaluator holds what the expressions of one job file share: the functions, the budget, and the texts of the runtime
 // references that were found. It is for one goroutine.
 type Evaluator struct {
-	meter     *meter
+	budget    *budget
 	functions map[string]function.Function
 	runtime   map[string]cty.Value
 }
 
 // New returns an Evaluator whose file functions read relative to dir.
 func New(dir string) *Evaluator {
-	e := &Evaluator{meter: newMeter(), runtime: map[string]cty.Value{}}
+	e := &Evaluator{budget: newBudget(), runtime: map[string]cty.Value{}}
 	e.functions = functions(dir)
 	e.functions["templatefile"] = e.templateFileFunc(dir)
 	return e
@@ -49,7 +49,7 @@ func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value,
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
-	if diag := e.meter.charge(v, expr.Range()); diag != nil {
+	if diag := e.budget.charge(v, expr.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
 	if !v.IsWhollyKnown() {
@@ -93,7 +93,7 @@ func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expr
 }
 
 // PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and what may grow is
-// metered. It is called once for a body, before any of it is evaluated. src is what the body was parsed from.
+// charged. It is called once for a body, before any of it is evaluated. src is what the body was parsed from.
 func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostics {
 	p := preparer{Evaluator: e, src: src}
 	for _, attr := range body.Attributes {

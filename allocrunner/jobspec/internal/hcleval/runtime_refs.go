@@ -95,7 +95,7 @@ func (p *preparer) expression(expr hclsyntax.Expression, s scope) hclsyntax.Expr
 	return expr
 }
 
-// refWalker turns runtime references into text on the way down and meters what may grow on the way up.
+// refWalker turns runtime references into text on the way down and charges what may grow on the way up.
 type refWalker struct {
 	*preparer
 	scopes []scope
@@ -144,15 +144,15 @@ func (w *refWalker) Exit(node hclsyntax.Node) hcl.Diagnostics {
 	case *hclsyntax.FunctionCallExpr:
 		for i, arg := range n.Args {
 			if !w.isType(arg) {
-				n.Args[i] = w.metered(arg)
+				n.Args[i] = w.charged(arg)
 			}
 		}
 	case *hclsyntax.TemplateExpr:
 		for i, part := range n.Parts {
-			n.Parts[i] = w.metered(part)
+			n.Parts[i] = w.charged(part)
 		}
 	case *hclsyntax.ForExpr:
-		n.KeyExpr, n.ValExpr, n.CondExpr = w.metered(n.KeyExpr), w.metered(n.ValExpr), w.metered(n.CondExpr)
+		n.KeyExpr, n.ValExpr, n.CondExpr = w.charged(n.KeyExpr), w.charged(n.ValExpr), w.charged(n.CondExpr)
 	}
 	return nil
 }
@@ -167,12 +167,12 @@ func (w *refWalker) isType(node hclsyntax.Node) bool {
 	return false
 }
 
-// metered wraps an expression; literals cost nothing, and HCL looks at their type.
-func (w *refWalker) metered(expr hclsyntax.Expression) hclsyntax.Expression {
+// charged wraps an expression; literals cost nothing, and HCL looks at their type.
+func (w *refWalker) charged(expr hclsyntax.Expression) hclsyntax.Expression {
 	if _, literal := expr.(*hclsyntax.LiteralValueExpr); expr == nil || literal {
 		return expr
 	}
-	return &metered{Expression: expr, meter: w.meter}
+	return &charged{Expression: expr, budget: w.budget}
 }
 
 // reference makes a reference with an unknown root refer to a variable that is named, and holds, its own text.

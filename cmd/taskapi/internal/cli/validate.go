@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -46,6 +47,9 @@ func (f *jobFlags) load(path string, w World) (*api.Job, *api.TaskGroup, error) 
 		return nil, nil, err
 	}
 	group, findings, err := jobspec.Review(job, f.group, allocrunner.Drivers)
+	if errors.Is(err, jobspec.ErrGroupNotNamed) {
+		err = fmt.Errorf("%w; choose it with --group", err)
+	}
 	if err != nil {
 		return nil, nil, usage(fmt.Errorf("%s: %w", path, err))
 	}

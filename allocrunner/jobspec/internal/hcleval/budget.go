@@ -21,20 +21,20 @@ const (
 	maxExponent = 4096
 )
 
-// meter counts down what a job file's expressions may still compute.
-type meter struct{ left int64 }
+// budget counts down what a job file's expressions may still compute.
+type budget struct{ left int64 }
 
-func newMeter() *meter { return &meter{left: allowance} }
+func newBudget() *budget { return &budget{left: allowance} }
 
 // charge takes the size of v off the allowance. After the first refusal everything is refused.
-func (m *meter) charge(v cty.Value, at hcl.Range) *hcl.Diagnostic {
-	if m.left < 0 {
+func (b *budget) charge(v cty.Value, at hcl.Range) *hcl.Diagnostic {
+	if b.left < 0 {
 		return tooLarge(at)
 	}
-	if err := m.take(v); err != nil {
+	if err := b.spend(v); err != nil {
 		return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Number out of range", Detail: err.Error(), Subject: &at}
 	}
-	if m.left < 0 {
+	if b.left < 0 {
 		return tooLarge(at)
 	}
 	return nil
@@ -45,23 +45,23 @@ func tooLarge(at hcl.Range) *hcl.Diagnostic {
 		Detail: fmt.Sprintf("The values that this file computes come to more than %d MiB.", allowance>>20)}
 }
 
-func (m *meter) take(v cty.Value) error {
-	m.left -= valueCost
-	if m.left < 0 || v.IsNull() || !v.IsKnown() {
+func (b *budget) spend(v cty.Value) error {
+	b.left -= valueCost
+	if b.left < 0 || v.IsNull() || !v.IsKnown() {
 		return nil
 	}
 	switch ty := v.Type(); {
 	case ty == cty.String:
-		m.left -= int64(len(v.AsString()))
+		b.left -= int64(len(v.AsString()))
 	case ty == cty.Number:
 		return checkNumber(v.AsBigFloat())
 	case ty.IsObjectType(), ty.IsTupleType(), ty.IsCollectionType():
-		for it := v.ElementIterator(); it.Next() && m.left >= 0; {
+		for it := v.ElementIterator(); it.Next() && b.left >= 0; {
 			key, element := it.Element()
 			if key.Type() == cty.String && key.IsKnown() && !key.IsNull() && !ty.IsSetType() {
-				m.left -= int64(len(key.AsString()))
+				b.left -= int64(len(key.AsString()))
 			}
-			if err := m.take(element); err != nil {
+			if err := b.spend(element); err != nil {
 				return err
 			}
 		}
@@ -79,27 +79,27 @@ func checkNumber(f *big.Float) error {
 	return nil
 }
 
-// metered is an expression whose every value is charged: the parts of templates, the arguments of functions and what "for"
+// charged is an expression whose every value is charged: the parts of templates, the arguments of functions and what "for"
 // yields are, because they are where small text becomes a large value.
-type metered struct {
+type charged struct {
 	hclsyntax.Expression
-	meter *meter
+	budget *budget
 }
 
 // Value evaluates the expression, unless the allowance is spent.
-func (m *metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if m.meter.left < 0 {
-		return cty.DynamicVal, hcl.Diagnostics{tooLarge(m.Range())}
+func (c *charged) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	if c.budget.left < 0 {
+		return cty.DynamicVal, hcl.Diagnostics{tooLarge(c.Range())}
 	}
-	v, diags := m.Expression.Value(ctx)
+	v, diags := c.Expression.Value(ctx)
 	if diags.HasErrors() {
 		return v, diags
 	}
-	if diag := m.meter.charge(v, m.Range()); diag != nil {
+	if diag := c.budget.charge(v, c.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
 	return v, diags
 }
 
 // UnwrapExpression lets HCL see the expression itself where it asks for keywords or static lists.
-func (m *metered) UnwrapExpression() hcl.Expression { return m.Expression }
+func (c *charged) UnwrapExpression() hcl.Expression { return c.Expression }

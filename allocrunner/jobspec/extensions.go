@@ -7,17 +7,17 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// companion is what the job specification accepts in a block beyond what the SDK's struct has tags for.
-type companion struct {
+// extension is what the job specification accepts in a block beyond what the SDK's struct has tags for.
+type extension struct {
 	fields func() any                                                          // a pointer to a new struct with hcl tags
 	finish func(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic // moves the fields into the SDK's struct
 }
 
-// companions by the SDK's type. It is filled by init, because decoding and the table refer to each other.
-var companions map[reflect.Type]companion
+// extensions by the SDK's type. It is filled by init, because decoding and the table refer to each other.
+var extensions map[reflect.Type]extension
 
 func init() {
-	companions = map[reflect.Type]companion{
+	extensions = map[reflect.Type]extension{
 		reflect.TypeFor[api.Job]():        {func() any { return &jobExtra{} }, finishJob},
 		reflect.TypeFor[api.TaskGroup]():  {func() any { return &groupExtra{} }, finishGroup},
 		reflect.TypeFor[api.Task]():       {func() any { return &taskExtra{} }, finishTask},
