@@ -81,6 +81,11 @@ func (d Dir) TaskSocket(id, task string) string {
 	return filepath.Join(d.Alloc(id), task, "secrets", SocketName)
 }
 
+// Store returns the store that keeps each allocation's state in a file of its directory. version is this taskapi's.
+func (d Dir) Store(version string) interfaces.Store {
+	return state.Store{Path: d.State, Version: version}
+}
+
 // Make makes the directory. Others may pass through it, to the directories of their tasks, and read none of it.
 func (d Dir) Make() error {
 	for _, dir := range []string{string(d), d.Allocs()} {
@@ -168,20 +173,20 @@ func (d Dir) Ended() ([]string, error) {
 
 // Saved returns an allocation's saved state. Errors: those of state.Read; *DamagedError.
 func (d Dir) Saved(id string) (*interfaces.Saved, error) {
-	saved, err := state.ReadAlloc(d.State(id), id)
+	saved, err := state.Read(d.State(id))
 	return saved, damaged(id, err)
 }
 
 // Peek returns an allocation's saved state, also while another process writes it; nil when there is none. Errors: why it can't be read.
 func (d Dir) Peek(id string) (*interfaces.Saved, error) {
-	held, err := state.Inspect(d.State(id))
+	dump, err := state.Inspect(d.State(id))
 	switch {
 	case errors.Is(err, state.ErrNotFound):
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case len(held.Problems) > 0:
-		return nil, damaged(id, fmt.Errorf("%s: %w: %w", d.State(id), state.ErrDamaged, held.Problems[0]))
+	case len(dump.Problems) > 0:
+		return nil, damaged(id, fmt.Errorf("%s: %w: %w", d.State(id), state.ErrDamaged, dump.Problems[0]))
 	}
-	return held.Allocs[id], nil
+	return dump.Saved, nil
 }

@@ -24,23 +24,23 @@ type Lock struct {
 	logger  *slog.Logger
 	saved   *interfaces.Saved
 	life    string
-	state   *state.DB // nil when the state can't be written
+	state   interfaces.OwnedState // nil when the state can't be written
 	release func() error
 	removed bool // the allocation has begun, and its state was removed
 }
 
-// Lock locks an allocation's directory, and makes it when it is missing. version is this taskapi's. Errors: state.ErrInUse when another
-// process has it; *StateMissingError; those of a state that can't be read.
-func (d Dir) Lock(id, version string, logger *slog.Logger) (*Lock, error) {
+// Lock locks an allocation's directory, by owning its state in the store, and makes it when it is missing. Errors: state.ErrInUse when
+// another process has it; *StateMissingError; those of a state that can't be read.
+func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
-	err := l.open(d.State(id), version)
+	err := l.acquire(d.State(id), store)
 	for errors.Is(err, fs.ErrNotExist) { // its directory has just been removed
-		err = l.open(d.State(id), version)
+		err = l.acquire(d.State(id), store)
 	}
 	if err != nil {
 		return nil, damaged(id, err)
 	}
-	l.saved, err = l.state.Saved(id)
+	l.saved, err = l.state.Load()
 	if errors.Is(err, state.ErrNotFound) {
 		err = nil
 		if allocrunner.TasksRunning(l.Dir) {
@@ -54,8 +54,8 @@ func (d Dir) Lock(id, version string, logger *slog.Logger) (*Lock, error) {
 	return l, nil
 }
 
-// open opens the state, which nobody else has then.
-func (l *Lock) open(path, version string) error {
+// acquire takes ownership of the state.
+func (l *Lock) acquire(path string, store interfaces.Store) error {
 	if err := os.MkdirAll(l.Dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", l.Dir, withoutPath(err))
 	}
@@ -67,7 +67,7 @@ func (l *Lock) open(path, version string) error {
 		l.removed = err == nil
 	}
 	var err error
-	l.state, err = state.Open(path, version)
+	l.state, err = store.Acquire(l.ID)
 	return err
 }
 
@@ -75,7 +75,7 @@ func (l *Lock) open(path, version string) error {
 func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
 	var err error
-	if l.saved, l.release, err = state.Hold(d.State(id), id); err != nil {
+	if l.saved, l.release, err = state.Hold(d.State(id)); err != nil {
 		return nil, damaged(id, err)
 	}
 	return l, nil
@@ -124,7 +124,7 @@ func (l *Lock) Reload() error {
 		return nil
 	}
 	var err error
-	l.saved, err = l.state.Saved(l.ID)
+	l.saved, err = l.state.Load()
 	return err
 }
 
@@ -133,14 +133,19 @@ func (l *Lock) Discard() error {
 	if l.saved != nil || l.removed || l.state == nil {
 		return nil
 	}
-	if _, err := l.state.Saved(l.ID); !errors.Is(err, state.ErrNotFound) {
+	if _, err := l.state.Load(); !errors.Is(err, state.ErrNotFound) {
 		return nil //nolint:nilerr // it may have begun
 	}
 	return allocrunner.RemoveDir(l.Dir)
 }
 
 // TryRecreate returns the error that Recreate would return now.
-func (l *Lock) TryRecreate() error { return l.state.TryAnew() }
+func (l *Lock) TryRecreate() error {
+	if s, ok := l.state.(interface{ TryRecreate() error }); ok { // a store may not know before it does so
+		return s.TryRecreate()
+	}
+	return nil
+}
 
 // Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories stay. Nobody else can
 // lock it in between, unless this fails; whoever locks it after a kill continues with next. Errors: *InvalidError.
@@ -150,11 +155,10 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 		return &InvalidError{err}
 	}
 	life := uuid.NewString()
-	db, err := l.state.Anew(interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Life: life})
-	if err != nil {
+	if err := l.state.Recreate(interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Life: life}); err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
-	l.state, l.saved, l.life = db, nil, life
+	l.saved, l.life = nil, life
 	return nil
 }
 
@@ -163,7 +167,7 @@ func (l *Lock) FinishReplacement() error {
 	if l.state == nil {
 		return nil
 	}
-	saved, err := l.state.Saved(l.ID)
+	saved, err := l.state.Load()
 	if errors.Is(err, state.ErrNotFound) {
 		return nil
 	}

@@ -16,7 +16,7 @@ const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 
 func lock(t *testing.T, d datadir.Dir) *datadir.Lock {
 	t.Helper()
-	l, err := d.Lock(testID, "1.2.3", slog.New(slog.DiscardHandler))
+	l, err := d.Lock(testID, d.Store("1.2.3"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

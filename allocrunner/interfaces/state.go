@@ -2,15 +2,43 @@ package interfaces
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// State is where a runner writes down how far it is, before it acts on it where that matters.
+// What every Store may say.
+var (
+	// ErrStateInUse: another process owns the state.
+	ErrStateInUse = errors.New("state is in use by another process")
+	// ErrNoState: nothing is saved.
+	ErrNoState = errors.New("no state")
+)
+
+// Store keeps the saved states of allocations.
+type Store interface {
+	// Acquire takes ownership of an allocation's state: no other process gets it before Close. Errors: ErrStateInUse; why a saved state can't
+	// be read.
+	Acquire(id string) (OwnedState, error)
+}
+
+// OwnedState is an allocation's saved state while this process owns it.
+type OwnedState interface {
+	State
+	// Load returns what is saved. Errors: ErrNoState.
+	Load() (*Saved, error)
+	// Recreate forgets all that is saved and saves the change, in one step. This process owns the state throughout. When it fails, the state
+	// is as it was.
+	Recreate(Change) error
+	// Close lets others own the state. It is safe to call twice.
+	Close() error
+}
+
+// State is where a runner saves how far it is, before it acts on it where that matters.
 type State interface {
-	// Put writes down what the change holds and leaves the rest as it was. When it returns nil, that outlives this process and the
-	// machine. Calls may come at the same time, and are best written together.
+	// Put saves what the change holds and leaves the rest as it was. When it returns nil, that outlives this process and the machine. After
+	// an error nothing is known of the change: the caller puts it again.
 	Put(Change) error
 }
 

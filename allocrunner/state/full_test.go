@@ -2,13 +2,11 @@ package state_test
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -18,46 +16,39 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// refusedThenWritten puts changes that the file system refuses, and requires that all of them are there once it does not. refuse makes
-// it refuse, and allow ends that.
+// refusedThenWritten puts changes that the file system refuses, and requires that none of them is half there, that they can be put once it
+// does not, and that what was put before stays. refuse makes it refuse, and allow ends that.
 func refusedThenWritten(t *testing.T, path string, cause error, remedy string, refuse, allow func()) {
 	t.Helper()
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
 	put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{"t": task("before"), "u": task("before")}})
-	long := strings.Repeat("long ", 16000) // more than the file has free
+	long := strings.Repeat("long ", 16000)
 	for round := range 2 {
 		refuse()
-		for i, phase := range []string{"first", "second" + long, "third" + long} {
-			err := db.Put(interfaces.Change{ID: "a", Alloc: alloc("a", uint64(i)), Tasks: map[string]interfaces.SavedTask{
-				[]string{"t", "u", "t"}[i]: task(phase + long)}})
-			if !errors.Is(err, state.ErrFile) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), remedy) ||
-				!strings.Contains(err.Error(), cause.Error()) || !db.Pending() {
-				t.Fatalf("round %d: got %v, pending %v, want %v, the file's name and %q", round, err, db.Pending(), cause, remedy)
+		change := interfaces.Change{ID: "a", Alloc: alloc("a", uint64(round+2)), Tasks: map[string]interfaces.SavedTask{
+			"t": task("then" + long), "u": task("then" + long)}}
+		for range 3 {
+			err := db.Put(change)
+			if !errors.Is(err, state.ErrFile) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), remedy) || !errors.Is(err, cause) {
+				t.Fatalf("round %d: got %v, want %v, the file's name and %q", round, err, cause, remedy)
 			}
 		}
-		if err := db.Retry(); !errors.Is(err, state.ErrFile) {
-			t.Fatalf("retry while it is refused: %v", err)
-		}
-		if got := saved(t, db, "a"); round == 0 && (got.Tasks["t"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
+		if got := saved(t, db); round == 0 && (got.Tasks["t"].Phase != "before" || got.Tasks["u"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
 			t.Errorf("what was refused is half there: %.20s, %d", got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		allow()
-		put(t, db, interfaces.Change{ID: "b", Alloc: alloc("b", uint64(round))}) // takes along what waits
-		if db.Pending() {
-			t.Fatal("still pending")
-		}
-		got := saved(t, db, "a")
-		if got.Tasks["t"].Phase != "third"+long+long || got.Tasks["u"].Phase != "second"+long+long || got.Alloc.ModifyIndex != 2 || *got.Alloc.Job.ID != "j" {
-			t.Errorf("round %d: something is lost: %.20q, %.20q, %d", round, got.Tasks["t"].Phase, got.Tasks["u"].Phase, got.Alloc.ModifyIndex)
+		put(t, db, change)
+		if got := saved(t, db); got.Tasks["t"].Phase != "then"+long || got.Alloc.ModifyIndex != uint64(round+2) || *got.Alloc.Job.ID != "j" {
+			t.Errorf("round %d: something is lost: %.20q, %d", round, got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		long = strings.Repeat(long, 3) // the next round needs more than the file has become
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := state.ReadAlloc(path, "a"); err != nil {
+	if _, err := state.Read(path); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }
@@ -80,7 +71,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		for block := make([]byte, 16*pageSize); err == nil; _, err = f.Write(block) {
+		for block := make([]byte, 16*4096); err == nil; _, err = f.Write(block) {
 		}
 		if !errors.Is(err, syscall.ENOSPC) {
 			t.Fatal(err)
@@ -143,49 +134,12 @@ func TestSizeLimit(t *testing.T) {
 	for name, limit := range map[string]func(path string) uint64{
 		"growing":     func(path string) uint64 { return uint64(len(readFile(t, path))) },
 		"pages":       func(string) uint64 { return 0 },
-		"half a page": func(string) uint64 { return uint64(3*pageSize + pageSize/2) },
+		"half a page": func(string) uint64 { return uint64(3*4096 + 4096/2) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := statePath(t)
 			refusedThenWritten(t, path, syscall.EFBIG, "ulimit -f", func() { limitSize(t, limit(path)) }, func() { limitSize(t, unix.RLIM_INFINITY) })
 		})
-	}
-}
-
-// TestNothingIsLostBetweenTwoFailures: what comes while a write is about to fail waits with what it was to write.
-func TestNothingIsLostBetweenTwoFailures(t *testing.T) {
-	if !limited(t) {
-		return
-	}
-	defer limitSize(t, unix.RLIM_INFINITY)
-	db := open(t, statePath(t))
-	const callers, rounds = 8, 50
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
-	limitSize(t, 0)
-	var calls sync.WaitGroup
-	for i := range callers {
-		calls.Go(func() {
-			for n := 1; n <= rounds; n++ {
-				err := db.Put(interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{fmt.Sprint(i): {Attempts: n}}})
-				if !errors.Is(err, syscall.EFBIG) {
-					t.Errorf("put: %v", err)
-				}
-				if w := db.Waiting("a", fmt.Sprint("task/", i)); !strings.Contains(w, fmt.Sprintf(`"Attempts":%d,`, n)) {
-					t.Errorf("task %d: %q waits after the change that says %d", i, w, n)
-				}
-			}
-		})
-	}
-	calls.Wait()
-	limitSize(t, unix.RLIM_INFINITY)
-	if err := db.Retry(); err != nil {
-		t.Fatal(err)
-	}
-	got := saved(t, db, "a").Tasks
-	for i := range callers {
-		if n := got[fmt.Sprint(i)].Attempts; n != rounds {
-			t.Errorf("task %d: %d, want %d", i, n, rounds)
-		}
 	}
 }
 
@@ -205,33 +159,6 @@ func TestAfterAFailureNothingIsTakenForWritten(t *testing.T) {
 		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)}) // as the file has it
 		if s := db.Stats(); s.Writes != 2 || s.Failed != 1 {
 			t.Errorf("change %d: %+v, want 2 writes and 1 failed", i, s)
-		}
-	}
-}
-
-// TestCloseWritesWhatWaits: the end of the process is the last chance.
-func TestCloseWritesWhatWaits(t *testing.T) {
-	if !limited(t) {
-		return
-	}
-	for _, refused := range []bool{false, true} {
-		path := statePath(t)
-		db := open(t, path)
-		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
-		limitSize(t, 0)
-		if err := db.Put(interfaces.Change{ID: "a", Alloc: alloc("a", 2)}); !errors.Is(err, syscall.EFBIG) {
-			t.Fatalf("put: %v", err)
-		}
-		if !refused {
-			limitSize(t, unix.RLIM_INFINITY)
-		}
-		if err := db.Close(); refused != errors.Is(err, syscall.EFBIG) {
-			t.Errorf("close: %v, refused %v", err, refused)
-		}
-		limitSize(t, unix.RLIM_INFINITY)
-		got, err := state.Read(path)
-		if want := map[bool]uint64{false: 2, true: 1}[refused]; err != nil || got.Alloc.ModifyIndex != want {
-			t.Errorf("read: %v, want %d", err, want)
 		}
 	}
 }

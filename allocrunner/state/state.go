@@ -1,21 +1,21 @@
-// Package state keeps what must outlive the process: allocations as they last stood, with what another runner has to know to go on with
-// them, in one bbolt file. It promises that what Put returned nil for is on the disk, that what it returned an error for is written as
-// soon as that works again, that a reader never sees half of a change, and that a file that is damaged or of another format is an error
-// and never a crash, and is not guessed at unless Inspect or Repair is asked to. It knows nothing of how an allocation runs.
+// Package state keeps in one file what of an allocation must outlive the process: how it stands, with what another runner has to know to
+// resume it. It promises that what Put returned nil for is on the disk, that a reader never sees half of a change, that one process at a
+// time owns the file, and that a file that is damaged or of another format is an error and never a crash, whatever bytes it has.
+//
+// The file is a log (see log.go), since an allocation has some tens of values of a few KB each: all that a database would give beyond a
+// log is an index. A write is one append and one sync; a file that has grown is rewritten beside and put in place.
 package state
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"slices"
-	"strings"
+	"path/filepath"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/nomad/api"
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
@@ -24,196 +24,294 @@ import (
 // FileName is the state's name in the allocation directory.
 const FileName = "state.db"
 
-// The closed set of errors of opening and reading. Each comes with the file's name and what can be done.
+// The closed set of errors of opening and reading. Each comes with the file's name.
 var (
-	// ErrInUse: another process has the file open, for writing if one only wants to read.
-	ErrInUse = errors.New("state is in use by another process")
-	// ErrNotFound: there is no file, or nothing of the allocation in it.
-	ErrNotFound = errors.New("no state")
-	// ErrDamaged: the file has been changed by something else than a taskapi, or is no state file.
+	ErrInUse    = interfaces.ErrStateInUse
+	ErrNotFound = interfaces.ErrNoState
+	// ErrDamaged: the state has been changed by something else than a taskapi, or is none.
 	ErrDamaged = errors.New("state is damaged")
-	// ErrNewer: the file has a format that only a newer taskapi reads.
+	// ErrNewer: the state has a format that only a newer taskapi reads.
 	ErrNewer = errors.New("state is of a newer taskapi")
-	// ErrOlder: the file has a format that is no longer read.
+	// ErrOlder: the state has a format that is no longer read.
 	ErrOlder = errors.New("state is of an older taskapi")
 	// ErrFile: the file system refuses. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
 	ErrFile = errors.New("state can't be read or written")
 )
 
-var _ interfaces.State = (*DB)(nil)
+// Store keeps each allocation's state in a file of its own.
+type Store struct {
+	Path    func(id string) string // of the file
+	Version string                 // of this taskapi
+}
 
-// DB is an open state file. Its methods are safe for concurrent use.
+var (
+	_ interfaces.Store      = Store{}
+	_ interfaces.OwnedState = (*DB)(nil)
+)
+
+// Acquire is Open of the allocation's file.
+func (s Store) Acquire(id string) (interfaces.OwnedState, error) {
+	db, err := Open(s.Path(id), s.Version)
+	if err != nil {
+		return nil, err
+	}
+	return db, nil
+}
+
+// DB is an allocation's state file, which this process owns. Its methods are safe for concurrent use.
 type DB struct {
 	path    string
 	version string
 
-	// turn holds one while somebody works with the file, which is all that comes next.
-	turn   chan struct{}
-	file   *os.File // has the lock; bbolt works with copies of its descriptor
-	copied *os.File // the one that handle works with
-	handle *bolt.DB // nil when it has to be opened anew
-	unsure bool     // a write has failed at an unknown point: what the file shows may not be on the disk
-
-	mu      sync.Mutex          // guards the fields below
-	waiting values              // values that are to be written
-	batch   *batch              // of those who wait for that, nil for nobody
-	jobs    map[string]*api.Job // the latest that was put, by the allocation's ID
-	stats   Stats
-	failing bool // the last write has failed, and waiting has what it was to write
-	closed  bool
+	mu       sync.Mutex // guards the fields below; held over a write
+	file     *os.File   // has the lock; nil after Close
+	head     int64      // where the next batch goes: all before it is on the disk
+	txid     uint64     // of the last batch
+	live     map[string]span
+	job      *api.Job // the latest that was put, which is encoded when it is another one
+	dirty    bool     // a write has failed: what lies behind head is none of ours
+	unsynced bool     // the file's name may not be on the disk yet
+	rewrite  int64    // the file is rewritten when it is as long as this
+	stats    Stats
 }
 
 // Stats counts what a DB has done since it was opened.
 type Stats struct {
 	Puts   uint64 // calls of Put
-	Writes uint64 // transactions that were committed, each of which reaches the disk twice: its pages, then what makes them valid
-	Failed uint64 // transactions that could not be
+	Writes uint64 // those that were written, with one sync each
+	Failed uint64 // those that could not be
 }
 
-// Open opens the state at path for writing, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
+// Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
 // find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
 func Open(path, version string) (*DB, error) {
-	file, err := lockForWriting(path, version)
+	file, err := lock(path, os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
-	db := newDB(path, version, file)
+	db := &DB{path: path, version: version, file: file}
 	if err := db.open(); err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(err, db.file.Close())
 	}
 	return db, nil
 }
 
-func newDB(path, by string, file *os.File) *DB {
-	return &DB{
-		path: path, version: by, file: file, turn: make(chan struct{}, 1),
-		waiting: values{}, jobs: map[string]*api.Job{},
-	}
-}
-
-// Read gives the allocation in a file that has one. Errors: ErrInUse while a process has it open for writing, ErrNotFound, ErrDamaged,
-// ErrNewer, ErrOlder, ErrFile.
-func Read(path string) (*interfaces.Saved, error) {
-	c, err := read(path)
-	if err != nil {
-		return nil, err
-	}
-	ids := slices.Sorted(maps.Keys(c.allocs))
-	if len(ids) > 1 {
-		return nil, fmt.Errorf("%s: %w: it has %d allocations, and which one is not said: %s", path, ErrNotFound, len(ids), strings.Join(ids, ", "))
-	}
-	return c.saved(path, strings.Join(ids, ""))
-}
-
-// ReadAlloc gives one of the allocations in a file. Its errors are those of Read.
-func ReadAlloc(path, id string) (*interfaces.Saved, error) {
-	c, err := read(path)
-	if err != nil {
-		return nil, err
-	}
-	return c.saved(path, id)
-}
-
-// Hold gives one of the allocations in a file that can't be written, as on a disk that is mounted for reading alone, and keeps others from
-// having it until release. Its errors are those of Read.
-func Hold(path, id string) (saved *interfaces.Saved, release func() error, err error) {
-	file, c, _, err := lockAndLoad(path, os.O_RDONLY, unix.LOCK_EX)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err = c.check(path); err == nil {
-		saved, err = c.saved(path, id)
-	}
-	if err != nil {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	return saved, file.Close, nil
-}
-
-// read reads a file that nobody writes.
-func read(path string) (*contents, error) {
-	file, c, _, err := lockAndLoad(path, os.O_RDONLY, unix.LOCK_SH)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return c, c.check(path)
-}
-
-// lockAndLoad opens a file that must be there, locks it, and reads what it has, problems included. The lock lasts until the file is closed.
-func lockAndLoad(path string, flags, how int) (file *os.File, c *contents, data []byte, err error) {
-	file, err = lock(path, flags, how)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	c, data, err = load(file, path)
-	if err == nil && len(data) == 0 {
-		err = fmt.Errorf("%s: %w", path, ErrNotFound)
-	}
-	if err != nil {
-		file.Close()
-		return nil, nil, nil, err
-	}
-	return file, c, data, nil
-}
-
-func (c *contents) saved(path, id string) (*interfaces.Saved, error) {
-	return saved(path, id, c.allocs[id])
-}
-
-// saved is the allocation of which these values are all.
-func saved(path, id string, set records) (*interfaces.Saved, error) {
-	found, problems := compose(set)
+func (db *DB) open() error {
+	c, err := load(db.file, db.path)
 	switch {
-	case len(problems) > 0:
-		return nil, damagedError(path, errors.Join(problems...))
-	case found.Alloc == nil:
-		return nil, fmt.Errorf("%s: %w: allocation %q has not been put", path, ErrNotFound, id)
+	case errors.Is(err, ErrNotFound): // it is empty: a crash has left it, or it is new
+		return db.replace(nil)
+	case err == nil:
+		err = c.check(db.path)
 	}
-	return found, nil
+	if err != nil {
+		return err
+	}
+	db.head, db.txid, db.live, db.rewrite = c.end, c.txid, c.live, threshold(c.live)
+	db.dirty = db.settle(c.acknowledged) != nil
+	return nil
 }
 
-// Saved is the allocation as it is in the file. Errors: ErrNotFound, ErrDamaged, ErrFile.
-func (db *DB) Saved(id string) (*interfaces.Saved, error) {
-	var set records
-	var problems []error
-	err := db.view(func(tx *bolt.Tx) error {
-		set, problems = readValues(tx, id)
-		return nil
-	})
-	switch {
-	case err != nil:
+// settle takes away half a batch that a crash has left at the end, and has a whole one that was never acknowledged on the disk.
+func (db *DB) settle(acknowledged int64) error {
+	info, err := db.file.Stat()
+	if err != nil || info.Size() == db.head && acknowledged == db.head {
+		return err
+	}
+	if err := db.file.Truncate(db.head); err != nil {
+		return err
+	}
+	if err := unix.Fdatasync(int(db.file.Fd())); err != nil {
+		return err
+	}
+	return db.acknowledge()
+}
+
+// acknowledge notes in the header that all before head is on the disk. That is not synced itself: it only tells damage at the end from a
+// batch that a crash has cut off.
+func (db *DB) acknowledge() error {
+	_, err := db.file.WriteAt(header(db.head, db.version), 0)
+	return err
+}
+
+// The file is rewritten when it is so many times as long as what is valid in it, and at least so long: an allocation at rest never does.
+const (
+	rewriteFactor = 4
+	rewriteFloor  = 256 << 10
+)
+
+func threshold(live map[string]span) int64 {
+	var size int64
+	for _, s := range live {
+		size += s.size
+	}
+	return max(rewriteFloor, rewriteFactor*size)
+}
+
+// Load returns what is saved. Errors: ErrNotFound, ErrDamaged, ErrFile.
+func (db *DB) Load() (*interfaces.Saved, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.file == nil {
+		return nil, fileError(db.path, fs.ErrClosed)
+	}
+	c, err := load(db.file, db.path)
+	if err == nil {
+		err = c.check(db.path)
+	}
+	if err != nil {
 		return nil, err
-	case len(problems) > 0:
-		return nil, damagedError(db.path, errors.Join(problems...))
 	}
-	return saved(db.path, id, set)
+	return c.saved(db.path)
 }
 
-// Put implements interfaces.State. When it returns nil, the change is on the disk. Calls that come while another one writes are written
-// together, those for one allocation in their order.
-//
-// When it returns an error, the change is kept in memory, later ones over it, and is written with the next call that succeeds, or by
-// Close; but for a change that can't be encoded or has no ID. Errors: ErrFile with its cause, ErrDamaged, fs.ErrClosed.
+// Put saves a change. When it returns nil, that is on the disk. After an error it may be or not: put it again. Errors: ErrFile with its
+// cause, ErrDamaged; those of a change that can't be encoded.
 func (db *DB) Put(c interfaces.Change) error {
 	set := values{}
 	if err := set.addChange(c); err != nil {
 		return err
 	}
-	var job *api.Job
-	if c.Alloc != nil {
-		job = c.Alloc.Job
-	}
 	db.mu.Lock()
+	defer db.mu.Unlock()
 	db.stats.Puts++
-	known := db.jobs[c.ID] == job
-	db.mu.Unlock()
-	if job != nil && !known { // a job is by far the largest value: it is encoded when it is another one
-		if err := set.add(c.ID, jobKey, job); err != nil {
+	if db.file == nil {
+		return fileError(db.path, fs.ErrClosed)
+	}
+	job := db.job
+	if c.Alloc != nil && c.Alloc.Job != nil && c.Alloc.Job != job {
+		job = c.Alloc.Job
+		if err := set.add(jobKey, job); err != nil {
 			return err
 		}
 	}
-	return db.write(set, c.ID, job)
+	if err := db.append(set); err != nil {
+		db.stats.Failed++
+		return err
+	}
+	db.job = job
+	return nil
+}
+
+// append writes those of the values that differ from what the file has.
+func (db *DB) append(set values) error {
+	info, err := db.file.Stat()
+	if err == nil && info.Size() < db.head {
+		return damagedError(db.path, fmt.Sprintf("it has %d bytes, and had %d", info.Size(), db.head))
+	}
+	if err == nil && db.unsynced {
+		err = syncDir(filepath.Dir(db.path))
+		db.unsynced = err != nil
+	}
+	if err == nil && db.dirty {
+		err = db.file.Truncate(db.head)
+	} else if err == nil {
+		db.leaveOut(set)
+	}
+	if err != nil {
+		return fileError(db.path, err)
+	}
+	if len(set) == 0 {
+		return nil
+	}
+	batch, live := set.encode(db.txid+1, db.head, db.version)
+	db.dirty = true
+	if _, err = db.file.WriteAt(batch, db.head); err == nil {
+		err = unix.Fdatasync(int(db.file.Fd()))
+	}
+	if err != nil {
+		return fileError(db.path, err)
+	}
+	db.stats.Writes++
+	db.txid++
+	db.head += int64(len(batch))
+	for key, s := range live {
+		db.live[key] = s
+	}
+	db.dirty = db.acknowledge() != nil // which says nothing of the batch
+	if db.head > db.rewrite {
+		db.compact()
+	}
+	return nil
+}
+
+// leaveOut removes the values that the file has.
+func (db *DB) leaveOut(set values) {
+	for key, body := range set {
+		if s, ok := db.live[key]; ok && s.body() == len(body) {
+			if f, err := readFrame(db.file, s); err == nil && string(f.body) == string(body) {
+				delete(set, key)
+			}
+		}
+	}
+}
+
+// compact rewrites the file without what is no longer valid. When it can't be, the file is as good as before, and it is tried again when
+// the file is twice as long.
+func (db *DB) compact() {
+	set := values{}
+	for key, s := range db.live {
+		f, err := readFrame(db.file, s)
+		if err != nil {
+			db.rewrite *= 2
+			return
+		}
+		set[key] = f.body
+	}
+	if db.replace(set) != nil {
+		db.rewrite *= 2
+	}
+}
+
+// replace puts a new file with these values in the place of this one. Nobody else can own it in between. After an error the file is as it
+// was.
+func (db *DB) replace(set values) error {
+	draft := db.path + newSuffix
+	file, head, live, err := writeDraft(draft, db.version, db.txid+1, set)
+	if err != nil {
+		return fileError(db.path, err)
+	}
+	if err := os.Rename(draft, db.path); err != nil {
+		return errors.Join(fileError(db.path, err), file.Close(), os.Remove(draft))
+	}
+	old := db.file
+	db.file, db.head, db.live, db.txid, db.dirty, db.rewrite = file, head, live, db.txid+1, false, threshold(live)
+	db.unsynced = syncDir(filepath.Dir(db.path)) != nil // the next Put returns when it is
+	return old.Close()
+}
+
+// TryRecreate returns the error that Recreate would return now.
+func (db *DB) TryRecreate() error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.file == nil {
+		return fileError(db.path, fs.ErrClosed)
+	}
+	draft := db.path + newSuffix
+	file, _, _, err := writeDraft(draft, db.version, 1, values{jobKey: make([]byte, 64<<10)}) // twice a large job
+	if err != nil {
+		return fileError(db.path, err)
+	}
+	return errors.Join(file.Close(), os.Remove(draft))
+}
+
+// Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the state is as it was.
+func (db *DB) Recreate(c interfaces.Change) error {
+	set := values{}
+	err := set.addChange(c)
+	if err == nil && c.Alloc != nil && c.Alloc.Job != nil {
+		err = set.add(jobKey, c.Alloc.Job)
+	}
+	if err != nil {
+		return err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.file == nil {
+		return fileError(db.path, fs.ErrClosed)
+	}
+	db.job = nil
+	return db.replace(set)
 }
 
 // Stats are the counts so far.
@@ -223,63 +321,98 @@ func (db *DB) Stats() Stats {
 	return db.stats
 }
 
-// TryAnew finds out whether there is room for a new file. Errors: those of Anew.
-func (db *DB) TryAnew() error {
-	db.turn <- struct{}{} // the draft is one file, of Anew's, too
-	defer func() { <-db.turn }()
-	db.mu.Lock()
-	closed := db.closed
-	db.mu.Unlock()
-	if closed {
-		return fileError(db.path, fs.ErrClosed)
-	}
-	draft := db.path + newSuffix
-	if err := guarded(func() error { return writeDraft(draft, db.version, nil) }); err != nil {
-		os.Remove(draft)
-		return fileError(db.path, err)
-	}
-	return os.Remove(draft)
-}
-
-// Anew puts a new file in the place of this one, opens it and closes this one: nothing but the change is known then, of any allocation.
-// When it fails the file is as it was, unless the error is ErrInUse: somebody was faster to open the new one.
-func (db *DB) Anew(c interfaces.Change) (*DB, error) {
-	set := values{}
-	err := set.addChange(c)
-	if err == nil && c.Alloc != nil && c.Alloc.Job != nil {
-		err = set.add(c.ID, jobKey, c.Alloc.Job)
-	}
-	if err != nil {
-		return nil, err
-	}
-	db.turn <- struct{}{}
-	err = replace(db.path, db.version, set)
-	<-db.turn
-	if err != nil {
-		return nil, fileError(db.path, err)
-	}
-	next, err := Open(db.path, db.version)
-	if err != nil {
-		return nil, err
-	}
-	return next, db.Close()
-}
-
-// Close waits for those who write, tries once more to write what could not be written, and closes the file. It is safe to call twice.
+// Close lets others own the state. It is safe to call twice.
 func (db *DB) Close() error {
 	db.mu.Lock()
-	was := db.closed
-	db.closed = true
-	db.mu.Unlock()
-	if was {
+	defer db.mu.Unlock()
+	if db.file == nil {
 		return nil
 	}
-	db.turn <- struct{}{}
-	defer func() { <-db.turn }()
-	err := db.last()
-	if db.handle != nil {
-		err = errors.Join(err, guarded(db.handle.Close)) // with copied
-		db.handle = nil
+	file := db.file
+	db.file = nil
+	return file.Close()
+}
+
+// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
+func Read(path string) (*interfaces.Saved, error) {
+	saved, release, err := hold(path, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
 	}
-	return errors.Join(err, db.file.Close())
+	return saved, release()
+}
+
+// Hold returns what is saved in a file that can't be written, as on a disk that is mounted read-only, and owns it until release. Its errors
+// are those of Read.
+func Hold(path string) (saved *interfaces.Saved, release func() error, err error) {
+	return hold(path, unix.LOCK_EX)
+}
+
+func hold(path string, how int) (*interfaces.Saved, func() error, error) {
+	file, err := lock(path, os.O_RDONLY, how)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := load(file, path)
+	if err == nil {
+		err = c.check(path)
+	}
+	var saved *interfaces.Saved
+	if err == nil {
+		saved, err = c.saved(path)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return saved, file.Close, nil
+}
+
+// saved puts the allocation together.
+func (c *contents) saved(path string) (*interfaces.Saved, error) {
+	saved, problems := compose(c.values)
+	switch {
+	case len(problems) > 0:
+		return nil, damagedError(path, errors.Join(problems...))
+	case saved.Alloc == nil:
+		return nil, fmt.Errorf("%s: %w: no allocation has been put", path, ErrNotFound)
+	}
+	return saved, nil
+}
+
+// newSuffix is of the name that a file has until it is complete.
+const newSuffix = ".new"
+
+// writeDraft writes a new file, locked and synced.
+func writeDraft(draft, version string, txid uint64, set values) (_ *os.File, head int64, live map[string]span, err error) {
+	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) { // a crash has left it
+		return nil, 0, nil, err
+	}
+	file, err := os.OpenFile(draft, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+			os.Remove(draft)
+		}
+	}()
+	batch, live := set.encode(txid, headerSize, version)
+	if err := flock(file, unix.LOCK_EX, 0); err != nil {
+		return nil, 0, nil, err
+	}
+	head = headerSize + int64(len(batch))
+	if _, err := file.Write(append(header(head, version), batch...)); err != nil {
+		return nil, 0, nil, err
+	}
+	return file, head, live, file.Sync()
+}
+
+// syncDir makes the names in a directory outlive the machine.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

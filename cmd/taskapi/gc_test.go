@@ -22,7 +22,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	t.Parallel()
 	l := datadir.Dir(shortDir(t))
 	logger := slog.New(slog.DiscardHandler)
-	c, err := l.Lock(testAllocID, version, logger)
+	c, err := l.Lock(testAllocID, l.Store(version), logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +57,9 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 			t.Fatal("gc never begins")
 		}
 	}
-	next, err := l.Lock(testAllocID, version, logger)
+	next, err := l.Lock(testAllocID, l.Store(version), logger)
 	for give := time.Now().Add(deadline); errors.Is(err, state.ErrInUse) && time.Now().Before(give); {
-		next, err = l.Lock(testAllocID, version, logger)
+		next, err = l.Lock(testAllocID, l.Store(version), logger)
 	}
 	if err != nil {
 		t.Fatal(err)

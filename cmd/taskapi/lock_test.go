@@ -14,7 +14,7 @@ import (
 // TestAStopAfterTheEnd of an allocation that was to be replaced has nothing follow it.
 func TestAStopAfterTheEnd(t *testing.T) {
 	l := datadir.Dir(t.TempDir())
-	c, err := l.Lock(testAllocID, version, slog.New(slog.DiscardHandler))
+	c, err := l.Lock(testAllocID, l.Store(version), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
-	bolt "go.etcd.io/bbolt"
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
@@ -82,10 +81,10 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 		t.Errorf("dump: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr = stateVerbRun(t, dataDir, "repair")
-	if code != cli.ExitOK || !strings.Contains(stdout, fmt.Sprintf("Lost          allocation %s: task \"two\"\n", testAllocID)) || stderr != "" {
+	if code != cli.ExitOK || !strings.Contains(stdout, "Lost          task \"two\"\n") || stderr != "" {
 		t.Errorf("repair: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
-	saved, err := state.ReadAlloc(path, testAllocID)
+	saved, err := state.Read(path)
 	if err != nil || len(saved.Tasks) != 1 {
 		t.Errorf("after the repair: %+v, %v", saved, err)
 	}
@@ -94,20 +93,16 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 // TestStateOfANewerTaskapi is left to that.
 func TestStateOfANewerTaskapi(t *testing.T) {
 	dataDir, path := leftState(t)
-	db, err := bolt.Open(path, 0o600, nil)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		sum := crc32.Checksum([]byte("7\x003.1.4"), crc32.MakeTable(crc32.Castagnoli))
-		for key, value := range map[string]string{"format": "7", "version": "3.1.4", "sum": fmt.Sprintf("%08x", sum)} {
-			if err := tx.Bucket([]byte("meta")).Put([]byte(key), []byte(value)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil || db.Close() != nil {
+	const header = 128 // the checksum in it is of the rest of it
+	binary.BigEndian.PutUint32(data[8:], 7)
+	copy(data[24:header], "3.1.4\x00\x00\x00\x00")
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	binary.BigEndian.PutUint32(data[12:], crc32.Update(crc32.Checksum(data[:12], castagnoli), castagnoli, data[16:header]))
+	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"dump", "repair"} {

@@ -47,18 +47,16 @@ func (l layout) noTokens() error {
 	}
 	for _, e := range entries {
 		id := e.Name()
-		held, err := state.Inspect(l.State(id))
+		dump, err := state.Inspect(l.State(id))
 		if errors.Is(err, state.ErrNotFound) || errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("whether allocation %s has tokens of it can't be found out: %w: restore the key ring from a backup", id, err)
 		}
-		for _, saved := range held.Allocs {
-			if saved.Alloc != nil && !saved.Over {
-				return fmt.Errorf("allocation %s has not ended, and its tokens are signed with keys of it: restore the key ring from a backup, or end the allocation with '%s'",
-					id, l.Command("stop", id))
-			}
+		if saved := dump.Saved; saved.Alloc != nil && !saved.Over {
+			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with keys of it: restore the key ring from a backup, or end the allocation with '%s'",
+				id, l.Command("stop", id))
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/remedy"
 )
@@ -75,6 +76,12 @@ func (l layout) explain(err error) error {
 	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
 		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
 	}
+	if errors.Is(err, state.ErrOlder) {
+		return fmt.Errorf("%w; stop it with the taskapi that started it, then give another --alloc-id", err)
+	}
+	if errors.Is(err, state.ErrNewer) {
+		return fmt.Errorf("%w; use that taskapi or a newer one", err)
+	}
 	if e, ok := errors.AsType[*datadir.StateMissingError](err); ok {
 		return fmt.Errorf("%w; '%s' ends them", err, l.Command("stop", e.ID))
 	}
@@ -123,7 +130,7 @@ func (l layout) saved(id string) (*interfaces.Saved, error) {
 
 // lock locks an allocation.
 func (l layout) lock(id string, logger *slog.Logger) (*datadir.Lock, error) {
-	lock, err := l.Lock(id, l.version, logger)
+	lock, err := l.Lock(id, l.Store(l.version), logger)
 	return lock, l.explain(err)
 }
 

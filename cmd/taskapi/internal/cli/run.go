@@ -235,11 +235,11 @@ func (r *request) sayOwnUser() {
 
 // groupOf is the group of an allocation that is there already, empty when there is none.
 func (l layout) groupOf(id string) string {
-	held, err := state.Inspect(l.State(id))
-	if err != nil || held.Allocs[id] == nil || held.Allocs[id].Alloc == nil {
+	dump, err := state.Inspect(l.State(id))
+	if err != nil || dump.Saved.Alloc == nil {
 		return ""
 	}
-	return held.Allocs[id].Alloc.TaskGroup
+	return dump.Saved.Alloc.TaskGroup
 }
 
 // updateRunning gives the job to the taskapi that runs the allocation. done is false when none does, or when it is leaving.

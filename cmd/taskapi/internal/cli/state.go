@@ -73,7 +73,7 @@ func stateVerb(w World, cmd *cobra.Command, do func(w World, l layout, id string
 		if errors.Is(err, state.ErrNotFound) {
 			return l.errNoState(id)
 		}
-		return err
+		return l.explain(err)
 	}
 	addDataDir(cmd, &dataDir)
 	return cmd
@@ -87,27 +87,26 @@ type stateJSON struct {
 
 func dumpState(w World, l layout, id string) error {
 	path := l.State(id)
-	held, err := state.Inspect(path)
+	dump, err := state.Inspect(path)
 	if err != nil {
 		return err
 	}
-	for _, p := range held.Problems {
+	for _, p := range dump.Problems {
 		fmt.Fprintf(w.Stderr, "taskapi: %s: %s\n", path, linewriter.OneLine(p.Error()))
 	}
-	for _, name := range held.Earlier {
+	for _, name := range dump.Stale {
 		fmt.Fprintf(w.Stderr, "taskapi: %s: %s: this may be an earlier version\n", path, linewriter.OneLine(name))
 	}
-	saved := held.Allocs[id]
-	if saved == nil {
+	if dump.Saved.Alloc == nil && len(dump.Saved.Tasks) == 0 {
 		return fmt.Errorf("nothing of allocation %s can be read", id)
 	}
 	enc := json.NewEncoder(w.Stdout)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(stateJSON{held.Version, saved}); err != nil {
+	if err := enc.Encode(stateJSON{dump.Version, dump.Saved}); err != nil {
 		return err
 	}
-	if len(held.Problems) > 0 {
+	if len(dump.Problems) > 0 {
 		return errSilent
 	}
 	return nil
@@ -135,7 +134,7 @@ func printRepaired(out io.Writer, l layout, id string, r *state.Repaired) error 
 	for _, p := range r.Problems {
 		row("Was wrong", p.Error())
 	}
-	for _, name := range r.Earlier {
+	for _, name := range r.Stale {
 		row("Maybe not the latest", name)
 	}
 	for _, name := range r.Lost {

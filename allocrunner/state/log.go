@@ -1,0 +1,264 @@
+package state
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"os"
+	"slices"
+)
+
+// A file is a header and batches, each of which is one change: a frame for each value, and one without a key, which ends the batch. Of
+// frames with the same key the last counts. Numbers are big-endian, checksums CRC-32C.
+//
+//	header   magic 8, format 4, sum 4 of the header without itself, acknowledged 8: up to where the file was synced, version of taskapi
+//	frame    magic 4, sum 4 of the rest up to the body, sum 4 of the body, size of the key 2, of the body 4, txid 8 of the batch, key, body
+//
+// The header is written after the sync of each batch. So a batch that is not whole was being written when the machine failed if it begins
+// where the acknowledged ones end, and is damaged if it begins before. The first byte of a frame's magic is in no JSON, so that frames can
+// be found behind a damaged one.
+const (
+	fileMagic  = "taskapi\x00"
+	headerSize = 128
+	headerTail = 16 // where what the sum is of goes on
+	frameMagic = "\xf5TAS"
+	frameSize  = 26 // without key and body
+)
+
+// format is the layout of the file. It is raised when an older taskapi could not read what a newer one writes.
+const format = 3
+
+// bboltMagic is at bboltAt in the files of formats 1 and 2.
+const (
+	bboltMagic = 0xED0CDAED
+	bboltAt    = 16
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func header(acknowledged int64, version string) []byte {
+	b := make([]byte, headerSize)
+	copy(b, fileMagic)
+	binary.BigEndian.PutUint32(b[8:], format)
+	binary.BigEndian.PutUint64(b[headerTail:], uint64(acknowledged))
+	copy(b[headerTail+8:], version)
+	binary.BigEndian.PutUint32(b[12:], headerSum(b))
+	return b
+}
+
+func headerSum(b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[headerTail:headerSize])
+}
+
+// readHeader returns up to where a file was synced. Errors: ErrNewer, ErrOlder; that it is damaged.
+func readHeader(b []byte) (acknowledged int64, version string, err error) {
+	switch {
+	case len(b) < headerSize:
+		return 0, "", errors.New("the file is cut short: it has no header")
+	case string(b[:8]) != fileMagic && binary.NativeEndian.Uint32(b[bboltAt:]) == bboltMagic:
+		return 0, "", fmt.Errorf("%w: it has format 2 or 1, this one reads %d", ErrOlder, format)
+	case string(b[:8]) != fileMagic || binary.BigEndian.Uint32(b[12:]) != headerSum(b):
+		return 0, "", errors.New("its header can't be read")
+	}
+	version = string(bytes.TrimRight(b[headerTail+8:headerSize], "\x00"))
+	switch number := binary.BigEndian.Uint32(b[8:]); {
+	case number > format:
+		return 0, "", fmt.Errorf("%w: taskapi %s wrote it in format %d, this one reads %d", ErrNewer, version, number, format)
+	case number < format:
+		return 0, "", fmt.Errorf("there is no format %d", number)
+	}
+	return int64(binary.BigEndian.Uint64(b[headerTail:])), version, nil
+}
+
+// frame is a value.
+type frame struct {
+	key  string
+	txid uint64
+	body []byte
+}
+
+// span is where a frame is.
+type span struct {
+	at, size int64
+	key      int // its length
+	txid     uint64
+}
+
+// body returns the length of the frame's body.
+func (s span) body() int { return int(s.size) - frameSize - s.key }
+
+func (f frame) append(b []byte) []byte {
+	at := len(b)
+	b = append(append(b, frameMagic...), 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(f.body, castagnoli))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(f.key)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(f.body)))
+	b = binary.BigEndian.AppendUint64(b, f.txid)
+	b = append(b, f.key...)
+	binary.BigEndian.PutUint32(b[at+4:], crc32.Checksum(b[at+8:], castagnoli))
+	return append(b, f.body...)
+}
+
+// What parseFrame may say of a frame.
+var (
+	errNoFrame = errors.New("there is no frame")
+	errBody    = errors.New("the checksum is wrong")
+)
+
+// parseFrame reads the frame that b begins with, and returns its size. Errors: errNoFrame; errBody when its key can be trusted and its body
+// can't.
+func parseFrame(b []byte) (f frame, size int64, err error) {
+	if len(b) < frameSize || string(b[:4]) != frameMagic {
+		return frame{}, 0, errNoFrame
+	}
+	head, body := frameSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
+	if head > min(len(b), frameSize+maxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
+		return frame{}, 0, errNoFrame
+	}
+	f = frame{key: string(b[frameSize:head]), txid: binary.BigEndian.Uint64(b[18:])}
+	if body > int64(len(b)-head) {
+		return f, int64(len(b)), errBody
+	}
+	size = int64(head) + body
+	f.body = b[head:size]
+	if binary.BigEndian.Uint32(b[8:]) != crc32.Checksum(f.body, castagnoli) {
+		return f, size, errBody
+	}
+	return f, size, nil
+}
+
+// readFrame reads a frame of an open file.
+func readFrame(file io.ReaderAt, s span) (frame, error) {
+	b := make([]byte, s.size)
+	if _, err := file.ReadAt(b, s.at); err != nil {
+		return frame{}, err
+	}
+	f, _, err := parseFrame(b)
+	return f, err
+}
+
+// encode returns a batch that lies at an offset, and where its values are.
+func (v values) encode(txid uint64, at int64, version string) (batch []byte, live map[string]span) {
+	live = map[string]span{}
+	for _, key := range slices.Sorted(maps.Keys(v)) {
+		from := len(batch)
+		batch = frame{key, txid, v[key]}.append(batch)
+		live[key] = span{at + int64(from), int64(len(batch) - from), len(key), txid}
+	}
+	return frame{"", txid, []byte(version)}.append(batch), live
+}
+
+// contents are what a file has.
+type contents struct {
+	version      string
+	acknowledged int64 // where what was synced ends
+	values       values
+	live         map[string]span
+	end          int64           // of the last whole batch
+	txid         uint64          // of that
+	problems     []error         // what is wrong with the file
+	stale        map[string]bool // keys of which a later value may have been damaged
+}
+
+// parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
+// the length of data, whatever is in it.
+func parse(data []byte) (*contents, error) {
+	c := &contents{values: values{}, live: map[string]span{}, stale: map[string]bool{}, end: headerSize}
+	var err error
+	c.acknowledged, c.version, err = readHeader(data)
+	switch {
+	case errors.Is(err, ErrNewer), errors.Is(err, ErrOlder):
+		return nil, err
+	case err != nil:
+		c.problems = append(c.problems, err)
+		c.acknowledged = int64(len(data)) // all that is there may have been
+	}
+	c.batches(data)
+	if c.acknowledged > int64(len(data)) || c.acknowledged < headerSize {
+		c.unreadable("the file is cut short: it has %d bytes of %d", len(data), c.acknowledged)
+	}
+	return c, nil
+}
+
+// unreadable notes damage of which it is not known what it has taken.
+func (c *contents) unreadable(format string, args ...any) {
+	c.problems = append(c.problems, fmt.Errorf(format, args...))
+	for key := range c.values {
+		c.stale[key] = true
+	}
+}
+
+// batches reads the batches. Of those that were not acknowledged, none counts from the first on that is not whole: they are what a crash has
+// left.
+func (c *contents) batches(data []byte) {
+	batch := map[string]span{} // the values of the one that has no end yet
+	add := func() {
+		for key, s := range batch {
+			if s.txid < c.live[key].txid { // it belongs elsewhere, and the file is damaged
+				continue
+			}
+			c.values[key], c.live[key] = data[s.at+s.size-int64(s.body()):s.at+s.size], s
+			delete(c.stale, key)
+		}
+		clear(batch)
+	}
+	var next uint64 // the batch's txid
+	for at := int64(min(headerSize, len(data))); at < int64(len(data)); {
+		f, size, err := parseFrame(data[at:])
+		if err == nil && next > 0 && f.txid != next && len(c.problems) == 0 {
+			err = errNoFrame
+		}
+		next = f.txid
+		switch {
+		case err == nil && f.key != "":
+			batch[f.key] = span{at, size, len(f.key), f.txid}
+		case err == nil:
+			add()
+			c.end, c.txid, c.version, next = at+size, f.txid, string(f.body), f.txid+1
+		case c.end >= c.acknowledged && len(c.problems) == 0:
+			return
+		case errors.Is(err, errBody):
+			add()
+			c.problems = append(c.problems, fmt.Errorf("the checksum of %q is wrong", f.key))
+			c.stale[f.key] = true
+		default:
+			add()
+			c.unreadable("what is at byte %d can't be read", at)
+			if size = int64(bytes.Index(data[at+1:], []byte(frameMagic))) + 1; size == 0 {
+				size = int64(len(data)) - at
+			}
+		}
+		at += size
+	}
+	if len(c.problems) == 0 && c.end < c.acknowledged {
+		c.unreadable("the last change has no end")
+	}
+	if len(c.problems) > 0 { // each value that is whole is better than none
+		add()
+	}
+}
+
+// load reads an open file. Errors: ErrNotFound when it is empty; ErrNewer, ErrOlder, ErrFile.
+func load(file *os.File, path string) (*contents, error) {
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a file")
+	}
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	if info.Size() == 0 {
+		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
+	}
+	data, problems := readAll(file, info.Size())
+	c, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	c.problems = append(problems, c.problems...)
+	return c, nil
+}
