@@ -5,6 +5,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"os"
 	"syscall"
 	"time"
 
@@ -22,6 +23,8 @@ var (
 	ErrClosed = errors.New("supervisor closed")
 	// ErrLost: the processes' parent was killed, and its processes with it. Nothing is known of how they ended.
 	ErrLost = errors.New("the keeper was killed")
+	// ErrTooManyExecs: as many programs with files of the caller's run as may at a time.
+	ErrTooManyExecs = errors.New("too many interactive programs")
 	// ErrReplaced: somebody else controls the processes now.
 	ErrReplaced = errors.New("another client controls the keeper now")
 )
@@ -65,6 +68,13 @@ type ExecSpec struct {
 
 	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
 	MaxOutput int
+
+	// Files are the program's standard input, output and error, for an interactive program; empty for one whose output is collected. Exec closes
+	// them in any case.
+	Files []*os.File
+
+	// TTY makes Files[0], a terminal, the program's controlling one, and gives it to the user.
+	TTY bool
 }
 
 // MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's memory.
@@ -91,8 +101,9 @@ type Supervisor interface {
 	// Exec runs a program beside the task's process, in a session of its own, with the same descriptors (but for its output,
 	// which is collected) and in the task's cgroup where there is one. It returns when the program and everything that it left
 	// behind are gone: when ctx ends they are killed, and so they are with the task. What escapes its session, where there
-	// are no cgroups, is gone with the task at the latest. Only so many run at a time; others wait. Errors: ErrNotRunning when
-	// the task has no process or its tree is killed meanwhile, *StartError, ErrClosed, ErrLost, ctx's (with the output so far).
+	// are no cgroups, is gone with the task at the latest. Only so many run at a time: others wait, those with Files are refused. Errors:
+	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's
+	// (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 
 	// Signal sends sig to that process of a task alone. Errors: ErrNotRunning when it has ended, also when the task runs another by now; ErrLost.

@@ -16,6 +16,10 @@ import (
 // of them seldom wait, and their output can't take more than maxExecs times MaxExecOutput.
 const maxExecs = 16
 
+// MaxInteractive is how many programs with files of the caller's run at a time. They last as long as a user likes, so they never wait for
+// each other, nor script checks for them.
+const MaxInteractive = 32
+
 // execution is a program that runs, or is about to run, beside a task's process.
 type execution struct {
 	number uint64
@@ -28,6 +32,7 @@ type execution struct {
 
 // Exec implements Supervisor.
 func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
+	defer closeAll(spec.Files)
 	result, err := l.exec(ctx, spec)
 	if err != nil {
 		return result, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
@@ -36,15 +41,14 @@ func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 }
 
 func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
-	if err := checkExec(spec); err != nil {
+	if err := spec.Check(); err != nil {
 		return ExecResult{}, err
 	}
-	select {
-	case l.slots <- struct{}{}:
-		defer func() { <-l.slots }()
-	case <-ctx.Done():
-		return ExecResult{}, ctx.Err()
+	free, err := l.takeSlot(ctx, len(spec.Files) > 0)
+	if err != nil {
+		return ExecResult{}, err
 	}
+	defer free()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	e, err := l.admit(spec.Task, end)
@@ -56,7 +60,7 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 		return ExecResult{}, context.Cause(ctx)
 	}
 	out := &head{most: spec.MaxOutput}
-	p, err := l.launchExec(ctx, e, spec.process(), out)
+	p, err := l.launchExec(ctx, e, spec, out)
 	close(e.born)
 	if err != nil {
 		return ExecResult{}, err
@@ -69,15 +73,40 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	return result, err
 }
 
-// process is the spec of the program's process.
-func (s ExecSpec) process() Spec {
-	return Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
+// takeSlot waits until another program may run. One that is interactive does not wait: it may be refused.
+func (l *Local) takeSlot(ctx context.Context, interactive bool) (free func(), err error) {
+	if interactive {
+		select {
+		case l.ttys <- struct{}{}:
+			return func() { <-l.ttys }, nil
+		default:
+			return nil, fmt.Errorf("%w: %d run", ErrTooManyExecs, MaxInteractive)
+		}
+	}
+	select {
+	case l.slots <- struct{}{}:
+		return func() { <-l.slots }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
-func checkExec(spec ExecSpec) error {
+// process is the spec of the program's process.
+func (spec ExecSpec) process() Spec {
+	return Spec{Task: spec.Task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User}
+}
+
+// Check reports what of the spec no supervisor would run. Errors: *StartError.
+func (spec ExecSpec) Check() error {
 	if spec.MaxOutput < 0 || spec.MaxOutput > MaxExecOutput {
 		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, MaxExecOutput)
 		return &StartError{Reason: reason, Err: unix.EINVAL}
+	}
+	if len(spec.Files) != 0 && len(spec.Files) != 3 {
+		return &StartError{Reason: fmt.Sprintf("%d files were given for the program's three standard ones", len(spec.Files)), Err: unix.EINVAL}
+	}
+	if spec.TTY && (len(spec.Files) == 0 || !isTerminal(spec.Files[0])) {
+		return &StartError{Reason: "the program's standard input is no terminal", Err: unix.ENOTTY}
 	}
 	return checkSpec(spec.process())
 }
@@ -107,26 +136,16 @@ func (l *Local) dismiss(e *execution) {
 }
 
 // launchExec starts the program. Its cgroup lies in the task's, so that it can be killed alone and goes with the task.
-func (l *Local) launchExec(ctx context.Context, e *execution, spec Spec, out logs.Sink) (*process, error) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+func (l *Local) launchExec(ctx context.Context, e *execution, spec ExecSpec, out logs.Sink) (*process, error) {
+	p := &process{task: spec.Task, tty: spec.TTY}
+	files, err := p.execFiles(spec, out)
 	if err != nil {
-		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
-	}
-	read, write, err := pipe()
-	if err != nil {
-		null.Close()
-		return nil, &StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
-	}
-	files := []*os.File{null, write, write}
-	p := &process{task: spec.Task}
-	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
-	if err := giveTo(write, spec.User); err != nil {
 		closeAll(files)
 		p.abandon()
 		return nil, err
 	}
 	p.tree = e.owner.tree.ExecChild("exec." + strconv.FormatUint(e.number, 10))
-	err = l.launch(ctx, p, spec, files, func() {
+	err = l.launch(ctx, p, spec.process(), files, func() {
 		l.mu.Lock()
 		e.tree = p.tree
 		l.mu.Unlock()
@@ -136,6 +155,41 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec Spec, out log
 		return nil, err
 	}
 	return p, nil
+}
+
+// execFiles returns the program's standard files, which are to be closed once it has them, also after an error: the caller's, or such as
+// have its output go to out.
+func (p *process) execFiles(spec ExecSpec, out logs.Sink) ([]*os.File, error) {
+	if spec.TTY {
+		return spec.Files, giveTo(spec.Files[0], spec.User)
+	}
+	if len(spec.Files) > 0 {
+		return spec.Files, nil
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
+	}
+	read, write, err := pipe()
+	if err != nil {
+		return []*os.File{null}, &StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
+	}
+	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
+	return []*os.File{null, write, write}, giveTo(write, spec.User)
+}
+
+// isTerminal reports whether a file is a terminal.
+func isTerminal(f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	terminal := false
+	_ = raw.Control(func(fd uintptr) { // a closed file is none
+		_, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
+		terminal = err == nil
+	})
+	return terminal
 }
 
 // finish waits for the program's end or ctx's, kills what is left of its tree and takes the last of its output.

@@ -50,7 +50,8 @@ type Local struct {
 	quit    chan struct{} // closed to end the goroutines of starter and trees
 	starter *starter
 	trees   *proctree.Trees
-	slots   chan struct{}   // one for each Exec under way
+	slots   chan struct{}   // one for each Exec under way without Files
+	ttys    chan struct{}   // one for each with Files
 	starts  sync.WaitGroup  // Start calls under way
 	life    context.Context // ends with Close, and with it what is being started
 	end     context.CancelFunc
@@ -82,6 +83,7 @@ func New(cfg Config) *Local {
 		starter: newStarter(quit),
 		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
 		slots:   make(chan struct{}, maxExecs),
+		ttys:    make(chan struct{}, MaxInteractive),
 		procs:   map[string]*process{},
 		busy:    map[string]bool{},
 		execs:   map[*execution]bool{},

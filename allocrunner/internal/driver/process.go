@@ -28,6 +28,7 @@ type process struct {
 	proc    *os.Process
 	tree    *proctree.Tree // of which it is the first
 	drains  []*logs.Drain
+	tty     bool // its standard input is its controlling terminal
 
 	exit interfaces.ExitResult
 
@@ -82,7 +83,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec Spec, files []*os.F
 		return explain(spec, err)
 	}
 	defer conn.Close()
-	p.proc, err = l.starter.start(spec.Task, p.tree, files, conn.Child)
+	p.proc, err = l.starter.start(spec.Task, p.tree, files, conn.Child, p.tty)
 	if err != nil {
 		p.abandon()
 		p.tree.Remove()

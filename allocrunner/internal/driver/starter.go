@@ -60,10 +60,10 @@ func (s *starter) prepare() {
 }
 
 // start starts a process that is this very program, in package launch, which hears from child what to become. That takes no file of the
-// task's, so it can't hang.
-func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, child *os.File) (proc *os.Process, err error) {
+// task's, so it can't hang. With tty, files[0] becomes its controlling terminal.
+func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, child *os.File, tty bool) (proc *os.Process, err error) {
 	files = append(slices.Clip(files), child)
-	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
+	attr := &os.ProcAttr{Dir: "/", Env: launch.Env(), Files: files, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setctty: tty}}
 	done := make(chan struct{})
 	call := func() {
 		defer close(done)

@@ -157,6 +157,9 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 	if err := c.out.writeWith(req, files); err != nil {
 		return c.unsent(waiter, err)
 	}
+	if req.Op == opExec {
+		closeFiles(files) // the program has them alone, so that the other ends see when it closes one
+	}
 	select {
 	case a := <-waiter:
 		return c.heard(ctx, a)
@@ -231,8 +234,8 @@ func (c *Client) forget(id uint64) {
 }
 
 // callTask is call, with operation and task in errors of the connection; the keeper's own have them already.
-func (c *Client) callTask(ctx context.Context, req request) (answer, error) {
-	a, err := c.call(ctx, req)
+func (c *Client) callTask(ctx context.Context, req request, files ...*os.File) (answer, error) {
+	a, err := c.call(ctx, req, files...)
 	if err != nil && a.Err == nil {
 		err = fmt.Errorf("%s task %q: %w", req.Op, req.Task, err)
 	}
@@ -265,13 +268,17 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 
 // Exec implements driver.Supervisor.
 func (c *Client) Exec(ctx context.Context, spec driver.ExecSpec) (driver.ExecResult, error) {
+	defer closeFiles(spec.Files)
+	if err := spec.Check(); err != nil {
+		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
+	}
 	select {
 	case c.execs <- struct{}{}:
 		defer func() { <-c.execs }()
 	case <-ctx.Done():
 		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
-	a, err := c.callTask(ctx, packExec(spec))
+	a, err := c.callTask(ctx, packExec(spec), spec.Files...)
 	if a.Exec == nil {
 		if err == nil {
 			err = fmt.Errorf("run %q beside task %q: the keeper's answer has no result", spec.Path, spec.Task)
@@ -305,7 +312,7 @@ func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
 // KeepOpen has the keeper keep files open as long as it lives, and with them what is locked by them.
 func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	for some := range slices.Chunk(files, maxFiles) {
-		if _, err := c.call(ctx, request{Op: opKeepOpen}, some...); err != nil {
+		if _, err := c.call(ctx, request{Op: opKeepOpen, Files: len(some)}, some...); err != nil {
 			return fmt.Errorf("hand over files: %w", err)
 		}
 	}

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 
 	"taskapi/allocrunner/internal/driver"
@@ -44,3 +45,17 @@ func (s *Supervisor) SetAttach(attach func(ctx context.Context, dir string) (*Cl
 
 // BeginClose is the first step of Close.
 func (s *Supervisor) BeginClose() { s.apply(closing) }
+
+// ServeConn is the life of a keeper in dir that has one client and no task, from the client's first request.
+func ServeConn(dir string, conn *net.UnixConn) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	s := &server{dir: root, local: driver.New(driver.Config{Logger: slog.New(slog.DiscardHandler)})}
+	err = newSession(s, conn).serve()
+	closeFiles(s.files) // which the keeper's end does
+	conn.Close()
+	return err
+}

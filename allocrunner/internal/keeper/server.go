@@ -62,7 +62,7 @@ type server struct {
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
-	held   []int      // files that stay open as long as the keeper lives
+	files  []*os.File // that stay open as long as the keeper lives
 	ended  bool       // no client is taken any more
 }
 
@@ -298,11 +298,11 @@ func (s *server) sweep() {
 	}
 }
 
-// hold keeps files open for as long as the keeper lives.
-func (s *server) hold(fds []int) {
+// keepOpen keeps files open for as long as the keeper lives.
+func (s *server) keepOpen(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held = append(s.held, fds...)
+	s.files = append(s.files, files...)
 }
 
 // peerOf is who is at the other end.

@@ -1,16 +1,14 @@
 package keeper
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/driver"
 )
@@ -58,34 +56,28 @@ func (c *session) serve() error {
 		timer.Stop()
 		cancelStarts()
 	}()
-	source := &filesReader{conn: c.conn}
-	defer func() { closeFDs(source.take()) }()
-	in := bufio.NewReader(source)
+	in := newRequestReader(c.conn)
+	defer in.close()
 	for {
-		var req request
-		if err := readFrame(in, &req); err != nil {
+		req, files, refused, err := in.next()
+		if err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
 			return fmt.Errorf("read request: %w", err)
 		}
 		if req.Op == opCancel {
+			closeFiles(files)
 			c.cancel(req.ID)
 			continue
-		}
-		var fds []int
-		if req.Op == opKeepOpen {
-			fds = source.take()
 		}
 		life := ctx
 		if req.Op == opStart {
 			life = starts
 		}
 		reqCtx, err := c.begin(life, req.ID)
-		if err == nil {
-			c.server.hold(fds)
-		} else {
-			closeFDs(fds)
+		if err != nil {
+			closeFiles(files)
 		}
 		if errors.Is(err, ErrBusy) {
 			c.send(answer{ID: req.ID, Err: packError(err)})
@@ -94,8 +86,16 @@ func (c *session) serve() error {
 		if err != nil {
 			return err
 		}
+		if req.Op == opKeepOpen && refused == nil { // before a later request, which may end this keeper
+			c.server.keepOpen(files)
+			files = nil
+		}
 		c.wg.Go(func() {
-			a := c.handle(reqCtx, req)
+			defer closeFiles(files)
+			a := answer{Err: packError(refused)}
+			if refused == nil {
+				a = c.handle(reqCtx, req, files)
+			}
 			a.ID = req.ID
 			c.cancel(req.ID)
 			if ctx.Err() != nil {
@@ -123,12 +123,6 @@ func (c *session) begin(ctx context.Context, id uint64) (context.Context, error)
 	return ctx, nil
 }
 
-func closeFDs(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd)
-	}
-}
-
 func (c *session) cancel(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +146,7 @@ func (c *session) end(reason error) {
 	c.conn.Close()
 }
 
-func (c *session) handle(ctx context.Context, req request) (a answer) {
+func (c *session) handle(ctx context.Context, req request, files []*os.File) (a answer) {
 	local := c.server.local
 	var err error
 	switch req.Op {
@@ -177,7 +171,7 @@ func (c *session) handle(ctx context.Context, req request) (a answer) {
 			break
 		}
 		var result driver.ExecResult
-		result, err = local.Exec(ctx, req.unpackExec())
+		result, err = local.Exec(ctx, req.unpackExec(files))
 		a.Exec = &result
 	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:

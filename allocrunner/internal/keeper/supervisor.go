@@ -306,8 +306,12 @@ func (s *Supervisor) Wait(ctx context.Context, task string) (exit interfaces.Exi
 	return exit, lost.errorFor(task)
 }
 
-// Exec runs a program beside a task's process.
+// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is driver.ErrLost.
 func (s *Supervisor) Exec(ctx context.Context, spec driver.ExecSpec) (result driver.ExecResult, err error) {
+	if len(spec.Files) > 0 {
+		conn, _ := s.current()
+		return conn.client.Exec(ctx, spec)
+	}
 	_, err = s.call(ctx, func(c *Client) (err error) {
 		result, err = c.Exec(ctx, spec)
 		return err

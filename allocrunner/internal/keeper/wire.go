@@ -12,8 +12,6 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/driver"
 )
@@ -40,7 +38,7 @@ const (
 	opKillTree = "killtree"
 	opList     = "list"
 	opClose    = "close"
-	opKeepOpen = "keepopen" // files come with it: see SCM_RIGHTS in unix(7)
+	opKeepOpen = "keepopen"
 	opCancel   = "cancel"
 )
 
@@ -54,7 +52,10 @@ type request struct {
 	Signal syscall.Signal `json:",omitempty"`
 	Spec   *wireSpec      `json:",omitempty"` // start, exec
 
-	MaxOutput int `json:",omitempty"` // exec
+	MaxOutput int  `json:",omitempty"` // exec
+	TTY       bool `json:",omitempty"` // exec
+
+	Files int `json:",omitempty"` // how many files come with it: three or none with exec, any number up to maxFiles with keepopen
 }
 
 type answer struct {
@@ -89,12 +90,14 @@ func (w *wireSpec) unpack() driver.Spec {
 
 func packExec(s driver.ExecSpec) request {
 	spec := driver.Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
-	return request{Op: opExec, Task: s.Task, Spec: packSpec(spec), MaxOutput: s.MaxOutput}
+	return request{Op: opExec, Task: s.Task, Spec: packSpec(spec), MaxOutput: s.MaxOutput, TTY: s.TTY, Files: len(s.Files)}
 }
 
-func (r request) unpackExec() driver.ExecSpec {
+func (r request) unpackExec(files []*os.File) driver.ExecSpec {
 	s := r.Spec.unpack()
-	return driver.ExecSpec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User, MaxOutput: r.MaxOutput}
+	return driver.ExecSpec{
+		Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User, MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files,
+	}
 }
 
 func toBytes(list []string) [][]byte {
@@ -128,6 +131,7 @@ var kinds = map[string]error{
 	"lost":       driver.ErrLost,
 	"replaced":   ErrReplaced,
 	"busy":       ErrBusy,
+	"execs":      driver.ErrTooManyExecs,
 	"canceled":   context.Canceled,
 	"deadline":   context.DeadlineExceeded,
 }
@@ -214,11 +218,7 @@ func (f *frameWriter) writeWith(v any, files []*os.File) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(files) > 0 {
-		fds := []int{}
-		for _, file := range files {
-			fds = append(fds, int(file.Fd()))
-		}
-		n, _, err := f.w.(*net.UnixConn).WriteMsgUnix(body, unix.UnixRights(fds...), nil)
+		n, err := sendFiles(f.w.(*net.UnixConn), body, files)
 		if err != nil {
 			return err
 		}
@@ -226,36 +226,4 @@ func (f *frameWriter) writeWith(v any, files []*os.File) error {
 	}
 	_, err = f.w.Write(body)
 	return err
-}
-
-// maxFiles is how many files come with one message at most: the kernel takes a few more.
-const maxFiles = 200
-
-// filesReader reads a connection and collects the files that come with its messages.
-type filesReader struct {
-	conn *net.UnixConn
-	fds  []int
-}
-
-func (r *filesReader) Read(p []byte) (int, error) {
-	oob := make([]byte, unix.CmsgSpace(4*(maxFiles+1)))
-	n, oobn, _, _, err := r.conn.ReadMsgUnix(p, oob)
-	if oobn > 0 {
-		messages, _ := unix.ParseSocketControlMessage(oob[:oobn]) // what can't be read brings no files
-		for _, m := range messages {
-			fds, _ := unix.ParseUnixRights(&m)
-			r.fds = append(r.fds, fds...)
-		}
-	}
-	if n == 0 && err == nil && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return max(n, 0), err
-}
-
-// take hands over the files that have come so far.
-func (r *filesReader) take() []int {
-	fds := r.fds
-	r.fds = nil
-	return fds
 }
