@@ -49,7 +49,7 @@ func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	err := s.control.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Terminal() && !s.control.present().killed {
-			s.events.AllocEvent("Stopping", "asked for over the API: stopping in order")
+			s.events.AllocEvent("Stopping", "requested over the API: stopping gracefully")
 		}
 	})
 	if err != nil { // it stops all the same
@@ -60,7 +60,7 @@ func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 
 func (s allocAdapter) Kill() {
 	if !s.Terminal() {
-		s.events.AllocEvent("Killing", "asked for over the API: ending at once")
+		s.events.AllocEvent("Killing", "requested over the API: killing immediately")
 	}
 	s.control.kill()
 }

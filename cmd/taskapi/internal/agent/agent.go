@@ -65,7 +65,7 @@ type Events interface {
 	TaskEvent(task string, e *api.TaskEvent)
 	// AllocEvent prints an event of the allocation; pairs are keys and values of its details.
 	AllocEvent(kind, message string, pairs ...string)
-	// Announce prints which allocation begins or goes on, and where its files are.
+	// Announce prints which allocation begins or is resumed, and where its files are.
 	Announce(kind string, alloc *api.Allocation)
 	// Ended prints the end of the allocation. why is empty when it ended well.
 	Ended(alloc *api.Allocation, why string)
@@ -75,9 +75,10 @@ type Events interface {
 	Flush()
 }
 
-// Config is what an agent is made of. Stop, Next, Changes, RuntimeDir and Signals may be left out.
+// Config is what an agent is made of. What follows Resume may be left out.
 type Config struct {
 	Settings   Settings
+	Factory    interfaces.Factory // makes the runner of the allocation
 	Paths      Paths
 	Lock       Lock
 	Keyring    func() (*identity.Keyring, error) // opens the ring that signs identities
@@ -85,23 +86,24 @@ type Config struct {
 	Logger     *slog.Logger
 	Version    string // of the program
 	RuntimeDir string // $XDG_RUNTIME_DIR
-	TuneGC     bool   // set the garbage collector to what an agent needs
-	NoAPI      bool   // the tasks have no API: all that is wanted of them is their end
 	Resume     string // the command that resumes the allocation, for people to read
+
+	TuneGC bool // set the garbage collector to what an agent needs
+	Shared bool // other agents run in this process: its memory is not this one's to give back
+	NoAPI  bool // the tasks have no API: all that is wanted of them is their end
 
 	Stop    *interfaces.StopRequest // the allocation is to end so, from the beginning
 	Kill    bool                    // and at once
 	Next    *api.Allocation         // what is to follow the allocation, which is to end for that
 	Changes []jobspec.Change        // what has changed of the job since the allocation was last run
 
-	Signals chan os.Signal // those that have come before Run
+	Signals chan os.Signal // gets the process's signals, and has those that have come before; nil for an agent that heeds none
 }
 
-// Agent is taskapi at work on one allocation, from its start to its end. When the job is replaced by force, the allocation ends
-// gracefully and runs again, under the same ID, in the same directory and process.
+// Agent runs one allocation, from the start of its process to the end. When the job is replaced by force, the allocation is stopped
+// gracefully and run again, under the same ID, in the same directory and process.
 type Agent struct {
-	cfg     Config
-	signals chan os.Signal // what has come, and is to be acted on
+	cfg Config
 
 	saving sync.Mutex // held while a runner saves a stop, so that the latest stands; never within mu
 
@@ -112,21 +114,19 @@ type Agent struct {
 
 // New makes an agent. It touches nothing of the machine.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, signals: cfg.Signals, life: life{next: cfg.Next, killed: cfg.Kill}}
+	a := &Agent{cfg: cfg, life: life{next: cfg.Next, killed: cfg.Kill}}
 	if cfg.Stop != nil {
 		a.life.stopped, a.life.how = true, *cfg.Stop
-	}
-	if a.signals == nil {
-		a.signals = make(chan os.Signal, 2)
 	}
 	return a
 }
 
-// Run runs the allocation that is locked to its end, and those that follow it, and reports whether the last is over. alloc is what begins
-// when nothing was left. Signals are heard meanwhile. Errors: ErrReported when an event has said why.
+// Run runs the locked allocation to its end, and its replacements, and reports whether the last has ended. alloc is what begins when
+// nothing is saved. Errors: ErrReported when an event has said why.
 func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
-	release := a.onSignals()
-	defer release()
+	if a.cfg.Signals != nil {
+		defer a.onSignals()()
+	}
 	defer a.cfg.Events.Flush() // while a reader that has gone away is no reason to die of SIGPIPE
 	a.life.alloc = alloc
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
@@ -169,7 +169,7 @@ func (a *Agent) conclude(do action, now life) error {
 		}
 		a.cfg.Events.Fit(now.alloc)
 	case sayLeftNext:
-		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the next version of the job is to begin; %s has it do so", a.cfg.Resume))
+		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the next version of the job has not begun; %s begins it", a.cfg.Resume))
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (a *Agent) present() life {
 	return a.life
 }
 
-// begin has the runner of a wiring at work. What was requested before is requested of it.
+// begin notes that a wiring runs, and passes on to its runner what was requested before.
 func (a *Agent) begin(ctx context.Context, w *wiring) {
 	if _, actions := a.apply(w, event{kind: begun}); !slices.Contains(actions, stopRunner) {
 		return
@@ -218,7 +218,7 @@ func (a *Agent) begin(ctx context.Context, w *wiring) {
 }
 
 // warnStop is for a stop that is under way and not on the disk.
-const warnStop = "the stop is not written down: if taskapi is killed before it is over, stop it once more"
+const warnStop = "the stop is not saved: if taskapi is killed before the allocation has ended, stop it again"
 
 // stopRunner has the runner at work stop, if it is to, as was requested last. It returns once that is saved.
 func (a *Agent) stopRunner(ctx context.Context) error {
@@ -234,8 +234,8 @@ func (a *Agent) stopRunner(ctx context.Context) error {
 	return w.runner.Stop(ctx, how)
 }
 
-// stop has the allocation end gracefully, and nothing follow it. It returns once that is saved. first is called when nobody has requested
-// it before.
+// stop stops the allocation gracefully, and has nothing follow it. It returns once that is saved. It calls first unless a stop was
+// requested before.
 func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func()) error {
 	if _, actions := a.apply(nil, event{kind: stop, how: how}); slices.Contains(actions, sayStopping) {
 		first()
@@ -243,18 +243,18 @@ func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func
 	return a.stopRunner(ctx)
 }
 
-// kill ends the allocation at once.
+// kill ends the allocation immediately.
 func (a *Agent) kill() { a.apply(nil, event{kind: kill}) }
 
 // detach ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
 func (a *Agent) detach() {
 	if _, actions := a.apply(nil, event{kind: detach}); slices.Contains(actions, sayDetaching) {
-		a.cfg.Events.AllocEvent("Leaving", "the tasks run on, for another taskapi to take over")
+		a.cfg.Events.AllocEvent("Leaving", "the tasks run on, for another taskapi to resume")
 	}
 }
 
-// replace has the allocation end gracefully, and another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason, and
-// those of a disk on which nothing could begin: then nothing ends.
+// replace stops the allocation gracefully, and has another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason,
+// and those of a disk on which nothing could begin; nothing ends then.
 func (a *Agent) replace(ctx context.Context, next *api.Allocation, changes []jobspec.Change) error {
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
@@ -267,7 +267,7 @@ func (a *Agent) replace(ctx context.Context, next *api.Allocation, changes []job
 	return err
 }
 
-// announce says that the allocation begins, or goes on.
+// announce says that the allocation begins, or is resumed.
 func (a *Agent) announce(w *wiring) {
 	kind := "Starting"
 	if a.cfg.Lock.Saved() != nil {
@@ -284,19 +284,19 @@ func (a *Agent) concluded(err error, w *wiring) error {
 		a.cfg.Events.Ended(alloc, "")
 		return nil
 	case errors.Is(err, interfaces.ErrDetached):
-		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the tasks run on; %s takes them over", a.cfg.Resume))
+		a.cfg.Events.AllocEvent("Left", fmt.Sprintf("the tasks run on; %s resumes them", a.cfg.Resume))
 		return nil
 	case !terminal && a.cfg.NoAPI:
 		return err // they are ended in another way
 	case !terminal:
-		a.cfg.Events.AllocEvent("Left", "it can't be taken over, and its tasks run on: "+linewriter.OneLine(err.Error()))
+		a.cfg.Events.AllocEvent("Left", "it can't be resumed, and its tasks run on: "+linewriter.OneLine(err.Error()))
 	default:
 		a.cfg.Events.Ended(alloc, linewriter.OneLine(err.Error()))
 	}
 	return ErrReported
 }
 
-// sayUpdated says what the allocation goes on with.
+// sayUpdated says what has changed of the job in place.
 func sayUpdated(to Events, changes []jobspec.Change) {
 	for _, c := range changes {
 		to.AllocEvent("Updated", c.String())
@@ -308,5 +308,5 @@ func (a *Agent) sayReplacing(changes []jobspec.Change) {
 	for _, c := range jobspec.Destructive(changes) {
 		a.cfg.Events.AllocEvent("Replacing", c.String())
 	}
-	a.cfg.Events.AllocEvent("Replacing", "stopping in order, to run anew with another version of the job")
+	a.cfg.Events.AllocEvent("Replacing", "stopping gracefully, to run again with another version of the job")
 }

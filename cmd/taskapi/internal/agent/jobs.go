@@ -19,7 +19,7 @@ import (
 // jobs takes other versions of the job that an allocation runs, for the API.
 type jobs struct {
 	runner   interfaces.AllocRunner
-	validate func(*api.Job) error // says whether the runner could go on with a job in place
+	validate func(*api.Job) error // returns why the runner could not run a job in place; nil where it can't tell
 	control  control
 	settings Settings
 	allocs   string // the directory of all allocations
@@ -37,7 +37,7 @@ type jobUpdate struct {
 	warnings string
 }
 
-// MessageLeaving is what a client is told that has another version of the job for a taskapi on its way out: the next one takes it.
+// MessageLeaving is the error of an agent that is detaching, for a client that has another version of the job: the next agent takes it.
 const MessageLeaving = "this taskapi is leaving the allocation to another: try again"
 
 // read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
@@ -80,7 +80,7 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	if err := j.settings.CheckUsers(group); err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
-	if u.decision == allocrunner.InPlace {
+	if u.decision == allocrunner.InPlace && j.validate != nil {
 		err = j.validate(job)
 	}
 	return u, updateError(err)
@@ -95,7 +95,7 @@ func findingLines(findings []jobspec.Finding) string {
 	return strings.Join(lines, "\n")
 }
 
-// Plan implements handlers.Jobs.
+// Plan returns what Register would do.
 func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 	u, err := j.read(sent)
 	if err != nil {
@@ -108,7 +108,7 @@ func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 	return plan, nil
 }
 
-// Register implements handlers.Jobs.
+// Register gives the allocation another version of its job.
 func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers.Registration, error) {
 	u, err := j.read(sent)
 	if err == nil {

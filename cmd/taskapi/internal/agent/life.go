@@ -77,8 +77,8 @@ const (
 	killNow      action = iota // the runner skips every delay
 	detachNow                  // the runner returns
 	stopRunner                 // the runner stops as wanted says, and saves that
-	sayStopping                // nobody has requested a stop before
-	sayDetaching               // nobody has requested a detach before
+	sayStopping                // it is the first request of a stop
+	sayDetaching               // it is the first request of a detach
 	refuse                     // the request changes nothing
 	finish                     // save that nothing follows
 	recreate                   // save that the replacement is to begin

@@ -11,7 +11,7 @@ import (
 func (s *wiring) measure(authenticator *auth.Authenticator) []handlers.Metric {
 	all := append(doorMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
 	all = append(all, auditMetrics(s.audit)...)
-	return append(all, hookMetrics(s.runner.HookStats())...)
+	return append(all, hookMetrics(s.hookStats())...)
 }
 
 // hookMetrics names how the calls of hooks have gone.

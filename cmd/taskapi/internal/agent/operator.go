@@ -18,7 +18,7 @@ import (
 
 // operatorHook gives the operator a socket and a token while the allocation lives.
 type operatorHook struct {
-	side   *wiring
+	wiring *wiring
 	server *server
 	token  *workload.Tokens
 }
@@ -30,17 +30,17 @@ var (
 	_ interfaces.ShutdownHook      = (*operatorHook)(nil)
 )
 
-// Name implements interfaces.RunnerHook.
+// Name returns the name of the hook.
 func (h *operatorHook) Name() string { return "operator_api" }
 
-// Ending implements interfaces.RunnerEndingHook: somebody may follow the end, or want it to be quicker.
+// Ending opens the socket for an allocation that only ends: a client may follow that, or make it quicker.
 func (h *operatorHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	return h.Prerun(ctx, req)
 }
 
-// Prerun implements interfaces.RunnerPrerunHook.
+// Prerun issues the token and opens the socket.
 func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
-	s, alloc := h.side, req.Alloc
+	s, alloc := h.wiring, req.Alloc
 	if err := s.checkTaskSockets(alloc); err != nil {
 		return err
 	}
@@ -57,9 +57,9 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	return err
 }
 
-// Postrun implements interfaces.RunnerPostrunHook. Those who follow the allocation hear of its end before the socket goes.
+// Postrun closes the socket, after those who follow the allocation have got its end.
 func (h *operatorHook) Postrun(context.Context) error {
-	h.side.flush()
+	h.wiring.flush()
 	if h.token != nil {
 		h.token.Stop()
 	}
@@ -69,10 +69,10 @@ func (h *operatorHook) Postrun(context.Context) error {
 	return h.server.close()
 }
 
-// Shutdown implements interfaces.ShutdownHook.
+// Shutdown is Postrun for an allocation that runs on.
 func (h *operatorHook) Shutdown() {
 	if err := h.Postrun(context.Background()); err != nil {
-		h.side.logger.Warn("the operator's socket could not be closed", "error", err)
+		h.wiring.logger.Warn("the operator's socket could not be closed", "error", err)
 	}
 }
 

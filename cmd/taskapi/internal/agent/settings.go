@@ -28,7 +28,7 @@ const settingsName = "settings.json"
 // maxSettings is more than the flags of any command line.
 const maxSettings = 4 << 20
 
-// Settings say how a sidecar does its work, whatever the job. They are flags of run, and outlive it in a file: whoever goes on with the
+// Settings say how an agent works, whatever the job. They are flags of run, and outlive it in a file: what resumes the
 // allocation must not open a door that --policy had closed.
 type Settings struct {
 	JWKS            []string      `json:"jwks,omitempty"`
@@ -124,7 +124,7 @@ func Remembered(dir string) (Settings, error) {
 		err = kept.Check()
 	}
 	if err != nil {
-		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give 'taskapi run' all flags anew", path, unwrapPath(err))
+		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give all flags again", path, unwrapPath(err))
 	}
 	return kept, nil
 }

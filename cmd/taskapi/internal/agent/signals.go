@@ -16,12 +16,12 @@ import (
 // a process and then to its group.
 const SameStop = 50 * time.Millisecond
 
-// onSignals has the first SIGINT or SIGTERM stop the allocation in order and the second kill it, and SIGUSR1 leave it running to
-// another taskapi. SIGHUP opens the audit log again and, like SIGPIPE and SIGXFSZ, stops nothing: a closed terminal, a reader of the
+// onSignals has the first SIGINT or SIGTERM stop the allocation gracefully and the second kill it, and SIGUSR1 detach it for another
+// taskapi to resume. SIGHUP opens the audit log again and, like SIGPIPE and SIGXFSZ, stops nothing: a closed terminal, a reader of the
 // events that has gone away, or a limit on the size of files is no reason to. They are caught rather than ignored, as tasks would inherit
 // that.
 func (a *Agent) onSignals() (release func()) {
-	signals := a.signals
+	signals := a.cfg.Signals
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
 	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
 	signal.Notify(unheard, syscall.SIGPIPE, syscall.SIGXFSZ)
@@ -48,11 +48,11 @@ func (a *Agent) onSignals() (release func()) {
 				}
 				if kind != nil {
 					a.kill()
-					a.cfg.Events.AllocEvent("Killing", fmt.Sprintf("%v again: ending at once", sig), "signal", sig.String())
+					a.cfg.Events.AllocEvent("Killing", fmt.Sprintf("%v again: killing immediately", sig), "signal", sig.String())
 					continue
 				}
 				first, kind = time.Now(), sig
-				a.cfg.Events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping in order; once more to end at once", sig), "signal", sig.String())
+				a.cfg.Events.AllocEvent("Stopping", fmt.Sprintf("%v: stopping gracefully; send again to kill immediately", sig), "signal", sig.String())
 				background.Go(a.stopBySignal) // it waits for the disk, and the next signal must be heard
 			}
 		}
@@ -71,7 +71,7 @@ func (a *Agent) stopBySignal() {
 	}
 }
 
-// reopenAudit has the sidecar at work open its audit log again.
+// reopenAudit opens the audit log of what runs again.
 func (a *Agent) reopenAudit() {
 	a.mu.Lock()
 	w := a.at

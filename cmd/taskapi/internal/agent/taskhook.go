@@ -14,7 +14,7 @@ import (
 
 // taskHook gives a task its identities and its socket, from before its first start until it is over.
 type taskHook struct {
-	side   *wiring
+	wiring *wiring
 	task   string
 	tokens *workload.Tokens
 
@@ -30,14 +30,14 @@ var (
 
 // newTaskHook makes the hook of one task. It keeps no version of the allocation alive.
 func (s *wiring) newTaskHook(task *api.Task) *taskHook {
-	return &taskHook{side: s, task: task.Name, tokens: s.tokens.Task(task)}
+	return &taskHook{wiring: s, task: task.Name, tokens: s.tokens.Task(task)}
 }
 
-// Name implements interfaces.TaskHook.
+// Name returns the name of the hook.
 func (h *taskHook) Name() string { return "task_api" }
 
-// Prestart implements interfaces.TaskPrestartHook. The socket stays through restarts; tokens are new with each start.
-// A process that is taken over has its environment already.
+// Prestart issues the task's tokens and opens its socket. The socket stays through restarts; tokens are new with each start. A process that
+// is resumed has its environment already.
 func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
 	env, err := h.issue(req)
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *taskHook) Prestart(_ context.Context, req *interfaces.TaskPrestartReque
 	return &interfaces.TaskPrestartResponse{Env: env}, nil
 }
 
-// issue issues the task's tokens for a start, or goes on with those of its process.
+// issue issues the task's tokens for a start, or keeps those of its process.
 func (h *taskHook) issue(req *interfaces.TaskPrestartRequest) (map[string]string, error) {
 	// The rest of the request would keep a version of the allocation alive.
 	host := workload.Host{Dir: req.Dir.Dir, WriteFile: req.WriteFile, Save: req.Keep, Process: req.Lifecycle}
@@ -68,8 +68,8 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	if h.server != nil {
 		return h.server.addr, nil
 	}
-	opened, err := h.side.serve(socketSpec{
-		path:  h.side.paths.TaskSocket(h.task),
+	opened, err := h.wiring.serve(socketSpec{
+		path:  h.wiring.paths.TaskSocket(h.task),
 		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
@@ -81,22 +81,22 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	return opened.addr, nil
 }
 
-// Stop implements interfaces.TaskStopHook.
+// Stop closes the socket when the task has ended.
 func (h *taskHook) Stop(context.Context) error {
 	h.tokens.Stop()
 	h.mu.Lock()
 	server := h.server
 	h.server = nil
 	h.mu.Unlock()
-	if server == nil { // it never started, or ended while nobody looked: a taskapi that was killed has left its socket
-		return socket.RemoveStale(h.side.paths.TaskSocket(h.task))
+	if server == nil { // it never started, or ended while no taskapi ran: one that was killed has left its socket
+		return socket.RemoveStale(h.wiring.paths.TaskSocket(h.task))
 	}
 	return server.close()
 }
 
-// Shutdown implements interfaces.ShutdownHook.
+// Shutdown is Stop for a task that runs on.
 func (h *taskHook) Shutdown() {
 	if err := h.Stop(context.Background()); err != nil {
-		h.side.logger.Warn("a task's socket could not be closed", "task", h.task, "error", err)
+		h.wiring.logger.Warn("a task's socket could not be closed", "task", h.task, "error", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"taskapi/socket/safedir"
 )
 
-// issuer is another issuer, whose key set is followed while the sidecar runs.
+// issuer is another issuer, whose key set is followed while the agent runs.
 type issuer struct {
 	identity.Issuer
 	follow func(context.Context, *slog.Logger)
@@ -105,7 +105,7 @@ func checkTrusted(path string) error {
 	return unwrapPath(safedir.TrustFile(absolute(path)))
 }
 
-// checkKeySetURL refuses http to another machine: whoever is on the way could put keys of theirs in.
+// checkKeySetURL refuses http to another machine: anybody on the way could put in keys of their own.
 func checkKeySetURL(place string) error {
 	u, err := url.Parse(place)
 	if err != nil || u.Scheme != "http" {

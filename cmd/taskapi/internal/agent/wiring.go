@@ -41,14 +41,14 @@ type wiring struct {
 	shares      shares
 	sockets     sockets
 	runtimeDirs []string
-	runner      *allocrunner.Runner
+	runner      interfaces.AllocRunner
 	api         *handlers.API
 	events      *handlers.Events
 	updates     *updates.Buffer
 }
 
-// newWiring puts the rooms together for an allocation whose directory has been claimed, and prepares the machine: keys, files. Nothing
-// runs yet. What another taskapi has left of the allocation is gone on with.
+// newWiring puts the rooms together for the locked allocation, as it was saved or as given, and opens the files that they need. Nothing
+// runs yet.
 func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err error) {
 	saved := cfg.Lock.Saved()
 	s := &wiring{
@@ -89,15 +89,15 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	}
 	if !cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
-		config.Hooks = []interfaces.RunnerHook{&operatorHook{side: s}}
+		config.Hooks = []interfaces.RunnerHook{&operatorHook{wiring: s}}
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
 		}
 	}
-	if s.runner, err = allocrunner.New(config); err != nil || cfg.NoAPI {
+	if s.runner, err = cfg.Factory(config); err != nil || cfg.NoAPI {
 		return s, invalid(err)
 	}
-	if err := s.openDoor(alloc); err != nil {
+	if err := s.openAPI(alloc); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -135,12 +135,28 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 	})
 }
 
+// validator returns the runner's own judgement of another version of the job, nil where it has none.
+func (s *wiring) validator() func(*api.Job) error {
+	if v, ok := s.runner.(interface{ Validate(job *api.Job) error }); ok {
+		return v.Validate
+	}
+	return nil
+}
+
+// hookStats returns how the runner's calls of hooks have gone, where it counts them.
+func (s *wiring) hookStats() []interfaces.HookStat {
+	if v, ok := s.runner.(interface{ HookStats() []interfaces.HookStat }); ok {
+		return v.HookStats()
+	}
+	return nil
+}
+
 // ending reports that the allocation ends, or has ended.
 func (s *wiring) ending() bool {
 	return s.runner.Terminal() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
-// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. A sidecar at work has some 3 MB
+// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. An agent at work has some 3 MB
 // that live and makes 3 KB of garbage for each request: at Go's own 100 % the collector takes a tenth of the throughput (make bench).
 // With hundreds of tasks, each of which adds some 30 KB, the percentage alone would keep many times what lives.
 const (
@@ -169,7 +185,9 @@ func (s *wiring) run(ctx context.Context) error {
 	}
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
-	background.Go(func() { s.settle(watching) })
+	if !s.cfg.Shared {
+		background.Go(func() { s.giveBackMemory(watching) })
+	}
 	background.Go(func() { s.updates.Run(watching) })
 	if !s.cfg.NoAPI {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
@@ -184,8 +202,8 @@ func (s *wiring) run(ctx context.Context) error {
 // quiet is how long nothing has to happen to an allocation for its start to be over.
 const quiet = time.Second
 
-// settle gives back the memory that reading the job file and starting the tasks has taken, once they have started.
-func (s *wiring) settle(ctx context.Context) {
+// giveBackMemory gives back the memory that reading the job file and starting the tasks has taken, once they have started.
+func (s *wiring) giveBackMemory(ctx context.Context) {
 	for index := uint64(0); ctx.Err() == nil; {
 		wait, cancel := context.WithTimeout(ctx, quiet)
 		now := s.runner.Wait(wait, index).ModifyIndex
@@ -210,7 +228,7 @@ func (s *wiring) flush() {
 	}
 }
 
-// close gives back what newWiring opened. The claim is its owner's.
+// close gives back what newWiring opened. The lock is its owner's.
 func (s *wiring) close() error {
 	if s.audit == nil {
 		return nil
@@ -224,6 +242,6 @@ func (s *wiring) reopenAudit() {
 		return
 	}
 	if err := s.audit.Reopen(); err != nil {
-		s.logger.Error("the audit log could not be opened again: lines go on to the file that was open", "error", err)
+		s.logger.Error("the audit log could not be opened again: lines are still written to the file that was open", "error", err)
 	}
 }

@@ -149,7 +149,7 @@ func (f *follower) compare(was, is *api.Allocation, at time.Time) {
 		f.printer.allocEventAt(at, "Updated", fmt.Sprintf("goes on with version %d of its job", jobNumber(is.Job)))
 	}
 	if was.DesiredStatus != is.DesiredStatus && is.DesiredStatus == api.AllocDesiredStatusStop {
-		f.printer.allocEventAt(at, "Stopping", "stopping in order")
+		f.printer.allocEventAt(at, "Stopping", "stopping gracefully")
 	}
 }
 

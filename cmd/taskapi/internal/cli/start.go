@@ -3,10 +3,12 @@ package cli
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -39,6 +41,7 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w World) agent.Config {
 	return agent.Config{
 		Settings: settings,
+		Factory:  allocrunner.Factory,
 		Paths: agent.Paths{
 			Alloc:          lock.Dir,
 			OperatorSocket: l.OperatorSocket(lock.ID),
@@ -51,6 +54,7 @@ func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings age
 		Logger:     logger,
 		Version:    w.Version,
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),
+		Signals:    make(chan os.Signal, 2),
 		TuneGC:     w.getenv("GOGC") == "", // which is the operator's word
 		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", lock.ID), withJobFile),
 	}

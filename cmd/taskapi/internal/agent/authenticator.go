@@ -18,8 +18,8 @@ import (
 	"taskapi/socket"
 )
 
-// openDoor makes the door and the API behind it.
-func (s *wiring) openDoor(alloc *api.Allocation) error {
+// openAPI makes the authenticator and the API behind it.
+func (s *wiring) openAPI(alloc *api.Allocation) error {
 	s.warnOfIdleRules(alloc)
 	issuers, keys := s.trusted()
 	var err error
@@ -63,7 +63,7 @@ func (s *wiring) openDoor(alloc *api.Allocation) error {
 		Metrics:      func() []handlers.Metric { return s.measure(authenticator) },
 		Events:       s.events,
 		Jobs: jobs{
-			runner: s.runner, validate: s.runner.Validate, control: s.control,
+			runner: s.runner, validate: s.validator(), control: s.control,
 			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events,
 		},
 		Auditor: auditor,
@@ -135,14 +135,14 @@ type liveness struct {
 	runner interfaces.AllocRunner
 }
 
-// livenessOf is that of the sidecar's allocation. What its tokens say stays as it is through every update in place.
+// livenessOf returns that of the agent's allocation. What its tokens say stays as it is through every update in place.
 func (s *wiring) livenessOf(alloc *api.Allocation) liveness {
 	return liveness{alloc.ID, &auth.Allocation{
 		Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: s.life,
 	}, s.runner}
 }
 
-// Lookup implements auth.Allocations.
+// Lookup returns the allocation, when it is this one, and whether it has ended.
 func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	switch {
 	case id != l.id:
