@@ -100,7 +100,7 @@ type eventWriter struct {
 func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()
-	err := out.line(heartbeat)
+	err := out.heartbeat(heartbeat)
 	for err == nil {
 		var more <-chan struct{}
 		if more, err = s.deliver(out); err != nil {
@@ -109,7 +109,7 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 		select {
 		case <-more:
 		case <-beat.C:
-			err = out.line(heartbeat)
+			err = out.heartbeat(heartbeat)
 		case <-ctx.Done():
 			if err = context.Cause(ctx); err == errDraining {
 				_, err = s.deliver(out) // the last events say how it ended

@@ -297,3 +297,22 @@ func TestStreamsArePaced(t *testing.T) {
 		}
 	})
 }
+
+// TestIdleStreamsPaceNobody: a stream without events makes its socket no busy neighbour.
+func TestIdleStreamsPaceNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSockets(t, 2, streaming(handlers.NewEvents()))
+		defer s.stop()
+		c := s.dials[1]()
+		defer c.Close()
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		if _, err := io.WriteString(c, head("GET", streamPath, goodToken, "")); err != nil {
+			t.Fatal(err)
+		}
+		s.ask(0, 1)
+		time.Sleep(35 * time.Second) // three heartbeats
+		if _, took := s.ask(0, 2000); took != 0 {
+			t.Errorf("beside an idle stream 2,000 requests took %v", took)
+		}
+	})
+}

@@ -67,7 +67,7 @@ type streamWriter struct {
 	conn    *connection
 }
 
-// Write sends bytes at once. An error is a *auth.Denial, or the client's having gone away or not reading for too long.
+// Write sends a frame at once. An error is a *auth.Denial, or the client's having gone away or not reading for too long.
 func (o *streamWriter) Write(p []byte) (int, error) {
 	if err := o.send(p); err != nil {
 		return 0, err
@@ -82,6 +82,13 @@ func (o *streamWriter) line(line []byte) error { return o.send(line, newline) }
 
 func (o *streamWriter) send(parts ...[]byte) error {
 	o.conn.awaitTurn(len(parts[0]))
+	return o.sendNow(parts...)
+}
+
+// heartbeat sends a line without waiting for a turn: by its heartbeats an idle stream does not put its socket to use.
+func (o *streamWriter) heartbeat(line []byte) error { return o.sendNow(line, newline) }
+
+func (o *streamWriter) sendNow(parts ...[]byte) error {
 	if err := o.request.recheck(); err != nil { // for each frame: a slow reader draws them out
 		return err
 	}
