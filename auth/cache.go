@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// goodTokens is how many good tokens are remembered. A group of 100 tasks with four identities each, old and renewed, has 800.
+	// goodTokens is how many good tokens are cached. A group of 100 tasks with four identities each, old and renewed, has 800.
 	goodTokens = 1024
 	// quickSlots is the size of the table in front, a power of two: 8 KiB of pointers.
 	quickSlots = 1024
-	// badTokens is how many bad ones are remembered, about 1 MiB.
+	// badTokens is how many bad ones are cached, about 1 MiB.
 	badTokens = 4096
-	// badFor is how long a bad token stays bad unseen. Key sets change the verdict at once; this is for the unforeseen.
+	// badFor is how long a verdict on a bad token is cached. A change of a key set ends it at once.
 	badFor = 5 * time.Second
 )
 
-// entry is the verdict on a token that a trusted key signed, with claims that are what they must be. What may change with time is
-// not in it. It is never changed once made.
+// entry is the verdict on a good token: a trusted key signed it, and its claims are those of its allocation. It holds nothing that may
+// change with time, and is never changed.
 type entry struct {
 	tag       tag
 	token     *identity.Verified
@@ -37,11 +37,11 @@ type refusal struct {
 	token      *identity.Verified // nil unless a trusted key signed it
 }
 
-// cache remembers both kinds, bounded, apart from each other.
+// cache holds verdicts on good and on bad tokens, bounded and apart from each other.
 //
 // Good ones have two ways in. The quick table is mapped directly by the tag and read without a lock; it holds nothing that was not
 // found good first, so junk can't displace anything in it, and two good tokens that share a slot only make each other slower.
-// Behind it is the LRU by digest. What is displaced from the LRU may stay in the table: it is a verdict as good as before.
+// Behind it is the LRU by digest. What the LRU drops may stay in the table: the verdict still holds.
 type cache struct {
 	quick [quickSlots]atomic.Pointer[entry]
 	good  *lru.Cache[digest, *entry]
@@ -60,12 +60,12 @@ func newCache() (*cache, error) {
 	return &cache{good: good, bad: bad}, nil
 }
 
-// slot is where a tag belongs in the table.
+// slot returns the place of a tag in the table.
 func (c *cache) slot(t tag) *atomic.Pointer[entry] {
 	return &c.quick[t[0]%quickSlots]
 }
 
-// hit is the good token with the tag, or nil.
+// hit returns the good token with the tag, or nil.
 func (c *cache) hit(t tag) *entry {
 	if e := c.slot(t).Load(); e != nil && e.tag == t {
 		return e
@@ -73,7 +73,7 @@ func (c *cache) hit(t tag) *entry {
 	return nil
 }
 
-// slowHit is the good token with the digest, or nil. It goes back to the table.
+// slowHit returns the good token with the digest, or nil, and puts it back into the table.
 func (c *cache) slowHit(d digest) *entry {
 	e, ok := c.good.Get(d)
 	if !ok {
@@ -83,17 +83,17 @@ func (c *cache) slowHit(d digest) *entry {
 	return e
 }
 
-// keep remembers a good token.
+// keep caches a good token.
 func (c *cache) keep(d digest, e *entry) {
 	c.good.Add(d, e)
 	c.bad.Remove(d)
 	c.slot(e.tag).Store(e)
 }
 
-// refuse remembers a bad one.
+// refuse caches a bad one.
 func (c *cache) refuse(d digest, r refusal) { c.bad.Add(d, r) }
 
-// refused is the verdict on a bad token, if it still holds at the time and with the key set of that generation.
+// refused returns the cached verdict on a bad token, if it still holds at the time and with the key set of that generation.
 func (c *cache) refused(d digest, now time.Time, generation uint64) (refusal, bool) {
 	r, ok := c.bad.Get(d)
 	if !ok {

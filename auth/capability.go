@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is no capability
-// at all, so that a route which forgets to name one can't be served.
+// Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is none, and nobody has it.
 type Capability uint16
 
 const (
@@ -20,7 +19,7 @@ const (
 	AllocExec                 // commands inside a task
 	VariablesRead             // variables of the allocation's job
 	VariablesWrite            //
-	OperatorOnly              // what belongs to the operator alone, such as the metrics of the authenticator
+	OperatorOnly              // what belongs to the operator alone, such as metrics
 )
 
 // capabilityNames are the names, by bit. Those that a policy can't give (see grantable) have one for logs alone.
@@ -41,7 +40,7 @@ const (
 	All = grantable | CapabilitySet(Authenticated|OperatorOnly)
 )
 
-// String is the capability's name in a policy.
+// String returns the capability's name in a policy.
 func (c Capability) String() string {
 	i := bits.TrailingZeros16(uint16(c))
 	if bits.OnesCount16(uint16(c)) != 1 || i >= len(capabilityNames) {
@@ -50,7 +49,7 @@ func (c Capability) String() string {
 	return capabilityNames[i]
 }
 
-// ParseCapability is the capability that a policy may name so. The error lists the names there are.
+// ParseCapability returns the capability of that name, if a policy may give it. The error lists the names.
 func ParseCapability(name string) (Capability, error) {
 	for _, c := range grantable.List() {
 		if c.String() == name {
@@ -76,7 +75,7 @@ func (s CapabilitySet) With(cs ...Capability) CapabilitySet {
 	return s
 }
 
-// List is the capabilities of the set, in the order of their declaration.
+// List returns the capabilities of the set, in the order of their declaration.
 func (s CapabilitySet) List() []Capability {
 	var list []Capability
 	for i := range capabilityNames {
@@ -87,7 +86,7 @@ func (s CapabilitySet) List() []Capability {
 	return list
 }
 
-// String is the names, joined by commas.
+// String returns the names, joined by commas.
 func (s CapabilitySet) String() string {
 	var names []string
 	for _, c := range s.List() {

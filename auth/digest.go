@@ -10,16 +10,16 @@ import (
 	"golang.org/x/crypto/blake2b"
 )
 
-// digest is the name under which a token is remembered: keyed BLAKE2b-256 (RFC 7693), with a key of this process alone. Whoever
-// reads it in memory learns nothing of the token.
+// digest is the key of a token in the caches: keyed BLAKE2b-256 (RFC 7693), with a key of this process alone. A reader of this
+// process's memory learns nothing of the token from it.
 type digest [blake2b.Size256]byte
 
-// tag is the quick name, 128 bits: maphash under two seeds of this process.
+// tag is the quick key, 128 bits: maphash under two seeds of this process.
 //
 // A digest takes 0.8 µs for a token of 560 bytes, more than a cached request may cost in all; a tag takes 0.08 µs. It is no
 // cryptographic hash, and need not be one: to be taken for a good token, a text must agree with it in 128 bits that depend on every
-// bit of the token's 512-bit signature and on seeds that nobody sees. Who does not know the signature can only guess; and who
-// knows it, and so the token, gains nothing by a text that is taken for it.
+// bit of the token's 512-bit signature and on seeds that nobody sees. A caller who does not know the signature can only guess; one who
+// knows it has the token, and gains nothing by a text that is taken for it.
 type tag [2]uint64
 
 // tokenDigests computes both.
@@ -34,7 +34,7 @@ type digester struct {
 	sum digest
 }
 
-// newTokenDigests draws the keys.
+// newTokenDigests returns tokenDigests with random keys.
 func newTokenDigests() (*tokenDigests, error) {
 	var key [blake2b.Size256]byte
 	_, _ = rand.Read(key[:]) // never fails: it ends the process instead
@@ -50,19 +50,19 @@ func newTokenDigests() (*tokenDigests, error) {
 	}, nil
 }
 
-// tag is the quick name.
-func (f *tokenDigests) tag(token string) tag {
-	return tag{maphash.String(f.seeds[0], token), maphash.String(f.seeds[1], token)}
+// tag returns the quick key.
+func (t *tokenDigests) tag(token string) tag {
+	return tag{maphash.String(t.seeds[0], token), maphash.String(t.seeds[1], token)}
 }
 
-// digest is the slow one.
-func (f *tokenDigests) digest(token string) digest {
-	d := f.digests.Get().(*digester)
+// digest returns the cryptographic one.
+func (t *tokenDigests) digest(token string) digest {
+	d := t.digests.Get().(*digester)
 	// The bytes are read only, and not copied: a copy would leave the token lying in memory. Write never fails: see hash.Hash.
 	_, _ = d.mac.Write(unsafe.Slice(unsafe.StringData(token), len(token)))
 	d.mac.Sum(d.sum[:0])
 	d.mac.Reset()
 	sum := d.sum
-	f.digests.Put(d)
+	t.digests.Put(d)
 	return sum
 }

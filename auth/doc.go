@@ -1,6 +1,6 @@
 // Package auth leads from a request to a Principal. Its Authenticator takes the token from a request's headers, has it verified once,
-// remembers the verdict, and looks on every single request at what may have changed since: the clock, the trust in the key,
-// the allocation's life, and whether the token may speak through this socket at all. A revoked, expired or terminal identity
+// caches the verdict, and looks on every single request at what may have changed since: the clock, the trust in the key,
+// the allocation's life, and whether the token may be used on this socket at all. A revoked, expired or terminal identity
 // is therefore refused on the very next request, however warm the cache is.
 //
 // What it promises besides:
@@ -9,6 +9,6 @@
 //   - A good token that is cached is never limited and costs no allocation.
 //   - No byte of a token is kept, logged, audited or put into an error: the caches are keyed by keyed hashes.
 //
-// It never signs, never runs tasks, and knows no route: the room of the routes asks Authenticate for every request before it
-// looks at the path, and Authorize for the capability that the route names.
+// It never signs, never runs tasks, and knows no route: handlers calls Authenticate for every request before it looks at the path, and
+// Authorize with the capabilities of the route.
 package auth

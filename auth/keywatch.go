@@ -16,8 +16,7 @@ type keyWatch struct {
 	count uint64             // guarded by mu
 }
 
-// generation is a number that differs from all before it once a set was swapped. It is asked for on first uses and bad tokens,
-// never on a good token that is known.
+// generation returns a number that grows when a set is swapped. It is called for first uses and bad tokens, never for a cached good token.
 func (k *keyWatch) generation() uint64 {
 	now := make([]*identity.KeySet, len(k.sources))
 	for i, source := range k.sources {

@@ -8,55 +8,54 @@ import (
 
 // Limits bound what bad tokens may cost. A zero field takes its default.
 type Limits struct {
-	// Caller is how many failed look-ups all who use one socket may have, which are one task, or the operator: users are not told apart,
-	// since a task may have many. Default: 10 a second, burst 20. A burst of less than a second's worth makes the average rate lower,
-	// since refusals last whole seconds.
+	// Caller is how many failed look-ups the users of one socket may have together, which are one task, or the operator: a task may run
+	// as several users. Default: 10 a second, burst 20. A burst of less than a second's worth makes the average rate lower, since
+	// refusals last whole seconds.
 	Caller ratelimit.Rate
 	// Global is how many all callers may have. Default: 200 a second, burst 200.
 	Global ratelimit.Rate
-	// Refusals is how many refusals of any kind a caller gets at once; those beyond are held back, on every connection of its
-	// own. Default: 50 a second, burst 100: nobody feels it who does not send bad requests in a loop.
+	// Refusals is how many refusals of any kind a caller gets at once; those beyond are delayed, on every connection of its
+	// own. Default: 50 a second, burst 100, which only a caller that sends bad requests in a loop reaches.
 	Refusals ratelimit.Rate
-	// RefusalDelay is how long a refusal is held back. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
+	// RefusalDelay is how long a refusal is delayed. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
 	// a flood over ten connections costs less than one good caller.
 	RefusalDelay time.Duration
-	// MaxDelayed is how many refusals may be held back at a time; those beyond go out at once. Default: 512, as many as there may be
-	// connections.
+	// MaxDelayed is how many refusals are delayed at a time; those beyond go out at once. Default: 512.
 	MaxDelayed int
 }
 
 const (
-	// callers is how many sockets are told apart. It is more than tasks fit into an allocation.
-	callers = 1024
-	// unit is what a refusal's length is a multiple of: Retry-After's second, so that it is true as it stands.
-	unit = time.Second
+	// maxCallers is how many sockets are told apart, more than an allocation has tasks.
+	maxCallers = 1024
+	// retryAfterUnit is that of HTTP's header.
+	retryAfterUnit = time.Second
 )
 
-// enough is a rate that nobody reaches: how many refusals all callers get is not limited, only how many each does.
-var enough = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
+// unlimited is a rate that nobody reaches: not the refusals of all callers are limited, only those of each.
+var unlimited = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
 
-// limits are the limits at work.
+// limits enforces Limits.
 type limits struct {
 	lookups  *ratelimit.Limiter[Owner]
 	refusals *ratelimit.Limiter[Owner]
-	holder   *ratelimit.Tarpit
+	tarpit   *ratelimit.Tarpit
 }
 
 func newLimits(c Limits) (*limits, error) {
 	c.setDefaults()
-	lookups, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: callers, RetryAfterUnit: unit})
+	lookups, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit})
 	if err != nil {
 		return nil, err
 	}
-	refusals, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Refusals, Global: enough, MaxKeys: callers})
+	refusals, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Refusals, Global: unlimited, MaxKeys: maxCallers})
 	if err != nil {
 		return nil, err
 	}
-	holder, err := ratelimit.NewTarpit(c.MaxDelayed, c.RefusalDelay)
+	tarpit, err := ratelimit.NewTarpit(c.MaxDelayed, c.RefusalDelay)
 	if err != nil {
 		return nil, err
 	}
-	return &limits{lookups: lookups, refusals: refusals, holder: holder}, nil
+	return &limits{lookups: lookups, refusals: refusals, tarpit: tarpit}, nil
 }
 
 func (c *Limits) setDefaults() {
@@ -80,21 +79,18 @@ func (c *Limits) setDefaults() {
 	}
 }
 
-// over is the verdict of a limit that refused.
-func over(d ratelimit.Decision) verdict {
-	why := CallerLimited
+// limitReason returns which limit refused.
+func limitReason(d ratelimit.Decision) Reason {
 	if d.Scope == ratelimit.ScopeGlobal {
-		why = GlobalLimited
+		return GlobalLimited
 	}
-	return verdict{why: why}
+	return CallerLimited
 }
 
-// failed counts a failed look-up that has cost little so far. What it returns is the verdict v, or that of the limit.
-func (l *limits) failed(who Owner, now time.Time, v verdict) verdict {
+// countFailure counts a failed look-up, and returns its verdict, or that of the limit.
+func (l *limits) countFailure(who Owner, now time.Time, v verdict) verdict {
 	if d := l.lookups.Allow(now, who); !d.OK {
-		limited := over(d)
-		limited.from = v.from
-		return limited
+		v.why = limitReason(d)
 	}
 	return v
 }

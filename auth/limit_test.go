@@ -255,7 +255,7 @@ func TestHoldingBackIsBounded(t *testing.T) {
 				t.Errorf("a request that was over was held for another %v", at.Sub(start))
 			}
 		}
-		if got := w.authenticator.Stats().Held; got != 2 {
+		if got := w.authenticator.Stats().Delayed; got != 2 {
 			t.Errorf("%d were held", got)
 		}
 	})

@@ -33,7 +33,7 @@ const maxPolicyBytes = 64 << 10
 //	}
 //
 // "read" is read-job; "write" is read-job, read-logs, read-fs, alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves
-// nothing but what every valid token has. The capabilities are those of grantable: read-job, read-logs, read-fs,
+// only what every valid token has. The capabilities are those of grantable: read-job, read-logs, read-fs,
 // alloc-lifecycle, alloc-exec, variables-read and variables-write; "deny" among them is the policy "deny". Both kinds of block
 // may come any number of times. Labels may hold the wildcards of path.Match; of several labels that match, the exact one counts,
 // else the one with the most characters that are no wildcard, else the first by the alphabet. The operator has every
@@ -65,7 +65,7 @@ var (
 	taskSchema      = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}, {Name: "deny"}}}
 )
 
-// Task is the capabilities of a task's own identity on its allocation.
+// Task returns the capabilities of a task's identities on its allocation.
 func (p *Policy) Task(namespace, task string) CapabilitySet {
 	set := DefaultTask
 	if p == nil {
@@ -80,7 +80,7 @@ func (p *Policy) Task(namespace, task string) CapabilitySet {
 	return set
 }
 
-// Idle names the blocks that decide nothing for the tasks of a namespace, such as one with a name that is misspelt. In a file that serves
+// Idle returns the blocks that decide nothing for the tasks of a namespace, such as one with a misspelt name. In a file that serves
 // several allocations they may be others' blocks.
 func (p *Policy) Idle(namespace string, tasks []string) []string {
 	if p == nil {
@@ -103,7 +103,7 @@ func (p *Policy) Idle(namespace string, tasks []string) []string {
 	return idle
 }
 
-// apply is what the rule makes of a set.
+// apply returns the set as the rule changes it.
 func (r *rule) apply(set CapabilitySet) CapabilitySet {
 	if r.denyAll {
 		return CapabilitySet(Authenticated)
@@ -111,7 +111,7 @@ func (r *rule) apply(set CapabilitySet) CapabilitySet {
 	return (set | r.allow) &^ r.taken
 }
 
-// match is the first rule whose label matches the name; the rules are sorted by rank.
+// match returns the first rule whose label matches the name, or nil; the rules are sorted by rank.
 func match(rules []rule, name string) *rule {
 	for i := range rules {
 		if ok, err := path.Match(rules[i].label, name); ok && err == nil {
@@ -135,7 +135,7 @@ func rank(a, b rule) int {
 	return strings.Compare(a.label, b.label)
 }
 
-// ParsePolicy reads a policy file. The error holds ErrPolicy and one line for each mistake, with file, line and column.
+// ParsePolicy parses a policy file. The error holds ErrPolicy and one line for each mistake, with file, line and column.
 func ParsePolicy(filename string, src []byte) (*Policy, error) {
 	if len(src) > maxPolicyBytes {
 		return nil, fmt.Errorf("%w: %s has %d bytes; at most %d are read", ErrPolicy, filename, len(src), maxPolicyBytes)
@@ -165,7 +165,7 @@ func ParsePolicy(filename string, src []byte) (*Policy, error) {
 	return policy, nil
 }
 
-// parseRule reads one block. What it returns beside diagnostics is of no use but for its label.
+// parseRule parses one block. Beside errors only the rule's label is valid.
 func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics) {
 	r := rule{label: block.Labels[0]}
 	content, diags := block.Body.Content(schema)
@@ -198,7 +198,7 @@ func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics)
 	return r, diags
 }
 
-// capabilities reads a list of capability names; deny is whether "deny" is among them.
+// capabilities parses a list of capability names; deny reports whether "deny" is among them.
 func capabilities(expr hcl.Expression) (set CapabilitySet, deny bool, diags hcl.Diagnostics) {
 	items, diags := hcl.ExprList(expr)
 	if diags.HasErrors() {
@@ -222,7 +222,7 @@ func capabilities(expr hcl.Expression) (set CapabilitySet, deny bool, diags hcl.
 	return set, deny, diags
 }
 
-// text is the value of an expression that is a string without references.
+// text returns the value of an expression that is a string without references.
 func text(expr hcl.Expression) (string, hcl.Diagnostics) {
 	value, diags := expr.Value(nil)
 	if diags.HasErrors() {
@@ -234,12 +234,12 @@ func text(expr hcl.Expression) (string, hcl.Diagnostics) {
 	return value.AsString(), nil
 }
 
-// mistake is one thing wrong at one place.
+// mistake returns one error at one place.
 func mistake(at hcl.Range, format string, args ...any) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf(format, args...), Subject: &at}
 }
 
-// policyError writes the diagnostics as file:line:col lines.
+// policyError returns the diagnostics as file:line:col lines.
 func policyError(diags hcl.Diagnostics) error {
 	lines := []error{ErrPolicy}
 	for _, d := range diags {

@@ -6,14 +6,13 @@ import (
 	"taskapi/identity"
 )
 
-// Principal is who a request comes from: what the authenticator found out, and all that the rooms behind it need to know. It is shared
-// between requests of the same token and never changed after the authenticator has made it.
+// Principal is who a request comes from. It is shared between requests of the same token and never changed.
 type Principal struct {
 	Claims       identity.Claims
 	KeyID        string // the key that signed the token
 	Capabilities CapabilitySet
 
-	entry *entry // what the authenticator remembers of the token; nil in a Principal that no Authenticator has made
+	entry *entry // of the token in the cache; nil in a Principal that no Authenticator has made
 }
 
 // MaySee reports whether the principal may know of an allocation, by an ID in any case: of its own and of no other.
@@ -24,14 +23,14 @@ func (p *Principal) MaySee(allocationID string) bool {
 // Operator reports whether the principal is the allocation's operator.
 func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }
 
-// Owner is whom a socket belongs to: one task of one allocation, or its operator. A token speaks through a socket only when it
-// was issued to that owner: the operator's token on the operator's socket alone, where a task could not listen in its place.
+// Owner is whom a socket belongs to: one task of one allocation, or its operator. A token is good on the socket of its owner alone; so the
+// operator's is never sent to a socket on which a task might listen instead.
 type Owner struct {
 	AllocationID string
 	Task         string // empty on the operator's socket
 
-	// UID is the user whose processes may speak through the socket: the task's, or the allocation's owner. Root's and those of the
-	// user that this process runs as may, too.
+	// UID is the user whose processes may use the socket: the task's, or the allocation's owner. Root's and those of the user that this
+	// process runs as may, too.
 	UID uint32
 }
 

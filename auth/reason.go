@@ -1,9 +1,7 @@
 package auth
 
 import (
-	"net/http"
 	"strconv"
-	"time"
 
 	"taskapi/handlers/apierror"
 	"taskapi/identity"
@@ -13,7 +11,7 @@ import (
 type Reason uint8
 
 const (
-	// NotRefused is the reason of a request that was let in.
+	// NotRefused is that of a request that was let in.
 	NotRefused Reason = iota
 
 	// Of the credentials in the headers.
@@ -39,9 +37,9 @@ const (
 	WrongIssuer
 	WrongRole
 
-	// Of what a good token meets here.
+	// Of a token with a good signature and good static claims.
 
-	KeyRemoved         // its key is trusted no longer
+	KeyRemoved         // its key is not trusted any more
 	UnknownAllocation  // its allocation is not here
 	EarlierLife        // it was issued for another life of its allocation, or for none
 	WrongClaims        // its namespace, job, group or task is not that of its allocation
@@ -58,7 +56,7 @@ const (
 	reasons // how many there are
 )
 
-// meaning is what a reason is called and what a client gets.
+// meaning is a reason's name and what a client gets.
 type meaning struct {
 	name string // in counters, logs and the audit
 	kind apierror.Kind
@@ -95,7 +93,7 @@ var meanings = [reasons]meaning{
 	MissingCapability:  {"missing_capability", apierror.PermissionDenied},
 }
 
-// tokenReason is the reason of an error of package identity. One that nobody knows is Malformed: refused it is in any case.
+// tokenReason returns the reason of an error of package identity, Malformed for one that is not in the table.
 func tokenReason(err error) Reason {
 	why, _ := identity.ReasonOf(err)
 	for r, v := range meanings {
@@ -106,48 +104,10 @@ func tokenReason(err error) Reason {
 	return Malformed
 }
 
-// String is the reason's name in counters, logs and the audit.
+// String returns the reason's name in counters, logs and the audit.
 func (r Reason) String() string {
 	if r >= reasons {
 		return "reason(" + strconv.Itoa(int(r)) + ")"
 	}
 	return meanings[r].name
-}
-
-// Denial is a refusal: what the client gets, and why. It is shared and never changed.
-type Denial struct {
-	Kind       apierror.Kind // of 400, 401, 403 or 429
-	RetryAfter time.Duration // with 429: how long to wait, from the moment the Denial was returned; otherwise zero
-	Reason     Reason
-}
-
-// denials holds one Denial for every reason, so that refusing costs no memory.
-var denials = func() (all [reasons]Denial) {
-	for r, v := range meanings {
-		all[r] = Denial{Kind: v.kind, Reason: Reason(r)}
-	}
-	return all
-}()
-
-// Error is the reason's name: a Denial can be carried as an error, and errors.As finds it.
-func (d *Denial) Error() string { return d.Reason.String() }
-
-// Write answers the request: plain text, WWW-Authenticate on 401, Retry-After in whole seconds on 429.
-func (d *Denial) Write(w http.ResponseWriter) {
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("X-Content-Type-Options", "nosniff")
-	if d.Kind == apierror.Unauthorized {
-		h.Set("WWW-Authenticate", "Bearer")
-	}
-	if d.Kind == apierror.TooManyFailures {
-		h.Set("Retry-After", strconv.Itoa(d.retryAfterSeconds()))
-	}
-	w.WriteHeader(d.Kind.Status())
-	_, _ = w.Write([]byte(d.Kind.Words())) // a client that does not read a refusal loses nothing
-}
-
-// retryAfterSeconds is the wait in the unit of RFC 9110 section 10.2.3, rounded up so that it is never too short, at least 1.
-func (d *Denial) retryAfterSeconds() int {
-	return max(1, int((d.RetryAfter+time.Second-1)/time.Second))
 }

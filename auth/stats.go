@@ -13,12 +13,12 @@ type Stats struct {
 	Shared       uint64                  // requests that waited for the verification of another instead of their own
 	Verified     uint64                  // verifications, good or bad
 	VerifyTime   time.Duration           // what they took, in all
-	Held         uint64                  // refusals that were held back
+	Delayed      uint64                  // refusals that were delayed
 	Refused      [reasons]uint64         // refusals by Reason; index 0 is not used
 	Cached       struct{ Good, Bad int } // entries in the caches now
 }
 
-// Reasons is the closed set of reasons for a refusal, in order: what Stats.Refused is indexed by, without NotRefused.
+// Reasons returns the reasons for a refusal, in the order of Stats.Refused: all but NotRefused.
 func Reasons() []Reason {
 	all := make([]Reason, 0, reasons-1)
 	for r := NotRefused + 1; r < reasons; r++ {
@@ -36,17 +36,17 @@ type counters struct {
 	shared       atomic.Uint64
 	verified     atomic.Uint64
 	verifyNanos  atomic.Int64
-	held         atomic.Uint64
+	delayed      atomic.Uint64
 	refused      [reasons]atomic.Uint64
 }
 
-// Stats is a snapshot. Its numbers are taken one after the other, so they may be some requests apart.
+// Stats returns the counters as they are now. They are read one after the other, so they may be some requests apart.
 func (a *Authenticator) Stats() Stats {
 	c := &a.counters
 	s := Stats{
 		Hits: c.hits.Load(), Misses: c.misses.Load(), NegativeHits: c.negativeHits.Load(), Shared: c.shared.Load(),
 		Verified: c.verified.Load(), VerifyTime: time.Duration(c.verifyNanos.Load()),
-		Held: c.held.Load(),
+		Delayed: c.delayed.Load(),
 	}
 	for r := range c.refused {
 		s.Refused[r] = c.refused[r].Load()

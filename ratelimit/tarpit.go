@@ -7,39 +7,34 @@ import (
 	"time"
 )
 
-// Tarpit slows a flood down: it holds each refused answer back for a while, so that a caller that waits for its answers asks less
-// often. What it holds costs a goroutine and a connection, and so it holds no more than Max at once; the
-// answers beyond go out at once.
+// Tarpit slows a flood down: it delays refused answers, so that a caller who waits for its answers sends fewer requests. Each delayed
+// answer costs a goroutine and a connection, so that their number is limited; the answers beyond go out at once.
 type Tarpit struct {
-	limit int64
-	delay time.Duration
-	held  atomic.Int64
+	limit   int64
+	delay   time.Duration
+	delayed atomic.Int64
 }
 
-// NewTarpit returns a Tarpit of at most limit answers, each for delay; a limit or a delay of 0 holds none. Negative ones are ErrConfig.
+// NewTarpit returns a Tarpit of at most limit answers, each for delay; a limit or a delay of 0 delays none. Negative ones are ErrConfig.
 func NewTarpit(limit int, delay time.Duration) (*Tarpit, error) {
 	if limit < 0 || delay < 0 {
-		return nil, fmt.Errorf("%w: hold %d answers for %v each", ErrConfig, limit, delay)
+		return nil, fmt.Errorf("%w: delay %d answers for %v each", ErrConfig, limit, delay)
 	}
 	return &Tarpit{limit: int64(limit), delay: delay}, nil
 }
 
-// Hold returns true after the delay, or earlier if ctx ends; it returns false at once if as many are held as may be. A
-// RetryAfter to be sent is best asked for afterwards, as some of it has passed by then.
-func (h *Tarpit) Hold(ctx context.Context) bool {
-	if h.held.Add(1) > h.limit {
-		h.held.Add(-1)
+// Delay returns true after the delay, or earlier if ctx ends; it returns false at once if the limit is reached. Compute a RetryAfter
+// afterwards: some of it has passed by then.
+func (t *Tarpit) Delay(ctx context.Context) bool {
+	defer t.delayed.Add(-1)
+	if t.delayed.Add(1) > t.limit {
 		return false
 	}
-	defer h.held.Add(-1)
-	t := time.NewTimer(h.delay)
-	defer t.Stop()
+	timer := time.NewTimer(t.delay)
+	defer timer.Stop()
 	select {
-	case <-t.C:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return true
 }
-
-// Held returns how many answers are held now.
-func (h *Tarpit) Held() int { return int(min(h.held.Load(), h.limit)) }

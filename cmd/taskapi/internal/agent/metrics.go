@@ -39,7 +39,7 @@ func doorMetrics(s auth.Stats) []handlers.Metric {
 		counter("verifications_total", float64(s.Verified)),
 		counter("verifications_shared_total", float64(s.Shared)),
 		counter("verify_seconds_total", s.VerifyTime.Seconds()),
-		counter("held_back_total", float64(s.Held)),
+		counter("held_back_total", float64(s.Delayed)),
 		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "good"}}, Value: float64(s.Cached.Good)},
 		{Name: "taskapi_door_cached_verdicts", Labels: []handlers.Label{{Name: "verdict", Value: "bad"}}, Value: float64(s.Cached.Bad)},
 	}

@@ -9,13 +9,13 @@ import (
 // bearer is the scheme of RFC 6750, in lower case.
 const bearer = "bearer"
 
-// credentials finds the one token of a request, or the reason why there is none.
+// credentials returns the one token of a request, or the reason why there is none.
 //
 // It comes in X-Nomad-Token or in Authorization with the scheme Bearer in any case, one line of each at most; when both hold
 // something they must be equal byte for byte. An empty header holds nothing, and so does an Authorization with another scheme,
-// unless it stands beside an X-Nomad-Token: two credentials of which we would ignore one are refused. A token in the query
+// unless it stands beside an X-Nomad-Token: of two credentials none may be ignored. A token in the query
 // string is no token: it would end up in logs. Origin and Referer are sent by browsers, no browser has business here, and a
-// page that found a way to the socket must not speak with its user's rights; so they are refused whatever the token.
+// page that found a way to the socket must not have its user's rights; so they are refused whatever the token.
 //
 // The maps are read directly, under the canonical keys that net/http parses into: r.Header.Get would cost four canonicalisations.
 func credentials(h http.Header) (token string, why Reason) {
@@ -48,8 +48,8 @@ func credentials(h http.Header) (token string, why Reason) {
 	return token, NotRefused
 }
 
-// bearerToken is what stands behind the scheme Bearer; ok is false when the scheme is another. The scheme ends at a space
-// (RFC 9110 section 11.4 allows several); anything odd behind it is left in the token, which then is not one.
+// bearerToken returns what follows the scheme Bearer; ok is false for another scheme. The scheme ends at a space (RFC 9110 section 11.4
+// allows several); anything odd after it stays in the token, which is then malformed.
 func bearerToken(value string) (token string, ok bool) {
 	if len(value) < len(bearer) {
 		return "", false

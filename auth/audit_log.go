@@ -1,0 +1,192 @@
+package auth
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrAudit refuses a change because its record can't be written.
+var ErrAudit = errors.New("the audit log can't be written, and no change is made without it")
+
+// AuditConfig configures an AuditLog. Open is required.
+type AuditConfig struct {
+	// Open opens what the lines are written to: see OpenAuditFile. Each line is one call of Write.
+	Open func() (io.WriteCloser, error)
+	// Required refuses changes whose record can't be written: Begin writes one, of the outcome Begun, before each.
+	Required bool
+	// Logger gets a line when records can't be written, at most one a second; nil for none.
+	Logger *slog.Logger
+}
+
+// AuditLog is an Auditor that writes JSON lines, sampled: of each kind (caller, token, outcome and reason) the first of a burst are
+// written, all that were left out are counted, and the last of them is written with their number when the burst ends, or every ten
+// seconds while it lasts. So nobody can fill the log, or hide among the records of another.
+type AuditLog struct {
+	config  AuditConfig
+	sampler *auditSampler
+	failed  rateSampler
+
+	mu   sync.Mutex     // held while a line is written, so that lines don't mix
+	w    io.WriteCloser // guarded by mu, as are the others; nil once it is closed
+	torn bool           // the latest line was written in part
+	lost uint64
+	err  error // of the latest line
+}
+
+// NewAuditLog opens an AuditLog.
+func NewAuditLog(config AuditConfig) (*AuditLog, error) {
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	w, err := config.Open()
+	if err != nil {
+		return nil, err
+	}
+	l := &AuditLog{config: config, w: w}
+	l.sampler = newAuditSampler(func(r Record) { _ = l.write(r) })
+	return l, nil
+}
+
+var _ Auditor = (*AuditLog)(nil)
+
+// Audit writes the record, unless there are too many of its kind. One that can't be written is logged and counted.
+func (l *AuditLog) Audit(record Record) {
+	if l.sampler.pass(record) {
+		_ = l.write(record)
+	}
+}
+
+// Begin writes the record when the log is required; if there are too many of its kind, only when the log could not be written before.
+// Errors: ErrAudit.
+func (l *AuditLog) Begin(record Record) error {
+	if !l.config.Required {
+		return nil
+	}
+	if !l.sampler.pass(record) && l.writable() {
+		return nil
+	}
+	if l.write(record) != nil {
+		return ErrAudit
+	}
+	return nil
+}
+
+// writable reports whether the latest line was written.
+func (l *AuditLog) writable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err == nil && l.w != nil
+}
+
+// write writes a record's line, and logs, counts and returns a failure.
+func (l *AuditLog) write(record Record) error {
+	lost, err := l.writeLine(record)
+	if err == nil {
+		return nil
+	}
+	if _, ok := l.failed.pass(time.Now(), logsPerSecond); ok {
+		l.config.Logger.Error("records are missing in the audit log: it can't be written", "error", err, "lost", lost)
+	}
+	return err
+}
+
+func (l *AuditLog) writeLine(record Record) (lost uint64, err error) {
+	line, err := json.Marshal(record)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.w == nil {
+		err = os.ErrClosed
+	}
+	if err == nil {
+		err = l.writeBytes(append(line, '\n'))
+	}
+	l.err = err
+	if err != nil {
+		l.lost++
+	}
+	return l.lost, err
+}
+
+// writeBytes writes a line. The rest of a line that was written in part is ended first.
+func (l *AuditLog) writeBytes(line []byte) error {
+	if l.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	if file, ok := l.w.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		wait := writeTime
+		if errors.Is(l.err, os.ErrDeadlineExceeded) { // many requests may be waiting for this one
+			wait = retryTime
+		}
+		_ = file.SetWriteDeadline(time.Now().Add(wait)) // of a pipe; other files have none
+	}
+	n, err := l.w.Write(line)
+	if n > 0 {
+		l.torn = n < len(line)
+	}
+	return err
+}
+
+// writeTime is how long a line may take to go into a pipe whose reader is slow, and retryTime how long when that was not enough for the
+// line before it.
+const (
+	writeTime = 100 * time.Millisecond
+	retryTime = time.Millisecond
+)
+
+// Reopen opens the log again, as after its file was renamed. When that fails, it goes on with the open file.
+func (l *AuditLog) Reopen() error {
+	w, err := l.config.Open()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.w == nil { // it was closed
+		return w.Close()
+	}
+	old := l.w
+	l.w, l.torn, l.err = w, false, nil
+	return old.Close()
+}
+
+// Close writes the counts of bursts, and closes the file.
+func (l *AuditLog) Close() error {
+	l.sampler.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.w == nil {
+		return nil
+	}
+	w := l.w
+	l.w = nil
+	return w.Close()
+}
+
+// AuditStats is what an AuditLog has counted.
+type AuditStats struct {
+	Suppressed uint64 // records that were left out because there were too many of their kind
+	Lost       uint64 // records that could not be written
+	Last       error  // why the latest could not; nil when it could
+}
+
+// Stats returns the counters as they are now.
+func (l *AuditLog) Stats() AuditStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return AuditStats{Suppressed: l.sampler.total.Load(), Lost: l.lost, Last: l.err}
+}
+
+// OpenAuditFile opens a file for an AuditLog, to append to. A new one is for this user alone. A pipe without a reader is an error.
+func OpenAuditFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, syscall.ENXIO) { // open(2)
+		return nil, errors.New("nobody reads this pipe, or it is a socket: start the reader first, or name a file")
+	}
+	return file, err
+}
