@@ -17,7 +17,6 @@ const (
 	reasonRestartAll     = "User requested all tasks to restart"
 )
 
-// RestartTask implements interfaces.AllocRunner.
 func (r *Runner) RestartTask(ctx context.Context, task string) error {
 	t := r.task(task)
 	if t == nil {
@@ -32,7 +31,6 @@ func (r *Runner) RestartTask(ctx context.Context, task string) error {
 	return nil
 }
 
-// RestartRunning implements interfaces.AllocRunner.
 func (r *Runner) RestartRunning(ctx context.Context) error {
 	if !r.life.state().live() {
 		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
@@ -50,8 +48,7 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	return nil
 }
 
-// RestartAll implements interfaces.AllocRunner. No task starts before the last one has been stopped, also when the caller does not
-// wait for that.
+// RestartAll starts no task before the last one has been stopped, also when the caller does not wait for that.
 func (r *Runner) RestartAll(ctx context.Context) error {
 	reply := make(chan error, 1)
 	err := error(interfaces.ErrTerminal)
@@ -78,7 +75,7 @@ func (r *Runner) restartTasks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Signal implements interfaces.AllocRunner. Sent to every task, it reaches those that have a process, and fails when none has.
+// Signal to every task reaches those that have a process, and fails when none has.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	if _, err := taskrunner.ParseSignal(signal); err != nil {
 		return err

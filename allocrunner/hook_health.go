@@ -2,8 +2,8 @@ package allocrunner
 
 import (
 	"context"
+	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -11,15 +11,23 @@ import (
 	"taskapi/allocrunner/internal/health"
 )
 
-// healthHook judges the allocation's health by its job's update block, and shows the verdict in the DeploymentStatus. Each version of
-// the job is judged once, as a deployment would be.
-type healthHook struct {
-	runner *Runner
+// evaluatedAlloc is what the evaluation of an allocation's health needs of it.
+type evaluatedAlloc interface {
+	Alloc() *api.Allocation
+	checkResults() api.AllocCheckStatuses
+	setHealth(healthy *bool) // nil: not known yet
+}
 
-	mu      sync.Mutex // guards the fields below; held while the watcher is told, so that the last thing it hears is the latest
+// healthHook evaluates the allocation's health by its job's update block, and shows the decision in the DeploymentStatus. Each version of
+// the job is evaluated once, as a deployment would be.
+type healthHook struct {
+	alloc  evaluatedAlloc
+	logger *slog.Logger
+
+	mu      sync.Mutex // guards the fields below; held over the watcher's Observe, so that the last thing it sees is the latest
 	watcher *health.Watcher
 	end     context.CancelFunc
-	ended   bool // nothing is judged any more
+	ended   bool // nothing is evaluated any more
 	running sync.WaitGroup
 }
 
@@ -31,23 +39,18 @@ var (
 	_ interfaces.ShutdownHook      = (*healthHook)(nil)
 )
 
-// Name implements interfaces.RunnerHook.
 func (h *healthHook) Name() string { return "health" }
 
-// Prerun implements interfaces.RunnerPrerunHook. What an earlier runner has found stays; what it has not found out has its deadline
-// anew, since nobody has looked meanwhile.
+// Prerun keeps what an earlier runner has decided. What it has not decided has a whole healthy_deadline again, since nobody has looked
+// meanwhile.
 func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
-	if !judged(req.Alloc) {
+	if status := req.Alloc.DeploymentStatus; status == nil || status.Healthy == nil {
 		h.watch(req.Alloc)
 	}
 	return nil
 }
 
-func judged(alloc *api.Allocation) bool {
-	return alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil
-}
-
-// watch begins to judge the allocation from now on, unless its job asks for no judgement, or it is late for one.
+// watch begins to evaluate the allocation, unless its job does not want that, or it is late for it.
 func (h *healthHook) watch(alloc *api.Allocation) {
 	policy, ok := health.For(alloc.Job, alloc.GetTaskGroup())
 	if !ok {
@@ -64,40 +67,31 @@ func (h *healthHook) watch(alloc *api.Allocation) {
 	h.observe()
 }
 
-// observe shows the allocation as it is to whoever judges it.
+// observe shows the watcher how the allocation stands.
 func (h *healthHook) observe() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.watcher == nil {
-		return
+	if h.watcher != nil {
+		h.watcher.Observe(h.alloc.Alloc().TaskStates, h.alloc.checkResults())
 	}
-	results, _ := h.runner.checks.results()
-	h.watcher.Observe(h.runner.Alloc().TaskStates, results)
 }
 
-// decided shows the verdict.
 func (h *healthHook) decided(healthy bool, reason string) {
 	h.mu.Lock()
 	h.watcher = nil
 	h.mu.Unlock()
-	r := h.runner
-	r.snapshots.change(func(a *api.Allocation) {
-		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: &healthy, Timestamp: time.Now().UTC(), ModifyIndex: a.ModifyIndex + 1}
-	})
-	r.updated()
-	r.logger.Info("allocation judged", "healthy", healthy, "reason", reason)
+	h.alloc.setHealth(&healthy)
+	h.logger.Info("allocation's health decided", "healthy", healthy, "reason", reason)
 }
 
-// PreKill implements interfaces.RunnerPreKillHook. An allocation that ends is judged no more.
+// PreKill ends the evaluation: an allocation that ends has no health.
 func (h *healthHook) PreKill() { h.Shutdown() }
 
-// Postrun implements interfaces.RunnerPostrunHook.
 func (h *healthHook) Postrun(context.Context) error {
 	h.Shutdown()
 	return nil
 }
 
-// Shutdown implements interfaces.ShutdownHook.
 func (h *healthHook) Shutdown() {
 	h.mu.Lock()
 	h.ended = true
@@ -105,7 +99,7 @@ func (h *healthHook) Shutdown() {
 	h.unwatch()
 }
 
-// unwatch ends the judging that is under way.
+// unwatch ends the evaluation that is under way.
 func (h *healthHook) unwatch() {
 	h.mu.Lock()
 	end := h.end
@@ -117,11 +111,10 @@ func (h *healthHook) unwatch() {
 	}
 }
 
-// Update implements interfaces.RunnerUpdateHook. The new version is judged anew.
+// Update evaluates the new version.
 func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateRequest) error {
 	h.unwatch()
-	h.runner.snapshots.change(func(a *api.Allocation) { a.DeploymentStatus = nil })
-	h.runner.updated()
+	h.alloc.setHealth(nil)
 	h.watch(req.Alloc)
 	return nil
 }

@@ -2,13 +2,15 @@ package allocrunner
 
 import (
 	"maps"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/services"
 )
 
-// TaskEvent implements taskrunner.Observer.
 func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 	if r.cfg.OnEvent == nil {
 		return
@@ -18,18 +20,15 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 	r.cfg.OnEvent(task, e)
 }
 
-// TaskChanged implements taskrunner.Observer. It shows the task's new state at once, so that whoever caused it reads it, and lets
-// drive see to what follows.
+// TaskChanged shows the task's new state at once, so that whoever caused it reads it, and lets drive do what follows.
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)
 	r.life.wake()
 }
 
-// TaskRecorded implements taskrunner.Observer.
 func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }
 
-// Save implements taskrunner.Observer.
 func (r *Runner) Save(task string) { r.journal.taskSafe(task) }
 
 // publish makes the present state of a task the allocation's.
@@ -68,4 +67,48 @@ func (r *Runner) updated() {
 		r.cfg.Updates.AllocUpdated(r.Alloc())
 	}
 	r.health.observe()
+}
+
+func (r *Runner) checkResults() api.AllocCheckStatuses {
+	results, _ := r.checks.results()
+	return results
+}
+
+func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
+	r.journal.checksChanged(results)
+	r.health.observe()
+}
+
+func (r *Runner) setHealth(healthy *bool) {
+	r.snapshots.change(func(a *api.Allocation) {
+		a.DeploymentStatus = nil
+		if healthy != nil {
+			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: healthy, Timestamp: time.Now().UTC(), ModifyIndex: a.ModifyIndex + 1}
+		}
+	})
+	r.updated()
+}
+
+func (r *Runner) checkConfig(alloc *api.Allocation) checks.Config {
+	return checks.Config{
+		Alloc: alloc,
+		Resolver: services.Resolver{
+			Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
+			Ports:   r.portsOf,
+			HostIP:  r.cfg.HostIP,
+		},
+		Version: r.cfg.Version,
+		Logger:  r.logger,
+		Exec:    r.execCheck,
+	}
+}
+
+func (r *Runner) checkedTasks(task string) []checkedTask {
+	var list []checkedTask
+	for _, t := range r.order() {
+		if t.Name == task || task == "" && t.Serves() {
+			list = append(list, r.task(t.Name))
+		}
+	}
+	return list
 }

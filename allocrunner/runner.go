@@ -54,6 +54,8 @@ var (
 	_ interfaces.AllocRunner = (*Runner)(nil)
 	_ taskrunner.Observer    = (*Runner)(nil)
 	_ journaled              = (*Runner)(nil)
+	_ checkedAlloc           = (*Runner)(nil)
+	_ evaluatedAlloc         = (*Runner)(nil)
 )
 
 // GiveBackMemory gives back to the system what the program's start has taken and what it needs no more, once it is over.
@@ -97,7 +99,10 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Over))
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
-	r.checks.runner, r.health.runner = r, r
+	r.checks.alloc, r.health.alloc, r.health.logger = r, r, r.logger
+	if cfg.Saved != nil {
+		r.checks.saved = cfg.Saved.Checks
+	}
 	r.hookList = append([]interfaces.RunnerHook{&r.checks, &r.health}, cfg.Hooks...)
 	for _, t := range group.Tasks {
 		tr, err := r.newTask(t)
@@ -112,7 +117,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 
 // newTask makes the runner of one task. The machine it runs on is acquired later, before any task starts.
 func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
-	hooks := []interfaces.TaskHook{&taskChecks{checks: &r.checks, task: t.Name}}
+	hooks := []interfaces.TaskHook{&taskChecks{checks: &r.checks, task: t.Name, serves: lifecycle.Of(t).Serves()}}
 	if r.cfg.TaskHooks != nil {
 		hooks = append(hooks, r.cfg.TaskHooks(r.Alloc(), t)...)
 	}
@@ -128,21 +133,16 @@ func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 	})
 }
 
-// Alloc implements interfaces.AllocRunner.
 func (r *Runner) Alloc() *api.Allocation { return r.snapshots.latest() }
 
-// Wait implements interfaces.AllocRunner.
 func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 	return r.snapshots.wait(ctx, index)
 }
 
-// Terminal implements interfaces.AllocRunner.
 func (r *Runner) Terminal() bool { return r.life.state().phase == terminal }
 
-// Detach implements interfaces.AllocRunner.
 func (r *Runner) Detach() { r.life.handle(detachRequested{}) }
 
-// Kill implements interfaces.AllocRunner.
 func (r *Runner) Kill() {
 	was := r.life.state()
 	if s := r.life.handle(killRequested{}); s.requested && !was.requested && r.snapshots.stop(interfaces.StopRequest{}) {
@@ -150,7 +150,6 @@ func (r *Runner) Kill() {
 	}
 }
 
-// Stop implements interfaces.AllocRunner.
 func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	if r.Terminal() {
 		return nil
@@ -169,7 +168,6 @@ func (r *Runner) requestStop(how interfaces.StopRequest) {
 	r.life.handle(stopRequested{how.NoShutdownDelay})
 }
 
-// Checks implements interfaces.AllocRunner.
 func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 	if s := r.life.state(); !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding {
 		return nil, 0
@@ -190,7 +188,7 @@ func (r *Runner) allocation() (alloc *api.Allocation, over bool) {
 
 func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[name].Saved() }
 
-// Run implements interfaces.AllocRunner. It returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
+// Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
 // first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
 // ErrDetached: nobody has asked for that.
 func (r *Runner) Run(ctx context.Context) (err error) {
@@ -308,7 +306,6 @@ func (r *Runner) receive(t *taskrunner.Runner) {
 	t.Restore(r.cfg.Saved.Tasks[t.Name()], known)
 }
 
-// Destroy implements interfaces.AllocRunner.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if !r.Terminal() {
 		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotTerminal)

@@ -8,10 +8,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// Update implements interfaces.AllocRunner. Before Run the allocation just begins with the new version.
+// Update before Run has the allocation begin with the new version.
 func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	begun, err := r.updatable()
 	switch {
@@ -75,7 +76,8 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 		errs = append(errs, taskrunner.Validate(task, deref(alloc.Job.Type)))
 	}
 	if begun {
-		errs = append(errs, r.checks.validate(alloc))
+		_, err := checks.New(r.checkConfig(alloc))
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrInvalidJob, err)

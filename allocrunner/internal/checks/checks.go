@@ -103,7 +103,7 @@ func New(cfg Config) (*Runner, error) {
 	for _, c := range list {
 		r.list = append(r.list, restored(c, cfg.Saved))
 	}
-	r.cfg.Saved = nil // it may be large, and is not needed again
+	r.cfg.Alloc, r.cfg.Resolver, r.cfg.Saved = nil, services.Resolver{}, nil // they may be large, and are not needed again
 	return r, nil
 }
 

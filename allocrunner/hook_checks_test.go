@@ -1,0 +1,56 @@
+package allocrunner
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/checks"
+)
+
+// fakeChecked is an allocation with a check of its group, and no tasks.
+type fakeChecked struct {
+	alloc   *api.Allocation
+	changed chan int // how many results there are
+}
+
+func (f fakeChecked) checkConfig(alloc *api.Allocation) checks.Config {
+	return checks.Config{Alloc: alloc, Logger: slog.New(slog.DiscardHandler)}
+}
+func (f fakeChecked) checkedTasks(string) []checkedTask            { return nil }
+func (f fakeChecked) preTaskRestart(context.Context)               {}
+func (f fakeChecked) checksChanged(results api.AllocCheckStatuses) { f.changed <- len(results) }
+
+// TestAPoststopTaskBeginsNoChecks of the group, whose services have left, also when these have asked for a restart just before.
+func TestAPoststopTaskBeginsNoChecks(t *testing.T) {
+	t.Parallel()
+	group := api.NewTaskGroup("g", 1)
+	group.Services = []*api.Service{{Name: "s", Provider: "nomad", PortLabel: "1", Checks: []api.ServiceCheck{
+		{Name: "c", Type: "tcp", Interval: time.Hour, Timeout: time.Second},
+	}}}
+	job := &api.Job{ID: new("job"), Name: new("job"), TaskGroups: []*api.TaskGroup{group}}
+	job.Canonicalize()
+	alloc := &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Job: job, TaskGroup: "g"}
+	fake := fakeChecked{alloc, make(chan int, 100)}
+	h := checksHook{alloc: fake}
+	if err := h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: alloc}); err != nil {
+		t.Fatal(err)
+	}
+	defer h.Shutdown()
+	for <-fake.changed != 1 { // until they run
+	}
+	h.restart("", "unhealthy")
+	h.groupEnded(true)
+	(&taskChecks{checks: &h, task: "last"}).begin()
+	if got, _ := h.results(); got != nil {
+		t.Errorf("the services have checks without a task: %v", got)
+	}
+	(&taskChecks{checks: &h, task: "main", serves: true}).begin()
+	if got, _ := h.results(); len(got) != 1 {
+		t.Errorf("got %d checks after the start of a task that serves, want 1", len(got))
+	}
+}
