@@ -6,12 +6,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// DefaultAudience is the audience of a task's default identity.
-const DefaultAudience = "nomadproject.io"
-
 // addServerDefaults adds what a Nomad server puts into a job besides Job.Canonicalize, as the job of an allocation shows it
 // on the wire.
-func addServerDefaults(job *api.Job) {
+func addServerDefaults(job *api.Job, audience string) {
 	if len(job.Datacenters) == 0 {
 		job.Datacenters = []string{"*"}
 	}
@@ -30,7 +27,7 @@ func addServerDefaults(job *api.Job) {
 		}
 		defaultHostNetworks(group.Networks)
 		for _, task := range group.Tasks {
-			task.Identity = serverIdentity(task.Identity)
+			task.Identity = serverIdentity(task.Identity, audience)
 			serverResources(task.Resources)
 		}
 	}
@@ -62,13 +59,13 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 }
 
 // serverIdentity is a task's default identity, which every task has.
-func serverIdentity(identity *api.WorkloadIdentity) *api.WorkloadIdentity {
+func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.WorkloadIdentity {
 	if identity == nil {
 		identity = &api.WorkloadIdentity{}
 	}
 	identity.Name = defaultIdentity
-	if len(identity.Audience) == 0 {
-		identity.Audience = []string{DefaultAudience}
+	if len(identity.Audience) == 0 && audience != "" {
+		identity.Audience = []string{audience}
 	}
 	return identity
 }

@@ -45,6 +45,9 @@ type Config struct {
 
 	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is looked at, and only for names the job file declares.
 	Environ []string
+
+	// Audience is that of a task's default identity which names none; empty leaves it without.
+	Audience string
 }
 
 // Parse reads a job file into a job that is canonical and has the defaults that a Nomad server adds. Errors that are about
@@ -68,7 +71,7 @@ func Parse(cfg Config) (*api.Job, error) {
 	}
 	emptyMapsToNil(job)
 	job.Canonicalize()
-	addServerDefaults(job)
+	addServerDefaults(job, cfg.Audience)
 	return job, nil
 }
 

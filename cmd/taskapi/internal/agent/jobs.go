@@ -14,6 +14,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
+	"taskapi/identity"
 )
 
 // jobs takes other versions of the job that an allocation runs, for the API.
@@ -58,7 +59,7 @@ func (j jobs) read(sent *api.Job) (jobUpdate, error) {
 	if err != nil {
 		return jobUpdate{}, fmt.Errorf("encode job: %w", err)
 	}
-	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body})
+	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body, Audience: identity.DefaultAudience})
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}

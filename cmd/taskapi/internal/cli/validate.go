@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/identity"
 )
 
 // jobFlags are the flags of every command that reads a job file.
@@ -36,7 +37,7 @@ func (f *jobFlags) addVars(cmd *cobra.Command) {
 
 // read reads a job file. Every error is the caller's.
 func (f *jobFlags) read(path string, w World) (*api.Job, error) {
-	job, err := jobspec.ParseFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env})
+	job, err := jobspec.ParseFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience})
 	return job, usage(err)
 }
 
