@@ -2,13 +2,18 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/cli"
 )
 
 // opens reports whether a process has a file open.
@@ -23,8 +28,14 @@ func opens(pid int, path string) bool {
 	return false
 }
 
-// TestLeaveBeforeItHasBegun tells a taskapi to leave that still waits for the one before it to end.
-func TestLeaveBeforeItHasBegun(t *testing.T) {
+// TestSignalsBeforeItHasBegun reach a taskapi that still waits for the one before it to exit: it does what they say when it has the allocation.
+func TestSignalsBeforeItHasBegun(t *testing.T) {
+	for name, sig := range map[string]syscall.Signal{"detach": syscall.SIGUSR1, "stop": syscall.SIGTERM, "interrupt": syscall.SIGINT} {
+		t.Run(name, func(t *testing.T) { testSignalBeforeItHasBegun(t, sig) })
+	}
+}
+
+func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 	t.Parallel()
 	dir := shortDir(t)
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
@@ -40,7 +51,7 @@ func TestLeaveBeforeItHasBegun(t *testing.T) {
 	}
 	p = startProcess(t, dir, file)
 	until(t, p, "it waits for the state", func() bool { return opens(p.Process.Pid, path) })
-	if err := p.Process.Signal(syscall.SIGUSR1); err != nil {
+	if err := p.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
 	if err := held.Close(); err != nil {
@@ -50,5 +61,45 @@ func TestLeaveBeforeItHasBegun(t *testing.T) {
 	if t.Failed() {
 		_ = p.Process.Kill()
 	}
+	saved, err := datadir.Dir(dir).Saved(testAllocID)
+	if stopped := sig != syscall.SIGUSR1; err != nil || saved.Over != stopped {
+		t.Errorf("%+v, %v; want it stopped: %t\n%s", saved, err, stopped, p.out)
+	}
 	taskapi(t, "stop", "--data-dir", dir, testAllocID)
+}
+
+// TestASignalBeforeTheJobIsRead ends a run that waits for its job file on standard input, and nothing has begun.
+func TestASignalBeforeTheJobIsRead(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sidecarProcess{exec.Command(self, "run", "-data-dir", dir, "-"), new(syncBuffer)}
+	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	p.Stdout, p.Stderr = p.out, p.out
+	stdin, job, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer job.Close()
+	p.Stdin = stdin
+	if _, err := job.WriteString("job "); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, "it reads", func() bool {
+		unread, err := unix.IoctlGetInt(int(stdin.Fd()), unix.TIOCINQ)
+		return err == nil && unread == 0
+	})
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait()
+	if p.ProcessState.ExitCode() != cli.ExitFailed || !strings.Contains(p.out.String(), "terminated: nothing was started or changed") {
+		t.Errorf("%v:\n%s", p.ProcessState, p.out)
+	}
 }

@@ -18,20 +18,25 @@ import (
 
 // Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version is the program's.
 func Main(version string) int {
+	w := World{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		w.Signals = catchSignals()
+	}
 	args, err := handedArgs(os.Args[1:])
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "taskapi: %v\n", err)
 		return ExitUsage
 	}
-	return Run(context.Background(), args, World{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version})
+	return Run(context.Background(), args, w)
 }
 
 // World is all that a command may touch of the process around it.
 type World struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Env            []string // KEY=value
-	Version        string   // of the program
+	Env            []string       // KEY=value
+	Version        string         // of the program
+	Signals        chan os.Signal // of taskapi run, from its first moment; nil for those from now on
 }
 
 // getenv returns the value of an environment variable, empty when it is not set.

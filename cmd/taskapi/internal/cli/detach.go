@@ -43,14 +43,13 @@ func (b boundedLog) Write(p []byte) (int, error) {
 
 // detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started, or when one of them
 // has failed to, which is an error. The allocation goes on all the same, as its restart policy says.
-func (r *request) detach(cmd *cobra.Command) error {
-	ctx := cmd.Context()
+func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
 	answered, err := false, error(nil)
 	if !r.options.takeOver { // which is for the process in the background to do
-		answered, err = r.updateRunning(ctx)
+		answered, err = r.updateRunning(ctx, ctx)
 	}
 	if !answered {
 		r.sayOwnUser()
@@ -249,7 +248,7 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-cha
 			}
 			return exit
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer", id)
 		case <-time.After(client.Pause):
 		}
 	}

@@ -8,12 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -66,10 +64,16 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			return oneArg("JOBFILE")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			signals := make(chan os.Signal, 2)
-			signal.Notify(signals, syscall.SIGUSR1) // it would be lost, and who has sent it waits for this process to leave
-			defer signal.Stop(signals)
 			w := w
+			if w.Signals == nil {
+				w.Signals = catchSignals()
+			}
+			defer signal.Stop(w.Signals)
+			starting, waiting := watch(cmd.Context(), w.Signals)
+			defer starting.end()
+			if args[0] == "-" {
+				w.Stdin = interruptible{waiting, w.Stdin}
+			}
 			if opts.detached {
 				w.Stdout, w.Stderr = boundedLog{w.Stdout}, boundedLog{w.Stderr}
 			}
@@ -77,13 +81,15 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			defer flushAll(log)
 			w.Stderr = log
 			r, err := opts.request(args[0], cmd.Flags(), w)
-			if err != nil {
+			switch {
+			case err != nil && waiting.Err() != nil:
+				return context.Cause(waiting)
+			case err != nil:
 				return err
+			case opts.detach:
+				return r.detach(waiting, cmd)
 			}
-			if opts.detach {
-				return r.detach(cmd)
-			}
-			return r.run(cmd.Context(), log, signals)
+			return r.run(cmd.Context(), waiting, log, starting)
 		},
 	}
 	opts.add(cmd)
@@ -160,20 +166,21 @@ func warnings(findings []jobspec.Finding) []jobspec.Finding {
 	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
 }
 
-// run runs the allocation in this process, or gives its job to the taskapi that runs it. signals has those that came before.
-func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan os.Signal) error {
+// run runs the allocation in this process, or gives its job to the taskapi that runs it. waiting ends when what changes nothing here is to
+// be given up.
+func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, starting *startup) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
 	logger := newLogger(r.options.verbose, r.world)
 	for since := time.Now(); ; {
-		if done, err := r.handOver(ctx); done {
+		if done, err := r.handOver(ctx, waiting); done {
 			return err
 		}
 		lock, err := r.layout.lock(r.alloc.ID, logger) // waits for a moment when another process has it
 		switch {
 		case err == nil:
-			err := r.layout.explain(r.begin(ctx, lock, logger, log, signals))
+			err := r.layout.explain(r.begin(ctx, lock, logger, log, starting))
 			if isUsage(err) { // nothing was started or changed
 				err = errors.Join(err, lock.Discard())
 			}
@@ -187,7 +194,7 @@ func (r *request) run(ctx context.Context, log *linewriter.Writer, signals chan 
 }
 
 // begin runs the allocation that is locked.
-func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer, signals chan os.Signal) error {
+func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer, starting *startup) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
@@ -214,7 +221,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		now = lock.Saved().Alloc
 	}
 	cfg := agentConfig(r.layout, lock, logger, r.options.Settings, newQueuedPrinter(r.world.Stdout, now, r.options.json), log, r.world)
-	cfg.Signals, cfg.Changes, cfg.Next = signals, changes, next
+	cfg.Signals, cfg.Changes, cfg.Next = starting.handOver(), changes, next
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err
 }
@@ -243,7 +250,7 @@ func (l layout) groupOf(id string) string {
 }
 
 // updateRunning gives the job to the taskapi that runs the allocation. done is false when none does, or when it is leaving.
-func (r *request) updateRunning(ctx context.Context) (done bool, err error) {
+func (r *request) updateRunning(ctx, waiting context.Context) (done bool, err error) {
 	c := r.layout.client(r.alloc.ID)
 	defer c.Close()
 	found := c.Locate(ctx, client.Patient)
@@ -252,6 +259,9 @@ func (r *request) updateRunning(ctx context.Context) (done bool, err error) {
 		return true, r.layout.errHeld(r.alloc.ID, found.Err)
 	case found.Holder != client.Serving, ended(found.Alloc): // in the latter case its taskapi is about to exit
 		return false, nil
+	}
+	if waiting.Err() != nil {
+		return true, context.Cause(waiting)
 	}
 	current := found.Alloc
 	if err := allocrunner.SameJob(current, r.alloc); err != nil {
@@ -270,7 +280,7 @@ func (r *request) updateRunning(ctx context.Context) (done bool, err error) {
 		out = r.world.Stderr
 	}
 	u := updater{layout: r.layout, id: current.ID, force: r.options.force, out: out}
-	err = u.update(ctx, c, current, r.alloc.Job)
+	err = u.update(waiting, c, current, r.alloc.Job)
 	return !isLeaving(err), err
 }
 

@@ -14,9 +14,9 @@ import (
 
 // handOver gives the job to the taskapi that runs the allocation, or makes that leave the allocation to this one. done is false when this
 // process is to run the allocation.
-func (r *request) handOver(ctx context.Context) (done bool, err error) {
+func (r *request) handOver(ctx, waiting context.Context) (done bool, err error) {
 	if !r.options.takeOver {
-		return r.updateRunning(ctx)
+		return r.updateRunning(ctx, waiting)
 	}
 	c := r.layout.client(r.alloc.ID)
 	defer c.Close()

@@ -105,7 +105,7 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if destructive && !u.force {
 		return usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.id))
 	}
-	if err := c.Register(ctx, job, plan.JobModifyIndex, u.force); err != nil {
+	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.force); err != nil {
 		return u.asError(err)
 	}
 	if destructive {
