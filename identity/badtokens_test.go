@@ -271,7 +271,7 @@ func badSignatures(f forger) []badToken {
 		{"of other claims", signed + "." + strings.Split(f.token(f.header(""), goodClaims(" ")), ".")[2], identity.ReasonSignature},
 		{"of the claims alone", with(ed25519.Sign(f.key, []byte(b64(goodClaims(""))))), identity.ReasonSignature},
 	}
-	// A bad signature hides nothing: what the claims say is not told to who has no key (CVE-2024-51744).
+	// A bad signature hides nothing: the reason shows no claim to a caller without a key (CVE-2024-51744).
 	stranger := newForger(f.id, 'z')
 	for _, claims := range []string{withExp("1"), withAud(`"other"`), withExp("253402300799"), goodClaims(`,"taskapi_role":"operator"`)} {
 		bad = append(bad, badToken{"bad, and claims " + claims, stranger.token(stranger.header(""), claims), identity.ReasonSignature})

@@ -123,15 +123,15 @@ func readJWK(r *strictjson.Reader) jwk {
 
 // add takes one key into the set, or passes it over.
 func (s *KeySet) add(k *jwk) error {
-	forUs := k.kind == keyType && k.curve == keyCurve
+	ed25519Key := k.kind == keyType && k.curve == keyCurve
 	switch {
 	case k.private:
 		return errors.New("holds private key material: publish public keys alone, and replace this key, which is now known")
 	case k.kind == "":
 		return errors.New("has no kty")
-	case !forUs && k.alg == algorithm:
+	case !ed25519Key && k.alg == algorithm:
 		return errors.New("alg is EdDSA, which is not for a key of this kty and crv")
-	case !forUs:
+	case !ed25519Key:
 		s.skipped = append(s.skipped, SkippedKey{ID: k.id, Type: k.typeName()})
 		return nil
 	case !validKeyID(k.id):

@@ -60,8 +60,8 @@ type KeyringConfig struct {
 	// SealKeyFile holds the 32 bytes that the ring is sealed with. Empty means seal.key in Dir. It is made, with mode 0600, together
 	// with a new ring, unless it is there already; its directory must exist.
 	SealKeyFile string
-	// MayMake is asked before a first ring is made. Its error says why there must have been one; nil asks nobody.
-	MayMake func() error
+	// CheckCreate is called before a first ring is made. Its error says why there must have been one. Nil allows it.
+	CheckCreate func() error
 }
 
 // Keyring is an Ed25519 key ring on disk: one active key, and older ones that still verify. Any number of processes of one user
@@ -70,7 +70,7 @@ type KeyringConfig struct {
 // Keys, List, Active, Sign and JWKS use what was loaded last, without a lock or I/O.
 type Keyring struct {
 	dir, sealKeyFile string
-	mayMake          func() error // nil when it may
+	checkCreate      func() error // nil allows it
 
 	current atomic.Pointer[ring]
 	// mu serialises what loads and writes, so it is held over I/O. Nothing on a request's path takes it.
@@ -112,7 +112,7 @@ func OpenKeyring(c KeyringConfig) (*Keyring, error) {
 	if c.Dir == "" {
 		return nil, errors.New("open key ring: no directory given")
 	}
-	k := &Keyring{dir: c.Dir, sealKeyFile: c.SealKeyFile, mayMake: c.MayMake}
+	k := &Keyring{dir: c.Dir, sealKeyFile: c.SealKeyFile, checkCreate: c.CheckCreate}
 	if k.sealKeyFile == "" {
 		k.sealKeyFile = filepath.Join(c.Dir, sealFile)
 	}
@@ -152,10 +152,10 @@ func (k *Keyring) openLocked(lock *privatefile.Lock) error {
 
 // checkFirst refuses to make a ring where there must have been one.
 func (k *Keyring) checkFirst() error {
-	if k.mayMake == nil {
+	if k.checkCreate == nil {
 		return nil
 	}
-	if err := k.mayMake(); err != nil {
+	if err := k.checkCreate(); err != nil {
 		return fmt.Errorf("%w: %s is gone: %w", ErrKeyringMissing, k.dir, err)
 	}
 	return nil
@@ -295,7 +295,7 @@ func (k *Keyring) load() error {
 	return nil
 }
 
-// Replaced returns a channel that is closed once the keys are others than when it was asked for.
+// Replaced returns a channel that is closed when the keys are no longer those of now.
 func (k *Keyring) Replaced() <-chan struct{} { return k.current.Load().replaced }
 
 func (k *Keyring) readSealKey() ([]byte, error) {
@@ -327,7 +327,7 @@ func (k *Keyring) explain(path string, err error) error {
 	case errors.Is(err, privatefile.ErrExposed):
 		return fmt.Errorf("%w: %w", ErrKeyringExposed, err)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: %s is gone: %s", ErrKeyringMissing, path, k.wayOut())
+		return fmt.Errorf("%w: %s is gone: %s", ErrKeyringMissing, path, k.remedy())
 	case errors.Is(err, privatefile.ErrNotRegular):
 		return k.damaged(path, err)
 	}
@@ -336,10 +336,10 @@ func (k *Keyring) explain(path string, err error) error {
 
 // damaged says that a file of the ring is not what was written.
 func (k *Keyring) damaged(path string, err error) error {
-	return fmt.Errorf("%w: %s %w: %s", ErrKeyringDamaged, path, err, k.wayOut())
+	return fmt.Errorf("%w: %s %w: %s", ErrKeyringDamaged, path, err, k.remedy())
 }
 
-// wayOut is what an operator can do about a ring that does not open.
-func (k *Keyring) wayOut() string {
-	return "restore it from a backup or, to begin anew and end every token issued so far, remove the directory " + k.dir
+// remedy returns what an operator can do about a ring that does not open.
+func (k *Keyring) remedy() string {
+	return "restore it from a backup or, to start over and end every token issued so far, remove the directory " + k.dir
 }

@@ -153,9 +153,9 @@ func TestReloadKeepsTheKeysWhenTheRingIsGone(t *testing.T) {
 	if diff := cmp.Diff(want, ring.List()); diff != "" {
 		t.Errorf("keys (-before +after):\n%s", diff)
 	}
-	// The directory and all in it are gone: that is the documented way to begin anew.
+	// The directory and all in it are gone: that is the documented way to start over.
 	if got := mustOpen(t, dir).List(); len(got) != 1 || got[0].ID == want[0].ID {
-		t.Errorf("opened anew: %v, want a key other than %v", got, want)
+		t.Errorf("opened again: %v, want a key other than %v", got, want)
 	}
 	if changed, err := ring.Reload(); !changed || err != nil {
 		t.Errorf("reload from the new ring: %v, %v", changed, err)
@@ -236,7 +236,7 @@ func TestWatchOutlivesItsDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := mustOpen(t, dir).List()
-	eventually(t, "the ring made anew is loaded", func() bool { return cmp.Equal(want, ring.List()) })
+	eventually(t, "the new ring is loaded", func() bool { return cmp.Equal(want, ring.List()) })
 }
 
 // TestFirstStartRace opens a ring that is not there from several handles and several processes at once.

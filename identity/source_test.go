@@ -66,7 +66,7 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 }
 
 // A file that is removed, or can't be used, is not trusted for ever: soon not any more in the first case.
-func TestFileSourceGrowsOld(t *testing.T) {
+func TestFileSourceExpires(t *testing.T) {
 	path := t.TempDir() + "/jwks.json"
 	set := setOf(newForger("a", 'a'))
 	for _, test := range []struct {

@@ -24,7 +24,7 @@ type VerifierConfig struct {
 	// Local is the source of our own keys, the key ring. Required. Its keys win over others with the same ID, and they alone
 	// can speak for the operator.
 	Local KeySource
-	// Foreign are other issuers, whose keys are asked for in order. They can speak for tasks.
+	// Foreign are other issuers, whose keys are looked up in this order. They can speak for tasks.
 	Foreign []Issuer
 	// Audiences are the audiences accepted: a token must name one of them. Empty means DefaultAudience alone.
 	Audiences []string

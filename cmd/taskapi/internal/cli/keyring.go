@@ -33,7 +33,7 @@ func (f *keyFlags) add(cmd *cobra.Command) {
 
 // openKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens of an earlier one.
 func (l layout) openKeyring(sealKey string) (*identity.Keyring, error) {
-	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, MayMake: l.noTokens})
+	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
 }
 
 // noTokens makes sure that no allocation of the data directory has tokens: with another key ring they would be refused without a word.
