@@ -5,6 +5,8 @@ GO ?= go
 VERSION ?= $(shell git describe --tags --dirty 2>/dev/null)
 # How long each fuzz target runs in `make fuzz`.
 FUZZTIME ?= 10s
+# How often `make soak` kills each of taskapi, its keeper, and both.
+SOAK ?= 500
 # Flags for the benchmark: make bench BENCH='-run throughput -rounds 9'.
 BENCH ?=
 
@@ -13,7 +15,7 @@ GOTESTSUM = gotest.tools/gotestsum@v1.13.0
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := build
-.PHONY: build examples test check fuzz bench demo clean
+.PHONY: build examples test check fuzz soak bench demo clean
 
 build: examples
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))' -o bin/taskapi ./cmd/taskapi
@@ -38,6 +40,10 @@ check:
 
 fuzz:
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
+
+# TestChaos, with many more rounds than in `make test`.
+soak:
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 12h -v ./cmd/taskapi -run '^TestChaos$$' -chaos $(SOAK)
 
 bench: build
 	$(GO) run ./cmd/taskapi/bench $(BENCH)

@@ -22,7 +22,7 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-var chaosRounds = flag.Int("chaos", 50, "how often TestChaos kills each of the sidecar, the keeper, and both, and has a sidecar leave")
+var chaosRounds = flag.Int("chaos", 10, "how often TestChaos kills each of the sidecar, the keeper, and both; a sidecar leaves a fifth as often (make soak)")
 
 // chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end, which its shell
 // hears of between two commands: to count is one with to say it. It is sent a signal that harms nobody who does not expect it yet. And

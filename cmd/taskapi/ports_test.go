@@ -55,7 +55,7 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	other := startProcess(t, elsewhere, file)
 	var exit *exec.ExitError
 	if err := other.Wait(); !errors.As(err, &exit) || !strings.Contains(other.out.String(), "reserved for another allocation in "+alloc) {
-		t.Errorf("another allocation with the port: %v\n%s", err, other.out)
+		t.Fatalf("another allocation with the port: %v\n%s", err, other.out)
 	}
 	if !alive(pid) {
 		t.Fatal("the task does not run any more")

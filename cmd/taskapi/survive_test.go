@@ -78,10 +78,21 @@ func startProgram(t *testing.T, program, dataDir, file string, flags ...string) 
 	p := sidecarProcess{exec.Command(program, args...), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
+	p.WaitDelay = deadline // for the output, which a process that it left behind may hold
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// Wait returns how the process has ended. One that does not end by itself is killed: that is the error then, and not a test that hangs.
+func (p sidecarProcess) Wait() error {
+	overdue := time.AfterFunc(2*deadline, func() { _ = p.Process.Kill() }) // it may have ended
+	err := p.Cmd.Wait()
+	if !overdue.Stop() {
+		return fmt.Errorf("it did not end within %v: %w", 2*deadline, err)
+	}
+	return err
 }
 
 // until waits for something that a process brings about.
