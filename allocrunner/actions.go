@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/signals"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -77,7 +78,7 @@ func (r *Runner) restartTasks(ctx context.Context) error {
 
 // Signal to every task reaches those that have a process, and fails when none has.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
-	if _, err := taskrunner.ParseSignal(signal); err != nil {
+	if _, err := signals.Parse(signal); err != nil {
 		return err
 	}
 	if task == "" {

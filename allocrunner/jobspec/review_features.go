@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/services"
+	"taskapi/allocrunner/internal/signals"
 )
 
 // This file is the table of what a job may ask for and does not get here, and of what the values of its attributes must be. A feature
@@ -261,13 +262,9 @@ var checkRestartLimits = []limit[api.CheckRestart]{
 	atLeast("check_restart grace", 0, func(c *api.CheckRestart) time.Duration { return deref(c.Grace) }),
 }
 
-// signals are the names that Nomad takes, without SIG.
-var signals = strings.Fields(`ABRT ALRM BUS CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU
-	USR1 USR2 WINCH XCPU XFSZ`)
-
 // signalName is the limit of the name of a signal, with SIG or without.
 func signalName[T any](feature string, get func(*T) string) limit[T] {
 	return limit[T]{feature, "it must be a signal such as SIGTERM, or left out", func(t *T) any { return get(t) }, func(t *T) bool {
-		return get(t) == "" || slices.Contains(signals, strings.TrimPrefix(strings.ToUpper(get(t)), "SIG"))
+		return get(t) == "" || signals.InJobFile(get(t))
 	}}
 }

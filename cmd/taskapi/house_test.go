@@ -33,6 +33,7 @@ var house = map[string][]string{
 		"allocrunner/internal/ports",
 		"allocrunner/internal/proc",
 		"allocrunner/internal/services",
+		"allocrunner/internal/signals",
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 		"allocrunner/taskenv",
@@ -59,6 +60,7 @@ var house = map[string][]string{
 		"allocrunner/internal/proctree",
 		"identity/privatefile",
 	},
+	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
 	"allocrunner/taskenv":           {"allocrunner/interfaces"},
 	"allocrunner/internal/taskrunner": {
@@ -68,10 +70,12 @@ var house = map[string][]string{
 		"allocrunner/internal/hookmeter",
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/restarts",
+		"allocrunner/internal/signals",
 	},
 	"allocrunner/jobspec": {
 		"allocrunner/drivers",
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
+		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",
 	},
 	"allocrunner/state":   {"allocrunner/interfaces"},

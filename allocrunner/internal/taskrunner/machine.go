@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/restarts"
+	"taskapi/allocrunner/internal/signals"
 )
 
 // phase is where a task is in its life.
@@ -89,12 +90,12 @@ type rules struct {
 func rulesOf(task *api.Task, jobType string) (rules, error) {
 	r := rules{
 		policy:        restarts.For(task, jobType),
-		killSignal:    DefaultKillSignal,
+		killSignal:    defaultKillSignal,
 		killTimeout:   defaultKillTimeout,
 		shutdownDelay: task.ShutdownDelay,
 	}
 	if name := task.KillSignal; name != "" {
-		sig, err := ParseSignal(name)
+		sig, err := signals.Parse(name)
 		if err != nil {
 			return rules{}, fmt.Errorf("task %q: kill_signal: %w", task.Name, err)
 		}
@@ -105,6 +106,9 @@ func rulesOf(task *api.Task, jobType string) (rules, error) {
 	}
 	return r, nil
 }
+
+// defaultKillSignal is what a task gets that names no kill_signal: Nomad's default for every driver.
+const defaultKillSignal = syscall.SIGINT
 
 // defaultKillTimeout is Nomad's.
 const defaultKillTimeout = 5 * time.Second

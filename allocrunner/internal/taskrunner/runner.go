@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -17,6 +18,7 @@ import (
 	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/signals"
 )
 
 // Config is what a task's runner is made of. All fields but Hooks, Resources and Meter are required.
@@ -101,7 +103,10 @@ type message struct {
 }
 
 // signalRequest asks for a signal to the process, in order with the task's other events.
-type signalRequest struct{ name string }
+type signalRequest struct {
+	name string
+	sig  syscall.Signal
+}
 
 // updateRequest goes on with another version of the task.
 type updateRequest struct{ req *interfaces.TaskUpdateRequest }
@@ -186,10 +191,11 @@ func (r *Runner) Unhealthy(reason string) {
 
 // Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.
 func (r *Runner) Signal(ctx context.Context, name string) error {
-	if _, err := ParseSignal(name); err != nil {
+	sig, err := signals.Parse(name)
+	if err != nil {
 		return err
 	}
-	return r.ask(ctx, signalRequest{name})
+	return r.ask(ctx, signalRequest{name, sig})
 }
 
 // Update goes on with another version of the task, and calls the update hooks. What the process was started with takes effect with
@@ -289,7 +295,7 @@ func (r *Runner) Run(ctx context.Context, processes driver.Supervisor) {
 func (r *Runner) take(ctx context.Context, m message) {
 	switch ev := m.event.(type) {
 	case signalRequest:
-		m.reply <- r.signal(ctx, ev.name)
+		m.reply <- r.signal(ctx, ev)
 		return
 	case updateRequest:
 		m.reply <- r.update(ctx, ev)
@@ -320,16 +326,12 @@ func (r *Runner) takeRestart(ctx context.Context, ev restarted, reply chan<- err
 	r.handle(ctx, ev)
 }
 
-func (r *Runner) signal(ctx context.Context, name string) error {
+func (r *Runner) signal(ctx context.Context, req signalRequest) error {
 	if !r.machine.hasProcess() {
 		return interfaces.ErrTaskNotRunning
 	}
-	sig, err := ParseSignal(name)
-	if err != nil {
-		return err
-	}
-	r.show([]any{emit{signalingEvent(name)}})
-	if err := r.send(ctx, sig); err != nil {
+	r.show([]any{emit{signalingEvent(req.name)}})
+	if err := r.send(ctx, req.sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
 	return nil
