@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"taskapi/allocrunner/internal/allocdir"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // KeeperMain is the whole program when it has been executed anew as the parent of an allocation's tasks: the program's main calls
@@ -20,7 +20,7 @@ func KeeperMain(args []string) (code int, kept bool) {
 }
 
 // supervise returns the supervisor of the allocation's processes, and what it has of them already: nothing for a new allocation.
-func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []driver.Status, error) {
+func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []processes.Status, error) {
 	if len(os.Args) == 3 && os.Args[1] == keeper.Command { // else it would make keepers of itself without end
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
@@ -50,11 +50,11 @@ func KillOrphans(ctx context.Context, dir string) (killed int, err error) {
 type pendingSupervisor struct {
 	ready     chan struct{} // nil before begin; closed when the rest is set
 	processes *keeper.Supervisor
-	known     []driver.Status
+	known     []processes.Status
 	err       error
 }
 
-func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, []driver.Status, error)) {
+func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, []processes.Status, error)) {
 	p.ready = make(chan struct{})
 	go func() {
 		p.processes, p.known, p.err = supervise()
@@ -62,7 +62,7 @@ func (p *pendingSupervisor) begin(supervise func() (*keeper.Supervisor, []driver
 	}()
 }
 
-func (p *pendingSupervisor) await() (*keeper.Supervisor, []driver.Status, error) {
+func (p *pendingSupervisor) await() (*keeper.Supervisor, []processes.Status, error) {
 	if p.ready == nil {
 		return nil, nil, nil
 	}

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 )
 
 // TestKillOrphans kills what runs of an allocation that nobody controls, and counts it.
@@ -22,9 +22,9 @@ func TestKillOrphans(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	_, err = s.Start(t.Context(), driver.Spec{
+	_, err = s.Start(t.Context(), drivers.Spec{
 		Task: "t", Path: "/bin/sh", Args: []string{"-c", "setsid sh -c '>child; exec sleep 1000' & exec sleep 1000"}, Dir: dir,
-		Logs: driver.LogSpec{Disabled: true}, Env: []string{"PATH=" + os.Getenv("PATH"), "NOMAD_TASK_NAME=t", keeperConfig(dir).Marker},
+		Logs: drivers.LogSpec{Disabled: true}, Env: []string{"PATH=" + os.Getenv("PATH"), "NOMAD_TASK_NAME=t", keeperConfig(dir).Marker},
 	})
 	if err != nil {
 		t.Fatal(err)

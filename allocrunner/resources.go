@@ -12,9 +12,9 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/taskenv"
 )
 
@@ -25,7 +25,7 @@ type resources struct {
 	pending   pendingSupervisor
 	users     users
 	processes *keeper.Supervisor // once it has been awaited
-	known     []driver.Status    // the processes of an earlier runner's tasks
+	known     []processes.Status // the processes of an earlier runner's tasks
 	heldPorts sync.Once          // by the keeper, too
 	freePorts sync.Once
 }
@@ -47,7 +47,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	r.resources.pending.begin(func() (*keeper.Supervisor, []driver.Status, error) { return r.supervise(ctx) })
+	r.resources.pending.begin(func() (*keeper.Supervisor, []processes.Status, error) { return r.supervise(ctx) })
 	reservation, err := r.reservePorts()
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)

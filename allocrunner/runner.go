@@ -16,11 +16,11 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/memory"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -297,7 +297,7 @@ func (r *Runner) receive(t *taskrunner.Runner) {
 		t.Receive()
 		return
 	}
-	var known *driver.Status
+	var known *processes.Status
 	for _, s := range r.resources.known {
 		if s.Task == t.Name() {
 			known = &s

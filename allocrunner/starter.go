@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/taskenv"
 )
@@ -89,7 +89,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	if err != nil {
 		return checks.ExecResult{}, err
 	}
-	result, err := r.resources.processes.Exec(ctx, driver.ExecSpec{
+	result, err := r.resources.processes.Exec(ctx, processes.ExecSpec{
 		Task: task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User, MaxOutput: checkOutput,
 	})
 	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err

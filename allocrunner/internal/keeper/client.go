@@ -14,9 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // cancelTime is how long a cancelled call still waits for the keeper to say what came of it. One that starts a process waits for as long as it
@@ -29,8 +30,8 @@ const maxExecs = 256
 // exitTime is how long a keeper may take to end when it has said its last word.
 const exitTime = 5 * time.Second
 
-// Client is a driver.Supervisor whose processes a keeper has. When the connection breaks every method returns an error that is
-// driver.ErrLost, or ErrReplaced; it is not made anew: Open does that. A Client is to be closed or detached in any case.
+// Client is a processes.Supervisor whose processes a keeper has. When the connection breaks every method returns an error that is
+// processes.ErrLost, or ErrReplaced; it is not made anew: Open does that. A Client is to be closed or detached in any case.
 type Client struct {
 	id    proc.Identity
 	conn  *net.UnixConn
@@ -41,20 +42,20 @@ type Client struct {
 	mu      sync.Mutex // guards all below
 	lastID  uint64
 	pending map[uint64]chan answer
-	why     error                    // why the connection is over, nil while it is not
-	over    proc.Moment              // since when it is
-	closing bool                     // by Close or Detach
-	child   *os.Process              // the keeper, when this program started it and has not waited for it
-	cgroup  string                   // Record's
-	tasks   map[string]driver.Status // the latest process of each task that the keeper has told of
+	why     error                       // why the connection is over, nil while it is not
+	over    proc.Moment                 // since when it is
+	closing bool                        // by Close or Detach
+	child   *os.Process                 // the keeper, when this program started it and has not waited for it
+	cgroup  string                      // Record's
+	tasks   map[string]processes.Status // the latest process of each task that the keeper has told of
 }
 
-var _ driver.Supervisor = (*Client)(nil)
+var _ processes.Supervisor = (*Client)(nil)
 
 func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
 	c := &Client{
 		id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs),
-		pending: map[uint64]chan answer{}, tasks: map[string]driver.Status{},
+		pending: map[uint64]chan answer{}, tasks: map[string]processes.Status{},
 	}
 	go c.receive(in)
 	return c
@@ -74,12 +75,12 @@ func (c *Client) Keeper() proc.Identity { return c.id }
 // closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection to the keeper is over, nil while it is not: driver.ErrLost, ErrReplaced or driver.ErrClosed.
+// Err is why the connection to the keeper is over, nil while it is not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
 func (c *Client) Err() error { return c.reason() }
 
 // receive hands answers to who waits for them.
 func (c *Client) receive(in *bufio.Reader) {
-	why := driver.ErrLost
+	why := processes.ErrLost
 	for {
 		var a answer
 		if readFrame(in, &a) != nil {
@@ -96,7 +97,7 @@ func (c *Client) receive(in *bufio.Reader) {
 	}
 	c.mu.Lock()
 	if c.closing {
-		why = driver.ErrClosed
+		why = processes.ErrClosed
 	}
 	c.why, c.over = why, proc.Now()
 	c.mu.Unlock()
@@ -213,7 +214,7 @@ func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 	case <-c.done:
 		return c.late(waiter)
 	case <-timer.C:
-		return answer{}, fmt.Errorf("%w: %w", driver.ErrLost, err)
+		return answer{}, fmt.Errorf("%w: %w", processes.ErrLost, err)
 	}
 }
 
@@ -242,19 +243,19 @@ func (c *Client) callTask(ctx context.Context, req request, files ...*os.File) (
 	return a, err
 }
 
-// Start implements driver.Supervisor.
-func (c *Client) Start(ctx context.Context, spec driver.Spec) (driver.Status, error) {
+// Start implements processes.Supervisor.
+func (c *Client) Start(ctx context.Context, spec drivers.Spec) (processes.Status, error) {
 	a, err := c.callTask(ctx, request{Op: opStart, Task: spec.Task, Spec: packSpec(spec)})
 	if err != nil {
-		return driver.Status{}, err
+		return processes.Status{}, err
 	}
 	if a.Status == nil {
-		return driver.Status{}, fmt.Errorf("start task %q: the keeper's answer has no status", spec.Task)
+		return processes.Status{}, fmt.Errorf("start task %q: the keeper's answer has no status", spec.Task)
 	}
 	return *a.Status, nil
 }
 
-// Wait implements driver.Supervisor.
+// Wait implements processes.Supervisor.
 func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	a, err := c.callTask(ctx, request{Op: opWait, Task: task})
 	if err != nil {
@@ -266,42 +267,42 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 	return *a.Exit, nil
 }
 
-// Exec implements driver.Supervisor.
-func (c *Client) Exec(ctx context.Context, spec driver.ExecSpec) (driver.ExecResult, error) {
+// Exec implements processes.Supervisor.
+func (c *Client) Exec(ctx context.Context, spec processes.ExecSpec) (processes.ExecResult, error) {
 	defer closeFiles(spec.Files)
 	if err := spec.Check(); err != nil {
-		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
+		return processes.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, err)
 	}
 	select {
 	case c.execs <- struct{}{}:
 		defer func() { <-c.execs }()
 	case <-ctx.Done():
-		return driver.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
+		return processes.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
 	a, err := c.callTask(ctx, packExec(spec), spec.Files...)
 	if a.Exec == nil {
 		if err == nil {
 			err = fmt.Errorf("run %q beside task %q: the keeper's answer has no result", spec.Path, spec.Task)
 		}
-		return driver.ExecResult{}, err
+		return processes.ExecResult{}, err
 	}
 	return *a.Exec, err
 }
 
-// Signal implements driver.Supervisor.
-func (c *Client) Signal(ctx context.Context, process driver.ProcessID, sig syscall.Signal) error {
+// Signal implements processes.Supervisor.
+func (c *Client) Signal(ctx context.Context, process processes.ProcessID, sig syscall.Signal) error {
 	_, err := c.callTask(ctx, request{Op: opSignal, Task: process.Task, Process: process.Handle, Signal: sig})
 	return err
 }
 
-// KillTree implements driver.Supervisor.
-func (c *Client) KillTree(ctx context.Context, process driver.ProcessID) (int, error) {
+// KillTree implements processes.Supervisor.
+func (c *Client) KillTree(ctx context.Context, process processes.ProcessID) (int, error) {
 	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.Handle})
 	return a.Leftover, err
 }
 
-// List implements driver.Supervisor. After Attach it tells what runs, and what has ended meanwhile.
-func (c *Client) List(ctx context.Context) ([]driver.Status, error) {
+// List implements processes.Supervisor. After Attach it tells what runs, and what has ended meanwhile.
+func (c *Client) List(ctx context.Context) ([]processes.Status, error) {
 	a, err := c.call(ctx, request{Op: opList})
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", err)
@@ -333,7 +334,7 @@ func (c *Client) Close() error {
 	case before, errors.Is(err, ErrReplaced), errors.Is(c.reason(), ErrReplaced): // nothing is ours to end
 		c.hangUp(ctx, false)
 		return nil
-	case err == nil, errors.Is(err, driver.ErrLost), errors.Is(err, driver.ErrClosed): // the latter when it was killed just now
+	case err == nil, errors.Is(err, processes.ErrLost), errors.Is(err, processes.ErrClosed): // the latter when it was killed just now
 		c.hangUp(ctx, true)
 		return nil
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // connState is where a Supervisor stands with its keeper:
@@ -88,4 +88,4 @@ func (l *lostKeeper) errorFor(task string) error {
 	return lost
 }
 
-var _ driver.Supervisor = (*Supervisor)(nil)
+var _ processes.Supervisor = (*Supervisor)(nil)

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // TestExecThroughTheKeeper: result, output so far with an error, and the end with the client.
@@ -17,16 +18,16 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := newFIFO(t, dir)
 	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
-	beside := func(script string) driver.ExecSpec {
+	beside := func(script string) processes.ExecSpec {
 		s := shell(dir, "t", script)
-		return driver.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: append(s.Env, "ODD=\xff"), Dir: s.Dir, MaxOutput: 100}
+		return processes.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: append(s.Env, "ODD=\xff"), Dir: s.Dir, MaxOutput: 100}
 	}
 	got, err := c.Exec(t.Context(), beside(`printf "$ODD"; echo err >&2; exit 3`))
 	if err != nil || got.Exit.ExitCode != 3 || !bytes.Equal(got.Output, []byte("\xfferr\n")) || got.Truncated {
 		t.Errorf("%+v, %v", got, err)
 	}
-	_, err = c.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/no/such", Dir: "/"})
-	if start, ok := errors.AsType[*driver.StartError](err); !ok || !strings.Contains(start.Reason, "does not exist") {
+	_, err = c.Exec(t.Context(), processes.ExecSpec{Task: "t", Path: "/no/such", Dir: "/"})
+	if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, "does not exist") {
 		t.Errorf("no program: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -45,7 +46,7 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	}()
 	program := identify(t, readPID(t, fifo))
 	detach(t, c)
-	if err := <-failed; !errors.Is(err, driver.ErrClosed) {
+	if err := <-failed; !errors.Is(err, processes.ErrClosed) {
 		t.Errorf("after the client's end: %v", err)
 	}
 	gone(t, program)

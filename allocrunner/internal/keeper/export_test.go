@@ -6,8 +6,8 @@ import (
 	"net"
 	"os"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // MaxRequests is how many requests a client may have under way.
@@ -21,7 +21,7 @@ func RunIdle(dir string) error {
 	}
 	defer root.Close()
 	logger := slog.New(slog.DiscardHandler)
-	s := &server{dir: root, idle: defaultIdle, logger: logger, local: driver.New(driver.Config{Logger: logger})}
+	s := &server{dir: root, idle: defaultIdle, logger: logger, local: processes.New(processes.Config{Logger: logger})}
 	s.run(nil)
 	return nil
 }
@@ -53,7 +53,7 @@ func ServeConn(dir string, conn *net.UnixConn) error {
 		return err
 	}
 	defer root.Close()
-	s := &server{dir: root, local: driver.New(driver.Config{Logger: slog.New(slog.DiscardHandler)})}
+	s := &server{dir: root, local: processes.New(processes.Config{Logger: slog.New(slog.DiscardHandler)})}
 	err = newSession(s, conn).serve()
 	closeFiles(s.files) // which the keeper's end does
 	conn.Close()

@@ -19,7 +19,7 @@ import (
 	"taskapi/identity/privatefile"
 )
 
-// endTime bounds the orderly end of a keeper: driver.Local bounds the killing of its tasks to less.
+// endTime bounds the orderly end of a keeper: processes.Local bounds the killing of its tasks to less.
 const endTime = 15 * time.Second
 
 // leaveGrace is how long a keeper may take to notice that its client has left.

@@ -14,9 +14,10 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // TestMain runs the tests, or is a keeper, a sidecar that is to be killed ("sidecar DIR SCRIPT"), or a program whose environment can't be
@@ -62,11 +63,11 @@ func hide(fifo string) int {
 
 func mark(dir string) string { return "NOMAD_ALLOC_ID=" + dir }
 
-func shell(dir, task, script string) driver.Spec {
-	return driver.Spec{
+func shell(dir, task, script string) drivers.Spec {
+	return drivers.Spec{
 		Task: task, Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir,
 		Env:  []string{"PATH=" + os.Getenv("PATH"), "FIFO=" + filepath.Join(dir, "fifo"), "NOMAD_TASK_NAME=" + task, mark(dir)},
-		Logs: driver.LogSpec{Dir: dir, MaxFiles: 100, MaxFileBytes: 1 << 20},
+		Logs: drivers.LogSpec{Dir: dir, MaxFiles: 100, MaxFileBytes: 1 << 20},
 	}
 }
 
@@ -109,7 +110,7 @@ func closeLater(t *testing.T, c *keeper.Client) {
 	})
 }
 
-func run(t *testing.T, c *keeper.Client, spec driver.Spec) driver.Status {
+func run(t *testing.T, c *keeper.Client, spec drivers.Spec) processes.Status {
 	t.Helper()
 	status, err := c.Start(t.Context(), spec)
 	if err != nil {
@@ -164,7 +165,7 @@ func gone(t *testing.T, id proc.Identity) {
 }
 
 // latest names the task's latest process.
-func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
+func latest(t testing.TB, s processes.Supervisor, task string) processes.ProcessID {
 	t.Helper()
 	list, err := s.List(t.Context())
 	if err != nil {
@@ -175,5 +176,5 @@ func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
 			return status.ID()
 		}
 	}
-	return driver.ProcessID{Task: task}
+	return processes.ProcessID{Task: task}
 }

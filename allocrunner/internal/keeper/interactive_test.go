@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // interactive is a script that runs beside a task with files of the caller's.
-func interactive(dir, text string, tty bool, files ...*os.File) driver.ExecSpec {
+func interactive(dir, text string, tty bool, files ...*os.File) processes.ExecSpec {
 	s := shell(dir, "t", text)
-	return driver.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, TTY: tty, Files: files}
+	return processes.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, TTY: tty, Files: files}
 }
 
 // pty is a new pseudo-terminal.
@@ -79,11 +79,11 @@ func pipes(t *testing.T) (files []*os.File, in, out, errs *os.File) {
 }
 
 type ended struct {
-	driver.ExecResult
+	processes.ExecResult
 	err error
 }
 
-func inBackground(c driver.Supervisor, spec driver.ExecSpec) <-chan ended {
+func inBackground(c processes.Supervisor, spec processes.ExecSpec) <-chan ended {
 	done := make(chan ended, 1)
 	go func() {
 		result, err := c.Exec(context.Background(), spec)
@@ -186,7 +186,7 @@ func TestAnInteractiveProgramEnds(t *testing.T) {
 	done := inBackground(c, interactive(dir, "echo $$; exec sleep 1000", false, files...))
 	program := identify(t, readPID(t, bufio.NewReader(out)))
 	detach(t, c)
-	if got := <-done; !errors.Is(got.err, driver.ErrClosed) {
+	if got := <-done; !errors.Is(got.err, processes.ErrClosed) {
 		t.Errorf("%+v", got)
 	}
 	gone(t, program)
@@ -202,13 +202,13 @@ func TestInteractiveProgramsAreBounded(t *testing.T) {
 	run(t, c, shell(dir, "t", "exec sleep 1000"))
 	var running []<-chan ended
 	var ins []*os.File
-	for range driver.MaxInteractive {
+	for range processes.MaxInteractive {
 		files, in, out, _ := pipes(t)
 		running, ins = append(running, inBackground(c, interactive(dir, "echo $$; read x; exit 5", false, files...))), append(ins, in)
 		readPID(t, bufio.NewReader(out))
 	}
 	files, _, _, _ := pipes(t)
-	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err, driver.ErrTooManyExecs) {
+	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err, processes.ErrTooManyExecs) {
 		t.Errorf("one more: %+v", got)
 	}
 	if got := <-inBackground(c, interactive(dir, "exit 4", false)); got.err != nil || got.Exit.ExitCode != 4 {

@@ -1,6 +1,6 @@
 // Package keeper keeps an allocation's tasks running while the sidecar that controls them dies, is upgraded, and comes back. The
-// keeper is a small process of its own, the same program executed anew, which runs a driver.Local: it is the parent of the
-// tasks and the writer of their logs. The sidecar holds a Client, a driver.Supervisor that speaks to it over a Unix socket in
+// keeper is a small process of its own, the same program executed anew, which runs a processes.Local: it is the parent of the
+// tasks and the writer of their logs. The sidecar holds a Client, a processes.Supervisor that speaks to it over a Unix socket in
 // the allocation directory.
 //
 //	sidecar ── keeper.sock ── keeper ── tasks
@@ -8,7 +8,7 @@
 // The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until they are
 // asked for, if need be in a file after its own end; only its own user's processes may control it, and of those the latest. It
 // ends when it is told to, or when no task has run and no client has been there for a while. When the keeper itself is killed,
-// the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get driver.ErrLost,
+// the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get processes.ErrLost,
 // and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillStrays
 // can't find. A keeper whose directory has been removed goes on; it can't be found by its record any more, but is by its
 // arguments, and is ended before another one starts. It decides nothing about tasks: no restarts, no timeouts.
@@ -24,8 +24,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/identity/privatefile"
 )
 
@@ -36,7 +36,7 @@ var (
 	// ErrKeeperRuns: one does already.
 	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
 	// ErrReplaced: another client has taken control of the keeper since.
-	ErrReplaced = driver.ErrReplaced
+	ErrReplaced = processes.ErrReplaced
 	// ErrBusy: so much has been asked of the keeper at once that this was refused, and nothing else.
 	ErrBusy = errors.New("too many requests to the keeper at once")
 	// ErrVersion: the keeper speaks a protocol that this program does not.
@@ -56,10 +56,10 @@ const maxRecord = 16 << 20
 // Record is what the keeper writes down of itself after every change.
 type Record struct {
 	Keeper proc.Identity
-	Cgroup string          // that holds its tasks, empty for none
-	Tasks  []driver.Status // the latest process of each task
-	Ended  bool            // it has ended in order: none of the tasks runs
-	At     proc.Moment     // when it was written
+	Cgroup string             // that holds its tasks, empty for none
+	Tasks  []processes.Status // the latest process of each task
+	Ended  bool               // it has ended in order: none of the tasks runs
+	At     proc.Moment        // when it was written
 }
 
 // Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which it knew; of

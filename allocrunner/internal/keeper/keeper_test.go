@@ -18,8 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 func TestASupervisorLikeAnyOther(t *testing.T) {
@@ -31,7 +32,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	status := run(t, c, spec)
 	child := readPID(t, fifo)
 
-	if _, err := c.Start(t.Context(), spec); !errors.Is(err, driver.ErrRunning) {
+	if _, err := c.Start(t.Context(), spec); !errors.Is(err, processes.ErrRunning) {
 		t.Errorf("second start: %v", err)
 	}
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
@@ -55,7 +56,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	for unix.Kill(child, 0) == nil { // until it is reaped, too
 		unix.Poll(nil, 2)
 	}
-	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
+	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("signal after the end: %v", err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0")); string(text) != "odd: \xff\xfe\"\n\n" {
@@ -63,7 +64,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	}
 	spec.Path = "/no/such"
 	_, err = c.Start(t.Context(), spec)
-	startErr, ok := errors.AsType[*driver.StartError](err)
+	startErr, ok := errors.AsType[*drivers.StartError](err)
 	if !ok || !errors.Is(err, unix.ENOENT) || !strings.Contains(startErr.Reason, "install it") {
 		t.Errorf("start of nothing: %v", err)
 	}
@@ -211,10 +212,10 @@ func TestTheKeeperIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.Done()
-	if err := <-waited; !errors.Is(err, driver.ErrLost) {
+	if err := <-waited; !errors.Is(err, processes.ErrLost) {
 		t.Errorf("wait: %v", err)
 	}
-	if _, err := c.Start(t.Context(), shell(dir, "u", "true")); !errors.Is(err, driver.ErrLost) {
+	if _, err := c.Start(t.Context(), shell(dir, "u", "true")); !errors.Is(err, processes.ErrLost) {
 		t.Errorf("start: %v", err)
 	}
 	gone(t, task)
@@ -289,7 +290,7 @@ func TestCloseEndsEverything(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if _, err := c.List(t.Context()); !errors.Is(err, driver.ErrClosed) {
+	if _, err := c.List(t.Context()); !errors.Is(err, processes.ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -87,18 +87,18 @@ type recoveryHints struct {
 
 // LastStatus is the last process of a task whose keeper was killed.
 type LastStatus struct {
-	driver.Status
+	processes.Status
 	alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 	sure  bool        // it is sure that nothing of its session runs once the orphans are killed
 }
 
-// LostError returns a driver.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
+// LostError returns a processes.ErrLost that says what became of the process when its keeper was killed, and all that could be found was ended. It
 // claims no more than was looked for. The zero LastStatus's is that of a task of which nothing is known.
 func (l LastStatus) LostError() error {
 	if l.sure {
-		return fmt.Errorf("%w, and the task with it", driver.ErrLost)
+		return fmt.Errorf("%w, and the task with it", processes.ErrLost)
 	}
-	return fmt.Errorf("%w, and what was found of the task was ended", driver.ErrLost)
+	return fmt.Errorf("%w, and what was found of the task was ended", processes.ErrLost)
 }
 
 // hints returns what is known by the record alone.

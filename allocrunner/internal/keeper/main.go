@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // Command is the first argument with which the program is executed anew to be a keeper.
@@ -101,7 +101,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	}
 	s := &server{
 		dir: dir, idle: set.Idle, logger: logger, self: self, previous: readPreviousExits(set.Dir, time.Now()),
-		local:   driver.New(driver.Config{Logger: logger, OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
+		local:   processes.New(processes.Config{Logger: logger, OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	s.record(false)

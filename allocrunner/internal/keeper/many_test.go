@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when they have ended.
@@ -65,7 +65,7 @@ func TestManyRequests(t *testing.T) {
 			}
 		})
 		execs.Go(func() {
-			spec := driver.ExecSpec{Task: "t", Path: "/bin/sh", Args: []string{"-c", "echo $$ >$FIFO; exec sleep 1000"}, Dir: dir, Env: shell(dir, "t", "").Env}
+			spec := processes.ExecSpec{Task: "t", Path: "/bin/sh", Args: []string{"-c", "echo $$ >$FIFO; exec sleep 1000"}, Dir: dir, Env: shell(dir, "t", "").Env}
 			if _, err := c.Exec(ctx, spec); !errors.Is(err, context.Canceled) {
 				t.Errorf("exec: %v", err)
 			}

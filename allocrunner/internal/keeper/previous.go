@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // previousExits holds the latest process of each task that the keepers before this one had, as the last of them recorded it. None of them
 // runs: a late client still learns how they ended. It never changes. A task that has had a process of this keeper is not looked for here.
-type previousExits map[string]driver.Status
+type previousExits map[string]processes.Status
 
 // readPreviousExits reads the record of the keeper before. A record that can't be read says nothing, as one that is not there.
 func readPreviousExits(dir string, now time.Time) previousExits {
@@ -29,7 +29,7 @@ func readPreviousExits(dir string, now time.Time) previousExits {
 }
 
 // list returns the latest process of each task, be it an earlier keeper's.
-func (s *server) list(ctx context.Context) ([]driver.Status, error) {
+func (s *server) list(ctx context.Context) ([]processes.Status, error) {
 	list, err := s.local.List(ctx)
 	if len(s.previous) == 0 {
 		return list, err
@@ -43,14 +43,14 @@ func (s *server) list(ctx context.Context) ([]driver.Status, error) {
 			list = append(list, status)
 		}
 	}
-	slices.SortFunc(list, func(a, b driver.Status) int { return strings.Compare(a.Task, b.Task) })
+	slices.SortFunc(list, func(a, b processes.Status) int { return strings.Compare(a.Task, b.Task) })
 	return list, err
 }
 
-// wait is driver.Supervisor's Wait, also for the process of an earlier keeper.
+// wait is processes.Supervisor's Wait, also for the process of an earlier keeper.
 func (s *server) wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	exit, err := s.local.Wait(ctx, task)
-	if before, ok := s.previous[task]; ok && errors.Is(err, driver.ErrNotRunning) {
+	if before, ok := s.previous[task]; ok && errors.Is(err, processes.ErrNotRunning) {
 		return *before.Exit, nil
 	}
 	return exit, err

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with a task that ran.
@@ -29,7 +29,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 
 	second := start(t, keeper.Config{Dir: dir})
 	lost := run(t, second, shell(dir, "lost", "exec sleep 1000"))
-	wantPast := func(c *keeper.Client, task string, was driver.Status, code int, reason string) {
+	wantPast := func(c *keeper.Client, task string, was processes.Status, code int, reason string) {
 		t.Helper()
 		list, err := c.List(t.Context())
 		found := false
@@ -46,7 +46,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		}
 	}
 	wantPast(second, "six", six, 6, "")
-	if err := second.Signal(t.Context(), latest(t, second, "six"), unix.SIGINT); !errors.Is(err, driver.ErrNotRunning) {
+	if err := second.Signal(t.Context(), latest(t, second, "six"), unix.SIGINT); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("signal to a process of the past: %v", err)
 	}
 	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
@@ -121,7 +121,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		runs := len(list) == 1 && list[0].Exit == nil
-		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, driver.ErrRunning) != runs {
+		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, processes.ErrRunning) != runs {
 			t.Fatalf("start: %v; the list has %+v", err, list)
 		}
 		if _, err := next.KillTree(t.Context(), latest(t, next, "t")); err != nil {

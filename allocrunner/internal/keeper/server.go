@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
@@ -42,7 +42,7 @@ type server struct {
 	dir      *os.Root      // held, so that nothing is ever written into another directory that took its place
 	idle     time.Duration // without task and client, after which it ends when the record is written
 	logger   *slog.Logger
-	local    *driver.Local
+	local    *processes.Local
 	self     proc.Identity
 	previous previousExits
 	wg       sync.WaitGroup
@@ -141,7 +141,7 @@ func (s *server) controlled() bool {
 
 func (s *server) tasksRun() bool {
 	list, _ := s.local.List(context.Background()) // Local's never fails
-	return slices.ContainsFunc(list, func(t driver.Status) bool { return t.Exit == nil })
+	return slices.ContainsFunc(list, func(t processes.Status) bool { return t.Exit == nil })
 }
 
 // record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next sidecar knowledge,
@@ -249,7 +249,7 @@ func (s *server) dismiss() {
 	s.ended = true
 	s.mu.Unlock()
 	if last != nil {
-		last.end(driver.ErrLost)
+		last.end(processes.ErrLost)
 	}
 }
 

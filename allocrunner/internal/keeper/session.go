@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // session is one client's connection.
@@ -155,7 +155,7 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			err = errors.New("start without a spec")
 			break
 		}
-		var status driver.Status
+		var status processes.Status
 		if status, err = local.Start(ctx, req.Spec.unpack()); err == nil {
 			a.Status, a.Cgroup = &status, local.CgroupDir()
 			c.server.wg.Go(func() { c.server.follow(status.Task) })
@@ -170,14 +170,14 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			err = errors.New("exec without a spec")
 			break
 		}
-		var result driver.ExecResult
+		var result processes.ExecResult
 		result, err = local.Exec(ctx, req.unpackExec(files))
 		a.Exec = &result
 	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:
-		err = local.Signal(ctx, driver.ProcessID{Task: req.Task, Handle: req.Process}, req.Signal)
+		err = local.Signal(ctx, processes.ProcessID{Task: req.Task, Handle: req.Process}, req.Signal)
 	case opKillTree:
-		a.Leftover, err = local.KillTree(ctx, driver.ProcessID{Task: req.Task, Handle: req.Process})
+		a.Leftover, err = local.KillTree(ctx, processes.ProcessID{Task: req.Task, Handle: req.Process})
 	case opList:
 		a.Cgroup = local.CgroupDir()
 		a.List, err = c.server.list(ctx)

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/identity/privatefile"
 )
 
@@ -52,7 +52,7 @@ type Config struct {
 	// Idle is how long the keeper stays with neither task nor client, unless its record can't be written; 0: half a minute.
 	Idle time.Duration
 
-	// NoCgroup is driver.Config's.
+	// NoCgroup is processes.Config's.
 	NoCgroup bool
 
 	// Logger is told when processes of an earlier keeper had to be killed; nil: nobody is.
@@ -167,7 +167,7 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 	if exe == "" {
 		exe = defaultExe
 	}
-	driver.CloseOnExec()
+	processes.CloseOnExec()
 	// To be found by: others can read them.
 	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
 	return os.StartProcess(exe, args, &os.ProcAttr{

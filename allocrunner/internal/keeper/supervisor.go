@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // restorePause is the time between two attempts to find out what became of a keeper.
@@ -22,7 +23,7 @@ const sweepTimeout = 10 * time.Second
 // maxKeepers is how many keepers may be lost during one start of a task, before that counts as failed.
 const maxKeepers = 2
 
-// Supervisor is a driver.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is killed, its processes are
+// Supervisor is a processes.Supervisor whose processes a keeper has, one after the other if need be. When a keeper is killed, its processes are
 // gone with it: what it left running is killed at once, and the next start makes another keeper. When the connection breaks while the
 // keeper lives, it is restored, and no caller notices.
 type Supervisor struct {
@@ -43,7 +44,7 @@ type Supervisor struct {
 
 // Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what it has of the allocation's processes.
 // With fresh, for an allocation that has none, what is left of one that had the directory before is ended first. Errors: Open's.
-func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []driver.Status, error) {
+func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []processes.Status, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)
 		if err != nil {
@@ -169,7 +170,7 @@ func (s *Supervisor) call(ctx context.Context, method func(*Client) error) (lost
 	for {
 		conn, _ := s.current()
 		err := method(conn.client)
-		if !errors.Is(err, driver.ErrLost) {
+		if !errors.Is(err, processes.ErrLost) {
 			return nil, err
 		}
 		select {
@@ -181,7 +182,7 @@ func (s *Supervisor) call(ctx context.Context, method func(*Client) error) (lost
 			return conn.lost, err
 		}
 		if now, _ := s.current(); now == conn { // the use of the keeper has ended before it was restored
-			return nil, driver.ErrClosed
+			return nil, processes.ErrClosed
 		}
 	}
 }
@@ -189,7 +190,7 @@ func (s *Supervisor) call(ctx context.Context, method func(*Client) error) (lost
 // Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been started, and may have
 // ended since: then it is not started again, and Wait says what became of it. That is found out also when ctx has ended: a process that
 // nobody knows of would be left running.
-func (s *Supervisor) Start(ctx context.Context, spec driver.Spec) (status driver.Status, err error) {
+func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (status processes.Status, err error) {
 	began, sent := time.Now(), false
 	for keepers := 0; ; keepers++ {
 		lost, err := s.call(context.WithoutCancel(ctx), func(c *Client) (err error) {
@@ -210,14 +211,14 @@ func (s *Supervisor) Start(ctx context.Context, spec driver.Spec) (status driver
 			return status, err
 		}
 		if err := s.startKeeper(ctx); err != nil {
-			return driver.Status{}, err
+			return processes.Status{}, err
 		}
 	}
 }
 
 // checkCgroup logs when a process has started in no cgroup of its own, the first time and the first after one that has. It warns only root:
 // other users mostly can't make cgroups, and can do nothing about a warning at each run.
-func (s *Supervisor) checkCgroup(status driver.Status) {
+func (s *Supervisor) checkCgroup(status processes.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.uncovered
@@ -232,14 +233,14 @@ func (s *Supervisor) checkCgroup(status driver.Status) {
 }
 
 // startedSince returns the task's process when it was started at that time or later, by this keeper or by one that was killed.
-func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status driver.Status, known bool, err error) {
+func startedSince(ctx context.Context, c *Client, task string, when time.Time) (status processes.Status, known bool, err error) {
 	list, err := c.List(ctx)
 	for _, status := range list {
 		if status.Task == task && !status.StartedAt.Before(when) {
 			return status, true, err
 		}
 	}
-	return driver.Status{}, false, err
+	return processes.Status{}, false, err
 }
 
 // startKeeper starts another keeper in place of a lost one, unless another call has done so.
@@ -248,7 +249,7 @@ func (s *Supervisor) startKeeper(ctx context.Context) error {
 	defer s.mu.Unlock()
 	switch s.state {
 	case connClosed:
-		return driver.ErrClosed
+		return processes.ErrClosed
 	case connLost:
 	default:
 		return nil
@@ -292,7 +293,7 @@ func (s *Supervisor) Wait(ctx context.Context, task string) (exit interfaces.Exi
 		exit, err = c.Wait(ctx, task)
 		return err
 	})
-	if errors.Is(err, driver.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
+	if errors.Is(err, processes.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
 		s.mu.Lock()
 		lost = s.lost
 		s.mu.Unlock()
@@ -306,8 +307,8 @@ func (s *Supervisor) Wait(ctx context.Context, task string) (exit interfaces.Exi
 	return exit, lost.errorFor(task)
 }
 
-// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is driver.ErrLost.
-func (s *Supervisor) Exec(ctx context.Context, spec driver.ExecSpec) (result driver.ExecResult, err error) {
+// Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is processes.ErrLost.
+func (s *Supervisor) Exec(ctx context.Context, spec processes.ExecSpec) (result processes.ExecResult, err error) {
 	if len(spec.Files) > 0 {
 		conn, _ := s.current()
 		return conn.client.Exec(ctx, spec)
@@ -320,13 +321,13 @@ func (s *Supervisor) Exec(ctx context.Context, spec driver.ExecSpec) (result dri
 }
 
 // Signal sends a signal to a task's process.
-func (s *Supervisor) Signal(ctx context.Context, process driver.ProcessID, sig syscall.Signal) error {
+func (s *Supervisor) Signal(ctx context.Context, process processes.ProcessID, sig syscall.Signal) error {
 	_, err := s.call(ctx, func(c *Client) error { return c.Signal(ctx, process, sig) })
 	return err
 }
 
 // KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted once.
-func (s *Supervisor) KillTree(ctx context.Context, process driver.ProcessID) (leftover int, err error) {
+func (s *Supervisor) KillTree(ctx context.Context, process processes.ProcessID) (leftover int, err error) {
 	lost, err := s.call(ctx, func(c *Client) (err error) {
 		leftover, err = c.KillTree(ctx, process)
 		return err
@@ -342,7 +343,7 @@ func (s *Supervisor) KillTree(ctx context.Context, process driver.ProcessID) (le
 }
 
 // List returns the latest process of each task.
-func (s *Supervisor) List(ctx context.Context) (list []driver.Status, err error) {
+func (s *Supervisor) List(ctx context.Context) (list []processes.Status, err error) {
 	_, err = s.call(ctx, func(c *Client) (err error) {
 		list, err = c.List(ctx)
 		return err
@@ -374,7 +375,7 @@ func (s *Supervisor) Close() error {
 func (s *Supervisor) closeKeeper(c *Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 	defer cancel()
-	if errors.Is(c.Err(), driver.ErrLost) {
+	if errors.Is(c.Err(), processes.ErrLost) {
 		if again, err := s.attach(ctx, s.cfg.Dir); err == nil {
 			defer c.Close() // it has the keeper's process to wait for, perhaps
 			c = again

@@ -16,8 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // supervised is the configuration of the allocation in dir.
@@ -42,9 +43,9 @@ func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
 }
 
 // script is a task without logs; $FIFO names a pipe in dir.
-func script(dir, task, text string) driver.Spec {
+func script(dir, task, text string) drivers.Spec {
 	spec := shell(dir, task, text)
-	spec.Logs = driver.LogSpec{Disabled: true}
+	spec.Logs = drivers.LogSpec{Disabled: true}
 	return spec
 }
 
@@ -61,7 +62,7 @@ func untilThere(t *testing.T, path string) {
 	}
 }
 
-func mustStart(t *testing.T, s *keeper.Supervisor, spec driver.Spec) driver.Status {
+func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) processes.Status {
 	t.Helper()
 	status, err := s.Start(t.Context(), spec)
 	if err != nil {
@@ -125,7 +126,7 @@ func TestALostKeeper(t *testing.T) {
 		said := []string{}
 		for range 2 {
 			err := <-waited
-			if !errors.Is(err, driver.ErrLost) {
+			if !errors.Is(err, processes.ErrLost) {
 				t.Errorf("wait: %v", err)
 			}
 			said = append(said, err.Error())
@@ -135,7 +136,7 @@ func TestALostKeeper(t *testing.T) {
 			strings.Count(all, "more of its processes") != 1 {
 			t.Errorf("said: %s", all)
 		}
-		for id, want := range map[driver.ProcessID]int{calm.ID(): 0, status.ID(): 1} {
+		for id, want := range map[processes.ProcessID]int{calm.ID(): 0, status.ID(): 1} {
 			task := id.Task
 			if n, err := s.KillTree(t.Context(), id); n != want || err != nil {
 				t.Errorf("%s: %d left over, %v; want %d", task, n, err, want)
@@ -211,7 +212,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		exit, err := s.Wait(t.Context(), "t")
-		if !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
+		if !errors.Is(err, processes.ErrLost) || !strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
 			t.Errorf("%+v, %v", exit, err)
 		}
 		if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
@@ -329,7 +330,7 @@ func TestABrokenConnection(t *testing.T) {
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := s.Exec(t.Context(), driver.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, driver.ErrNotRunning) {
+	if _, err := s.Exec(t.Context(), processes.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("exec: %v", err)
 	}
 }
@@ -407,9 +408,11 @@ func TestAFrozenKeeper(t *testing.T) {
 // TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the process that the task
 // has got meanwhile.
 func TestALateRequest(t *testing.T) {
-	for name, request := range map[string]func(*keeper.Supervisor, driver.ProcessID) error{
-		"signal": func(s *keeper.Supervisor, id driver.ProcessID) error { return s.Signal(t.Context(), id, unix.SIGKILL) },
-		"kill": func(s *keeper.Supervisor, id driver.ProcessID) error {
+	for name, request := range map[string]func(*keeper.Supervisor, processes.ProcessID) error{
+		"signal": func(s *keeper.Supervisor, id processes.ProcessID) error {
+			return s.Signal(t.Context(), id, unix.SIGKILL)
+		},
+		"kill": func(s *keeper.Supervisor, id processes.ProcessID) error {
 			_, err := s.KillTree(t.Context(), id)
 			return err
 		},
@@ -418,7 +421,7 @@ func TestALateRequest(t *testing.T) {
 			dir := t.TempDir()
 			s := supervise(t, dir)
 			first := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-			var next driver.Status
+			var next processes.Status
 			s.SetAttach(func(ctx context.Context, dir string) (*keeper.Client, error) { // the restart comes before the repetition
 				c, err := keeper.Attach(ctx, dir)
 				if err == nil {
@@ -446,7 +449,7 @@ func TestALateRequest(t *testing.T) {
 			if err := unix.Kill(pid, unix.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-late; !errors.Is(err, driver.ErrNotRunning) {
+			if err := <-late; !errors.Is(err, processes.ErrNotRunning) {
 				t.Errorf("a request for the process before: %v, want that it does not run", err)
 			}
 			if next.PID == 0 || !lives(t, strconv.Itoa(next.PID)) {

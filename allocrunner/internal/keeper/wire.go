@@ -12,8 +12,9 @@ import (
 	"sync"
 	"syscall"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must let a newer client
@@ -29,7 +30,7 @@ const maxFrame = 8 << 20
 // the same ID and is not answered itself. An answer with ID 0 is the keeper's last word on the connection.
 type hello struct{ Version int }
 
-// The operations: those of driver.Supervisor, and cancel.
+// The operations: those of processes.Supervisor, and cancel.
 const (
 	opStart    = "start"
 	opWait     = "wait"
@@ -61,41 +62,41 @@ type request struct {
 type answer struct {
 	ID       uint64
 	Err      *wireError             `json:",omitempty"`
-	Status   *driver.Status         `json:",omitempty"` // start
+	Status   *processes.Status      `json:",omitempty"` // start
 	Exit     *interfaces.ExitResult `json:",omitempty"` // wait
 	Leftover int                    `json:",omitempty"` // killtree
-	List     []driver.Status        `json:",omitempty"` // list
-	Exec     *driver.ExecResult     `json:",omitempty"` // exec, with an error, too
+	List     []processes.Status     `json:",omitempty"` // list
+	Exec     *processes.ExecResult  `json:",omitempty"` // exec, with an error, too
 	Cgroup   string                 `json:",omitempty"` // start, list: Record's
 }
 
-// wireSpec is a driver.Spec whose strings survive JSON also when they are no UTF-8.
+// wireSpec is a drivers.Spec whose strings survive JSON also when they are no UTF-8.
 type wireSpec struct {
-	driver.Spec
+	drivers.Spec
 	Path, Dir []byte
 	Args, Env [][]byte
 }
 
-func packSpec(s driver.Spec) *wireSpec {
+func packSpec(s drivers.Spec) *wireSpec {
 	w := &wireSpec{Spec: s, Path: []byte(s.Path), Dir: []byte(s.Dir), Args: toBytes(s.Args), Env: toBytes(s.Env)}
 	w.Spec.Args, w.Spec.Env = nil, nil
 	return w
 }
 
-func (w *wireSpec) unpack() driver.Spec {
+func (w *wireSpec) unpack() drivers.Spec {
 	s := w.Spec
 	s.Path, s.Dir, s.Args, s.Env = string(w.Path), string(w.Dir), toStrings(w.Args), toStrings(w.Env)
 	return s
 }
 
-func packExec(s driver.ExecSpec) request {
-	spec := driver.Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
+func packExec(s processes.ExecSpec) request {
+	spec := drivers.Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
 	return request{Op: opExec, Task: s.Task, Spec: packSpec(spec), MaxOutput: s.MaxOutput, TTY: s.TTY, Files: len(s.Files)}
 }
 
-func (r request) unpackExec(files []*os.File) driver.ExecSpec {
+func (r request) unpackExec(files []*os.File) processes.ExecSpec {
 	s := r.Spec.unpack()
-	return driver.ExecSpec{
+	return processes.ExecSpec{
 		Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User, MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files,
 	}
 }
@@ -120,18 +121,18 @@ func toStrings(list [][]byte) []string {
 type wireError struct {
 	Kind   string // of kinds, "start", or empty
 	Text   string
-	Reason string        `json:",omitempty"` // of a driver.StartError
+	Reason string        `json:",omitempty"` // of a drivers.StartError
 	Errno  syscall.Errno `json:",omitempty"`
 }
 
 var kinds = map[string]error{
-	"notrunning": driver.ErrNotRunning,
-	"running":    driver.ErrRunning,
-	"closed":     driver.ErrClosed,
-	"lost":       driver.ErrLost,
+	"notrunning": processes.ErrNotRunning,
+	"running":    processes.ErrRunning,
+	"closed":     processes.ErrClosed,
+	"lost":       processes.ErrLost,
 	"replaced":   ErrReplaced,
 	"busy":       ErrBusy,
-	"execs":      driver.ErrTooManyExecs,
+	"execs":      processes.ErrTooManyExecs,
 	"canceled":   context.Canceled,
 	"deadline":   context.DeadlineExceeded,
 }
@@ -142,7 +143,7 @@ func packError(err error) *wireError {
 	}
 	w := &wireError{Text: err.Error()}
 	_ = errors.As(err, &w.Errno) // stays zero without one
-	if start, ok := errors.AsType[*driver.StartError](err); ok {
+	if start, ok := errors.AsType[*drivers.StartError](err); ok {
 		w.Kind, w.Reason = "start", start.Reason
 		return w
 	}
@@ -163,7 +164,7 @@ func (w *wireError) unpack() error {
 		inner = w.Errno
 	}
 	if w.Kind == "start" {
-		return &remoteError{text: w.Text, inner: &driver.StartError{Reason: w.Reason, Err: inner}}
+		return &remoteError{text: w.Text, inner: &drivers.StartError{Reason: w.Reason, Err: inner}}
 	}
 	if known := kinds[w.Kind]; known != nil {
 		inner = known

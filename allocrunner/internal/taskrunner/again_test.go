@@ -12,14 +12,15 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // frozen is a supervisor that does not answer for a while: every question ends with its context, or is refused.
 type frozen struct {
-	driver.Supervisor // nothing else is asked
+	processes.Supervisor // nothing else is asked
 
 	mu       sync.Mutex
 	thawed   chan struct{} // closed when it answers again
@@ -28,8 +29,8 @@ type frozen struct {
 	kills    int
 }
 
-func (f *frozen) Start(context.Context, driver.Spec) (driver.Status, error) {
-	return driver.Status{Task: "t", PID: 1, StartedAt: time.Now()}, nil
+func (f *frozen) Start(context.Context, drivers.Spec) (processes.Status, error) {
+	return processes.Status{Task: "t", PID: 1, StartedAt: time.Now()}, nil
 }
 
 func (f *frozen) Wait(ctx context.Context, _ string) (interfaces.ExitResult, error) {
@@ -50,11 +51,11 @@ func (f *frozen) Wait(ctx context.Context, _ string) (interfaces.ExitResult, err
 	}
 }
 
-func (f *frozen) Signal(ctx context.Context, _ driver.ProcessID, _ syscall.Signal) error {
+func (f *frozen) Signal(ctx context.Context, _ processes.ProcessID, _ syscall.Signal) error {
 	return f.answer(ctx)
 }
 
-func (f *frozen) KillTree(ctx context.Context, _ driver.ProcessID) (int, error) {
+func (f *frozen) KillTree(ctx context.Context, _ processes.ProcessID) (int, error) {
 	if err := f.answer(ctx); err != nil {
 		return 0, fmt.Errorf("kill task: %w", err)
 	}
@@ -88,8 +89,8 @@ func (plain) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.
 	return none
 }
 
-func (plain) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (driver.Spec, error) {
-	return driver.Spec{Task: "t"}, nil
+func (plain) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
+	return drivers.Spec{Task: "t"}, nil
 }
 
 // quiet is an Observer.

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/restarts"
 )
 
@@ -254,7 +254,7 @@ func (s model) mayStart() error {
 
 // crash ends the runner, and has another one go on.
 func (s model) crash(r rules, how crash) (model, error) {
-	known := &driver.Status{PID: s.process.number, StartedAt: modelNow}
+	known := &processes.Status{PID: s.process.number, StartedAt: modelNow}
 	if how != sidecarKilled && s.process.runs {
 		s.process.runs, s.process.code = false, -1
 	}

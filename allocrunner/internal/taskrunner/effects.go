@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // killTreeTimeout is how long killed processes may take to be gone before they are killed once more. SIGKILL is not refused, but a process in
@@ -67,8 +67,8 @@ func (r *Runner) send(ctx context.Context, sig syscall.Signal) error {
 }
 
 // process names the latest process.
-func (r *Runner) process() driver.ProcessID {
-	return driver.ProcessID{Task: r.name, Handle: r.record.handle()}
+func (r *Runner) process() processes.ProcessID {
+	return processes.ProcessID{Task: r.name, Handle: r.record.handle()}
 }
 
 func (r *Runner) poststart(ctx context.Context) {
@@ -84,7 +84,7 @@ func (r *Runner) poststart(ctx context.Context) {
 }
 
 // watch waits for the process to end and clears away what it left behind, then tells the machine.
-func (r *Runner) watch(ctx context.Context, process driver.ProcessID) {
+func (r *Runner) watch(ctx context.Context, process processes.ProcessID) {
 	result := r.await(ctx)
 	if ctx.Err() != nil {
 		return // the runner ends before the process, or at the same time: the supervisor has it
@@ -104,7 +104,7 @@ func (r *Runner) await(ctx context.Context) interfaces.ExitResult {
 		if err == nil || ctx.Err() != nil {
 			return result
 		}
-		for _, end := range []error{driver.ErrLost, driver.ErrNotRunning, driver.ErrClosed, driver.ErrReplaced} {
+		for _, end := range []error{processes.ErrLost, processes.ErrNotRunning, processes.ErrClosed, processes.ErrReplaced} {
 			if errors.Is(err, end) {
 				return interfaces.ExitResult{ExitCode: -1, At: time.Now(), Err: err.Error()}
 			}
@@ -136,14 +136,14 @@ func (r *Runner) postFromEffect(ev any) {
 
 // killTree kills what is left of the process again and again until nothing is, or ctx ends, or the task has had another process since, or the
 // processes are no longer ours. It returns how many there were besides the first.
-func (r *Runner) killTree(ctx context.Context, process driver.ProcessID) int {
+func (r *Runner) killTree(ctx context.Context, process processes.ProcessID) int {
 	most := 0
 	for first := true; ; first = false {
 		try, cancel := context.WithTimeout(ctx, killTreeTimeout)
 		n, err := r.processes.KillTree(try, process)
 		cancel()
 		most = max(most, n)
-		if err == nil || ctx.Err() != nil || errors.Is(err, driver.ErrNotRunning) || errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrReplaced) {
+		if err == nil || ctx.Err() != nil || errors.Is(err, processes.ErrNotRunning) || errors.Is(err, processes.ErrClosed) || errors.Is(err, processes.ErrReplaced) {
 			return most
 		}
 		if first {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/restarts"
 )
 
@@ -24,7 +24,7 @@ type resumption struct {
 
 // resume decides how a task goes on. known is the latest process that the supervisor has of the task, nil for none. The supervisor's
 // word is newer than what was written down.
-func (r rules) resume(saved interfaces.SavedTask, known *driver.Status, now time.Time) resumption {
+func (r rules) resume(saved interfaces.SavedTask, known *processes.Status, now time.Time) resumption {
 	res := resumption{machine: machine{
 		phase:   phaseNamed(saved.Phase),
 		intent:  intentNamed(saved.Intent),
@@ -65,12 +65,12 @@ func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
 	}
 }
 
-func begun(s *driver.Status) started {
+func begun(s *processes.Status) started {
 	return started{interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}, s.NoCgroup}
 }
 
 // untold reports whether the supervisor has a process of the task that nothing written down knows of.
-func untold(saved interfaces.SavedTask, known *driver.Status) bool {
+func untold(saved interfaces.SavedTask, known *processes.Status) bool {
 	return known != nil && (saved.Handle == nil || saved.Handle.PID != known.PID || !saved.Handle.StartedAt.Equal(known.StartedAt))
 }
 
@@ -93,7 +93,7 @@ func (r rules) longestBackoff() time.Duration { return max(r.policy.Interval, 2*
 
 // Restore puts the task where an earlier runner left it, instead of Receive. known is the latest process that the supervisor has of
 // it, nil for none.
-func (r *Runner) Restore(saved interfaces.SavedTask, known *driver.Status) {
+func (r *Runner) Restore(saved interfaces.SavedTask, known *processes.Status) {
 	now := time.Now()
 	res := r.rules.resume(saved, known, now)
 	r.machine = res.machine
@@ -128,7 +128,7 @@ func (r *Runner) carryOn(ctx context.Context) {
 }
 
 // rejoin gives a process that outlived its runner what the hooks have for it, such as a socket, and waits for its end.
-func (r *Runner) rejoin(ctx context.Context, process driver.ProcessID) {
+func (r *Runner) rejoin(ctx context.Context, process processes.ProcessID) {
 	if !r.resumption.ended {
 		r.takeOver(ctx)
 	}

@@ -11,8 +11,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/restarts"
 )
 
@@ -20,10 +21,10 @@ import (
 func TestResume(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	startedAt := now.Add(-time.Minute)
-	runs := &driver.Status{PID: 7, StartedAt: startedAt}
-	old := &driver.Status{PID: 7, StartedAt: startedAt, Exit: &interfaces.ExitResult{}}
-	newer := &driver.Status{PID: 7, StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}} // its number is used again
-	newerRuns := &driver.Status{PID: 8, StartedAt: startedAt.Add(-time.Hour)}                              // the clock was set back
+	runs := &processes.Status{PID: 7, StartedAt: startedAt}
+	old := &processes.Status{PID: 7, StartedAt: startedAt, Exit: &interfaces.ExitResult{}}
+	newer := &processes.Status{PID: 7, StartedAt: startedAt.Add(time.Second), Exit: &interfaces.ExitResult{}} // its number is used again
+	newerRuns := &processes.Status{PID: 8, StartedAt: startedAt.Add(-time.Hour)}                              // the clock was set back
 	beganAgain := started{handle: interfaces.Handle{PID: 7, StartedAt: newer.StartedAt}}
 	began := started{handle: interfaces.Handle{PID: 8, StartedAt: newerRuns.StartedAt}}
 	r := testRules
@@ -32,7 +33,7 @@ func TestResume(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		saved interfaces.SavedTask
-		known *driver.Status
+		known *processes.Status
 		want  resumption
 	}{
 		{"it ran, and runs", interfaces.SavedTask{Phase: "running"}, runs, resumption{machine: machine{phase: running}, process: true}},
@@ -80,14 +81,14 @@ func TestResume(t *testing.T) {
 
 // oneProcess is a supervisor that has one process after the other: each runs until it gets a signal.
 type oneProcess struct {
-	driver.Supervisor
+	processes.Supervisor
 	ended  chan struct{}
 	starts chan struct{}
 }
 
-func (p *oneProcess) Start(context.Context, driver.Spec) (driver.Status, error) {
+func (p *oneProcess) Start(context.Context, drivers.Spec) (processes.Status, error) {
 	p.starts <- struct{}{}
-	return driver.Status{}, nil
+	return processes.Status{}, nil
 }
 
 func (p *oneProcess) Wait(ctx context.Context, _ string) (interfaces.ExitResult, error) {
@@ -99,12 +100,12 @@ func (p *oneProcess) Wait(ctx context.Context, _ string) (interfaces.ExitResult,
 	}
 }
 
-func (p *oneProcess) Signal(context.Context, driver.ProcessID, syscall.Signal) error {
+func (p *oneProcess) Signal(context.Context, processes.ProcessID, syscall.Signal) error {
 	p.ended <- struct{}{}
 	return nil
 }
 
-func (p *oneProcess) KillTree(context.Context, driver.ProcessID) (int, error) { return 0, nil }
+func (p *oneProcess) KillTree(context.Context, processes.ProcessID) (int, error) { return 0, nil }
 
 // stopped is a supervisor that does not answer: what it is asked for waits until the caller gives up.
 type stopped struct {
@@ -112,12 +113,12 @@ type stopped struct {
 	kills chan struct{}
 }
 
-func (p *stopped) Signal(ctx context.Context, _ driver.ProcessID, _ syscall.Signal) error {
+func (p *stopped) Signal(ctx context.Context, _ processes.ProcessID, _ syscall.Signal) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (p *stopped) KillTree(ctx context.Context, _ driver.ProcessID) (int, error) {
+func (p *stopped) KillTree(ctx context.Context, _ processes.ProcessID) (int, error) {
 	p.kills <- struct{}{}
 	<-ctx.Done()
 	return 0, ctx.Err()
@@ -132,7 +133,7 @@ func TestAKillIsHeard(t *testing.T) {
 		}
 		p := &stopped{oneProcess: oneProcess{ended: make(chan struct{})}, kills: make(chan struct{}, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
-		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &driver.Status{})
+		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &processes.Status{})
 		go r.Run(ctx, p)
 		synctest.Wait()
 		r.Kill(nil, Graceful)
@@ -159,8 +160,8 @@ func (ready) Alloc() *api.Allocation { return nil }
 
 func (ready) Env(*interfaces.TaskPrestartRequest, map[string]string) interfaces.Env { return nil }
 
-func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (driver.Spec, error) {
-	return driver.Spec{}, nil
+func (ready) Spec(context.Context, *interfaces.TaskPrestartRequest, *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
+	return drivers.Spec{}, nil
 }
 
 // nobody observes.
@@ -182,7 +183,7 @@ func TestARestartUnderWayIsCarriedOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &oneProcess{ended: make(chan struct{}, 1), starts: make(chan struct{}, 1)}
-		r.Restore(interfaces.SavedTask{Phase: "stopping", Intent: "restart", SetUp: true, Handle: &interfaces.Handle{}}, &driver.Status{})
+		r.Restore(interfaces.SavedTask{Phase: "stopping", Intent: "restart", SetUp: true, Handle: &interfaces.Handle{}}, &processes.Status{})
 		go r.Run(t.Context(), p)
 		synctest.Wait()
 		if len(p.starts) != 1 || r.Saved().Phase != "running" {

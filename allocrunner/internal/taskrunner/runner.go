@@ -15,9 +15,9 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/signals"
 )
 
@@ -75,7 +75,7 @@ type Runner struct {
 	done    chan struct{} // closed when Run has ended
 
 	// Of the goroutine in Run alone, and of the effects that it starts:
-	processes   driver.Supervisor
+	processes   processes.Supervisor
 	rules       rules
 	machine     machine
 	timer       *time.Timer
@@ -269,7 +269,7 @@ func (r *Runner) Shutdown() {
 }
 
 // Run drives the task, whose processes are children of processes, until Close. It returns when its effects have ended.
-func (r *Runner) Run(ctx context.Context, processes driver.Supervisor) {
+func (r *Runner) Run(ctx context.Context, processes processes.Supervisor) {
 	r.processes = processes
 	defer close(r.done)
 	defer r.effects.Wait()

@@ -8,7 +8,6 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
 )
 
 // start runs the prestart hooks and starts the process beside the task's goroutine, so that a kill can end it.
@@ -67,7 +66,7 @@ func specFailure(err error) *startFailed {
 }
 
 func startReason(err error) string {
-	if start, ok := errors.AsType[*driver.StartError](err); ok {
+	if start, ok := errors.AsType[*drivers.StartError](err); ok {
 		return start.Reason
 	}
 	return err.Error()

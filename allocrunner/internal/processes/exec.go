@@ -1,4 +1,4 @@
-package driver
+package processes
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
 )
@@ -92,21 +93,21 @@ func (l *Local) takeSlot(ctx context.Context, interactive bool) (free func(), er
 }
 
 // process is the spec of the program's process.
-func (spec ExecSpec) process() Spec {
-	return Spec{Task: spec.Task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User}
+func (spec ExecSpec) process() drivers.Spec {
+	return drivers.Spec{Task: spec.Task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User}
 }
 
-// Check reports what of the spec no supervisor would run. Errors: *StartError.
+// Check reports what of the spec no supervisor would run. Errors: *drivers.StartError.
 func (spec ExecSpec) Check() error {
 	if spec.MaxOutput < 0 || spec.MaxOutput > MaxExecOutput {
 		reason := fmt.Sprintf("%d bytes of output are to be kept: it must be from 0 to %d", spec.MaxOutput, MaxExecOutput)
-		return &StartError{Reason: reason, Err: unix.EINVAL}
+		return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
 	}
 	if len(spec.Files) != 0 && len(spec.Files) != 3 {
-		return &StartError{Reason: fmt.Sprintf("%d files were given for the program's three standard ones", len(spec.Files)), Err: unix.EINVAL}
+		return &drivers.StartError{Reason: fmt.Sprintf("%d files were given for the program's three standard ones", len(spec.Files)), Err: unix.EINVAL}
 	}
 	if spec.TTY && (len(spec.Files) == 0 || !isTerminal(spec.Files[0])) {
-		return &StartError{Reason: "the program's standard input is no terminal", Err: unix.ENOTTY}
+		return &drivers.StartError{Reason: "the program's standard input is no terminal", Err: unix.ENOTTY}
 	}
 	return checkSpec(spec.process())
 }
@@ -168,11 +169,11 @@ func (p *process) execFiles(spec ExecSpec, out logs.Sink) ([]*os.File, error) {
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
+		return nil, &drivers.StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
 	}
 	read, write, err := pipe()
 	if err != nil {
-		return []*os.File{null}, &StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
+		return []*os.File{null}, &drivers.StartError{Reason: fmt.Sprintf("no pipe for the program's output: raise the limit of open files: %v", err), Err: err}
 	}
 	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
 	return []*os.File{null, write, write}, giveTo(write, spec.User)

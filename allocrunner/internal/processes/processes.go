@@ -1,6 +1,6 @@
-// Package driver starts, signals and waits for the processes of tasks. Everything that crosses its seam is plain data, so that
+// Package processes starts, signals and waits for the processes of tasks. Everything that crosses its seam is plain data, so that
 // the processes' parent can be this process or a keeper beside it.
-package driver
+package processes
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// The closed set of errors that a Supervisor returns besides *StartError, wrapped with the operation and the task.
+// The closed set of errors that a Supervisor returns besides *drivers.StartError, wrapped with the operation and the task.
 var (
 	// ErrNotRunning: the process has ended, or there was none.
 	ErrNotRunning = errors.New("process not running")
@@ -27,13 +27,6 @@ var (
 	ErrTooManyExecs = errors.New("too many interactive programs")
 	// ErrReplaced: somebody else controls the processes now.
 	ErrReplaced = errors.New("another client controls the keeper now")
-)
-
-// What a driver builds, and the starting of it, are package drivers'.
-type (
-	StartError = drivers.StartError
-	Spec       = drivers.Spec
-	LogSpec    = drivers.LogSpec
 )
 
 // Status is a process as its parent sees it. Exit is nil while it runs.
@@ -91,8 +84,8 @@ type ExecResult struct {
 // All methods are safe for concurrent use.
 type Supervisor interface {
 	// Start starts the process in a session of its own. What an earlier process of the task has left behind is killed first.
-	// Errors: *StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
-	Start(ctx context.Context, spec Spec) (Status, error)
+	// Errors: *drivers.StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
+	Start(ctx context.Context, spec drivers.Spec) (Status, error)
 
 	// Wait returns how the task's latest process ended, at once when it has, as often as it is asked. Output may still be on
 	// its way into the log files: KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
@@ -102,7 +95,7 @@ type Supervisor interface {
 	// which is collected) and in the task's cgroup where there is one. It returns when the program and everything that it left
 	// behind are gone: when ctx ends they are killed, and so they are with the task. What escapes its session, where there
 	// are no cgroups, is gone with the task at the latest. Only so many run at a time: others wait, those with Files are refused. Errors:
-	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *StartError, ErrClosed, ErrLost, ctx's
+	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *drivers.StartError, ErrClosed, ErrLost, ctx's
 	// (with the output so far).
 	Exec(ctx context.Context, spec ExecSpec) (ExecResult, error)
 

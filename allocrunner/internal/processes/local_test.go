@@ -1,4 +1,4 @@
-package driver_test
+package processes_test
 
 import (
 	"context"
@@ -19,8 +19,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // TestWhatAProcessIsBornWith spoils what it could inherit, and looks at what it got.
@@ -40,7 +41,7 @@ func TestWhatAProcessIsBornWith(t *testing.T) {
 	}
 	for _, user := range users {
 		t.Run(user.Name, func(t *testing.T) {
-			e := newLocal(t, driver.Config{})
+			e := newLocal(t, processes.Config{})
 			program := filepath.Join(e.dir, "report") // the test binary's own directory is closed to others
 			copyProgram(t, program)
 			spec := e.spec("t", program, "helper", "report", "a b", "")
@@ -123,7 +124,7 @@ func copyProgram(t *testing.T, to string) {
 }
 
 func TestOOMScore(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	spec := e.shell("t", `echo up >$FIFO; read x; exec sleep 1000`)
 	spec.OOMScoreAdj = 321
@@ -136,7 +137,7 @@ func TestOOMScore(t *testing.T) {
 }
 
 func TestExitResults(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	for _, c := range []struct {
 		script string
 		want   interfaces.ExitResult
@@ -160,7 +161,7 @@ func TestExitResults(t *testing.T) {
 }
 
 func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & wait`))
 	readLine(t, r)
@@ -175,14 +176,14 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	for _, task := range []string{"t", "never"} {
-		if err := e.Signal(t.Context(), latest(t, e, task), unix.SIGTERM); !errors.Is(err, driver.ErrNotRunning) {
+		if err := e.Signal(t.Context(), latest(t, e, task), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
 			t.Errorf("signal to %s, which does not run: %v", task, err)
 		}
 	}
 }
 
 func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	e.start(e.spec("t", self(), "helper", "stubborn"))
 	for e.output("t.stdout") != "ready\n" {
 		pause()
@@ -201,7 +202,7 @@ func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
 }
 
 func TestWaitIsNotHeldUpByAGrandchildWithThePipe(t *testing.T) {
-	e := newLocal(t, driver.Config{DrainTime: time.Millisecond})
+	e := newLocal(t, processes.Config{DrainTime: time.Millisecond})
 	r := e.fifo()
 	// The grandchild writes until its pipe is cut off, which SIGPIPE makes it feel.
 	e.start(e.shell("t", `sh -c 'trap "" PIPE; echo $$ >$FIFO; while echo alive; do sleep 0.01; done 2>/dev/null; echo cut >$FIFO; exec sleep 1000' & exit 5`))
@@ -218,7 +219,7 @@ func TestWaitIsNotHeldUpByAGrandchildWithThePipe(t *testing.T) {
 }
 
 func TestAFloodLosesNothing(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	spec := e.shell("t", `i=0; while [ $i -lt 20000 ]; do echo "line $i of the flood"; i=$((i+1)); done; echo last >&2`)
 	spec.Logs.MaxFiles, spec.Logs.MaxFileBytes = 1000, 64<<10
 	e.start(spec)
@@ -237,7 +238,7 @@ func TestAFloodLosesNothing(t *testing.T) {
 }
 
 func TestALongLineTakesLittleMemory(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	spec := e.spec("t", self(), "helper", "longline", "50")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -254,9 +255,9 @@ func TestALongLineTakesLittleMemory(t *testing.T) {
 }
 
 func TestLogsMayBeDisabled(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	spec := e.shell("t", "echo hello; echo there >&2")
-	spec.Logs = driver.LogSpec{Disabled: true}
+	spec.Logs = drivers.LogSpec{Disabled: true}
 	e.start(spec)
 	if exit := e.wait("t"); !exit.Successful() {
 		t.Errorf("exit %+v", exit)
@@ -267,7 +268,7 @@ func TestLogsMayBeDisabled(t *testing.T) {
 }
 
 func TestOneProcessForEachTask(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	var wg sync.WaitGroup
 	results := make(chan error, 8)
 	for range cap(results) {
@@ -282,7 +283,7 @@ func TestOneProcessForEachTask(t *testing.T) {
 	for err := range results {
 		if err == nil {
 			started++
-		} else if !errors.Is(err, driver.ErrRunning) {
+		} else if !errors.Is(err, processes.ErrRunning) {
 			t.Error(err)
 		}
 	}
@@ -292,7 +293,7 @@ func TestOneProcessForEachTask(t *testing.T) {
 }
 
 func TestListAndWaitAfterTheEnd(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	b := e.start(e.shell("b", "exec sleep 1000"))
 	a := e.start(e.shell("a", "exit 3"))
 	e.wait("a")
@@ -303,7 +304,7 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 	if exit := e.wait("a"); exit.ExitCode != 3 {
 		t.Errorf("the second Wait says %+v", exit)
 	}
-	if _, err := e.Wait(t.Context(), "never"); !errors.Is(err, driver.ErrNotRunning) {
+	if _, err := e.Wait(t.Context(), "never"); !errors.Is(err, processes.ErrNotRunning) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -314,7 +315,7 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 }
 
 func TestRestartLoopLeavesNothingBehind(t *testing.T) {
-	e := newLocal(t, driver.Config{OwnsAllChildren: false})
+	e := newLocal(t, processes.Config{OwnsAllChildren: false})
 	run := func() {
 		e.start(e.shell("t", "sleep 1000 & (sleep 1000 &) ; echo run; exit 1"))
 		e.wait("t")
@@ -343,7 +344,7 @@ func openFiles(t *testing.T) int {
 }
 
 func TestCloseKillsAndRefuses(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	e.start(e.shell("t", "sleep 1000 & echo $! >$FIFO; exec sleep 1000"))
 	child := readPID(t, r)
@@ -353,13 +354,13 @@ func TestCloseKillsAndRefuses(t *testing.T) {
 	if exit := e.wait("t"); exit.Signal != 9 || alive(child) {
 		t.Errorf("exit %+v, child alive: %v", exit, alive(child))
 	}
-	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, driver.ErrClosed) {
+	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, processes.ErrClosed) {
 		t.Error(err)
 	}
 }
 
 func TestCloseOfAnUnusedSupervisor(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	if err := errors.Join(e.Close(), e.Close()); err != nil {
 		t.Error(err)
 	}
@@ -367,7 +368,7 @@ func TestCloseOfAnUnusedSupervisor(t *testing.T) {
 
 // TestProcessesDieWithTheirParent: killed without warning, it leaves no first process running.
 func TestProcessesDieWithTheirParent(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	fifo := filepath.Join(e.dir, "held")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)

@@ -1,10 +1,11 @@
-package driver_test
+package processes_test
 
 import (
 	"log/slog"
 	"testing"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // BenchmarkRun is one whole run of /bin/true: start, exit, empty tree, logs written.
@@ -12,9 +13,9 @@ func BenchmarkRun(b *testing.B) {
 	for name, cfg := range ways {
 		b.Run(name, func(b *testing.B) {
 			cfg.Logger = slog.New(slog.DiscardHandler)
-			l := driver.New(cfg)
+			l := processes.New(cfg)
 			defer l.Close()
-			spec := driver.Spec{Task: "t", Path: "/bin/true", Dir: "/", Logs: driver.LogSpec{Dir: b.TempDir(), MaxFiles: 2, MaxFileBytes: 1 << 20}}
+			spec := drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/", Logs: drivers.LogSpec{Dir: b.TempDir(), MaxFiles: 2, MaxFileBytes: 1 << 20}}
 			for b.Loop() {
 				if _, err := l.Start(b.Context(), spec); err != nil {
 					b.Fatal(err)

@@ -1,4 +1,4 @@
-package driver_test
+package processes_test
 
 import (
 	"context"
@@ -14,7 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // hanging makes a program whose execution hangs for as long as the kernel lets the holder of a lease (45 seconds, mostly), which is this
@@ -53,7 +54,7 @@ func (e *env) hanging() (path string, hangs func()) {
 
 // TestAProgramThatHangs while it is executed makes nobody wait but who started it, and is killed when that is given up.
 func TestAProgramThatHangs(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	e.start(e.shell("noisy", `while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo written >$FIFO; exec sleep 1000`))
 	path, hangs := e.hanging()
@@ -108,7 +109,7 @@ func TestAProgramThatHangs(t *testing.T) {
 func TestCloseEndsAStartThatHangs(t *testing.T) {
 	for _, name := range []string{"start", "exec"} {
 		t.Run(name, func(t *testing.T) {
-			e := newLocal(t, driver.Config{})
+			e := newLocal(t, processes.Config{})
 			status := e.start(e.shell("other", `exec sleep 1000`))
 			path, hangs := e.hanging()
 			failure := make(chan error, 1)
@@ -117,7 +118,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 				if name == "start" {
 					_, err = e.Start(t.Context(), e.spec("t", path))
 				} else {
-					_, err = e.Exec(t.Context(), driver.ExecSpec{Task: "other", Path: path, Dir: "/"})
+					_, err = e.Exec(t.Context(), processes.ExecSpec{Task: "other", Path: path, Dir: "/"})
 				}
 				failure <- err
 			}()
@@ -125,7 +126,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 			if err := e.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := <-failure; !errors.Is(err, driver.ErrClosed) && !errors.Is(err, driver.ErrNotRunning) {
+			if err := <-failure; !errors.Is(err, processes.ErrClosed) && !errors.Is(err, processes.ErrNotRunning) {
 				t.Error(err)
 			}
 			if alive(status.PID) {
@@ -145,7 +146,7 @@ func TestAHugeProgramHeader(t *testing.T) {
 		Phoff: 64, Phentsize: 56, Phnum: 1, Shoff: 4096, Shentsize: 64, Shnum: 0, // the first section says how many there are
 	}
 	prog := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: 512, Filesz: uint64(len(interpreter) + 1), Memsz: uint64(len(interpreter) + 1)}
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	path := filepath.Join(e.dir, "huge")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {
@@ -168,7 +169,7 @@ func TestAHugeProgramHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = e.Start(t.Context(), e.spec("t", path))
-	if start, ok := errors.AsType[*driver.StartError](err); !ok || !strings.Contains(start.Reason, interpreter) {
+	if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, interpreter) {
 		t.Error(err)
 	}
 	for who, name := range map[int]string{unix.RUSAGE_SELF: "this program", unix.RUSAGE_CHILDREN: "the process that was to become it"} {

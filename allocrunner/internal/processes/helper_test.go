@@ -1,4 +1,4 @@
-package driver_test
+package processes_test
 
 import (
 	"bufio"
@@ -17,8 +17,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // TestMain runs the tests, or is one of the programs that they start: "helper NAME ARGS...".
@@ -45,8 +46,8 @@ func helper(name string, args []string) int {
 		}
 		return 0
 	case "supervise": // LOGDIR PROGRAM ARGS...: runs the program as task t and waits for ever
-		l := driver.New(driver.Config{Logger: slog.New(slog.DiscardHandler), NoCgroup: true})
-		spec := driver.Spec{Task: "t", Path: args[1], Args: args[2:], Dir: "/", Logs: driver.LogSpec{Dir: args[0], MaxFiles: 2, MaxFileBytes: 1 << 20}}
+		l := processes.New(processes.Config{Logger: slog.New(slog.DiscardHandler), NoCgroup: true})
+		spec := drivers.Spec{Task: "t", Path: args[1], Args: args[2:], Dir: "/", Logs: drivers.LogSpec{Dir: args[0], MaxFiles: 2, MaxFileBytes: 1 << 20}}
 		if _, err := l.Start(context.Background(), spec); err != nil {
 			fmt.Println(err)
 			return 1
@@ -111,15 +112,15 @@ func newReport() report {
 
 // env is one supervisor with a log directory.
 type env struct {
-	*driver.Local
+	*processes.Local
 	t   *testing.T
 	dir string
 }
 
-func newLocal(t *testing.T, cfg driver.Config) *env {
+func newLocal(t *testing.T, cfg processes.Config) *env {
 	t.Helper()
 	cfg.Logger = slog.New(slog.DiscardHandler)
-	l := driver.New(cfg)
+	l := processes.New(cfg)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -132,21 +133,21 @@ func newLocal(t *testing.T, cfg driver.Config) *env {
 	return &env{Local: l, t: t, dir: dir}
 }
 
-func (e *env) spec(task, path string, args ...string) driver.Spec {
-	return driver.Spec{
+func (e *env) spec(task, path string, args ...string) drivers.Spec {
+	return drivers.Spec{
 		Task: task, Path: path, Args: args, Dir: e.dir, Env: []string{"PATH=" + os.Getenv("PATH"), "NOMAD_TASK_NAME=" + task},
-		Logs: driver.LogSpec{Dir: e.dir, MaxFiles: 10, MaxFileBytes: 10 << 20},
+		Logs: drivers.LogSpec{Dir: e.dir, MaxFiles: 10, MaxFileBytes: 10 << 20},
 	}
 }
 
 // shell is a task that runs a script; $FIFO is a pipe to say things to the test with.
-func (e *env) shell(task, script string) driver.Spec {
+func (e *env) shell(task, script string) drivers.Spec {
 	spec := e.spec(task, "/bin/sh", "-c", script)
 	spec.Env = append(spec.Env, "FIFO="+filepath.Join(e.dir, "fifo"))
 	return spec
 }
 
-func (e *env) start(spec driver.Spec) driver.Status {
+func (e *env) start(spec drivers.Spec) processes.Status {
 	e.t.Helper()
 	status, err := e.Start(e.t.Context(), spec)
 	if err != nil {
@@ -234,7 +235,7 @@ func pause() { unix.Poll(nil, 2) }
 func self() string { path, _ := os.Executable(); return path }
 
 // latest names the task's latest process.
-func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
+func latest(t testing.TB, s processes.Supervisor, task string) processes.ProcessID {
 	t.Helper()
 	list, err := s.List(t.Context())
 	if err != nil {
@@ -245,5 +246,5 @@ func latest(t testing.TB, s driver.Supervisor, task string) driver.ProcessID {
 			return status.ID()
 		}
 	}
-	return driver.ProcessID{Task: task}
+	return processes.ProcessID{Task: task}
 }

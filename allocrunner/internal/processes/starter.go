@@ -1,4 +1,4 @@
-package driver
+package processes
 
 import (
 	"math"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/proctree"
@@ -81,7 +82,7 @@ func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, chil
 }
 
 // program is what the process is to become.
-func program(s Spec) launch.Program {
+func program(s drivers.Spec) launch.Program {
 	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir, Name: s.User.Name}
 	if needsUser(s.User) {
 		p.User = &launch.User{UID: s.User.UID, GID: s.User.GID, Groups: s.User.Groups}

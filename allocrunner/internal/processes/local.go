@@ -1,4 +1,4 @@
-package driver
+package processes
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctree"
 )
@@ -91,7 +92,7 @@ func New(cfg Config) *Local {
 }
 
 // Start implements Supervisor.
-func (l *Local) Start(ctx context.Context, spec Spec) (Status, error) {
+func (l *Local) Start(ctx context.Context, spec drivers.Spec) (Status, error) {
 	if err := checkSpec(spec); err != nil {
 		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
 	}
@@ -135,7 +136,7 @@ func (l *Local) reserve(task string) (*process, error) {
 }
 
 // start clears what is left of the old process and starts the new one, which is returned with an error when it can't be got rid of.
-func (l *Local) start(ctx context.Context, old *process, spec Spec) (*process, error) {
+func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.life, func() { cancel(ErrClosed) })()

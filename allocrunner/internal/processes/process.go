@@ -1,4 +1,4 @@
-package driver
+package processes
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/logs"
@@ -55,10 +56,10 @@ func (p *process) status() Status {
 }
 
 // files opens /dev/null and what the output goes into. It returns the descriptors for the task, which are to be closed once it has them.
-func (p *process) files(spec Spec, logger *slog.Logger) (files []*os.File, err error) {
+func (p *process) files(spec drivers.Spec, logger *slog.Logger) (files []*os.File, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, &StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
+		return nil, &drivers.StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
 	}
 	if spec.Logs.Disabled {
 		return []*os.File{null, null, null}, nil
@@ -74,7 +75,7 @@ func (p *process) files(spec Spec, logger *slog.Logger) (files []*os.File, err e
 // launch starts the process in its tree, and returns when it has become the program. What the program's files make it wait for nobody else
 // waits for: no lock is held, and when ctx ends the process is killed. began is called when there is a process, for whose end it sees to it that
 // somebody waits. There is one after an error, too, when it does not die.
-func (l *Local) launch(ctx context.Context, p *process, spec Spec, files []*os.File, began func()) error {
+func (l *Local) launch(ctx context.Context, p *process, spec drivers.Spec, files []*os.File, began func()) error {
 	defer closeAll(files)
 	conn, err := launch.New()
 	if err != nil {
@@ -111,7 +112,7 @@ func (l *Local) launch(ctx context.Context, p *process, spec Spec, files []*os.F
 }
 
 // openLogs opens the files of both streams and a pipe before each. It returns the pipes' writing ends, for the task.
-func (p *process) openLogs(spec Spec, logger *slog.Logger) ([]*os.File, error) {
+func (p *process) openLogs(spec drivers.Spec, logger *slog.Logger) ([]*os.File, error) {
 	var rotators []*logs.Rotator
 	var ends []*os.File
 	fail := func(reason string, err error) ([]*os.File, error) {
@@ -120,7 +121,7 @@ func (p *process) openLogs(spec Spec, logger *slog.Logger) ([]*os.File, error) {
 		}
 		p.abandon()
 		closeAll(ends)
-		return nil, &StartError{Reason: fmt.Sprintf("%s: %v", reason, err), Err: err}
+		return nil, &drivers.StartError{Reason: fmt.Sprintf("%s: %v", reason, err), Err: err}
 	}
 	for _, stream := range []string{"stdout", "stderr"} {
 		r, err := logs.Open(logs.Config{
@@ -152,7 +153,7 @@ func giveTo(write *os.File, user interfaces.User) error {
 		return nil
 	}
 	if err := write.Chown(int(user.UID), int(user.GID)); err != nil {
-		return &StartError{Reason: fmt.Sprintf("the output can't be given to user %q: %v", user.Name, err), Err: err}
+		return &drivers.StartError{Reason: fmt.Sprintf("the output can't be given to user %q: %v", user.Name, err), Err: err}
 	}
 	return nil
 }
@@ -232,7 +233,7 @@ func (p *process) drained(ctx context.Context) error {
 }
 
 // taskMark is the entry by which descendants are known that have left both session and cgroup.
-func taskMark(spec Spec) string {
+func taskMark(spec drivers.Spec) string {
 	for _, entry := range spec.Env {
 		if strings.HasPrefix(entry, "NOMAD_TASK_NAME=") {
 			return entry

@@ -1,4 +1,4 @@
-package driver
+package processes
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // checkSpec finds what the kernel would refuse without saying why.
-func checkSpec(spec Spec) error {
+func checkSpec(spec drivers.Spec) error {
 	reason := ""
 	switch {
 	case spec.Task == "" || strings.ContainsAny(spec.Task, "/\x00"):
@@ -39,16 +39,16 @@ func checkSpec(spec Spec) error {
 	}
 	if lacks := unsupported(spec); lacks != "" {
 		reason = fmt.Sprintf("a process can't be given %s here", lacks)
-		return &StartError{Reason: reason, Err: unix.ENOTSUP}
+		return &drivers.StartError{Reason: reason, Err: unix.ENOTSUP}
 	}
 	if reason == "" {
 		return nil
 	}
-	return &StartError{Reason: reason, Err: unix.EINVAL}
+	return &drivers.StartError{Reason: reason, Err: unix.EINVAL}
 }
 
 // unsupported returns the first of what a spec wants that processes here can't be given, empty for none.
-func unsupported(spec Spec) string {
+func unsupported(spec drivers.Spec) string {
 	switch {
 	case len(spec.Mounts) > 0:
 		return "mounts"
@@ -63,19 +63,19 @@ func unsupported(spec Spec) string {
 }
 
 // explain says in words why the process did not become the program.
-func explain(spec Spec, err error) error {
+func explain(spec drivers.Spec, err error) error {
 	var launchErr *launch.Error
 	switch {
 	case errors.As(err, &launchErr):
-		return &StartError{Reason: launchErr.Reason, Err: launchErr.Errno}
+		return &drivers.StartError{Reason: launchErr.Reason, Err: launchErr.Errno}
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
-		return &StartError{Reason: fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", cause(err)), Err: err}
+		return &drivers.StartError{Reason: fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", cause(err)), Err: err}
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return &StartError{Reason: "too many open files: raise the limit of open files", Err: err}
+		return &drivers.StartError{Reason: "too many open files: raise the limit of open files", Err: err}
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunning), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
-	return &StartError{Reason: fmt.Sprintf("%q can't be started: %v", spec.Path, err), Err: err}
+	return &drivers.StartError{Reason: fmt.Sprintf("%q can't be started: %v", spec.Path, err), Err: err}
 }
 
 // cause is the innermost error.

@@ -1,4 +1,4 @@
-package driver_test
+package processes_test
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // beside is a script to run beside the task t; $FIFO is the pipe of fifo.
-func (e *env) beside(script string) driver.ExecSpec {
+func (e *env) beside(script string) processes.ExecSpec {
 	spec := e.shell("t", script)
-	return driver.ExecSpec{Task: "t", Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, MaxOutput: 4096}
+	return processes.ExecSpec{Task: "t", Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, MaxOutput: 4096}
 }
 
 func TestExec(t *testing.T) {
@@ -29,7 +30,7 @@ func TestExec(t *testing.T) {
 			e := newLocal(t, cfg)
 			e.start(e.shell("t", "exec sleep 1000"))
 			got, err := e.Exec(t.Context(), e.beside(`echo out; echo err >&2; pwd; exit 7`))
-			want := driver.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At}, Output: []byte("out\nerr\n" + e.dir + "\n")}
+			want := processes.ExecResult{Exit: interfaces.ExitResult{ExitCode: 7, At: got.Exit.At}, Output: []byte("out\nerr\n" + e.dir + "\n")}
 			if diff := cmp.Diff(want, got); err != nil || diff != "" || got.Exit.At.IsZero() {
 				t.Error(err, diff)
 			}
@@ -39,7 +40,7 @@ func TestExec(t *testing.T) {
 			if n := e.killTree("t"); n != 0 {
 				t.Errorf("%d processes besides the task's were killed", n)
 			}
-			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, driver.ErrNotRunning) {
+			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, processes.ErrNotRunning) {
 				t.Errorf("after the task's end: %v", err)
 			}
 		})
@@ -53,11 +54,11 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(leak)
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	program := filepath.Join(e.dir, "report")
 	copyProgram(t, program)
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := driver.ExecSpec{Task: "t", Path: program, Args: []string{"helper", "report"}, Env: []string{"A=1"}, Dir: "/", MaxOutput: 1 << 16}
+	spec := processes.ExecSpec{Task: "t", Path: program, Args: []string{"helper", "report"}, Env: []string{"A=1"}, Dir: "/", MaxOutput: 1 << 16}
 	want := report{
 		Args: []string{program, "helper", "report"}, Env: spec.Env, Dir: "/",
 		Files: map[string]string{"0": "/dev/null", "1": "pipe", "2": "pipe"},
@@ -80,9 +81,9 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 }
 
 func TestExecKeepsTheHeadOfItsOutput(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := driver.ExecSpec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/", MaxOutput: 10}
+	spec := processes.ExecSpec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/", MaxOutput: 10}
 	got, err := e.Exec(t.Context(), spec)
 	if err != nil || string(got.Output) != "xxxxxxxxxx" || !got.Truncated || !got.Exit.Successful() {
 		t.Errorf("%+v, %v", got, err)
@@ -141,7 +142,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 				r := e.fifo()
 				e.start(e.shell("t", `sleep 1000 & echo $! >$FIFO; wait`))
 				child := readPID(t, r)
-				var got driver.ExecResult
+				var got processes.ExecResult
 				var err error
 				var wg sync.WaitGroup
 				wg.Go(func() {
@@ -161,7 +162,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 					t.Errorf("%d processes besides the task's were killed, want the task's child alone", n)
 				}
 				wg.Wait()
-				if !errors.Is(err, driver.ErrNotRunning) || got.Exit.Signal != 9 || alive(pid) || alive(child) {
+				if !errors.Is(err, processes.ErrNotRunning) || got.Exit.Signal != 9 || alive(pid) || alive(child) {
 					t.Errorf("%+v, %v, alive: %v, %v", got, err, alive(pid), alive(child))
 				}
 			})
@@ -199,7 +200,7 @@ func TestAnotherTasksEndSparesAnExec(t *testing.T) {
 }
 
 func TestExecsAreBounded(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	e.start(e.shell("t", "exec sleep 1000"))
 	const many = 40
@@ -208,7 +209,7 @@ func TestExecsAreBounded(t *testing.T) {
 	for range many {
 		wg.Go(func() { _, _ = e.Exec(ctx, e.beside(`echo $$ >$FIFO; exec sleep 1000`)) })
 	}
-	for range driver.MaxExecs {
+	for range processes.MaxExecs {
 		readPID(t, r)
 	}
 	entries, _ := os.ReadDir("/proc/self/task")
@@ -221,7 +222,7 @@ func TestExecsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if running > driver.MaxExecs+1 {
+	if running > processes.MaxExecs+1 {
 		t.Errorf("%d run at a time besides the task", running-1)
 	}
 	cancel()
@@ -229,20 +230,20 @@ func TestExecsAreBounded(t *testing.T) {
 }
 
 func TestExecErrors(t *testing.T) {
-	e := newLocal(t, driver.Config{})
-	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, driver.ErrNotRunning) {
+	e := newLocal(t, processes.Config{})
+	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("without a task: %v", err)
 	}
 	e.start(e.shell("t", "exec sleep 1000"))
-	for want, change := range map[string]func(*driver.ExecSpec){
-		"does not exist":   func(s *driver.ExecSpec) { s.Path = "/no/such" },
-		"no absolute path": func(s *driver.ExecSpec) { s.Path = "sh" },
-		"from 0 to 262144": func(s *driver.ExecSpec) { s.MaxOutput = 1 << 30 },
+	for want, change := range map[string]func(*processes.ExecSpec){
+		"does not exist":   func(s *processes.ExecSpec) { s.Path = "/no/such" },
+		"no absolute path": func(s *processes.ExecSpec) { s.Path = "sh" },
+		"from 0 to 262144": func(s *processes.ExecSpec) { s.MaxOutput = 1 << 30 },
 	} {
 		spec := e.beside("true")
 		change(&spec)
 		_, err := e.Exec(t.Context(), spec)
-		if start, ok := errors.AsType[*driver.StartError](err); !ok || !strings.Contains(start.Reason, want) {
+		if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, want) {
 			t.Errorf("got %v, want a StartError with %q", err, want)
 		}
 	}
@@ -254,19 +255,19 @@ func TestExecErrors(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, driver.ErrClosed) {
+	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, processes.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
 
 // TestCloseEndsExecs that are under way.
 func TestCloseEndsExecs(t *testing.T) {
-	e := newLocal(t, driver.Config{})
+	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	e.start(e.shell("t", "exec sleep 1000"))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, driver.ErrNotRunning) {
+		if _, err := e.Exec(t.Context(), e.beside(`echo $$ >$FIFO; exec sleep 1000`)); !errors.Is(err, processes.ErrNotRunning) {
 			t.Error(err)
 		}
 	})

@@ -1,3 +1,3 @@
-package driver
+package processes
 
 const MaxExecs = maxExecs

@@ -1,4 +1,4 @@
-package driver_test
+package processes_test
 
 import (
 	"os/exec"
@@ -6,11 +6,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/driver"
+	"taskapi/allocrunner/internal/processes"
 )
 
 // ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
-var ways = map[string]driver.Config{
+var ways = map[string]processes.Config{
 	"cgroup": {},
 	"sole":   {NoCgroup: true, OwnsAllChildren: true},
 	"shared": {NoCgroup: true},
@@ -47,7 +47,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 
 // TestAnOrphanIsKnownByItsEnvironment while another task runs.
 func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
-	e := newLocal(t, driver.Config{NoCgroup: true, OwnsAllChildren: true})
+	e := newLocal(t, processes.Config{NoCgroup: true, OwnsAllChildren: true})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &) ; exec sleep 1000`))
@@ -62,7 +62,7 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 
 // TestTheLastTaskTakesAllOrphans that a sole parent has, also one without session or environment to be known by.
 func TestTheLastTaskTakesAllOrphans(t *testing.T) {
-	e := newLocal(t, driver.Config{NoCgroup: true, OwnsAllChildren: true})
+	e := newLocal(t, processes.Config{NoCgroup: true, OwnsAllChildren: true})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(env -i FIFO=$FIFO setsid /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))
