@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// burstTime is how long a recordKind of record must be within its allowance for its burst to be over.
+	// burstTime is how long a kind of record must be within its allowance for its burst to be over.
 	burstTime = 10 * time.Second
-	// burstAllowance is how many of a recordKind are written in that time, and doneAllowance how many of changes that were made: the log is for
+	// burstAllowance is how many of a kind are written in that time, and doneAllowance how many of changes that were made: the log is for
 	// those, and each takes more of the caller's time.
 	burstAllowance = 20
 	doneAllowance  = 200
@@ -35,7 +35,7 @@ func kindOf(r Record) recordKind {
 	return recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, outcome: r.Outcome, reason: r.Reason, status: r.Status}
 }
 
-// ofOthers returns the recordKind of all callers that are too many to be told apart. There are few such kinds.
+// ofOthers returns the kind of all callers that are too many to be told apart. There are few such kinds.
 func (k recordKind) ofOthers() recordKind {
 	return recordKind{outcome: k.outcome, reason: k.reason, status: k.status}
 }
@@ -56,13 +56,13 @@ type burst struct {
 	latest     Record    // of those
 }
 
-// over reports whether the recordKind has been quiet for long enough.
+// over reports whether the kind has been quiet for long enough.
 func (b *burst) over(now time.Time) bool {
 	age := now.Sub(b.since)
 	return b.suppressed == 0 && (age >= burstTime || age < 0)
 }
 
-// auditSampler lets the first records of each recordKind pass and counts the others. The latest of those is written with the number of the
+// auditSampler lets the first records of each kind pass and counts the others. The latest of those is written with the number of the
 // rest: when a burst ends, and every burstTime while it lasts.
 type auditSampler struct {
 	write func(Record)
@@ -146,7 +146,7 @@ func (s *auditSampler) flush() {
 	}
 }
 
-// drain returns the latest record of each recordKind with a count, and begins to count again. What comes next within burstTime has no allowance.
+// drain returns the latest record of each kind with a count, and begins to count again. What comes next within burstTime has no allowance.
 func (s *auditSampler) drain(now time.Time) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"taskapi/identity"
 )
 
-// tokenSelf is GET /v1/acl/token/self: the operator's token as Nomad describes one, without the secret itself, which the caller
-// has and nobody else needs.
+// tokenSelf answers GET /v1/acl/token/self: the operator's token as Nomad describes one, without the secret.
 func (a *API) tokenSelf(_ context.Context, r *request) (answer, error) {
 	claims := &r.Principal.Claims
 	expires := time.Unix(claims.ExpiresAt, 0).UTC()
@@ -25,7 +24,7 @@ func (a *API) tokenSelf(_ context.Context, r *request) (answer, error) {
 	})
 }
 
-// wireClaims are the claims under the names that they have in the token.
+// wireClaims are the claims under their names in the token.
 type wireClaims struct {
 	Audience     any           `json:"aud"` // a string when there is one, as in the token
 	ExpiresAt    int64         `json:"exp"`
@@ -42,7 +41,7 @@ type wireClaims struct {
 	Life         string        `json:"taskapi_allocation_life,omitempty"`
 }
 
-// whoami is GET /v1/acl/whoami: the claims of the caller's own token.
+// whoami answers GET /v1/acl/whoami: the claims of the caller's own token.
 func (a *API) whoami(_ context.Context, r *request) (answer, error) {
 	claims := &r.Principal.Claims
 	return respond(wireClaims{

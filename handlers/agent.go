@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// agentHealth is GET /v1/agent/health: ?type=client or ?type=server leaves the other out. That an answer comes is the health
-// there is to tell.
+// agentHealth answers GET /v1/agent/health: ?type=client or ?type=server leaves the other out. A process that answers is healthy.
 func (a *API) agentHealth(_ context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
@@ -29,14 +28,14 @@ func (a *API) agentHealth(_ context.Context, r *request) (answer, error) {
 	}
 }
 
-// What this process says where Nomad describes its place in a cluster.
+// The place in a cluster that this process claims.
 const (
-	// leaderAddress is Nomad's address of a server on the same machine. Nothing listens there; but clients take an empty leader
-	// for a cluster in trouble.
+	// leaderAddress is the address of a Nomad server on the same machine. Nothing listens there, but clients take an empty leader for a
+	// cluster without one.
 	leaderAddress = "127.0.0.1:4647"
 	agentAddress  = "127.0.0.1"
 	serfPort      = 4648 // Nomad's default
-	// protocolVersion and its neighbours are what Nomad's members speak.
+	// protocolVersion and the following are those of Nomad's members.
 	protocolVersion = 2
 	protocolMin     = 1
 	protocolMax     = 5
@@ -45,7 +44,7 @@ const (
 	delegateVersion = 4
 )
 
-// agentSelf is GET /v1/agent/self.
+// agentSelf answers GET /v1/agent/self.
 func (a *API) agentSelf(context.Context, *request) (answer, error) {
 	return respond(api.AgentSelf{Member: a.config.Agent.member(), Stats: a.config.Agent.stats(), Config: a.config.Agent.settings()})
 }
@@ -86,7 +85,7 @@ func (a *Agent) stats() map[string]map[string]string {
 	}
 }
 
-// settings holds what clients look at: where they are, which version answers, and that tokens are needed.
+// settings returns what clients look at: the place, the version, and that tokens are needed.
 func (a *Agent) settings() map[string]any {
 	core, metadata, _ := strings.Cut(a.Version, "+")
 	version, prerelease, _ := strings.Cut(core, "-")
@@ -106,5 +105,5 @@ func (a *Agent) settings() map[string]any {
 	}
 }
 
-// statusLeader is GET /v1/status/leader.
+// statusLeader answers GET /v1/status/leader.
 func (a *API) statusLeader(context.Context, *request) (answer, error) { return respond(leaderAddress) }

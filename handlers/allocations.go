@@ -10,7 +10,7 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// allocationGet is GET /v1/allocation/:id.
+// allocationGet answers GET /v1/allocation/:id.
 func (a *API) allocationGet(ctx context.Context, r *request) (answer, error) {
 	alloc, err := r.alloc(apierror.NoAlloc)
 	if err != nil {
@@ -27,8 +27,8 @@ func (a *API) allocationGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// EncodeAllocation is the allocation as GET /v1/allocation/:id?pretty answers it, for those that nobody answers for any more. The
-// signing key, which is the server's to know, is left out.
+// EncodeAllocation returns the allocation as GET /v1/allocation/:id?pretty answers it, without the signing key: for allocations whose
+// agent has exited.
 func EncodeAllocation(a *api.Allocation) ([]byte, error) {
 	return json.MarshalIndent(wireAllocationOf(a, ""), "", prettyIndent)
 }
@@ -40,7 +40,7 @@ func (a *API) keyID() string {
 	return a.config.SigningKeyID()
 }
 
-// allocationList is GET /v1/allocations: the caller's own, when it matches prefix and namespace. resources=true adds the
+// allocationList answers GET /v1/allocations: the caller's own, when it matches prefix and namespace. resources=true adds the
 // resources, task_states=false leaves the task states out.
 func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
 	want, err := listQuery(r)
@@ -63,27 +63,27 @@ func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// listWant is what a list is asked for.
-type listWant struct {
+// listFilter is the query of a list.
+type listFilter struct {
 	prefix     string
 	namespace  string
 	resources  bool
 	taskStates bool
 }
 
-// allNamespaces asks for the allocations of every namespace.
+// allNamespaces stands for every namespace.
 const allNamespaces = "*"
 
-func (l listWant) matches(alloc *api.Allocation) bool {
+func (l listFilter) matches(alloc *api.Allocation) bool {
 	return inNamespace(alloc, l.namespace) && strings.HasPrefix(alloc.ID, l.prefix)
 }
 
-func listQuery(r *request) (want listWant, err error) {
+func listQuery(r *request) (want listFilter, err error) {
 	query, err := r.values()
 	if err != nil {
 		return want, err
 	}
-	if query.Get("filter") != "" { // leaving it aside would list what was not asked for
+	if query.Get("filter") != "" { // to ignore it would list too much
 		return want, invalid("filter is not supported: the list holds one allocation at most")
 	}
 	want.namespace = query.Get("namespace")

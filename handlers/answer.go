@@ -15,11 +15,11 @@ type answer struct {
 	body  *body
 	index uint64 // of a read that a client can block on; 0: no index headers
 
-	// stream writes what comes until ctx ends, which is when the client has gone, and as whileAuthorized says.
+	// stream writes frames until ctx ends: when the client has gone, or as in whileAuthorized.
 	stream      func(ctx context.Context, out *streamWriter)
 	contentType []string // of a stream
 
-	// upgrade takes the connection out of w and serves it until ctx ends. Its error is the answer when it has not taken it.
+	// upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is the answer.
 	upgrade func(ctx context.Context, w http.ResponseWriter) error
 }
 
@@ -37,7 +37,7 @@ var (
 	openType  = []string{"text/plain; version=0.0.4; charset=utf-8"} // Prometheus' text format
 )
 
-// The values of index headers that never change: this process is the only source there is, and always in touch with itself.
+// The values of index headers that never change: this process is its own leader.
 var (
 	knownLeader = []string{"true"}
 	lastContact = []string{"0"}
@@ -47,7 +47,7 @@ func newBody(content []byte, contentType []string) *body {
 	return &body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
 }
 
-// encode is v as a JSON body.
+// encode returns v as a JSON body.
 func encode(v any) (*body, error) {
 	content, err := json.Marshal(v)
 	if err != nil {
@@ -56,7 +56,7 @@ func encode(v any) (*body, error) {
 	return newBody(content, jsonType), nil
 }
 
-// respond is encode as the last step of a handler.
+// respond returns v as the answer of a handler.
 func respond(v any) (answer, error) {
 	b, err := encode(v)
 	return answer{body: b}, err
@@ -65,7 +65,7 @@ func respond(v any) (answer, error) {
 // prettyIndent is Nomad's.
 const prettyIndent = "    "
 
-// pretty is the body indented; one that is not JSON stays as it is.
+// pretty returns the body indented; one that is not JSON stays as it is.
 func (b *body) pretty() *body {
 	var indented bytes.Buffer
 	if json.Indent(&indented, b.bytes, "", prettyIndent) != nil {
@@ -74,8 +74,8 @@ func (b *body) pretty() *body {
 	return newBody(indented.Bytes(), b.contentType)
 }
 
-// write sends the answer. An error is the client's having gone away, which nobody needs to hear of. The headers are assigned
-// rather than Set, in canonical form, since Set allocates a slice for each.
+// write sends the answer. Its only error is that the client has gone, which is not reported. The headers are assigned rather than Set, in
+// canonical form, since Set allocates a slice for each.
 func (a answer) write(w http.ResponseWriter, status int) {
 	header := w.Header()
 	header["Content-Type"] = a.body.contentType
@@ -89,5 +89,5 @@ func (a answer) write(w http.ResponseWriter, status int) {
 	_, _ = w.Write(a.body.bytes)
 }
 
-// writeTimeout is for one response: what does not leave within it is for a client that does not read.
+// writeTimeout is for one response, or one frame of a stream: a client that takes longer is cut off.
 const writeTimeout = 30 * time.Second

@@ -1,11 +1,10 @@
 // Package handlers answers Nomad's HTTP API on an authenticated socket: the routes as one table, one file for each resource,
 // JSON as Nomad encodes it, blocking queries, and errors to statuses.
 //
-// It promises that no request reaches a route without the authenticator's consent, whatever its path or method; that a caller sees its
-// own allocation and no other; that every answer has a bound in size and time, and every stream a place among few, a bound for
-// each line and an end with the token that opened it; and that what goes wrong inside is a bare 500 to the client and one line in
-// the log. It never checks a token, opens a socket, or runs a task: the authenticator, the listener and the
-// allocation are handed in.
+// It promises that no request reaches a route without authentication, whatever its path or method; that a caller sees its own allocation
+// and no other; that every answer has a bound in size and time; that the streams and upgraded connections of a socket are few, with a
+// bound for each frame, and end with the token that opened them; and that a fault is a bare 500 to the client and one line in the log. It
+// never checks a token, opens a socket, or runs a task: those are parameters.
 package handlers
 
 import (
@@ -20,9 +19,9 @@ import (
 	"taskapi/auth"
 )
 
-// Authenticator decides who a request comes from and what that caller may do. A nil Denial is consent.
+// Authenticator decides who a request comes from and what that caller may do. A nil Denial allows it.
 type Authenticator interface {
-	// Authenticate finds the principal behind a request on the owner's socket, sent by the peer.
+	// Authenticate returns who sent a request on the owner's socket from the peer.
 	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
 	// Recheck decides once more on a request that Authenticate has let in, after it has waited or while it goes on.
 	Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial
@@ -34,7 +33,7 @@ var _ Authenticator = (*auth.Authenticator)(nil)
 
 // Allocs finds allocations.
 type Allocs interface {
-	// Get is the allocation with the ID, in lower case, and whether there is one.
+	// Get returns the allocation with the ID, in lower case, and whether there is one.
 	Get(id string) (Alloc, bool)
 }
 
@@ -48,7 +47,7 @@ type Alloc interface {
 	Wait(ctx context.Context, index uint64) *api.Allocation
 }
 
-// Agent is what the process says of itself.
+// Agent describes the process.
 type Agent struct {
 	Version    string // "1.2.3", "1.2.3-dev" or "1.2.3+metadata"
 	Region     string
@@ -57,36 +56,36 @@ type Agent struct {
 	NodeName   string
 }
 
-// Config is what an API is made of. Authenticator, Allocs, PeerOf and Logger are required.
+// Config holds the parts of an API. Authenticator, Allocs, PeerOf and Logger are required.
 type Config struct {
 	Authenticator Authenticator
 	Allocs        Allocs
 	Agent         Agent
 
-	// PeerOf is the process at the other end of a connection, asked once for each. A connection of which it can't say is closed.
+	// PeerOf returns the process at the other end of a connection. A connection for which it fails is closed.
 	PeerOf func(net.Conn) (auth.Peer, error)
 
-	// Logger gets faults of the server, once each, and at debug level what net/http has to say of bad clients.
+	// Logger gets faults of the server, once each, and at debug level net/http's lines on bad clients.
 	Logger *slog.Logger
 
-	// Auditor gets a record of every request that would change something, and of every one refused for want of a capability;
-	// nil for none. It may refuse a change before it is carried out: that is 503. What the authenticator refuses before that, it records itself.
+	// Auditor gets a record of every request that may change something, and of every one without the capability; nil for none. It may
+	// refuse a change before it is carried out, which is 503. The authenticator records its refusals itself.
 	Auditor auth.Auditor
 
-	// SigningKeyID is the ID of the key that new identities are signed with, shown in the allocation; nil for none.
+	// SigningKeyID returns the ID of the key that signs new identities, shown in the allocation; nil for none.
 	SigningKeyID func() string
 
-	// JWKS and OpenIDConfiguration are the JSON documents by which others can trust identities of ours; nil for none.
+	// JWKS and OpenIDConfiguration return the JSON documents by which others can trust the identities; nil for none.
 	JWKS                func() ([]byte, error)
 	OpenIDConfiguration func() ([]byte, error)
 
 	// Jobs takes other versions of the job; nil for none: PUT /v1/jobs and plans are then 404.
 	Jobs Jobs
 
-	// Events is what GET /v1/event/stream tells; nil for none: it is then 404.
+	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *Events
 
-	// Metrics are the measurements of the rooms below; nil for none. Those of the Go runtime and of the process are added here.
+	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
 	Metrics func() []Metric
 }
 
@@ -107,7 +106,7 @@ type API struct {
 	registering chan struct{} // holds an element while a job is being registered
 }
 
-// New makes an API. It panics when a required field is missing: that is a fault of the program, not of its input.
+// New returns an API. It panics when a required field is missing.
 func New(config Config) *API {
 	if config.Authenticator == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
 		panic("handlers: Config needs Authenticator, Allocs, PeerOf and Logger")

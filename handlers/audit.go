@@ -5,7 +5,7 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// begin asks the auditor whether a change may be carried out.
+// begin records a change that is about to be carried out; its error refuses the change.
 func (s *socketServer) begin(r *request) error {
 	if s.config.Auditor == nil {
 		return nil
@@ -17,7 +17,7 @@ func (s *socketServer) begin(r *request) error {
 	return nil
 }
 
-// record tells the auditor what became of a request; reason is the authenticator's when it refused.
+// record records the result of a request; reason is the authenticator's when it refused.
 func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 	if s.config.Auditor == nil {
 		return

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// requestBody is a request's body, which knows whether it has been read to its end.
+// requestBody is a request's body that remembers whether it has been read to its end.
 type requestBody struct {
 	io.ReadCloser // net/http's
 	read          bool
 }
 
-// boundBody bounds a request's body in size and time. It is nil for a request that has none.
+// boundBody bounds a request's body in size and time. It returns nil for a request without one.
 func boundBody(w http.ResponseWriter, r *http.Request) *requestBody {
 	if r.Body == http.NoBody {
 		return nil
@@ -29,12 +29,12 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// leave shortens the wait for what is left of a body that nobody reads: before net/http answers it reads that, so that the connection
-// can be used again, or closes it. A client that waits for 100 Continue is answered at once.
+// leave shortens the wait for the rest of a body that nobody reads: before net/http answers it reads the rest, so that the connection can
+// be used again, or closes it. A client that waits for 100 Continue is answered at once.
 func (b *requestBody) leave(w http.ResponseWriter, r *http.Request) {
 	if b == nil || b.read {
 		return
 	}
-	r.Body = b.ReadCloser // net/http knows its own
+	r.Body = b.ReadCloser // net/http looks for its own
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftoverTimeout))
 }

@@ -14,12 +14,12 @@ type Checker interface {
 	Checks() (results api.AllocCheckStatuses, version uint64)
 }
 
-// clientChecks is GET /v1/client/allocation/:id/checks, and the hottest of all: its encoding is kept until a result changes.
+// clientChecks answers GET /v1/client/allocation/:id/checks, the most frequent request: its encoding is kept until a result changes.
 func (a *API) clientChecks(_ context.Context, r *request) (answer, error) {
 	return a.checkResults(r, apierror.NoAllocOnClient)
 }
 
-// allocationChecks is GET /v1/allocation/:id/checks, the same under another name.
+// allocationChecks answers GET /v1/allocation/:id/checks, the same results.
 func (a *API) allocationChecks(_ context.Context, r *request) (answer, error) {
 	return a.checkResults(r, apierror.NoAlloc)
 }

@@ -15,12 +15,12 @@ type phase int64
 const (
 	arriving phase = iota // for the first byte on a new connection
 	reading               // for the rest of a request's head
-	serving               // for our handler, which has bounds of its own
+	serving               // for the handler, which has bounds of its own
 	writing               // for the client to take the answer
 	idling                // for the next request
 )
 
-// limits are how long each phase may last; zero is for ever.
+// limits are how long each phase may last; zero is without end.
 var limits = [...]time.Duration{
 	arriving: requestTimeout,
 	reading:  requestTimeout,
@@ -29,17 +29,16 @@ var limits = [...]time.Duration{
 	idling:   idleTimeout,
 }
 
-// sweepEvery is how often connections are looked at: one that is late is cut off at most so much later.
+// sweepEvery is how often the watchdog looks at connections, and so the most by which one is cut off late.
 const sweepEvery = time.Second
 
-// connection is a client's connection with who is at its other end and how long it has been in its phase. It is the key of
-// itself in its context.
+// connection is a client's connection, with its peer and how long it has been in its phase.
 type connection struct {
 	net.Conn
 	peer     auth.Peer
 	watchdog *watchdog
 	server   *socketServer
-	begun    bool // the request that comes next, or is being read, may be answered; used by who serves the connection
+	begun    bool // the next request, or the one that is being read, has had its turn; used by the goroutine that serves the connection
 	framing  framing
 	requests int64 // that have come to the handler
 
@@ -55,7 +54,7 @@ const tickBits = 48
 // connectionKey is the key of a connection in its context.
 type connectionKey struct{}
 
-// connectionOf is the connection of a request, nil for one that is closed already: its peer could not be told.
+// connectionOf returns the connection of a request, or nil if it was closed because its peer is not known.
 func connectionOf(ctx context.Context) *connection {
 	c, _ := ctx.Value(connectionKey{}).(*connection)
 	return c
@@ -64,11 +63,11 @@ func connectionOf(ctx context.Context) *connection {
 // enter begins a phase.
 func (c *connection) enter(p phase) { c.state.Store(int64(p)<<tickBits | c.watchdog.tick.Load()) }
 
-// phase is what the connection waits for now.
+// phase returns the present phase.
 func (c *connection) phase() phase { return phase(c.state.Load() >> tickBits) }
 
 // Read reads from the client. The first bytes on a connection, or after an idle time, begin a request's head. A read of a single byte is
-// net/http's watch for the client's going away, from another goroutine, which may begin before the handler does.
+// net/http's watch for the client's end, from another goroutine, which may begin before the handler does.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.upgraded != nil {
@@ -82,15 +81,15 @@ func (c *connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// ambiguous reports whether the request that comes to the handler now says the length of its body twice.
+// ambiguous reports whether the request that the handler gets now gives the length of its body twice.
 func (c *connection) ambiguous() bool {
 	c.requests++
 	bad := c.framing.bad.Load()
 	return bad != 0 && c.requests >= bad
 }
 
-// CloseWrite ends what the client reads and leaves it time to read it: net/http does so before it closes a connection on a request
-// that is too big.
+// CloseWrite ends the answer and leaves the client time to read it: net/http calls it before it closes a connection on a request that is
+// too big.
 func (c *connection) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -109,8 +108,8 @@ func (c *connection) begin() {
 // awaitTurn waits for the turn of the connection's socket among busy ones, for a request or for so many bytes of a frame. When the server
 // stops it waits no longer.
 func (c *connection) awaitTurn(bytes int) {
-	c.server.pacer.answered(&c.server.lane, bytes)
-	turn := c.server.pacer.begin(&c.server.lane)
+	c.server.pacer.answered(&c.server.bucket, bytes)
+	turn := c.server.pacer.begin(&c.server.bucket)
 	if turn == nil {
 		return
 	}

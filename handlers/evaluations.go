@@ -11,17 +11,17 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// maxEvaluations is how many evaluations are remembered, the latest: a client asks for one right after the answer that named it.
+// maxEvaluations is how many of the latest evaluations are kept: a client reads one right after the answer that named it.
 const maxEvaluations = 64
 
-// evaluations are what stops and registrations have been answered with. A cluster's scheduler would work on them; here all is done when
-// the answer goes out, so each is complete from its birth. Clients such as nomad alloc stop wait for that.
+// evaluations are those of stops and registrations. A cluster's scheduler would work on them; here everything is done when the answer
+// goes out, so each is complete from the start. Clients such as nomad alloc stop wait for that.
 type evaluations struct {
 	mu     sync.Mutex // guards latest
 	latest []*api.Evaluation
 }
 
-// add makes an evaluation of what has just been done to an allocation and gives its ID.
+// add records what has just been done to an allocation and returns the evaluation's ID.
 func (e *evaluations) add(triggeredBy string, alloc *api.Allocation) string {
 	now := time.Now().UnixNano()
 	made := &api.Evaluation{
@@ -40,7 +40,7 @@ func (e *evaluations) add(triggeredBy string, alloc *api.Allocation) string {
 	return made.ID
 }
 
-// find is the evaluation of that ID, nil when it is not remembered.
+// find returns the evaluation with the ID, or nil.
 func (e *evaluations) find(id string) *api.Evaluation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,18 +52,18 @@ func (e *evaluations) find(id string) *api.Evaluation {
 	return nil
 }
 
-// evaluated is the ID of an evaluation of what has just been done to the caller's allocation.
+// evaluated records what has just been done to the caller's allocation and returns the evaluation's ID.
 func (a *API) evaluated(triggeredBy string, r *request) string {
 	alloc, ok := r.visible()
 	if !ok {
-		return uuid.NewString() // that of an allocation that is gone would not be found either
+		return uuid.NewString() // with its allocation gone, nobody could read it
 	}
 	return a.evaluations.add(triggeredBy, alloc.Snapshot())
 }
 
-// evaluationOf is the evaluation that the path names, of the caller's own allocation, which also has one that placed it.
+// evaluationOf returns the evaluation that the path names, with the caller's allocation: one of add, or the one that placed the allocation.
 func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *api.Allocation, error) {
-	current, err := a.ownAllocation(ctx, r)
+	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,7 +81,7 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 	}, current, nil
 }
 
-// evaluationGet is GET /v1/evaluation/:id.
+// evaluationGet answers GET /v1/evaluation/:id.
 func (a *API) evaluationGet(ctx context.Context, r *request) (answer, error) {
 	found, current, err := a.evaluationOf(ctx, r)
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *API) evaluationGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// evaluationAllocations is GET /v1/evaluation/:id/allocations: the one that there is.
+// evaluationAllocations answers GET /v1/evaluation/:id/allocations.
 func (a *API) evaluationAllocations(ctx context.Context, r *request) (answer, error) {
 	_, current, err := a.evaluationOf(ctx, r)
 	if err != nil {

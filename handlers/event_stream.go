@@ -14,10 +14,10 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// heartbeatEvery is Nomad's: so often an idle stream says that it is still there.
+// heartbeatEvery is Nomad's.
 const heartbeatEvery = 10 * time.Second
 
-// heartbeat is an event stream's sign of life.
+// heartbeat is the line of an idle stream.
 var heartbeat = []byte("{}")
 
 // The last lines of streams that the server ends.
@@ -26,9 +26,9 @@ const (
 	endUnauthorized = "the token is not valid any more: connect again with a new one"
 )
 
-// eventStream is GET /v1/event/stream: a line for each event of the caller's own allocation, from the index on, the oldest that is
-// still kept first; an empty object at the begin and every ten seconds. The stream ends with its client, with the server, with the
-// token, and, after a line that says so, when the client reads so slowly that events are lost.
+// eventStream answers GET /v1/event/stream: a line for each event of the caller's allocation, from the index on, the oldest first; an empty
+// object at the start and every ten seconds. The stream ends with its client and with the server, and, after a line that says so, with the
+// token or when the client reads so slowly that events are lost.
 func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if a.config.Events == nil {
 		return answer{}, apierror.New(apierror.NoRoute)
@@ -46,7 +46,7 @@ func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	return answer{stream: s.run, contentType: jsonType}, nil
 }
 
-// subscription is which events a client wants.
+// subscription selects events.
 type subscription struct {
 	maySee    func(allocID string) bool
 	namespace string // empty for that of the allocation
@@ -54,11 +54,11 @@ type subscription struct {
 	keys      []string // empty for all; otherwise of an allocation, a job or a deployment
 }
 
-// allKeys is Nomad's sign for every topic, and for every key of a topic.
+// allKeys stands for every topic, and for every key of a topic.
 const allKeys = "*"
 
-// subscriptionOf reads topic, index and namespace. No topic is all of them, and Allocation is the only one that has events here;
-// a client that asked for another one would wait for ever.
+// subscriptionOf reads topic, index and namespace. Without a topic it selects all. Allocation is the only topic here; another one is an
+// error, since its client would wait without end.
 func subscriptionOf(query url.Values) (want subscription, err error) {
 	if want.index, err = indexOf(query); err != nil {
 		return want, err
@@ -127,7 +127,7 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 	}
 }
 
-// errSlowConsumer ends a stream whose client has not read events that are gone now.
+// errSlowConsumer ends a stream from which unread events were dropped.
 var errSlowConsumer = errors.New("slow consumer")
 
 // deliver writes what is new, and returns what is closed when there is more. Errors: those of out, errSlowConsumer.
@@ -152,7 +152,7 @@ func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err erro
 	return more, nil
 }
 
-// end writes the last line. A reader of events takes it for a heartbeat and then sees the end; a person sees why.
+// end writes the last line. Programs take it for a heartbeat before the end; people read the reason.
 func (s *eventWriter) end(out *streamWriter, why string) {
 	if line, err := json.Marshal(struct{ Error string }{why}); err == nil {
 		out.lastLine(line)
@@ -177,7 +177,7 @@ type wireEvent struct {
 
 type wirePayload struct{ Allocation *wireAllocation }
 
-// encodeEvent is the event's line. The latest is kept: that is the one which all streams want.
+// encodeEvent returns the event's line. That of the latest event is kept, for all streams.
 func (a *API) encodeEvent(e *event) (*body, error) {
 	keyID := a.keyID()
 	return a.lastEvent.get(cacheKey{e.alloc.ID, e.alloc.ModifyIndex, keyID}, func() any { return wireEventsOf(e, keyID) })
@@ -185,7 +185,7 @@ func (a *API) encodeEvent(e *event) (*body, error) {
 
 func wireEventsOf(e *event, keyID string) wireEvents {
 	alloc := wireAllocationOf(e.alloc, keyID)
-	alloc.Job = nil // as Nomad leaves it out: an event says what has changed, and a job rarely has
+	alloc.Job = nil // Nomad leaves it out
 	filterKeys := []string{alloc.JobID}
 	if alloc.DeploymentID != "" {
 		filterKeys = append(filterKeys, alloc.DeploymentID)

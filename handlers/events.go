@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The bounds of what Events keeps, for clients that connect late or read slowly.
+// The bounds of the events that are kept for clients that connect late or read slowly.
 const (
 	// keptEvents is more than twice what Nomad keeps by default; a client that is away for a minute misses nothing.
 	keptEvents = 256
@@ -19,16 +19,16 @@ const (
 // Nomad's types of allocation events.
 const (
 	eventPlanned = "PlanResult"                    // a placement, or another version of the job
-	eventDesired = "AllocationUpdateDesiredStatus" // somebody wants it stopped
-	eventUpdated = "AllocationUpdated"             // its tasks have moved
+	eventDesired = "AllocationUpdateDesiredStatus" // it shall stop
+	eventUpdated = "AllocationUpdated"             // the state of its tasks has changed
 )
 
-// Events keeps the latest events of allocations, for GET /v1/event/stream. It takes every update that it is given and never waits for
-// a reader. It starts no goroutine and needs no closing.
+// Events keeps the latest events of allocations for GET /v1/event/stream. It never waits for a reader, starts no goroutine, and needs no
+// closing.
 type Events struct {
 	mu     sync.Mutex // guards the fields below
 	kept   []*event   // the oldest first
-	first  uint64     // the number of kept[0]; events are numbered from 0 in the order in which they came
+	first  uint64     // the number of kept[0]; events are numbered from 0 as they come
 	states int        // of all kept events
 
 	changed chan struct{} // closed, and replaced, with every new event
@@ -40,14 +40,14 @@ type event struct {
 	kind  string
 }
 
-// NewEvents makes an empty Events.
+// NewEvents returns an empty Events.
 func NewEvents() *Events { return &Events{changed: make(chan struct{})} }
 
 // Name identifies the sink in logs.
 func (*Events) Name() string { return "event stream" }
 
-// PutAllocs takes the latest versions of allocations, each an event. A version that has been given before is none. It never fails, and
-// keeps the values, which must not be changed.
+// PutAllocs adds an event for each allocation, unless the version was there before. It never fails, and keeps the values, which must not be
+// changed.
 func (e *Events) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -83,7 +83,7 @@ func (e *Events) addLocked(alloc *api.Allocation) bool {
 	return true
 }
 
-// kindOf is why there is another version of an allocation; previous is nil when none is known.
+// kindOf returns why there is another version of an allocation; previous is nil when none is known.
 func kindOf(previous, now *api.Allocation) string {
 	switch {
 	case previous == nil && now.ModifyIndex == now.CreateIndex:
@@ -111,15 +111,15 @@ type reader struct {
 	next   uint64
 }
 
-// reader begins with the oldest event there is.
+// reader returns a reader from the oldest event on.
 func (e *Events) reader() *reader {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &reader{e, e.first}
 }
 
-// read is the events since the last read, and what is closed when there are more. It is false when events have been dropped that
-// the reader had not read: it was too slow.
+// read returns the events since the last read, and what is closed when there are more. ok is false for a slow reader: events that it has
+// not read were dropped.
 func (r *reader) read() (batch []*event, more <-chan struct{}, ok bool) {
 	e := r.events
 	e.mu.Lock()

@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// framing follows the requests on a connection, byte by byte as they come, to see what net/http does not tell: a head that says the length
-// of its body twice, by Content-Length and by Transfer-Encoding. Of those net/http drops the first; whatever is between a client and this
-// server may have believed it (RFC 9112, section 6.1). Transfer-Encoding in HTTP/1.0 is no better.
+// framing follows the requests on a connection byte by byte, to find what net/http hides: a head that gives the length of its body twice,
+// by Content-Length and by Transfer-Encoding. net/http drops the first; a proxy between client and server may have used it (RFC 9112,
+// section 6.1). Transfer-Encoding in HTTP/1.0 is no better.
 //
-// It judges nothing else. Where a request is wrong in another way net/http refuses it and closes the connection, so what framing makes of
-// the rest is of no account.
+// It looks for nothing else. net/http refuses requests that are wrong in another way and closes the connection, so that it does not matter
+// how framing reads the rest.
 type framing struct {
 	bad atomic.Int64 // the number of the first head that is ambiguous; 0 for none
 
@@ -26,7 +26,7 @@ type framing struct {
 	wrong  bool   // its Content-Length is no number
 }
 
-// framePart is what of a request comes next.
+// framePart is the part of a request that comes next.
 type framePart uint8
 
 const (
@@ -35,7 +35,7 @@ const (
 	inChunkSize
 	inChunk
 	inTrailer
-	lost // what follows can't be told
+	unknown
 )
 
 // maxLine is longer than what net/http reads of a head.
@@ -43,7 +43,7 @@ const maxLine = 32 << 10
 
 // feed follows the bytes that come next.
 func (f *framing) feed(b []byte) {
-	for len(b) > 0 && f.part != lost {
+	for len(b) > 0 && f.part != unknown {
 		switch f.part {
 		case inBody, inChunk:
 			n := min(uint64(len(b)), f.left)
@@ -69,10 +69,10 @@ func (f *framing) feed(b []byte) {
 	}
 }
 
-// keep remembers the beginning of a line.
+// keep keeps the beginning of a line.
 func (f *framing) keep(b []byte) {
 	if len(f.line)+len(b) > maxLine {
-		f.part = lost
+		f.part = unknown
 		return
 	}
 	f.line = append(f.line, b...)
@@ -87,7 +87,7 @@ func (f *framing) bodyRead() {
 	}
 }
 
-// read takes a whole line.
+// read reads a whole line.
 func (f *framing) read(line []byte) {
 	switch {
 	case f.part == inChunkSize:
@@ -108,9 +108,9 @@ func (f *framing) read(line []byte) {
 	}
 }
 
-// header takes a header's line.
+// header reads a header's line.
 func (f *framing) header(line []byte) {
-	if c := line[0] | 0x20; c != 'c' && c != 't' { // in a hurry
+	if c := line[0] | 0x20; c != 'c' && c != 't' { // most lines
 		return
 	}
 	name, value, _ := bytes.Cut(line, []byte(":"))
@@ -129,10 +129,10 @@ func (f *framing) headRead() {
 	f.begun = false
 	switch {
 	case f.coding && (f.length || f.old):
-		f.part = lost
+		f.part = unknown
 		f.bad.Store(f.heads)
 	case f.wrong:
-		f.part = lost
+		f.part = unknown
 	case f.coding:
 		f.part = inChunkSize
 	case f.left > 0:
@@ -140,13 +140,13 @@ func (f *framing) headRead() {
 	}
 }
 
-// chunkSize takes the line before a chunk.
+// chunkSize reads the line before a chunk.
 func (f *framing) chunkSize(line []byte) {
 	digits, _, _ := bytes.Cut(line, []byte(";"))
 	n, err := strconv.ParseUint(string(bytes.TrimSpace(digits)), 16, 62)
 	switch {
 	case err != nil:
-		f.part = lost
+		f.part = unknown
 	case n == 0:
 		f.part = inTrailer
 	default:

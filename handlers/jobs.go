@@ -9,9 +9,9 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// jobGet is GET /v1/job/:job: the job that the caller's allocation runs, in the version that it runs now.
+// jobGet answers GET /v1/job/:job: the job of the caller's allocation, in its present version.
 func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
-	current, err := a.ownAllocation(ctx, r)
+	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -26,7 +26,7 @@ func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// jobList is GET /v1/jobs: the caller's own job, when it matches prefix and namespace. meta=true adds its meta.
+// jobList answers GET /v1/jobs: the caller's own job, when it matches prefix and namespace. meta=true adds its meta.
 func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 	case query.Get("filter") != "":
 		return answer{}, invalid("filter is not supported: the list holds one job at most")
 	}
-	current, err := a.ownAllocation(ctx, r)
+	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -51,9 +51,9 @@ func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// ownAllocation is the caller's allocation with its job, once it has changed when the query says so. A job changes only with its
-// allocation, so that the allocation's index is good for both.
-func (a *API) ownAllocation(ctx context.Context, r *request) (*api.Allocation, error) {
+// withJob returns the caller's allocation with its job, as snapshot does. A job changes only with its allocation, so that the
+// allocation's index is that of both.
+func (a *API) withJob(ctx context.Context, r *request) (*api.Allocation, error) {
 	alloc, ok := r.visible()
 	if !ok {
 		return nil, apierror.New(apierror.NoJob)
@@ -65,17 +65,17 @@ func (a *API) ownAllocation(ctx context.Context, r *request) (*api.Allocation, e
 	return current, err
 }
 
-// inNamespace reports that a query's namespace, which may be left out, holds the allocation.
+// inNamespace reports whether the allocation is in the namespace of a query, which may be empty.
 func inNamespace(alloc *api.Allocation, namespace string) bool {
 	return namespace == "" || namespace == allNamespaces || namespace == alloc.Namespace
 }
 
-// jobNow is the allocation's job with its status of this moment; inside the allocation it has that of its submission.
+// jobNow returns the allocation's job with its present status; inside the allocation it has that of its submission.
 func jobNow(alloc *api.Allocation) *api.Job {
 	job := *alloc.Job
 	status := jobStatus(alloc.ClientStatus)
 	job.Status = &status
-	if job.SubmitTime == nil { // nomad job status takes it for granted
+	if job.SubmitTime == nil { // nomad job status needs one
 		job.SubmitTime = &alloc.CreateTime
 	}
 	return &job
@@ -134,7 +134,7 @@ func jobSummaryOf(alloc *api.Allocation) *api.JobSummary {
 	}
 }
 
-// valueOf is what p points to, or the zero value.
+// valueOf returns what p points to, or the zero value.
 func valueOf[T any](p *T) T {
 	if p == nil {
 		return *new(T)

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Metric is one measurement of one moment.
+// Metric is one measurement.
 type Metric struct {
 	Name    string // as Prometheus spells names: taskapi_door_denied_total
 	Labels  []Label
@@ -23,7 +23,7 @@ type Metric struct {
 // Label tells measurements of one name apart.
 type Label struct{ Name, Value string }
 
-// metrics is GET /v1/metrics: JSON in Nomad's shape, or with ?format=prometheus the text that Prometheus reads.
+// metrics answers GET /v1/metrics: JSON in Nomad's shape, or with ?format=prometheus the text that Prometheus reads.
 func (a *API) metrics(_ context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
@@ -44,7 +44,7 @@ func (a *API) metrics(_ context.Context, r *request) (answer, error) {
 	}
 }
 
-// runtimeMetrics are the few of the Go runtime that both formats have. Prometheus gets the whole usual set besides.
+// runtimeMetrics returns those of the Go runtime that both formats have. Prometheus gets its usual set as well.
 func runtimeMetrics() []Metric {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
@@ -56,7 +56,7 @@ func runtimeMetrics() []Metric {
 	}
 }
 
-// summary is the measurements as Nomad's JSON has them. Nomad's own are those of an interval; these are since the start.
+// summary returns the measurements as Nomad's JSON has them. Nomad's are of an interval; these are since the start.
 func summary(measured []Metric, now time.Time) api.MetricsSummary {
 	all := api.MetricsSummary{
 		Timestamp: now.UTC().Format("2006-01-02 15:04:05 +0000 UTC"), // Nomad's
@@ -84,7 +84,7 @@ func summary(measured []Metric, now time.Time) api.MetricsSummary {
 	return all
 }
 
-// exposition is the measurements in Prometheus' text format, with the library's set for the Go runtime and the process.
+// exposition returns the measurements in Prometheus' text format, with the library's set for the Go runtime and the process.
 func exposition(measured []Metric) []byte {
 	var text bytes.Buffer
 	for _, m := range measured {
@@ -101,7 +101,7 @@ func exposition(measured []Metric) []byte {
 // labelEscapes are those of the text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// series is the name with its labels: name{label="value"}.
+// series returns the name with its labels: name{label="value"}.
 func (m Metric) series() string {
 	if len(m.Labels) == 0 {
 		return m.Name

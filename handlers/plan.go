@@ -10,7 +10,7 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// plan is PUT /v1/job/:job/plan: what a registration of the job would do, which is not done.
+// plan answers PUT /v1/job/:job/plan: what a registration of the job would do.
 func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 	var want api.JobPlanRequest
 	if err := a.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
@@ -19,7 +19,7 @@ func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 	if *want.Job.ID != r.param("job") {
 		return answer{}, apierror.New(apierror.JobMismatch)
 	}
-	current, err := a.ownAllocation(ctx, r)
+	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -43,7 +43,7 @@ func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 
 func (c JobChange) destructive() bool { return !c.InPlace }
 
-// desiredUpdates counts what would become of the one allocation.
+// desiredUpdates returns the counts of a plan for the one allocation.
 func desiredUpdates(changes []JobChange) *api.DesiredUpdates {
 	switch {
 	case len(changes) == 0:
@@ -62,8 +62,7 @@ const (
 	forcesDestructive = "forces create/destroy update"
 )
 
-// jobDiffOf is the changes as fields of the job, under their whole paths. Values are not given one by one: the text of a change has
-// those that may be told.
+// jobDiffOf returns the changes as fields of the job, under their whole paths. Values are in the text of a change, if they may be shown.
 func jobDiffOf(current *api.Allocation, changes []JobChange) *api.JobDiff {
 	diff := &api.JobDiff{Type: diffNone, ID: current.JobID}
 	group := &api.TaskGroupDiff{Type: diffNone, Name: current.TaskGroup, Updates: map[string]uint64{updateWord(changes): 1}}
@@ -83,7 +82,7 @@ func jobDiffOf(current *api.Allocation, changes []JobChange) *api.JobDiff {
 	return diff
 }
 
-// updateWord is Nomad's word for what becomes of an allocation.
+// updateWord returns Nomad's word for a plan.
 func updateWord(changes []JobChange) string {
 	switch desired := desiredUpdates(changes); {
 	case desired.Ignore > 0:

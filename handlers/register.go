@@ -9,24 +9,23 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// Jobs goes on with another version of the job that runs. The errors of its methods are *apierror.Error, wrapped or not: Invalid
+// Jobs takes other versions of the allocation's job. The errors of its methods are *apierror.Error, wrapped or not: Invalid
 // for a job that can't run here, OtherJob for one of another ID. The Message of each is what the client reads.
 type Jobs interface {
-	// Register makes the running allocation go on with the job, which is as the client sent it, canonical or not. With force, what
-	// can't be done in place is done at the cost of new processes; without it that is a Conflict, whose Message names the changes, and
-	// nothing has changed then. It is not called twice at once.
+	// Register gives the allocation the job, which is as the client sent it, canonical or not. Changes that need new processes are applied
+	// with force; without it they are a Conflict, whose Message names them, and nothing changes. It is not called twice at once.
 	Register(ctx context.Context, job *api.Job, force bool) (Registration, error)
-	// Plan says what Register would do, and does nothing.
+	// Plan returns what Register would do, and does nothing.
 	Plan(ctx context.Context, job *api.Job) (Plan, error)
 }
 
-// Registration is what became of a job.
+// Registration is the result of Register.
 type Registration struct {
 	Index    uint64 // the job's JobModifyIndex; the old one when nothing differed
 	Warnings string // for people; empty for none
 }
 
-// Plan is what would become of a job.
+// Plan is the result of a plan.
 type Plan struct {
 	Changes  []JobChange // none when nothing differs
 	Warnings string
@@ -35,11 +34,11 @@ type Plan struct {
 // JobChange is one difference between the job that runs and another version of it.
 type JobChange struct {
 	Path    string // `group "web" > task "server" > kill_timeout`
-	InPlace bool   // the running allocation can take it over
+	InPlace bool   // it needs no new process
 	Text    string // what changes from what to what
 }
 
-// maxJob is the ceiling of a job's body. The job files of Nomad's own users stay below 100 KB; templates inside them may be longer.
+// maxJob is the ceiling of a job's body. Job files seldom exceed 100 KB; templates inside them may be longer.
 const maxJob = 1 << 20
 
 // wireRegistered is Nomad's answer to a registration.
@@ -54,8 +53,8 @@ type wireRegistered struct {
 	NextToken       string
 }
 
-// register is PUT /v1/jobs: the running allocation goes on with another version of its job. force=true is not Nomad's: it allows
-// changes that need new processes.
+// register answers PUT /v1/jobs: the allocation gets another version of its job. force=true, which Nomad does not have, allows changes that
+// need new processes.
 func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
@@ -69,7 +68,7 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	if err := a.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
 		return answer{}, err
 	}
-	select { // one at a time, so that the index which a client enforces is still that of the job when it is replaced
+	select { // one at a time, so that the index which a client enforces does not change before its job is registered
 	case a.registering <- struct{}{}:
 		defer func() { <-a.registering }()
 	case <-ctx.Done():
@@ -92,7 +91,7 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: registered.Index}, err
 }
 
-// jobBody reads a request with a job in it. Without Jobs there is no such route.
+// jobBody decodes a request with a job. Without Jobs there is no such route.
 func (a *API) jobBody(r *request, into any, job func() *api.Job) error {
 	if a.config.Jobs == nil {
 		return apierror.New(apierror.NoRoute)
@@ -109,7 +108,7 @@ func (a *API) jobBody(r *request, into any, job func() *api.Job) error {
 	return nil
 }
 
-// enforceIndex refuses a job that was made from another version than the one that runs, in Nomad's words.
+// enforceIndex refuses a job that was made from another version than the present one.
 func (a *API) enforceIndex(r *request, want *api.JobRegisterRequest) error {
 	if !want.EnforceIndex {
 		return nil
@@ -124,7 +123,7 @@ func (a *API) enforceIndex(r *request, want *api.JobRegisterRequest) error {
 	return nil
 }
 
-// jobModifyIndex is that of the job which the caller's allocation runs, 0 when there is none.
+// jobModifyIndex returns that of the caller's job, 0 without one.
 func (a *API) jobModifyIndex(r *request) uint64 {
 	alloc, ok := r.visible()
 	if !ok {

@@ -19,8 +19,8 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// request is one request past authentication: net/http's, who sent it, and the parameters of its path. It is reused after the
-// handler has returned, so a handler never keeps it.
+// request is an authenticated request: net/http's, who sent it, and the parameters of its path. It is reused after the handler has
+// returned, so a handler must not keep it.
 type request struct {
 	*http.Request
 	Principal *auth.Principal
@@ -32,7 +32,7 @@ type request struct {
 	query  url.Values  // parsed on first use
 }
 
-// param is the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path
+// param returns the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path
 // otherwise, so only the first kind is decoded here.
 func (r *request) param(name string) string {
 	value := r.route.URLParam(name)
@@ -40,13 +40,13 @@ func (r *request) param(name string) string {
 		return value
 	}
 	decoded, err := url.PathUnescape(value)
-	if err != nil { // net/url has parsed the path, so this can't be; the raw text then matches nothing
+	if err != nil { // can't be, since net/url has parsed the path; the raw text matches nothing
 		return value
 	}
 	return decoded
 }
 
-// values is the parsed query. Pairs that can't be parsed are an error: dropping them would answer another question.
+// values returns the parsed query. Pairs that can't be parsed are an error: without them it would be another query.
 func (r *request) values() (url.Values, error) {
 	if r.query == nil {
 		if r.URL.RawQuery == "" {
@@ -62,7 +62,7 @@ func (r *request) values() (url.Values, error) {
 	return r.query, nil
 }
 
-// flag is a true-or-false query parameter; absent is the given default, and a bare name ("?resources") is true.
+// flag returns a true-or-false query parameter; absent is the given default, and a bare name ("?resources") is true.
 func flag(query url.Values, name string, absent bool) (bool, error) {
 	if !query.Has(name) {
 		return absent, nil
@@ -78,7 +78,7 @@ func flag(query url.Values, name string, absent bool) (bool, error) {
 	return value, nil
 }
 
-// pretty reports that the answer is wanted indented. Nomad takes any value but "0"; "false" is understood besides.
+// pretty reports whether the answer shall be indented. Nomad takes any value but "0"; "false" is understood, too.
 func (r *request) pretty() bool {
 	if r.URL.RawQuery == "" || !strings.Contains(r.URL.RawQuery, "pretty") {
 		return false
@@ -106,7 +106,7 @@ func (r *request) alloc(unknown apierror.Kind) (Alloc, error) {
 	return nil, apierror.New(unknown, id)
 }
 
-// resource returns what T is of the allocation that the path names, with the errors of alloc, and NoRoute for an allocation without it.
+// resource returns the allocation that the path names as the interface of a resource. Errors: those of alloc, NoRoute when it has none.
 func resource[T any](r *request, unknown apierror.Kind) (found T, err error) {
 	alloc, err := r.alloc(unknown)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *request) visible() (Alloc, bool) {
 	return r.server.config.Allocs.Get(r.Principal.Claims.AllocationID)
 }
 
-// uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone would take three more forms.
+// uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone accepts three more forms.
 const uuidLength = 36
 
 func checkUUID(id string) error {
@@ -137,10 +137,10 @@ func checkUUID(id string) error {
 	return nil
 }
 
-// clipLength keeps what a caller sent from filling its own error message.
+// clipLength bounds what an error message repeats of a request.
 const clipLength = 64
 
-// clip quotes text for a message, cut to a bearable length.
+// clip returns text quoted for a message, cut to clipLength.
 func clip(text string) string {
 	if len(text) <= clipLength {
 		return strconv.Quote(text)
@@ -148,8 +148,7 @@ func clip(text string) string {
 	return strconv.Quote(text[:clipLength]) + "..."
 }
 
-// maxBody is the ceiling of a body for all routes that name no other, far above any of their requests: the longest, a signal, is
-// some hundred bytes.
+// maxBody is the usual ceiling of a body, far above the longest, a signal of some hundred bytes.
 const maxBody = 64 << 10
 
 // decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty body is
@@ -163,10 +162,10 @@ func (r *request) decode(v any, optional bool) error {
 	if empty := optional && errors.Is(err, io.EOF); err != nil && !empty {
 		return bodyError(err)
 	}
-	return r.recheck() // a body may take its time
+	return r.recheck() // the body may have been slow
 }
 
-// trailing is the error when anything but white space follows the value.
+// trailing returns an error when anything but white space follows the value.
 func trailing(decoder *json.Decoder) error {
 	_, err := decoder.Token()
 	var tooLarge *http.MaxBytesError

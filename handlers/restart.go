@@ -19,7 +19,7 @@ type Restarter interface {
 // done is Nomad's answer to an action on a client: an index that is always 0.
 type done struct{ Index uint64 }
 
-// restart is PUT /v1/client/allocation/:id/restart: one task by name, all tasks through their life cycle anew, or, with neither,
+// restart answers PUT /v1/client/allocation/:id/restart: one task by name, all tasks from the beginning of their life cycle, or, with neither,
 // those that run. The answer comes when the old processes are gone.
 func (a *API) restart(ctx context.Context, r *request) (answer, error) {
 	alloc, err := resource[Restarter](r, apierror.NoAllocOnClient)

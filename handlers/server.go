@@ -16,9 +16,9 @@ import (
 const (
 	// maxHeader leaves room for the longest token the authenticator takes (4 KiB) and as much again. net/http adds 4 KiB of its own.
 	maxHeader = 8 << 10
-	// requestTimeout is for a request's head, from its first byte, and before that for the first byte of a connection; and again for a body.
+	// requestTimeout is for the first byte on a connection, for a request's head from its first byte, and for its body.
 	requestTimeout = 10 * time.Second
-	// leftoverTimeout is for what is left of a body that nobody reads, as that of a request which is refused.
+	// leftoverTimeout is for the rest of a body that nobody reads, as that of a request which is refused.
 	leftoverTimeout = time.Second
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
 	// request that is just being sent.
@@ -27,8 +27,8 @@ const (
 	drainTimeout = 3 * time.Second
 )
 
-// Refusal is a whole HTTP response for a connection that is one too many: written as it stands, then closed, with no request
-// read. Retry-After is a second, about what a short request and its connection take.
+// Refusal is the HTTP response for a connection over a limit, which is closed after it without reading a request. Retry-After is a
+// second, about what a short request and its connection take.
 const Refusal = "HTTP/1.1 503 Service Unavailable\r\n" +
 	"Connection: close\r\n" +
 	"Content-Length: 20\r\n" +
@@ -39,7 +39,7 @@ const Refusal = "HTTP/1.1 503 Service Unavailable\r\n" +
 
 // Serve answers requests on the owner's socket until ctx ends or the listener fails. When ctx ends it lets requests under way
 // finish for three seconds, blocking queries and streams ending at once, and returns nil; the listener is closed and every goroutine and
-// connection is gone by then. An error is the listener's, with its address.
+// connection is gone by then. Errors: the listener's, with its address.
 func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner) error {
 	background := context.WithoutCancel(ctx)
 	draining, drain := context.WithCancel(background)
@@ -54,7 +54,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	dog := newWatchdog()
 	watch.Go(func() { dog.run(watching) })
 	s := &socketServer{API: a, owner: owner, draining: draining, open: open}
-	defer a.pacer.forget(&s.lane)
+	defer a.pacer.forget(&s.bucket)
 	server := a.server(s, dog.state)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(dog.listen(listener, s)) }()
@@ -80,8 +80,8 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	return nil
 }
 
-// server is net/http's, with a ceiling on everything that a client can stretch. It has no timeouts: the watchdog, by way of state,
-// sees to them.
+// server returns a server of net/http, with a ceiling on everything that a client chooses. It has no timeouts of its own: the watchdog,
+// by way of state, enforces them.
 func (a *API) server(s *socketServer, state func(net.Conn, http.ConnState)) *http.Server {
 	return &http.Server{
 		Handler:                      s,
@@ -94,7 +94,7 @@ func (a *API) server(s *socketServer, state func(net.Conn, http.ConnState)) *htt
 	}
 }
 
-// connContext notes who is at the other end, as the kernel saw it when the connection was made.
+// connContext puts the connection into its context, with the peer that the kernel saw when it was made.
 func (a *API) connContext(ctx context.Context, conn net.Conn) context.Context {
 	c := conn.(*connection)
 	peer, err := a.config.PeerOf(c.Conn)

@@ -15,7 +15,7 @@ type Signaler interface {
 	Signal(ctx context.Context, task, signal string) error
 }
 
-// signal is PUT /v1/client/allocation/:id/signal: a signal by name, to one task or, without a task, to all.
+// signal answers PUT /v1/client/allocation/:id/signal: a signal by name, to one task or, without a task, to all.
 func (a *API) signal(ctx context.Context, r *request) (answer, error) {
 	alloc, err := resource[Signaler](r, apierror.NoAllocOnClient)
 	if err != nil {

@@ -19,27 +19,27 @@ type socketServer struct {
 	*API
 	owner auth.Owner
 
-	// The life of the socket, not of a request: draining ends when the server begins to stop, and blocking queries with it; open
-	// ends when what is still under way is cut off, and actions with it.
+	// These are of the socket, not of a request: draining ends when the server begins to stop, and blocking queries with it; open
+	// ends when requests that are still under way are cut off, and actions with it.
 	draining, open context.Context
 
 	streams atomic.Int64 // that are open
 	waits   waits
-	lane    lane
+	bucket  bucket
 }
 
-// ServeHTTP takes a request from its head to its answer: the authenticator, the route, the capability, the handler, the encoding. The authenticator
-// comes before everything, so that what has no token learns of no path or method.
+// ServeHTTP leads a request from its head to its answer: authentication, route, capability, handler, encoding. Authentication comes first,
+// so that a caller without a token learns of no path or method.
 func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.recovered(w, r)
 	conn := connectionOf(r.Context())
-	if conn == nil { // it was closed as it came: see connContext
+	if conn == nil { // see connContext
 		panic(http.ErrAbortHandler)
 	}
-	conn.begin() // one that was in the buffer with the request before it has not begun yet
+	conn.begin() // one that was read together with the request before it has not begun yet
 	conn.begun = false
 	conn.enter(serving)
-	defer conn.enter(writing) // what the handler has not written net/http writes when it returns
+	defer conn.enter(writing) // net/http writes the rest of the answer when this returns
 	body := boundBody(w, r)
 	defer body.leave(w, r) // net/http answers when this returns, unless the answer is long
 	if conn.ambiguous() {
@@ -100,13 +100,12 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 	case r.pretty():
 		result.body = result.body.pretty()
 	}
-	s.pacer.answered(&s.lane, len(result.body.bytes))
+	s.pacer.answered(&s.bucket, len(result.body.bytes))
 	result.write(r.w, http.StatusOK)
 	return http.StatusOK
 }
 
-// recheck asks the authenticator again about a request that has waited: its token may have expired or been revoked meanwhile. The error is a
-// *auth.Denial.
+// recheck decides again on a request that has waited: its token may have expired or been revoked meanwhile. Errors: *auth.Denial.
 func (r *request) recheck() error {
 	if denial := r.server.config.Authenticator.Recheck(r.Request, r.Principal, r.server.owner, r.Peer); denial != nil {
 		return denial
@@ -114,7 +113,7 @@ func (r *request) recheck() error {
 	return nil
 }
 
-// routePath is the path as the router matches it: escaped where the escaping says more than the decoded text.
+// routePath returns the path as the router matches it: escaped where decoding would lose something.
 func routePath(r *http.Request) string {
 	if r.URL.RawPath != "" {
 		return r.URL.RawPath
@@ -122,7 +121,7 @@ func routePath(r *http.Request) string {
 	return r.URL.Path
 }
 
-// fail answers with an error and returns the status. It is the one place that logs a fault of ours.
+// fail answers with an error and returns the status. It is the one place that logs faults.
 func (s *socketServer) fail(r *request, err error) int {
 	if denial, ok := errors.AsType[*auth.Denial](err); ok {
 		denial.Write(r.w)
@@ -156,14 +155,14 @@ func (s *socketServer) recovered(w http.ResponseWriter, r *http.Request) {
 	s.fail(&request{Request: r, w: w}, apierror.New(apierror.Internal).Because(fmt.Errorf("panic: %v\n%s", cause, debug.Stack())))
 }
 
-// acquire takes a request from the pool: with the matcher's scratch space in it, routing allocates nothing.
+// acquire returns a request from the pool: with the matcher's scratch space in it, routing allocates nothing.
 func (s *socketServer) acquire(w http.ResponseWriter, r *http.Request, principal *auth.Principal, peer auth.Peer) *request {
 	req := s.requests.Get().(*request)
 	req.Request, req.Principal, req.Peer, req.server, req.w = r, principal, peer, s, w
 	return req
 }
 
-// release gives it back, holding on to nothing but the scratch space.
+// release puts a request back into the pool, with nothing in it but the scratch space.
 func (s *socketServer) release(req *request) {
 	req.route.Reset()
 	*req = request{route: req.route}

@@ -23,8 +23,7 @@ type stopped struct {
 	Index  uint64
 }
 
-// stop is PUT /v1/allocation/:id/stop: the allocation begins to end, and the answer does not wait for it. One that ends already,
-// or has ended, is answered no differently. With no_shutdown_delay every shutdown_delay is skipped, also one under way; with now,
+// stop answers PUT /v1/allocation/:id/stop: the allocation begins to stop, if it has not begun, and the answer does not wait. With no_shutdown_delay every shutdown_delay is skipped, also one under way; with now,
 // which Nomad does not have, every delay is, and processes get SIGKILL. Index is the allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	alloc, err := resource[Stopper](r, apierror.NoAlloc)

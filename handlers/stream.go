@@ -126,7 +126,7 @@ func (s *socketServer) stream(ctx context.Context, r *request, result answer) in
 	return http.StatusOK
 }
 
-// upgrade gives the connection to the handler, which takes it with http.Hijacker, and closes it when the handler returns, when the token is
+// upgrade lets the handler take the connection, by http.Hijacker, and closes it when the handler returns, when the token is
 // not valid any more, or when the server stops. It returns the status: 101 when the connection was taken.
 func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) int {
 	if r.Method == http.MethodHead {

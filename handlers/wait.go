@@ -14,15 +14,15 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// How long a blocking query waits, as Nomad's documentation of blocking queries has it.
+// How long a blocking query waits, as in Nomad's documentation.
 const (
 	defaultWait = 5 * time.Minute
 	maxWait     = 10 * time.Minute
 )
 
-// snapshot is the allocation as it stands, or, when the query has an index, as it stands once its ModifyIndex has passed that
-// index, the wait is over, the client has gone or the server drains. Errors: those of the query, and a *auth.Denial when the token is
-// good no more after the wait.
+// snapshot returns the allocation as it stands, or, when the query has an index, once its ModifyIndex has passed that index, the wait is
+// over, the client has gone or the server drains. Errors: those of the query, and *auth.Denial when the token is not valid any more after
+// the wait.
 func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
 	query, err := r.values()
 	if err != nil {
@@ -49,8 +49,8 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	return now, r.recheck()
 }
 
-// maxWaits is how many blocking queries wait on a socket at once: other requests need connections, too. One more is refused, as Nomad
-// refuses what is over a limit. An answer at once would be a client's reason to ask again at once, for ever.
+// maxWaits is how many blocking queries wait on a socket at once: other requests need connections, too. One more is refused: a client that
+// got an answer at once would send the same query again at once, without end.
 const maxWaits = 64
 
 // waits are the blocking queries that wait on a socket.
@@ -59,7 +59,7 @@ type waits struct {
 	until map[context.Context]time.Time // guarded by mu: when each is over at the latest
 }
 
-// enter takes a place until leave is called. Its error is TooManyWaits, with the time after which one is free.
+// enter takes a place until leave is called. Errors: TooManyWaits, with the time after which one is free.
 func (w *waits) enter(ctx context.Context) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +79,7 @@ func (w *waits) enter(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-// blocking reads index and wait. Index 0 is an answer at once.
+// blocking reads index and wait. Index 0 does not wait.
 func blocking(query url.Values) (index uint64, wait time.Duration, err error) {
 	if index, err = indexOf(query); err != nil {
 		return 0, 0, err

@@ -10,10 +10,10 @@ import (
 )
 
 // watchdog cuts off connections that have been in a phase for too long. net/http's own timeouts do the same with a timer that is
-// armed and disarmed four times a request, which takes a tenth of the throughput of short ones (make bench); this is a store for
-// each step, and one look a second. It sleeps while there is no connection: a hundred idle sockets cost nothing.
+// armed and disarmed four times a request, which costs a tenth of the throughput of short ones (make bench); this is a store for
+// each step, and one sweep a second. It sleeps while there is no connection, so that idle sockets cost nothing.
 type watchdog struct {
-	tick atomic.Int64  // of sweepEvery, while there were connections
+	tick atomic.Int64  // counts sweeps
 	wake chan struct{} // there is one again; capacity 1
 
 	connections sync.WaitGroup // that are open
@@ -36,7 +36,7 @@ type watched struct {
 	server   *socketServer
 }
 
-// Accept gives the next connection, a *connection.
+// Accept returns the next connection, a *connection.
 func (w watched) Accept() (net.Conn, error) {
 	conn, err := w.Listener.Accept()
 	if err != nil {
@@ -47,7 +47,8 @@ func (w watched) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// state is the server's ConnState: it sees connections come, become idle and go. One that a handler takes stays: see connection.endUpgrade.
+// state is the server's ConnState: it watches new connections and forgets closed ones. One that a handler takes stays until
+// connection.endUpgrade.
 func (d *watchdog) state(conn net.Conn, state http.ConnState) {
 	c := conn.(*connection)
 	switch state {
@@ -94,7 +95,7 @@ func (d *watchdog) run(ctx context.Context) {
 	}
 }
 
-// sweep cuts off those who are late until ctx ends or the last connection is gone.
+// sweep cuts off late connections until ctx ends or the last connection is gone.
 func (d *watchdog) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
@@ -106,7 +107,7 @@ func (d *watchdog) sweep(ctx context.Context) {
 		}
 		now := d.tick.Add(1)
 		for _, c := range d.late(now) {
-			_ = c.Close() // whoever reads or writes it gets an error
+			_ = c.Close() // a read or a write that is under way fails
 		}
 	}
 }
@@ -117,7 +118,7 @@ func (d *watchdog) closeSilent() {
 	defer d.mu.Unlock()
 	for c := range d.open {
 		if c.phase() == arriving {
-			_ = c.Close() // whoever reads or writes it gets an error
+			_ = c.Close() // a read or a write that is under way fails
 		}
 	}
 }
@@ -128,7 +129,7 @@ func (d *watchdog) any() bool {
 	return len(d.open) > 0
 }
 
-// late are the connections whose phase has lasted longer than it may at the tick.
+// late returns the connections whose phase has lasted longer than it may at the tick.
 func (d *watchdog) late(now int64) []*connection {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// jwks is GET /.well-known/jwks.json: the public keys that verify identities of ours.
+// jwks answers GET /.well-known/jwks.json: the public keys that verify identities.
 func (a *API) jwks(context.Context, *request) (answer, error) {
 	return document("key set", a.config.JWKS)
 }
 
-// openIDConfiguration is GET /.well-known/openid-configuration.
+// openIDConfiguration answers GET /.well-known/openid-configuration.
 func (a *API) openIDConfiguration(context.Context, *request) (answer, error) {
 	return document("openid configuration", a.config.OpenIDConfiguration)
 }

@@ -74,7 +74,7 @@ func wireAllocationOf(a *api.Allocation, keyID string) *wireAllocation {
 	return w
 }
 
-// wireStub is one row of GET /v1/allocations. Nothing of it is left out for being empty but the resources, unless asked for.
+// wireStub is one element of GET /v1/allocations. Empty fields are present; resources only when requested.
 type wireStub struct {
 	*api.AllocationListStub
 	AllocatedResources *wireAllocated `json:",omitempty"`
@@ -93,7 +93,7 @@ func wireStubOf(a *api.Allocation, resources, taskStates bool) *wireStub {
 	return stub
 }
 
-// stubOf is the SDK's Stub for a job that need not be canonical: that one dereferences its type and version.
+// stubOf returns the SDK's Stub for a job that need not be canonical: that one dereferences its type and version.
 func stubOf(a *api.Allocation) *api.AllocationListStub {
 	var job api.Job
 	if a.Job != nil {
@@ -173,7 +173,7 @@ type wireCheck struct {
 	StatusCode int    `json:",omitempty"`
 }
 
-// wireChecksOf is nil, hence null, when there are no results.
+// wireChecksOf returns nil, hence null, when there are no results.
 func wireChecksOf(results api.AllocCheckStatuses) map[string]wireCheck {
 	if len(results) == 0 {
 		return nil

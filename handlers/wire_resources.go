@@ -96,7 +96,7 @@ func wireAllocatedOf(a *api.Allocation) *wireAllocated {
 	return w
 }
 
-// lifecyclesOf is each task's life cycle, null for a main task.
+// lifecyclesOf returns each task's life cycle, null for a main task.
 func lifecyclesOf(a *api.Allocation) map[string]*api.TaskLifecycle {
 	lifecycles := map[string]*api.TaskLifecycle{}
 	for _, task := range groupOf(a).Tasks {
@@ -105,7 +105,7 @@ func lifecyclesOf(a *api.Allocation) map[string]*api.TaskLifecycle {
 	return lifecycles
 }
 
-// groupOf is the task group that the allocation runs, an empty one when the job lacks it.
+// groupOf returns the task group that the allocation runs, an empty one when the job lacks it.
 func groupOf(a *api.Allocation) *api.TaskGroup {
 	if a.Job != nil {
 		for _, group := range a.Job.TaskGroups {
@@ -148,7 +148,7 @@ func wireResourcesOf(r *api.Resources) *wireResources {
 	}
 }
 
-// resourcesOf is the older form of the allocation's resources, in sum and by task: what the allocation says, or what follows
+// resourcesOf returns the older form of the allocation's resources, in sum and by task: what the allocation says, or what follows
 // from AllocatedResources. As Nomad counts, a task without a memory maximum adds its memory to the sum of maxima.
 func resourcesOf(a *api.Allocation) (total *wireResources, perTask map[string]*wireResources) {
 	total = wireResourcesOf(a.Resources)
@@ -181,7 +181,7 @@ func resourcesOf(a *api.Allocation) (total *wireResources, perTask map[string]*w
 	return total, perTask
 }
 
-// sharedResourcesOf is what belongs to the allocation as a whole, in the older form.
+// sharedResourcesOf returns what belongs to the allocation as a whole, in the older form.
 func sharedResourcesOf(a *api.Allocation) *wireResources {
 	if a.AllocatedResources == nil {
 		return nil

@@ -213,7 +213,7 @@ func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
 	return need
 }
 
-// wait is how long a bucket takes to hold a token, to the nearest nanosecond: after it half of one is missing at the most,
+// wait returns how long a bucket takes to hold a token, to the nearest nanosecond: after it half of one is missing at the most,
 // and rate.Limiter gives a token if less than a whole one is. Truncated, it would at times be told a nanosecond too short.
 func wait(lim *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - lim.TokensAt(now)
@@ -227,7 +227,7 @@ func (l *Limiter[K]) notBefore(now time.Time) time.Time {
 	return now
 }
 
-// later makes a refusal true for a caller whose clock is behind by d.
+// later returns a refusal that holds for a caller whose clock is behind by d.
 func (d Decision) later(behind time.Duration) Decision {
 	if !d.OK {
 		d.RetryAfter += behind

@@ -27,7 +27,7 @@ type Conn struct {
 // Peer returns the credentials that were read when the connection was accepted.
 func (c *Conn) Peer() Peer { return c.peer }
 
-// LocalAddr is the path of the socket, not the passing name that it was bound by.
+// LocalAddr returns the path of the socket, not the passing name that it was bound by.
 func (c *Conn) LocalAddr() net.Addr { return c.listener.Addr() }
 
 // Close closes the connection and gives its place to another. Only the first call counts.

@@ -71,7 +71,7 @@ func (d *directory) removeIf(name string, id fileID) error {
 	return nil
 }
 
-// procPath is a short path to a name in the directory, for the calls that take nothing but a path.
+// procPath returns a short path to a name in the directory, for the calls that take nothing but a path.
 func (d *directory) procPath(name string) string {
 	return procFD(d.fd) + "/" + name
 }

@@ -102,7 +102,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit makes a Conn of a connection, or closes it and returns nil.
+// admit returns a connection as a Conn, or closes it and returns nil.
 func (l *Listener) admit(raw *net.UnixConn) *Conn {
 	if !l.acquire() {
 		l.refuse(raw)
@@ -216,7 +216,7 @@ func (l *Listener) isClosed() bool {
 	return l.closed
 }
 
-// Addr is the path given to Listen.
+// Addr returns the path given to Listen.
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 // Close stops listening, removes the socket file if it still is this listener's, and waits for refused clients to be

@@ -27,7 +27,7 @@ const (
 	dialableBytes = "/-._~+,:=@"
 )
 
-// Dialable says whether ordinary clients reach an absolute path given as unix://PATH: it fits sun_path, 107 bytes, and holds
+// Dialable reports whether ordinary clients reach an absolute path given as unix://PATH: it fits sun_path, 107 bytes, and holds
 // nothing that a URL escapes, as some clients dial the path escaped, Nomad's SDK among them.
 func Dialable(path string) bool {
 	if !filepath.IsAbs(path) || len(path) > maxSunPath {
@@ -43,7 +43,7 @@ func Dialable(path string) bool {
 	return true
 }
 
-// RuntimeDirs are the directories for ShortLink, the best first: uid is this process's, and xdgRuntimeDir is the
+// RuntimeDirs returns the directories for ShortLink, the best first: uid is this process's, and xdgRuntimeDir is the
 // value of $XDG_RUNTIME_DIR, which counts only if uid is not root's.
 func RuntimeDirs(uid int, xdgRuntimeDir string) []string {
 	var dirs []string
@@ -111,7 +111,7 @@ func linkIn(dir, path string) (addr string, remove func() error, err error) {
 	return addr, func() error { return unlinkLink(dir, name, id) }, nil
 }
 
-// linkAddr is the address of a socket through a link in dir.
+// linkAddr returns the address of a socket through a link in dir.
 func linkAddr(dir, name, path string) (string, error) {
 	addr := filepath.Join(dir, name, filepath.Base(path))
 	if !Dialable(addr) {

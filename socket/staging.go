@@ -84,7 +84,7 @@ func (d *stagingDir) publish(id fileID) error {
 	return nil
 }
 
-// replaceStale makes room and moves the socket there. The lock on the directory keeps two processes that found the same
+// replaceStale removes a stale socket and publishes the new one. The lock on the directory keeps two processes that found the same
 // dead socket from burying each other's new one; one that needs no burying needs no lock, as its rename replaces nothing.
 func (d *stagingDir) replaceStale() error {
 	unlock, err := d.parent.lock()

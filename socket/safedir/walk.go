@@ -38,8 +38,8 @@ func Open(path string) (*Dir, error) {
 	return d, err
 }
 
-// walk is Open, which shows each directory on the way to visit, the last one with last set. rest is the way that was left when err says
-// that something on it does not exist; the directory is then the last one that does, and open.
+// walk opens a directory as Open does, and calls visit for each directory on the way, with last set for the last one. When err says that a
+// name does not exist, rest holds it and those after it, and the directory is the last one that exists, open.
 func walk(path string, visit func(d *Dir, last bool) error) (d *Dir, rest []string, err error) {
 	w := walker{rest: strings.Split(path, "/")}
 	for err = w.toRoot(); err == nil; {
