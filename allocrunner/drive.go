@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -124,7 +125,7 @@ func (r *Runner) groupNow() groupChanged {
 	return groupChanged{
 		tasks:     r.order(),
 		states:    r.states(),
-		delays:    deref(r.group().ShutdownDelay) > 0,
+		delays:    ptr.Deref(r.group().ShutdownDelay) > 0,
 		resetting: slices.ContainsFunc(r.tasks, (*taskrunner.Runner).Resetting),
 	}
 }
@@ -160,7 +161,7 @@ func (r *Runner) do(ctx context.Context, act any) {
 // shutdownDelay starts the group's shutdown_delay: between its leaving the registry and the first kill. One that an earlier runner has
 // begun goes on: the wall clock, which is all that two processes share, can't lengthen it.
 func (r *Runner) shutdownDelay() <-chan time.Time {
-	d := deref(r.group().ShutdownDelay)
+	d := ptr.Deref(r.group().ShutdownDelay)
 	if saved := r.cfg.Saved; saved != nil && !saved.KillAfter.IsZero() {
 		return time.After(min(time.Until(saved.KillAfter), d))
 	}

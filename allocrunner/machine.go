@@ -9,6 +9,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/taskenv"
 )
@@ -83,7 +84,7 @@ func CheckPorts(group *api.TaskGroup, hostIP string) []jobspec.Finding {
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job, and not for ever
 			severity = jobspec.Warning
 		}
-		return []jobspec.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", deref(group.Name)), Feature: "network", Message: err.Error()}}
+		return []jobspec.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "network", Message: err.Error()}}
 	}
 	_ = reservation.Close() // it never fails
 	return nil

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/taskenv"
 )
 
@@ -125,7 +126,7 @@ func (r *Runner) detectNode() taskenv.Node {
 	node.ID = r.cfg.Alloc.NodeID
 	node.Name = r.cfg.Alloc.NodeName
 	node.Datacenter = r.cfg.Datacenter
-	node.Region = deref(r.cfg.Alloc.Job.Region)
+	node.Region = ptr.Deref(r.cfg.Alloc.Job.Region)
 	node.Pool = "default"
 	return node
 }
@@ -216,7 +217,7 @@ func taskNetworks(g *api.TaskGroup) map[string][]*api.NetworkResource {
 func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 	disk := 0
 	if g.EphemeralDisk != nil {
-		disk = deref(g.EphemeralDisk.SizeMB)
+		disk = ptr.Deref(g.EphemeralDisk.SizeMB)
 	}
 	a.TaskResources = map[string]*api.Resources{}
 	a.Resources = &api.Resources{CPU: new(int), MemoryMB: new(int), MemoryMaxMB: new(int), Cores: new(int), DiskMB: &disk, Networks: p.Networks()}
@@ -241,11 +242,11 @@ func grant(a *api.Allocation, t *api.Task, p *ports.Reservation) {
 	copied := *asked
 	copied.Networks = p.TaskNetworks(t.Name)
 	a.TaskResources[t.Name] = &copied
-	cpu, memory, memoryMax := deref(asked.CPU), deref(asked.MemoryMB), deref(asked.MemoryMaxMB)
+	cpu, memory, memoryMax := ptr.Deref(asked.CPU), ptr.Deref(asked.MemoryMB), ptr.Deref(asked.MemoryMaxMB)
 	*a.Resources.CPU += cpu
 	*a.Resources.MemoryMB += memory
 	*a.Resources.MemoryMaxMB += max(memory, memoryMax)
-	*a.Resources.Cores += deref(asked.Cores)
+	*a.Resources.Cores += ptr.Deref(asked.Cores)
 	a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
 		Cpu:      api.AllocatedCpuResources{CpuShares: int64(cpu)},
 		Memory:   api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},

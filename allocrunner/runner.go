@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/internal/memory"
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -123,7 +124,7 @@ func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 	}
 	return taskrunner.New(taskrunner.Config{
 		Task:      t,
-		JobType:   deref(r.cfg.Alloc.Job.Type),
+		JobType:   ptr.Deref(r.cfg.Alloc.Job.Type),
 		Starter:   &starter{runner: r, task: t.Name},
 		Hooks:     hooks,
 		Logger:    r.logger,
@@ -362,12 +363,4 @@ func whatFailed(events []*api.TaskEvent) string {
 		}
 	}
 	return word
-}
-
-func deref[T any](p *T) T {
-	var zero T
-	if p == nil {
-		return zero
-	}
-	return *p
 }

@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/taskenv"
 )
@@ -103,8 +104,8 @@ func logSpec(t *api.Task, dir interfaces.TaskDir) drivers.LogSpec {
 	}
 	return drivers.LogSpec{
 		Dir:          dir.LogDir,
-		Disabled:     deref(logs.Disabled),
-		MaxFiles:     deref(logs.MaxFiles),
-		MaxFileBytes: int64(deref(logs.MaxFileSizeMB)) << 20,
+		Disabled:     ptr.Deref(logs.Disabled),
+		MaxFiles:     ptr.Deref(logs.MaxFiles),
+		MaxFileBytes: int64(ptr.Deref(logs.MaxFileSizeMB)) << 20,
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -73,7 +74,7 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	}
 	var errs []error
 	for _, task := range alloc.GetTaskGroup().Tasks {
-		errs = append(errs, taskrunner.Validate(task, deref(alloc.Job.Type)))
+		errs = append(errs, taskrunner.Validate(task, ptr.Deref(alloc.Job.Type)))
 	}
 	if begun {
 		_, err := checks.New(r.checkConfig(alloc))
@@ -124,7 +125,7 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	next, version := *alloc, *job
 	index := alloc.ModifyIndex + 1
-	number := deref(alloc.Job.Version) + 1
+	number := ptr.Deref(alloc.Job.Version) + 1
 	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
 	version.CreateIndex = alloc.Job.CreateIndex
 	next.Job = &version

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/jobspec"
 )
 
@@ -49,7 +50,7 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []jobspec.Finding {
 		remedy = "only root can run tasks as other users"
 	}
 	return []jobspec.Finding{{
-		Severity: jobspec.Warning, Where: fmt.Sprintf("group %q", deref(group.Name)), Feature: "user",
+		Severity: jobspec.Warning, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "user",
 		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and each other's tokens: %s; %s",
 			os.Geteuid(), strings.Join(names, ", "), remedy),
 	}}

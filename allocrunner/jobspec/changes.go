@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // Change is one difference between two versions of a job, as the running allocation of one of its groups sees it.
@@ -40,7 +42,7 @@ func Changes(old, new *api.Job, group string) []Change {
 		return c.changes
 	}
 	if group == "" && len(old.TaskGroups) == 1 && old.TaskGroups[0] != nil {
-		group = deref(old.TaskGroups[0].Name)
+		group = ptr.Deref(old.TaskGroups[0].Name)
 	}
 	c.fields(tables[reflect.TypeFor[api.Job]()], reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem())
 	c.path = nil

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // Severity says what a finding means for running the job.
@@ -76,7 +77,7 @@ func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Findi
 		if g == nil {
 			continue
 		}
-		group, findings, err := Review(job, deref(g.Name), known)
+		group, findings, err := Review(job, ptr.Deref(g.Name), known)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -96,7 +97,7 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	for _, g := range job.TaskGroups {
 		if g != nil {
 			groups = append(groups, g)
-			names = append(names, fmt.Sprintf("%q", deref(g.Name)))
+			names = append(names, fmt.Sprintf("%q", ptr.Deref(g.Name)))
 		}
 	}
 	switch {
@@ -110,18 +111,11 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 		return groups[0], nil
 	}
 	for _, g := range groups {
-		if deref(g.Name) == name {
+		if ptr.Deref(g.Name) == name {
 			return g, nil
 		}
 	}
 	return nil, fmt.Errorf("%w %q; there is %s", ErrUnknownGroup, name, strings.Join(names, ", "))
-}
-
-func deref[T any](p *T) T {
-	if p == nil {
-		return *new(T)
-	}
-	return *p
 }
 
 // reviewer collects findings on the way down through the job.
@@ -159,9 +153,9 @@ func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
 	restrict(r, jobLimits, r.job)
 	r.schedulerNote()
-	r.checkName("job", deref(r.job.ID))
-	r.checkPart("region", deref(r.job.Region))
-	r.checkPart("namespace", deref(r.job.Namespace))
+	r.checkName("job", ptr.Deref(r.job.ID))
+	r.checkPart("region", ptr.Deref(r.job.Region))
+	r.checkPart("namespace", ptr.Deref(r.job.Namespace))
 	r.environment("meta", r.job.Meta)
 	seen := map[string]bool{}
 	for _, g := range r.job.TaskGroups {
@@ -169,7 +163,7 @@ func (r *reviewer) jobLevel() {
 			r.refuse("group", "a group is null; leave it out")
 			continue
 		}
-		if name := deref(g.Name); seen[name] {
+		if name := ptr.Deref(g.Name); seen[name] {
 			r.refuse("group", "there are two groups of the name %q", name)
 		} else {
 			seen[name] = true
@@ -179,15 +173,15 @@ func (r *reviewer) jobLevel() {
 
 func (r *reviewer) groupLevel() {
 	g := r.group
-	r.in("group", deref(g.Name), func() {
-		r.checkName("group", deref(g.Name))
+	r.in("group", ptr.Deref(g.Name), func() {
+		r.checkName("group", ptr.Deref(g.Name))
 		apply(r, groupRows, g)
 		restrict(r, groupLimits, g)
 		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
 		r.services(g.Services, nil)
 		r.restart(g.RestartPolicy)
-		if g.Update != nil && deref(g.Update.MaxParallel) != 0 {
+		if g.Update != nil && ptr.Deref(g.Update.MaxParallel) != 0 {
 			restrict(r, updateLimits, g.Update)
 		}
 		r.tasks()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/allocrunner/internal/signals"
 )
@@ -26,12 +27,12 @@ var jobRows = []row[api.Job]{
 		func(j *api.Job) bool { return j.Multiregion != nil }},
 	{"type", Note, "one machine runs one allocation: system is run as service is, sysbatch as batch is",
 		func(j *api.Job) bool {
-			return deref(j.Type) == api.JobTypeSystem || deref(j.Type) == api.JobTypeSysbatch
+			return ptr.Deref(j.Type) == api.JobTypeSystem || ptr.Deref(j.Type) == api.JobTypeSysbatch
 		}},
-	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return deref(j.Stop) }},
+	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
 	{"payload", Refused, "nothing here hands a dispatch payload to a task", func(j *api.Job) bool { return len(j.Payload) > 0 }},
-	{"consul_namespace", Refused, "there is no Consul here", func(j *api.Job) bool { return deref(j.ConsulNamespace) != "" }},
-	{"vault_namespace", Refused, "there is no Vault here", func(j *api.Job) bool { return deref(j.VaultNamespace) != "" }},
+	{"consul_namespace", Refused, "there is no Consul here", func(j *api.Job) bool { return ptr.Deref(j.ConsulNamespace) != "" }},
+	{"vault_namespace", Refused, "there is no Vault here", func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
 	{"ui", Note, "there is no web UI to show the description and the links", func(j *api.Job) bool { return j.UI != nil }},
 }
 
@@ -50,9 +51,9 @@ var groupRows = []row[api.TaskGroup]{
 		func(g *api.TaskGroup) bool { return g.MaxClientDisconnect != nil }},
 	{"max_run_duration", Warning, "nothing ends the allocation after that time yet", func(g *api.TaskGroup) bool { return g.MaxRunDuration != nil }},
 	{"ephemeral_disk sticky", Warning, "each allocation begins with an empty directory; nothing is taken over from an earlier one",
-		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && deref(g.EphemeralDisk.Sticky) }},
+		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Sticky) }},
 	{"ephemeral_disk migrate", Warning, "there is no other machine to take data from",
-		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && deref(g.EphemeralDisk.Migrate) }},
+		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Migrate) }},
 }
 
 var networkRows = []row[api.NetworkResource]{
@@ -77,15 +78,15 @@ var taskRows = []row[api.Task]{
 	{"schedule", Refused, "tasks are not started and stopped by the clock", func(t *api.Task) bool { return t.Schedule != nil }},
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", func(t *api.Task) bool { return t.Kind != "" }},
 	{"restart render_templates", Warning, "nothing renders templates again at a restart",
-		func(t *api.Task) bool { return t.RestartPolicy != nil && deref(t.RestartPolicy.RenderTemplates) }},
+		func(t *api.Task) bool { return t.RestartPolicy != nil && ptr.Deref(t.RestartPolicy.RenderTemplates) }},
 	{"action", Warning, "actions can't be run yet", func(t *api.Task) bool { return len(t.Actions) > 0 }},
 	{"scaling", Note, "there is no autoscaler", func(t *api.Task) bool { return len(t.ScalingPolicies) > 0 }},
 }
 
 var resourceRows = []row[api.Resources]{
-	{"resources cores", Refused, "no cores are set aside for a task; use cpu", func(r *api.Resources) bool { return deref(r.Cores) > 0 }},
+	{"resources cores", Refused, "no cores are set aside for a task; use cpu", func(r *api.Resources) bool { return ptr.Deref(r.Cores) > 0 }},
 	{"resources device", Refused, "no devices are given to a task", func(r *api.Resources) bool { return len(r.Devices) > 0 }},
-	{"resources iops", Warning, "operations on disks are not limited", func(r *api.Resources) bool { return deref(r.IOPS) > 0 }},
+	{"resources iops", Warning, "operations on disks are not limited", func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
 	{"resources numa", Refused, "NUMA nodes are not chosen", func(r *api.Resources) bool { return r.NUMA != nil }},
 	{"resources network", Refused, "a task has no network of its own; put the block into the group", func(r *api.Resources) bool { return len(r.Networks) > 0 }},
 }
@@ -128,13 +129,13 @@ var identityRows = []row[api.WorkloadIdentity]{
 }
 
 var jobLimits = []limit[api.Job]{
-	among("type", func(j *api.Job) string { return deref(j.Type) },
+	among("type", func(j *api.Job) string { return ptr.Deref(j.Type) },
 		"", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
 }
 
 var groupLimits = []limit[api.TaskGroup]{
-	atLeast("count", 0, func(g *api.TaskGroup) int { return deref(g.Count) }),
-	atLeast("shutdown_delay", 0, func(g *api.TaskGroup) time.Duration { return deref(g.ShutdownDelay) }),
+	atLeast("count", 0, func(g *api.TaskGroup) int { return ptr.Deref(g.Count) }),
+	atLeast("shutdown_delay", 0, func(g *api.TaskGroup) time.Duration { return ptr.Deref(g.ShutdownDelay) }),
 }
 
 var networkLimits = []limit[api.NetworkResource]{
@@ -156,39 +157,39 @@ var staticPortLimits = []limit[api.Port]{
 const minInterval = 5 * time.Second
 
 var restartLimits = []limit[api.RestartPolicy]{
-	among("restart mode", func(p *api.RestartPolicy) string { return deref(cmp.Or(p.Mode, new(api.RestartPolicyModeFail))) },
+	among("restart mode", func(p *api.RestartPolicy) string { return ptr.Deref(cmp.Or(p.Mode, new(api.RestartPolicyModeFail))) },
 		api.RestartPolicyModeFail, api.RestartPolicyModeDelay),
-	atLeast("restart attempts", 0, func(p *api.RestartPolicy) int { return deref(p.Attempts) }),
-	atLeast("restart delay", 0, func(p *api.RestartPolicy) time.Duration { return deref(p.Delay) }),
-	{"restart interval", "it must be at least 5s", func(p *api.RestartPolicy) any { return deref(p.Interval) },
+	atLeast("restart attempts", 0, func(p *api.RestartPolicy) int { return ptr.Deref(p.Attempts) }),
+	atLeast("restart delay", 0, func(p *api.RestartPolicy) time.Duration { return ptr.Deref(p.Delay) }),
+	{"restart interval", "it must be at least 5s", func(p *api.RestartPolicy) any { return ptr.Deref(p.Interval) },
 		func(p *api.RestartPolicy) bool { return p.Interval == nil || *p.Interval >= minInterval }},
 	{"restart attempts", `it must be above 0 with mode "delay", which would wait for ever; or the mode "fail"`,
-		func(p *api.RestartPolicy) any { return deref(p.Attempts) },
+		func(p *api.RestartPolicy) any { return ptr.Deref(p.Attempts) },
 		func(p *api.RestartPolicy) bool {
-			return p.Attempts == nil || *p.Attempts != 0 || deref(p.Mode) != api.RestartPolicyModeDelay
+			return p.Attempts == nil || *p.Attempts != 0 || ptr.Deref(p.Mode) != api.RestartPolicyModeDelay
 		}},
 	{"restart attempts", "it must be so few that they, each with its delay, fit into the interval",
-		func(p *api.RestartPolicy) any { return deref(p.Attempts) },
+		func(p *api.RestartPolicy) any { return ptr.Deref(p.Attempts) },
 		func(p *api.RestartPolicy) bool {
-			interval, delay := deref(p.Interval), deref(p.Delay)
-			return interval < minInterval || delay <= 0 || time.Duration(deref(p.Attempts)) <= interval/delay
+			interval, delay := ptr.Deref(p.Interval), ptr.Deref(p.Delay)
+			return interval < minInterval || delay <= 0 || time.Duration(ptr.Deref(p.Attempts)) <= interval/delay
 		}},
 }
 
 var updateLimits = []limit[api.UpdateStrategy]{
-	atLeast("update max_parallel", 0, func(u *api.UpdateStrategy) int { return deref(u.MaxParallel) }),
-	atLeast("update min_healthy_time", 0, func(u *api.UpdateStrategy) time.Duration { return deref(u.MinHealthyTime) }),
-	among("update health_check", func(u *api.UpdateStrategy) string { return deref(u.HealthCheck) }, "", "checks", "task_states", "manual"),
+	atLeast("update max_parallel", 0, func(u *api.UpdateStrategy) int { return ptr.Deref(u.MaxParallel) }),
+	atLeast("update min_healthy_time", 0, func(u *api.UpdateStrategy) time.Duration { return ptr.Deref(u.MinHealthyTime) }),
+	among("update health_check", func(u *api.UpdateStrategy) string { return ptr.Deref(u.HealthCheck) }, "", "checks", "task_states", "manual"),
 	{"update healthy_deadline", "it must be longer than min_healthy_time, or the allocation could never become healthy in time",
-		func(u *api.UpdateStrategy) any { return deref(u.HealthyDeadline) },
+		func(u *api.UpdateStrategy) any { return ptr.Deref(u.HealthyDeadline) },
 		func(u *api.UpdateStrategy) bool {
-			return u.HealthyDeadline == nil || deref(u.MinHealthyTime) < *u.HealthyDeadline
+			return u.HealthyDeadline == nil || ptr.Deref(u.MinHealthyTime) < *u.HealthyDeadline
 		}},
 }
 
 var taskLimits = []limit[api.Task]{
 	signalName("kill_signal", func(t *api.Task) string { return t.KillSignal }),
-	atLeast("kill_timeout", 0, func(t *api.Task) time.Duration { return deref(t.KillTimeout) }),
+	atLeast("kill_timeout", 0, func(t *api.Task) time.Duration { return ptr.Deref(t.KillTimeout) }),
 	atLeast("shutdown_delay", 0, func(t *api.Task) time.Duration { return t.ShutdownDelay }),
 }
 
@@ -198,10 +199,10 @@ var lifecycleLimits = []limit[api.TaskLifecycle]{
 }
 
 var logsLimits = []limit[api.LogConfig]{
-	atLeast("logs max_files", 1, func(l *api.LogConfig) int { return deref(cmp.Or(l.MaxFiles, new(1))) }),
-	atLeast("logs max_file_size", 1, func(l *api.LogConfig) int { return deref(cmp.Or(l.MaxFileSizeMB, new(1))) }),
-	{"logs enabled", "it must be the opposite of disabled, which is enough alone", func(l *api.LogConfig) any { return deref(l.Enabled) },
-		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != deref(l.Disabled) }},
+	atLeast("logs max_files", 1, func(l *api.LogConfig) int { return ptr.Deref(cmp.Or(l.MaxFiles, new(1))) }),
+	atLeast("logs max_file_size", 1, func(l *api.LogConfig) int { return ptr.Deref(cmp.Or(l.MaxFileSizeMB, new(1))) }),
+	{"logs enabled", "it must be the opposite of disabled, which is enough alone", func(l *api.LogConfig) any { return ptr.Deref(l.Enabled) },
+		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != ptr.Deref(l.Disabled) }},
 }
 
 var identityName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
@@ -259,7 +260,7 @@ func sharedCheckLimits() []limit[api.ServiceCheck] {
 
 var checkRestartLimits = []limit[api.CheckRestart]{
 	atLeast("check_restart limit", 0, func(c *api.CheckRestart) int { return c.Limit }),
-	atLeast("check_restart grace", 0, func(c *api.CheckRestart) time.Duration { return deref(c.Grace) }),
+	atLeast("check_restart grace", 0, func(c *api.CheckRestart) time.Duration { return ptr.Deref(c.Grace) }),
 }
 
 // signalName is the limit of the name of a signal, with SIG or without.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // schedulerNote names, once, everything in the job that is only the scheduler's business.
@@ -36,7 +38,7 @@ var schedulerParts = []struct {
 	{"spread", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool { return len(j.Spreads)+len(g.Spreads) > 0 }},
 	{"update (but for its health)", nil, rollsOut},
 	{"reschedule", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
-		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(deref(j.Type)))
+		return j.Reschedule != nil || differs(g.ReschedulePolicy, api.NewDefaultReschedulePolicy(ptr.Deref(j.Type)))
 	}},
 	{"migrate", []string{"job", "group"}, func(j *api.Job, g *api.TaskGroup) bool {
 		return j.Migrate != nil || differs(g.Migrate, api.DefaultMigrateStrategy())
@@ -45,13 +47,15 @@ var schedulerParts = []struct {
 	{"datacenters", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool {
 		return len(j.Datacenters) > 1 || len(j.Datacenters) == 1 && j.Datacenters[0] != "*"
 	}},
-	{"node_pool", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.NodePool) != "" && *j.NodePool != "default" }},
+	{"node_pool", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool {
+		return ptr.Deref(j.NodePool) != "" && *j.NodePool != "default"
+	}},
 	{"priority", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool {
 		return j.Priority != nil && *j.Priority != api.JobDefaultPriority
 	}},
-	{"all_at_once", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return deref(j.AllAtOnce) }},
+	{"all_at_once", []string{"job"}, func(j *api.Job, _ *api.TaskGroup) bool { return ptr.Deref(j.AllAtOnce) }},
 	//lint:ignore SA1019 job files may still say it
-	{"prevent_reschedule_on_lost", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool { return deref(g.PreventRescheduleOnLost) }},
+	{"prevent_reschedule_on_lost", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool { return ptr.Deref(g.PreventRescheduleOnLost) }},
 	{"ephemeral_disk size", []string{"group"}, func(_ *api.Job, g *api.TaskGroup) bool {
 		return g.EphemeralDisk != nil && g.EphemeralDisk.SizeMB != nil && *g.EphemeralDisk.SizeMB != *api.DefaultEphemeralDisk().SizeMB
 	}},
@@ -74,7 +78,7 @@ func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 		return false
 	}
 	changed := func(got, usual *time.Duration) bool { return got != nil && *got != *usual }
-	return deref(u.MaxParallel) > *d.MaxParallel || deref(u.Canary) > 0 || deref(u.AutoRevert) || deref(u.AutoPromote) ||
+	return ptr.Deref(u.MaxParallel) > *d.MaxParallel || ptr.Deref(u.Canary) > 0 || ptr.Deref(u.AutoRevert) || ptr.Deref(u.AutoPromote) ||
 		changed(u.Stagger, d.Stagger) || changed(u.ProgressDeadline, d.ProgressDeadline)
 }
 
@@ -85,10 +89,10 @@ func (r *reviewer) resourcesNote() {
 	used := anyTask(r.group, func(t *api.Task) bool {
 		d, s := api.DefaultResources(), t.Resources
 		return s != nil && (s.CPU != nil && *s.CPU != *d.CPU && *s.CPU != 0 || s.MemoryMB != nil && *s.MemoryMB != *d.MemoryMB ||
-			deref(s.MemoryMaxMB) > 0 || deref(s.DiskMB) > 0 || deref(s.SecretsMB) > 0)
+			ptr.Deref(s.MemoryMaxMB) > 0 || ptr.Deref(s.DiskMB) > 0 || ptr.Deref(s.SecretsMB) > 0)
 	})
 	if used {
-		r.in("group", deref(r.group.Name), func() {
+		r.in("group", ptr.Deref(r.group.Name), func() {
 			r.add(Note, "resources", "%s", resourcesMeaning)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
 )
 
@@ -71,7 +72,7 @@ func (r *reviewer) checkRestart(own, service *api.CheckRestart) {
 		if own.Limit == service.Limit {
 			own.Limit = 0
 		}
-		if deref(own.Grace) == deref(service.Grace) {
+		if ptr.Deref(own.Grace) == ptr.Deref(service.Grace) {
 			own.Grace = nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // addBase adds what a login gives every process.
@@ -47,11 +48,11 @@ func addAllocation(vars map[string]string, alloc *api.Allocation, node Node) {
 	if job == nil {
 		job = &api.Job{}
 	}
-	vars["NOMAD_JOB_ID"] = cmp.Or(deref(job.ID), alloc.JobID)
-	vars["NOMAD_JOB_NAME"] = cmp.Or(deref(job.Name), vars["NOMAD_JOB_ID"])
-	vars["NOMAD_NAMESPACE"] = cmp.Or(alloc.Namespace, deref(job.Namespace), api.DefaultNamespace)
-	vars["NOMAD_REGION"] = cmp.Or(deref(job.Region), node.Region, api.GlobalRegion)
-	set(vars, "NOMAD_JOB_PARENT_ID", deref(job.ParentID))
+	vars["NOMAD_JOB_ID"] = cmp.Or(ptr.Deref(job.ID), alloc.JobID)
+	vars["NOMAD_JOB_NAME"] = cmp.Or(ptr.Deref(job.Name), vars["NOMAD_JOB_ID"])
+	vars["NOMAD_NAMESPACE"] = cmp.Or(alloc.Namespace, ptr.Deref(job.Namespace), api.DefaultNamespace)
+	vars["NOMAD_REGION"] = cmp.Or(ptr.Deref(job.Region), node.Region, api.GlobalRegion)
+	set(vars, "NOMAD_JOB_PARENT_ID", ptr.Deref(job.ParentID))
 }
 
 // allocIndex is the number in the brackets at the end of an allocation's name, 0 without one: there is no other of its group.
@@ -77,7 +78,7 @@ func addLimits(vars map[string]string, r *api.Resources) {
 	}
 	setInt(vars, "NOMAD_CPU_LIMIT", r.CPU)
 	setInt(vars, "NOMAD_MEMORY_LIMIT", r.MemoryMB)
-	if deref(r.MemoryMaxMB) > 0 {
+	if ptr.Deref(r.MemoryMaxMB) > 0 {
 		setInt(vars, "NOMAD_MEMORY_MAX_LIMIT", r.MemoryMaxMB)
 	}
 }
@@ -129,11 +130,4 @@ func setInt(vars map[string]string, name string, value *int) {
 	if value != nil {
 		vars[name] = strconv.Itoa(*value)
 	}
-}
-
-func deref[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

@@ -32,6 +32,7 @@ var house = map[string][]string{
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
 		"allocrunner/internal/proc",
+		"allocrunner/internal/ptr",
 		"allocrunner/internal/services",
 		"allocrunner/internal/signals",
 		"allocrunner/internal/taskrunner",
@@ -62,8 +63,10 @@ var house = map[string][]string{
 		"identity/privatefile",
 	},
 	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
+	"allocrunner/internal/health":   {"allocrunner/internal/ptr"},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
-	"allocrunner/taskenv":           {"allocrunner/interfaces"},
+	"allocrunner/internal/restarts": {"allocrunner/internal/ptr"},
+	"allocrunner/taskenv":           {"allocrunner/interfaces", "allocrunner/internal/ptr"},
 	"allocrunner/internal/taskrunner": {
 		"allocrunner/drivers",
 		"allocrunner/interfaces",
@@ -75,6 +78,7 @@ var house = map[string][]string{
 	},
 	"allocrunner/jobspec": {
 		"allocrunner/drivers",
+		"allocrunner/internal/ptr",
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
 		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",

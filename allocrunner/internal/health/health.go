@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // Policy is what an allocation's health depends on. It never changes. The zero Policy decides nothing.
@@ -32,12 +34,12 @@ type task struct {
 // The job is canonical, so that its groups have the update block that they take from the job or from the defaults.
 func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
 	u := group.Update
-	kind := deref(job.Type)
-	if kind != api.JobTypeService && kind != api.JobTypeSystem || u == nil || deref(u.MaxParallel) <= 0 {
+	kind := ptr.Deref(job.Type)
+	if kind != api.JobTypeService && kind != api.JobTypeSystem || u == nil || ptr.Deref(u.MaxParallel) <= 0 {
 		return Policy{}, false
 	}
-	p := Policy{minHealthy: deref(u.MinHealthyTime), deadline: deref(u.HealthyDeadline)}
-	switch deref(u.HealthCheck) {
+	p := Policy{minHealthy: ptr.Deref(u.MinHealthyTime), deadline: ptr.Deref(u.HealthyDeadline)}
+	switch ptr.Deref(u.HealthCheck) {
 	case "", "checks":
 		p.checks = true
 	case "task_states":
@@ -77,13 +79,6 @@ func hasChecks(group *api.TaskGroup) bool {
 		counted, ends := role(t)
 		return counted && !ends && any(t.Services)
 	})
-}
-
-func deref[T any](p *T) T {
-	if p == nil {
-		return *new(T)
-	}
-	return *p
 }
 
 // Input is how an allocation stands. A check whose Mode is "readiness" does not count.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // Policy is a task's restart policy with what its place in the group adds to it.
@@ -26,10 +28,10 @@ type Policy struct {
 func For(task *api.Task, jobType string) Policy {
 	p := Policy{OnSuccess: restartsOnSuccess(task, jobType)}
 	if r := task.RestartPolicy; r != nil {
-		p.Attempts = deref(r.Attempts)
-		p.Interval = deref(r.Interval)
-		p.Delay = deref(r.Delay)
-		p.Wait = deref(r.Mode) == "delay"
+		p.Attempts = ptr.Deref(r.Attempts)
+		p.Interval = ptr.Deref(r.Interval)
+		p.Delay = ptr.Deref(r.Delay)
+		p.Wait = ptr.Deref(r.Mode) == "delay"
 	}
 	return p
 }
@@ -39,14 +41,6 @@ func restartsOnSuccess(task *api.Task, jobType string) bool {
 		return task.Lifecycle.Sidecar && task.Lifecycle.Hook != api.TaskLifecycleHookPoststop
 	}
 	return jobType == api.JobTypeService || jobType == api.JobTypeSystem
-}
-
-func deref[T any](p *T) T {
-	var zero T
-	if p == nil {
-		return zero
-	}
-	return *p
 }
 
 // Tracker counts a task's attempts in the current interval. Its first interval begins with the allocation.
