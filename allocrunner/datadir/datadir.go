@@ -174,7 +174,21 @@ func (d Dir) Ended() ([]string, error) {
 // Saved returns an allocation's saved state. Errors: those of state.Read; *DamagedError.
 func (d Dir) Saved(id string) (*interfaces.Saved, error) {
 	saved, err := state.Read(d.State(id))
-	return saved, damaged(id, err)
+	if err == nil {
+		err = own(id, saved)
+	}
+	if err != nil {
+		return nil, damaged(id, err)
+	}
+	return saved, nil
+}
+
+// own refuses the state of another allocation, whose directory somebody has copied.
+func own(id string, saved *interfaces.Saved) error {
+	if saved.Alloc.ID != id {
+		return fmt.Errorf("the state of allocation %s can't be used: it is of allocation %q", id, saved.Alloc.ID)
+	}
+	return nil
 }
 
 // Peek returns an allocation's saved state, also while another process writes it; nil when there is none. Errors: why it can't be read.
@@ -187,6 +201,8 @@ func (d Dir) Peek(id string) (*interfaces.Saved, error) {
 		return nil, err
 	case len(dump.Problems) > 0:
 		return nil, damaged(id, fmt.Errorf("%s: %w: %w", d.State(id), state.ErrDamaged, dump.Problems[0]))
+	case dump.Saved.Alloc == nil: // nothing has been put yet
+		return nil, nil
 	}
 	return dump.Saved, nil
 }

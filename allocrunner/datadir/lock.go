@@ -41,6 +41,9 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 		return nil, damaged(id, err)
 	}
 	l.saved, err = l.state.Load()
+	if err == nil {
+		err = own(id, l.saved)
+	}
 	if errors.Is(err, state.ErrNotFound) {
 		err = nil
 		if allocrunner.TasksRunning(l.Dir) {

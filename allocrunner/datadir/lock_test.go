@@ -1,22 +1,28 @@
 package datadir_test
 
 import (
+	"errors"
 	"log/slog"
-	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/state"
+	"taskapi/allocrunner/interfaces/storetest"
 )
 
 const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 
-func lock(t *testing.T, d datadir.Dir) *datadir.Lock {
+// stores are those that an allocation's lock works with.
+func stores(d datadir.Dir) map[string]interfaces.Store {
+	return map[string]interfaces.Store{"files": d.Store("1.2.3"), "memory": &storetest.Memory{}}
+}
+
+func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 	t.Helper()
-	l, err := d.Lock(testID, d.Store("1.2.3"), slog.New(slog.DiscardHandler))
+	l, err := d.Lock(testID, s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,26 +32,58 @@ func lock(t *testing.T, d datadir.Dir) *datadir.Lock {
 // TestLock is one process's, and recreates an allocation without letting go.
 func TestLock(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
-	l := lock(t, d)
+	for name, store := range stores(d) {
+		t.Run(name, func(t *testing.T) { testLock(t, d, store) })
+	}
+}
+
+func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
+	l := lock(t, d, store)
 	if err := l.State().Put(interfaces.Change{ID: testID, Alloc: &api.Allocation{ID: testID}, Over: true}); err != nil {
 		t.Fatal(err)
 	}
 	group, job := "g", "next"
 	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	if err := l.Recreate(next); err != nil {
+	if err := errors.Join(l.TryRecreate(), l.Recreate(next)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := state.Read(filepath.Join(l.Dir, state.FileName)); err == nil {
-		t.Error("another process can read a state that is locked")
+	if _, err := d.Lock(testID, store, slog.New(slog.DiscardHandler)); !errors.Is(err, interfaces.ErrStateInUse) {
+		t.Errorf("a second lock: %v, want ErrStateInUse", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again := lock(t, d)
+	again := lock(t, d, store)
 	if s := again.Saved(); s.Over || *s.Alloc.Job.ID != job || s.Alloc.ClientStatus != api.AllocClientStatusPending {
 		t.Fatalf("got %+v; want the next one, about to begin", s)
 	}
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestStateOfAnotherAllocation is refused: somebody has copied a directory.
+func TestStateOfAnotherAllocation(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	l := lock(t, d, d.Store(""))
+	if err := errors.Join(l.State().Put(interfaces.Change{ID: "x", Alloc: &api.Allocation{ID: "x"}}), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, lockErr := d.Lock(testID, d.Store(""), slog.New(slog.DiscardHandler))
+	_, savedErr := d.Saved(testID)
+	for what, err := range map[string]error{"lock": lockErr, "saved": savedErr} {
+		if err == nil || !strings.Contains(err.Error(), `it is of allocation "x"`) {
+			t.Errorf("%s: %v, want it refused", what, err)
+		}
+	}
+}
+
+// TestPeek finds nothing of an allocation of which nothing has been put yet.
+func TestPeek(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	l := lock(t, d, d.Store(""))
+	defer l.Close()
+	if saved, err := d.Peek(testID); saved != nil || err != nil {
+		t.Errorf("got %+v, %v; want nothing", saved, err)
 	}
 }

@@ -69,7 +69,7 @@ type DB struct {
 	txid     uint64     // of the last batch
 	live     map[string]span
 	job      *api.Job // the latest that was put, which is encoded when it is another one
-	dirty    bool     // a write has failed: what lies behind head is none of ours
+	dirty    bool     // a write has failed: what the file shows may not be on the disk
 	unsynced bool     // the file's name may not be on the disk yet
 	rewrite  int64    // the file is rewritten when it is as long as this
 	stats    Stats
@@ -112,14 +112,11 @@ func (db *DB) open() error {
 	return nil
 }
 
-// settle takes away half a batch that a crash has left at the end, and has a whole one that was never acknowledged on the disk.
+// settle has a batch on the disk that was never acknowledged. Half a batch that a crash has left stays until it is written over: by its txid
+// it belongs to nothing.
 func (db *DB) settle(acknowledged int64) error {
-	info, err := db.file.Stat()
-	if err != nil || info.Size() == db.head && acknowledged == db.head {
-		return err
-	}
-	if err := db.file.Truncate(db.head); err != nil {
-		return err
+	if acknowledged == db.head {
+		return nil
 	}
 	if err := unix.Fdatasync(int(db.file.Fd())); err != nil {
 		return err
@@ -203,13 +200,11 @@ func (db *DB) append(set values) error {
 		err = syncDir(filepath.Dir(db.path))
 		db.unsynced = err != nil
 	}
-	if err == nil && db.dirty {
-		err = db.file.Truncate(db.head)
-	} else if err == nil {
-		db.leaveOut(set)
-	}
 	if err != nil {
 		return fileError(db.path, err)
+	}
+	if !db.dirty {
+		db.leaveOut(set)
 	}
 	if len(set) == 0 {
 		return nil

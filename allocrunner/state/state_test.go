@@ -3,12 +3,10 @@ package state_test
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -103,56 +102,19 @@ func alloc(id string, index uint64) *api.Allocation {
 	return &api.Allocation{ID: id, ClientStatus: "running", TaskGroup: "g", ModifyIndex: index}
 }
 
-func TestAllocationOutlivesItsWriter(t *testing.T) {
-	path := statePath(t)
-	db := open(t, path)
-	if _, err := db.Load(); !errors.Is(err, state.ErrNotFound) {
-		t.Errorf("new state: got %v, want ErrNotFound", err)
-	}
-	given := alloc("a", 7)
-	given.Job = job("j")
-	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
-	put(t, db, interfaces.Change{ID: "a", Alloc: given, Over: true, Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
-		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
-	want := &interfaces.Saved{Alloc: alloc("a", 7), Over: true, Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}},
-		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
-	want.Alloc.Job, want.Alloc.TaskStates = job("j"), map[string]*api.TaskState{"t": taskState("run")}
-	diff(t, "while it is open", want, saved(t, db))
-	if given.Job == nil || given.TaskStates["gone"] == nil {
-		t.Error("the caller's allocation has been changed")
-	}
-	if err := errors.Join(db.Close(), db.Close()); err != nil {
-		t.Fatalf("close twice: %v", err)
-	}
-	got, err := state.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	diff(t, "read", want, got)
-	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, want 0600", info.Mode().Perm())
-	}
+// TestStore has files keep what every store promises.
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t testing.TB) interfaces.Store {
+		dir := scratch(t)
+		return state.Store{Path: func(id string) string { return filepath.Join(dir, id) }, Version: "1.2.3"}
+	})
 }
 
-func TestWhatIsNotGivenStays(t *testing.T) {
-	db := open(t, statePath(t))
-	first := alloc("a", 1)
-	first.Job = job("j")
-	put(t, db,
-		interfaces.Change{ID: "a", Alloc: first, Over: true, Tasks: map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
-			Checks: api.AllocCheckStatuses{"c": {}}},
-		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
-	got := saved(t, db)
-	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
-	diff(t, "the one that has not", task("one"), got.Tasks["u"])
-	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
-	diff(t, "job", job("j"), got.Alloc.Job)
-	if !got.Over || got.Checks["c"] != (api.AllocCheckStatus{}) || len(got.Checks) != 1 {
-		t.Errorf("over %v, checks %v", got.Over, got.Checks)
-	}
-	put(t, db, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
-	if got := saved(t, db); got.Checks == nil || len(got.Checks) != 0 || !got.Over {
-		t.Errorf("checks taken away: %v, over %v", got.Checks, got.Over)
+func TestFileIsPrivate(t *testing.T) {
+	path := statePath(t)
+	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v, want mode 0600", info, err)
 	}
 }
 
@@ -233,8 +195,8 @@ func TestFileStaysSmall(t *testing.T) {
 	}
 }
 
-// TestRecreate replaces what is saved, and nobody else can own it meanwhile; when it fails, what was saved stays.
-func TestRecreate(t *testing.T) {
+// TestRecreateThatFails leaves what was saved.
+func TestRecreateThatFails(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Over: true})
@@ -260,46 +222,6 @@ func TestRecreate(t *testing.T) {
 	}
 	if s := saved(t, db); !s.Over {
 		t.Errorf("after a try: %+v", s)
-	}
-	if err := db.Recreate(follows); err != nil {
-		t.Fatal(err)
-	}
-	if s := saved(t, db); s.Over || *s.Alloc.Job.ID != job {
-		t.Errorf("the new one has %+v", s)
-	}
-	if _, err := state.Open(path, "1.2.3"); !errors.Is(err, state.ErrInUse) {
-		t.Errorf("another one: %v, want ErrInUse", err)
-	}
-	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 2}})
-	if s := saved(t, db); s.Over || s.Alloc.ModifyIndex != 2 || *s.Alloc.Job.ID != job {
-		t.Errorf("afterwards: %+v", s)
-	}
-}
-
-// TestLastOneWins: a caller among many finds what it has put last.
-func TestLastOneWins(t *testing.T) {
-	path := statePath(t)
-	db := open(t, path)
-	const callers, rounds = 20, 20
-	var calls sync.WaitGroup
-	for i := range callers {
-		name := fmt.Sprint("t", i)
-		calls.Go(func() {
-			for n := 1; n <= rounds; n++ {
-				put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
-			}
-		})
-	}
-	calls.Wait()
-	db.Close()
-	got, err := state.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, task := range got.Tasks {
-		if task.Attempts != rounds || len(got.Tasks) != callers {
-			t.Errorf("task %s of %d: %d, want %d", name, len(got.Tasks), task.Attempts, rounds)
-		}
 	}
 }
 
@@ -349,8 +271,6 @@ func TestReplacedFileIsNotTaken(t *testing.T) {
 func TestChangesThatCannotBeKept(t *testing.T) {
 	db := open(t, statePath(t))
 	for _, c := range []interfaces.Change{
-		{Alloc: alloc("", 1)},
-		{ID: "a", Alloc: alloc("b", 1)},
 		{ID: "a", Tasks: map[string]interfaces.SavedTask{strings.Repeat("t", 5000): {}}},
 	} {
 		if err := db.Put(c); err == nil {

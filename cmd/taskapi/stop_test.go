@@ -202,8 +202,9 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 		t.Skip("only root can mount a file system")
 	}
 	t.Parallel()
-	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
-	for kilobytes := 36; kilobytes <= 80; kilobytes += 4 { // too little for the state, and enough for what else a task needs
+	large := strings.Replace(isolatedJob, `group "g" {`, "group \"g\" {\n meta { x = \""+strings.Repeat("x", 60_000)+"\" }", 1)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), large)
+	for kilobytes := 36; kilobytes <= 120; kilobytes += 4 { // too little for the state, and enough for what else a task needs
 		dir := shortDir(t)
 		if err := syscall.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%dk,mode=711", kilobytes)); err != nil {
 			t.Skipf("no file system can be mounted: %v", err)

@@ -1,0 +1,118 @@
+package storetest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// Memory is a store that lives as long as its value. What it holds has been through JSON, as in a file. Its zero value is empty.
+type Memory struct {
+	mu     sync.Mutex // guards the fields below, and those of each state
+	states map[string]*memoryState
+}
+
+var _ interfaces.Store = (*Memory)(nil)
+
+// Acquire takes ownership of an allocation's state.
+func (m *Memory) Acquire(id string) (interfaces.OwnedState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.states[id]
+	if before != nil && !before.closed {
+		return nil, interfaces.ErrStateInUse
+	}
+	s := &memoryState{mu: &m.mu}
+	if before != nil {
+		s.saved = before.saved
+	}
+	if m.states == nil {
+		m.states = map[string]*memoryState{}
+	}
+	m.states[id] = s
+	return s, nil
+}
+
+type memoryState struct {
+	mu     *sync.Mutex
+	saved  []byte // as JSON
+	closed bool
+}
+
+func (s *memoryState) Load() (*interfaces.Saved, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	saved, err := s.load()
+	if err == nil && saved.Alloc == nil {
+		err = interfaces.ErrNoState
+	}
+	if err != nil {
+		return nil, err
+	}
+	return saved, nil
+}
+
+func (s *memoryState) load() (*interfaces.Saved, error) {
+	if s.closed {
+		return nil, errors.New("the state is closed")
+	}
+	saved := &interfaces.Saved{}
+	if s.saved == nil {
+		return saved, nil
+	}
+	return saved, json.Unmarshal(s.saved, saved)
+}
+
+func (s *memoryState) Put(c interfaces.Change) error { return s.put(c, false) }
+
+func (s *memoryState) Recreate(c interfaces.Change) error { return s.put(c, true) }
+
+func (s *memoryState) put(c interfaces.Change, forget bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	saved, err := s.load()
+	if err != nil {
+		return err
+	}
+	if c.ID == "" || c.Alloc != nil && c.Alloc.ID != c.ID {
+		return fmt.Errorf("a change of allocation %q has another one", c.ID)
+	}
+	if forget {
+		saved = &interfaces.Saved{}
+	}
+	var job *api.Job
+	if saved.Alloc != nil {
+		job = saved.Alloc.Job
+	}
+	apply(saved, c)
+	if saved.Alloc != nil && saved.Alloc.Job == nil {
+		saved.Alloc.Job = job
+	}
+	if saved.Alloc != nil {
+		saved.Alloc.TaskStates = nil
+		for name, task := range saved.Tasks {
+			if task.State == nil {
+				continue
+			}
+			if saved.Alloc.TaskStates == nil {
+				saved.Alloc.TaskStates = map[string]*api.TaskState{}
+			}
+			saved.Alloc.TaskStates[name] = task.State
+		}
+	}
+	s.saved, err = json.Marshal(saved)
+	return err
+}
+
+// Close lets others own the state.
+func (s *memoryState) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}

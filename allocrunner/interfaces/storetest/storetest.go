@@ -1,0 +1,303 @@
+// Package storetest tests whether a store of allocations' states keeps what interfaces.Store promises, and has one in memory for tests of
+// those who use a store.
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+	"pgregory.net/rapid"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// Run tests the store that open returns, empty at each call.
+func Run(t *testing.T, open func(testing.TB) interfaces.Store) {
+	t.Run("saved outlives its owner", func(t *testing.T) { testOutlives(t, open(t)) })
+	t.Run("what is not given stays", func(t *testing.T) { testNotGiven(t, open(t)) })
+	t.Run("one owner", func(t *testing.T) { testOwner(t, open(t)) })
+	t.Run("recreate", func(t *testing.T) { testRecreate(t, open(t)) })
+	t.Run("changes that can't be saved", func(t *testing.T) { testInvalid(t, open(t)) })
+	t.Run("at the same time", func(t *testing.T) { testConcurrent(t, open(t)) })
+	t.Run("model", func(t *testing.T) { testModel(t, open(t)) })
+}
+
+func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState {
+	t.Helper()
+	owned, err := s.Acquire(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { owned.Close() })
+	return owned
+}
+
+func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
+	t.Helper()
+	for _, c := range changes {
+		if err := s.Put(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
+	t.Helper()
+	saved, err := s.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return saved
+}
+
+func diff(t testing.TB, what string, want, got any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+func taskState(text string) *api.TaskState {
+	return &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", DisplayMessage: text, Time: 7}}}
+}
+
+func task(phase string) interfaces.SavedTask {
+	return interfaces.SavedTask{Phase: phase, State: taskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
+		Hooks: map[string]map[string]string{"h": {"k": "v"}}}
+}
+
+func alloc(id string, index uint64, job string) *api.Allocation {
+	return &api.Allocation{ID: id, ClientStatus: "running", TaskGroup: "g", ModifyIndex: index, Job: &api.Job{ID: &job}}
+}
+
+func testOutlives(t *testing.T, s interfaces.Store) {
+	owned := acquire(t, s, "a")
+	if _, err := owned.Load(); !errors.Is(err, interfaces.ErrNoState) {
+		t.Errorf("of nothing: got %v, want ErrNoState", err)
+	}
+	given := alloc("a", 7, "j")
+	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
+	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
+	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Over: true, Checks: checks, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
+		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
+	want := &interfaces.Saved{Alloc: alloc("a", 7, "j"), Over: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
+		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}, Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
+	want.Alloc.TaskStates = map[string]*api.TaskState{"t": taskState("run")}
+	if given.Job == nil || given.TaskStates["gone"] == nil {
+		t.Error("the caller's allocation has been changed")
+	}
+	given.ModifyIndex, checks["c"] = 99, api.AllocCheckStatus{} // which are the caller's to change
+	diff(t, "while it is owned", want, load(t, owned))
+	if err := errors.Join(owned.Close(), owned.Close()); err != nil {
+		t.Fatalf("close twice: %v", err)
+	}
+	diff(t, "by the next owner", want, load(t, acquire(t, s, "a")))
+}
+
+func testNotGiven(t *testing.T, s interfaces.Store) {
+	owned := acquire(t, s, "a")
+	put(t, owned,
+		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Over: true, Tasks: map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
+			Checks: api.AllocCheckStatuses{"c": {}}},
+		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
+	got := load(t, owned)
+	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
+	diff(t, "the one that has not", task("one"), got.Tasks["u"])
+	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
+	if !got.Over || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
+		t.Errorf("over %v, checks %v, job %q", got.Over, got.Checks, *got.Alloc.Job.ID)
+	}
+	put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
+	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Over {
+		t.Errorf("checks taken away: %v, over %v", got.Checks, got.Over)
+	}
+	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
+	if got := load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
+		t.Errorf("another job: %+v", got.Alloc)
+	}
+}
+
+func testOwner(t *testing.T, s interfaces.Store) {
+	owned := acquire(t, s, "a")
+	acquire(t, s, "b")
+	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
+		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
+	}
+	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j")})
+	if err := owned.Close(); err != nil {
+		t.Fatal(err)
+	}
+	change := interfaces.Change{ID: "a", Alloc: alloc("a", 2, "j")}
+	_, loadErr := owned.Load()
+	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr, "recreate": owned.Recreate(change)} {
+		if err == nil {
+			t.Errorf("%s after the close: no error", what)
+		}
+	}
+	if got := load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
+		t.Errorf("the next owner finds %+v", got.Alloc)
+	}
+}
+
+func testRecreate(t *testing.T, s interfaces.Store) {
+	owned := acquire(t, s, "a")
+	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Over: true, Life: "one", Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("b", 1, "k")}); err == nil {
+		t.Error("recreated as another allocation")
+	}
+	if got := load(t, owned); !got.Over || got.Alloc.ModifyIndex != 7 {
+		t.Errorf("after a failure: %+v", got)
+	}
+	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("a", 1, "k"), Life: "two"}); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "recreated", &interfaces.Saved{Alloc: alloc("a", 1, "k"), Life: "two"}, load(t, owned))
+	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
+		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
+	}
+	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
+	if got := load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+func testInvalid(t *testing.T, s interfaces.Store) {
+	owned := acquire(t, s, "a")
+	for _, c := range []interfaces.Change{{Alloc: alloc("", 1, "j")}, {Over: true}, {ID: "a", Alloc: alloc("b", 1, "j")}} {
+		if err := owned.Put(c); err == nil {
+			t.Errorf("%q: no error", c.ID)
+		}
+	}
+	if _, err := owned.Load(); !errors.Is(err, interfaces.ErrNoState) {
+		t.Errorf("something was saved: %v", err)
+	}
+}
+
+// testConcurrent has a caller among many find what it has put last.
+func testConcurrent(t *testing.T, s interfaces.Store) {
+	owned := acquire(t, s, "a")
+	const callers, rounds = 20, 20
+	var calls sync.WaitGroup
+	for i := range callers {
+		name := fmt.Sprint("t", i)
+		calls.Go(func() {
+			for n := 1; n <= rounds; n++ {
+				put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
+			}
+		})
+	}
+	calls.Wait()
+	for name, task := range load(t, owned).Tasks {
+		if task.Attempts != rounds {
+			t.Errorf("task %s: %d, want %d", name, task.Attempts, rounds)
+		}
+	}
+}
+
+// testModel makes changes at random and compares with what they come to.
+func testModel(t *testing.T, s interfaces.Store) {
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		id := fmt.Sprint(n)
+		owned, err := s.Acquire(id)
+		model := interfaces.Saved{}
+		for range rapid.IntRange(1, 12).Draw(rt, "changes") {
+			if err != nil {
+				rt.Fatal(err)
+			}
+			c, write := drawChange(rt, id), owned.Put
+			if rapid.IntRange(0, 9).Draw(rt, "recreate") == 0 {
+				write, model = owned.Recreate, interfaces.Saved{}
+			}
+			if err := write(c); err != nil {
+				rt.Fatal(err)
+			}
+			apply(&model, c)
+			if rapid.IntRange(0, 3).Draw(rt, "again") > 0 {
+				continue
+			}
+			compare(rt, owned, &model)
+			if err := owned.Close(); err != nil {
+				rt.Fatal(err)
+			}
+			owned, err = s.Acquire(id)
+		}
+		if err != nil {
+			rt.Fatal(err)
+		}
+		compare(rt, owned, &model)
+		owned.Close()
+	})
+}
+
+func compare(rt *rapid.T, s interfaces.OwnedState, want *interfaces.Saved) {
+	got, err := s.Load()
+	if want.Alloc == nil {
+		if !errors.Is(err, interfaces.ErrNoState) {
+			rt.Fatalf("without an allocation: %v", err)
+		}
+		return
+	}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		rt.Fatalf("%v\n%s", err, d)
+	}
+}
+
+// drawChange draws one of values that are small, and some as large as several pages.
+func drawChange(rt *rapid.T, id string) interfaces.Change {
+	c := interfaces.Change{ID: id, Over: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
+	text := func(label string) string {
+		return strings.Repeat("x", rapid.SampledFrom([]int{1, 100, 1500, 5000}).Draw(rt, label))
+	}
+	if rapid.Bool().Draw(rt, "alloc") {
+		c.Alloc = alloc(id, rapid.Uint64Range(1, 9).Draw(rt, "index"), text("job"))
+		c.Alloc.ClientDescription = text("description")
+	}
+	if rapid.Bool().Draw(rt, "kill") {
+		c.KillAfter = time.Unix(rapid.Int64Range(1, 9).Draw(rt, "kill after"), 0).UTC()
+	}
+	for range rapid.IntRange(0, 3).Draw(rt, "tasks") {
+		if c.Tasks == nil {
+			c.Tasks = map[string]interfaces.SavedTask{}
+		}
+		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = task(text("phase"))
+	}
+	return c
+}
+
+// apply does to the model what a change is to do.
+func apply(m *interfaces.Saved, c interfaces.Change) {
+	if c.Alloc != nil {
+		a := *c.Alloc
+		m.Alloc = &a
+	}
+	for name, task := range c.Tasks {
+		if m.Tasks == nil {
+			m.Tasks = map[string]interfaces.SavedTask{}
+		}
+		m.Tasks[name] = task
+	}
+	if c.Checks != nil {
+		m.Checks = c.Checks
+	}
+	if c.Life != "" {
+		m.Life = c.Life
+	}
+	m.Over = m.Over || c.Over
+	if !c.KillAfter.IsZero() {
+		m.KillAfter = c.KillAfter
+	}
+	if m.Alloc != nil && m.Tasks != nil {
+		m.Alloc.TaskStates = map[string]*api.TaskState{}
+		for name, task := range m.Tasks {
+			m.Alloc.TaskStates[name] = task.State
+		}
+	}
+}
