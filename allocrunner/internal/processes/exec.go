@@ -31,7 +31,6 @@ type execution struct {
 	tree   *proctree.Tree          // nil before it runs; guarded by Local.mu
 }
 
-// Exec implements Supervisor.
 func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	defer closeAll(spec.Files)
 	result, err := l.exec(ctx, spec)

@@ -91,7 +91,6 @@ func New(cfg Config) *Local {
 	}
 }
 
-// Start implements Supervisor.
 func (l *Local) Start(ctx context.Context, spec drivers.Spec) (Status, error) {
 	if err := checkSpec(spec); err != nil {
 		return Status{}, fmt.Errorf("start task %q: %w", spec.Task, err)
@@ -181,7 +180,6 @@ func (l *Local) watch(p *process) {
 	}
 }
 
-// Wait implements Supervisor.
 func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	p := l.process(task)
 	if p == nil {
@@ -195,7 +193,6 @@ func (l *Local) Wait(ctx context.Context, task string) (interfaces.ExitResult, e
 	}
 }
 
-// Signal implements Supervisor.
 func (l *Local) Signal(_ context.Context, process ProcessID, sig syscall.Signal) error {
 	p := l.process(process.Task)
 	if p == nil || !p.is(process) || !p.running() {
@@ -207,7 +204,6 @@ func (l *Local) Signal(_ context.Context, process ProcessID, sig syscall.Signal)
 	return nil
 }
 
-// KillTree implements Supervisor.
 func (l *Local) KillTree(ctx context.Context, process ProcessID) (int, error) {
 	p := l.process(process.Task)
 	if p == nil {
@@ -223,7 +219,6 @@ func (l *Local) KillTree(ctx context.Context, process ProcessID) (int, error) {
 	return n, nil
 }
 
-// List implements Supervisor.
 func (l *Local) List(context.Context) ([]Status, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +234,7 @@ func (l *Local) List(context.Context) ([]Status, error) {
 // was killed finds its processes there.
 func (l *Local) CgroupDir() string { return l.trees.CgroupDir() }
 
-// Close implements Supervisor. It is safe to call twice.
+// Close is safe to call twice.
 func (l *Local) Close() error {
 	l.mu.Lock()
 	l.closed = true
