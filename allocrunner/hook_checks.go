@@ -129,7 +129,7 @@ func (h *checksHook) groupEnded(ended bool) {
 	switch made := h.current.Load(); {
 	case made == nil:
 	case ended:
-		made.Leave()
+		made.Suspend()
 	default:
 		made.Begin("")
 	}

@@ -156,7 +156,7 @@ func goValue(v cty.Value) (any, error) {
 	}
 }
 
-// variables are the environment and the node facts as HCL sees them: names with dots are nested objects.
+// variables returns the environment and the node facts as HCL sees them: names with dots are nested objects.
 func (e *Env) variables() map[string]cty.Value {
 	tree := map[string]any{}
 	for _, layer := range []map[string]string{e.node, e.vars} {

@@ -1,6 +1,6 @@
 // Package taskenv builds the environment of a task, or of the allocation as a whole, and interpolates text with it. An Env is
-// immutable: With and WithTask give copies, so two tasks of a group can't see each other's variables. Nothing of taskapi's own environment
-// gets into one.
+// immutable: With and WithTask give copies, so two tasks of a group can't see each other's variables. It takes nothing from this
+// program's own environment.
 //
 // From low to high, what gives a variable its value:
 //
@@ -38,7 +38,7 @@ type Config struct {
 	// Task is the task, nil for the environment of the allocation, with which group services are interpolated.
 	Task *api.Task
 
-	// User is whom the task runs as.
+	// User is the task's user.
 	User interfaces.User
 
 	// Dir gives NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR; empty paths give none.

@@ -55,7 +55,7 @@ func addAllocation(vars map[string]string, alloc *api.Allocation, node Node) {
 	set(vars, "NOMAD_JOB_PARENT_ID", ptr.Deref(job.ParentID))
 }
 
-// allocIndex is the number in the brackets at the end of an allocation's name, 0 without one: there is no other of its group.
+// allocIndex returns the number in the brackets at the end of an allocation's name, 0 without one.
 func allocIndex(name string) string {
 	if i := strings.LastIndexByte(name, '['); i >= 0 && strings.HasSuffix(name, "]") {
 		return name[i+1 : len(name)-1]
@@ -69,7 +69,7 @@ func addDirs(vars map[string]string, dir interfaces.TaskDir) {
 	set(vars, "NOMAD_SECRETS_DIR", dir.SecretsDir)
 }
 
-// addLimits adds what the task asks for: CPU in MHz, memory in MiB. No cores are set aside for a task here, so NOMAD_CPU_CORES is
+// addLimits adds the task's resources: CPU in MHz, memory in MiB. No cores are set aside for a task here, so NOMAD_CPU_CORES is
 // always the single blank that Nomad gives a task without any.
 func addLimits(vars map[string]string, r *api.Resources) {
 	vars["NOMAD_CPU_CORES"] = " "
@@ -105,7 +105,7 @@ func addPort(vars map[string]string, p api.PortMapping) {
 	}
 }
 
-// mergedMeta is the meta of the job, overlaid with the group's and the task's.
+// mergedMeta returns the meta of the job, overlaid with the group's and the task's.
 func mergedMeta(alloc *api.Allocation, task *api.Task) map[string]string {
 	meta := map[string]string{}
 	if alloc.Job != nil {

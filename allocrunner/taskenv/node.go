@@ -23,7 +23,7 @@ type Node struct {
 	Meta       map[string]string // without the leading "meta."
 }
 
-// references are the node facts by the names that stand between ${ and }.
+// references returns the node facts by the names that stand between ${ and }.
 func (n Node) references() map[string]string {
 	refs := map[string]string{
 		"node.unique.id":   n.ID,
@@ -72,8 +72,8 @@ func DetectNode() Node {
 	return n
 }
 
-// outwardIP is the address from which the machine reaches others, the loopback address on one that reaches nobody. Connecting a
-// datagram socket looks up the route and sends nothing; the peer is in TEST-NET-1 (RFC 5737), which is nobody's.
+// outwardIP returns the address from which the machine reaches others, or the loopback address. Connecting a
+// datagram socket looks up the route and sends nothing; the peer is in TEST-NET-1 (RFC 5737), which has no owner.
 func outwardIP() string {
 	conn, err := net.Dial("udp", "192.0.2.1:9")
 	if err != nil {
@@ -83,7 +83,7 @@ func outwardIP() string {
 	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
-// unifiedCgroup is the path below /sys/fs/cgroup of a process, from its /proc/PID/cgroup: the entry of hierarchy 0. The root
+// unifiedCgroup returns the path below /sys/fs/cgroup of a process, from its /proc/PID/cgroup: the entry of hierarchy 0. The root
 // cgroup gives nothing.
 func unifiedCgroup(data []byte) string {
 	for line := range strings.Lines(string(data)) {
@@ -94,7 +94,7 @@ func unifiedCgroup(data []byte) string {
 	return ""
 }
 
-// osRelease is the value of a key of os-release(5), without its quotes.
+// osRelease returns the value of a key of os-release(5), without its quotes.
 func osRelease(data []byte, key string) string {
 	for line := range strings.Lines(string(data)) {
 		if v, ok := strings.CutPrefix(line, key+"="); ok {

@@ -18,7 +18,7 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// check is one check, with everything resolved. It never changes.
+// check is a resolved check. It never changes.
 type check struct {
 	definition
 	rules rules
@@ -37,7 +37,7 @@ func (c *check) same(other *check) bool { return reflect.DeepEqual(c.definition,
 // outcome is what one run found.
 type outcome struct {
 	ok      bool
-	warning bool // a script said that it is not well, and not broken either; not ok
+	warning bool // a script's exit code says warning; not ok
 	code    int  // of an HTTP answer, else 0
 	output  string
 }

@@ -1,7 +1,7 @@
 // Package checks runs the HTTP, TCP and script checks of an allocation's services with provider "nomad" and holds the latest result
-// of each. Checks are registered when their task begins and leave when it ends. Every check then runs on its own schedule, soon
-// and then each interval, one run at a time; a run that outlasts its interval costs the runs that fall into it. Connections are
-// closed after each run. It says when a check asks for a restart, once for each start of what is to be restarted; it restarts nothing.
+// of each. Checks are registered when their task begins and deregistered when it ends. Each runs on its own schedule, soon and then each
+// interval, one run at a time; a run that outlasts its interval costs the runs that fall into it. Connections are closed after each run.
+// It reports when a check requires a restart, once for each start of what is to be restarted; it restarts nothing.
 package checks
 
 import (
@@ -17,7 +17,7 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// ErrInvalid: a check can't be run as it is written. It wraps which check and why.
+// ErrInvalid: a check can't be run as it is written. The error that wraps it says which and why.
 var ErrInvalid = errors.New("invalid check")
 
 // Config is what a Runner is made of. Alloc, with its job and group, and Logger are required.
@@ -35,21 +35,20 @@ type Config struct {
 
 	Logger *slog.Logger
 
-	// OnChange is called when there are other checks than before, or one has another status, from the goroutine that made it so. A
-	// result that only says the same again is not told. It must not block; nil for none.
+	// OnChange is called when a check comes or goes, or its status changes, from the goroutine that caused it; a result of the same
+	// status is no change. It must not block; nil for none.
 	OnChange func()
 
 	// Exec runs the command of a script check; with nil there can be no script checks.
 	Exec ExecFunc
 
-	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which does nothing else until it
-	// returns and which Run waits for. It may call Begin and End. task is the check's, or empty for a check of the group's services
-	// that names none. No check of the same task asks again before the next start, as Up says it, or the next Begin. nil for nobody to
-	// ask.
+	// Restart is called when a check has been unhealthy for too long, from the check's goroutine, which waits for it, as Run does. It may
+	// call Begin and End. task is the check's, or empty for a check of the group's services that names none. It is called once for all
+	// checks of a task until the task's next start, as Up reports it, or the next Begin. nil restarts nothing.
 	Restart func(task, reason string)
 
-	// Up is since when that has been up which Restart of the same task would restart: its latest start. It is the zero time while that
-	// is not up, or on its way out; failures then are no reason for a restart. nil is never up, so that nothing is restarted.
+	// Up returns the latest start of what Restart of the same task would restart, and the zero time while that is not up or is being
+	// stopped: failures don't count then. nil is never up, so nothing is restarted.
 	Up func(task string) time.Time
 
 	// DialContext opens connections; nil is net.Dialer's.
@@ -71,17 +70,17 @@ type Runner struct {
 	cfg  Config
 	wake chan struct{} // has a token when there may be registrations to be started
 
-	mu       sync.Mutex // guards what follows
-	list     []*registration
-	begun    map[string]bool    // tasks between Begin and End
-	cancel   context.CancelFunc // ends Run; nil before it
-	stopped  bool
-	left     bool // the group's services have left
-	version  uint64
-	statuses api.AllocCheckStatuses // as last read; nil when the list has changed since
+	mu        sync.Mutex // guards what follows
+	list      []*registration
+	begun     map[string]bool    // tasks between Begin and End
+	cancel    context.CancelFunc // ends Run; nil before it
+	stopped   bool
+	suspended bool // the group's services are not registered
+	version   uint64
+	statuses  api.AllocCheckStatuses // as last read; nil when the list has changed since
 }
 
-// New prepares the checks. It does no I/O. Errors: ErrInvalid, with every check that can't be run.
+// New returns a Runner, which Run starts. It does no I/O. Errors: ErrInvalid, with every check that can't be run.
 func New(cfg Config) (*Runner, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = new(net.Dialer).DialContext
@@ -107,8 +106,8 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Results is the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
-// must not be changed; it is nil when there are no checks, before Run, from Leave to the group's next Begin, and from Stop on. Checks
+// Results returns the latest result of every check by its ID, and a version that differs whenever the results do. The map is shared and
+// must not be changed; it is nil when there are no checks, before Run, from Suspend to the group's next Begin, and after Stop. Checks
 // whose task has not begun are pending.
 func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 	r.mu.Lock()
@@ -122,9 +121,9 @@ func (r *Runner) Results() (api.AllocCheckStatuses, uint64) {
 	return r.statuses, r.version
 }
 
-func (r *Runner) visibleLocked() bool { return r.cancel != nil && !r.stopped && !r.left }
+func (r *Runner) visibleLocked() bool { return r.cancel != nil && !r.stopped && !r.suspended }
 
-// changedLocked notes that the results differ from those last read. It is false when nobody sees them.
+// changedLocked records that the results differ from those last read. It reports whether they are visible.
 func (r *Runner) changedLocked() bool {
 	r.statuses = nil
 	if !r.visibleLocked() {
@@ -134,15 +133,14 @@ func (r *Runner) changedLocked() bool {
 	return true
 }
 
-// Stop clears the results at once, for good, and makes Run return; also a Run that has not begun. It does not wait, and is
-// harmless again.
+// Stop clears the results for good and makes Run return, also one that has not begun. It does not wait, and may be called again.
 func (r *Runner) Stop() {
 	if r.clear() {
 		r.cfg.OnChange()
 	}
 }
 
-// clear reports whether there was anything to clear.
+// clear ends everything. It reports whether there was anything to clear.
 func (r *Runner) clear() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

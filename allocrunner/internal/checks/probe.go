@@ -138,7 +138,7 @@ func sendHTTP(client *http.Client, req *http.Request) outcome {
 	return outcome{ok: resp.StatusCode < http.StatusBadRequest, code: resp.StatusCode, output: excerpt(resp.Body)}
 }
 
-// excerpt is the beginning of an answer. One that breaks off is shown as far as it came.
+// excerpt returns the beginning of an answer, also of one that breaks off.
 func excerpt(body io.Reader) string {
 	data, err := io.ReadAll(io.LimitReader(body, maxOutput))
 	if err != nil && len(data) == 0 {
@@ -147,13 +147,12 @@ func excerpt(body io.Reader) string {
 	return shown(data)
 }
 
-// shown is the beginning of data as text. What is no UTF-8, a character cut at the end among it, could not be shown in JSON.
+// shown returns the beginning of data as UTF-8 text, without what is none, such as a character cut at the end.
 func shown(data []byte) string {
 	return strings.ToValidUTF8(string(data[:min(len(data), maxOutput)]), "")
 }
 
-// exitWarning is the exit code by which a script says that something is not well, as Consul has it. There is no such status of a
-// check here: it is a failure.
+// exitWarning is Consul's exit code for a warning. A check here has no such status: it is a failure.
 const exitWarning = 1
 
 // scriptProbe runs the check's command in its task.

@@ -8,8 +8,8 @@ import (
 )
 
 // registration is a check from the beginning of its task, or from being known at all, to its task's end or a change of the check.
-// What comes after is another registration, so a run that is still under way then has nowhere to put its result. All but the check
-// is guarded by the Runner's mutex.
+// A later one is another registration, so the result of a run that is still under way is dropped. The Runner's mutex guards all
+// fields but check.
 type registration struct {
 	check    *check
 	status   api.AllocCheckStatus // as shown
@@ -44,14 +44,14 @@ func restored(c *check, saved api.AllocCheckStatuses) *registration {
 	return reg
 }
 
-// show takes over an earlier process's result. What the check is called comes from the check.
+// show adopts an earlier process's result, under the check's own names.
 func (reg *registration) show(s api.AllocCheckStatus) {
 	reg.saved = true
 	reg.status.Status, reg.status.StatusCode, reg.status.Output, reg.status.Timestamp = s.Status, s.StatusCode, s.Output, s.Timestamp
 	reg.standing.status = s.Status
 }
 
-// since is from when on the check looks at what would be restarted, which is up since up; zero when that isn't up.
+// since returns when the check began to count failures of what has been up since up; zero when that isn't up.
 func (reg *registration) since(up time.Time) time.Time {
 	if !up.IsZero() && up.Before(reg.updated) {
 		return reg.updated
@@ -60,8 +60,8 @@ func (reg *registration) since(up time.Time) time.Time {
 }
 
 // Begin registers the checks of a task, or those of the group's services that name no task for the empty name: they are shown as
-// pending, or as their initial_status says, their counters start, and they run. Doing it again starts them anew, which a restart of
-// the task must do. Checks of a group's service that name a task are that task's. A task without checks is fine. Begin and End may
+// pending, or as their initial_status says, their counters start, and they run. Another call registers them again, as a restart of
+// the task requires. Checks of a group's service that name a task are that task's. A task without checks is fine. Begin and End may
 // come before Run.
 func (r *Runner) Begin(task string) { r.renew(task, true) }
 
@@ -76,7 +76,7 @@ func (r *Runner) renew(task string, wanted bool) {
 	r.poke()
 }
 
-// renewAll reports a change that can be seen.
+// renewAll reports whether a visible result has changed.
 func (r *Runner) renewAll(task string, wanted bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *Runner) renewAll(task string, wanted bool) bool {
 	}
 	r.begun[task] = wanted
 	if task == "" && wanted {
-		r.left = false
+		r.suspended = false
 	}
 	found := false
 	for i, old := range r.list {
@@ -97,20 +97,19 @@ func (r *Runner) renewAll(task string, wanted bool) bool {
 	return found && r.changedLocked()
 }
 
-// Leave ends the group's checks, and clears all results until the group's next Begin: nobody is to reach the group by its services any
-// more. No check runs meanwhile.
-func (r *Runner) Leave() {
-	if r.leave() {
+// Suspend deregisters the group's checks and clears all results until the group's next Begin. No check runs meanwhile.
+func (r *Runner) Suspend() {
+	if r.suspend() {
 		r.cfg.OnChange()
 	}
 }
 
-// leave reports a change that can be seen.
-func (r *Runner) leave() bool {
+// suspend reports whether a visible result has changed.
+func (r *Runner) suspend() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed := len(r.list) > 0 && r.changedLocked()
-	r.left = true
+	r.suspended = true
 	for i, old := range r.list {
 		r.list[i] = old.renewed(old.check, old.wanted && old.check.about.Task != "")
 	}
@@ -143,7 +142,7 @@ func (old *registration) end() <-chan struct{} {
 	return old.done
 }
 
-// poke makes Run look for registrations to start.
+// poke wakes Run to start registrations.
 func (r *Runner) poke() {
 	select {
 	case r.wake <- struct{}{}:
@@ -152,8 +151,8 @@ func (r *Runner) poke() {
 }
 
 // Update goes on with another version of the job: Alloc and Resolver of cfg replace those of before, the rest stays. A
-// check whose definition is what it was, interpolated, goes on untouched; one that differs starts anew, when its task has begun; one
-// that is no more disappears at once. After an error everything is as before. Errors: ErrInvalid.
+// check with the same definition, interpolated, goes on untouched; one that differs is registered again, when its task has begun; one
+// that was removed disappears at once. After an error everything is as before. Errors: ErrInvalid.
 func (r *Runner) Update(cfg Config) error {
 	merged := r.cfg // never changes after New
 	merged.Alloc, merged.Resolver = cfg.Alloc, cfg.Resolver
@@ -168,7 +167,7 @@ func (r *Runner) Update(cfg Config) error {
 	return nil
 }
 
-// swap replaces the list, and reports a change that can be seen.
+// swap replaces the list. It reports whether a visible result has changed.
 func (r *Runner) swap(list []*check) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

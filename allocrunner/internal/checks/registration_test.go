@@ -426,8 +426,8 @@ func TestGraceOfAnUpdatedCheck(t *testing.T) {
 	})
 }
 
-// TestLeave clears the results, and has no check run, until the group begins again.
-func TestLeave(t *testing.T) {
+// TestSuspend clears the results, and has no check run, until the group begins again.
+func TestSuspend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := newConfig(withTask(withTask(newAlloc(tcpCheck("group")), "a", tcpCheck("a")), "b", tcpCheck("b")))
 		d := &dialer{}
@@ -439,8 +439,8 @@ func TestLeave(t *testing.T) {
 		time.Sleep(pastFirst)
 		expectStatuses(t, r, map[string]string{"group": "success", "a": "success", "b": "pending"})
 		told, ran := changes.Load(), len(d.at)
-		r.Leave()
-		r.Leave()
+		r.Suspend()
+		r.Suspend()
 		if n := changes.Load() - told; n != 1 {
 			t.Errorf("told %d times", n)
 		}

@@ -13,14 +13,14 @@ const (
 	failure = "failure"
 )
 
-// rules say what the runs of a check lead to. They are a pure function of what was and what a run found.
+// rules decide what a check's runs lead to: next is a pure function of the standing and of what a run found.
 type rules struct {
 	// successes and failures are how many results in a row it takes to show success or failure; below 2 each result counts at
 	// once. They are Consul's success_before_passing and failures_before_critical.
 	successes, failures int
 
-	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Only runs that began when what would
-	// be restarted had been up for grace count. With ignoreWarnings a script's warning is no failure for this purpose.
+	// limit is how many runs in a row must find the check unhealthy for a restart; 0 for never. Only runs count that began when what
+	// would be restarted had been up for grace. With ignoreWarnings a script's warning does not count.
 	limit          int
 	grace          time.Duration
 	ignoreWarnings bool
@@ -43,13 +43,13 @@ func rulesOf(c *api.ServiceCheck) rules {
 // standing is where a check stands since its registration.
 type standing struct {
 	status    string    // as shown
-	row       int       // how many results in a row are as the latest: positive for successes, negative for failures
+	row       int       // how many results in a row equal the latest: positive for successes, negative for failures
 	up        time.Time // since when what would be restarted was up, as last seen; the two below are about what began then
 	unhealthy int       // how many runs in a row count towards a restart
-	disarmed  bool      // a restart has been asked for; it is asked for once for each start
+	disarmed  bool      // a restart has been requested, once for each start
 }
 
-// seenUp is the standing once what would be restarted is seen to be up since then. After another start all counts anew.
+// seenUp returns the standing for what is up since a time: after another start the counters begin again.
 func (s standing) seenUp(since time.Time) standing {
 	if !since.Equal(s.up) {
 		s.up, s.unhealthy, s.disarmed = since, 0, false
@@ -57,13 +57,13 @@ func (s standing) seenUp(since time.Time) standing {
 	return s
 }
 
-// counts reports whether a failure can be a reason to restart what has been up since up, the zero time when it isn't: not that of a run that
-// began before the end of the grace that follows each start.
+// counts reports whether a failure counts towards a restart of what has been up since up, zero when it isn't: the run must have begun
+// after the grace that follows each start.
 func (r rules) counts(up, began time.Time) bool {
 	return !up.IsZero() && !began.Before(up.Add(r.grace))
 }
 
-// next is the standing after a run that began at began, and whether what was up since up must be restarted now.
+// next returns the standing after a run that began at began, and whether what was up since up must be restarted now.
 //
 // A run counts towards the restart when it failed and the check is shown as failing, so a threshold of failures comes first; a run
 // that succeeded ends the row, even when a threshold of successes still shows the failure. A pending check counts for nothing:
@@ -98,7 +98,7 @@ func inRow(row int, ok bool) int {
 	}
 }
 
-// initially is what a check shows before it has run.
+// initially returns the status of a check that has not run.
 func initially(c *api.ServiceCheck) string {
 	switch c.InitialStatus {
 	case "passing":

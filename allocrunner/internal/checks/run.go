@@ -30,7 +30,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// open makes the results visible. It is false when Stop came first.
+// open makes the results visible. It reports whether Stop has not been called.
 func (r *Runner) open(cancel context.CancelFunc) bool {
 	r.mu.Lock()
 	stopped, some := r.stopped, false
@@ -55,7 +55,7 @@ type start struct {
 func (r *Runner) startable(ctx context.Context) []start {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopped || r.left {
+	if r.stopped || r.suspended {
 		return nil
 	}
 	var list []start
@@ -70,7 +70,7 @@ func (r *Runner) startable(ctx context.Context) []start {
 }
 
 // repeat runs one check: soon, then at whole intervals from the first run, without catching up on those it missed. It waits for
-// the runs of the registration before, which have been told to end, so that a check never runs twice at a time.
+// the runs of the previous registration, which are being ended, so that a check never runs twice at a time.
 func (r *Runner) repeat(ctx context.Context, reg *registration) {
 	defer close(reg.done)
 	if reg.before != nil {
@@ -99,7 +99,7 @@ type news struct {
 	restart  bool
 }
 
-// record shows a result, logs it when the status is another than before, and asks for a restart when it is time.
+// record publishes a result, logs a change of status, and requests a restart when one is due.
 func (r *Runner) record(ctx context.Context, reg *registration, began time.Time, o outcome) {
 	n, ok := r.judge(ctx, reg, began, o)
 	if !ok {
@@ -116,7 +116,7 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	}
 }
 
-// judge puts a result where it is shown. It does nothing once the registration or Run is to end, which ends ctx under the same
+// judge evaluates a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
 // mutex: a run that was cut off says nothing about the service.
 func (r *Runner) judge(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	var up time.Time
@@ -139,7 +139,7 @@ func (r *Runner) judge(ctx context.Context, reg *registration, began time.Time, 
 	return n, r.changedLocked()
 }
 
-// disarmLocked keeps the checks of a task from asking for the restart that one of them asks for, of what was up since up.
+// disarmLocked keeps a task's other checks from requesting the restart that one of them has requested, of what has been up since up.
 func (r *Runner) disarmLocked(task string, up time.Time) {
 	for _, reg := range r.list {
 		if reg.check.about.Task == task {

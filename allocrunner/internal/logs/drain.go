@@ -28,7 +28,7 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 type Sink interface {
 	// Write takes p or drops it; p is the Drain's again afterwards.
 	Write(p []byte)
-	// Behind reports that something was dropped that the sink still has to tell of, and Retry lets it try.
+	// Behind reports whether the sink has dropped output that its file does not mention yet. Retry writes that, if there is room.
 	Behind() bool
 	Retry()
 	Close() error
@@ -42,7 +42,7 @@ type Drain struct {
 	done chan struct{}
 }
 
-// StartDrain begins. The pipe is the reading end, in non-blocking mode. Drain owns both from now on.
+// StartDrain starts a drain. The pipe is the reading end, in non-blocking mode. Drain owns both from now on.
 func StartDrain(pipe *os.File, to Sink) *Drain {
 	d := &Drain{pipe: pipe, to: to, done: make(chan struct{})}
 	go d.run()
@@ -84,8 +84,8 @@ func (d *Drain) run() {
 	}
 }
 
-// arm lets the next wait end after retryInterval while lost output is still to be told of, and else only with output. It comes
-// before the look at cut, and Cut sets its deadline after the flag: a Cut is never overwritten unseen.
+// arm sets the deadline of the next wait: retryInterval while the sink is behind, else none. It comes before the look at cut, and Cut
+// sets its deadline after the flag, so a Cut is never overwritten unseen.
 func (d *Drain) arm(armed bool) bool {
 	switch {
 	case d.to.Behind():

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// skips bounds how many numbers are passed over because something that is no log file of ours sits there.
+// skips bounds how many numbers are passed over because a foreign file has them.
 const skips = 16
 
 // errForeign is a name in the log directory that is no plain file: a link, directory or pipe that a task has put there.
@@ -32,7 +32,7 @@ func (r *Rotator) openNewestLocked() error {
 	return nil
 }
 
-// rotateLocked goes on with the next number and removes the oldest file. When it fails the present file stays in use.
+// rotateLocked opens the next number and removes the oldest file. When it fails, the current file stays in use.
 func (r *Rotator) rotateLocked() error {
 	next := 0
 	if len(r.indexes) > 0 {
@@ -131,7 +131,7 @@ func (r *Rotator) openFile(index, flags int) (*os.File, int64, error) {
 // noSpace reports that err may pass when something is deleted.
 func noSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// cause is the innermost error: what people want to read in a log file.
+// cause returns the innermost error, which is enough in a log file.
 func cause(err error) error {
 	for {
 		inner := errors.Unwrap(err)

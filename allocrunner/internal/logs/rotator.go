@@ -1,6 +1,6 @@
 // Package logs writes what tasks print to files by rotation: NAME.0, NAME.1, ... in the allocation's log directory, where only
 // the newest few remain and the numbers keep rising. It promises that a task is never hurt by what happens to its log files:
-// output is always read, and what can't be written (a full disk) is counted and told in the file itself once there is space.
+// output is always read, and what can't be written (a full disk) is counted, and the file says so once there is space.
 // It never holds more than one small buffer for each stream, however long a line is, and never follows a link that a task has
 // put into the log directory. It does not read log files back.
 package logs
@@ -22,8 +22,8 @@ import (
 // lineZone is how much of a file may stay empty at its end for the sake of not splitting a line: what Nomad allows, too.
 const lineZone = 32 << 10
 
-// maxIndex bounds the numbers that are taken for ours: a task may put any name into the directory, and a number near the end
-// of the range would leave no room to rise. A stream that fills a file each second reaches it after 30 years.
+// maxIndex bounds the numbers that count as the stream's: a task may put any name into the directory, and a number near the end
+// of the range would leave no room for the next. A stream that fills a file each second reaches it after 30 years.
 const maxIndex = 1 << 30
 
 // fileMode is for everyone to read: log shippers run as other users. (Nomad's mode.)
@@ -55,7 +55,7 @@ type Rotator struct {
 }
 
 // Open opens the newest file of the stream for appending, or makes NAME.0. An error means that the directory or the settings are
-// no good; a file that can't be opened (full disk) is no error: it is tried again with every write, and the loss is counted.
+// no good; a file that can't be opened (full disk) is no error: every write tries again, and the loss is counted.
 func Open(cfg Config) (*Rotator, error) {
 	if cfg.MaxFiles < 1 || cfg.MaxBytes < 1 {
 		return nil, fmt.Errorf("open log %q: max_files is %d and the size of a file is %d bytes: both must be at least 1", cfg.Name, cfg.MaxFiles, cfg.MaxBytes)
@@ -109,14 +109,14 @@ func (r *Rotator) Write(p []byte) {
 	r.appendLocked(p)
 }
 
-// Behind reports that there is lost output to tell of.
+// Behind reports whether output was lost that the file does not mention yet.
 func (r *Rotator) Behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lost > 0
 }
 
-// Retry tells of lost output in the file if there is any to tell of and the disk has space again.
+// Retry writes a note of lost output into the file, if there is any and the disk has space again.
 func (r *Rotator) Retry() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +169,7 @@ func (r *Rotator) appendLocked(p []byte) {
 	}
 }
 
-// room says how many bytes of p go into a file of the given size and limit before the next file begins; 0 is "none, rotate". It
+// room returns how many bytes of p go into a file of the given size and limit before the next file begins; 0 is "none, rotate". It
 // is never 0 for an empty file. Lines stay whole when they end within lineZone of the limit: a piece that would cross the
 // limit, or leave an unfinished line inside the zone, is cut after its last newline that fits.
 func room(p []byte, size, limit int64, lineStart bool) int {
@@ -192,7 +192,7 @@ func room(p []byte, size, limit int64, lineStart bool) int {
 	return len(fits)
 }
 
-// noteLocked tells of lost output in the file. It reports whether nothing is left to tell.
+// noteLocked writes a note of lost output into the file. It reports whether none is left to write.
 func (r *Rotator) noteLocked() bool {
 	if r.lost == 0 {
 		return true

@@ -87,13 +87,13 @@ type Supervisor interface {
 	// Errors: *drivers.StartError when the process can't be started, ErrRunning, ErrClosed, ErrLost.
 	Start(ctx context.Context, spec drivers.Spec) (Status, error)
 
-	// Wait returns how the task's latest process ended, at once when it has, as often as it is asked. Output may still be on
-	// its way into the log files: KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
+	// Wait returns how the task's latest process ended, at once when it has. Output may still be on its way into the log files:
+	// KillTree waits for that. Errors: ErrNotRunning when the task never had a process, ErrLost, or ctx's error.
 	Wait(ctx context.Context, task string) (interfaces.ExitResult, error)
 
 	// Exec runs a program beside the task's process, in a session of its own, with the same descriptors (but for its output,
 	// which is collected) and in the task's cgroup where there is one. It returns when the program and everything that it left
-	// behind are gone: when ctx ends they are killed, and so they are with the task. What escapes its session, where there
+	// behind are gone: they are killed when ctx ends, and with the task. What escapes its session, where there
 	// are no cgroups, is gone with the task at the latest. Only so many run at a time: others wait, those with Files are refused. Errors:
 	// ErrNotRunning when the task has no process or its tree is killed meanwhile, ErrTooManyExecs, *drivers.StartError, ErrClosed, ErrLost, ctx's
 	// (with the output so far).
@@ -109,7 +109,7 @@ type Supervisor interface {
 	// (stuck in the kernel, for instance).
 	KillTree(ctx context.Context, process ProcessID) (leftover int, err error)
 
-	// List is the latest process of every task that had one, ordered by task.
+	// List returns the latest process of every task that had one, ordered by task.
 	List(ctx context.Context) ([]Status, error)
 
 	// Close ends the supervisor; processes that still run are killed with their trees. It waits for its goroutines.
