@@ -2,11 +2,10 @@ package socket
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
+	"taskapi/socket/peercred"
 )
 
 // Peer is the process that connected, as the kernel noted it at connect(2). A descriptor that was handed on keeps
@@ -47,21 +46,11 @@ var errNoPeer = errors.New("no peer credentials")
 const noUID = ^uint32(0)
 
 func readPeer(c *net.UnixConn) (Peer, error) {
-	raw, err := c.SyscallConn()
+	cred, err := peercred.Of(c)
 	if err != nil {
-		return Peer{}, fmt.Errorf("reach the descriptor: %w", err)
+		return Peer{}, err
 	}
-	var cred *unix.Ucred
-	var optErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return Peer{}, fmt.Errorf("reach the descriptor: %w", err)
-	}
-	if optErr != nil {
-		return Peer{}, fmt.Errorf("getsockopt SO_PEERCRED: %w", optErr)
-	}
-	if cred == nil || cred.Uid == noUID {
+	if cred.Uid == noUID {
 		return Peer{}, errNoPeer
 	}
 	return Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid}, nil

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/identity/privatefile/flock"
 	"taskapi/socket/safedir"
 )
 
@@ -181,12 +182,8 @@ func probe(fd int) error {
 	return fmt.Errorf("%w: a socket is there, and whether it is alive can't be told: %w", ErrInUse, err)
 }
 
-const (
-	// lockWait is far longer than the lock is needed, which is for a few system calls.
-	lockWait = time.Second
-	// lockPoll keeps the wait short without spinning.
-	lockPoll = 5 * time.Millisecond
-)
+// lockWait is far longer than the lock is needed, which is for a few system calls.
+const lockWait = time.Second
 
 // lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted
 // owner of the directory can hold it too; all that it gains is that its own socket is refused.
@@ -195,17 +192,11 @@ func (d *directory) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %q to lock it: %w", d.path, err)
 	}
-	for end := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
-		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = unix.Close(fd) }, nil
-		}
-		if busy := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR); !busy || time.Now().After(end) {
-			break
-		}
+	if err = flock.Lock(fd, unix.LOCK_EX, lockWait); err == nil {
+		return func() { _ = unix.Close(fd) }, nil
 	}
 	_ = unix.Close(fd)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if errors.Is(err, flock.ErrLocked) {
 		return nil, fmt.Errorf("%w: another process holds the lock on %q", ErrInUse, d.path)
 	}
 	return nil, fmt.Errorf("lock %q: %w", d.path, err)

@@ -10,14 +10,11 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"taskapi/identity/privatefile/flock"
 )
 
 // lockTimeout bounds the wait for a file's lock, which a reader has for a moment.
 const lockTimeout = 500 * time.Millisecond
-
-// lockPause is the pause between two looks at the lock.
-const lockPause = 10 * time.Millisecond
 
 // lock opens the file at path with a lock that others respect: of all processes one has it exclusively, or any number share it. What it
 // gives is the file that path names: one that was replaced in the meantime is let go. Errors: ErrInUse, ErrNotFound, ErrFile.
@@ -30,7 +27,7 @@ func lock(path string, flag, how int) (*os.File, error) {
 		if err != nil {
 			return nil, fileError(path, err)
 		}
-		if err := flock(file, how, lockTimeout); err != nil {
+		if err := takeLock(file, how, lockTimeout); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 		}
 		is, err := file.Stat()
@@ -62,19 +59,15 @@ func checkFile(is fs.FileInfo) error {
 	return nil
 }
 
-func flock(file *os.File, how int, timeout time.Duration) error {
-	for since := time.Now(); ; time.Sleep(lockPause) {
-		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("%w: lock it: %w", ErrFile, err)
-		}
-		if time.Since(since) >= timeout {
-			return ErrInUse
-		}
+func takeLock(file *os.File, how int, timeout time.Duration) error {
+	err := flock.Lock(int(file.Fd()), how, timeout)
+	switch {
+	case errors.Is(err, flock.ErrLocked):
+		return ErrInUse
+	case err != nil:
+		return fmt.Errorf("%w: lock it: %w", ErrFile, err)
 	}
+	return nil
 }
 
 // readAll reads a file from its beginning to its end, which may move meanwhile. What can't be read is left as zeros, and noted.

@@ -393,7 +393,7 @@ func writeDraft(draft, version string, txid uint64, set values) (_ *os.File, hea
 		}
 	}()
 	batch, live := set.encode(txid, headerSize, version)
-	if err := flock(file, unix.LOCK_EX, 0); err != nil {
+	if err := takeLock(file, unix.LOCK_EX, 0); err != nil {
 		return nil, 0, nil, err
 	}
 	head = headerSize + int64(len(batch))

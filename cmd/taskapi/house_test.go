@@ -12,7 +12,7 @@ import (
 )
 
 // house is who may import whom within the module. What is not here may import none of the module's packages: ratelimit, and the small
-// rooms inside the others, among them socket/safedir and identity/privatefile, which every room may use.
+// rooms inside the others, among them socket/safedir, socket/peercred, identity/privatefile and its flock, which every room may use.
 //
 // Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
 // allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
@@ -62,7 +62,10 @@ var house = map[string][]string{
 		"allocrunner/internal/proc",
 		"allocrunner/internal/proctree",
 		"identity/privatefile",
+		"identity/privatefile/flock",
+		"socket/peercred",
 	},
+	"allocrunner/internal/ports":    {"identity/privatefile/flock"},
 	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
 	"allocrunner/internal/health":   {"allocrunner/internal/ptr"},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
@@ -84,13 +87,14 @@ var house = map[string][]string{
 		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",
 	},
-	"allocrunner/state":   {"allocrunner/interfaces"},
-	"allocrunner/updates": {"allocrunner/interfaces"},
-	"auth":                {"handlers/apierror", "identity", "ratelimit"},
-	"handlers":            {"auth", "handlers/apierror", "identity"},
-	"identity":            {"identity/internal/strictjson", "identity/privatefile"},
-	"identity/workload":   {"identity", "identity/privatefile"},
-	"socket":              {"socket/safedir"},
+	"allocrunner/state":    {"allocrunner/interfaces", "identity/privatefile/flock"},
+	"allocrunner/updates":  {"allocrunner/interfaces"},
+	"auth":                 {"handlers/apierror", "identity", "ratelimit"},
+	"handlers":             {"auth", "handlers/apierror", "identity"},
+	"identity":             {"identity/internal/strictjson", "identity/privatefile"},
+	"identity/workload":    {"identity", "identity/privatefile"},
+	"identity/privatefile": {"identity/privatefile/flock"},
+	"socket":               {"identity/privatefile/flock", "socket/peercred", "socket/safedir"},
 
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	"cmd/taskapi/internal/cli": {

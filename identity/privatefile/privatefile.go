@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/identity/privatefile/flock"
 )
 
 var (
@@ -122,6 +124,23 @@ func Read(path string, limit int64) ([]byte, Version, error) {
 	return data, versionOf(info), err
 }
 
+// Log is a file, opened for appending, that is emptied when it has grown past Max. Each Write is whole lines. What is no file is only
+// written to.
+type Log struct {
+	io.Writer
+	Max int64
+}
+
+// Write writes lines. A log that can't be emptied grows.
+func (l Log) Write(lines []byte) (int, error) {
+	if f, ok := l.Writer.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > l.Max {
+			_ = f.Truncate(0)
+		}
+	}
+	return l.Writer.Write(lines)
+}
+
 // Write replaces the file at path, with mode 0600. The caller holds the lock that guards path.
 func Write(path string, data []byte) error {
 	return place(path, data, os.Rename)
@@ -160,12 +179,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-const (
-	// lockTimeout is how long a lock is waited for. It is held for a few file operations: milliseconds, unless a disk hangs.
-	lockTimeout = 5 * time.Second
-	// lockInterval is how often it is tried: flock(2) can't be waited for with a time limit.
-	lockInterval = 5 * time.Millisecond
-)
+// lockTimeout is how long a lock is waited for. It is held for a few file operations: milliseconds, unless a disk hangs.
+const lockTimeout = 5 * time.Second
 
 // Lock is an exclusive flock(2) on a file, which may also hold a mark that outlives it.
 type Lock struct{ f *os.File }
@@ -178,17 +193,14 @@ func acquire(path string, timeout time.Duration) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(timeout); ; time.Sleep(lockInterval) {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return &Lock{f}, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-		case time.Now().After(deadline):
-			return nil, errors.Join(fmt.Errorf("lock %s: waited %v: %w", path, timeout, ErrBusy), f.Close())
-		}
+	err = flock.Lock(int(f.Fd()), unix.LOCK_EX, timeout)
+	if errors.Is(err, flock.ErrLocked) {
+		err = fmt.Errorf("waited %v: %w", timeout, ErrBusy)
 	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return &Lock{f}, nil
 }
 
 // Marked reports whether Mark was ever called on the lock's file.

@@ -3,13 +3,16 @@ package privatefile
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestOwner(t *testing.T) {
@@ -145,7 +148,7 @@ func TestLockHeldTooLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Release()
-	if _, err := acquire(path, lockInterval); !errors.Is(err, ErrBusy) {
+	if _, err := acquire(path, 10*time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second one: %v, want ErrBusy", err)
 	}
 }
@@ -163,5 +166,29 @@ func TestMarkOutlivesTheLock(t *testing.T) {
 		if err := errors.Join(lock.Mark(), lock.Release()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestLog is emptied when it has grown too long, and not before; what is no file is written to.
+func TestLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	f, err := Open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var other strings.Builder
+	for _, step := range []struct{ write, want string }{{"one\n", "one\n"}, {"two\n", "one\ntwo\n"}, {"three\n", "three\n"}, {"four\n", "three\nfour\n"}} {
+		for _, w := range []io.Writer{f, &other} {
+			if _, err := (Log{w, 6}).Write([]byte(step.write)); err != nil {
+				t.Error(err)
+			}
+		}
+		if text, err := os.ReadFile(path); string(text) != step.want || err != nil {
+			t.Errorf("after %q: %q, %v; want %q", step.write, text, err, step.want)
+		}
+	}
+	if got := other.String(); got != "one\ntwo\nthree\nfour\n" {
+		t.Errorf("no file: %q", got)
 	}
 }

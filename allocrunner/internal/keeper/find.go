@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/identity/privatefile"
+	"taskapi/identity/privatefile/flock"
 )
 
 // endTime bounds the orderly end of a keeper: processes.Local bounds the killing of its tasks to less.
@@ -154,22 +155,17 @@ func endFound(ctx context.Context, cfg Config) error {
 // execute its program.
 const lockTime = time.Second
 
-// lock takes the lock that a keeper has as long as it lives. Where none was found, whoever has it can't be seen.
+// lock takes the lock that a keeper has as long as it lives. Where none was found, the process that has it can't be seen.
 func lock(fd int, name string) error {
-	deadline := time.Now().Add(lockTime)
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("lock %s: %w", name, err)
-		case time.Now().After(deadline):
-			return fmt.Errorf("a keeper that can't be seen from here has locked %s: most likely the allocation runs in another container or PID namespace. "+
-				"Stop it there with \"taskapi stop\", or end the process that has this file open, and try again", name)
-		}
-		time.Sleep(lockTime / 100)
+	err := flock.Lock(fd, unix.LOCK_EX, lockTime)
+	if errors.Is(err, flock.ErrLocked) {
+		return fmt.Errorf("a keeper that can't be seen from here has locked %s: most likely the allocation runs in another container or PID namespace; "+
+			"stop it there, or end the process that has this file open, and try again", name)
 	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", name, err)
+	}
+	return nil
 }
 
 // unlocked makes sure that no keeper that can't be seen runs for the directory: its tasks may be seen all the same.

@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/identity/privatefile"
 )
 
 // Command is the first argument with which the program is executed anew to be a keeper.
@@ -46,8 +47,7 @@ const ready = "ready"
 // Main is a keeper's whole life. The program's main calls it before anything else when os.Args[1] is Command, and exits with what
 // it returns: 0 after an orderly end, 1 when it could not begin. It takes what it needs from its descriptors, and no flags.
 func Main() int {
-	log := &boundedLog{file: os.Stderr}
-	logger := slog.New(slog.NewTextHandler(log, nil))
+	logger := slog.New(slog.NewTextHandler(privatefile.Log{Writer: os.Stderr, Max: maxLog}, nil))
 	s, listener, err := begin(logger)
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
@@ -138,16 +138,6 @@ func toNull(fds ...int) error {
 		}
 	}
 	return nil
-}
-
-// boundedLog empties the log file when it has grown too long. slog writes one line at a time, under a lock.
-type boundedLog struct{ file *os.File }
-
-func (b *boundedLog) Write(p []byte) (int, error) {
-	if info, err := b.file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > maxLog {
-		_ = b.file.Truncate(0) // opened for appending, so the next byte is the first
-	}
-	return b.file.Write(p)
 }
 
 // readReady reads the one line that a new keeper says.

@@ -12,10 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/socket/peercred"
 )
 
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.
@@ -193,7 +192,7 @@ func (s *server) accept(listener net.Listener) {
 
 // attend serves one connection to its end.
 func (s *server) attend(conn *net.UnixConn) error {
-	peer, err := peerOf(conn)
+	peer, err := peercred.Of(conn)
 	if err != nil {
 		return err
 	}
@@ -303,18 +302,4 @@ func (s *server) keepOpen(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.files = append(s.files, files...)
-}
-
-// peerOf is who is at the other end.
-func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return cred, errors.Join(err, credErr)
 }

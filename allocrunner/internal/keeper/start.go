@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/identity/privatefile"
+	"taskapi/socket/peercred"
 )
 
 // The defaults of a Config.
@@ -252,7 +253,7 @@ func connect(ctx context.Context, dir string, id proc.Identity) (*Client, error)
 }
 
 func greet(ctx context.Context, conn *net.UnixConn, id proc.Identity) (in *bufio.Reader, err error) {
-	peer, err := peerOf(conn)
+	peer, err := peercred.Of(conn)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/identity/privatefile/flock"
 )
 
 // A claim is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has
@@ -140,7 +142,7 @@ func (h *hold) lock(path, owner string, alone bool) error {
 		if err != nil {
 			return fmt.Errorf("claim port: %w", err)
 		}
-		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		err = flock.Lock(int(f.Fd()), how, 0)
 		if err == nil && !stillAt(f, path) { // it was given up and removed just now
 			f.Close()
 			continue
@@ -156,7 +158,7 @@ func (h *hold) lock(path, owner string, alone bool) error {
 			return nil
 		}
 		defer f.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
+		if !errors.Is(err, flock.ErrLocked) {
 			return fmt.Errorf("claim port: lock %s: %w", path, err)
 		}
 		h.shared = true
@@ -193,7 +195,7 @@ func reserved(f *os.File, owner string) error {
 
 // release gives the lock up, and removes its file when nobody else can have it.
 func (c claim) release() {
-	if c.alone || unix.Flock(int(c.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+	if c.alone || flock.Lock(int(c.file.Fd()), unix.LOCK_EX, 0) == nil {
 		_ = os.Remove(c.file.Name())
 	}
 	c.file.Close()

@@ -29,16 +29,9 @@ const logName = "taskapi.log"
 // maxLog is where that log begins anew: tasks that are restarted for ever must not fill the disk.
 const maxLog = 4 << 20
 
-// boundedLog empties a file when it has grown too long. What is written is whole lines, in one call each.
-type boundedLog struct{ io.Writer }
-
-func (b boundedLog) Write(p []byte) (int, error) {
-	if f, ok := b.Writer.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > maxLog {
-			_ = f.Truncate(0) // opened for appending, so the next byte is the first; a log that can't be emptied grows
-		}
-	}
-	return b.Writer.Write(p)
+// boundedLogs are standard output and error of a process in the background, which go to that log.
+func boundedLogs(w World) (stdout, stderr io.Writer) {
+	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
 }
 
 // detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started, or when one of them

@@ -75,7 +75,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 				w.Stdin = interruptible{waiting, w.Stdin}
 			}
 			if opts.detached {
-				w.Stdout, w.Stderr = boundedLog{w.Stdout}, boundedLog{w.Stderr}
+				w.Stdout, w.Stderr = boundedLogs(w)
 			}
 			log := queuedLog(w) // from the first line on: no reader is waited for
 			defer flushAll(log)

@@ -71,7 +71,7 @@ type stopping struct {
 // run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays it.
 func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
-		s.world.Stdout, s.world.Stderr = boundedLog{s.world.Stdout}, boundedLog{s.world.Stderr}
+		s.world.Stdout, s.world.Stderr = boundedLogs(s.world)
 	}
 	s.out, s.log = queuedLines(s.world), queuedLog(s.world)
 	s.world.Stdout, s.world.Stderr = s.out, s.log
