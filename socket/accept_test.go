@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -291,50 +290,5 @@ func TestOnlyTheOwnerConnects(t *testing.T) {
 	}
 	if _, said := newRole(t, taskUID+1, "dial "+path); !strings.Contains(said, "permission denied") {
 		t.Errorf("another user: %s", said)
-	}
-}
-
-func TestDrainWaitsForConnections(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "api.sock")
-	l := newListener(t, socket.Config{Path: path})
-	conns := serve(t, l)
-	dial(t, path)
-	c := <-conns
-	drained := make(chan error)
-	go func() { drained <- l.Drain(t.Context()) }()
-	for { // until Drain has begun
-		if _, err := os.Lstat(path); err != nil {
-			break
-		}
-		runtime.Gosched()
-	}
-	select {
-	case err := <-drained:
-		t.Fatalf("drained with a connection open: %v", err)
-	default:
-	}
-	c.Close()
-	if err := <-drained; err != nil {
-		t.Errorf("Drain: %v", err)
-	}
-}
-
-func TestDrainClosesByForce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "api.sock")
-	l := newListener(t, socket.Config{Path: path})
-	conns := serve(t, l)
-	client := dial(t, path)
-	<-conns
-	cause := errors.New("time is up")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(cause)
-	if err := l.Drain(ctx); !errors.Is(err, cause) {
-		t.Errorf("Drain: %v, want %v", err, cause)
-	}
-	if got, err := io.ReadAll(client); err != nil || len(got) != 0 {
-		t.Errorf("read %q, %v, want the end", got, err)
-	}
-	if got := l.Stats().Open; got != 0 {
-		t.Errorf("%d connections are open", got)
 	}
 }

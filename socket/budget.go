@@ -2,8 +2,8 @@ package socket
 
 import "sync"
 
-// Budget bounds how many connections several sockets have open together. Each has a Share of it, with a number of connections that
-// nobody else can take from it; what is guaranteed to none is for all.
+// Budget bounds how many connections several sockets have open together. Each has a Share, with a number of connections that are guaranteed
+// to it; the rest is for all.
 type Budget struct {
 	mu         sync.Mutex // guards the fields below, and those of its shares
 	limit      int
@@ -11,11 +11,11 @@ type Budget struct {
 	common     int // open connections beyond what is guaranteed to their shares
 }
 
-// NewBudget returns a Budget of limit connections. Where more is guaranteed than that, the guarantees hold.
+// NewBudget returns a Budget of limit connections, or of as many as are guaranteed, if that is more.
 func NewBudget(limit int) *Budget { return &Budget{limit: limit} }
 
-// Share returns a new share, for one socket at a time. Shares that are made before connections are open leave no doubt of their
-// guarantee; one that is made later may for a while have the Budget exceed its limit by that.
+// Share returns a new share, for one socket at a time. One that is made while connections are open may for a while have the Budget exceed
+// its limit by its guarantee.
 func (b *Budget) Share(guaranteed int) *Share {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -23,7 +23,7 @@ func (b *Budget) Share(guaranteed int) *Share {
 	return &Share{budget: b, guaranteed: guaranteed}
 }
 
-// Share is what a socket has of a Budget. A nil Share bounds nothing.
+// Share is a socket's part of a Budget. A nil Share bounds nothing.
 type Share struct {
 	budget     *Budget
 	guaranteed int

@@ -8,8 +8,8 @@ import (
 	"taskapi/socket/peercred"
 )
 
-// Peer is the process that connected, as the kernel noted it at connect(2). A descriptor that was handed on keeps
-// the credentials of its first owner, and PID is 0 across PID namespaces.
+// Peer is the process that connected, as the kernel recorded it at connect(2). A descriptor that was passed on keeps the credentials of its
+// first owner, and PID is 0 across PID namespaces.
 type Peer struct {
 	UID, GID uint32
 	PID      int32
@@ -26,23 +26,23 @@ type Conn struct {
 // Peer returns the credentials that were read when the connection was accepted.
 func (c *Conn) Peer() Peer { return c.peer }
 
-// LocalAddr returns the path of the socket, not the passing name that it was bound by.
+// LocalAddr returns the path of the socket, not the temporary one that it was bound to.
 func (c *Conn) LocalAddr() net.Addr { return c.listener.Addr() }
 
-// Close closes the connection and gives its place to another. Only the first call counts.
+// Close closes the connection and frees its place. Further calls return net.ErrClosed.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return net.ErrClosed
 	}
 	err := c.UnixConn.Close()
-	c.listener.forget(c)
+	c.listener.release()
 	return err
 }
 
 // errNoPeer means that the kernel knows no user for the other end.
 var errNoPeer = errors.New("no peer credentials")
 
-// noUID is what the kernel answers where it has noted no user.
+// noUID is the kernel's answer where it has recorded no user.
 const noUID = ^uint32(0)
 
 func readPeer(c *net.UnixConn) (Peer, error) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListenerOf returns the process that listens at the other end of a connection made by Dial, as the kernel noted it at listen(2).
+// ListenerOf returns the process that listens at the other end of a connection made by Dial, as the kernel recorded it at listen(2).
 func ListenerOf(c net.Conn) (Peer, error) {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"taskapi/socket/safedir"
 )
 
-// directory is an opened directory: whatever happens to its path, it stays the same one.
+// directory is an open directory, which stays the same one whatever happens to its path.
 type directory struct {
 	fd   int // O_PATH: to look things up in, not to read
 	path string
@@ -24,8 +24,8 @@ type fileID struct{ dev, ino uint64 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{dev: st.Dev, ino: st.Ino} }
 
-// openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if
-// root or this process's user owns it: who may only write to a directory on the way can't lead us elsewhere.
+// openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if root or this process's
+// user owns it, so that a user who may write to a directory on the way can't lead elsewhere.
 func openDir(path string) (*directory, error) {
 	d, err := safedir.Open(path)
 	if err != nil {

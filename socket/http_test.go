@@ -46,7 +46,7 @@ func TestServesHTTP(t *testing.T) {
 	if err := srv.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := l.Drain(t.Context()); err != nil {
+	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {

@@ -16,22 +16,22 @@ import (
 	"taskapi/socket/safedir"
 )
 
-// The ways in which Listen, ShortLink and Dial refuse; everything else is the error of the operating system.
+// The errors of Listen, ShortLink and Dial; any other is the operating system's.
 var (
-	// ErrInvalid says that an argument can never work.
+	// ErrInvalid: an argument can never work.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrInUse says that another process listens on the socket, or is about to.
+	// ErrInUse: another process listens on the socket, or is about to.
 	ErrInUse = errors.New("socket in use")
-	// ErrInTheWay says that a file which is not a dead socket of ours stands where the socket should.
+	// ErrInTheWay: another file than a stale socket of this user is at the path.
 	ErrInTheWay = errors.New("another file is in the way")
-	// ErrUnsafe says that somebody else could tamper with the directory.
+	// ErrUnsafe: somebody else could tamper with the directory.
 	ErrUnsafe = safedir.ErrUnsafe
-	// ErrUndialable says that no address for the socket exists that ordinary clients can dial.
+	// ErrUndialable: ordinary clients can dial no address of the socket.
 	ErrUndialable = errors.New("no address that clients can dial")
 )
 
 const (
-	// defaultMode lets the owner alone connect.
+	// defaultMode lets only the owner connect.
 	defaultMode os.FileMode = 0o600
 	// defaultMaxConns leaves room for a busy task with many streams; at some 15 kB for a connection that
 	// net/http serves, a full socket costs about 4 MB.
@@ -57,17 +57,17 @@ type Config struct {
 	UID, GID int
 	// MaxConns is how many connections may be open at once on this socket; 0 means 256.
 	MaxConns int
-	// Share is what this socket has of the connections that several may have together; nil means no such limit.
+	// Share is this socket's part of the connections that several sockets may have together; nil means no such limit.
 	Share *Share
-	// Refusal is what a connection over a limit is told before it is closed, at most 4,096 bytes; as a rule once
-	// it has begun to send.
+	// Refusal is written to a connection over a limit before it is closed, at most 4,096 bytes; as a rule once the client has begun to
+	// send.
 	Refusal []byte
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Listen makes the socket and starts to listen. A dead socket at the path is replaced; a live one is
-// ErrInUse; any other file is ErrInTheWay and stays. ErrUnsafe and ErrInvalid name what to change.
+// Listen makes the socket and starts to listen. A stale socket at the path is replaced; a live one is ErrInUse; any other file is
+// ErrInTheWay and stays. ErrUnsafe and ErrInvalid name what to change.
 func Listen(cfg Config) (*Listener, error) {
 	l, err := listen(cfg.withDefaults())
 	if err != nil {
@@ -109,7 +109,7 @@ func listen(cfg Config) (_ *Listener, err error) {
 	return newListener(cfg, inner, dir, id), nil
 }
 
-// bindIn listens on a socket in the staging directory, which no one else can enter.
+// bindIn listens on a socket in the staging directory, which nobody else can enter.
 func bindIn(n *stagingDir, cfg Config) (*net.UnixListener, error) {
 	lc := net.ListenConfig{
 		// The mode of the file is that of the socket's own inode, less the umask; so it is tight even
@@ -127,7 +127,7 @@ func bindIn(n *stagingDir, cfg Config) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("bind (is /proc mounted?): %w", err)
 	}
 	inner := ln.(*net.UnixListener)
-	// Removing the file is the Listener's work: Go would unlink whatever is at the path by then.
+	// The Listener removes the file itself: Go would unlink any file at the path.
 	inner.SetUnlinkOnClose(false)
 	return inner, nil
 }

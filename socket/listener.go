@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -16,11 +15,11 @@ const (
 	// minBackoff and maxBackoff bound the pause after a failed accept, as in net/http's Serve.
 	minBackoff = 5 * time.Millisecond
 	maxBackoff = time.Second
-	// requestTime is how long a refused client may take to begin its request. Go's net/http drops a connection on which
-	// the answer comes before the request, and its caller never sees that answer.
+	// requestTime is how long a refused client may take to begin its request. Clients of Go's net/http drop a connection on which
+	// the answer comes before the request, without showing the answer.
 	requestTime = 100 * time.Millisecond
-	// lingerTime is how long a refused client may take to read its answer. Closing at once would break the pipe of
-	// one that is still sending its request, and it would not see the answer either.
+	// lingerTime is how long a refused client may take to read its answer. After an immediate close a client that is still sending its
+	// request gets a broken pipe instead of the answer.
 	lingerTime = 250 * time.Millisecond
 	// maxLinger bounds the refused connections held at once, at some 10 kB each; more are answered and closed at once.
 	maxLinger = 128
@@ -42,9 +41,7 @@ type Listener struct {
 	dir     *directory
 	id      fileID
 
-	// accept and readPeer are fields so that a test can make them fail.
-	accept   func() (*net.UnixConn, error)
-	readPeer func(*net.UnixConn) (Peer, error)
+	readPeer func(*net.UnixConn) (Peer, error) // a field so that a test can make it fail
 
 	accepted, refused, unidentified atomic.Uint64
 	nextWarning                     atomic.Int64 // Unix nanoseconds
@@ -52,14 +49,9 @@ type Listener struct {
 	done      chan struct{} // closed by Close
 	lingering chan struct{} // one element for each refused connection held
 	refusals  sync.WaitGroup
-	open      sync.WaitGroup // counts conns; Add only under mu while closed is false
 
 	closing  sync.Once
 	closeErr error // written in closing
-
-	mu     sync.Mutex // guards what is below
-	closed bool
-	conns  map[*Conn]struct{}
 }
 
 func newListener(cfg Config, inner *net.UnixListener, dir *directory, id fileID) *Listener {
@@ -72,19 +64,17 @@ func newListener(cfg Config, inner *net.UnixListener, dir *directory, id fileID)
 		inner:     inner,
 		dir:       dir,
 		id:        id,
-		accept:    inner.AcceptUnix,
 		readPeer:  readPeer,
 		done:      make(chan struct{}),
 		lingering: make(chan struct{}, maxLinger),
-		conns:     make(map[*Conn]struct{}),
 	}
 }
 
-// Accept returns the next connection, a *Conn. It goes on over every failure to accept, answers and closes connections
-// over a limit, closes those whose peer can't be told, and returns net.ErrClosed once the listener is closed.
+// Accept returns the next connection, a *Conn. It tries again after every failure, answers and closes connections over a limit, closes
+// those whose peer is not known, and returns net.ErrClosed once the listener is closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	for pause := minBackoff; ; {
-		raw, err := l.accept()
+		raw, err := l.inner.AcceptUnix()
 		switch {
 		case err == nil:
 			pause = minBackoff
@@ -94,7 +84,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		case l.isClosed():
 			return nil, &net.OpError{Op: "accept", Net: "unix", Addr: l.Addr(), Err: net.ErrClosed}
 		default:
-			// Out of descriptors or memory, as a rule: it passes.
+			// Out of descriptors or memory, as a rule, which passes.
 			l.warn("accept failed", "error", err, "pause", pause)
 			l.sleep(pause)
 			pause = min(2*pause, maxBackoff)
@@ -113,17 +103,11 @@ func (l *Listener) admit(raw *net.UnixConn) *Conn {
 		l.release()
 		_ = raw.Close()
 		l.unidentified.Add(1)
-		l.warn("connection closed, its peer can't be told", "error", err)
-		return nil
-	}
-	c := &Conn{UnixConn: raw, peer: peer, listener: l}
-	if !l.remember(c) {
-		l.release()
-		_ = raw.Close()
+		l.warn("connection closed, its peer is not known", "error", err)
 		return nil
 	}
 	l.accepted.Add(1)
-	return c
+	return &Conn{UnixConn: raw, peer: peer, listener: l}
 }
 
 // acquire takes a place for a connection, of this socket and of its share.
@@ -138,25 +122,6 @@ func (l *Listener) acquire() bool {
 func (l *Listener) release() {
 	l.share.release()
 	l.places.Add(-1)
-}
-
-func (l *Listener) remember(c *Conn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	l.conns[c] = struct{}{}
-	l.open.Add(1)
-	return true
-}
-
-func (l *Listener) forget(c *Conn) {
-	l.mu.Lock()
-	delete(l.conns, c)
-	l.mu.Unlock()
-	l.release()
-	l.open.Done()
 }
 
 // refuse answers a connection over the limit and closes it, without holding up Accept.
@@ -211,68 +176,38 @@ func (l *Listener) sleep(d time.Duration) {
 }
 
 func (l *Listener) isClosed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Addr returns the path given to Listen.
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close stops listening, removes the socket file if it still is this listener's, and waits for refused clients to be
-// gone, half a second at most. Connections that were accepted stay open. Further calls return what the first did.
+// Close stops listening, removes the socket file if it still is this listener's, and waits for the answers to refused clients, half a second
+// at most. Accepted connections stay open. Further calls return what the first did.
 func (l *Listener) Close() error {
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
 }
 
 func (l *Listener) close() (err error) {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
 	close(l.done)
-	// The file goes before the listener: as long as it is there it answers, so that no other process takes it for dead.
+	// The file goes before the listener: as long as it is there it answers, so that no other process takes it for stale.
 	err = l.dir.removeIf(filepath.Base(l.path), l.id)
 	err = errors.Join(err, l.inner.Close(), l.dir.Close())
 	l.refusals.Wait()
 	return err
 }
 
-// Drain closes the listener and waits until every accepted connection is closed. Those that are open when ctx ends
-// are closed by force, and the cause of ctx is returned.
-func (l *Listener) Drain(ctx context.Context) error {
-	err := l.Close()
-	forced := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { forced <- l.closeConns(context.Cause(ctx)) })
-	l.open.Wait()
-	if !stop() {
-		err = errors.Join(err, <-forced)
-	}
-	return err
-}
-
-// closeConns returns the cause if there was a connection to close.
-func (l *Listener) closeConns(cause error) error {
-	l.mu.Lock()
-	conns := make([]*Conn, 0, len(l.conns))
-	for c := range l.conns {
-		conns = append(conns, c)
-	}
-	l.mu.Unlock()
-	for _, c := range conns {
-		_ = c.Close()
-	}
-	if len(conns) == 0 {
-		return nil
-	}
-	return cause
-}
-
 // Stats counts connections since Listen, and those open now.
 type Stats struct {
 	Accepted     uint64 // returned by Accept
-	Refused      uint64 // answered and closed, as a limit was reached
-	Unidentified uint64 // closed, as the credentials of the peer could not be read
+	Refused      uint64 // answered and closed, since a limit was reached
+	Unidentified uint64 // closed, since the credentials of the peer could not be read
 	Open         int    // accepted and not closed yet
 }
 

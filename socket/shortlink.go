@@ -20,10 +20,10 @@ import (
 const (
 	// linkDirMode lets every user pass to a socket that it may connect to, and list nothing.
 	linkDirMode = 0o711
-	// linkHashBytes makes names of 24 characters, short in sun_path, that nobody finds two paths for: 96 bits.
+	// linkHashBytes makes names of 24 characters, short in sun_path, and without collisions: 96 bits.
 	linkHashBytes = 12
-	// dialableBytes may stand in a path beside letters and digits: what no client escapes when it takes the path from a
-	// URL (RFC 3986 keeps them as they are in a path), and no shell expands.
+	// dialableBytes may be in a path beside letters and digits: no client escapes them when it takes the path from a URL (RFC 3986), and no
+	// shell expands them.
 	dialableBytes = "/-._~+,:=@"
 )
 
@@ -60,9 +60,8 @@ func RuntimeDirs(uid int, xdgRuntimeDir string) []string {
 // Dialable, else one through a symbolic link to the directory of the socket, in the first of dirs that will do. A missing
 // directory is made, with mode 0711; its parent must exist. The socket need not exist yet, its directory must.
 //
-// The same socket always gets the same path. remove takes the link away, unless it was made anew since; it may be called
-// twice and is never nil. Links whose directories are gone are swept on the way. If none of dirs will do, the error is
-// ErrUndialable and says why for each.
+// The same socket always gets the same path. remove removes the link, unless it was replaced since; it may be called twice and is never
+// nil. Links to directories that are gone are removed, too. If none of dirs will do, the error is ErrUndialable and says why for each.
 func ShortLink(dirs []string, path string) (addr string, remove func() error, err error) {
 	nothing := func() error { return nil }
 	if err := checkPath(path); err != nil {
@@ -153,8 +152,8 @@ func openLinkDir(path string) (_ *directory, err error) {
 	return d, nil
 }
 
-// openBeside opens the directory of this process's user that stands in for one whose name somebody else took, in a sticky directory that
-// everybody may write to: path, a hyphen, and what nobody can know before. It makes one where there is none. unsafe is why.
+// openBeside opens a directory of this process's user in place of one whose name another user has taken, in a sticky directory that
+// everybody may write to: path, a hyphen, and random characters. It makes one if there is none. unsafe is the reason.
 func openBeside(path string, unsafe error) (*directory, error) {
 	parent, err := openDir(filepath.Dir(path))
 	if err != nil {
@@ -162,7 +161,7 @@ func openBeside(path string, unsafe error) (*directory, error) {
 	}
 	defer parent.Close()
 	if parent.stat.Mode&unix.S_ISVTX == 0 || !parent.othersWrite() {
-		return nil, unsafe // its owner can put it right
+		return nil, unsafe // its owner can mend it
 	}
 	entries, err := os.ReadDir(procFD(parent.fd))
 	if err != nil {
@@ -178,28 +177,27 @@ func openBeside(path string, unsafe error) (*directory, error) {
 	return openLinkDir(path + "-" + rand.Text()[:8])
 }
 
-// link puts a new symbolic link in the place of an older one, if there is one, and returns its identity.
+// link makes a symbolic link, in place of an older one if there is one, and returns its identity.
 func (d *directory) link(name, target string) (id fileID, err error) {
 	if _, st, err := d.lookup(name); err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		return id, fmt.Errorf("%w: %q is not a symbolic link; remove it", ErrInTheWay, name)
 	}
-	passing := ".link-" + rand.Text()
-	if err := unix.Symlinkat(target, d.fd, passing); err != nil {
+	temporary := ".link-" + rand.Text()
+	if err := unix.Symlinkat(target, d.fd, temporary); err != nil {
 		return id, err
 	}
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(d.fd, passing, 0)
+			_ = unix.Unlinkat(d.fd, temporary, 0)
 		}
 	}()
-	if id, _, err = d.lookup(passing); err != nil {
+	if id, _, err = d.lookup(temporary); err != nil {
 		return id, err
 	}
-	return id, unix.Renameat(d.fd, passing, d.fd, name)
+	return id, unix.Renameat(d.fd, temporary, d.fd, name)
 }
 
-// sweep removes links whose target is gone: their runs are over and their directories deleted. It is best
-// effort, as all that it saves is a few bytes.
+// sweep removes links whose target is gone, with the allocation. It is best effort, since it saves but a few bytes.
 func (d *directory) sweep() {
 	entries, err := os.ReadDir(procFD(d.fd))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"taskapi/socket/safedir"
 )
 
-// stagingDir is a directory beside the socket's place which only this process's user can enter. The socket is made
-// in it, gets its mode and owner there, and is then renamed to its place; rename(2) neither follows nor replaces anything.
+// stagingDir is a directory beside the socket's place that only this process's user can enter. The socket is made in it, gets its mode and
+// owner there, and is then renamed to its place; this rename(2) neither follows nor replaces anything.
 type stagingDir struct {
 	parent *directory
 	name   string     // of the staging directory in parent
@@ -24,7 +24,7 @@ type stagingDir struct {
 	final  string     // of the socket in parent
 }
 
-// staleName is the name in the staging directory under which a dead socket ends.
+// staleName is the name of a stale socket in the staging directory.
 const staleName = ".dead"
 
 func newStagingDir(parent *directory, final string) (_ *stagingDir, err error) {
@@ -42,9 +42,9 @@ func newStagingDir(parent *directory, final string) (_ *stagingDir, err error) {
 			n.close()
 		}
 	}()
-	// Whoever may write to the parent could have put another directory there.
+	// A user who may write to the parent could have put another directory there.
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return nil, fmt.Errorf("%w: a directory just made in %q was exchanged by someone", ErrUnsafe, parent.path)
+		return nil, fmt.Errorf("%w: a directory just made in %q was replaced by another user", ErrUnsafe, parent.path)
 	}
 	// The name that bind is given shows in /proc/net/unix, so the real one is used where it fits.
 	if len(n.dir.procPath(final)) > maxSunPath || final == staleName {
@@ -70,7 +70,7 @@ func (d *stagingDir) setOwner(cfg Config) (fileID, error) {
 	return id, nil
 }
 
-// publish renames the socket to its place. If a dead socket is there, that is removed first.
+// publish renames the socket to its place. A stale socket there is removed first.
 func (d *stagingDir) publish(id fileID) error {
 	err := unix.Renameat2(d.dir.fd, d.child, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
@@ -80,13 +80,13 @@ func (d *stagingDir) publish(id fileID) error {
 		return err
 	}
 	if got, _, err := d.parent.lookup(d.final); err != nil || got != id {
-		return fmt.Errorf("%w: the new socket was exchanged by someone who may write to %q", ErrUnsafe, d.parent.path)
+		return fmt.Errorf("%w: the new socket was replaced by a user who may write to %q", ErrUnsafe, d.parent.path)
 	}
 	return nil
 }
 
-// replaceStale removes a stale socket and publishes the new one. The lock on the directory keeps two processes that found the same
-// dead socket from burying each other's new one; one that needs no burying needs no lock, as its rename replaces nothing.
+// replaceStale removes a stale socket and publishes the new one. The lock on the directory keeps two processes that found the
+// same stale socket from removing each other's new one; a rename that replaces nothing needs no lock.
 func (d *stagingDir) replaceStale() error {
 	unlock, err := d.parent.lock()
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *stagingDir) replaceStale() error {
 	return err
 }
 
-// removeStale moves a dead socket into the staging directory and removes it there; anything else stays where it is.
+// removeStale moves a stale socket into the staging directory and removes it there; any other file stays.
 func (d *stagingDir) removeStale() error {
 	fd, st, err := safedir.OpenAt(d.parent.fd, d.final)
 	if errors.Is(err, unix.ENOENT) {
@@ -117,12 +117,12 @@ func (d *stagingDir) removeStale() error {
 		return err
 	}
 	if err := unix.Renameat(d.parent.fd, d.final, d.dir.fd, staleName); err != nil {
-		return fmt.Errorf("move a dead socket away: %w", err)
+		return fmt.Errorf("move a stale socket away: %w", err)
 	}
 	if got, _, err := d.dir.lookup(staleName); err != nil || got != idOf(&st) {
-		// What was moved is not what was looked at: put it back.
+		// Another file was moved: put it back.
 		_ = unix.Renameat2(d.dir.fd, staleName, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
-		return fmt.Errorf("%w: it was exchanged while it was looked at", ErrInTheWay)
+		return fmt.Errorf("%w: it was replaced meanwhile", ErrInTheWay)
 	}
 	return unix.Unlinkat(d.dir.fd, staleName, 0)
 }
@@ -131,22 +131,22 @@ func (d *stagingDir) checkStale(fd int, st unix.Stat_t) error {
 	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFSOCK {
 		return fmt.Errorf("%w: a %s is there; move it or choose another path", ErrInTheWay, kindName(kind))
 	}
-	// Where only trusted users write, any dead socket is a leftover of ours.
+	// Where only trusted users write, any stale socket is a leftover of this user's.
 	if owner := int(st.Uid); d.parent.othersWrite() && owner != os.Geteuid() {
 		return fmt.Errorf("%w: a socket of uid %d is there; choose another path", ErrInTheWay, owner)
 	}
 	return probe(fd)
 }
 
-// RemoveStale removes the socket at path when nobody listens on it, which a process that was killed has left. Anything else stays, and
-// nothing there is no error.
+// RemoveStale removes the socket at path if nobody listens on it, as after its process was killed. Any other file stays; a missing one is no
+// error.
 func RemoveStale(path string) error {
 	d, err := openDir(filepath.Dir(path))
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("remove a dead socket: %w", err)
+		return fmt.Errorf("remove a stale socket: %w", err)
 	}
 	defer d.Close()
 	name := filepath.Base(path)
@@ -155,7 +155,7 @@ func RemoveStale(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("remove a dead socket: look at %q: %w", path, err)
+		return fmt.Errorf("remove a stale socket: look at %q: %w", path, err)
 	}
 	defer unix.Close(fd)
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || probe(fd) != nil {
@@ -164,8 +164,8 @@ func RemoveStale(path string) error {
 	return d.removeIf(name, idOf(&st))
 }
 
-// probe connects to the very socket file that fd stands for. Our sockets listen before they have a name in
-// their place, so a refused connection is certain: nobody listens, and nobody will.
+// probe connects to the socket file that fd refers to. A Listener listens before its socket is in its place, so that after a refused
+// connection nobody listens, and nobody will.
 func probe(fd int) error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -179,14 +179,14 @@ func probe(fd int) error {
 	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: its backlog is full
 		return fmt.Errorf("%w: another process listens there; stop it or choose another path", ErrInUse)
 	}
-	return fmt.Errorf("%w: a socket is there, and whether it is alive can't be told: %w", ErrInUse, err)
+	return fmt.Errorf("%w: a socket is there, and whether a process listens is not known: %w", ErrInUse, err)
 }
 
-// lockWait is far longer than the lock is needed, which is for a few system calls.
+// lockWait is far longer than a few system calls, for which the lock is held.
 const lockWait = time.Second
 
-// lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted
-// owner of the directory can hold it too; all that it gains is that its own socket is refused.
+// lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted owner of the directory
+// can hold it, too, and so prevent only its own socket.
 func (d *directory) lock() (unlock func(), err error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -88,7 +88,7 @@ func TestSecondListenerIsRefused(t *testing.T) {
 	roundTrip(t, l, path)
 }
 
-// TestOneOfManyWins starts many listeners on one dead socket at once.
+// TestOneOfManyWins starts many listeners on one stale socket at once.
 func TestOneOfManyWins(t *testing.T) {
 	for range 20 {
 		path := filepath.Join(t.TempDir(), "api.sock")
@@ -134,7 +134,7 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 		"symlink to a file": func(p string) error {
 			return errors.Join(os.WriteFile(p+".victim", nil, 0o640), os.Symlink(p+".victim", p))
 		},
-		"symlink to a dead socket": func(p string) error {
+		"symlink to a stale socket": func(p string) error {
 			leaveDead(t, p+".victim")
 			return os.Symlink(p+".victim", p)
 		},
