@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/memory"
@@ -312,7 +313,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotTerminal)
 	}
 	err := eachHook(r, "destroy", func(h interfaces.RunnerDestroyHook) error { return h.Destroy(ctx) })
-	return errors.Join(err, RemoveDir(r.cfg.Dir))
+	return errors.Join(err, allocdir.Remove(r.cfg.Dir))
 }
 
 // group is the task group of the job as it is now.

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
 	"taskapi/socket/safedir"
 )
@@ -170,6 +171,9 @@ func (d Dir) Ended() ([]string, error) {
 	}
 	return ended, nil
 }
+
+// RemoveLeftovers removes what is left of allocations whose removal was cut short.
+func (d Dir) RemoveLeftovers() error { return allocdir.RemoveLeftovers(d.Allocs()) }
 
 // Saved returns an allocation's saved state. Errors: those of state.Read; *DamagedError.
 func (d Dir) Saved(id string) (*interfaces.Saved, error) {

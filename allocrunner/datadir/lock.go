@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
 )
 
@@ -139,7 +141,20 @@ func (l *Lock) Discard() error {
 	if _, err := l.state.Load(); !errors.Is(err, state.ErrNotFound) {
 		return nil //nolint:nilerr // it may have begun
 	}
-	return allocrunner.RemoveDir(l.Dir)
+	return allocdir.Remove(l.Dir)
+}
+
+// Destroy removes an allocation that has ended, after the destroy hooks, or one of which nothing is saved. Another one can begin in its
+// place at once. Errors: interfaces.ErrNotTerminal.
+func (l *Lock) Destroy(ctx context.Context, hooks ...interfaces.RunnerHook) error {
+	if l.saved == nil { // nothing has run, and nothing does
+		return allocdir.Remove(l.Dir)
+	}
+	runner, err := allocrunner.New(interfaces.Config{Alloc: l.saved.Alloc, Dir: l.Dir, Logger: l.logger, State: l.State(), Saved: l.saved, Hooks: hooks})
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", l.ID, err)
+	}
+	return runner.Destroy(ctx)
 }
 
 // TryRecreate returns the error that Recreate would return now.

@@ -42,6 +42,7 @@ var house = map[string][]string{
 	"allocrunner/datadir": {
 		"allocrunner",
 		"allocrunner/interfaces",
+		"allocrunner/internal/allocdir",
 		"allocrunner/jobspec",
 		"allocrunner/state",
 		"socket/safedir",

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 )
@@ -42,7 +41,7 @@ ended is refused and stays as it is.`,
 			if len(ids) == 0 {
 				fmt.Fprintf(w.Stdout, "no allocation in %s is over\n", l.Dir)
 			}
-			errs := []error{allocrunner.RemoveLeftovers(l.Allocs())}
+			errs := []error{l.RemoveLeftovers()}
 			for _, id := range ids {
 				if err := l.remove(cmd.Context(), id, w); err != nil {
 					errs = append(errs, err)
@@ -85,8 +84,7 @@ func (l layout) unreadable(id string, err error) error {
 
 // remove removes an allocation that is over, or that has never begun.
 func (l layout) remove(ctx context.Context, id string, w World) (err error) {
-	logger := newLogger(false, w)
-	lock, err := l.lock(id, logger)
+	lock, err := l.lock(id, newLogger(false, w))
 	if errors.Is(err, state.ErrInUse) {
 		return fmt.Errorf("allocation %s runs: '%s' ends it", id, l.Command("stop", id))
 	}
@@ -94,14 +92,7 @@ func (l layout) remove(ctx context.Context, id string, w World) (err error) {
 		return l.unreadable(id, err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if lock.Saved() == nil { // nothing has run, and nothing does
-		return allocrunner.RemoveDir(lock.Dir)
-	}
-	runner, err := allocrunner.New(interfaces.Config{Alloc: lock.Saved().Alloc, Dir: lock.Dir, Logger: logger, State: lock.State(), Saved: lock.Saved()})
-	if err != nil {
-		return fmt.Errorf("allocation %s: %w", id, err)
-	}
-	err = runner.Destroy(ctx)
+	err = lock.Destroy(ctx)
 	if errors.Is(err, interfaces.ErrNotTerminal) {
 		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
 	}
