@@ -1,10 +1,10 @@
-// Package updates hands the versions of allocations to those who want to know them, their sinks, in batches: what changes an
+// Package updates hands new versions of allocations to sinks, in batches: what changes an
 // allocation's ClientStatus within a tick, anything else within five. It promises that a sink ends with the newest version of each
 // allocation, never sees an older one after a newer one, and is never called twice at a time; that a slow or failing sink delays
 // neither the runner nor another sink; and that only superseded versions are left out. It keeps nothing on the disk, and costs no
 // processor time while nothing changes.
 //
-//	AllocUpdated ──► pending, for each sink ── due ──► PutAllocs ──► given
+//	AllocUpdated ──► pending, for each sink ── due ──► PutAllocs ──► acknowledged
 //	                    ▲                                  │
 //	                    └── failed, after a backoff ───────┘
 package updates
@@ -33,7 +33,7 @@ type Config struct {
 }
 
 // Buffer collects updates for its sinks. Its methods are safe for concurrent use.
-type Buffer struct{ outlets []*outlet }
+type Buffer struct{ queues []*sinkQueue }
 
 var _ interfaces.Updates = (*Buffer)(nil)
 
@@ -44,7 +44,7 @@ func New(c Config) *Buffer {
 	}
 	b := &Buffer{}
 	for _, sink := range c.Sinks {
-		b.outlets = append(b.outlets, newOutlet(sink, c.Tick, c.Logger.With("sink", sink.Name())))
+		b.queues = append(b.queues, newSinkQueue(sink, c.Tick, c.Logger.With("sink", sink.Name())))
 	}
 	return b
 }
@@ -53,16 +53,16 @@ func New(c Config) *Buffer {
 // highest ModifyIndex is kept, in whatever order they come, but nothing older may come once a version with a terminal ClientStatus
 // has been delivered: what is known of the allocation is forgotten then.
 func (b *Buffer) AllocUpdated(alloc *api.Allocation) {
-	for _, o := range b.outlets {
-		o.add(alloc)
+	for _, q := range b.queues {
+		q.add(alloc)
 	}
 }
 
 // Run delivers until ctx ends, and returns when no call of a sink is left. What is pending then stays, for Flush.
 func (b *Buffer) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	for _, o := range b.outlets {
-		group.Go(func() { o.run(ctx) })
+	for _, q := range b.queues {
+		group.Go(func() { q.run(ctx) })
 	}
 	group.Wait()
 }
@@ -71,10 +71,10 @@ func (b *Buffer) Run(ctx context.Context) {
 // It may be called while Run runs, and after. Its error wraps that of ctx and names each sink that lacks something, with its last
 // error.
 func (b *Buffer) Flush(ctx context.Context) error {
-	errs := make([]error, len(b.outlets))
+	errs := make([]error, len(b.queues))
 	var group sync.WaitGroup
-	for i, o := range b.outlets {
-		group.Go(func() { errs[i] = o.flush(ctx) })
+	for i, q := range b.queues {
+		group.Go(func() { errs[i] = q.flush(ctx) })
 	}
 	group.Wait()
 	return errors.Join(errs...)

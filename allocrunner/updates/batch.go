@@ -1,0 +1,122 @@
+package updates
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// lazyTicks is how many ticks an update may wait that doesn't change ClientStatus: one second with the default tick.
+const lazyTicks = 5
+
+// maxDoublings bounds the wait after a failure, which is a tick and doubles with each further one: 6.4 s with the default tick, so
+// that a sink that works again soon has what it missed.
+const maxDoublings = 5
+
+// acknowledged is the version that a sink has taken.
+type acknowledged struct {
+	version uint64 // ModifyIndex
+	status  string // ClientStatus
+}
+
+// batch is what is pending for one sink, and when it is due. It does nothing by itself, and reads no clock.
+type batch struct {
+	tick     time.Duration
+	pending  map[string]*api.Allocation // the newest of each allocation, by ID
+	acked    map[string]acknowledged    // by ID; none for an allocation that was terminal
+	due      time.Time                  // of the next delivery; zero for none
+	retry    time.Time                  // none is due before, because of failures
+	failures int                        // in a row
+}
+
+// add notes a version, unless a newer one is known. It reports whether the next batch is due sooner than before.
+func (b *batch) add(alloc *api.Allocation, now time.Time) (sooner bool) {
+	acked, known := b.acked[alloc.ID]
+	if known && alloc.ModifyIndex <= acked.version || !b.keep(alloc) {
+		return false
+	}
+	wait := lazyTicks * b.tick
+	if acked.status != alloc.ClientStatus { // as that of an unknown one does
+		wait = b.tick
+	}
+	at := b.allowed(now.Add(wait))
+	if !b.due.IsZero() && !at.Before(b.due) {
+		return false
+	}
+	b.due = at
+	return true
+}
+
+// keep makes a version pending, unless one as new is.
+func (b *batch) keep(alloc *api.Allocation) bool {
+	if other := b.pending[alloc.ID]; other != nil && other.ModifyIndex >= alloc.ModifyIndex {
+		return false
+	}
+	if b.pending == nil {
+		b.pending = map[string]*api.Allocation{}
+	}
+	b.pending[alloc.ID] = alloc
+	return true
+}
+
+// take is everything that is pending, by ID, which is not pending any more. Each is given to putBack, failed or delivered
+// before the next is taken.
+func (b *batch) take() []*api.Allocation {
+	allocs := slices.SortedFunc(maps.Values(b.pending), func(x, y *api.Allocation) int { return strings.Compare(x.ID, y.ID) })
+	b.pending, b.due = nil, time.Time{} // a new map: one that was large once is given back
+	return allocs
+}
+
+// delivered notes that the sink has taken the allocations. It returns after how many failures.
+func (b *batch) delivered(allocs []*api.Allocation) (failures int) {
+	for _, alloc := range allocs {
+		if meanwhile := b.pending[alloc.ID]; meanwhile != nil && meanwhile.ModifyIndex <= alloc.ModifyIndex {
+			delete(b.pending, alloc.ID)
+		}
+		b.acknowledge(alloc)
+	}
+	failures, b.failures, b.retry = b.failures, 0, time.Time{}
+	return failures
+}
+
+// acknowledge notes what the sink has taken, or forgets the allocation when it is over.
+func (b *batch) acknowledge(alloc *api.Allocation) {
+	if alloc.ClientTerminalStatus() {
+		if delete(b.acked, alloc.ID); len(b.acked) == 0 {
+			b.acked = nil // a map doesn't shrink
+		}
+		return
+	}
+	if b.acked == nil {
+		b.acked = map[string]acknowledged{}
+	}
+	b.acked[alloc.ID] = acknowledged{version: alloc.ModifyIndex, status: alloc.ClientStatus}
+}
+
+// failed notes that the sink has not taken the allocations: what is still the newest of it is pending again, and due after a backoff
+// together with what came meanwhile. It returns how many failures in a row that makes.
+func (b *batch) failed(allocs []*api.Allocation, now time.Time) int {
+	b.retry = now.Add(b.tick << min(b.failures, maxDoublings))
+	b.failures++
+	b.putBack(allocs, now)
+	return b.failures
+}
+
+// putBack makes pending again what is still the newest of the allocations, due at once or when the backoff is over.
+func (b *batch) putBack(allocs []*api.Allocation, now time.Time) {
+	for _, alloc := range allocs {
+		b.keep(alloc)
+	}
+	b.due = b.allowed(now)
+}
+
+// allowed is the time given, or the end of the backoff when that is later.
+func (b *batch) allowed(at time.Time) time.Time {
+	if at.Before(b.retry) {
+		return b.retry
+	}
+	return at
+}

@@ -1,0 +1,143 @@
+package updates
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// sinkQueue delivers to one sink.
+type sinkQueue struct {
+	sink   interfaces.Sink
+	logger *slog.Logger
+	sooner chan struct{} // has one place; filled when the next batch is due sooner than before
+	busy   chan struct{} // has one place; filled while the sink is called
+
+	mu    sync.Mutex // guards what follows; never held during a call of the sink
+	batch batch
+}
+
+func newSinkQueue(sink interfaces.Sink, tick time.Duration, logger *slog.Logger) *sinkQueue {
+	return &sinkQueue{sink: sink, logger: logger, sooner: make(chan struct{}, 1), busy: make(chan struct{}, 1), batch: batch{tick: tick}}
+}
+
+func (q *sinkQueue) add(alloc *api.Allocation) {
+	q.mu.Lock()
+	sooner := q.batch.add(alloc, time.Now())
+	q.mu.Unlock()
+	if sooner {
+		q.wake()
+	}
+}
+
+// wake makes run look again at when the next batch is due.
+func (q *sinkQueue) wake() {
+	select {
+	case q.sooner <- struct{}{}:
+	default: // run has not yet looked since the last time
+	}
+}
+
+// run delivers each batch when it is due, until ctx ends.
+func (q *sinkQueue) run(ctx context.Context) {
+	for q.wait(ctx) {
+		// A failure makes the batch due again.
+		_ = q.deliver(ctx)
+	}
+}
+
+// wait returns true when a batch is due, and false when ctx has ended. It sets no timer while nothing is pending.
+func (q *sinkQueue) wait(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		q.mu.Lock()
+		due := q.batch.due
+		q.mu.Unlock()
+		var at <-chan time.Time
+		if !due.IsZero() {
+			left := time.Until(due)
+			if left <= 0 {
+				return true
+			}
+			at = time.After(left)
+		}
+		select {
+		case <-ctx.Done():
+		case <-q.sooner:
+		case <-at:
+		}
+	}
+	return false
+}
+
+// deliver gives the sink what is pending, when it is not busy with an earlier batch any more.
+func (q *sinkQueue) deliver(ctx context.Context) error {
+	select {
+	case q.busy <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for an earlier call: %w", ctx.Err())
+	}
+	defer func() { <-q.busy }()
+	q.mu.Lock()
+	allocs := q.batch.take()
+	q.mu.Unlock()
+	if len(allocs) == 0 {
+		return nil
+	}
+	err := q.sink.PutAllocs(ctx, allocs)
+	q.finish(allocs, err, ctx.Err() != nil)
+	return err
+}
+
+// finish notes how a delivery went. A call that failed because its time was over says nothing about the sink.
+func (q *sinkQueue) finish(allocs []*api.Allocation, err error, ended bool) {
+	q.mu.Lock()
+	var failures int
+	switch {
+	case err == nil:
+		failures = q.batch.delivered(allocs)
+	case ended:
+		q.batch.putBack(allocs, time.Now())
+	default:
+		failures = q.batch.failed(allocs, time.Now())
+	}
+	q.mu.Unlock()
+	if err != nil {
+		q.wake() // the batch may have been taken by flush, while run saw nothing to wait for
+	}
+	switch {
+	case err == nil && failures > 0:
+		q.logger.Info("a sink takes allocation updates again", "failures", failures)
+	case err != nil && failures == 1:
+		q.logger.Warn("a sink does not take allocation updates; they are kept and tried again", "error", err)
+	}
+}
+
+// flush delivers what is pending until the sink has taken it or ctx ends.
+func (q *sinkQueue) flush(ctx context.Context) error {
+	for {
+		err := q.deliver(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(q.backoff()):
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("hand allocation updates to sink %q: %w; last: %w", q.sink.Name(), ctx.Err(), err)
+		}
+	}
+}
+
+// backoff is how long it is until the sink may be tried again.
+func (q *sinkQueue) backoff() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return time.Until(q.batch.retry)
+}
