@@ -88,7 +88,13 @@ var house = map[string][]string{
 		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",
 	},
-	"allocrunner/state":    {"allocrunner/interfaces", "identity/privatefile/flock"},
+	"allocrunner/state": {"allocrunner/interfaces", "identity/privatefile/flock"},
+	"allocrunner/simulate": {
+		"allocrunner/interfaces",
+		"allocrunner/internal/allocdir", // the directories of a real allocation
+		"allocrunner/internal/signals",
+		"allocrunner/taskenv",
+	},
 	"allocrunner/updates":  {"allocrunner/interfaces"},
 	"auth":                 {"handlers/apierror", "identity", "ratelimit"},
 	"handlers":             {"auth", "handlers/apierror", "identity"},
@@ -103,6 +109,7 @@ var house = map[string][]string{
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
+		"allocrunner/simulate",
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",

@@ -89,7 +89,7 @@ type Config struct {
 	Resume     string // the command that resumes the allocation, for people to read
 
 	TuneGC bool // set the garbage collector to what an agent needs
-	Shared bool // other agents run in this process: its memory is not this one's to give back
+	Shared bool // other agents run in this process: its memory and its key ring are not this one's to look after
 	NoAPI  bool // the tasks have no API: all that is wanted of them is their end
 
 	Stop    *interfaces.StopRequest // the allocation is to end so, from the beginning

@@ -189,8 +189,10 @@ func (s *wiring) run(ctx context.Context) error {
 		background.Go(func() { s.giveBackMemory(watching) })
 	}
 	background.Go(func() { s.updates.Run(watching) })
-	if !s.cfg.NoAPI {
+	if !s.cfg.NoAPI && !s.cfg.Shared {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
+	}
+	if !s.cfg.NoAPI {
 		background.Go(func() { s.tokens.Run(watching) })
 	}
 	for _, i := range s.issuers {

@@ -40,6 +40,7 @@ type runOptions struct {
 	detached bool // this is the process that --detach has started
 	json     bool
 	verbose  bool
+	simulate int
 }
 
 func runCommand(w World) *cobra.Command {
@@ -77,6 +78,9 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			if opts.detached {
 				w.Stdout, w.Stderr = boundedLogs(w)
 			}
+			if err := opts.checkSimulate(); err != nil {
+				return err
+			}
 			log := queuedLog(w) // from the first line on: no reader is waited for
 			defer flushAll(log)
 			w.Stderr = log
@@ -88,6 +92,8 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 				return err
 			case opts.detach:
 				return r.detach(waiting, cmd)
+			case opts.simulate > 0:
+				return r.simulated(waiting, log)
 			}
 			return r.run(cmd.Context(), waiting, log, starting)
 		},
@@ -102,6 +108,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
+	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
 	return cmd
@@ -152,7 +159,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w World) (*req
 		return nil, err
 	}
 	alloc := agent.NewAllocation(id, job, group)
-	if before == "" && !o.detached { // who has started this process has said it
+	if before == "" && !o.detached && o.simulate == 0 { // who has started this process has said it
 		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
 	if err := o.CheckUsers(group); err != nil {
@@ -220,7 +227,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Saved() != nil {
 		now = lock.Saved().Alloc
 	}
-	cfg := agentConfig(r.layout, lock, logger, r.options.Settings, newQueuedPrinter(r.world.Stdout, now, r.options.json), log, r.world)
+	cfg := agentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, newQueuedPrinter(r.world.Stdout, now, r.options.json), log, r.world)
 	cfg.Signals, cfg.Changes, cfg.Next = starting.handOver(), changes, next
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err

@@ -38,15 +38,15 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 }
 
 // agentConfig is what every agent of this process has in common.
-func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w World) agent.Config {
+func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w World) agent.Config {
 	return agent.Config{
 		Settings: settings,
 		Factory:  allocrunner.Factory,
 		Paths: agent.Paths{
-			Alloc:          lock.Dir,
-			OperatorSocket: l.OperatorSocket(lock.ID),
-			OperatorToken:  l.OperatorToken(lock.ID),
-			TaskSocket:     func(task string) string { return l.TaskSocket(lock.ID, task) },
+			Alloc:          l.Alloc(id),
+			OperatorSocket: l.OperatorSocket(id),
+			OperatorToken:  l.OperatorToken(id),
+			TaskSocket:     func(task string) string { return l.TaskSocket(id, task) },
 		},
 		Lock:       lock,
 		Keyring:    func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
@@ -56,6 +56,6 @@ func agentConfig(l layout, lock *datadir.Lock, logger *slog.Logger, settings age
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),
 		Signals:    make(chan os.Signal, 2),
 		TuneGC:     w.getenv("GOGC") == "", // which is the operator's word
-		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", lock.ID), withJobFile),
+		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", id), withJobFile),
 	}
 }

@@ -1,0 +1,129 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
+)
+
+func (r *runner) Stop(_ context.Context, how interfaces.StopRequest) error {
+	r.requestStop(how)
+	return nil
+}
+
+// Kill is Stop: nothing delays the end of a simulated task.
+func (r *runner) Kill() {
+	if r.Alloc().DesiredStatus != api.AllocDesiredStatusStop {
+		r.requestStop(interfaces.StopRequest{})
+	}
+}
+
+func (r *runner) requestStop(how interfaces.StopRequest) {
+	if !r.Terminal() {
+		r.change(func(a *api.Allocation) { how.Apply(a) })
+	}
+	r.end()
+}
+
+func (r *runner) Detach() { r.detach() }
+
+func (r *runner) Alloc() *api.Allocation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.alloc
+}
+
+func (r *runner) Wait(ctx context.Context, index uint64) *api.Allocation {
+	for {
+		r.mu.Lock()
+		alloc, changed := r.alloc, r.changed
+		r.mu.Unlock()
+		if alloc.ModifyIndex > index || ctx.Err() != nil {
+			return alloc
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+}
+
+func (r *runner) Checks() (api.AllocCheckStatuses, uint64) { return nil, 0 }
+
+func (r *runner) Terminal() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.terminal
+}
+
+// task returns a task by its name.
+func (r *runner) task(name string) (*task, error) {
+	for _, t := range r.tasks {
+		if t.spec.Name == name {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("task %q: %w", name, interfaces.ErrTaskNotFound)
+}
+
+func (r *runner) RestartTask(ctx context.Context, name string) error {
+	t, err := r.task(name)
+	if err != nil {
+		return err
+	}
+	return t.restart(ctx, "User requested task to restart")
+}
+
+func (r *runner) RestartRunning(ctx context.Context) error {
+	for _, h := range hooksAs[interfaces.RunnerTaskRestartHook](r.cfg.Hooks) {
+		if err := h.PreTaskRestart(ctx); err != nil {
+			r.cfg.Logger.Warn("a hook failed before a restart", "hook", h.Name(), "error", err)
+		}
+	}
+	var errs []error
+	for _, t := range r.tasks {
+		errs = append(errs, t.restart(ctx, "User requested running tasks to restart"))
+	}
+	return errors.Join(errs...)
+}
+
+// RestartAll is RestartRunning: every task runs for as long as the allocation does.
+func (r *runner) RestartAll(ctx context.Context) error { return r.RestartRunning(ctx) }
+
+func (r *runner) Signal(_ context.Context, name, signal string) error {
+	targets := r.tasks
+	if name != "" {
+		t, err := r.task(name)
+		if err != nil {
+			return err
+		}
+		targets = []*task{t}
+	}
+	for _, t := range targets {
+		if err := t.signal(signal); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Update refuses every other version of the job.
+func (r *runner) Update(context.Context, *api.Job) error {
+	return &interfaces.DestructiveError{ID: r.Alloc().ID, Changes: []string{"a simulated allocation has one version of its job"}}
+}
+
+func (r *runner) Destroy(ctx context.Context) error {
+	if !r.Terminal() {
+		return interfaces.ErrNotTerminal
+	}
+	var errs []error
+	for _, h := range hooksAs[interfaces.RunnerDestroyHook](r.cfg.Hooks) {
+		errs = append(errs, h.Destroy(ctx))
+	}
+	return errors.Join(append(errs, allocdir.Remove(r.cfg.Dir))...)
+}

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/simulate"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/identity"
+)
+
+// maxSimulated is more allocations than the descriptors of one process are enough for, with two sockets each.
+const maxSimulated = 100_000
+
+// checkSimulate refuses what can't be had of allocations without processes.
+func (o *runOptions) checkSimulate() error {
+	switch {
+	case o.simulate < 0 || o.simulate > maxSimulated:
+		return usage(fmt.Errorf("--simulate %d is no number of allocations from 1 to %d", o.simulate, maxSimulated))
+	case o.simulate > 0 && (o.allocID != "" || o.force || o.takeOver || o.detach || o.IsolateUsers != ""):
+		return usage(errors.New("--simulate goes with none of --alloc-id, --force, --take-over, --detach and --" + agent.IsolateFlag +
+			": simulated allocations are new, run in the foreground, and have no processes"))
+	}
+	return nil
+}
+
+// simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It leaves nothing of them.
+func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
+	if err := r.layout.make(); err != nil {
+		return err
+	}
+	ring, err := r.layout.openKeyring(r.options.SealKey)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first := newQueuedPrinter(r.world.Stdout, r.alloc, r.options.json)
+	defer flushAll(first.queue)
+	logger := newLogger(r.options.verbose, r.world)
+	var background, running sync.WaitGroup
+	background.Go(func() { ring.Watch(ctx, logger) })
+	failed := make([]error, r.options.simulate)
+	for i := range failed {
+		running.Go(func() {
+			if failed[i] = r.simulateOne(ctx, ring, first, log, logger); failed[i] != nil {
+				cancel() // the others are of no use
+			}
+		})
+	}
+	running.Wait()
+	cancel()
+	background.Wait()
+	return errors.Join(failed...)
+}
+
+// simulateOne runs one more allocation of the job.
+func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, first *printer, log *linewriter.Writer, logger *slog.Logger) error {
+	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
+	cfg := agentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, newPrinter(first.queue, alloc, r.options.json), log, r.world)
+	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
+	var last interfaces.AllocRunner // of the allocation and its replacements
+	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
+		last, err = simulate.New(c)
+		return last, err
+	}
+	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
+	cfg.Events = simulatedEvents{cfg.Events}
+	_, err := agent.New(cfg).Run(ctx, alloc)
+	if last != nil {
+		err = errors.Join(err, last.Destroy(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// simulatedEvents prints when an allocation starts and ends, and nothing of its tasks.
+type simulatedEvents struct{ agent.Events }
+
+func (simulatedEvents) TaskEvent(string, *api.TaskEvent) {}
+func (simulatedEvents) Flush()                           {}
+
+// memoryLock is the lock of an allocation that no other process can know of, and of which nothing is saved.
+type memoryLock struct{ life string }
+
+func (*memoryLock) Saved() *interfaces.Saved { return nil }
+func (l *memoryLock) Life() string           { return l.life }
+func (*memoryLock) State() interfaces.State  { return nil }
+func (*memoryLock) TryRecreate() error       { return nil }
+func (*memoryLock) FinishReplacement() error { return nil }
+
+func (l *memoryLock) Recreate(*api.Allocation) error {
+	l.life = uuid.NewString()
+	return nil
+}
