@@ -12,7 +12,7 @@ import (
 )
 
 // house is who may import whom within the module. What is not here may import none of the module's packages: ratelimit, and the small
-// rooms inside the others, among them socket/safedir, socket/peercred, identity/privatefile and its flock, which every room may use.
+// rooms inside the others, among them socket/safedir, socket/peercred, identity/privatefile with its atomicfile and flock, which every room may use.
 //
 // Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
 // allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
@@ -51,7 +51,7 @@ var house = map[string][]string{
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},
 	"allocrunner/interfaces/storetest": {"allocrunner/interfaces"},
 	"allocrunner/internal/accounts":    {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
-	"allocrunner/internal/allocdir":    {"allocrunner/interfaces"},
+	"allocrunner/internal/allocdir":    {"allocrunner/interfaces", "identity/privatefile/atomicfile"},
 	"allocrunner/internal/checks":      {"allocrunner/internal/services"},
 	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
@@ -63,6 +63,7 @@ var house = map[string][]string{
 		"allocrunner/internal/proc",
 		"allocrunner/internal/proctree",
 		"identity/privatefile",
+		"identity/privatefile/atomicfile",
 		"identity/privatefile/flock",
 		"socket/peercred",
 	},
@@ -100,7 +101,7 @@ var house = map[string][]string{
 	"handlers":             {"auth", "handlers/apierror", "identity"},
 	"identity":             {"identity/internal/strictjson", "identity/privatefile"},
 	"identity/workload":    {"identity", "identity/privatefile"},
-	"identity/privatefile": {"identity/privatefile/flock"},
+	"identity/privatefile": {"identity/privatefile/atomicfile", "identity/privatefile/flock"},
 	"socket":               {"identity/privatefile/flock", "socket/peercred", "socket/safedir"},
 
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/identity/privatefile/atomicfile"
 	"taskapi/identity/privatefile/flock"
 )
 
@@ -142,41 +143,18 @@ func (l Log) Write(lines []byte) (int, error) {
 }
 
 // Write replaces the file at path, with mode 0600. The caller holds the lock that guards path.
-func Write(path string, data []byte) error {
-	return place(path, data, os.Rename)
-}
+func Write(path string, data []byte) error { return place(path, data, atomicfile.Replace) }
 
 // Create is Write for a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
-func Create(path string, data []byte) error {
-	return place(path, data, os.Link)
-}
+func Create(path string, data []byte) error { return place(path, data, atomicfile.Create) }
 
-// place writes data beside path and moves it there with move.
-func place(path string, data []byte, move func(from, to string) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
+func place(path string, data []byte, how func(dir int, path string, data []byte, o atomicfile.Options) error) error {
+	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	// After a rename there is nothing left to remove, and after a link the name beside it goes. A name that stays is harmless.
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := move(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes a rename in the directory last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	defer dir.Close()
+	return how(int(dir.Fd()), path, data, atomicfile.Options{Mode: 0o600, Sync: true})
 }
 
 // lockTimeout is how long a lock is waited for. It is held for a few file operations: milliseconds, unless a disk hangs.

@@ -1,17 +1,14 @@
 package allocdir
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"taskapi/allocrunner/interfaces"
+	"taskapi/identity/privatefile/atomicfile"
 )
 
 // ErrOutside: a path leaves the task directory.
@@ -40,7 +37,8 @@ func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.File
 		at = next
 	}
 	defer at.close()
-	if err := at.replace(names[last], data, uint32(perm.Perm()), owner{uid, gid}); err != nil {
+	path := filepath.Join(at.path, names[last])
+	if err := atomicfile.Replace(at.fd, path, data, atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
 		return explain(fmt.Sprintf("write %q", relPath), err)
 	}
 	return nil
@@ -53,42 +51,4 @@ func (h *handle) enter(name string, make bool, own owner) (*handle, error) {
 		return h.ensure(spec{name, 0o755, own, atCreation})
 	}
 	return next, err
-}
-
-// replace writes beside name and renames over it. The temporary name can't be guessed, so nobody can wait for it; it is created
-// with O_EXCL, so nothing that stands there is opened.
-func (h *handle) replace(name string, data []byte, perm uint32, own owner) (err error) {
-	path := filepath.Join(h.path, name)
-	tmp := "." + name + "." + rand.Text()
-	if len(tmp) > unix.NAME_MAX {
-		tmp = "." + rand.Text()
-	}
-	fd, err := unix.Openat(h.fd, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return &fs.PathError{Op: "create", Path: path, Err: err}
-	}
-	defer func() {
-		if err != nil {
-			unix.Unlinkat(h.fd, tmp, 0) // what is left of it is of no use to anybody
-		}
-	}()
-	if err := fill(os.NewFile(uintptr(fd), path), data, perm, own); err != nil {
-		return err
-	}
-	if err := unix.Renameat(h.fd, tmp, h.fd, name); err != nil {
-		return &fs.PathError{Op: "replace", Path: path, Err: err}
-	}
-	return nil
-}
-
-// fill writes f and closes it. The owner comes before the mode, which a chown may clear bits of.
-func fill(f *os.File, data []byte, perm uint32, own owner) error {
-	_, err := f.Write(data)
-	if err == nil && (own.uid != os.Geteuid() || own.gid != os.Getegid()) {
-		err = f.Chown(own.uid, own.gid)
-	}
-	if err == nil {
-		err = f.Chmod(fs.FileMode(perm))
-	}
-	return errors.Join(err, f.Close())
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
 
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
@@ -15,7 +14,7 @@ const MaxRequests = maxRequests
 
 // RunIdle is the life of a keeper in dir that has neither task nor client.
 func RunIdle(dir string) error {
-	root, err := os.OpenRoot(dir)
+	root, err := openDir(dir)
 	if err != nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func (s *Supervisor) BeginClose() { s.apply(closing) }
 
 // ServeConn is the life of a keeper in dir that has one client and no task, from the client's first request.
 func ServeConn(dir string, conn *net.UnixConn) error {
-	root, err := os.OpenRoot(dir)
+	root, err := openDir(dir)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/identity/privatefile"
+	"taskapi/identity/privatefile/atomicfile"
 )
 
 // The closed set of errors of Open and Attach, besides driver's and ctx's.
@@ -76,41 +77,34 @@ func Last(dir string) (Record, error) {
 	return r, nil
 }
 
-// write replaces the record. It is not synced: after a crash of the machine no process of it runs in any case. When it can't be
-// written, the one before goes all the same, for it would be taken for the truth; the room that it had may be just what was missing.
-func (r Record) write(dir *os.Root) error {
+// write replaces the record in an open directory. It is not synced: after a crash of the machine no process of it runs in any case. When it
+// can't be written, the one before goes all the same, for it would be taken for the truth; the room that it had may be just what was missing.
+func (r Record) write(dir *os.File) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err = replace(dir, text); err == nil {
+	replace := func() error {
+		return atomicfile.Replace(int(dir.Fd()), recordFile, text, atomicfile.Options{Mode: 0o600, Temporary: recordFile + ".new"})
+	}
+	if err = replace(); err == nil {
 		return nil
 	}
-	if dir.Remove(recordFile) != nil { // there was none, or nothing can be changed at all
+	if unix.Unlinkat(int(dir.Fd()), recordFile, 0) != nil { // there was none, or nothing can be changed at all
 		return err
 	}
-	return replace(dir, text)
-}
-
-func replace(dir *os.Root, text []byte) error {
-	const temporary = recordFile + ".new"
-	_ = dir.Remove(temporary) // whatever a crash, or somebody, has left there
-	err := dir.WriteFile(temporary, text, 0o600)
-	if err == nil {
-		err = dir.Rename(temporary, recordFile)
-	}
-	if err != nil {
-		_ = dir.Remove(temporary) // it holds room
-	}
-	return err
+	return replace()
 }
 
 // inDir calls use with a path of the socket that is short enough for a socket address (107 bytes), however long dir is.
 func inDir(dir string, use func(path string) error) error {
-	d, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH, 0)
+	d, err := openDir(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	return use("/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + socketFile)
 }
+
+// openDir opens a directory for what is in it.
+func openDir(dir string) (*os.File, error) { return os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH, 0) }

@@ -63,9 +63,9 @@ func Main() int {
 		logger.Warn("standard input and output stay as they are", "error", err)
 	}
 	keep := s.serve(listener, ends)
-	_ = s.dir.Remove(socketFile) // gone with its directory, perhaps
+	_ = unix.Unlinkat(int(s.dir.Fd()), socketFile, 0) // gone with its directory, perhaps
 	if !keep {
-		_ = s.dir.Remove(recordFile)
+		_ = unix.Unlinkat(int(s.dir.Fd()), recordFile, 0)
 	}
 	return 0
 }
@@ -91,7 +91,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	dir, err := os.OpenRoot(set.Dir)
+	dir, err := openDir(set.Dir)
 	if err != nil {
 		return nil, nil, err
 	}

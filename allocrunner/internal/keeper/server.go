@@ -38,7 +38,7 @@ const leaveTime = 10 * time.Second
 
 // server is the keeper's inside.
 type server struct {
-	dir      *os.Root      // held, so that nothing is ever written into another directory that took its place
+	dir      *os.File      // held, so that nothing is ever written into another directory that took its place
 	idle     time.Duration // without task and client, after which it ends when the record is written
 	logger   *slog.Logger
 	local    *processes.Local
