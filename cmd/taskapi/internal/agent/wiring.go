@@ -89,7 +89,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	}
 	if !cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
-		config.Hooks = []interfaces.RunnerHook{&operatorHook{wiring: s}}
+		config.Hooks = s.hooks()
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
 		}
@@ -101,6 +101,18 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+// hooks returns the runner's hooks beside its own.
+func (s *wiring) hooks() []interfaces.RunnerHook {
+	return []interfaces.RunnerHook{&operatorHook{wiring: s}}
+}
+
+// Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
+// called.
+func Hooks(cfg Config) []interfaces.RunnerHook {
+	s := &wiring{cfg: cfg, settings: cfg.Settings, life: cfg.Lock.Life(), paths: cfg.Paths, logger: cfg.Logger}
+	return s.hooks()
 }
 
 // openFiles reads what the API needs.

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
 )
 
 func gcCommand(w World) *cobra.Command {
@@ -22,9 +23,9 @@ ended is refused and stays as it is.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && !all:
-				return usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that is over"))
+				return usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that has ended"))
 			case len(args) > 0 && all:
-				return usage(fmt.Errorf("--all removes every allocation that is over: leave out %q, or --all", args[0]))
+				return usage(fmt.Errorf("--all removes every allocation that has ended: leave out %q, or --all", args[0]))
 			}
 			return nil
 		},
@@ -39,7 +40,7 @@ ended is refused and stays as it is.`,
 				return err
 			}
 			if len(ids) == 0 {
-				fmt.Fprintf(w.Stdout, "no allocation in %s is over\n", l.Dir)
+				fmt.Fprintf(w.Stdout, "no allocation in %s has ended\n", l.Dir)
 			}
 			errs := []error{l.RemoveLeftovers()}
 			for _, id := range ids {
@@ -57,7 +58,7 @@ ended is refused and stays as it is.`,
 	return cmd
 }
 
-// removable are the allocations that are named, or all whose state says that they are over.
+// removable returns the allocations that are named, or all whose saved state says that they have ended.
 func (l layout) removable(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return l.Ended()
@@ -73,28 +74,30 @@ func (l layout) removable(names []string) ([]string, error) {
 	return ids, nil
 }
 
-// unreadable adds to the error of a state that nobody can tell from whether the allocation is over what gives that up for good.
+// unreadable adds to the error of a state that does not say whether the allocation has ended how to give the allocation up.
 func (l layout) unreadable(id string, err error) error {
 	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrOlder) && !errors.Is(err, state.ErrNewer) {
 		return err
 	}
-	return fmt.Errorf("allocation %s may not be over: %w\nto give it up, '%s' ends what still runs; then remove the directory %s",
+	return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove the directory %s",
 		id, err, l.Command("stop", id), l.Alloc(id))
 }
 
-// remove removes an allocation that is over, or that has never begun.
+// remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
 func (l layout) remove(ctx context.Context, id string, w World) (err error) {
-	lock, err := l.lock(id, newLogger(false, w))
+	logger := newLogger(false, w)
+	lock, err := l.lock(id, logger)
 	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s runs: '%s' ends it", id, l.Command("stop", id))
+		return fmt.Errorf("allocation %s is running: '%s' stops it", id, l.Command("stop", id))
 	}
 	if err != nil {
 		return l.unreadable(id, err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	err = lock.Destroy(ctx)
+	settings, _ := l.remembered(id) // the defaults with an error, which is no reason to keep the allocation
+	err = lock.Destroy(ctx, agent.Hooks(agentConfig(l, id, lock, logger, settings, nil, nil, w))...)
 	if errors.Is(err, interfaces.ErrNotTerminal) {
-		return fmt.Errorf("allocation %s: %w: '%s' ends it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
+		return fmt.Errorf("allocation %s: %w: '%s' stops it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
 	}
 	return err
 }
