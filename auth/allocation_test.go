@@ -6,12 +6,13 @@ import (
 
 	"taskapi/auth"
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 // A token says what its allocation is, whoever signed it: another job, namespace, group, task or life is another allocation's.
 func TestClaimsAreTheAllocations(t *testing.T) {
 	w := newFixture(t)
-	other := newRing(t)
+	other := identitytest.Keyring(t)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}})
 	if err != nil {
 		t.Fatal(err)
@@ -47,13 +48,13 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 	} {
 		claims := claimsOf(web)
 		test.change(&claims)
-		local, foreign := sign(t, w.ring, claims), sign(t, other, claims)
+		local, foreign := identitytest.Sign(t, w.ring, claims), identitytest.Sign(t, other, claims)
 		for range 2 { // fresh, and remembered
 			w.expect("local, "+test.name, local, web, test.local)
 			w.expect("foreign, "+test.name, foreign, web, test.foreign)
 		}
 	}
-	w.expect("of another issuer, for the operator", sign(t, other, claimsOf(operator)), operator, auth.WrongRole)
+	w.expect("of another issuer, for the operator", identitytest.Sign(t, other, claimsOf(operator)), operator, auth.WrongRole)
 	if stats := w.authenticator.Stats(); stats.Cached.Good != 2+2+1+1 {
 		t.Errorf("%d tokens are remembered as good, want those that were let in alone", stats.Cached.Good)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 // records are the lines of the audit log.
@@ -118,7 +119,7 @@ func TestRecordOfARequest(t *testing.T) {
 	w := newFixture(t)
 	claims := claimsOf(web)
 	claims.ID, claims.Issuer = "id-\u202e1", "https://issuer/"+strings.Repeat("i", 400)
-	jwt := sign(t, w.ring, claims)
+	jwt := identitytest.Sign(t, w.ring, claims)
 	p, denial := w.authenticator.Authenticate(request(jwt), web, peer)
 	if denial != nil {
 		t.Fatal(denial)

@@ -18,6 +18,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 func TestCredentials(t *testing.T) {
@@ -104,7 +105,7 @@ func TestEveryMethodAndPath(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	w := newFixture(t)
-	stranger := newRing(t)
+	stranger := identitytest.Keyring(t)
 	good := w.token(web)
 	w.allocs.set("ended", auth.Terminal)
 	w.allocs.set("neighbour", auth.Live)
@@ -131,7 +132,7 @@ func TestTokens(t *testing.T) {
 		{"not yet valid", w.with(web, func(c *identity.Claims) { c.NotBefore += 60 }), web, auth.NotYetValid},
 		{"for too long", w.with(web, func(c *identity.Claims) { c.ExpiresAt += int64(2 * identity.DefaultMaxTTL / time.Second) }), web, auth.BadLifetime},
 		{"forged", forge(good, 1), web, auth.BadSignature},
-		{"of a stranger's ring", sign(t, stranger, claimsOf(web)), web, auth.UnknownKey},
+		{"of a stranger's ring", identitytest.Sign(t, stranger, claimsOf(web)), web, auth.UnknownKey},
 		{"under an unknown key ID", unknownKey(good, 1), web, auth.UnknownKey},
 		{"cut", good[:len(good)-1], web, auth.Malformed},
 		{"garbage", "garbage", web, auth.Malformed},
@@ -163,7 +164,7 @@ func TestPrincipal(t *testing.T) {
 		claims := claimsOf(test.owner)
 		claims.ID = "jti"
 		want := &auth.Principal{Claims: claims, KeyID: w.ring.List()[0].ID, Capabilities: test.want}
-		got, denial := w.authenticator.Authenticate(request(sign(t, w.ring, claims)), test.owner, peer)
+		got, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer)
 		if denial != nil {
 			t.Fatal(denial)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 func TestCachedCostsNoMemory(t *testing.T) {
@@ -155,13 +156,13 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 		w.expect("in time", soon, web, auth.NotRefused)
 
 		// The key of another ring, added to what the verifier trusts.
-		other, sources := newRing(t), &swappable{set: new(identity.KeySet)}
+		other, sources := identitytest.Keyring(t), &swappable{set: new(identity.KeySet)}
 		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: sources}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.verifier.Verifier = verifier
-		foreign := sign(t, other, claimsOf(web))
+		foreign := identitytest.Sign(t, other, claimsOf(web))
 		w.expect("before the key", foreign, web, auth.UnknownKey)
 		sources.set = other.Keys()
 		w.expect("with it", foreign, web, auth.NotRefused)

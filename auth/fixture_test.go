@@ -18,6 +18,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 	"taskapi/ratelimit"
 )
 
@@ -95,7 +96,7 @@ type fixture struct {
 
 func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	tb.Helper()
-	ring := newRing(tb)
+	ring := identitytest.Keyring(tb)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
 	if err != nil {
 		tb.Fatal(err)
@@ -136,15 +137,6 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-func newRing(tb testing.TB) *identity.Keyring {
-	tb.Helper()
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: tb.TempDir() + "/ring"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return ring
-}
-
 // claimsOf are good claims for the owner of a socket, for an hour from now.
 func claimsOf(owner auth.Owner) identity.Claims {
 	now := time.Now().Unix()
@@ -160,23 +152,16 @@ func claimsOf(owner auth.Owner) identity.Claims {
 	return c
 }
 
-func sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
-	tb.Helper()
-	token, err := ring.Sign(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return token
-}
-
 // token is a good token for the owner.
-func (w *fixture) token(owner auth.Owner) string { return sign(w.tb, w.ring, claimsOf(owner)) }
+func (w *fixture) token(owner auth.Owner) string {
+	return identitytest.Sign(w.tb, w.ring, claimsOf(owner))
+}
 
 // with is a token whose claims were good before the change.
 func (w *fixture) with(owner auth.Owner, change func(*identity.Claims)) string {
 	c := claimsOf(owner)
 	change(&c)
-	return sign(w.tb, w.ring, c)
+	return identitytest.Sign(w.tb, w.ring, c)
 }
 
 // forge replaces the signature by one that the key did not make; n makes it one of many.

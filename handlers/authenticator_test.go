@@ -10,6 +10,7 @@ import (
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 	"taskapi/ratelimit"
 )
 
@@ -39,10 +40,7 @@ func realAuthenticator(t *testing.T) (authenticator *auth.Authenticator, sign fu
 // realAuthenticatorWith is realAuthenticator for an allocation that changes, with its key ring.
 func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenticator *auth.Authenticator, ring *identity.Keyring, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: t.TempDir() + "/keyring"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ring = identitytest.Keyring(t)
 	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
 	if err != nil {
 		t.Fatal(err)
@@ -68,11 +66,7 @@ func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenti
 			Namespace: "default", JobID: "demo", AllocationID: allocID, Task: "server", Life: demo.Life,
 		}
 		change(&claims)
-		token, err := ring.Sign(claims)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return token
+		return identitytest.Sign(t, ring, claims)
 	}
 	return authenticator, ring, sign
 }

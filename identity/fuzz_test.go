@@ -11,15 +11,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 // FuzzCheck feeds it whole tokens. What it accepts has one encoding, and golang-jwt reads the same out of it.
 func FuzzCheck(f *testing.F) {
-	forger := newForger("forger-1", 'f')
-	f.Add(forger.token(forger.header(""), asNomad))
-	for _, bad := range badTokens(forger) {
-		if len(bad.token) <= identity.MaxTokenLength {
-			f.Add(bad.token)
+	forger := identitytest.NewIssuer("forger-1", 'f')
+	f.Add(forger.Token(forger.Header(""), asNomad))
+	for _, bad := range identitytest.BadTokens(forger, epoch) {
+		if len(bad.Token) <= identity.MaxTokenLength {
+			f.Add(bad.Token)
 		}
 	}
 	f.Fuzz(func(t *testing.T, token string) {
@@ -51,26 +52,26 @@ func FuzzCheck(f *testing.F) {
 // FuzzVerify feeds it headers and claims under a good signature, and times. What it accepts, golang-jwt accepts with every strict
 // option.
 func FuzzVerify(f *testing.F) {
-	forger := newForger("forger-1", 'f')
-	v, err := identity.NewVerifier(identity.VerifierConfig{Local: forger.keySet(f)})
+	forger := identitytest.NewIssuer("forger-1", 'f')
+	v, err := identity.NewVerifier(identity.VerifierConfig{Local: forger.KeySet(f)})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(forger.header(""), asNomad, int64(0), false)
-	f.Add(forger.header(""), goodClaims(""), int64(3599), false)
-	f.Add(forger.header(""), goodClaims(""), int64(3600), true)
-	for _, bad := range badTokens(forger) {
-		header, rest, _ := strings.Cut(bad.token, ".")
+	f.Add(forger.Header(""), asNomad, int64(0), false)
+	f.Add(forger.Header(""), identitytest.GoodClaims(epoch, ""), int64(3599), false)
+	f.Add(forger.Header(""), identitytest.GoodClaims(epoch, ""), int64(3600), true)
+	for _, bad := range identitytest.BadTokens(forger, epoch) {
+		header, rest, _ := strings.Cut(bad.Token, ".")
 		claims, _, _ := strings.Cut(rest, ".")
 		h, errH := base64.RawURLEncoding.DecodeString(header)
 		c, errC := base64.RawURLEncoding.DecodeString(claims)
-		if errH == nil && errC == nil && len(bad.token) <= identity.MaxTokenLength {
+		if errH == nil && errC == nil && len(bad.Token) <= identity.MaxTokenLength {
 			f.Add(string(h), string(c), int64(0), false)
 		}
 	}
 	f.Fuzz(func(t *testing.T, header, claims string, after int64, flip bool) {
 		now := epoch.Add(time.Duration(after%1e6) * time.Second)
-		token := forger.token(header, claims)
+		token := forger.Token(header, claims)
 		if flip {
 			at := len(token) - 80 // within the signature
 			if _, err := v.Verify(token[:at]+string(token[at]^1)+token[at+1:], now); err == nil {
@@ -82,7 +83,7 @@ func FuzzVerify(f *testing.F) {
 			return
 		}
 		read := jwt.MapClaims{}
-		_, err = strictParser(now).ParseWithClaims(token, read, func(*jwt.Token) (any, error) { return forger.public(), nil })
+		_, err = strictParser(now).ParseWithClaims(token, read, func(*jwt.Token) (any, error) { return forger.Public(), nil })
 		if err != nil {
 			t.Fatalf("accepted what golang-jwt refuses: %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,15 +34,6 @@ func taskClaims() identity.Claims {
 	}
 }
 
-func openKeyring(tb testing.TB) *identity.Keyring {
-	tb.Helper()
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: tb.TempDir() + "/keyring"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return ring
-}
-
 func newVerifier(tb testing.TB, c identity.VerifierConfig) *identity.Verifier {
 	tb.Helper()
 	v, err := identity.NewVerifier(c)
@@ -51,15 +43,6 @@ func newVerifier(tb testing.TB, c identity.VerifierConfig) *identity.Verifier {
 	return v
 }
 
-func sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
-	tb.Helper()
-	token, err := ring.Sign(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return token
-}
-
 func TestSignThenVerify(t *testing.T) {
 	operator := taskClaims()
 	operator.Task, operator.Role, operator.Issuer = "", identity.RoleOperator, "https://taskapi.example"
@@ -67,11 +50,11 @@ func TestSignThenVerify(t *testing.T) {
 	several.Audience = []string{"vault.io", identity.DefaultAudience}
 	several.JobID = `<é"\` + "\t\U0001f600>"
 
-	ring := openKeyring(t)
+	ring := identitytest.Keyring(t)
 	v := newVerifier(t, identity.VerifierConfig{Local: ring})
 	for name, want := range map[string]identity.Claims{"task": taskClaims(), "operator": operator, "several audiences": several} {
 		t.Run(name, func(t *testing.T) {
-			got, err := v.Verify(sign(t, ring, want), epoch)
+			got, err := v.Verify(identitytest.Sign(t, ring, want), epoch)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,9 +69,9 @@ func TestSignThenVerify(t *testing.T) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	ring := openKeyring(b)
+	ring := identitytest.Keyring(b)
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})
-	token := sign(b, ring, taskClaims())
+	token := identitytest.Sign(b, ring, taskClaims())
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := v.Verify(token, epoch); err != nil {
@@ -103,7 +86,7 @@ func BenchmarkRawEd25519(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	message := make([]byte, len(sign(b, openKeyring(b), taskClaims()))-87)
+	message := make([]byte, len(identitytest.Sign(b, identitytest.Keyring(b), taskClaims()))-87)
 	signature := ed25519.Sign(private, message)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -116,9 +99,9 @@ func BenchmarkRawEd25519(b *testing.B) {
 // BenchmarkVerifyOverRaw does the two above in turn, so that what else the machine does falls on both, and reports the ratio of their
 // medians. It is to be at most 1.25.
 func BenchmarkVerifyOverRaw(b *testing.B) {
-	ring := openKeyring(b)
+	ring := identitytest.Keyring(b)
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})
-	token := sign(b, ring, taskClaims())
+	token := identitytest.Sign(b, ring, taskClaims())
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		b.Fatal(err)
@@ -142,7 +125,7 @@ func BenchmarkVerifyOverRaw(b *testing.B) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	token := sign(b, openKeyring(b), taskClaims())
+	token := identitytest.Sign(b, identitytest.Keyring(b), taskClaims())
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := identity.Check(token); err != nil {
@@ -153,9 +136,9 @@ func BenchmarkCheck(b *testing.B) {
 
 // BenchmarkStillGood is what a cache pays on each hit.
 func BenchmarkStillGood(b *testing.B) {
-	ring := openKeyring(b)
+	ring := identitytest.Keyring(b)
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})
-	verified, err := v.Verify(sign(b, ring, taskClaims()), epoch)
+	verified, err := v.Verify(identitytest.Sign(b, ring, taskClaims()), epoch)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,14 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 const rsaKey = `{"kty":"RSA","kid":"rsa-1","use":"sig","alg":"RS256","n":"AQAB","e":"AQAB","x5c":["AAAA"]}`
 
 func TestParseJWKS(t *testing.T) {
-	a, b := newForger("a", 'a'), newForger("b", 'b')
-	document := ` {"keys": [` + a.jwk(`,"use":"sig","alg":"EdDSA","key_ops":["verify"],"x5t":"?"`) + "," + rsaKey +
-		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.jwk("") + `], "more": {"a": [1]}}` + "\n"
+	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
+	document := ` {"keys": [` + a.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"],"x5t":"?"`) + "," + rsaKey +
+		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.JWK("") + `], "more": {"a": [1]}}` + "\n"
 	set, err := identity.ParseJWKS([]byte(document))
 	if err != nil {
 		t.Fatal(err)
@@ -33,9 +34,9 @@ func TestParseJWKS(t *testing.T) {
 		t.Errorf("passed over (-want +got):\n%s", diff)
 	}
 	v := newVerifier(t, identity.VerifierConfig{Local: set})
-	for _, f := range []forger{a, b} {
-		if _, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch); err != nil {
-			t.Errorf("token of key %s: %v", f.id, err)
+	for _, f := range []identitytest.Issuer{a, b} {
+		if _, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch); err != nil {
+			t.Errorf("token of key %s: %v", f.ID, err)
 		}
 	}
 	if empty, err := identity.ParseJWKS([]byte(`{"keys":[]}`)); err != nil || empty.Len() != 0 {
@@ -49,29 +50,29 @@ func withX(x string) string {
 	if err != nil {
 		panic(err)
 	}
-	return `{"kty":"OKP","crv":"Ed25519","kid":"bad","x":"` + b64(string(raw)) + `"}`
+	return `{"kty":"OKP","crv":"Ed25519","kid":"bad","x":"` + identitytest.Base64(string(raw)) + `"}`
 }
 
 func TestBadKeySets(t *testing.T) {
-	good := newForger("good", 'g')
-	bad := newForger("bad", 'b')
-	x := b64(string(bad.public()))
+	good := identitytest.NewIssuer("good", 'g')
+	bad := identitytest.NewIssuer("bad", 'b')
+	x := identitytest.Base64(string(bad.Public()))
 	for _, c := range []struct{ name, keys, text string }{
-		{"private key", bad.jwk(`,"d":"AAAA"`), "private"},
+		{"private key", bad.JWK(`,"d":"AAAA"`), "private"},
 		{"RSA private key", `{"kty":"RSA","kid":"bad","n":"AQAB","e":"AQAB","p":"AQ"}`, "private"},
 		{"symmetric key", `{"kty":"oct","kid":"bad","k":"AQ"}`, "private"},
-		{"same kid twice", bad.jwk("") + "," + newForger("bad", 'c').jwk(""), "same kid"},
-		{"same key twice", bad.jwk("") + "," + bad.jwk(""), "same kid"},
-		{"kid of a key of another kind", `{"kty":"RSA","kid":"bad"},` + bad.jwk(""), "same kid"},
-		{"use for encryption", bad.jwk(`,"use":"enc"`), "use"},
-		{"empty use", bad.jwk(`,"use":""`), "use"},
-		{"operation sign", bad.jwk(`,"key_ops":["sign"]`), "key_ops"},
-		{"operations sign and verify", bad.jwk(`,"key_ops":["sign","verify"]`), "key_ops"},
-		{"no operations", bad.jwk(`,"key_ops":[]`), "key_ops"},
-		{"alg of RSA", bad.jwk(`,"alg":"RS256"`), "alg"},
-		{"alg HS256", bad.jwk(`,"alg":"HS256"`), "alg"},
-		{"alg none", bad.jwk(`,"alg":"none"`), "alg"},
-		{"empty alg", bad.jwk(`,"alg":""`), "alg"},
+		{"same kid twice", bad.JWK("") + "," + identitytest.NewIssuer("bad", 'c').JWK(""), "same kid"},
+		{"same key twice", bad.JWK("") + "," + bad.JWK(""), "same kid"},
+		{"kid of a key of another kind", `{"kty":"RSA","kid":"bad"},` + bad.JWK(""), "same kid"},
+		{"use for encryption", bad.JWK(`,"use":"enc"`), "use"},
+		{"empty use", bad.JWK(`,"use":""`), "use"},
+		{"operation sign", bad.JWK(`,"key_ops":["sign"]`), "key_ops"},
+		{"operations sign and verify", bad.JWK(`,"key_ops":["sign","verify"]`), "key_ops"},
+		{"no operations", bad.JWK(`,"key_ops":[]`), "key_ops"},
+		{"alg of RSA", bad.JWK(`,"alg":"RS256"`), "alg"},
+		{"alg HS256", bad.JWK(`,"alg":"HS256"`), "alg"},
+		{"alg none", bad.JWK(`,"alg":"none"`), "alg"},
+		{"empty alg", bad.JWK(`,"alg":""`), "alg"},
 		{"RSA key for EdDSA", `{"kty":"RSA","kid":"bad","alg":"EdDSA","n":"AQAB","e":"AQAB"}`, "alg"},
 		{"X25519 key for EdDSA", `{"kty":"OKP","crv":"X25519","kid":"bad","alg":"EdDSA","x":"AQAB"}`, "alg"},
 		{"no kty", `{"kid":"bad"}`, "kty"},
@@ -80,8 +81,8 @@ func TestBadKeySets(t *testing.T) {
 		{"no x", `{"kty":"OKP","crv":"Ed25519","kid":"bad"}`, "x is not 32 bytes"},
 		{"x of 31 bytes", withX(strings.Repeat("11", 31)), "x is not 32 bytes"},
 		{"x of 33 bytes", withX(strings.Repeat("11", 33)), "x is not 32 bytes"},
-		{"x padded", strings.Replace(bad.jwk(""), x, x+"=", 1), "x is not 32 bytes"},
-		{"x with trailing bits", strings.Replace(bad.jwk(""), x, trailingBits(x), 1), "canonical base64url"},
+		{"x padded", strings.Replace(bad.JWK(""), x, x+"=", 1), "x is not 32 bytes"},
+		{"x with trailing bits", strings.Replace(bad.JWK(""), x, identitytest.TrailingBits(x), 1), "canonical base64url"},
 		{"order 1", withX("01" + strings.Repeat("00", 31)), "small order"},
 		{"order 2", withX("ec" + strings.Repeat("ff", 30) + "7f"), "small order"},
 		{"order 4", withX(strings.Repeat("00", 32)), "small order"},
@@ -97,7 +98,7 @@ func TestBadKeySets(t *testing.T) {
 		{"not on the curve", withX("02" + strings.Repeat("00", 31)), "not a point"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			set, err := identity.ParseJWKS([]byte(`{"keys":[` + good.jwk("") + `,` + c.keys + `]}`))
+			set, err := identity.ParseJWKS([]byte(`{"keys":[` + good.JWK("") + `,` + c.keys + `]}`))
 			if set != nil || !errors.Is(err, identity.ErrKeySet) || !strings.Contains(err.Error(), c.text) {
 				t.Fatalf("got %v and %v, want no set and an error with %q", set, err, c.text)
 			}
@@ -109,7 +110,7 @@ func TestBadKeySets(t *testing.T) {
 	for _, document := range []string{
 		"", "null", "[]", "{}", `{"keys":{}}`, `{"keys":null}`, `{"Keys":[]}`, `{"keys":[1]}`, `{"keys":[],"keys":[]}`, `{"keys":[],"KEYS":[]}`, `{"keys":[]}x`,
 		"\ufeff" + `{"keys":[]}`, `{"keys":[{"kty":"OKP","kty":"RSA"}]}`, `{"keys":[{"kty":1}]}`, `{"keys":[{"kid":null}]}`, `{"keys":[{"a":[[[]]]}]}`,
-		good.jwk(""), "<html>", `{"keys":[]` + strings.Repeat(" ", 1<<20) + "}",
+		good.JWK(""), "<html>", `{"keys":[]` + strings.Repeat(" ", 1<<20) + "}",
 	} {
 		if set, err := identity.ParseJWKS([]byte(document)); set != nil || !errors.Is(err, identity.ErrKeySet) {
 			t.Errorf("set %.40q: got %v and %v, want ErrKeySet", document, set, err)
@@ -130,16 +131,16 @@ func TestWhySmallOrderKeysAreRefused(t *testing.T) {
 
 func TestRealKeysAreAccepted(t *testing.T) {
 	for i := range 64 {
-		f := newForger(fmt.Sprintf("k%d", i), byte(i))
-		if set := f.keySet(t); set.Len() != 1 {
-			t.Fatalf("key %x is not in its set", f.public())
+		f := identitytest.NewIssuer(fmt.Sprintf("k%d", i), byte(i))
+		if set := f.KeySet(t); set.Len() != 1 {
+			t.Fatalf("key %x is not in its set", f.Public())
 		}
 	}
 }
 
 func TestRingAsJWKS(t *testing.T) {
-	ring := openKeyring(t)
-	old := sign(t, ring, taskClaims())
+	ring := identitytest.Keyring(t)
+	old := identitytest.Sign(t, ring, taskClaims())
 	if _, err := ring.Rotate(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +148,8 @@ func TestRingAsJWKS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: set}}})
-	for name, token := range map[string]string{"old": old, "new": sign(t, ring, taskClaims())} {
+	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: set}}})
+	for name, token := range map[string]string{"old": old, "new": identitytest.Sign(t, ring, taskClaims())} {
 		if _, err := v.Verify(token, epoch); err != nil {
 			t.Errorf("%s token by the published set: %v", name, err)
 		}
@@ -190,8 +191,8 @@ func TestOpenFileSourceErrors(t *testing.T) {
 
 // FuzzParseJWKS checks that what is accepted is a set for encoding/json too, and that its keys are good for one thing or another.
 func FuzzParseJWKS(f *testing.F) {
-	good := newForger("good", 'g')
-	f.Add([]byte(`{"keys":[` + good.jwk(`,"use":"sig","alg":"EdDSA","key_ops":["verify"]`) + `,` + rsaKey + `]}`))
+	good := identitytest.NewIssuer("good", 'g')
+	f.Add([]byte(`{"keys":[` + good.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"]`) + `,` + rsaKey + `]}`))
 	f.Add([]byte(`{"keys":[` + withX("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a") + `]}`))
 	f.Fuzz(func(t *testing.T, document []byte) {
 		set, err := identity.ParseJWKS(document)

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 // open opens the ring in a directory.
@@ -66,7 +67,7 @@ func TestRotateAndRemove(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	ring := mustOpen(t, dir)
 	v := newVerifier(t, identity.VerifierConfig{Local: ring})
-	old := sign(t, ring, taskClaims())
+	old := identitytest.Sign(t, ring, taskClaims())
 	oldKey := ring.Active()
 
 	newKey, err := ring.Rotate()
@@ -87,7 +88,7 @@ func TestRotateAndRemove(t *testing.T) {
 	if verified.KeyID != oldKey.ID {
 		t.Errorf("the key that was active is %s, and %s signed", oldKey.ID, verified.KeyID)
 	}
-	if got, err := v.Verify(sign(t, ring, taskClaims()), epoch); err != nil || got.KeyID != newKey.ID {
+	if got, err := v.Verify(identitytest.Sign(t, ring, taskClaims()), epoch); err != nil || got.KeyID != newKey.ID {
 		t.Errorf("new token: %+v, %v, want key %s", got, err, newKey.ID)
 	}
 
@@ -207,7 +208,7 @@ func TestWatchSeesOtherProcesses(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	running := mustOpen(t, dir)
 	v := newVerifier(t, identity.VerifierConfig{Local: running})
-	old := sign(t, running, taskClaims())
+	old := identitytest.Sign(t, running, taskClaims())
 	oldID := running.List()[0].ID
 	runWatch(t, running.Watch)
 

@@ -15,18 +15,19 @@ import (
 	"time"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
-func setOf(forgers ...forger) []byte {
+func setOf(forgers ...identitytest.Issuer) []byte {
 	var keys []string
 	for _, f := range forgers {
-		keys = append(keys, f.jwk(""))
+		keys = append(keys, f.JWK(""))
 	}
 	return []byte(`{"keys":[` + strings.Join(keys, ",") + `]}`)
 }
 
 func TestFileSourceFollowsItsFile(t *testing.T) {
-	a, b := newForger("a", 'a'), newForger("b", 'b')
+	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
 	path := t.TempDir() + "/jwks.json"
 	if _, err := identity.OpenFileSource(path); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("no file: %v", err)
@@ -68,7 +69,7 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 // A file that is removed, or can't be used, is not trusted for ever: soon not any more in the first case.
 func TestFileSourceExpires(t *testing.T) {
 	path := t.TempDir() + "/jwks.json"
-	set := setOf(newForger("a", 'a'))
+	set := setOf(identitytest.NewIssuer("a", 'a'))
 	for _, test := range []struct {
 		name  string
 		spoil func() error
@@ -107,7 +108,7 @@ func TestFileSourceExpires(t *testing.T) {
 }
 
 func TestFileSourceWatch(t *testing.T) {
-	a, b := newForger("a", 'a'), newForger("b", 'b')
+	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
 	path := t.TempDir() + "/jwks.json"
 	write(t, path, setOf(a), 0o644)
 	source, err := identity.OpenFileSource(path)
@@ -117,7 +118,7 @@ func TestFileSourceWatch(t *testing.T) {
 	log := runWatch(t, source.Watch)
 	write(t, path, []byte("{"), 0o644)
 	eventually(t, "the bad set is reported", func() bool { return log.count("keys can't be reloaded") > 0 })
-	write(t, path, []byte(`{"keys":[`+b.jwk("")+`,`+rsaKey+`]}`), 0o644)
+	write(t, path, []byte(`{"keys":[`+b.JWK("")+`,`+rsaKey+`]}`), 0o644)
 	eventually(t, "the new set is trusted", func() bool { return slices.Equal(source.Keys().IDs(), []string{"b"}) })
 	eventually(t, "the RSA key is warned about", func() bool { return log.count(`"kid":"rsa-1"`) == 1 })
 	if n := log.count("key set refused"); n > 2 { // a write that was seen when half done may add one
@@ -129,18 +130,18 @@ func TestFileSourceWatch(t *testing.T) {
 func TestFileSourceSeesChangesWithinOneTick(t *testing.T) {
 	path := t.TempDir() + "/jwks.json"
 	tick := time.Now().Add(time.Hour) // ahead, so that it is never long past
-	put := func(f forger) {
+	put := func(f identitytest.Issuer) {
 		write(t, path, setOf(f), 0o644)
 		if err := os.Chtimes(path, tick, tick); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put(newForger("a", 'a'))
+	put(identitytest.NewIssuer("a", 'a'))
 	source, err := identity.OpenFileSource(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(newForger("b", 'b'))
+	put(identitytest.NewIssuer("b", 'b'))
 	if changed, err := source.Reload(); !changed || err != nil || !slices.Equal(source.Keys().IDs(), []string{"b"}) {
 		t.Errorf("changed %v, error %v, keys %v; want the new key", changed, err, source.Keys().IDs())
 	}
@@ -166,7 +167,7 @@ func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 func TestURLSourceKeepsToItsSchedule(t *testing.T) {
-	a, b := newForger("a", 'a'), newForger("b", 'b')
+	a, b := identitytest.NewIssuer("a", 'a'), identitytest.NewIssuer("b", 'b')
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &answers{start: time.Now(), list: []string{string(setOf(a)), "down", "503", "{", string(setOf(b)), "down"}}
 		source, err := identity.NewURLSource(identity.URLSourceConfig{
@@ -216,7 +217,7 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 }
 
 func TestURLSourceFetches(t *testing.T) {
-	a := newForger("a", 'a')
+	a := identitytest.NewIssuer("a", 'a')
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		text   string // in the log

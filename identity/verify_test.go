@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 )
 
 // asNomad are the claims of a default identity as a Nomad 1.10 server signs them with an EdDSA key.
@@ -21,23 +22,23 @@ var asNomad = fmt.Sprintf(`{"aud":"nomadproject.io","exp":%d,"extra_claims":{"no
 	epoch.Unix()+3600, epoch.Unix())
 
 func TestGoodTokens(t *testing.T) {
-	f := newForger("6e1f.A_b-9", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: f.keySet(t)}}, Audiences: []string{"vault.io", "nomadproject.io"}})
+	f := identitytest.NewIssuer("6e1f.A_b-9", 'f')
+	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: f.KeySet(t)}}, Audiences: []string{"vault.io", "nomadproject.io"}})
 	longest := epoch.Unix() + int64(identity.DefaultMaxTTL/time.Second)
 	for name, token := range map[string]string{
-		"as Nomad's":             f.token(f.header(""), strings.Replace(asNomad, `"iss":"https://nomad.example",`, "", 1)),
-		"no typ":                 f.token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, goodClaims("")),
-		"members in any order":   f.token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, goodClaims("")),
-		"blanks":                 f.token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(goodClaims(""), ",", " ,\n\t ")),
-		"escapes":                f.token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`, goodClaims(`,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
-		"two audiences":          f.token(f.header(""), withAud(`["other","vault.io"]`)),
-		"claims of all kinds":    f.token(f.header(""), goodClaims(`,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
-		"names alike elsewhere":  f.token(f.header(""), goodClaims(`,"a":{"a":{"a":1},"b":1},"b":{"a":1}`)),
-		"63 names":               f.token(f.header(""), goodClaims(manyNames(58))),
-		"a lifetime of a second": f.token(f.header(""), withExp(fmt.Sprint(epoch.Unix()+1))),
-		"the longest lifetime":   f.token(f.header(""), withExp(fmt.Sprint(longest))),
-		"iat within the leeway":  f.token(f.header(""), withExp(fmt.Sprintf(`%d,"iat":%d`, epoch.Unix()+60, epoch.Unix()+1))),
-		"of 4 KiB":               f.token(f.header(""), goodClaims(`,"x":"`+strings.Repeat("a", 2790)+`"`)),
+		"as Nomad's":             f.Token(f.Header(""), strings.Replace(asNomad, `"iss":"https://nomad.example",`, "", 1)),
+		"no typ":                 f.Token(`{"alg":"EdDSA","kid":"6e1f.A_b-9"}`, identitytest.GoodClaims(epoch, "")),
+		"members in any order":   f.Token(`{"typ":"JWT","kid":"6e1f.A_b-9","alg":"EdDSA"}`, identitytest.GoodClaims(epoch, "")),
+		"blanks":                 f.Token(" {\t\"alg\" :\n\"EdDSA\" , \"kid\":\"6e1f.A_b-9\" }\r\n", strings.ReplaceAll(identitytest.GoodClaims(epoch, ""), ",", " ,\n\t ")),
+		"escapes":                f.Token(`{"\u0061lg":"\u0045dDSA","kid":"6e1f.A_b-9"}`, identitytest.GoodClaims(epoch, `,"nomad_job_id":"\u00e9\ud83d\ude00\"\\\/\b\f\n\r\t"`)),
+		"two audiences":          f.Token(f.Header(""), identitytest.WithAud(epoch, `["other","vault.io"]`)),
+		"claims of all kinds":    f.Token(f.Header(""), identitytest.GoodClaims(epoch, `,"a":null,"b":true,"c":false,"d":-0.5e-3,"e":0,"f":[1,"x",{}],"g":{"h":{}}`)),
+		"names alike elsewhere":  f.Token(f.Header(""), identitytest.GoodClaims(epoch, `,"a":{"a":{"a":1},"b":1},"b":{"a":1}`)),
+		"63 names":               f.Token(f.Header(""), identitytest.GoodClaims(epoch, identitytest.ManyNames(58))),
+		"a lifetime of a second": f.Token(f.Header(""), identitytest.WithExp(fmt.Sprint(epoch.Unix()+1))),
+		"the longest lifetime":   f.Token(f.Header(""), identitytest.WithExp(fmt.Sprint(longest))),
+		"iat within the leeway":  f.Token(f.Header(""), identitytest.WithExp(fmt.Sprintf(`%d,"iat":%d`, epoch.Unix()+60, epoch.Unix()+1))),
+		"of 4 KiB":               f.Token(f.Header(""), identitytest.GoodClaims(epoch, `,"x":"`+strings.Repeat("a", 2790)+`"`)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := v.Verify(token, epoch); err != nil {
@@ -48,9 +49,9 @@ func TestGoodTokens(t *testing.T) {
 }
 
 func TestNomadsClaimsAreRead(t *testing.T) {
-	f := newForger("nomad", 'n')
-	v := newVerifier(t, identity.VerifierConfig{Local: openKeyring(t), Foreign: []identity.Issuer{{Keys: f.keySet(t), Name: "https://nomad.example"}}})
-	verified, err := v.Verify(f.token(f.header(""), asNomad), epoch)
+	f := identitytest.NewIssuer("nomad", 'n')
+	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: f.KeySet(t), Name: "https://nomad.example"}}})
+	verified, err := v.Verify(f.Token(f.Header(""), asNomad), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,17 +64,19 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 
 // Another issuer's key vouches for tokens of that issuer alone, and for whom it may.
 func TestIssuers(t *testing.T) {
-	named, plain, own := newForger("named", 'n'), newForger("plain", 'p'), newForger("own", 'o')
+	named, plain, own := identitytest.NewIssuer("named", 'n'), identitytest.NewIssuer("plain", 'p'), identitytest.NewIssuer("own", 'o')
 	v := newVerifier(t, identity.VerifierConfig{
-		Local: own.keySet(t), Audiences: []string{"nomadproject.io"}, Foreign: []identity.Issuer{
-			{Keys: named.keySet(t), Name: "https://nomad.example", Audiences: []string{"taskapi", "other"}},
-			{Keys: plain.keySet(t)},
+		Local: own.KeySet(t), Audiences: []string{"nomadproject.io"}, Foreign: []identity.Issuer{
+			{Keys: named.KeySet(t), Name: "https://nomad.example", Audiences: []string{"taskapi", "other"}},
+			{Keys: plain.KeySet(t)},
 		},
 	})
-	claims := func(aud, more string) string { return strings.TrimSuffix(withAud(aud), "}") + more + "}" }
+	claims := func(aud, more string) string {
+		return strings.TrimSuffix(identitytest.WithAud(epoch, aud), "}") + more + "}"
+	}
 	const iss = `,"iss":"https://nomad.example"`
 	for _, test := range []struct {
-		f         forger
+		f         identitytest.Issuer
 		aud, more string
 		want      identity.Reason
 	}{
@@ -92,17 +95,17 @@ func TestIssuers(t *testing.T) {
 		{own, `"nomadproject.io"`, iss, ""}, // what our own are called may change
 		{own, `"taskapi"`, iss, identity.ReasonAudience},
 	} {
-		_, err := v.Verify(test.f.token(test.f.header(""), claims(test.aud, test.more)), epoch)
+		_, err := v.Verify(test.f.Token(test.f.Header(""), claims(test.aud, test.more)), epoch)
 		if reason, _ := identity.ReasonOf(err); reason != test.want {
-			t.Errorf("aud %s%s of %q: %v, want %q", test.aud, test.more, test.f.header(""), err, test.want)
+			t.Errorf("aud %s%s of %q: %v, want %q", test.aud, test.more, test.f.Header(""), err, test.want)
 		}
 	}
 }
 
 func TestTimeOfAKeptToken(t *testing.T) {
-	f := newForger("f", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: f.keySet(t), Leeway: 2 * time.Second})
-	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
+	f := identitytest.NewIssuer("f", 'f')
+	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t), Leeway: 2 * time.Second})
+	verified, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,11 +123,11 @@ func TestTimeOfAKeptToken(t *testing.T) {
 }
 
 func TestTrusts(t *testing.T) {
-	f, other := newForger("f", 'f'), newForger("f", 'o')
+	f, other := identitytest.NewIssuer("f", 'f'), identitytest.NewIssuer("f", 'o')
 	local, foreign := &swap{}, &swap{}
 	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.Issuer{{Keys: foreign}}})
-	local.set = f.keySet(t)
-	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
+	local.set = f.KeySet(t)
+	verified, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,12 +136,12 @@ func TestTrusts(t *testing.T) {
 		local, foreign *identity.KeySet
 		want           bool
 	}{
-		{"as it was", f.keySet(t), nil, true},
+		{"as it was", f.KeySet(t), nil, true},
 		{"removed", nil, nil, false},
-		{"another key under its ID", other.keySet(t), nil, false},
-		{"another's key under its ID", f.keySet(t), other.keySet(t), true},
-		{"with another issuer now", nil, f.keySet(t), false},
-		{"there again", f.keySet(t), nil, true},
+		{"another key under its ID", other.KeySet(t), nil, false},
+		{"another's key under its ID", f.KeySet(t), other.KeySet(t), true},
+		{"with another issuer now", nil, f.KeySet(t), false},
+		{"there again", f.KeySet(t), nil, true},
 	} {
 		local.set, foreign.set = c.local, c.foreign
 		if got := v.Trusts(verified); got != c.want {
@@ -153,21 +156,21 @@ type swap struct{ set *identity.KeySet }
 func (s *swap) Keys() *identity.KeySet { return s.set }
 
 func TestLocalKeysWin(t *testing.T) {
-	mine, theirs := newForger("same", 'm'), newForger("same", 't')
-	v := newVerifier(t, identity.VerifierConfig{Local: mine.keySet(t), Foreign: []identity.Issuer{{Keys: theirs.keySet(t)}}})
-	if _, err := v.Verify(mine.token(mine.header(""), goodClaims(`,"taskapi_role":"operator"`)), epoch); err != nil {
+	mine, theirs := identitytest.NewIssuer("same", 'm'), identitytest.NewIssuer("same", 't')
+	v := newVerifier(t, identity.VerifierConfig{Local: mine.KeySet(t), Foreign: []identity.Issuer{{Keys: theirs.KeySet(t)}}})
+	if _, err := v.Verify(mine.Token(mine.Header(""), identitytest.GoodClaims(epoch, `,"taskapi_role":"operator"`)), epoch); err != nil {
 		t.Error("token of the local key:", err)
 	}
-	_, err := v.Verify(theirs.token(theirs.header(""), goodClaims("")), epoch)
+	_, err := v.Verify(theirs.Token(theirs.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
 	if reason, _ := identity.ReasonOf(err); reason != identity.ReasonSignature {
 		t.Errorf("token of another's key with the same ID: %v, want reason signature", err)
 	}
 }
 
 func TestKeptTokenCostsNothing(t *testing.T) {
-	f := newForger("f", 'f')
-	v := newVerifier(t, identity.VerifierConfig{Local: f.keySet(t)})
-	verified, err := v.Verify(f.token(f.header(""), goodClaims("")), epoch)
+	f := identitytest.NewIssuer("f", 'f')
+	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
+	verified, err := v.Verify(f.Token(f.Header(""), identitytest.GoodClaims(epoch, "")), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +187,7 @@ func TestKeptTokenCostsNothing(t *testing.T) {
 }
 
 func TestVerifierConfigIsChecked(t *testing.T) {
-	keys := newForger("f", 'f').keySet(t)
+	keys := identitytest.NewIssuer("f", 'f').KeySet(t)
 	for name, c := range map[string]identity.VerifierConfig{
 		"no local keys":     {},
 		"a nil source":      {Local: keys, Foreign: []identity.Issuer{{Keys: nil}}},
@@ -201,7 +204,7 @@ func TestVerifierConfigIsChecked(t *testing.T) {
 }
 
 func TestSignRefusesWhatCheckWould(t *testing.T) {
-	ring := openKeyring(t)
+	ring := identitytest.Keyring(t)
 	for name, edit := range map[string]func(*identity.Claims){
 		"no expiry":                func(c *identity.Claims) { c.ExpiresAt = 0 },
 		"negative expiry":          func(c *identity.Claims) { c.ExpiresAt = -1 },
@@ -226,7 +229,7 @@ func TestSignRefusesWhatCheckWould(t *testing.T) {
 
 // TestWhatIsSignedVerifies signs claims of any content and expects them back.
 func TestWhatIsSignedVerifies(t *testing.T) {
-	ring := openKeyring(t)
+	ring := identitytest.Keyring(t)
 	v := newVerifier(t, identity.VerifierConfig{Local: ring, Audiences: []string{"a"}})
 	text := rapid.StringOfN(rapid.Rune().Filter(func(r rune) bool { return r != 0 }), 0, 40, -1)
 	rapid.Check(t, func(t *rapid.T) {
@@ -263,12 +266,12 @@ func TestWhatIsSignedVerifies(t *testing.T) {
 }
 
 func TestSignMakesAnID(t *testing.T) {
-	ring := openKeyring(t)
+	ring := identitytest.Keyring(t)
 	c := taskClaims()
 	c.ID = ""
 	var ids []string
 	for range 2 {
-		u, err := identity.Check(sign(t, ring, c))
+		u, err := identity.Check(identitytest.Sign(t, ring, c))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -96,13 +96,14 @@ var house = map[string][]string{
 		"allocrunner/internal/signals",
 		"allocrunner/taskenv",
 	},
-	"allocrunner/updates":  {"allocrunner/interfaces"},
-	"auth":                 {"handlers/apierror", "identity", "ratelimit"},
-	"handlers":             {"auth", "handlers/apierror", "identity"},
-	"identity":             {"identity/internal/strictjson", "identity/privatefile"},
-	"identity/workload":    {"identity", "identity/privatefile"},
-	"identity/privatefile": {"identity/privatefile/atomicfile", "identity/privatefile/flock"},
-	"socket":               {"identity/privatefile/flock", "socket/peercred", "socket/safedir"},
+	"allocrunner/updates":   {"allocrunner/interfaces"},
+	"auth":                  {"handlers/apierror", "identity", "ratelimit"},
+	"handlers":              {"auth", "handlers/apierror", "identity"},
+	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
+	"identity/workload":     {"identity", "identity/privatefile"},
+	"identity/identitytest": {"identity"},
+	"identity/privatefile":  {"identity/privatefile/atomicfile", "identity/privatefile/flock"},
+	"socket":                {"identity/privatefile/flock", "socket/peercred", "socket/safedir"},
 
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	"cmd/taskapi/internal/cli": {
@@ -197,6 +198,25 @@ func TestHouse(t *testing.T) {
 	}
 	for _, arrow := range slices.Sorted(maps.Keys(unused)) {
 		t.Errorf("the table allows %s, which no file needs: remove it", arrow)
+	}
+}
+
+// TestHelpersOfTestsStayInTests: what a package named like identitytest is for, no program has in it.
+func TestHelpersOfTestsStayInTests(t *testing.T) {
+	found := 0
+	for from, p := range packages(t) {
+		if strings.HasSuffix(from, "test") {
+			found++
+			continue
+		}
+		for _, path := range p.Imports {
+			if strings.HasPrefix(path, "taskapi/") && strings.HasSuffix(path, "test") || path == "testing" {
+				t.Errorf("%s: %s may not import %s outside of its tests", p.ImportPos[path][0], from, path)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no such package was found")
 	}
 }
 

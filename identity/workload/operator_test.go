@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 	"taskapi/identity/workload"
 )
 
@@ -24,11 +25,7 @@ type operators struct {
 
 func newOperators(t *testing.T) *operators {
 	t.Helper()
-	keyring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "ring")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &operators{ring: &ring{Keyring: keyring}, path: filepath.Join(t.TempDir(), "operator.token")}
+	return &operators{ring: &ring{Keyring: identitytest.Keyring(t)}, path: filepath.Join(t.TempDir(), "operator.token")}
 }
 
 func (o *operators) manager(job string, ttl time.Duration, audience string) *workload.Manager {
@@ -88,7 +85,7 @@ func TestOperatorTokenIsRenewed(t *testing.T) {
 		third := run(31 * time.Second)
 		key(t, third)
 		o.ring.fail = true
-		before := o.ring.rotate(t)
+		before := identitytest.Rotate(t, o.ring.Keyring)
 		o.ring.remove(t, before)
 		if run(5*time.Second) != third || strings.Count(o.log.String(), "token not renewed; it is tried again") != 1 {
 			t.Errorf("while nothing can be signed: %s", &o.log)
@@ -128,20 +125,17 @@ func TestOperatorTokenStays(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false},
-		{"its key is active no longer", "a", time.Hour, "aud", func(t *testing.T, o *operators) { o.ring.rotate(t) }, true},
-		{"its key is removed", "a", time.Hour, "aud", func(t *testing.T, o *operators) { o.ring.remove(t, o.ring.rotate(t)) }, false},
+		{"its key is active no longer", "a", time.Hour, "aud", func(t *testing.T, o *operators) { identitytest.Rotate(t, o.ring.Keyring) }, true},
+		{"its key is removed", "a", time.Hour, "aud", func(t *testing.T, o *operators) { o.ring.remove(t, identitytest.Rotate(t, o.ring.Keyring)) }, false},
 		{"garbage", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
 			if err := os.WriteFile(o.path, []byte("garbage"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, false},
 		{"a task's", "a", time.Hour, "aud", func(t *testing.T, o *operators) {
-			token, err := o.ring.Sign(identity.Claims{Subject: "global:default:a:group::operator", Audience: []string{"aud"},
+			token := identitytest.Sign(t, o.ring.Keyring, identity.Claims{Subject: "global:default:a:group::operator", Audience: []string{"aud"},
 				IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(), ExpiresAt: time.Now().Add(time.Hour).Unix(),
 				Namespace: "default", JobID: "a", AllocationID: "alloc", Life: "life"})
-			if err != nil {
-				t.Fatal(err)
-			}
 			if err := os.WriteFile(o.path, []byte(token), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 	"taskapi/identity/workload"
 )
 
@@ -37,16 +38,6 @@ func (r *ring) Sign(c identity.Claims) (string, error) {
 		return "", errors.New("no key")
 	}
 	return r.Keyring.Sign(c)
-}
-
-// rotate makes another key active, and returns the one before.
-func (r *ring) rotate(t *testing.T) string {
-	t.Helper()
-	before := r.Active().ID
-	if _, err := r.Rotate(); err != nil {
-		t.Fatal(err)
-	}
-	return before
 }
 
 func (r *ring) remove(t *testing.T, id string) {
@@ -78,11 +69,7 @@ type runner struct {
 // newRunner makes the runner of a task with these identities, which has not started, with a day as the ttl of those without one.
 func newRunner(t *testing.T, log io.Writer, identities ...*api.WorkloadIdentity) *runner {
 	t.Helper()
-	keyring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "ring")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &runner{t: t, ring: &ring{Keyring: keyring}, begun: time.Now(), dir: t.TempDir(), files: map[string]string{}}
+	r := &runner{t: t, ring: &ring{Keyring: identitytest.Keyring(t)}, begun: time.Now(), dir: t.TempDir(), files: map[string]string{}}
 	r.manage(log, []string{"nomadproject.io"}, identities...)
 	return r
 }
@@ -428,7 +415,7 @@ func TestAFullDisk(t *testing.T) {
 		r.run(1500 * time.Millisecond)
 		r.expect("0s write secrets/nomad_a.jwt", "1s write secrets/nomad_a.jwt")
 		r.full = true
-		key := r.ring.rotate(t)
+		key := identitytest.Rotate(t, r.ring.Keyring)
 		r.ring.remove(t, key)
 		if err := r.start(); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("with one of a removed key: %v", err)
@@ -448,8 +435,8 @@ func TestRemovedKeysTokensAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "a", File: true}, &api.WorkloadIdentity{Name: "env", Env: true},
 			&api.WorkloadIdentity{Name: "restarts", Env: true, ChangeMode: "restart"}).started()
-		old := r.ring.rotate(t)
-		unused := r.ring.rotate(t)
+		old := identitytest.Rotate(t, r.ring.Keyring)
+		unused := identitytest.Rotate(t, r.ring.Keyring)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go r.manager.Run(ctx)
@@ -492,7 +479,7 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 			log.Reset()
 			return names
 		}
-		first := r.ring.rotate(t)
+		first := identitytest.Rotate(t, r.ring.Keyring)
 		r.run(13 * time.Hour) // the second key signs the files
 		if got := warned(); got != nil || key(t, r.files["secrets/nomad_both.jwt"]) == first || key(t, r.env["NOMAD_TOKEN_both"]) != first {
 			t.Fatalf("before: warned of %q", got)
@@ -512,7 +499,7 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 			t.Errorf("warned of %q", got)
 		}
 		// What stands beside the resumed processes was signed by the second key.
-		second := r.ring.rotate(t)
+		second := identitytest.Rotate(t, r.ring.Keyring)
 		r.started()
 		r.run(time.Minute)
 		r.ring.remove(t, second)
@@ -529,13 +516,13 @@ func TestTokensBesideAResumedProcess(t *testing.T) {
 		var log bytes.Buffer
 		env := &api.WorkloadIdentity{Name: "env", Env: true}
 		r := newRunner(t, &log, env).started()
-		r.ring.rotate(t)
+		identitytest.Rotate(t, r.ring.Keyring)
 		r.manage(&log, []string{"nomadproject.io"}, env)
 		beside, err := r.tokens.Resume(r.host(), r.saved)
 		if err != nil {
 			t.Fatal(err)
 		}
-		second := r.ring.rotate(t)
+		second := identitytest.Rotate(t, r.ring.Keyring)
 		if key(t, beside["NOMAD_TOKEN_env"]) != second {
 			t.Fatal("signed by another key")
 		}
