@@ -1,14 +1,13 @@
-// Package ratelimit promises bounded, keyed token buckets and an honest word on when to come back.
+// Package ratelimit promises bounded, keyed token buckets and a true Retry-After.
 //
-// A Limiter has a bucket for each key and one for all keys together. What is allowed takes a token from both, what is
-// refused from neither. The table of keys is bounded, and being forgotten buys nobody anything: a key that
-// takes the place of the longest unused one takes over its bucket too, with what is left in it. So however many
-// keys a caller makes up, all of them together spend MaxKeys bursts, and then what those buckets refill; and never
-// more than the bucket for all keys gives. The price is that a newcomer may find an empty bucket during such a flood.
+// A Limiter has a bucket for each key and one for all keys together. An allowed call takes a token from both, a refused one from neither.
+// The table of keys is bounded: a key that replaces the least recently used one takes over its bucket, too, with the tokens in it. So
+// however many keys a caller makes up, they spend MaxKeys bursts together, and then what those buckets refill; and never more than the
+// bucket for all keys gives. The price is that a new key may find an empty bucket during such a flood.
 //
-// A Tarpit slows refused callers down, for as many at once as it is told and no more.
+// A Tarpit delays refused callers, a bounded number at once.
 //
-// It never knows what is being limited, starts no goroutine, and keeps no clock: every call says what time it is.
+// It knows nothing of what is limited, starts no goroutine, and has no clock: the time is a parameter.
 package ratelimit
 
 import (
@@ -22,7 +21,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrConfig says that a Config or a Tarpit can't work.
+// ErrConfig: the parameters of a Limiter or a Tarpit can't work.
 var ErrConfig = errors.New("invalid limit")
 
 // minPerSecond is about one token a day: slower than that is a ban, not a rate.
@@ -34,15 +33,14 @@ type Rate struct {
 	Burst     int     // tokens it holds, at least 1
 }
 
-// Config says what a Limiter allows; all but RetryAfterUnit is required.
+// Config is what a Limiter allows; all but RetryAfterUnit is required.
 type Config struct {
 	Key     Rate // of each key
 	Global  Rate // of all keys together
 	MaxKeys int  // keys remembered, at least 1
-	// RetryAfterUnit lengthens the refusal of a key to a whole number of units; 0 means that none is longer than needed. HTTP's
-	// Retry-After counts in seconds: with a RetryAfterUnit of a second it is true as it stands, rather than rounded up to a wait of which a
-	// tenth would have done. A key keeps its average rate if its Burst is at least what it gets in a RetryAfterUnit. Refusals by the
-	// global bucket are never lengthened, as that would let one caller shut out all others for a RetryAfterUnit.
+	// RetryAfterUnit lengthens the refusal of a key to a whole number of units; 0 lengthens none. HTTP's Retry-After counts in seconds: with
+	// a unit of a second it is exact, rather than rounded up from what may be a tenth. A key keeps its average rate if its Burst is at
+	// least what it gets in a unit. Refusals by the global bucket are never lengthened: one caller could shut out all others for a unit.
 	RetryAfterUnit time.Duration
 }
 
@@ -55,19 +53,19 @@ const (
 	ScopeGlobal Scope = "global"
 )
 
-// Decision is the answer to one call. If it is a refusal, the same call succeeds after RetryAfter unless somebody else was
-// quicker, and does not succeed after half of it unless a reservation was cancelled. Scope is the bucket that takes longer.
+// Decision is the result of one call. After a refusal, the same call succeeds after RetryAfter unless another caller was quicker, and does
+// not succeed after half of it unless a reservation was cancelled. Scope is the bucket that takes longer.
 type Decision struct {
 	OK         bool
 	RetryAfter time.Duration // 0 if OK
 	Scope      Scope         // "" if OK
 }
 
-// Limiter is safe for use by many goroutines. Times that it is given may be in any order: it never goes back.
+// Limiter is safe for use by many goroutines. Their times may be in any order: it never goes back.
 type Limiter[K comparable] struct {
 	cfg Config
 
-	mu     sync.Mutex // guards what is below, and the buckets' content
+	mu     sync.Mutex // guards the fields below, and the content of buckets
 	latest time.Time
 	global *rate.Limiter
 	keys   *simplelru.LRU[K, *bucket]
@@ -75,7 +73,7 @@ type Limiter[K comparable] struct {
 
 type bucket struct {
 	tokens *rate.Limiter
-	closed time.Time // no token is given before
+	closed time.Time // gives no token before
 }
 
 // New returns a Limiter whose buckets are full, or ErrConfig.
@@ -108,8 +106,8 @@ func (l *Limiter[K]) Allow(now time.Time, key K) Decision {
 	return d
 }
 
-// Peek says what Allow would say, and changes nothing: a refusal that RetryAfterUnit lengthens begins with Allow or Reserve. By the
-// time that Allow is called others may have spent what Peek saw; use Reserve where that matters.
+// Peek returns what Allow would return, and changes nothing: a refusal that RetryAfterUnit lengthens begins with Allow or Reserve. Other
+// callers may spend the tokens before Allow is called; use Reserve where that matters.
 func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,8 +119,8 @@ func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
 	return l.decideLocked(b, at).later(at.Sub(now))
 }
 
-// Reserve is Allow for work that costs a token only if it fails: reserve, work, Cancel on success. However many callers
-// do so at once, no more than a burst of them is at work. The Reservation of a refusal is nil.
+// Reserve is Allow for work that costs a token only if it fails: reserve, work, Cancel on success. No more than a burst of callers is at
+// work at once. The Reservation of a refusal is nil.
 func (l *Limiter[K]) Reserve(now time.Time, key K) (*Reservation, Decision) {
 	b, d := l.spend(now, key)
 	if !d.OK {
@@ -152,7 +150,7 @@ func (l *Limiter[K]) spend(now time.Time, key K) (*bucket, Decision) {
 	b := l.bucketLocked(key)
 	d := l.decideLocked(b, l.latest)
 	if d.OK {
-		// Nothing is spent but here, so that both succeed.
+		// Tokens are spent here alone, so that both succeed.
 		b.tokens.AllowN(l.latest, 1)
 		l.global.AllowN(l.latest, 1)
 	} else if d.Scope == ScopeKey {
@@ -171,7 +169,7 @@ func (l *Limiter[K]) giveBack(b *bucket) {
 	b.closed = time.Time{}
 }
 
-// bucketLocked finds the bucket of a key. A new key gets a full one, or that of the longest unused key if the table is full.
+// bucketLocked returns the bucket of a key. A new key gets a full one, or that of the least recently used key if the table is full.
 func (l *Limiter[K]) bucketLocked(key K) *bucket {
 	if b, ok := l.keys.Get(key); ok {
 		return b
@@ -186,7 +184,7 @@ func (l *Limiter[K]) bucketLocked(key K) *bucket {
 	return b
 }
 
-// decideLocked changes nothing; a nil bucket is a full one.
+// decideLocked returns the decision and changes nothing; a nil bucket is a full one.
 func (l *Limiter[K]) decideLocked(b *bucket, now time.Time) Decision {
 	var key time.Duration
 	if b != nil {
@@ -214,7 +212,7 @@ func (l *Limiter[K]) keyWaitLocked(b *bucket, now time.Time) time.Duration {
 }
 
 // wait returns how long a bucket takes to hold a token, to the nearest nanosecond: after it half of one is missing at the most,
-// and rate.Limiter gives a token if less than a whole one is. Truncated, it would at times be told a nanosecond too short.
+// and rate.Limiter gives a token if less than a whole one is. Truncated, it would at times be a nanosecond too short.
 func wait(lim *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - lim.TokensAt(now)
 	return max(0, time.Duration(math.Round(missing/float64(lim.Limit())*float64(time.Second))))

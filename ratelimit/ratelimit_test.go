@@ -18,8 +18,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start is any time; no test looks at the clock.
 var start = time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
 
-// door is what the package is used for: ten failures a second, twenty at once; two hundred in all.
-var door = ratelimit.Config{
+// failures is what the package is used for: ten failures a second, twenty at once; two hundred in all.
+var failures = ratelimit.Config{
 	Key:     ratelimit.Rate{PerSecond: 10, Burst: 20},
 	Global:  ratelimit.Rate{PerSecond: 200, Burst: 200},
 	MaxKeys: 64,
@@ -44,7 +44,7 @@ func spendAll(l *ratelimit.Limiter[string], now time.Time, key string) (int, rat
 }
 
 func TestABurstThenTheRate(t *testing.T) {
-	l := newLimiter(t, door)
+	l := newLimiter(t, failures)
 	n, d := spendAll(l, start, "a")
 	want := ratelimit.Decision{RetryAfter: 100 * time.Millisecond, Scope: ratelimit.ScopeKey}
 	if diff := cmp.Diff(want, d); n != 20 || diff != "" {
@@ -62,7 +62,7 @@ func TestABurstThenTheRate(t *testing.T) {
 }
 
 func TestTheGlobalBucketBoundsAllKeys(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.Global = ratelimit.Rate{PerSecond: 50, Burst: 30}
 	l := newLimiter(t, cfg)
 	a, _ := spendAll(l, start, "a")
@@ -79,7 +79,7 @@ func TestTheGlobalBucketBoundsAllKeys(t *testing.T) {
 
 // A key that refuses takes nothing from what all share.
 func TestARefusedKeyCostsOthersNothing(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.Global = ratelimit.Rate{PerSecond: 50, Burst: 30}
 	l := newLimiter(t, cfg)
 	spendAll(l, start, "flood")
@@ -92,7 +92,7 @@ func TestARefusedKeyCostsOthersNothing(t *testing.T) {
 }
 
 func TestPeekChangesNothing(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.MaxKeys, cfg.RetryAfterUnit = 1, time.Second
 	l := newLimiter(t, cfg)
 	for range 100 {
@@ -109,7 +109,7 @@ func TestPeekChangesNothing(t *testing.T) {
 }
 
 func TestReserveHoldsTheBurst(t *testing.T) {
-	l := newLimiter(t, door)
+	l := newLimiter(t, failures)
 	for range 3 {
 		reservations := make(chan *ratelimit.Reservation, 200)
 		var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func TestReserveHoldsTheBurst(t *testing.T) {
 }
 
 func TestASecondCancelGivesNothing(t *testing.T) {
-	l := newLimiter(t, door)
+	l := newLimiter(t, failures)
 	r, _ := l.Reserve(start, "a")
 	spendAll(l, start, "a")
 	r.Cancel()
@@ -152,7 +152,7 @@ func TestASecondCancelGivesNothing(t *testing.T) {
 
 // What is given back late never fills a bucket above its burst.
 func TestCancelNeverOverfills(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.Global.Burst = 20
 	l := newLimiter(t, cfg)
 	var reservations []*ratelimit.Reservation
@@ -171,7 +171,7 @@ func TestCancelNeverOverfills(t *testing.T) {
 }
 
 func TestGrainLengthensTheKeysRefusal(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
 	_, d := spendAll(l, start, "a")
@@ -190,7 +190,7 @@ func TestGrainLengthensTheKeysRefusal(t *testing.T) {
 }
 
 func TestCancelEndsALengthenedRefusal(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
 	r, _ := l.Reserve(start, "a")
@@ -203,7 +203,7 @@ func TestCancelEndsALengthenedRefusal(t *testing.T) {
 
 // Callers look at their clocks before they get in, so that times come in any order.
 func TestTimeNeverGoesBack(t *testing.T) {
-	l := newLimiter(t, door)
+	l := newLimiter(t, failures)
 	for range 15 {
 		l.Allow(start, "a")
 	}
@@ -268,7 +268,7 @@ func TestNewRefuses(t *testing.T) {
 		"nothing":         func(c *ratelimit.Config) { *c = ratelimit.Config{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := door
+			cfg := failures
 			change(&cfg)
 			if _, err := ratelimit.New[string](cfg); !errors.Is(err, ratelimit.ErrConfig) {
 				t.Errorf("got %v, want ErrConfig", err)
@@ -296,7 +296,7 @@ func BenchmarkAllow(b *testing.B) {
 }
 
 func TestAllowOfAKnownKeyAllocatesNothing(t *testing.T) {
-	cfg := door
+	cfg := failures
 	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
 	l.Allow(start, "a")
