@@ -42,8 +42,9 @@ type connection struct {
 	framing  framing
 	requests int64 // that have come to the handler
 
-	upgrading *request // whose handler may take the connection
-	upgraded  *request // whose handler has taken it; written while nothing reads or writes
+	// upgrading is the request whose handler may take the connection, and upgraded the one whose handler has taken it, written while nothing
+	// reads or writes: see upgrade.
+	upgrading, upgraded *request
 
 	// state is the phase in the upper bits and the watchdog's tick at its begin in the lower: one store for each step of a request.
 	state atomic.Int64
@@ -113,44 +114,11 @@ func (c *connection) awaitTurn(bytes int) {
 	if turn == nil {
 		return
 	}
-	c.enter(serving) // it is not the client's time that passes
+	if c.upgraded == nil {
+		c.enter(serving) // it is not the client's time that passes
+	}
 	select {
 	case <-turn:
 	case <-c.server.draining.Done():
 	}
-}
-
-// readUpgraded lets pass what an upgraded connection has read, if its turn has come and its token is still valid.
-func (c *connection) readUpgraded(n int, err error) (int, error) {
-	if n > 0 {
-		c.awaitTurn(n)
-		if denied := c.upgraded.recheck(); denied != nil {
-			return 0, denied
-		}
-	}
-	return n, err
-}
-
-// Write writes to the client. On an upgraded connection each write is a frame, as of a stream.
-func (c *connection) Write(b []byte) (int, error) {
-	if c.upgraded == nil {
-		return c.Conn.Write(b)
-	}
-	c.awaitTurn(len(b))
-	if err := c.upgraded.recheck(); err != nil {
-		return 0, err
-	}
-	c.enter(writing)
-	defer c.enter(serving)
-	return c.Conn.Write(b)
-}
-
-// endUpgrade closes the connection if its handler has taken it, which net/http leaves to us.
-func (c *connection) endUpgrade() {
-	if c.upgraded == nil {
-		c.upgrading = nil
-		return
-	}
-	_ = c.Close()
-	c.watchdog.forget(c)
 }

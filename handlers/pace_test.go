@@ -38,7 +38,7 @@ func newSockets(t *testing.T, n int, change ...func(*handlers.Config)) *sockets 
 	for _, f := range change {
 		f(&config)
 	}
-	a := handlers.New(config)
+	a := handlers.New(config).WithTestRoutes()
 	a.HoldPace()
 	ctx, cancel := context.WithCancel(t.Context())
 	s, ended := &sockets{tb: t, api: a}, make(chan error, n)

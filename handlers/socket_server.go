@@ -31,11 +31,12 @@ type socketServer struct {
 // ServeHTTP leads a request from its head to its answer: authentication, route, capability, handler, encoding. Authentication comes first,
 // so that a caller without a token learns of no path or method.
 func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer s.recovered(w, r)
 	conn := connectionOf(r.Context())
 	if conn == nil { // see connContext
 		panic(http.ErrAbortHandler)
 	}
+	defer conn.endUpgrade()
+	defer s.recovered(w, r)
 	conn.begin() // one that was read together with the request before it has not begun yet
 	conn.begun = false
 	conn.enter(serving)

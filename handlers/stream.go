@@ -126,30 +126,6 @@ func (s *socketServer) stream(ctx context.Context, r *request, result answer) in
 	return http.StatusOK
 }
 
-// upgrade lets the handler take the connection, by http.Hijacker, and closes it when the handler returns, when the token is
-// not valid any more, or when the server stops. It returns the status: 101 when the connection was taken.
-func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) int {
-	if r.Method == http.MethodHead {
-		return s.fail(r, noRoute(r.w, []string{http.MethodGet}))
-	}
-	leave, err := s.enterStream()
-	if err != nil {
-		return s.fail(r, err)
-	}
-	defer leave()
-	conn := connectionOf(r.Context())
-	conn.upgrading = r
-	defer conn.endUpgrade()
-	r.whileAuthorized(ctx, func(ctx context.Context) {
-		defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a read or a write that is under way fails
-		err = result.upgrade(ctx, r.w)
-	})
-	if conn.upgraded == nil && err != nil {
-		return s.fail(r, err)
-	}
-	return http.StatusSwitchingProtocols
-}
-
 // denied reports whether a stream ended because its token is not valid any more.
 func denied(err error) bool {
 	_, denied := errors.AsType[*auth.Denial](err)

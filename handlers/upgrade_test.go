@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -294,23 +295,40 @@ func TestUpgradedAreCountedWithStreams(t *testing.T) {
 	})
 }
 
-// TestUpgradedClientThatDoesNotRead is cut off like any that does not take its answer.
+// TestUpgradedClientThatDoesNotRead is cut off like any that does not take its answer, also when it goes on sending beside a busy neighbour.
 func TestUpgradedClientThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc, ended := newAlloc(t), make(chan time.Time, 1)
 		alloc.upgrade = func(_ context.Context, w http.ResponseWriter, _ *http.Request) error {
 			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return err
+			}
+			var reading sync.WaitGroup
+			reading.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+			defer reading.Wait()
 			for err == nil {
 				_, err = conn.Write(make([]byte, 1<<10))
 			}
 			ended <- time.Now()
+			_ = conn.Close()
 			return nil
 		}
-		dial, stop := bubbled(t, alloc)
-		defer stop()
-		c, start := dial(), time.Now()
+		s := newSockets(t, 2, func(c *handlers.Config) { c.Allocs = allocs{alloc} })
+		defer s.stop()
+		c, start := s.dials[0](), time.Now()
 		defer c.Close()
-		go func() { _, _ = io.WriteString(c, head("GET", upgradePath, goodToken, "")) }()
+		var sending sync.WaitGroup
+		defer sending.Wait()
+		sending.Go(func() {
+			_, err := io.WriteString(c, head("GET", upgradePath, goodToken, ""))
+			for err == nil {
+				s.ask(1, 1)
+				for i := 0; i < 10 && err == nil; i++ { // more than the neighbour, so that these wait for their turn
+					_, err = c.Write(make([]byte, 1<<10))
+				}
+			}
+		})
 		if took := (<-ended).Sub(start); took < 30*time.Second || took > 32*time.Second {
 			t.Errorf("cut off after %v, want 30s to 31s", took)
 		}
