@@ -47,16 +47,16 @@ func seal(header []byte) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// frames are where the versions of a value are, the newest first.
-func (f file) frames(key string) []state.Found {
-	all := slices.DeleteFunc(state.Frames(f), func(x state.Found) bool { return x.Key != key })
+// records are where the versions of a value are, the newest first.
+func (f file) records(key string) []state.Found {
+	all := slices.DeleteFunc(state.Records(f), func(x state.Found) bool { return x.Key != key })
 	slices.SortFunc(all, func(a, b state.Found) int { return int(b.TxID) - int(a.TxID) })
 	return all
 }
 
 // spoil flips a bit in every version of a value, or in the newest one.
 func (f file) spoil(key string, newestOnly bool) {
-	all := f.frames(key)
+	all := f.records(key)
 	for _, x := range all {
 		if !newestOnly || x.TxID == all[0].TxID {
 			f[x.At+x.Size/2] ^= 1
@@ -101,8 +101,8 @@ var damages = map[string]func(*rand.Rand, file) file{
 		f[r.IntN(len(f))] ^= 1 << r.IntN(8)
 		return f
 	},
-	"header of a frame": func(r *rand.Rand, f file) file {
-		all := state.Frames(f)
+	"header of a record": func(r *rand.Rand, f file) file {
+		all := state.Records(f)
 		f[all[r.IntN(len(all))].At+r.IntN(26)] ^= 1 << r.IntN(8)
 		return f
 	},
@@ -123,8 +123,8 @@ var damages = map[string]func(*rand.Rand, file) file{
 		copy(f[r.IntN(n)*512:][:512], f[r.IntN(n)*512:])
 		return f
 	},
-	"frame in another's place": func(r *rand.Rand, f file) file {
-		all := state.Frames(f)
+	"record in another's place": func(r *rand.Rand, f file) file {
+		all := state.Records(f)
 		a, b := all[r.IntN(len(all))], all[r.IntN(len(all))]
 		copy(f[a.At:], f[b.At:b.At+b.Size])
 		return f
@@ -209,22 +209,48 @@ func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	}
 }
 
-// TestEachBitCounts: no bit of a file that was synced can flip without that being noticed.
+// TestEachBitCounts: no bit of what is valid in a file can flip without that being an error.
 func TestEachBitCounts(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = jobOf("j", 10)
 	put(t, db, interfaces.Change{ID: "a", Alloc: a}, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
+	latest := asJSON(t, saved(t, db))
 	db.Close()
 	whole := readFile(t, path)
+	unnoticed := 0
 	for i := range len(whole) {
 		data := slices.Clone(whole)
 		data[i] ^= 1 << (i % 8)
-		if c, err := state.Parse(data); err == nil && c == 0 {
-			t.Fatalf("byte %d of %d: not noticed", i, len(whole))
+		writeFile(t, path, data)
+		got, err := state.Read(path)
+		if err == nil {
+			unnoticed++
+		}
+		if err == nil && asJSON(t, got) != latest {
+			t.Fatalf("byte %d of %d: read %s", i, len(whole), asJSON(t, got))
 		}
 	}
+	if most := 2 * len("1.2.3"); unnoticed != most { // which stands at the end of two changes that are not the last
+		t.Errorf("%d flips were not noticed, want %d", unnoticed, most)
+	}
+}
+
+// TestDamageThatDoesNoHarm: a value of which there is a later one is not needed.
+func TestDamageThatDoesNoHarm(t *testing.T) {
+	path, latest := lived(t)
+	data := readFile(t, path)
+	versions := data.records("task/u")
+	for _, old := range versions[1:] {
+		data[old.At+old.Size-1] ^= 1
+	}
+	writeFile(t, path, data)
+	got, err := state.Read(path)
+	if err != nil || len(versions) < 2 {
+		t.Fatalf("%d versions, %v", len(versions), err)
+	}
+	diff(t, "read", latest, asJSON(t, got))
 }
 
 // TestCutOffWrites has the machine fail in the middle of a write, at each byte of it: what was acknowledged before is there, what was not is

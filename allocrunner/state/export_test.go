@@ -6,29 +6,20 @@ const HeaderSize = headerSize
 // Header is what a file begins with that is synced so far.
 func Header(acknowledged int64) []byte { return header(acknowledged, "1.2.3") }
 
-// Found is a frame in a file.
+// Found is a record in a file.
 type Found struct {
 	At, Size int
 	Key      string
 	TxID     uint64
 }
 
-// Frames are all that a file has, earlier versions among them.
-func Frames(data []byte) []Found {
+// Records are all that a file has, earlier versions among them.
+func Records(data []byte) []Found {
 	var all []Found
 	for at := range data {
-		if f, size, err := parseFrame(data[at:]); err == nil && f.key != "" {
+		if f, size, err := parseRecord(data[at:]); err == nil && f.key != "" {
 			all = append(all, Found{at, int(size), f.key, f.txid})
 		}
 	}
 	return all
-}
-
-// Parse reads a file, and returns how many problems it has.
-func Parse(data []byte) (problems int, err error) {
-	c, err := parse(data)
-	if err != nil {
-		return 0, err
-	}
-	return len(c.problems), nil
 }

@@ -12,21 +12,21 @@ import (
 	"slices"
 )
 
-// A file is a header and batches, each of which is one change: a frame for each value, and one without a key, which ends the batch. Of
-// frames with the same key the last counts. Numbers are big-endian, checksums CRC-32C.
+// A file is a header and batches, each of which is one change: a record for each value, and one without a key, which ends the batch. Of
+// records with the same key the last counts. Numbers are big-endian, checksums CRC-32C.
 //
 //	header   magic 8, format 4, sum 4 of the header without itself, acknowledged 8: up to where the file was synced, version of taskapi
-//	frame    magic 4, sum 4 of the rest up to the body, sum 4 of the body, size of the key 2, of the body 4, txid 8 of the batch, key, body
+//	record   magic 4, sum 4 of the rest up to the body, sum 4 of the body, size of the key 2, of the body 4, txid 8 of the batch, key, body
 //
 // The header is written after the sync of each batch. So a batch that is not whole was being written when the machine failed if it begins
-// where the acknowledged ones end, and is damaged if it begins before. The first byte of a frame's magic is in no JSON, so that frames can
+// where the acknowledged ones end, and is damaged if it begins before. The first byte of a record's magic is in no JSON, so that records can
 // be found behind a damaged one.
 const (
-	fileMagic  = "taskapi\x00"
-	headerSize = 128
-	headerTail = 16 // where what the sum is of goes on
-	frameMagic = "\xf5TAS"
-	frameSize  = 26 // without key and body
+	fileMagic   = "taskapi\x00"
+	headerSize  = 128
+	headerTail  = 16 // where what the sum is of goes on
+	recordMagic = "\xf5TAS"
+	recordSize  = 26 // without key and body
 )
 
 // format is the layout of the file. It is raised when an older taskapi could not read what a newer one writes.
@@ -74,26 +74,26 @@ func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	return int64(binary.BigEndian.Uint64(b[headerTail:])), version, nil
 }
 
-// frame is a value.
-type frame struct {
+// record is a value.
+type record struct {
 	key  string
 	txid uint64
 	body []byte
 }
 
-// span is where a frame is.
+// span is where a record is.
 type span struct {
 	at, size int64
 	key      int // its length
 	txid     uint64
 }
 
-// body returns the length of the frame's body.
-func (s span) body() int { return int(s.size) - frameSize - s.key }
+// body returns the length of the record's body.
+func (s span) body() int { return int(s.size) - recordSize - s.key }
 
-func (f frame) append(b []byte) []byte {
+func (f record) append(b []byte) []byte {
 	at := len(b)
-	b = append(append(b, frameMagic...), 0, 0, 0, 0)
+	b = append(append(b, recordMagic...), 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(f.body, castagnoli))
 	b = binary.BigEndian.AppendUint16(b, uint16(len(f.key)))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(f.body)))
@@ -103,23 +103,23 @@ func (f frame) append(b []byte) []byte {
 	return append(b, f.body...)
 }
 
-// What parseFrame may say of a frame.
+// What parseRecord may say of a record.
 var (
-	errNoFrame = errors.New("there is no frame")
-	errBody    = errors.New("the checksum is wrong")
+	errNoRecord = errors.New("there is no record")
+	errBody     = errors.New("the checksum is wrong")
 )
 
-// parseFrame reads the frame that b begins with, and returns its size. Errors: errNoFrame; errBody when its key can be trusted and its body
+// parseRecord reads the record that b begins with, and returns its size. Errors: errNoRecord; errBody when its key can be trusted and its body
 // can't.
-func parseFrame(b []byte) (f frame, size int64, err error) {
-	if len(b) < frameSize || string(b[:4]) != frameMagic {
-		return frame{}, 0, errNoFrame
+func parseRecord(b []byte) (f record, size int64, err error) {
+	if len(b) < recordSize || string(b[:4]) != recordMagic {
+		return record{}, 0, errNoRecord
 	}
-	head, body := frameSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
-	if head > min(len(b), frameSize+maxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
-		return frame{}, 0, errNoFrame
+	head, body := recordSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
+	if head > min(len(b), recordSize+maxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
+		return record{}, 0, errNoRecord
 	}
-	f = frame{key: string(b[frameSize:head]), txid: binary.BigEndian.Uint64(b[18:])}
+	f = record{key: string(b[recordSize:head]), txid: binary.BigEndian.Uint64(b[18:])}
 	if body > int64(len(b)-head) {
 		return f, int64(len(b)), errBody
 	}
@@ -131,13 +131,13 @@ func parseFrame(b []byte) (f frame, size int64, err error) {
 	return f, size, nil
 }
 
-// readFrame reads a frame of an open file.
-func readFrame(file io.ReaderAt, s span) (frame, error) {
+// readRecord reads a record of an open file.
+func readRecord(file io.ReaderAt, s span) (record, error) {
 	b := make([]byte, s.size)
 	if _, err := file.ReadAt(b, s.at); err != nil {
-		return frame{}, err
+		return record{}, err
 	}
-	f, _, err := parseFrame(b)
+	f, _, err := parseRecord(b)
 	return f, err
 }
 
@@ -146,10 +146,10 @@ func (v values) encode(txid uint64, at int64, version string) (batch []byte, liv
 	live = map[string]span{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
 		from := len(batch)
-		batch = frame{key, txid, v[key]}.append(batch)
+		batch = record{key, txid, v[key]}.append(batch)
 		live[key] = span{at + int64(from), int64(len(batch) - from), len(key), txid}
 	}
-	return frame{"", txid, []byte(version)}.append(batch), live
+	return record{"", txid, []byte(version)}.append(batch), live
 }
 
 // contents are what a file has.
@@ -161,13 +161,14 @@ type contents struct {
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
 	problems     []error         // what is wrong with the file
-	stale        map[string]bool // keys of which a later value may have been damaged
+	damaged      map[string]bool // keys of which the last value is damaged
+	stale        map[string]bool // those of which that is not known, and may be so
 }
 
 // parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
 // the length of data, whatever is in it.
 func parse(data []byte) (*contents, error) {
-	c := &contents{values: values{}, live: map[string]span{}, stale: map[string]bool{}, end: headerSize}
+	c := &contents{values: values{}, live: map[string]span{}, damaged: map[string]bool{}, stale: map[string]bool{}, end: headerSize}
 	var err error
 	c.acknowledged, c.version, err = readHeader(data)
 	switch {
@@ -193,7 +194,7 @@ func (c *contents) unreadable(format string, args ...any) {
 }
 
 // batches reads the batches. Of those that were not acknowledged, none counts from the first on that is not whole: they are what a crash has
-// left.
+// left. A damaged value of which there is a later one does no harm.
 func (c *contents) batches(data []byte) {
 	batch := map[string]span{} // the values of the one that has no end yet
 	add := func() {
@@ -203,32 +204,35 @@ func (c *contents) batches(data []byte) {
 			}
 			c.values[key], c.live[key] = data[s.at+s.size-int64(s.body()):s.at+s.size], s
 			delete(c.stale, key)
+			delete(c.damaged, key)
 		}
 		clear(batch)
 	}
 	var next uint64 // the batch's txid
 	for at := int64(min(headerSize, len(data))); at < int64(len(data)); {
-		f, size, err := parseFrame(data[at:])
+		f, size, err := parseRecord(data[at:])
 		if err == nil && next > 0 && f.txid != next && len(c.problems) == 0 {
-			err = errNoFrame
+			err = errNoRecord
 		}
 		next = f.txid
 		switch {
 		case err == nil && f.key != "":
 			batch[f.key] = span{at, size, len(f.key), f.txid}
-		case err == nil:
+		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
+			at = int64(len(data))
+		case f.key == "" && err != errNoRecord:
 			add()
 			c.end, c.txid, c.version, next = at+size, f.txid, string(f.body), f.txid+1
-		case c.end >= c.acknowledged && len(c.problems) == 0:
-			return
-		case errors.Is(err, errBody):
-			add()
-			c.problems = append(c.problems, fmt.Errorf("the checksum of %q is wrong", f.key))
-			c.stale[f.key] = true
+			if delete(c.damaged, ""); err != nil {
+				c.damaged[""] = true
+			}
+		case err == errBody:
+			delete(batch, f.key)
+			c.damaged[f.key] = true
 		default:
 			add()
 			c.unreadable("what is at byte %d can't be read", at)
-			if size = int64(bytes.Index(data[at+1:], []byte(frameMagic))) + 1; size == 0 {
+			if size = int64(bytes.Index(data[at+1:], []byte(recordMagic))) + 1; size == 0 {
 				size = int64(len(data)) - at
 			}
 		}
@@ -239,6 +243,10 @@ func (c *contents) batches(data []byte) {
 	}
 	if len(c.problems) > 0 { // each value that is whole is better than none
 		add()
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.damaged)) {
+		c.problems = append(c.problems, fmt.Errorf("the checksum of %q is wrong", key))
+		c.stale[key] = true
 	}
 }
 

@@ -67,7 +67,7 @@ func TestRepairOfOneValue(t *testing.T) {
 	}
 }
 
-// TestRepairWithoutHeader: nothing but the frames says what is in the file.
+// TestRepairWithoutHeader: nothing but the records says what is in the file.
 func TestRepairWithoutHeader(t *testing.T) {
 	path, latest := lived(t)
 	data := readFile(t, path)
@@ -87,7 +87,7 @@ func TestRepairWithoutHeader(t *testing.T) {
 func TestRepairOfAHole(t *testing.T) {
 	path, _ := lived(t)
 	data := readFile(t, path)
-	last := data.frames("task/u")[0]
+	last := data.records("task/u")[0]
 	clear(data[last.At-100 : last.At+100])
 	writeFile(t, path, data)
 	if r := repair(t, path); !slices.Contains(r.Stale, `task "u"`) || !slices.Contains(r.Stale, `task "t"`) || !slices.Contains(r.Stale, "job") {

@@ -133,8 +133,8 @@ func (db *DB) acknowledge() error {
 
 // The file is rewritten when it is so many times as long as what is valid in it, and at least so long: an allocation at rest never does.
 const (
-	rewriteFactor = 4
-	rewriteFloor  = 256 << 10
+	rewriteFactor = 2
+	rewriteFloor  = 128 << 10
 )
 
 func threshold(live map[string]span) int64 {
@@ -234,7 +234,7 @@ func (db *DB) append(set values) error {
 func (db *DB) leaveOut(set values) {
 	for key, body := range set {
 		if s, ok := db.live[key]; ok && s.body() == len(body) {
-			if f, err := readFrame(db.file, s); err == nil && string(f.body) == string(body) {
+			if f, err := readRecord(db.file, s); err == nil && string(f.body) == string(body) {
 				delete(set, key)
 			}
 		}
@@ -246,7 +246,7 @@ func (db *DB) leaveOut(set values) {
 func (db *DB) compact() {
 	set := values{}
 	for key, s := range db.live {
-		f, err := readFrame(db.file, s)
+		f, err := readRecord(db.file, s)
 		if err != nil {
 			db.rewrite *= 2
 			return

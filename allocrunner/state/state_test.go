@@ -180,7 +180,7 @@ func TestFileStaysSmall(t *testing.T) {
 		}
 		longest = max(longest, info.Size())
 	}
-	if longest > 300<<10 {
+	if longest > 160<<10 {
 		t.Errorf("the file has had %d bytes", longest)
 	}
 	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {

@@ -24,7 +24,7 @@ const (
 	taskKey   = "task/"  // and the task's name: interfaces.SavedTask
 )
 
-// maxKey bounds a key, whose length a frame has in 16 bits.
+// maxKey bounds a key, whose length a record has in 16 bits.
 const maxKey = 4096
 
 // values are as JSON, by their keys.
