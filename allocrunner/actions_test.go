@@ -427,6 +427,9 @@ func TestKillSendsNoSignal(t *testing.T) {
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["signal"] != "9" {
 		t.Errorf("it ended otherwise: %+v", e)
 	}
+	if e := event(r.runner.Alloc(), "main", "Killing"); e.DisplayMessage != "Force killing" || e.KillTimeout != 0 {
+		t.Errorf("the event speaks of a signal: %+v", e)
+	}
 }
 
 // TestNoShutdownDelay of the group or of its task is waited for when the stop says so, nor any longer when it says so later, also to

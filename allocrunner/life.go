@@ -181,7 +181,7 @@ func (s state) stop(ev stopRequested) (state, []any) {
 // follow applies the group's order.
 func (s state) follow(g groupChanged, acts []any) (state, []any) {
 	d := lifecycle.Next(g.tasks, g.states, s.ending)
-	if d.Over && s.restarts == 0 {
+	if d.Done && s.restarts == 0 {
 		s.phase = terminal
 		return s, append(acts, finish{})
 	}

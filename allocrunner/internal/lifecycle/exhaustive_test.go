@@ -180,11 +180,11 @@ func check(t *testing.T, group []lifecycle.Task, s situation, d lifecycle.Decisi
 	switch {
 	case s.ending.Cause != lifecycle.NotEnding && d.Ending != s.ending:
 		fail("an ending was changed")
-	case d.Over && all:
+	case d.Done && all:
 		fail("over with a living task")
-	case !d.Over && !all:
+	case !d.Done && !all:
 		fail("all are dead, and it is not over")
-	case !d.Over && !moving:
+	case !d.Done && !moving:
 		fail("nothing moves, and it is not over")
 	}
 }

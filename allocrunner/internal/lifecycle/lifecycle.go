@@ -96,7 +96,7 @@ type Decision struct {
 	Start  []string // tasks whose gate opens
 	Kill   []string // tasks to be killed now, in no order among themselves
 	Ending Ending   // why tasks are killed
-	Over   bool     // every task is dead
+	Done   bool     // every task is dead
 }
 
 // Next decides. ending is the ending decided before, which stays, or NotEnding; states holds every task.
@@ -109,10 +109,10 @@ func Next(tasks []Task, states map[string]State, ending Ending) Decision {
 	switch {
 	case ending.Cause == Aborted:
 		d.Kill = g.names(isAlive)
-		d.Over = len(d.Kill) == 0
+		d.Done = len(d.Kill) == 0
 	case g.all(notPoststop, isDead):
 		d.Start = g.names(isPoststop, isWaiting)
-		d.Over = g.all(isPoststop, isDead)
+		d.Done = g.all(isPoststop, isDead)
 	case ending.Delayed:
 	case ending.Cause != NotEnding:
 		d.Kill = g.toKill()

@@ -82,7 +82,7 @@ func TestNext(t *testing.T) {
 		})
 	}
 	over := states([6]lifecycle.Phase{d, d, d, d, d, d})
-	if got := lifecycle.Next(group, over, stopped); !got.Over || got.Start != nil || got.Kill != nil {
+	if got := lifecycle.Next(group, over, stopped); !got.Done || got.Start != nil || got.Kill != nil {
 		t.Errorf("all dead: got %+v, want over and nothing to do", got)
 	}
 }
@@ -107,7 +107,7 @@ func TestEveryGroupEnds(t *testing.T) {
 				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
 			}
 			decision := lifecycle.Next(tasks, states, ending)
-			if decision.Over {
+			if decision.Done {
 				return
 			}
 			ending = decision.Ending

@@ -116,7 +116,7 @@ func (s model) possible(rs rules) []any {
 	add(!s.process.runs && r.watch, reported{})
 	add(r.timer && !s.waitsForInterval(rs), elapsed{})
 	add(r.machine.phase == waiting, opened{})
-	add(s.budget.requests > 0, killed{}, killed{mode: NoShutdownDelay}, restarted{}, restarted{counted: true}, reseted{})
+	add(s.budget.requests > 0, killRequested{}, killRequested{mode: NoShutdownDelay}, restartRequested{}, restartRequested{counted: true}, resetRequested{})
 	add(rs.policy.Wait && !r.machine.last, lastInterval{})
 	add(s.budget.crashes > 0, sidecarKilled, bothKilled, powerCut)
 	return events
@@ -159,7 +159,7 @@ func (s model) happens(r rules, ev any) (model, error) {
 		return s.handle(r, exited{result: interfaces.ExitResult{ExitCode: s.process.code}})
 	case elapsed:
 		s.runner.timer = false
-	case killed, restarted, reseted:
+	case killRequested, restartRequested, resetRequested:
 		s.budget.requests--
 	}
 	return s.handle(r, ev)
@@ -214,7 +214,7 @@ func (s *model) show(acts []any) {
 	}
 	var kept record
 	if rec.due {
-		kept.kept.Due = modelNow
+		kept.savedTask.Due = modelNow
 	}
 	kept.set(s.runner.machine, modelNow, armed(acts))
 	k := kept.saved()
@@ -225,13 +225,13 @@ func (s *model) show(acts []any) {
 func (s *model) promise(was machine, ev any) {
 	is := s.runner.machine
 	switch ev.(type) {
-	case killed:
+	case killRequested:
 		s.truth.killed = s.truth.killed || was.phase != dead
-	case restarted:
+	case restartRequested:
 		if is.intent == restart {
 			s.truth.restart = s.process.number
 		}
-	case reseted:
+	case resetRequested:
 		if was.intent != kill && was.phase != waiting {
 			s.truth.reset, s.truth.over, s.truth.restart = true, false, 0
 		}
@@ -327,7 +327,7 @@ func (s model) holds() error {
 
 // ends lets a task that is killed come to its end.
 func (s model) ends(r rules) error {
-	s, err := s.handle(r, killed{})
+	s, err := s.handle(r, killRequested{})
 	for range 10 {
 		if err == nil {
 			err = s.holds()

@@ -10,8 +10,8 @@ import (
 	"taskapi/allocrunner/internal/processes"
 )
 
-// killTreeTimeout is how long killed processes may take to be gone before they are killed once more. SIGKILL is not refused, but a process in
-// uninterruptible sleep may take long to die, and whoever has the processes may be stopped itself for a while.
+// killTreeTimeout is how long killed processes may take to be gone before they are killed again. SIGKILL can't be refused, but a process in
+// uninterruptible sleep may take long to die, and the keeper may be stopped itself for a while.
 const killTreeTimeout = 10 * time.Second
 
 // retryPause is the time between two attempts at what must not be given up.
@@ -44,22 +44,22 @@ func (r *Runner) do(ctx context.Context, act any) {
 			r.logger.Debug("kill signal not delivered", "signal", act.sig.String(), "error", err)
 		}
 	case killTree:
-		if r.pursuit == nil {
-			r.pursuit, r.endPursuit = context.WithCancel(ctx)
+		if r.killing == nil {
+			r.killing, r.endKilling = context.WithCancel(ctx)
 		}
-		pursuit, process := r.pursuit, r.process()
+		pursuit, process := r.killing, r.process()
 		r.effects.Go(func() { r.killTree(pursuit, process) })
 	case arm:
 		r.timer.Reset(act.after)
 	case disarm:
 		r.timer.Stop()
-	case over:
+	case stopHooks:
 		runHooks(ctx, r, "task_stop", interfaces.TaskStopHook.Stop)
 	}
 }
 
-// send sends a signal to the first process. It is bounded in time: whoever has the processes may be stopped itself, and a kill that
-// follows must be heard. It is not sent again: it is sent late, then, and a second one means something else to many programs.
+// send sends a signal to the first process. It is bounded in time: the keeper may be stopped itself, and a kill that follows must not
+// wait. A signal that timed out is not sent again: it arrives late, and a second one means something else to many programs.
 func (r *Runner) send(ctx context.Context, sig syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
@@ -83,7 +83,7 @@ func (r *Runner) poststart(ctx context.Context) {
 	})
 }
 
-// watch waits for the process to end and clears away what it left behind, then tells the machine.
+// watch waits for the process to end, kills what it left behind, and posts its exit.
 func (r *Runner) watch(ctx context.Context, process processes.ProcessID) {
 	result := r.await(ctx)
 	if ctx.Err() != nil {
@@ -97,7 +97,7 @@ func (r *Runner) watch(ctx context.Context, process processes.ProcessID) {
 	r.postFromEffect(exited{result, leftover})
 }
 
-// await waits for the end of the process, until ctx ends. That a question was refused, or remained without an answer, is no end.
+// await waits for the end of the process, until ctx ends. A request that was refused, or got no answer, is no end.
 func (r *Runner) await(ctx context.Context) interfaces.ExitResult {
 	for first := true; ; first = false {
 		result, err := r.processes.Wait(ctx, r.name)
@@ -110,7 +110,7 @@ func (r *Runner) await(ctx context.Context) interfaces.ExitResult {
 			}
 		}
 		if first {
-			r.logger.Warn("it can't be told whether the task runs; it is asked again", "error", err)
+			r.logger.Warn("it is not known whether the task runs; trying again", "error", err)
 		}
 		pause(ctx, retryPause)
 	}
@@ -134,7 +134,7 @@ func (r *Runner) postFromEffect(ev any) {
 	}
 }
 
-// killTree kills what is left of the process again and again until nothing is, or ctx ends, or the task has had another process since, or the
+// killTree kills what is left of the process again and again, until nothing is, ctx ends, the task has had another process since, or the
 // processes are no longer ours. It returns how many there were besides the first.
 func (r *Runner) killTree(ctx context.Context, process processes.ProcessID) int {
 	most := 0
@@ -147,14 +147,14 @@ func (r *Runner) killTree(ctx context.Context, process processes.ProcessID) int 
 			return most
 		}
 		if first {
-			r.logger.Warn("processes of the task are not gone yet; they are killed again until they are", "error", err)
+			r.logger.Warn("processes of the task are not gone yet; killing them again until they are", "error", err)
 		}
 		pause(ctx, retryPause)
 	}
 }
 
-// runHooks calls the task's hooks of one kind in order. Their failures are logged: they do not decide over the task. They are bounded
-// in time, since one that hangs must not keep the task from being killed.
+// runHooks calls the task's hooks of one kind one after another. Their failures are logged and do not end the task. They are bounded in
+// time, since one that hangs must not keep the task from being killed.
 func runHooks[H interfaces.TaskHook](ctx context.Context, r *Runner, step string, call func(H, context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// maxEvents is how many events a task keeps: Nomad's number. Older ones fall off the front.
+// maxEvents is how many events a task keeps: Nomad's number. The oldest go first.
 const maxEvents = 10
 
 // Every event has a Type, a DisplayMessage and Details; its Time is set when it is emitted. Details are never nil: on the wire an
@@ -32,7 +32,7 @@ func setupEvent() *api.TaskEvent {
 	return e
 }
 
-// startedEvent says, where the process runs in no cgroup of its own, why.
+// startedEvent returns Started, with the reason why the process has no cgroup of its own, if so.
 func startedEvent(noCgroup string) *api.TaskEvent {
 	e := event(api.TaskStarted, "Task started by client", nil)
 	if noCgroup != "" {
@@ -91,9 +91,12 @@ func restartSignaledEvent(reason string) *api.TaskEvent {
 	return e
 }
 
-func killingEvent(timeout time.Duration) *api.TaskEvent {
-	e := event(api.TaskKilling, fmt.Sprintf("Sent interrupt. Waiting %v before force killing", timeout),
-		map[string]string{"kill_timeout": timeout.String()})
+func killingEvent(mode KillMode, timeout time.Duration) *api.TaskEvent {
+	message := fmt.Sprintf("Sent interrupt. Waiting %v before force killing", timeout)
+	if mode == AtOnce {
+		timeout, message = 0, "Force killing"
+	}
+	e := event(api.TaskKilling, message, map[string]string{"kill_timeout": timeout.String()})
 	e.KillTimeout = timeout
 	return e
 }
@@ -109,7 +112,7 @@ func signalingEvent(name string) *api.TaskEvent {
 	return event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
 }
 
-// SiblingFailedEvent is why a task is killed when another of its group failed.
+// SiblingFailedEvent is the reason for killing a task when another of its group failed.
 func SiblingFailedEvent(sibling string) *api.TaskEvent {
 	e := event(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
 		map[string]string{"failed_sibling": sibling})
@@ -117,12 +120,12 @@ func SiblingFailedEvent(sibling string) *api.TaskEvent {
 	return e
 }
 
-// LeaderDeadEvent is why a task is killed when its group's leader has ended.
+// LeaderDeadEvent is the reason for killing a task when its group's leader has ended.
 func LeaderDeadEvent() *api.TaskEvent {
 	return event(api.TaskLeaderDead, "Leader Task in Group dead", nil)
 }
 
-// MainTasksDeadEvent is why a sidecar is killed when nothing is left that it could serve.
+// MainTasksDeadEvent is the reason for killing a sidecar when nothing is left that it could serve.
 func MainTasksDeadEvent() *api.TaskEvent {
 	return event("Main Tasks Dead", "Main tasks in the group died", nil)
 }

@@ -35,7 +35,7 @@ func TestEventsInNomadsWords(t *testing.T) {
 		{restartingEvent(0, ""), "Restarting", "Task restarting in 0s", details{"start_delay": "0", "restart_reason": ""}},
 		{notRestartingEvent("Policy allows no restarts"), "Not Restarting", "Policy allows no restarts",
 			details{"restart_reason": "Policy allows no restarts", "fails_task": "true"}},
-		{killingEvent(5 * time.Second), "Killing", "Sent interrupt. Waiting 5s before force killing", details{"kill_timeout": "5s"}},
+		{killingEvent(Graceful, 5*time.Second), "Killing", "Sent interrupt. Waiting 5s before force killing", details{"kill_timeout": "5s"}},
 		{killedEvent(), "Killed", "Task successfully killed", details{}},
 		{restartSignaledEvent("User requested task to restart"), "Restart Signaled", "User requested task to restart",
 			details{"restart_reason": "User requested task to restart"}},

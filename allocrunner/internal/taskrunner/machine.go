@@ -30,13 +30,13 @@ const (
 	waiting       phase = iota // the group's order has not reached it
 	starting                   // hooks run, the process is being started
 	running                    // there is a process
-	shutdownDelay              // it is being killed, and has not been told yet
+	shutdownDelay              // it is being killed, and has not been signalled yet
 	stopping                   // it has its kill signal
 	backoff                    // it waits to be started again
 	dead
 )
 
-// phaseNames are the phases as they are written down.
+// phaseNames are the phases as they are saved.
 var phaseNames = [...]string{
 	waiting: "waiting", starting: "starting", running: "running", shutdownDelay: "shutdown_delay", stopping: "stopping",
 	backoff: "backoff", dead: "dead",
@@ -44,22 +44,22 @@ var phaseNames = [...]string{
 
 func (p phase) String() string { return phaseNames[p] }
 
-// phaseNamed is the phase of that name; an unknown one is waiting, from which everything is decided anew.
+// phaseNamed is the phase of that name; an unknown one is waiting, from which everything is decided again.
 func phaseNamed(name string) phase { return phase(max(0, slices.Index(phaseNames[:], name))) }
 
-// intent is what follows when a process that is being stopped, or started, is gone.
+// intent is what follows when the process, or the start, that is being stopped is gone.
 type intent int
 
 const (
-	none    intent = iota
-	kill           // nothing: the task is over
-	restart        // the next process, at once
-	reset          // back to waiting, for a restart of the whole group
-	judge          // the restart policy decides, as for a failure
+	none     intent = iota
+	kill            // nothing: the task is dead
+	restart         // the next process, at once
+	reset           // back to waiting, for a restart of the whole group
+	evaluate        // the restart policy decides, as for a failure
 )
 
-// intentNames are the intents as they are written down.
-var intentNames = [...]string{none: "", kill: "kill", restart: "restart", reset: "reset", judge: "judge"}
+// intentNames are the intents as they are saved.
+var intentNames = [...]string{none: "", kill: "kill", restart: "restart", reset: "reset", evaluate: "evaluate"}
 
 func (i intent) String() string { return intentNames[i] }
 
@@ -69,16 +69,16 @@ func intentNamed(name string) intent { return intent(max(0, slices.Index(intentN
 // machine is a task's life as plain data. Only next changes it.
 type machine struct {
 	phase   phase
-	intent  intent // a kill stays, also of the dead: nothing starts the task again
+	intent  intent // kill stays, also when the task is dead: nothing starts it again
 	failed  bool
 	setUp   bool     // the task directory has been announced
 	mode    KillMode // of its kill
 	last    bool     // the restart policy's interval is the last
-	again   bool     // its process is gone because somebody asked for the next, which does not run yet
+	again   bool     // a restart was requested; the old process is gone and the next does not run yet
 	tracker restarts.Tracker
 }
 
-// rules are what a task's life depends on and that does not change.
+// rules are what the transitions of a task's life depend on.
 type rules struct {
 	policy        restarts.Policy
 	killSignal    syscall.Signal
@@ -86,7 +86,7 @@ type rules struct {
 	shutdownDelay time.Duration
 }
 
-// rulesOf are the rules of a task in a job of the given type. Errors: an unknown kill_signal.
+// rulesOf returns the rules of a task in a job of that type. Errors: an unknown kill_signal.
 func rulesOf(task *api.Task, jobType string) (rules, error) {
 	r := rules{
 		policy:        restarts.For(task, jobType),
@@ -128,26 +128,26 @@ type (
 		result   interfaces.ExitResult
 		leftover int // processes that outlived the first one and had to be killed
 	}
-	elapsed struct{} // the armed timer has run out
-	killed  struct { // the task is to end
+	elapsed       struct{} // the armed timer has run out
+	killRequested struct { // the task is to end
 		reason *api.TaskEvent // nil for none
 		mode   KillMode
 	}
-	restarted struct { // somebody asked for a new process
+	restartRequested struct { // a new process
 		reason  string
 		counted bool // by the restart policy, as a failure
 	}
-	reseted      struct{ reason string } // the group starts anew
-	lastInterval struct{}                // the group is to end, and the task not to be killed: its restart policy begins no other interval
+	resetRequested struct{ reason string } // all tasks of the group start again
+	lastInterval   struct{}                // the group is to end, and the task not to be killed: its restart policy begins no other interval
 )
 
-// KillMode is what of a task's own end is waited for, less with each value.
+// KillMode is how a task is killed: each value skips more than the one before.
 type KillMode int
 
 const (
-	Graceful        KillMode = iota // shutdown_delay, kill_signal, kill_timeout
-	NoShutdownDelay                 // kill_signal, kill_timeout
-	AtOnce                          // nothing
+	Graceful        KillMode = iota // shutdown_delay, kill_signal, kill_timeout, SIGKILL
+	NoShutdownDelay                 // kill_signal, kill_timeout, SIGKILL
+	AtOnce                          // SIGKILL
 )
 
 // The effects that a transition asks for, in order.
@@ -162,7 +162,7 @@ type (
 	killTree  struct{}                      // SIGKILL to all of it
 	arm       struct{ after time.Duration } // one timer; arming replaces
 	disarm    struct{}
-	over      struct{} // run the stop hooks
+	stopHooks struct{} // run the stop hooks
 )
 
 // lifecyclePhase is how the group sees the task. A task in its shutdown delay is pending, as in Nomad.
@@ -178,18 +178,18 @@ func (m machine) lifecyclePhase() lifecycle.Phase {
 	return lifecycle.Pending
 }
 
-// hasProcess reports whether a signal would find somebody.
+// hasProcess reports whether there is a process to send a signal to.
 func (m machine) hasProcess() bool {
 	return m.phase == running || m.phase == shutdownDelay || m.phase == stopping
 }
 
-// restarting reports whether a restart that somebody asked for is under way, and the old process gone.
+// restarting reports whether a requested restart is under way and the old process gone.
 func (m machine) restarting() bool {
 	return m.again && m.intent != kill && (m.phase == waiting || m.phase == starting)
 }
 
-// leaving reports whether a process, or the start of one, is on its way out.
-func (m machine) leaving() bool {
+// beingStopped reports whether a process, or the start of one, is being stopped.
+func (m machine) beingStopped() bool {
 	return m.intent != none && (m.phase == starting || m.hasProcess())
 }
 
@@ -207,11 +207,11 @@ func (r rules) next(m machine, ev any, now time.Time, random float64) (machine, 
 		return r.onExited(m, ev, now, random)
 	case elapsed:
 		return r.onElapsed(m)
-	case killed:
+	case killRequested:
 		return r.onKilled(m, ev)
-	case restarted:
+	case restartRequested:
 		return r.onRestarted(m, ev)
-	case reseted:
+	case resetRequested:
 		return r.onReset(m, ev, now, random)
 	case lastInterval:
 		return r.onLastInterval(m)
@@ -240,7 +240,7 @@ func (r rules) onStarted(m machine, ev started) (machine, []any) {
 		m.phase = running
 		return m, []any{emit{startedEvent(ev.noCgroup)}, poststart{}, watch{}}
 	}
-	m, acts := r.tell(m) // asked for while it was being started: nobody was told of it, and it waits for no shutdown delay
+	m, acts := r.end(m) // requested during the start: nobody reaches the process yet, so that no shutdown delay is needed
 	return m, append([]any{emit{startedEvent(ev.noCgroup)}, watch{}}, acts...)
 }
 
@@ -252,7 +252,7 @@ func (r rules) onStartFailed(m machine, ev startFailed, now time.Time, random fl
 		return r.afterStop(m, now, random)
 	}
 	m.again = false
-	m, acts := r.judge(m, restarts.Outcome{Unrecoverable: ev.unrecoverable}, now, random)
+	m, acts := r.evaluate(m, restarts.Outcome{Unrecoverable: ev.unrecoverable}, now, random)
 	return m, append([]any{emit{ev.event}}, acts...)
 }
 
@@ -263,7 +263,7 @@ func (r rules) onExited(m machine, ev exited, now time.Time, random float64) (ma
 	}
 	switch m.phase {
 	case running:
-		m, more := r.judge(m, restarts.Outcome{Success: ev.result.Successful()}, now, random)
+		m, more := r.evaluate(m, restarts.Outcome{Success: ev.result.Successful()}, now, random)
 		return m, append(acts, more...)
 	case shutdownDelay, stopping:
 		if m.intent == kill {
@@ -275,8 +275,8 @@ func (r rules) onExited(m machine, ev exited, now time.Time, random float64) (ma
 	return m, nil
 }
 
-// judge applies the restart policy to a process that ended, or did not start, by itself.
-func (r rules) judge(m machine, o restarts.Outcome, now time.Time, random float64) (machine, []any) {
+// evaluate applies the restart policy to a process that ended or failed to start.
+func (r rules) evaluate(m machine, o restarts.Outcome, now time.Time, random float64) (machine, []any) {
 	var v restarts.Verdict
 	m.tracker, v = r.policyOf(m).Next(m.tracker, o, now, random)
 	switch {
@@ -285,10 +285,10 @@ func (r rules) judge(m machine, o restarts.Outcome, now time.Time, random float6
 		return m, []any{emit{restartingEvent(v.Delay, v.Reason)}, arm{v.Delay}}
 	case v.Failed:
 		m.phase, m.failed = dead, true
-		return m, []any{emit{notRestartingEvent(v.Reason)}, over{}}
+		return m, []any{emit{notRestartingEvent(v.Reason)}, stopHooks{}}
 	}
 	m.phase = dead
-	return m, []any{over{}}
+	return m, []any{stopHooks{}}
 }
 
 func (r rules) policyOf(m machine) restarts.Policy {
@@ -308,16 +308,16 @@ func (r rules) onLastInterval(m machine) (machine, []any) {
 		return m, nil
 	}
 	m.phase, m.failed = dead, true
-	return m, []any{disarm{}, emit{notRestartingEvent(v.Reason)}, over{}}
+	return m, []any{disarm{}, emit{notRestartingEvent(v.Reason)}, stopHooks{}}
 }
 
-// afterStop goes on when the process that was to go is gone.
+// afterStop does what follows when the process that was stopped is gone.
 func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []any) {
 	was := m.intent
 	m.intent, m.again = none, was == restart || was == reset
 	switch was {
-	case judge:
-		return r.judge(m, restarts.Outcome{}, now, random)
+	case evaluate:
+		return r.evaluate(m, restarts.Outcome{}, now, random)
 	case restart:
 		m.phase = starting
 		return m, []any{emit{restartingEvent(0, "")}, start{}}
@@ -326,13 +326,13 @@ func (r rules) afterStop(m machine, now time.Time, random float64) (machine, []a
 		return m, []any{emit{restartingEvent(0, "")}}
 	}
 	m.phase, m.intent = dead, was
-	return m, []any{over{}}
+	return m, []any{stopHooks{}}
 }
 
 func (r rules) onElapsed(m machine) (machine, []any) {
 	switch m.phase {
 	case shutdownDelay:
-		return r.tell(m)
+		return r.end(m)
 	case stopping:
 		return m, []any{killTree{}}
 	case backoff:
@@ -342,28 +342,28 @@ func (r rules) onElapsed(m machine) (machine, []any) {
 	return m, nil
 }
 
-func (r rules) onKilled(m machine, ev killed) (machine, []any) {
+func (r rules) onKilled(m machine, ev killRequested) (machine, []any) {
 	if m.phase == dead {
 		m.intent = kill
 		return m, nil
 	}
 	var acts []any
 	first := m.intent != kill
-	if first { // a second kill only hurries the first
+	if first { // a second kill can only make the first stronger
 		if ev.reason != nil {
 			acts = append(acts, emit{ev.reason})
 		}
-		acts = append(acts, emit{killingEvent(r.killTimeout)})
+		acts = append(acts, emit{killingEvent(ev.mode, r.killTimeout)})
 	}
 	m.intent = kill
 	m.mode = max(m.mode, ev.mode)
 	switch m.phase {
 	case waiting:
 		m.phase = dead
-		return m, append(acts, over{})
+		return m, append(acts, stopHooks{})
 	case backoff:
 		m.phase = dead
-		return m, append(acts, disarm{}, over{})
+		return m, append(acts, disarm{}, stopHooks{})
 	case starting:
 		return m, append(acts, abort{})
 	case running:
@@ -381,12 +381,12 @@ func (r rules) onKilled(m machine, ev killed) (machine, []any) {
 			return m, acts
 		}
 	}
-	m, more := r.tell(m)
+	m, more := r.end(m)
 	return m, append(acts, more...)
 }
 
-// tell gives the process its kill signal and the time that it has, or ends it at once.
-func (r rules) tell(m machine) (machine, []any) {
+// end sends the kill signal and arms the kill timeout, or kills the process at once.
+func (r rules) end(m machine) (machine, []any) {
 	m.phase = stopping
 	if m.mode == AtOnce {
 		return m, []any{disarm{}, killTree{}}
@@ -394,10 +394,10 @@ func (r rules) tell(m machine) (machine, []any) {
 	return m, []any{signal{r.killSignal}, arm{r.killTimeout}}
 }
 
-// onRestarted stops the process for a new one. The shutdown delay is not waited for, as in Nomad. A process that is being stopped as a
-// failure is followed at once when somebody asks for that.
-func (r rules) onRestarted(m machine, ev restarted) (machine, []any) {
-	if m.phase == stopping && m.intent == judge && !ev.counted {
+// onRestarted stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes precedence over one that
+// the restart policy would count.
+func (r rules) onRestarted(m machine, ev restartRequested) (machine, []any) {
+	if m.phase == stopping && m.intent == evaluate && !ev.counted {
 		m.intent = restart
 		return m, []any{emit{restartSignaledEvent(ev.reason)}}
 	}
@@ -406,14 +406,14 @@ func (r rules) onRestarted(m machine, ev restarted) (machine, []any) {
 	}
 	m.intent = restart
 	if ev.counted {
-		m.intent = judge
+		m.intent = evaluate
 	}
-	m, acts := r.tell(m)
+	m, acts := r.end(m)
 	return m, append([]any{emit{restartSignaledEvent(ev.reason)}, prekill{}}, acts...)
 }
 
-// onReset takes the task back to before its start, whatever it does. A task on its way out stays so.
-func (r rules) onReset(m machine, ev reseted, now time.Time, random float64) (machine, []any) {
+// onReset takes the task back to before its start, unless it was killed.
+func (r rules) onReset(m machine, ev resetRequested, now time.Time, random float64) (machine, []any) {
 	if m.intent == kill || m.phase == waiting {
 		return m, nil
 	}
@@ -424,7 +424,7 @@ func (r rules) onReset(m machine, ev reseted, now time.Time, random float64) (ma
 	case starting:
 		return m, append(acts, abort{})
 	case running:
-		m, more := r.tell(m)
+		m, more := r.end(m)
 		return m, append(append(acts, prekill{}), more...)
 	case backoff:
 		acts = append(acts, disarm{})
@@ -433,5 +433,5 @@ func (r rules) onReset(m machine, ev reseted, now time.Time, random float64) (ma
 		m, more := r.afterStop(m, now, random)
 		return m, append(acts, more...)
 	}
-	return m, acts // stopping for a restart: it becomes a reset
+	return m, acts // stopping for a restart, which becomes a reset
 }

@@ -62,49 +62,49 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Started"}, running, false},
 		{"no restarts allowed", never, []any{opened{}, started{}, exit(1)},
 			[]string{"Task Setup", "Started", "Terminated", "Not Restarting"}, dead, true},
-		{"killed while running", testRules, []any{opened{}, started{}, killed{}, exit(130)},
+		{"killed while running", testRules, []any{opened{}, started{}, killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"killed twice", testRules, []any{opened{}, started{}, killed{}, killed{}, exit(130)},
+		{"killed twice", testRules, []any{opened{}, started{}, killRequested{}, killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"killed in its shutdown delay", delayed, []any{opened{}, started{}, killed{}, elapsed{}, exit(0)},
+		{"killed in its shutdown delay", delayed, []any{opened{}, started{}, killRequested{}, elapsed{}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
-		{"killed without its shutdown delay", delayed, []any{opened{}, started{}, killed{mode: NoShutdownDelay}, exit(0)},
+		{"killed without its shutdown delay", delayed, []any{opened{}, started{}, killRequested{mode: NoShutdownDelay}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"killed before it started", testRules, []any{killed{reason: SiblingFailedEvent("x")}},
+		{"killed before it started", testRules, []any{killRequested{reason: SiblingFailedEvent("x")}},
 			[]string{"Sibling Task Failed", "Killing"}, dead, false},
-		{"killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, elapsed{}},
+		{"killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killRequested{}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
-		{"restarted on request, uncounted", testRules, []any{opened{}, started{}, restarted{reason: "why"}, exit(130), started{}},
+		{"restarted on request, uncounted", testRules, []any{opened{}, started{}, restartRequested{reason: "why"}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
-		{"killed while it is restarted", testRules, []any{opened{}, started{}, restarted{reason: "why"}, killed{}, exit(130)},
+		{"killed while it is restarted", testRules, []any{opened{}, started{}, restartRequested{reason: "why"}, killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed"}, dead, false},
 		{"restarted on request while a check's restart stops it: at once, uncounted", never,
-			[]any{opened{}, started{}, restarted{reason: "check", counted: true}, restarted{reason: "why"}, exit(130), started{}},
+			[]any{opened{}, started{}, restartRequested{reason: "check", counted: true}, restartRequested{reason: "why"}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
 		{"unhealthy while it is restarted on request", never,
-			[]any{opened{}, started{}, restarted{reason: "why"}, restarted{reason: "check", counted: true}, exit(130), started{}},
+			[]any{opened{}, started{}, restartRequested{reason: "why"}, restartRequested{reason: "check", counted: true}, exit(130), started{}},
 			[]string{"Task Setup", "Started", "Restart Signaled", "Terminated", "Restarting", "Started"}, running, false},
-		{"restarted in its restart delay", testRules, []any{opened{}, started{}, exit(1), restarted{reason: "why"}},
+		{"restarted in its restart delay", testRules, []any{opened{}, started{}, exit(1), restartRequested{reason: "why"}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting"}, backoff, false},
-		{"reset in its restart delay", testRules, []any{opened{}, started{}, exit(1), reseted{"all"}, elapsed{}},
+		{"reset in its restart delay", testRules, []any{opened{}, started{}, exit(1), resetRequested{"all"}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Restart Signaled", "Restarting"}, waiting, false},
-		{"reset in its shutdown delay", delayed, []any{opened{}, started{}, killed{}, reseted{"all"}, elapsed{}, exit(0)},
+		{"reset in its shutdown delay", delayed, []any{opened{}, started{}, killRequested{}, resetRequested{"all"}, elapsed{}, exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
-		{"reset after it was killed", testRules, []any{opened{}, started{}, killed{}, exit(130), reseted{"all"}, opened{}},
+		{"reset after it was killed", testRules, []any{opened{}, started{}, killRequested{}, exit(130), resetRequested{"all"}, opened{}},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"reset after it was killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killed{}, reseted{"all"}},
+		{"reset after it was killed in a restart delay", testRules, []any{opened{}, started{}, exit(1), killRequested{}, resetRequested{"all"}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Killing"}, dead, false},
-		{"reset after it was killed when it had just ended", once, []any{opened{}, started{}, exit(0), killed{}, reseted{"all"}, opened{}},
+		{"reset after it was killed when it had just ended", once, []any{opened{}, started{}, exit(0), killRequested{}, resetRequested{"all"}, opened{}},
 			[]string{"Task Setup", "Started", "Terminated"}, dead, false},
-		{"reset after it was killed before it started", testRules, []any{killed{}, reseted{"all"}, opened{}},
+		{"reset after it was killed before it started", testRules, []any{killRequested{}, resetRequested{"all"}, opened{}},
 			[]string{"Killing"}, dead, false},
-		{"reset when dead", once, []any{opened{}, started{}, exit(0), reseted{"all"}, opened{}, started{}},
+		{"reset when dead", once, []any{opened{}, started{}, exit(0), resetRequested{"all"}, opened{}, started{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started"}, running, false},
 		{"a start that fails for good", testRules, []any{opened{}, startFailed{failedValidationEvent("bad"), true}},
 			[]string{"Task Setup", "Failed Validation", "Not Restarting"}, dead, true},
 		{"a start that fails and is tried again", testRules, []any{opened{}, startFailed{driverFailureEvent("no"), false}, elapsed{}, started{}},
 			[]string{"Task Setup", "Driver Failure", "Restarting", "Started"}, running, false},
-		{"killed while starting", testRules, []any{opened{}, killed{}, startFailed{driverFailureEvent("given up"), false}},
+		{"killed while starting", testRules, []any{opened{}, killRequested{}, startFailed{driverFailureEvent("given up"), false}},
 			[]string{"Task Setup", "Killing"}, dead, false},
 		{"leftovers are told", once, []any{opened{}, started{}, exited{leftover: 2}},
 			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
@@ -153,7 +153,7 @@ func (w *world) apply(acts []any) {
 			w.timer = true
 		case disarm:
 			w.timer = false
-		case over:
+		case stopHooks:
 			if w.over {
 				w.t.Fatalf("the stop hooks run twice")
 			}
@@ -175,7 +175,7 @@ func (w *world) possible(answersOnly bool) []any {
 		events = append(events, elapsed{})
 	}
 	if !answersOnly {
-		events = append(events, opened{}, killed{}, killed{mode: NoShutdownDelay}, killed{mode: AtOnce}, restarted{}, restarted{counted: true}, reseted{},
+		events = append(events, opened{}, killRequested{}, killRequested{mode: NoShutdownDelay}, killRequested{mode: AtOnce}, restartRequested{}, restartRequested{counted: true}, resetRequested{},
 			lastInterval{})
 	}
 	return events
@@ -218,7 +218,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 			if got := m.hasProcess(); got != w.process {
 				t.Fatalf("after %#v: hasProcess is %v, there is one: %v", ev, got, w.process)
 			}
-			if m.leaving() && !w.start && !w.process {
+			if m.beingStopped() && !w.start && !w.process {
 				t.Fatalf("after %#v: nothing is on its way out, and those who wait for it are not answered", ev)
 			}
 			waits := m.phase == backoff || m.phase == shutdownDelay
@@ -232,7 +232,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			step(rapid.SampledFrom(w.possible(false)).Draw(t, "event"))
 		}
-		step(killed{})
+		step(killRequested{})
 		for i := 0; m.phase != dead; i++ {
 			answers := w.possible(true)
 			if len(answers) == 0 || i > 10 {
@@ -254,7 +254,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 
 // TestNobodyIsToldOfAProcessThatIsToGo: what poststart hooks would announce, pre-kill hooks would have to take back.
 func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
-	for _, asked := range []any{killed{}, killed{mode: AtOnce}, reseted{}} {
+	for _, asked := range []any{killRequested{}, killRequested{mode: AtOnce}, resetRequested{}} {
 		m, _ := play(testRules, machine{}, opened{}, asked)
 		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
 		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
@@ -267,11 +267,11 @@ func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
 func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
 	slow := testRules
 	slow.killTimeout = time.Hour
-	for _, asked := range []any{restarted{}, restarted{counted: true}, reseted{}} {
+	for _, asked := range []any{restartRequested{}, restartRequested{counted: true}, resetRequested{}} {
 		m, _ := play(slow, machine{}, opened{}, started{}, asked)
 		for _, want := range [][]any{{signal{testRules.killSignal}, arm{testRules.killTimeout}}, nil} {
 			var acts []any
-			m, acts = testRules.next(m, killed{}, time.Unix(0, 0), 0)
+			m, acts = testRules.next(m, killRequested{}, time.Unix(0, 0), 0)
 			acts = slices.DeleteFunc(acts, func(a any) bool { _, told := a.(emit); return told })
 			if diff := cmp.Diff(want, acts, cmp.AllowUnexported(signal{}, arm{}), cmpopts.EquateEmpty()); diff != "" || m.phase != stopping || m.intent != kill {
 				t.Errorf("after %#v: phase %v, intent %v, effects (-want +got):\n%s", asked, m.phase, m.intent, diff)
@@ -288,8 +288,8 @@ func TestKillModeInTheShutdownDelay(t *testing.T) {
 		NoShutdownDelay: {signal{r.killSignal}, arm{r.killTimeout}},
 		AtOnce:          {disarm{}, killTree{}},
 	} {
-		m, _ := play(r, machine{}, opened{}, started{}, killed{})
-		m, acts := r.next(m, killed{mode: mode}, time.Unix(0, 0), 0)
+		m, _ := play(r, machine{}, opened{}, started{}, killRequested{})
+		m, acts := r.next(m, killRequested{mode: mode}, time.Unix(0, 0), 0)
 		if diff := cmp.Diff(want, acts, cmp.AllowUnexported(disarm{}, killTree{}, signal{}, arm{})); diff != "" || m.phase != stopping {
 			t.Errorf("kill mode %v: phase %v, effects (-want +got):\n%s", mode, m.phase, diff)
 		}

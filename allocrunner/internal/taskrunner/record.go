@@ -13,20 +13,20 @@ import (
 	"taskapi/allocrunner/internal/lifecycle"
 )
 
-// record is what others see of a task: its state on the wire and its phase in the group. It is written by the task's own
-// goroutine and read by anyone.
+// record is what others see of a task: its state on the wire and its phase in the group. The task's goroutine writes it, anybody reads
+// it.
 type record struct {
-	mu     sync.Mutex // guards the fields below
-	state  api.TaskState
-	phase  lifecycle.Phase
-	failed bool
-	resets bool      // it is on its way back to before its start
-	again  bool      // a restart is under way, and the old process gone
-	start  time.Time // the latest, by the monotonic clock as well
-	kept   interfaces.SavedTask
+	mu        sync.Mutex // guards the fields below
+	state     api.TaskState
+	phase     lifecycle.Phase
+	failed    bool
+	resets    bool      // it is being stopped for a reset
+	again     bool      // a restart is under way and the old process gone
+	start     time.Time // the latest, by the monotonic clock as well
+	savedTask interfaces.SavedTask
 }
 
-// add stamps an event and puts it at the end, dropping the oldest beyond maxEvents, and notes what the event says of the task.
+// add stamps an event and appends it, dropping the oldest beyond maxEvents, and updates the fields that the event is about.
 func (r *record) add(e *api.TaskEvent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,20 +44,20 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 	}
 }
 
-// set takes over where the task is now. A task's FinishedAt is that of its first death, as in Nomad.
-// timer is the arm or disarm that the transition asks for, nil when the timer goes on as it is.
+// set records the task's state. A task's FinishedAt is that of its first death, as in Nomad. timer is the transition's arm or disarm, nil
+// when the timer stays as it is.
 func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase, r.failed, r.resets = m.lifecyclePhase(), m.failed, m.leaving() && m.intent == reset
+	r.phase, r.failed, r.resets = m.lifecyclePhase(), m.failed, m.beingStopped() && m.intent == reset
 	r.again = m.restarting()
-	r.kept.Phase, r.kept.Intent, r.kept.Failed, r.kept.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
-	r.kept.IntervalStart, r.kept.Attempts = m.tracker.Start, m.tracker.Count
+	r.savedTask.Phase, r.savedTask.Intent, r.savedTask.Failed, r.savedTask.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
+	r.savedTask.IntervalStart, r.savedTask.Attempts = m.tracker.Start, m.tracker.Count
 	switch timer := timer.(type) {
 	case arm:
-		r.kept.Due = now.Add(timer.after)
+		r.savedTask.Due = now.Add(timer.after)
 	case disarm:
-		r.kept.Due = time.Time{}
+		r.savedTask.Due = time.Time{}
 	}
 	r.state.Failed = m.failed
 	switch r.phase {
@@ -73,7 +73,7 @@ func (r *record) set(m machine, now time.Time, timer any) {
 	}
 }
 
-// wire is a copy for the wire. Events are shared: they do not change once they are stamped.
+// wire returns a copy for the wire. Events are shared: they do not change once they are stamped.
 func (r *record) wire() *api.TaskState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,22 +81,22 @@ func (r *record) wire() *api.TaskState {
 	return &state
 }
 
-// restore takes over what was written down.
+// restore begins with what was saved.
 func (r *record) restore(saved interfaces.SavedTask, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept = saved
+	r.savedTask = saved
 	if saved.State != nil {
 		r.state = *saved.State
-		r.start = now.Add(-max(0, now.Sub(r.state.StartedAt))) // not to come, should the clock have been set back meanwhile
+		r.start = now.Add(-max(0, now.Sub(r.state.StartedAt))) // never in the future, should the clock have been set back meanwhile
 	}
 }
 
-// saved is what another runner has to know. Its maps are shared: they are replaced, not changed.
+// saved returns what a runner needs to resume the task. Its maps are shared: they are replaced, not changed.
 func (r *record) saved() interfaces.SavedTask {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	saved, state := r.kept, r.state
+	saved, state := r.savedTask, r.state
 	saved.State = &state
 	return saved
 }
@@ -104,41 +104,41 @@ func (r *record) saved() interfaces.SavedTask {
 func (r *record) setHandle(h interfaces.Handle) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept.Handle = &h
+	r.savedTask.Handle = &h
 }
 
-// handle is that of the latest process that is known to have started, zero for none.
+// handle returns the latest process that is known to have started, zero for none.
 func (r *record) handle() interfaces.Handle {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.kept.Handle == nil {
+	if r.savedTask.Handle == nil {
 		return interfaces.Handle{}
 	}
-	return *r.kept.Handle
+	return *r.savedTask.Handle
 }
 
-func (r *record) hookKept(hook string) map[string]string {
+func (r *record) hookData(hook string) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.kept.Hooks[hook])
+	return maps.Clone(r.savedTask.Hooks[hook])
 }
 
-func (r *record) keepForHook(hook string, kept map[string]string) {
+func (r *record) saveHookData(hook string, kept map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	hooks := make(map[string]map[string]string, len(r.kept.Hooks)+1)
-	maps.Copy(hooks, r.kept.Hooks)
+	hooks := make(map[string]map[string]string, len(r.savedTask.Hooks)+1)
+	maps.Copy(hooks, r.savedTask.Hooks)
 	hooks[hook] = maps.Clone(kept)
-	r.kept.Hooks = hooks
+	r.savedTask.Hooks = hooks
 }
 
-// doneKey is where the response of a hook is kept that is done, beside what the hook keeps itself.
+// doneKey is where the response of a hook that is done is saved, beside the hook's own data.
 func doneKey(hook string) string { return hook + " done" }
 
-// hookDone returns the response of a hook that said that it is done, nil for one that has to be called.
+// hookDone returns the response of a hook that is done, nil for one that has to be called.
 func (r *record) hookDone(hook string) *interfaces.TaskPrestartResponse {
 	var resp *interfaces.TaskPrestartResponse
-	if json.Unmarshal([]byte(r.hookKept(doneKey(hook))["response"]), &resp) != nil {
+	if json.Unmarshal([]byte(r.hookData(doneKey(hook))["response"]), &resp) != nil {
 		return nil
 	}
 	return resp
@@ -146,7 +146,7 @@ func (r *record) hookDone(hook string) *interfaces.TaskPrestartResponse {
 
 func (r *record) setHookDone(hook string, resp *interfaces.TaskPrestartResponse) error {
 	data, err := json.Marshal(resp)
-	r.keepForHook(doneKey(hook), map[string]string{"response": string(data)})
+	r.saveHookData(doneKey(hook), map[string]string{"response": string(data)})
 	return err
 }
 
@@ -156,11 +156,11 @@ func (r *record) lifecycle() lifecycle.State {
 	return lifecycle.State{Phase: r.phase, Failed: r.failed}
 }
 
-// up is since when the process has run that nobody is stopping, the zero time when there is none.
+// up returns when the process started, and the zero time when there is none or it is being stopped.
 func (r *record) up() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.kept.Phase != running.String() {
+	if r.savedTask.Phase != running.String() {
 		return time.Time{}
 	}
 	return r.start

@@ -9,21 +9,21 @@ import (
 	"taskapi/allocrunner/internal/restarts"
 )
 
-// Saved is what another runner has to know to go on with the task.
+// Saved returns what another runner needs to resume the task.
 func (r *Runner) Saved() interfaces.SavedTask { return r.record.saved() }
 
-// resumption is how a task goes on that an earlier runner had.
+// resumption is how a task of an earlier runner is resumed.
 type resumption struct {
 	machine machine
 	process bool          // the supervisor has its process, which may have ended by now
 	ended   bool          // it has, for certain
-	first   any           // what happens to the machine next; nil for nothing, or for the end of the process
-	acts    []any         // what an earlier runner was about to do to the process
-	wait    time.Duration // of the timer that was armed, what is left of it; 0 for none
+	first   any           // the next event; nil for none, or for the end of the process
+	acts    []any         // effects that the earlier runner may not have performed
+	wait    time.Duration // what remains of the timer that was armed; 0 for none
 }
 
-// resume decides how a task goes on. known is the latest process that the supervisor has of the task, nil for none. The supervisor's
-// word is newer than what was written down.
+// resume decides how a task is resumed. known is the latest process that the supervisor has of the task, nil for none. What the
+// supervisor knows is newer than what was saved.
 func (r rules) resume(saved interfaces.SavedTask, known *processes.Status, now time.Time) resumption {
 	res := resumption{machine: machine{
 		phase:   phaseNamed(saved.Phase),
@@ -35,33 +35,33 @@ func (r rules) resume(saved interfaces.SavedTask, known *processes.Status, now t
 	m := &res.machine
 	res.ended = known != nil && known.Exit != nil
 	switch {
-	case untold(saved, known): // it was started after the last thing that was written down
+	case neverSaved(saved, known): // it started after the latest save
 		if m.hasProcess() && m.intent != kill {
-			m.intent = none // what the process before was stopped for
+			m.intent = none // that was of the process before
 		}
 		m.phase, m.setUp, res.process = starting, true, true
 		res.first = begun(known)
-	case m.hasProcess(): // whether it still is, Wait will say
+	case m.hasProcess(): // Wait returns at once when it has ended
 		res.process = true
 		r.resumeStop(&res, saved.Due, now)
-	case m.phase == starting && m.intent != none: // it was to be given up
+	case m.phase == starting && m.intent != none: // the start was to be given up
 		res.first = startFailed{}
 	case m.phase == starting: // it never came to a process
 		m.phase, res.first = backoff, elapsed{}
 	case m.phase == backoff:
-		res.wait = left(saved.Due, now, r.longestBackoff())
+		res.wait = remaining(saved.Due, now, r.longestBackoff())
 	}
 	return res
 }
 
-// resumeStop goes on with the stop of a process that was under way. A process that ended before it was told is not told now.
+// resumeStop continues a stop that was under way. A process that has ended gets no signal.
 func (r rules) resumeStop(res *resumption, due time.Time, now time.Time) {
 	switch {
 	case res.machine.phase == shutdownDelay:
-		res.wait = left(due, now, r.shutdownDelay)
+		res.wait = remaining(due, now, r.shutdownDelay)
 	case res.machine.phase == stopping && !res.ended:
-		res.acts = []any{signal{r.killSignal}} // once more: it may not have been sent
-		res.wait = left(due, now, r.killTimeout)
+		res.acts = []any{signal{r.killSignal}} // again: it may not have been sent
+		res.wait = remaining(due, now, r.killTimeout)
 	}
 }
 
@@ -69,18 +69,18 @@ func begun(s *processes.Status) started {
 	return started{interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}, s.NoCgroup}
 }
 
-// untold reports whether the supervisor has a process of the task that nothing written down knows of.
-func untold(saved interfaces.SavedTask, known *processes.Status) bool {
+// neverSaved reports whether the supervisor has a process of the task that was never saved.
+func neverSaved(saved interfaces.SavedTask, known *processes.Status) bool {
 	return known != nil && (saved.Handle == nil || saved.Handle.PID != known.PID || !saved.Handle.StartedAt.Equal(known.StartedAt))
 }
 
-// left is what is left of a timer. Between two processes there is only the wall clock, which may have been set meanwhile: the
-// longest that the timer can have been armed for bounds that.
-func left(due, now time.Time, longest time.Duration) time.Duration {
+// remaining returns what remains of a timer. Two processes share only the wall clock, which may have been set meanwhile: the longest that
+// the timer can have been armed for is the bound.
+func remaining(due, now time.Time, longest time.Duration) time.Duration {
 	return max(min(due.Sub(now), longest), time.Nanosecond)
 }
 
-// earlier is the earlier of two times: a clock that was set back must not make an interval that began in the future.
+// earlier returns the earlier of two times: after a clock was set back no interval may begin in the future.
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b
@@ -88,11 +88,11 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// longestBackoff is how long a restart can be delayed at most.
+// longestBackoff returns how long a restart can be delayed at most.
 func (r rules) longestBackoff() time.Duration { return max(r.policy.Interval, 2*r.policy.Delay) }
 
-// Restore puts the task where an earlier runner left it, instead of Receive. known is the latest process that the supervisor has of
-// it, nil for none.
+// Restore begins with what an earlier runner has saved; it is called instead of Receive. known is the latest process that the supervisor
+// has of the task, nil for none.
 func (r *Runner) Restore(saved interfaces.SavedTask, known *processes.Status) {
 	now := time.Now()
 	res := r.rules.resume(saved, known, now)
@@ -106,8 +106,8 @@ func (r *Runner) Restore(saved interfaces.SavedTask, known *processes.Status) {
 	r.resumption = &res
 }
 
-// carryOn does the first step of a restored task, from the task's goroutine.
-func (r *Runner) carryOn(ctx context.Context) {
+// resume takes the first step of a restored task, in the task's goroutine.
+func (r *Runner) resume(ctx context.Context) {
 	res := r.resumption
 	if res == nil {
 		return
@@ -127,21 +127,21 @@ func (r *Runner) carryOn(ctx context.Context) {
 	}
 }
 
-// rejoin gives a process that outlived its runner what the hooks have for it, such as a socket, and waits for its end.
+// rejoin runs the hooks for a process that outlived its runner, which gives it a socket again, and waits for its end.
 func (r *Runner) rejoin(ctx context.Context, process processes.ProcessID) {
 	if !r.resumption.ended {
-		r.takeOver(ctx)
+		r.prepareRunning(ctx)
 	}
 	if r.resumption.first != nil {
 		r.postFromEffect(r.resumption.first)
 	}
-	if _, begins := r.resumption.first.(started); !begins { // started brings its own watch
+	if _, begins := r.resumption.first.(started); !begins { // started is followed by a watch
 		r.watch(ctx, process)
 	}
 }
 
-// takeOver runs the prestart hooks for a process that runs.
-func (r *Runner) takeOver(ctx context.Context) {
+// prepareRunning runs the prestart hooks for a process that runs.
+func (r *Runner) prepareRunning(ctx context.Context) {
 	req, err := r.cfg.Starter.Prepare(ctx)
 	if err != nil {
 		r.logger.Warn("a running task's directory can't be prepared", "error", err)
@@ -149,6 +149,6 @@ func (r *Runner) takeOver(ctx context.Context) {
 	}
 	req.Restored = true
 	if _, failed := r.runPrestart(ctx, req); failed != nil {
-		r.logger.Warn("a running task is taken over without what a hook has for it", "error", failed.event.DisplayMessage)
+		r.logger.Warn("a hook failed for a running task, which goes on without it", "error", failed.event.DisplayMessage)
 	}
 }

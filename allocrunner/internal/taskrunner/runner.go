@@ -1,5 +1,5 @@
-// Package taskrunner runs one task: it drives the task's life by the machine in machine.go and does what that asks for. It
-// knows nothing of the group's order, which reaches it as Open, Kill and Reset.
+// Package taskrunner runs one task: machine.go decides the transitions of its life, and Runner performs their effects. It knows nothing
+// of the group's order, which reaches it as Open, Kill and Reset.
 package taskrunner
 
 import (
@@ -29,32 +29,32 @@ type Config struct {
 	Hooks   []interfaces.TaskHook
 	Logger  *slog.Logger
 
-	// Resources is what the allocation's hooks have for those of its tasks, and Meter counts the hooks' calls.
+	// Resources carries data from the allocation's hooks to those of its tasks, and Meter counts the hooks' calls.
 	Resources *interfaces.HookResources
 	Meter     *hookmeter.Meter
 
 	Observer Observer
 }
 
-// Observer hears of what becomes of tasks, from the task's goroutine. Only Save may block.
+// Observer is called from the task's goroutine. Only Save may block.
 type Observer interface {
 	// TaskEvent is called for each event once it is recorded.
 	TaskEvent(task string, e *api.TaskEvent)
-	// TaskChanged is called after every change of what Wire and State show.
+	// TaskChanged is called after every change of what Wire and State return.
 	TaskChanged(task string)
-	// TaskRecorded is called when Saved gives something else than before, and nothing else has changed.
+	// TaskRecorded is called when what Saved returns has changed, and nothing else.
 	TaskRecorded(task string)
-	// Save returns when what Saved gives is written down, or can't be for now. It is called before the task acts on it.
+	// Save returns when what Saved returns is saved, or can't be for now. It is called before the task acts on it.
 	Save(task string)
 }
 
-// Starter prepares the machine for a task's process and says what the process is.
+// Starter prepares the machine for a task's process and builds the process's spec.
 type Starter interface {
-	// Alloc is the allocation as it stands.
+	// Alloc returns the allocation's latest version.
 	Alloc() *api.Allocation
-	// Prepare makes the task's directory and gives what prestart hooks may know. Errors are failed starts.
+	// Prepare makes the task's directory and returns the request for prestart hooks. Errors are failed starts.
 	Prepare(ctx context.Context) (*interfaces.TaskPrestartRequest, error)
-	// Env is the task's environment, with what hooks have added to it.
+	// Env returns the task's environment, with what hooks have added to it.
 	Env(req *interfaces.TaskPrestartRequest, hookEnv map[string]string) interfaces.Env
 	// Spec returns the process to start, with what the hooks give it. Errors: *drivers.ConfigError and errors.ErrUnsupported for what will
 	// never do, others for what may be different next time.
@@ -71,17 +71,17 @@ type Runner struct {
 	logger *slog.Logger
 
 	mailbox chan message
-	quit    chan struct{} // closed when Run is asked to end
+	quit    chan struct{} // closed by Close
 	done    chan struct{} // closed when Run has ended
 
-	// Of the goroutine in Run alone, and of the effects that it starts:
+	// Used by the goroutine in Run alone, and by the effects that it starts:
 	processes   processes.Supervisor
 	rules       rules
 	machine     machine
 	timer       *time.Timer
 	cancelStart context.CancelFunc
-	pursuit     context.Context // of the process that is being killed, until it is gone; nil while none is
-	endPursuit  context.CancelFunc
+	killing     context.Context // of the process that is being killed, until it is gone; nil while none is
+	endKilling  context.CancelFunc
 	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
 	waiters     []chan<- error // callers of Restart and Reset, answered when the old process is gone
 	effects     sync.WaitGroup
@@ -96,28 +96,28 @@ type launched struct {
 	given   *interfaces.TaskPrestartResponse // what all hooks give together
 }
 
-// message is an event for the machine, or a question that only the task's goroutine can answer.
+// message is an event for the machine, or a request that only the task's goroutine can serve.
 type message struct {
 	event any
 	reply chan<- error // nil for none
 }
 
-// signalRequest asks for a signal to the process, in order with the task's other events.
+// signalRequest is a signal to the process, in sequence with the task's other events.
 type signalRequest struct {
 	name string
 	sig  syscall.Signal
 }
 
-// updateRequest goes on with another version of the task.
+// updateRequest is another version of the task.
 type updateRequest struct{ req *interfaces.TaskUpdateRequest }
 
-// Validate finds out whether New and Update would take a task. Errors: an unknown kill_signal.
+// Validate reports what New and Update would refuse. Errors: an unknown kill_signal.
 func Validate(task *api.Task, jobType string) error {
 	_, err := rulesOf(task, jobType)
 	return err
 }
 
-// New makes a runner for a task. Errors: an unknown kill_signal.
+// New returns a runner for a task. Errors: an unknown kill_signal.
 func New(cfg Config) (*Runner, error) {
 	rules, err := rulesOf(cfg.Task, cfg.JobType)
 	if err != nil {
@@ -139,54 +139,54 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Name is the task's name.
+// Name returns the task's name.
 func (r *Runner) Name() string { return r.name }
 
-// State is how the task stands in its group.
+// State returns the task's phase in its group.
 func (r *Runner) State() lifecycle.State { return r.record.lifecycle() }
 
-// Wire is the task's state as the API shows it.
+// Wire returns the task's state as the API shows it.
 func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 
 // Running reports whether the task has a process that may be restarted.
 func (r *Runner) Running() bool { return r.record.running() }
 
-// Restarting reports whether the task has no process because somebody asked for the next, which is on its way.
+// Restarting reports whether the task has no process because a restart was requested, whose new process does not run yet.
 func (r *Runner) Restarting() bool { return r.record.restarting() }
 
-// Up is since when the task's process has run, also under an earlier runner, the zero time when there is none or it is being stopped.
+// Up returns when the task's process started, also under an earlier runner, and the zero time when there is none or it is being stopped.
 func (r *Runner) Up() time.Time { return r.record.up() }
 
-// Resetting reports whether the task is on its way back to before its start, and what ran of it is not gone yet.
+// Resetting reports whether the task's process, or its start, is being stopped for a reset.
 func (r *Runner) Resetting() bool { return r.record.resetting() }
 
 // Open lets the task start, now that the group's order has reached it.
 func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }
 
-// Kill ends the task; reason is the event that says why, or nil. A later call can only hurry an earlier one.
+// Kill ends the task; reason is the event that says why, or nil. A later call can only make an earlier one stronger.
 func (r *Runner) Kill(reason *api.TaskEvent, mode KillMode) {
-	r.post(context.Background(), killed{reason, mode}, nil)
+	r.post(context.Background(), killRequested{reason, mode}, nil)
 }
 
-// LastInterval has the task fail that is past the attempts of its restart policy, or comes to be, instead of waiting for the next interval.
+// LastInterval makes a task that exceeds the attempts of its restart policy fail, instead of waiting for the policy's next interval.
 func (r *Runner) LastInterval() { r.post(context.Background(), lastInterval{}, nil) }
 
-// Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal for a task that has
-// been killed, before or meanwhile: it stays dead.
+// Reset takes the task back to before its start and returns when its process is gone. Errors: interfaces.ErrTerminal for a task that was
+// killed, before or meanwhile: it stays dead.
 func (r *Runner) Reset(ctx context.Context, reason string) error {
-	return r.ask(ctx, reseted{reason})
+	return r.request(ctx, resetRequested{reason})
 }
 
 // Restart ends the process for a new one and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning, and
 // interfaces.ErrTerminal when the task was killed meanwhile.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
-	return r.ask(ctx, restarted{reason: reason})
+	return r.request(ctx, restartRequested{reason: reason})
 }
 
-// Unhealthy ends the process as one that has failed: the restart policy counts it, and says whether and when a new one follows. It
-// does not wait. A task that does not run is left alone.
+// Unhealthy ends the process as a failed one: the restart policy counts it, and decides whether and when a new one follows. It does not
+// wait, and does nothing to a task that does not run.
 func (r *Runner) Unhealthy(reason string) {
-	r.post(context.Background(), restarted{reason: reason, counted: true}, nil)
+	r.post(context.Background(), restartRequested{reason: reason, counted: true}, nil)
 }
 
 // Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.
@@ -195,13 +195,13 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return r.ask(ctx, signalRequest{name, sig})
+	return r.request(ctx, signalRequest{name, sig})
 }
 
-// Update goes on with another version of the task, and calls the update hooks. What the process was started with takes effect with
-// the next one. Errors: an unknown kill_signal, and then nothing has changed.
+// Update gives the task another version of its job and calls the update hooks. What a process is started with takes effect with the next
+// one. Errors: an unknown kill_signal, and then nothing has changed.
 func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) error {
-	return r.ask(ctx, updateRequest{req})
+	return r.request(ctx, updateRequest{req})
 }
 
 // Launched returns what the task's latest start was made of, but for the allocation, for a program that is to run beside the process. ok is
@@ -212,7 +212,7 @@ func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfa
 	return r.last.request, r.last.given, r.last.request != nil
 }
 
-// post hands an event to the task's goroutine. When ctx or Run ends first, nobody takes it.
+// post hands an event to the task's goroutine, unless ctx or Run ends first.
 func (r *Runner) post(ctx context.Context, ev any, reply chan<- error) {
 	select {
 	case r.mailbox <- message{ev, reply}:
@@ -221,7 +221,7 @@ func (r *Runner) post(ctx context.Context, ev any, reply chan<- error) {
 	}
 }
 
-func (r *Runner) ask(ctx context.Context, ev any) error {
+func (r *Runner) request(ctx context.Context, ev any) error {
 	reply := make(chan error, 1)
 	r.post(ctx, ev, reply)
 	select {
@@ -246,7 +246,7 @@ func (r *Runner) Receive() {
 }
 
 // FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Receive and Run, and the
-// Observer does not hear of it.
+// Observer is not called.
 func (r *Runner) FailBefore(reason error) {
 	now := time.Now()
 	e := setupFailureEvent(reason.Error())
@@ -259,7 +259,7 @@ func (r *Runner) FailBefore(reason error) {
 // Close makes Run return. The task is expected to be dead; a process that still runs is the supervisor's to kill, or to keep.
 func (r *Runner) Close() { close(r.quit) }
 
-// Shutdown tells the task's hooks that this process ends and the task runs on.
+// Shutdown calls the task's shutdown hooks: this process ends and the task runs on.
 func (r *Runner) Shutdown() {
 	for _, hook := range r.cfg.Hooks {
 		if h, ok := hook.(interfaces.ShutdownHook); ok {
@@ -278,7 +278,7 @@ func (r *Runner) Run(ctx context.Context, processes processes.Supervisor) {
 	r.timer = time.NewTimer(time.Hour)
 	r.timer.Stop()
 	defer r.timer.Stop()
-	r.carryOn(ctx)
+	r.resume(ctx)
 	for {
 		select {
 		case <-r.quit:
@@ -286,13 +286,13 @@ func (r *Runner) Run(ctx context.Context, processes processes.Supervisor) {
 		case <-r.timer.C:
 			r.handle(ctx, elapsed{})
 		case m := <-r.mailbox:
-			r.take(ctx, m)
+			r.receive(ctx, m)
 		}
 	}
 }
 
-// take handles a message and answers whoever sent it, now or when the old process is gone.
-func (r *Runner) take(ctx context.Context, m message) {
+// receive handles a message and replies to its sender, now or when the old process is gone.
+func (r *Runner) receive(ctx context.Context, m message) {
 	switch ev := m.event.(type) {
 	case signalRequest:
 		m.reply <- r.signal(ctx, ev)
@@ -300,21 +300,21 @@ func (r *Runner) take(ctx context.Context, m message) {
 	case updateRequest:
 		m.reply <- r.update(ctx, ev)
 		return
-	case restarted:
+	case restartRequested:
 		if m.reply != nil {
-			r.takeRestart(ctx, ev, m.reply)
+			r.receiveRestart(ctx, ev, m.reply)
 			return
 		}
-	case reseted:
+	case resetRequested:
 		r.waiters = append(r.waiters, m.reply)
 	}
 	r.handle(ctx, m.event)
 }
 
-// takeRestart joins a restart under way, begins one, or refuses.
-func (r *Runner) takeRestart(ctx context.Context, ev restarted, reply chan<- error) {
+// receiveRestart joins a restart that is under way, begins one, or refuses it.
+func (r *Runner) receiveRestart(ctx context.Context, ev restartRequested, reply chan<- error) {
 	joins := r.machine.phase == stopping && r.machine.intent != kill
-	if r.machine.restarting() && !r.machine.leaving() { // the old process is gone, and the next is on its way
+	if r.machine.restarting() && !r.machine.beingStopped() { // the old process is gone, and the next is being started
 		reply <- nil
 		return
 	}
@@ -347,7 +347,7 @@ func (r *Runner) update(ctx context.Context, ev updateRequest) error {
 	return nil
 }
 
-// handle puts an event through the machine and does what it asks for.
+// handle makes a transition and performs its effects.
 func (r *Runner) handle(ctx context.Context, ev any) {
 	was := r.machine
 	var acts []any
@@ -356,9 +356,9 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	case started:
 		r.record.setHandle(ev.handle)
 	case exited:
-		if r.pursuit != nil {
-			r.endPursuit()
-			r.pursuit = nil
+		if r.killing != nil {
+			r.endKilling()
+			r.killing = nil
 		}
 	}
 	if r.machine != was || len(acts) > 0 {
@@ -367,7 +367,7 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	if mustBeSafe(was, r.machine) {
 		r.cfg.Observer.Save(r.name)
 	}
-	if !r.machine.leaving() {
+	if !r.machine.beingStopped() {
 		r.answerWaiters()
 	}
 	for _, a := range acts {
@@ -375,7 +375,7 @@ func (r *Runner) handle(ctx context.Context, ev any) {
 	}
 }
 
-// answerWaiters says that the old process is gone, and whether a new one can follow.
+// answerWaiters replies that the old process is gone, or that no new one follows it.
 func (r *Runner) answerWaiters() {
 	var answer error
 	if r.machine.intent == kill {
@@ -387,16 +387,15 @@ func (r *Runner) answerWaiters() {
 	r.waiters = nil
 }
 
-// mustBeSafe reports whether a transition has to be written down before it is acted on: a runner that goes on with the task and does
-// not know of it would count an attempt twice, forget what a process is stopped for or how it ended, or run a task again that is dead.
-// What else is lost the supervisor knows: whether there is a process, which one, and how it ended, until there is the next one.
+// mustBeSafe reports whether a transition has to be saved before its effects: a runner that resumes the task without knowing of it would
+// count an attempt twice, forget what a process is stopped for or how it ended, or run a dead task again. The rest can be lost, since the
+// supervisor knows it: whether there is a process, which one, and how it ended, until there is the next one.
 func mustBeSafe(was, is machine) bool {
 	return was.tracker != is.tracker || was.failed != is.failed || (was.phase == dead) != (is.phase == dead) ||
 		was.intent != is.intent || was.phase == backoff && is.phase == waiting
 }
 
-// show makes what the events say and where the task is visible together, then tells of the events: whoever hears of one finds the
-// task as it says.
+// show makes the events and the task's state visible together, and then calls the Observer: who sees an event finds the task as it says.
 func (r *Runner) show(acts []any) {
 	now := time.Now()
 	for _, a := range acts {
@@ -413,7 +412,7 @@ func (r *Runner) show(acts []any) {
 	}
 }
 
-// armed is the timer among the effects, nil for none.
+// armed returns the last arm or disarm of the effects, nil for none.
 func armed(acts []any) any {
 	var latest any
 	for _, a := range acts {

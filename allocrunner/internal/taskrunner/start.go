@@ -29,10 +29,11 @@ func (r *Runner) start(ctx context.Context) {
 }
 
 // startGrace is how long the start of a process goes on when this runner ends. It takes milliseconds, unless a file system hangs; a process
-// that was killed just as it became the program would be a run of the task that nobody knows of.
+// that was killed just as it became the program would be a run of the task that was never saved.
 const startGrace = time.Second
 
-// launch takes the steps of a start in order and names the first that fails. The last of them, the process, ends with processCtx.
+// launch takes the steps of a start and returns the failure of the first that fails. The last of them, starting the process, ends with
+// processCtx.
 func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed) {
 	var none started
 	req, err := r.cfg.Starter.Prepare(ctx)
@@ -57,7 +58,7 @@ func (r *Runner) launch(ctx, processCtx context.Context) (started, *startFailed)
 	return begun(&status), nil
 }
 
-// specFailure tells a configuration that will never do from what another attempt may find otherwise.
+// specFailure returns the failure of a configuration that can never work, or of what may work with another attempt.
 func specFailure(err error) *startFailed {
 	if config, ok := errors.AsType[*drivers.ConfigError](err); ok {
 		return &startFailed{event: failedValidationEvent(config.Error()), unrecoverable: true}
@@ -72,8 +73,8 @@ func startReason(err error) string {
 	return err.Error()
 }
 
-// runPrestart runs the prestart hooks in order, but for those that are done, and collects what they give. What a hook begins with its
-// context ends with its call.
+// runPrestart runs the prestart hooks one after another, but for those that are done, and merges their responses. What a hook begins with
+// its context ends with its call.
 func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, *startFailed) {
 	req.Lifecycle = r
 	req.Resources = r.cfg.Resources
@@ -93,14 +94,14 @@ func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRe
 		given.Add(resp)
 	}
 	kept := *req
-	kept.Alloc = nil // each start has a version of its own, which would be kept alive
+	kept.Alloc = nil // every start has a version of its own, which would stay in memory
 	r.mu.Lock()
 	r.last = launched{&kept, given}
 	r.mu.Unlock()
 	return given, nil
 }
 
-// prestart calls one hook with a request of its own.
+// prestart calls one hook with its own request.
 func (r *Runner) prestart(ctx context.Context, h interfaces.TaskPrestartHook, shared *interfaces.TaskPrestartRequest, env map[string]string) (
 	resp *interfaces.TaskPrestartResponse, err error,
 ) {
@@ -108,9 +109,9 @@ func (r *Runner) prestart(ctx context.Context, h interfaces.TaskPrestartHook, sh
 	defer end()
 	req := *shared
 	req.Env = r.cfg.Starter.Env(shared, env)
-	req.Kept = r.record.hookKept(h.Name())
+	req.Kept = r.record.hookData(h.Name())
 	req.Keep = func(kept map[string]string) {
-		r.record.keepForHook(h.Name(), kept)
+		r.record.saveHookData(h.Name(), kept)
 		r.cfg.Observer.TaskRecorded(r.name)
 	}
 	err = r.cfg.Meter.Call(r.logger, h.Name(), "task_prestart", func() (err error) {
