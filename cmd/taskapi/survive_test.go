@@ -256,7 +256,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0", "sleep 0.02; done; exit 0", 1))
 	refused := startProcess(t, dir, other)
 	var exit *exec.ExitError
-	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitUsage || !strings.Contains(refused.out.String(), "without new processes") ||
+	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitUsage || !strings.Contains(refused.out.String(), "needs new processes") ||
 		!strings.Contains(refused.out.String(), `task "counter" > config`) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}

@@ -57,14 +57,14 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 	}
 	addDataDir(cmd, &dataDir)
 	f := cmd.Flags()
-	f.StringVar(&alloc, "alloc", "", "ID of the allocation, or the beginning of one (default the only one that runs)")
+	f.StringVar(&alloc, "alloc", "", "ID of the allocation, or a prefix of one (default the only one that runs)")
 	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
-	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE is that of a file, - what standard input has")
+	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
 	_ = cmd.RegisterFlagCompletionFunc("alloc", completeAllocation(&dataDir, w)) // the flag has just been added
 	return cmd
 }
 
-// nameOf is an allocation's name as the arguments of a command have it: none for the empty one.
+// nameOf returns an allocation's ID as the arguments of a command have it: none for the empty one.
 func nameOf(alloc string) []string {
 	if alloc == "" {
 		return nil
@@ -72,10 +72,10 @@ func nameOf(alloc string) []string {
 	return []string{alloc}
 }
 
-// check refuses what is no request.
+// check refuses what is not a request.
 func (r *apiRequest) check() error {
 	if strings.Contains(r.path, "://") && !strings.HasPrefix(r.path, "/") {
-		return usage(fmt.Errorf("PATH %q is a whole URL: give its path alone, such as /v1/allocations", r.path))
+		return usage(fmt.Errorf("PATH %q is a URL: give only its path, such as /v1/allocations", r.path))
 	}
 	r.path = "/" + strings.TrimPrefix(r.path, "/")
 	if r.method == "" {
@@ -86,12 +86,12 @@ func (r *apiRequest) check() error {
 	}
 	r.method = strings.ToUpper(r.method)
 	if _, err := http.NewRequest(r.method, "http://taskapi"+r.path, nil); err != nil {
-		return usage(fmt.Errorf("%s %q is no request: %w", r.method, r.path, err))
+		return usage(fmt.Errorf("%s %q is not a request: %w", r.method, r.path, err))
 	}
 	return nil
 }
 
-// body is what is sent.
+// body returns the body to send.
 func (r *apiRequest) body(w World) (io.Reader, error) {
 	if r.data == "-" {
 		text, err := io.ReadAll(w.Stdin)
@@ -129,7 +129,7 @@ func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w Wo
 	}
 	var end endOf
 	if _, err := io.Copy(w.Stdout, io.TeeReader(resp.Body, &end)); err != nil {
-		return fmt.Errorf("the answer broke off: %w", err)
+		return fmt.Errorf("the connection broke during the answer: %w", err)
 	}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && end.last != '\n' {
 		_, err = fmt.Fprintln(w.Stdout)

@@ -52,7 +52,7 @@ func (w World) getenv(key string) string {
 // The exit codes.
 const (
 	ExitOK     = 0
-	ExitFailed = 1 // the allocation failed, or what was asked could not be done
+	ExitFailed = 1 // the allocation failed, or the command could not do its work
 	ExitUsage  = 2 // the job file or a flag is wrong: nothing was started
 )
 
@@ -77,7 +77,7 @@ func isUsage(err error) bool {
 	return usage || invalid
 }
 
-// silentError ends a command with an exit code when it has already been said why.
+// silentError ends a command with an exit code when the reason has been printed already.
 type silentError struct{ code int }
 
 func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
@@ -100,14 +100,14 @@ func Run(ctx context.Context, args []string, w World) int {
 	}
 	last := queuedLog(w)
 	fmt.Fprintf(last, "taskapi: %v\n", err)
-	flushAll(last) // nobody may read it
+	flushAll(last)
 	if isUsage(err) {
 		return ExitUsage
 	}
 	return ExitFailed
 }
 
-// newRoot is the tree of commands.
+// newRoot returns the tree of commands.
 func newRoot(w World) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "taskapi",
@@ -141,13 +141,13 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	return root
 }
 
-// wanted says what a flag's value must be, by its type's name.
+// wanted describes a flag's value, by its type's name.
 var wanted = map[string]string{
 	"bool":     "true or false",
 	"duration": "a duration, such as 90s, 30m or 24h",
 }
 
-// flagError says what is wrong with a flag in the words of this program.
+// flagError returns an error of a flag in the words of this program.
 func flagError(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if what, ok := wanted[bad.GetFlag().Value.Type()]; ok {
@@ -157,7 +157,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
 }
 
-// strictHelp makes "help" refuse a command that there is not.
+// strictHelp makes "help" refuse an unknown command.
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it has just been made
@@ -170,7 +170,7 @@ func strictHelp(root *cobra.Command) {
 	}
 }
 
-// strictCompletion makes "completion" refuse a shell that there is not, and more than a shell.
+// strictCompletion makes "completion" refuse an unknown shell, and more arguments than a shell.
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, _ := root.Find([]string{"completion"}) // it has just been made
@@ -181,16 +181,16 @@ func strictCompletion(root *cobra.Command) {
 	}
 }
 
-// destructive annotates a command that ends or removes something: nobody who mistypes another one is led to it.
+// destructive annotates a command that ends or removes something: it is never suggested for a mistyped one.
 const destructive = "destructive"
 
-// isDestructive marks a command so.
+// isDestructive annotates a command.
 func isDestructive(cmd *cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{destructive: "true"}
 	return cmd
 }
 
-// unknownCommand is the error for a name that is no command below cmd.
+// unknownCommand returns the error for a name that is no command below cmd.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	cmd.SuggestionsMinimumDistance = 2 // two slips of the finger
 	for _, near := range cmd.SuggestionsFor(name) {
@@ -220,14 +220,14 @@ func isLetter(c byte) bool {
 	return strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", c) >= 0
 }
 
-// oneArg accepts one argument and says what it is when it is missing or not alone.
+// oneArg accepts one argument. Its error says what that is.
 func oneArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
 			return usage(fmt.Errorf("%s is missing: %s", what, cmd.UseLine()))
 		case len(args) > 1:
-			return usage(fmt.Errorf("one %s, not %d: %q is too many", what, len(args), args[1]))
+			return usage(fmt.Errorf("want one %s, not %d: unexpected %q", what, len(args), args[1]))
 		}
 		return nil
 	}

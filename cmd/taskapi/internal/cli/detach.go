@@ -26,7 +26,7 @@ import (
 // logName is the file in an allocation's directory that a detached taskapi writes to.
 const logName = "taskapi.log"
 
-// maxLog is where that log begins anew: tasks that are restarted for ever must not fill the disk.
+// maxLog is the size at which that log starts over: tasks that restart for ever must not fill the disk.
 const maxLog = 4 << 20
 
 // boundedLogs are standard output and error of a process in the background, which go to that log.
@@ -35,7 +35,7 @@ func boundedLogs(w World) (stdout, stderr io.Writer) {
 }
 
 // detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started, or when one of them
-// has failed to, which is an error. The allocation goes on all the same, as its restart policy says.
+// has failed to, which is an error. The allocation continues under its restart policy all the same.
 func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.layout.make(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	return errors.Join(err, printErr)
 }
 
-// givenFlags are the flags of a command as they were given, but for some.
+// givenFlags returns the flags of a command as they were given, without some.
 func givenFlags(cmd *cobra.Command, without ...string) []string {
 	var args []string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -82,11 +82,11 @@ type startError struct {
 }
 
 func (e *startError) Error() string {
-	goesOn := "goes on as its restart policy says"
+	goesOn := "continues under its restart policy"
 	if ended(e.alloc) {
-		goesOn = "is over: it is " + e.alloc.ClientStatus
+		goesOn = "has ended: it is " + e.alloc.ClientStatus
 	}
-	return fmt.Sprintf("task %q has failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID, goesOn)
+	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID, goesOn)
 }
 
 // tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task that has failed to, main
@@ -126,8 +126,8 @@ func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
 // machine to read, and there may be secrets among them: values of variables.
 const argsFD = 3
 
-// handArgs writes a command's arguments down for a process in the background to read. It gives the file, and what that process has for its
-// arguments.
+// handArgs writes a command's arguments to a file for a process in the background. It returns the file and the arguments that the process
+// shows.
 func handArgs(args []string) (file *os.File, visible []string, err error) {
 	encoded, err := json.Marshal(args)
 	if err != nil {
@@ -144,7 +144,7 @@ func handArgs(args []string) (file *os.File, visible []string, err error) {
 	return file, []string{args[0], detachedFlag}, nil
 }
 
-// handedArgs are the arguments of this process: those that it was given, or those that handArgs has written down for it.
+// handedArgs returns the arguments of this process: those on its command line, or those that handArgs has written for it.
 func handedArgs(args []string) ([]string, error) {
 	if len(args) != 2 || args[1] != detachedFlag {
 		return args, nil
@@ -154,7 +154,7 @@ func handedArgs(args []string) ([]string, error) {
 	defer file.Close()
 	var handed []string
 	if err := json.NewDecoder(file).Decode(&handed); err != nil || len(handed) == 0 || handed[0] != args[0] {
-		return nil, fmt.Errorf("%s is for processes that --detach starts: leave it out", detachedFlag)
+		return nil, fmt.Errorf("%s is only for processes that --detach starts", detachedFlag)
 	}
 	return slices.Insert(handed, 1, detachedFlag), nil
 }
@@ -162,9 +162,8 @@ func handedArgs(args []string) ([]string, error) {
 // detachedFlag marks a process that --detach has started.
 const detachedFlag = "--detached"
 
-// background executes this program anew, in a session of its own, without a terminal and with an allocation's log as its output, and
-// returns once the allocation is as it should be. When the process ends before that, what it has written is said, and its exit code is
-// that of the command.
+// background executes this program again, in a session of its own, without a terminal and with an allocation's log as its output, and
+// returns when done is satisfied. When the process exits before that, what it has written is printed, and its exit code is the command's.
 func (l layout) background(ctx context.Context, id string, w World, args []string, done func(*api.Allocation) (bool, error)) error {
 	dir := l.Alloc(id)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -200,21 +199,21 @@ func (l layout) background(ctx context.Context, id string, w World, args []strin
 	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
 	if err := l.awaitStart(ctx, id, cmd.Process.Pid, ended, done); err != nil {
 		if _, ok := errors.AsType[*startError](err); ok {
-			return err // which says it all
+			return err // it says everything
 		}
 		return errors.Join(l.said(log, before, w.Stderr), err)
 	}
 	return nil
 }
 
-// awaitStart waits until a process runs the allocation and that is as it should be, or can't become so, and gives the exit code of a process
-// that ends before as an error. One that has come and gone before anybody looked has started.
+// awaitStart waits until a process runs the allocation and done is satisfied, or fails. A process that exits before that is an error with its
+// exit code, unless its allocation has started and ended in the meantime.
 func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
 	c := l.client(id)
 	defer c.Close()
 	var index uint64
 	for {
-		if c.ServedBy(ctx, pid) { // and not by the one that it takes over from
+		if c.ServedBy(ctx, pid) { // and not by the process that it replaces
 			alloc, next, err := c.Changed(ctx, index)
 			if err == nil {
 				if is, err := done(alloc); is || err != nil {
@@ -247,7 +246,7 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-cha
 	}
 }
 
-// exitOf is the end of a process as the end of this one.
+// exitOf returns the end of a process as the error of this one.
 func exitOf(err error) error {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	switch {
@@ -262,12 +261,12 @@ func exitOf(err error) error {
 // maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
 const maxSaid = 4 << 10
 
-// said repeats what has been written to a log since it had some length. When nothing has been, because nothing can be, it says that.
+// said prints what has been written to a log since it had some length. When nothing was, because nothing can be, it prints that.
 func (l layout) said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
 	if err == nil && size == since {
 		if _, err = log.WriteString("\n"); err != nil {
-			_, err = fmt.Fprintf(out, "taskapi: the one in the background has ended, and could not say why: %v; make room on that file system, or choose another --data-dir\n", err)
+			_, err = fmt.Fprintf(out, "taskapi: the process in the background has exited and could not say why: %v; make room on that file system, or choose another --data-dir\n", err)
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ type follower struct {
 }
 
 // follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors: *abandonedError when its
-// taskapi has exited before it ended; errUnsaved when it has ended and its state does not say so; ctx's.
+// taskapi has exited before it ended; *unsavedError when it has ended and its state does not say so; ctx's.
 func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.layout.client(f.id)
 	defer c.Close()
@@ -54,7 +54,7 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 	}
 }
 
-// unanswered finds out why nobody answers. It returns the allocation when that has ended, and nil when a taskapi answers again.
+// unanswered finds out why there is no answer. It returns the allocation when that has ended, and nil when a taskapi answers again.
 func (f *follower) unanswered(ctx context.Context, c *client.Client) (*api.Allocation, error) {
 	found := c.Locate(ctx, client.Following)
 	switch {
@@ -101,7 +101,7 @@ func (e *unsavedError) Error() string {
 	return text + fmt.Sprintf("; '%s' removes its directory", e.layout.Command("gc", e.id))
 }
 
-// allDead reports that no task of the allocation runs or will.
+// allDead reports whether no task of the allocation runs or will.
 func allDead(alloc *api.Allocation) bool {
 	for _, s := range alloc.TaskStates {
 		if s.State != "dead" {
@@ -111,7 +111,7 @@ func allDead(alloc *api.Allocation) bool {
 	return len(alloc.TaskStates) > 0
 }
 
-// ended reports that the allocation is over, though its sidecar may have to say so yet.
+// ended reports whether the allocation has ended, though its taskapi may have to save that yet.
 func ended(alloc *api.Allocation) bool { return alloc.ClientTerminalStatus() && allDead(alloc) }
 
 // show prints what is new.
@@ -146,7 +146,7 @@ func (f *follower) show(alloc *api.Allocation) {
 // compare prints what has changed of the allocation as a whole.
 func (f *follower) compare(was, is *api.Allocation, at time.Time) {
 	if jobNumber(was.Job) != jobNumber(is.Job) {
-		f.printer.allocEventAt(at, "Updated", fmt.Sprintf("goes on with version %d of its job", jobNumber(is.Job)))
+		f.printer.allocEventAt(at, "Updated", fmt.Sprintf("runs version %d of its job", jobNumber(is.Job)))
 	}
 	if was.DesiredStatus != is.DesiredStatus && is.DesiredStatus == api.AllocDesiredStatusStop {
 		f.printer.allocEventAt(at, "Stopping", "stopping gracefully")
@@ -166,7 +166,7 @@ type taskEvent struct {
 	event *api.TaskEvent
 }
 
-// news are the events that have not been shown, in the order of their times. A task keeps its latest ones only: when the last that was
+// news returns the events that have not been shown, in the order of their times. A task keeps its latest ones only: when the last that was
 // shown is not among them, some are lost.
 func (f *follower) news(alloc *api.Allocation) []taskEvent {
 	var news []taskEvent
@@ -187,7 +187,7 @@ func (f *follower) news(alloc *api.Allocation) []taskEvent {
 	return news
 }
 
-// after are the events that follow the last one shown, all when that is not there. Clocks may be set back, so times don't tell.
+// after returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so times can't decide.
 func after(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent {
 	if last == nil {
 		return events

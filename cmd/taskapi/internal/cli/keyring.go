@@ -31,12 +31,12 @@ func (f *keyFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", sealKeyUsage)
 }
 
-// openKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens of an earlier one.
+// openKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens signed with an earlier one.
 func (l layout) openKeyring(sealKey string) (*identity.Keyring, error) {
 	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
 }
 
-// noTokens makes sure that no allocation of the data directory has tokens: with another key ring they would be refused without a word.
+// noTokens returns an error when an allocation of the data directory has tokens: with another key ring they would be refused silently.
 func (l layout) noTokens() error {
 	entries, err := os.ReadDir(l.Allocs())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,10 +52,10 @@ func (l layout) noTokens() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("whether allocation %s has tokens of it can't be found out: %w: restore the key ring from a backup", id, err)
+			return fmt.Errorf("allocation %s may have tokens signed with its keys: %w: restore the key ring from a backup", id, err)
 		}
 		if saved := dump.Saved; saved.Alloc != nil && !saved.Over {
-			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with keys of it: restore the key ring from a backup, or end the allocation with '%s'",
+			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring from a backup, or run '%s'",
 				id, l.Command("stop", id))
 		}
 	}
@@ -69,7 +69,7 @@ func (f *keyFlags) open(w World) (*identity.Keyring, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
-		return nil, usage(fmt.Errorf("there is no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
+		return nil, usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
 	}
 	return l.openKeyring(f.sealKey)
 }
@@ -79,7 +79,7 @@ func keyringCommand(w World) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
 		Short: "List, rotate and remove the keys that sign identities",
-		Long: `The keys that sign identities. A running allocation follows a change at once: after a rotation new tokens are
+		Long: `The keys that sign identities. A running allocation follows a change immediately: after a rotation new tokens are
 signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from then on.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -165,7 +165,7 @@ func keyringRemove(w World) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "remove [flags] KEY",
-		Short: "Remove an inactive key: its tokens are refused at once",
+		Short: "Remove an inactive key: its tokens are refused from then on",
 		Args:  oneArg("KEY"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			ring, err := flags.open(w)

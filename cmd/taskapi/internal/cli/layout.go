@@ -49,7 +49,7 @@ func newLayout(given string, w World) (layout, error) {
 	return l, nil
 }
 
-// defaultDataDir is where this user's allocations live when nothing else is said, empty when nobody can tell.
+// defaultDataDir returns where this user's allocations live by default, empty when there is no such place.
 func defaultDataDir(w World) string {
 	switch {
 	case os.Geteuid() == 0:
@@ -83,7 +83,7 @@ func (l layout) explain(err error) error {
 		return fmt.Errorf("%w; use that taskapi or a newer one", err)
 	}
 	if e, ok := errors.AsType[*datadir.StateMissingError](err); ok {
-		return fmt.Errorf("%w; '%s' ends them", err, l.Command("stop", e.ID))
+		return fmt.Errorf("%w; '%s' kills them", err, l.Command("stop", e.ID))
 	}
 	if _, ok := errors.AsType[*datadir.StateRemovedError](err); ok {
 		return usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
@@ -112,8 +112,8 @@ func errDestructive(id string, changes []string) error {
 	for _, change := range changes {
 		lines = append(lines, "  "+linewriter.OneLine(change))
 	}
-	return fmt.Errorf("allocation %s can't take over this job without new processes, because of\n%s\n"+
-		"with --force it is stopped gracefully and run again; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))
+	return fmt.Errorf("allocation %s needs new processes for these changes:\n%s\n"+
+		"--force stops it gracefully and runs it again; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))
 }
 
 // find returns the ID that begins with prefix.

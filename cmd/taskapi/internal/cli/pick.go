@@ -38,7 +38,7 @@ func optionalAllocation(cmd *cobra.Command, args []string) error {
 	case len(args) == 0:
 		return nil
 	case args[0] == "":
-		return usage(errors.New("ALLOC is empty: give an allocation's ID or the beginning of one, or leave it out"))
+		return usage(errors.New("ALLOC is empty: give an allocation's ID or a prefix of one, or leave it out"))
 	}
 	return oneArg("ALLOC")(cmd, args)
 }

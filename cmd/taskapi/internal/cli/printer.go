@@ -22,7 +22,7 @@ import (
 type printer struct {
 	alloc string
 	json  bool
-	queue *linewriter.Writer // to out; nil when whoever prints waits for the reader
+	queue *linewriter.Writer // to out; nil when a print waits for the reader
 	width atomic.Int64       // of the column of task names
 
 	mu  sync.Mutex // guards the field below; held while a line is written, so that lines stay whole
@@ -47,8 +47,8 @@ func newPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
 	return p
 }
 
-// newQueuedPrinter makes one that waits for no reader: a terminal that is stopped, or a pipe that nobody empties, must not keep tasks
-// from being restarted or stopped. What gets lost so is said in its place.
+// newQueuedPrinter makes a printer that waits for no reader: a stopped terminal, or a full pipe, must not keep tasks from being restarted or
+// stopped. A line in the place of lost ones says how many they were.
 func newQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printer {
 	p := newPrinter(nil, alloc, asJSON)
 	p.queue = linewriter.New(out, func(lost int) []byte {
@@ -82,7 +82,7 @@ const (
 	readTimeout = 10 * time.Second
 )
 
-// flushAll has the last lines written, as far as somebody reads them.
+// flushAll writes the last lines, as far as they are read.
 func flushAll(queues ...*linewriter.Writer) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
@@ -124,7 +124,7 @@ func (p *printer) ended(alloc *api.Allocation, why string) {
 	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status", alloc.ClientStatus)
 }
 
-// announce prints which allocation it is about from here on, and where its files are.
+// announce prints which allocation the next lines are about, and where its files are.
 func (p *printer) announce(at time.Time, kind string, alloc *api.Allocation, l layout) {
 	dir := l.Alloc(alloc.ID)
 	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),

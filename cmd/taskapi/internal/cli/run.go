@@ -50,7 +50,7 @@ func runCommand(w World) *cobra.Command {
 		Short: "Run an allocation, in the foreground or with --detach",
 		Long: `Runs one allocation of the job file and prints its events, one a line.
 
-SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task at once. SIGUSR1 ends
+SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task immediately. SIGUSR1 ends
 taskapi and leaves the tasks running: the next run with the same --alloc-id resumes the allocation, as it does after a kill of taskapi.
 --take-over does both in one step. As root, --isolate-users gives each task a user of its own.
 
@@ -104,7 +104,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	bindSettings(&opts.Settings, f)
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
-	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id leave, and resume in its place, as for an upgrade")
+	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id exit, and resume the allocation in its place, as for an upgrade")
 	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
@@ -114,7 +114,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	return cmd
 }
 
-// request is a taskapi run with everything looked at that can be wrong about it before the machine is touched.
+// request is a taskapi run with everything checked that can be before the machine is touched.
 type request struct {
 	options runOptions
 	differ  []string // flags that are not as the allocation was run with last
@@ -159,7 +159,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w World) (*req
 		return nil, err
 	}
 	alloc := agent.NewAllocation(id, job, group)
-	if before == "" && !o.detached && o.simulate == 0 { // who has started this process has said it
+	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
 		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
 	if err := o.CheckUsers(group); err != nil {
@@ -168,7 +168,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w World) (*req
 	return &request{o, differ, jobFile, l, alloc, w}, nil
 }
 
-// warnings are the findings that keep no job from running. What the machine refuses, a start does.
+// warnings returns the findings that keep no job from running. What the machine refuses, a start reports.
 func warnings(findings []jobspec.Finding) []jobspec.Finding {
 	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
 }
@@ -221,7 +221,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		if lock.Saved() == nil {
 			return err
 		}
-		logger.Warn("the flags are not written down; a full disk is no reason to leave the tasks alone", "error", err)
+		logger.Warn("the flags are not saved: the next run has those of the run before, unless they are given again", "error", err)
 	}
 	now := r.alloc
 	if lock.Saved() != nil {
@@ -233,12 +233,12 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	return err
 }
 
-// errOtherUsers refuses to go on with an allocation whose tasks run as other users than they would.
+// errOtherUsers refuses to resume an allocation whose tasks run as other users than they would.
 func (r *request) errOtherUsers() error {
 	if !slices.Contains(r.differ, agent.IsolateFlag) {
 		return nil
 	}
-	return usage(fmt.Errorf("allocation %s has begun with other users for its tasks than --%s says: '%s' ends it, then --force runs it anew with them",
+	return usage(fmt.Errorf("the tasks of allocation %s run as other users than --%s says: stop it with '%s', then run it again with --force",
 		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID)))
 }
 
@@ -247,7 +247,7 @@ func (r *request) sayOwnUser() {
 	printFindings(r.world.Stderr, allocrunner.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
 }
 
-// groupOf is the group of an allocation that is there already, empty when there is none.
+// groupOf returns the group of an allocation that exists already, empty when there is none.
 func (l layout) groupOf(id string) string {
 	dump, err := state.Inspect(l.State(id))
 	if err != nil || dump.Saved.Alloc == nil {
@@ -306,7 +306,7 @@ func allocationID(given string) (string, error) {
 	}
 	id := strings.ToLower(given)
 	if !datadir.IsID(id) {
-		return "", usage(fmt.Errorf("--alloc-id %q is no UUID: give one like %s, or none", given, uuid.NewString()))
+		return "", usage(fmt.Errorf("--alloc-id %q is not a UUID: give one like %s, or none", given, uuid.NewString()))
 	}
 	return id, nil
 }

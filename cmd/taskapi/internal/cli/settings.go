@@ -21,12 +21,12 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.Policy, "policy", s.Policy, "file that says what each task may do")
 	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
 	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes that the audit log can't record")
-	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are taken")
+	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are allocated")
 	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl")
 	f.StringVar(&s.IsolateUsers, agent.IsolateFlag, s.IsolateUsers,
 		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
-	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy although tasks run as taskapi's own user and can get around it")
+	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user and can bypass it")
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
 }
 

@@ -20,7 +20,7 @@ import (
 // maxSimulated is more allocations than the descriptors of one process are enough for, with two sockets each.
 const maxSimulated = 100_000
 
-// checkSimulate refuses what can't be had of allocations without processes.
+// checkSimulate refuses what allocations without processes don't have.
 func (o *runOptions) checkSimulate() error {
 	switch {
 	case o.simulate < 0 || o.simulate > maxSimulated:

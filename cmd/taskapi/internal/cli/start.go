@@ -17,7 +17,7 @@ import (
 
 var _ agent.Lock = (*datadir.Lock)(nil)
 
-// agentEvents prints the events of an agent, whose log has its last lines written with them.
+// agentEvents prints the events of an agent, and flushes its log with them.
 type agentEvents struct {
 	*printer
 	log    *linewriter.Writer
@@ -37,7 +37,7 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 	e.announce(time.Now(), kind, alloc, e.layout)
 }
 
-// agentConfig is what every agent of this process has in common.
+// agentConfig returns what every agent of this process has in common.
 func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w World) agent.Config {
 	return agent.Config{
 		Settings: settings,
@@ -55,7 +55,7 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		Version:    w.Version,
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),
 		Signals:    make(chan os.Signal, 2),
-		TuneGC:     w.getenv("GOGC") == "", // which is the operator's word
+		TuneGC:     w.getenv("GOGC") == "", // the operator's choice
 		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", id), withJobFile),
 	}
 }

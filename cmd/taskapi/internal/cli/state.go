@@ -59,7 +59,7 @@ func stateVerb(w World, cmd *cobra.Command, do func(w World, l layout, id string
 	cmd.ValidArgsFunction = completeAllocation(&dataDir, w)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if args[0] == "" {
-			return usage(errors.New("ALLOC is empty: give an allocation's ID or the beginning of one"))
+			return usage(errors.New("ALLOC is empty: give an allocation's ID or a prefix of one"))
 		}
 		l, err := newLayout(dataDir, w)
 		if err != nil {
@@ -95,10 +95,10 @@ func dumpState(w World, l layout, id string) error {
 		fmt.Fprintf(w.Stderr, "taskapi: %s: %s\n", path, linewriter.OneLine(p.Error()))
 	}
 	for _, name := range dump.Stale {
-		fmt.Fprintf(w.Stderr, "taskapi: %s: %s: this may be an earlier version\n", path, linewriter.OneLine(name))
+		fmt.Fprintf(w.Stderr, "taskapi: %s: %s: may be outdated\n", path, linewriter.OneLine(name))
 	}
 	if dump.Saved.Alloc == nil && len(dump.Saved.Tasks) == 0 {
-		return fmt.Errorf("nothing of allocation %s can be read", id)
+		return fmt.Errorf("allocation %s: nothing can be read", id)
 	}
 	enc := json.NewEncoder(w.Stdout)
 	enc.SetIndent("", "  ")
@@ -119,9 +119,9 @@ func repairState(w World, l layout, id string) error {
 		_, err := fmt.Fprintf(w.Stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
 		return err
 	case errors.Is(err, state.ErrInUse):
-		return fmt.Errorf("allocation %s is run by a taskapi, which has its state: nothing is repaired while it does", id)
+		return fmt.Errorf("a taskapi runs allocation %s and has its state open: stop it first", id)
 	case errors.Is(err, state.ErrLost):
-		return fmt.Errorf("%w: '%s' ends what still runs, then give another --alloc-id", err, l.Command("stop", id))
+		return fmt.Errorf("%w: kill what still runs with '%s', then give another --alloc-id", err, l.Command("stop", id))
 	case err != nil:
 		return err
 	}
@@ -132,15 +132,16 @@ func printRepaired(out io.Writer, l layout, id string, r *state.Repaired) error 
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := func(key, value string) { fmt.Fprintf(table, "%s\t%s\n", key, linewriter.OneLine(value)) }
 	for _, p := range r.Problems {
-		row("Was wrong", p.Error())
+		row("Damage", p.Error())
 	}
 	for _, name := range r.Stale {
-		row("Maybe not the latest", name)
+		row("May be outdated", name)
 	}
 	for _, name := range r.Lost {
 		row("Lost", name)
 	}
 	row("Damaged file", r.KeptAs)
-	row("Go on", l.Command("run", "--alloc-id", id)+" and the rest as before, or "+l.Command("stop", id))
+	row("Resume", l.Command("run", "--alloc-id", id)+" "+withJobFile)
+	row("Stop", l.Command("stop", id))
 	return table.Flush()
 }

@@ -26,7 +26,7 @@ func statusCommand(w World) *cobra.Command {
 		Use:        "status [flags] [ALLOC]",
 		SuggestFor: []string{"ps", "ls", "list", "show", "top"},
 		Short:      "Show allocations, running or ended",
-		Long: `Without ALLOC, lists the allocations of the data directory. With ALLOC, an ID or the beginning of one, shows that
+		Long: `Without ALLOC, lists the allocations of the data directory. With ALLOC, an ID or a prefix of one, shows that
 allocation with its tasks and their events. --json prints what GET /v1/allocation/:id answers.`,
 		Args:              optionalAllocation,
 		ValidArgsFunction: completeAllocation(&dataDir, w),

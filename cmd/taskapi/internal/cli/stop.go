@@ -50,7 +50,7 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 	}
 	addDataDir(cmd, &dataDir)
 	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
-	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that has begun")
+	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that is under way")
 	cmd.Flags().BoolVar(&s.how.Now, "now", false, "kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
 	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
 	_ = cmd.Flags().MarkHidden("detached") // it has just been added

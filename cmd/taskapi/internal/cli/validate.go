@@ -35,13 +35,13 @@ func (f *jobFlags) addVars(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "file of variables' values; may be repeated")
 }
 
-// read reads a job file. Every error is the caller's.
+// read reads a job file. Every error is a usage error.
 func (f *jobFlags) read(path string, w World) (*api.Job, error) {
 	job, err := jobspec.ParseFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience})
 	return job, usage(err)
 }
 
-// load reads and reviews a job that is to run: what is refused is an error, and what else there is to say goes to standard error.
+// load reads and reviews a job that is to run. What is refused is an error; warnings go to standard error.
 func (f *jobFlags) load(path string, w World) (*api.Job, *api.TaskGroup, error) {
 	job, err := f.read(path, w)
 	if err != nil {
@@ -55,7 +55,7 @@ func (f *jobFlags) load(path string, w World) (*api.Job, *api.TaskGroup, error) 
 		return nil, nil, usage(fmt.Errorf("%s: %w", path, err))
 	}
 	if refused := printFindings(w.Stderr, findings); refused > 0 {
-		return nil, nil, usage(fmt.Errorf("%s asks for %d %s that can't be had here (see above); nothing was started or changed",
+		return nil, nil, usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
 			path, refused, plural(refused, "thing", "things")))
 	}
 	return job, group, nil
@@ -67,9 +67,9 @@ func validateCommand(w World) *cobra.Command {
 	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
-		Short: "Check what of a job file would run on this machine",
-		Long: `Reads the job file as run does and says what of it would run on this machine, what is ignored or done otherwise, and what
-is refused. Without --group it checks every group of the job.
+		Short: "Check which parts of a job file would run on this machine",
+		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or done differently, and which
+are refused. Without --group it checks every group of the job.
 --json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Args: oneArg("JOBFILE"),
@@ -98,7 +98,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w World) error 
 		return usage(fmt.Errorf("%s: %w", path, err))
 	}
 	if jobspec.AnyRefused(findings) {
-		groups = nil // the machine need not be asked
+		groups = nil // the machine does not matter
 	}
 	for _, g := range groups {
 		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
@@ -116,7 +116,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w World) error 
 	}
 	refused := printFindings(say, findings)
 	if refused > 0 {
-		return usage(fmt.Errorf("%s would not run: %d %s can't be had here", path, refused, plural(refused, "thing", "things")))
+		return usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused, plural(refused, "thing", "things")))
 	}
 	if asJSON {
 		return nil
@@ -133,7 +133,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w World) error 
 	return nil
 }
 
-// reviewed is the review of one group, or of each for the empty name.
+// reviewed returns the review of one group, or of each for the empty name.
 func reviewed(job *api.Job, group string) ([]*api.TaskGroup, []jobspec.Finding, error) {
 	if group == "" {
 		return jobspec.ReviewAll(job, allocrunner.Drivers)

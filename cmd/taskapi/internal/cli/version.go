@@ -34,7 +34,7 @@ func versionLine(w World) string {
 // noArgs accepts no argument.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage(fmt.Errorf("%q is too many: '%s' takes no argument", args[0], cmd.CommandPath()))
+		return usage(fmt.Errorf("unexpected argument %q: '%s' takes none", args[0], cmd.CommandPath()))
 	}
 	return nil
 }

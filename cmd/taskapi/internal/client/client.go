@@ -27,9 +27,9 @@ import (
 const (
 	// answerTimeout bounds a request to a taskapi, which answers from memory, or writes a few pages to the disk.
 	answerTimeout = 10 * time.Second
-	// changeWait is how long a taskapi is asked to wait for a change. Nothing depends on it.
+	// changeWait is how long a taskapi waits for a change before it answers. Nothing depends on it.
 	changeWait = time.Minute
-	// refusedTimeout is how long a request is repeated that is refused: a taskapi whose allocation has ended lets nobody in and exits soon.
+	// refusedTimeout is how long a request is repeated that is refused: a taskapi whose allocation has ended refuses every token and exits soon.
 	refusedTimeout = 2 * time.Second
 	// closedTimeout is how long a taskapi whose allocation has ended may take to deliver the last updates and close its socket.
 	closedTimeout = 3 * time.Second
@@ -39,7 +39,7 @@ const (
 	Pause = 5 * time.Millisecond
 )
 
-// ErrNoAnswer: nobody answers on the operator's socket of an allocation. Its cause is wrapped.
+// ErrNoAnswer means that no taskapi answers on an allocation's operator socket. It wraps the cause.
 var ErrNoAnswer = errors.New("no taskapi answers")
 
 // StatusError is an answer with a status other than 200.
@@ -64,7 +64,7 @@ type Client struct {
 	sdk  *api.Client
 }
 
-// New returns a client of the allocation with an ID. It connects to nobody yet.
+// New returns a client of the allocation with an ID. It does not connect yet.
 func New(dir datadir.Dir, id string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return socket.Dial(ctx, dir.OperatorSocket(id))
@@ -124,7 +124,7 @@ func asError(ctx context.Context, err error) error {
 	case answered && status.HasStatusCode():
 		return &StatusError{status.StatusCode(), strings.TrimSpace(status.Body())}
 	}
-	if wrapped, ok := errors.AsType[*url.Error](err); ok { // its URL helps nobody
+	if wrapped, ok := errors.AsType[*url.Error](err); ok { // its URL is of no use
 		err = wrapped.Err
 	}
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)

@@ -38,7 +38,7 @@ type Location struct {
 // Patience is how long Locate looks again before it says who has an allocation. The zero value looks once.
 type Patience struct {
 	Busy   time.Duration // for a taskapi that is starting or leaving
-	Nobody time.Duration // for another taskapi to take over what one has left
+	Nobody time.Duration // for another taskapi to resume what one has left
 }
 
 // How patient the commands are.
@@ -54,7 +54,7 @@ type observation struct {
 	body   []byte
 	answer error // why there is no alloc
 	saved  *interfaces.Saved
-	state  error // why there is no saved; nil when nobody looked
+	state  error // why there is no saved; nil when it was not read
 }
 
 // Locate finds out who has the allocation. With patience for a taskapi that is starting or leaving, it is never Changing: one that takes
