@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 )
 
-// KeeperMain is the whole program when it has been executed anew as the parent of an allocation's tasks: the program's main calls
+// KeeperMain is the whole program when it has been re-executed as the parent of an allocation's tasks: the program's main calls
 // it before anything else, with its arguments, and exits with the code when kept is true.
 func KeeperMain(args []string) (code int, kept bool) {
 	if len(args) != 3 || args[1] != keeper.Command { // the third is to be found by
@@ -29,7 +29,7 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []processes
 	return keeper.Supervise(ctx, cfg, r.cfg.Saved == nil)
 }
 
-// keeperConfig is that of the allocation whose directory dir is. The directory tells its processes from those of an allocation with the
+// keeperConfig returns the configuration of the keeper of the allocation in dir. The directory tells its processes from those of an allocation with the
 // same ID in another data directory.
 func keeperConfig(dir string) keeper.Config {
 	return keeper.Config{Dir: dir, Marker: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}

@@ -87,7 +87,7 @@ func (r *Runner) reservePorts() (*ports.Reservation, error) {
 // release gives everything back. It is safe after an acquire that failed half way.
 func (res *resources) release() error {
 	var errs []error
-	_ = res.await() // whoever asked for it knows of its error
+	_ = res.await() // the caller that needs it gets its error
 	if res.processes != nil {
 		errs = append(errs, res.processes.Close())
 	}
@@ -131,21 +131,21 @@ func (r *Runner) detectNode() taskenv.Node {
 	return node
 }
 
-// env is the environment of the allocation, built anew with each call: nobody keeps one for long.
+// env returns the environment of the allocation, built with each call: no caller keeps one for long.
 func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
 	return taskenv.New(taskenv.Config{
 		Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""), Node: r.resources.node,
 	})
 }
 
-// taskEnv is the environment that the next process of a task would get, without what hooks add.
+// taskEnv returns the environment that the next process of a task would get, without what hooks add.
 func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 	return r.env(alloc).WithTask(taskenv.Task{
 		Task: task, User: interfaces.User{Name: r.userName(task)}, Dir: allocdir.Paths(r.cfg.Dir, task.Name), Ports: r.portsOf(task.Name),
 	})
 }
 
-// portsOf are the ports that a task sees, or those of the group for the empty name.
+// portsOf returns the ports that a task sees, or those of the group for the empty name.
 func (r *Runner) portsOf(task string) []api.PortMapping {
 	if r.resources.ports == nil { // this runner is never run
 		return grantedPorts(r.Alloc().AllocatedResources, task)
@@ -156,7 +156,7 @@ func (r *Runner) portsOf(task string) []api.PortMapping {
 	return r.resources.ports.TaskMappings(task)
 }
 
-// grantedPorts are the ports that a task saw, or those of the group for the empty name, when they were granted.
+// grantedPorts returns the ports that a task saw, or those of the group for the empty name, when they were granted.
 func grantedPorts(granted *api.AllocatedResources, task string) []api.PortMapping {
 	if granted == nil {
 		return nil
@@ -184,7 +184,7 @@ func (r *Runner) replaceEnv(alloc *api.Allocation, task, s string) string {
 	return r.env(alloc).ReplaceEnv(s)
 }
 
-// taskNames are the names of the group's tasks.
+// taskNames returns the names of the group's tasks.
 func (r *Runner) taskNames() []string {
 	var names []string
 	for _, t := range r.group().Tasks {
@@ -193,7 +193,7 @@ func (r *Runner) taskNames() []string {
 	return names
 }
 
-// taskOf is the task of that name in the allocation's group, nil for none.
+// taskOf returns the task of that name in the allocation's group, nil for none.
 func taskOf(alloc *api.Allocation, name string) *api.Task {
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		if t.Name == name {
@@ -213,7 +213,7 @@ func taskNetworks(g *api.TaskGroup) map[string][]*api.NetworkResource {
 	return networks
 }
 
-// setResources fills in what a scheduler would have granted: all that the job file asks for, with the ports' numbers.
+// setResources fills in what a scheduler would have granted: all that the job file wants, with the ports' numbers.
 func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 	disk := 0
 	if g.EphemeralDisk != nil {
@@ -235,18 +235,18 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 }
 
 func grant(a *api.Allocation, t *api.Task, p *ports.Reservation) {
-	asked := api.DefaultResources()
+	wanted := api.DefaultResources()
 	if t.Resources != nil {
-		asked = t.Resources
+		wanted = t.Resources
 	}
-	copied := *asked
+	copied := *wanted
 	copied.Networks = p.TaskNetworks(t.Name)
 	a.TaskResources[t.Name] = &copied
-	cpu, memory, memoryMax := ptr.Deref(asked.CPU), ptr.Deref(asked.MemoryMB), ptr.Deref(asked.MemoryMaxMB)
+	cpu, memory, memoryMax := ptr.Deref(wanted.CPU), ptr.Deref(wanted.MemoryMB), ptr.Deref(wanted.MemoryMaxMB)
 	*a.Resources.CPU += cpu
 	*a.Resources.MemoryMB += memory
 	*a.Resources.MemoryMaxMB += max(memory, memoryMax)
-	*a.Resources.Cores += ptr.Deref(asked.Cores)
+	*a.Resources.Cores += ptr.Deref(wanted.Cores)
 	a.AllocatedResources.Tasks[t.Name] = &api.AllocatedTaskResources{
 		Cpu:      api.AllocatedCpuResources{CpuShares: int64(cpu)},
 		Memory:   api.AllocatedMemoryResources{MemoryMB: int64(memory), MemoryMaxMB: int64(memoryMax)},

@@ -96,7 +96,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err
 }
 
-// logSpec is a task's logs block; a task without one has Nomad's defaults.
+// logSpec returns a task's logs block; a task without one has Nomad's defaults.
 func logSpec(t *api.Task, dir interfaces.TaskDir) drivers.LogSpec {
 	logs := api.DefaultLogConfig()
 	if t.LogConfig != nil {

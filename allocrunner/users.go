@@ -22,7 +22,7 @@ import (
 // DefaultIDRange is where users for tasks without one are taken from unless the operator says otherwise.
 var DefaultIDRange = accounts.Default
 
-// OwnUserTasks are the names of the group's tasks that run as this program's user.
+// OwnUserTasks returns the names of the group's tasks that run as this program's user.
 func OwnUserTasks(group *api.TaskGroup) []string {
 	var names []string
 	for _, t := range group.Tasks {
@@ -65,7 +65,7 @@ func userOf(group *api.TaskGroup, task string) string {
 	return ""
 }
 
-// users is whom the tasks run as where the job does not say it, and the group that all of them are in.
+// users are the users of the tasks for which the job names none, and the group that all of them are in.
 type users struct {
 	accounts.List
 	taken   bool
@@ -87,7 +87,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 		if r.cfg.Saved == nil {
 			return allocdir.OnlyOwner, err
 		}
-		r.logger.Warn("it is not known whom tasks run as: from their next start on they may run as others", "error", err)
+		r.logger.Warn("the users of the tasks are not known: from their next start on they may run as others", "error", err)
 	}
 	if r.cfg.Saved == nil && !isolate {
 		had.Tasks = nil
@@ -122,7 +122,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	return allocdir.ForGroup(list.Group), nil
 }
 
-// needUsers are the names of the tasks that need a user, and whether one of the rest has another one than ours.
+// needUsers returns the names of the tasks that need a user, and whether one of the rest has another one than ours.
 func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 	for _, t := range r.group().Tasks {
 		if isolate && t.User == "" {
@@ -156,7 +156,7 @@ func (r *Runner) releaseUsers() error {
 	return errors.Join(err, accounts.Registry{}.Release(r.cfg.Dir))
 }
 
-// lookupUser is whom a task runs as. Errors: those of allocdir.LookupUser.
+// lookupUser returns the user of a task. Errors: those of allocdir.LookupUser.
 func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 	own := r.resources.users
 	if uid := own.Tasks[t.Name]; uid != 0 && t.User == "" {
@@ -169,7 +169,7 @@ func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 	return user, err
 }
 
-// userName is whom a task's environment says that it runs as, before it is looked up.
+// userName returns the name of a task's user for its environment, before the user is looked up.
 func (r *Runner) userName(t *api.Task) string {
 	if uid := r.resources.users.Tasks[t.Name]; uid != 0 && t.User == "" {
 		return strconv.FormatUint(uint64(uid), 10)

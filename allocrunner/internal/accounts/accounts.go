@@ -105,7 +105,7 @@ func (r Registry) open() (*privatefile.Lock, error) {
 }
 
 // Take takes a group, and a user for each task, for the allocation in dir, and gives its list. The numbers that it has had, by has, stay,
-// unless another allocation got them after the machine was started anew or, when no task of it runs, anybody else. What it had taken before,
+// unless another allocation got them after the machine was restarted or, when no task of it runs, anybody else. What it had taken before,
 // and does not have by has, is given back. Nothing is written of what is known, and nothing has been taken when it fails.
 func (r Registry) Take(dir string, has List, runs bool, tasks []string, in interfaces.IDRange) (_ List, err error) {
 	defer func() {
@@ -288,7 +288,7 @@ func known(number uint32) bool {
 	return !noUser || !noGroup
 }
 
-// inUse are the users and groups of all processes.
+// inUse returns the users and groups of all processes.
 func inUse() (map[uint32]bool, error) {
 	pids, err := proc.PIDs()
 	if err != nil {

@@ -56,10 +56,10 @@ var (
 	Unchanged = Access{group: -1, perm: 0o711, keep: true}
 )
 
-// ForGroup is for tasks that have a group of their own.
+// ForGroup returns the Access for tasks that have a group of their own.
 func ForGroup(gid uint32) Access { return Access{group: int(gid), perm: 0o710} }
 
-// spec is the allocation directory of that access.
+// spec returns the allocation directory of that access.
 func (a Access) spec(name string) spec {
 	s := spec{name, a.perm, owner{os.Getuid(), os.Getgid()}, enforce}
 	if a.group >= 0 {
@@ -78,7 +78,7 @@ func Close(dir string) error {
 		return err
 	}
 	defer h.close()
-	return h.settle(OnlyOwner.spec(""), true)
+	return h.setOwner(OnlyOwner.spec(""), true)
 }
 
 // Paths says where a task of the allocation in dir lives. It makes nothing. An empty task gives the paths of the allocation

@@ -14,7 +14,7 @@ import (
 // ErrOutside: a path leaves the task directory.
 var ErrOutside = errors.New("leads out of the task directory")
 
-// WriteFile puts a file at relPath, relative to the task directory, in one step: whoever opens it sees the old content or the
+// WriteFile puts a file at relPath, relative to the task directory, in one step: a reader sees the old content or the
 // new one, whole, with its owner and mode. Directories that are missing on the way are made for the same owner, mode 0755; no
 // link is followed, and one at the file's own place is replaced. Errors: ErrOutside, ErrLink, ErrNotDirectory, *fs.PathError.
 func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {

@@ -113,15 +113,15 @@ func (h *handle) ensure(s spec) (_ *handle, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := child.settle(s, created || bool(s.mode)); err != nil {
+	if err := child.setOwner(s, created || bool(s.mode)); err != nil {
 		child.close()
 		return nil, &fs.PathError{Op: "set owner and mode of", Path: path, Err: err}
 	}
 	return child, nil
 }
 
-// settle sets what differs. Not touching the rest lets a directory that is right pass where chown is not allowed.
-func (h *handle) settle(s spec, mode bool) error {
+// setOwner sets what differs. Not touching the rest lets a directory that is right pass where chown is not allowed.
+func (h *handle) setOwner(s spec, mode bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(h.fd, &st); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 // removedPrefix begins the name that an allocation directory has while it is being removed.
 const removedPrefix = ".removed-"
 
-// Remove removes an allocation directory. It is renamed first: the state in it is the allocation's lock, and whoever finds that gone may
+// Remove removes an allocation directory. It is renamed first: the state in it is the allocation's lock, and a process that finds that gone may
 // begin the allocation again under the same name while the rest is still being removed. Nothing is made, which a full disk would refuse.
 func Remove(dir string) error {
 	parent, name := filepath.Split(filepath.Clean(dir))

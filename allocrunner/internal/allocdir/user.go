@@ -15,7 +15,7 @@ import (
 // ErrUser: a task's user can't be used. It wraps the reason.
 var ErrUser = errors.New("failed to identify user")
 
-// LookupUser resolves a task's user: a name, a number, or numbers "UID:GID"; empty is whoever runs taskapi. A number need not be
+// LookupUser resolves a task's user: a name, a number, or numbers "UID:GID"; empty is the user who runs taskapi. A number need not be
 // in the user database; without a GID its group is the database's, or the same number. Only root may run tasks as somebody else.
 // Errors: ErrUser.
 func LookupUser(name string) (interfaces.User, error) {
@@ -114,7 +114,7 @@ func parseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// shellOf is the login shell of a local user, which os/user does not tell; empty when /etc/passwd does not have the user.
+// shellOf returns the login shell of a local user, which os/user does not tell; empty when /etc/passwd does not have the user.
 func shellOf(name string) string {
 	f, err := os.Open("/etc/passwd")
 	if err != nil {

@@ -20,24 +20,24 @@ import (
 	"taskapi/allocrunner/internal/processes"
 )
 
-// cancelTime is how long a cancelled call still waits for the keeper to say what came of it. One that starts a process waits for as long as it
+// cancelTime is how long a cancelled call still waits for the keeper's answer. One that starts a process waits for as long as it
 // takes: a process that nobody knows of would be left running.
 const cancelTime = 5 * time.Second
 
-// maxExecs bounds the programs beside tasks that the keeper is asked for at once; it runs fewer at a time. Others wait here.
+// maxExecs bounds the requests for programs beside tasks that the keeper has at once; it runs fewer at a time. Others wait here.
 const maxExecs = 256
 
 // exitTime is how long a keeper may take to end when it has said its last word.
 const exitTime = 5 * time.Second
 
 // Client is a processes.Supervisor whose processes a keeper has. When the connection breaks every method returns an error that is
-// processes.ErrLost, or ErrReplaced; it is not made anew: Open does that. A Client is to be closed or detached in any case.
+// processes.ErrLost, or ErrReplaced; it is not restored: Open does that. A Client must be closed or detached in any case.
 type Client struct {
 	id    proc.Identity
 	conn  *net.UnixConn
 	out   frameWriter
 	done  chan struct{} // closed when the connection is over
-	execs chan struct{} // holds one for each Exec that the keeper has been asked for
+	execs chan struct{} // holds one for each Exec that the keeper has a request for
 
 	mu      sync.Mutex // guards all below
 	lastID  uint64
@@ -47,7 +47,7 @@ type Client struct {
 	closing bool                        // by Close or Detach
 	child   *os.Process                 // the keeper, when this program started it and has not waited for it
 	cgroup  string                      // Record's
-	tasks   map[string]processes.Status // the latest process of each task that the keeper has told of
+	tasks   map[string]processes.Status // the latest process of each task that the keeper has reported
 }
 
 var _ processes.Supervisor = (*Client)(nil)
@@ -68,17 +68,17 @@ func (c *Client) adopt(child *os.Process) {
 	c.child = child
 }
 
-// Keeper is the identity of the keeper's process.
+// Keeper returns the identity of the keeper's process.
 func (c *Client) Keeper() proc.Identity { return c.id }
 
-// Done is closed when the connection to the keeper is over: the keeper was lost, or somebody else controls it, or the client was
+// Done returns a channel that is closed when the connection is over: the keeper was lost, or another client controls it, or this one was
 // closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection to the keeper is over, nil while it is not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
+// Err returns why the connection to the keeper is over, nil while it is not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
 func (c *Client) Err() error { return c.reason() }
 
-// receive hands answers to who waits for them.
+// receive hands each answer to the call that waits for it.
 func (c *Client) receive(in *bufio.Reader) {
 	why := processes.ErrLost
 	for {
@@ -90,7 +90,7 @@ func (c *Client) receive(in *bufio.Reader) {
 			why = a.Err.unpack()
 			break
 		}
-		waiter := c.take(a)
+		waiter := c.deliver(a)
 		if waiter != nil {
 			waiter <- a // has room for one
 		}
@@ -105,8 +105,8 @@ func (c *Client) receive(in *bufio.Reader) {
 	close(c.done)
 }
 
-// take notes what an answer tells, and finds who waits for it.
-func (c *Client) take(a answer) chan<- answer {
+// deliver remembers what an answer reports, and returns the channel of the call that waits for it.
+func (c *Client) deliver(a answer) chan<- answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.Cgroup != "" {
@@ -125,7 +125,7 @@ func (c *Client) take(a answer) chan<- answer {
 	return waiter
 }
 
-// close makes the end of the connection, should it not be over, one that was wished for. It reports whether it was so before.
+// close makes the end of the connection, should it not be over, one that this program wants. It reports whether it was so before.
 func (c *Client) close() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +139,7 @@ func (c *Client) reason() error {
 	return c.why
 }
 
-// call sends a request and waits for the answer. When ctx ends it asks the keeper to give up, and still waits for what it says.
+// call sends a request and waits for the answer. When ctx ends it cancels the request, and still waits for the answer.
 func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
 	c.mu.Lock()
@@ -163,9 +163,9 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 	}
 	select {
 	case a := <-waiter:
-		return c.heard(ctx, a)
+		return c.accept(ctx, a)
 	case <-c.done:
-		return c.late(waiter)
+		return c.lastAnswer(waiter)
 	case <-ctx.Done():
 	}
 	_ = c.out.write(request{ID: req.ID, Op: opCancel}) // a broken connection shows below
@@ -182,15 +182,15 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 		}
 		return a, err
 	case <-c.done:
-		return c.late(waiter)
+		return c.lastAnswer(waiter)
 	case <-timer.C:
 		return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
 	}
 }
 
-// heard is an answer to a call that was not cancelled. A keeper that says that it was has given up all that it was asked for, since it takes the
-// connection for broken, or somebody else controls it.
-func (c *Client) heard(ctx context.Context, a answer) (answer, error) {
+// accept returns an answer to a call that was not cancelled. A keeper that says that it was has given up all requests of this client, since it
+// takes the connection for broken, or another client controls it.
+func (c *Client) accept(ctx context.Context, a answer) (answer, error) {
 	err := a.Err.unpack()
 	if !errors.Is(err, context.Canceled) {
 		return a, err
@@ -212,17 +212,17 @@ func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 	defer timer.Stop()
 	select {
 	case <-c.done:
-		return c.late(waiter)
+		return c.lastAnswer(waiter)
 	case <-timer.C:
 		return answer{}, fmt.Errorf("%w: %w", processes.ErrLost, err)
 	}
 }
 
-// late takes an answer that came just before the connection was over.
-func (c *Client) late(waiter <-chan answer) (answer, error) {
+// lastAnswer takes an answer that came just before the connection was over.
+func (c *Client) lastAnswer(waiter <-chan answer) (answer, error) {
 	select {
 	case a := <-waiter:
-		return c.heard(context.Background(), a) // the connection is over
+		return c.accept(context.Background(), a) // the connection is over
 	default:
 		return answer{}, c.reason()
 	}
@@ -243,7 +243,7 @@ func (c *Client) callTask(ctx context.Context, req request, files ...*os.File) (
 	return a, err
 }
 
-// Start implements processes.Supervisor.
+// Start starts a process.
 func (c *Client) Start(ctx context.Context, spec drivers.Spec) (processes.Status, error) {
 	a, err := c.callTask(ctx, request{Op: opStart, Task: spec.Task, Spec: packSpec(spec)})
 	if err != nil {
@@ -255,7 +255,7 @@ func (c *Client) Start(ctx context.Context, spec drivers.Spec) (processes.Status
 	return *a.Status, nil
 }
 
-// Wait implements processes.Supervisor.
+// Wait waits for the end of a task's process.
 func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
 	a, err := c.callTask(ctx, request{Op: opWait, Task: task})
 	if err != nil {
@@ -267,7 +267,7 @@ func (c *Client) Wait(ctx context.Context, task string) (interfaces.ExitResult, 
 	return *a.Exit, nil
 }
 
-// Exec implements processes.Supervisor.
+// Exec runs a program beside a task's process.
 func (c *Client) Exec(ctx context.Context, spec processes.ExecSpec) (processes.ExecResult, error) {
 	defer closeFiles(spec.Files)
 	if err := spec.Check(); err != nil {
@@ -289,19 +289,19 @@ func (c *Client) Exec(ctx context.Context, spec processes.ExecSpec) (processes.E
 	return *a.Exec, err
 }
 
-// Signal implements processes.Supervisor.
+// Signal sends a signal to a task's process.
 func (c *Client) Signal(ctx context.Context, process processes.ProcessID, sig syscall.Signal) error {
 	_, err := c.callTask(ctx, request{Op: opSignal, Task: process.Task, Process: process.Handle, Signal: sig})
 	return err
 }
 
-// KillTree implements processes.Supervisor.
+// KillTree kills what is left of a task's process.
 func (c *Client) KillTree(ctx context.Context, process processes.ProcessID) (int, error) {
 	a, err := c.callTask(ctx, request{Op: opKillTree, Task: process.Task, Process: process.Handle})
 	return a.Leftover, err
 }
 
-// List implements processes.Supervisor. After Attach it tells what runs, and what has ended meanwhile.
+// List returns the latest process of each task: after Attach, what runs, and what has ended meanwhile.
 func (c *Client) List(ctx context.Context) ([]processes.Status, error) {
 	a, err := c.call(ctx, request{Op: opList})
 	if err != nil {
@@ -321,7 +321,7 @@ func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 }
 
 // Close ends the keeper with all its tasks, and returns when it is gone. It is no error when it was gone before; one that
-// somebody else controls is left alone. It is safe to call twice.
+// another client controls is left alone. It is safe to call twice.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()

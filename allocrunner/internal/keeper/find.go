@@ -29,7 +29,7 @@ const leaveGrace = 500 * time.Millisecond
 // endPoll is how often it is looked whether the caller still waits.
 const endPoll = 200 * time.Millisecond
 
-// arguments are what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can read them, so they name the
+// arguments returns what a directory's keeper is executed with, as proc.Args has them. Everybody on the machine can read them, so they name the
 // directory by a digest alone, together with the mount namespace in which its path means that directory.
 func arguments(dir string) string { return "taskapi\x00" + Command + "\x00" + digest(dir) + "\x00" }
 
@@ -151,7 +151,7 @@ func endFound(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// lockTime is how long the lock is waited for: somebody else may just look whether it is free, or a killed keeper's child be about to
+// lockTime is how long the lock is waited for: another process may just look whether it is free, or a killed keeper's child be about to
 // execute its program.
 const lockTime = time.Second
 
@@ -182,7 +182,7 @@ func unlocked(dir string) error {
 	return lock(int(f.Fd()), name)
 }
 
-// end ends a keeper that no client has: in order when it can, by force when it does not.
+// end ends a keeper that no client has: gracefully, or with SIGKILL when it does not end.
 func end(ctx context.Context, id proc.Identity) error {
 	if err := id.Stat().Signal(unix.SIGCONT); err != nil { // it may have been stopped, and knows of nothing since
 		return fmt.Errorf("end process %d: %w", id.PID, err)
@@ -217,4 +217,4 @@ func end(ctx context.Context, id proc.Identity) error {
 }
 
 // controlled reports whether a client is connected to the keeper, which marks itself then.
-func controlled(pid int) bool { return proc.HasMark(pid) }
+func controlled(pid int) bool { return proc.HasSign(pid) }

@@ -1,15 +1,15 @@
-// Package keeper keeps an allocation's tasks running while the sidecar that controls them dies, is upgraded, and comes back. The
-// keeper is a small process of its own, the same program executed anew, which runs a processes.Local: it is the parent of the
-// tasks and the writer of their logs. The sidecar holds a Client, a processes.Supervisor that speaks to it over a Unix socket in
-// the allocation directory.
+// Package keeper keeps an allocation's tasks running while the agent that controls them dies, is upgraded, and comes back. The
+// keeper is what containerd calls a shim and Nomad an executor: a small process of its own, the same program re-executed, which runs a
+// processes.Local. It is the parent of the tasks and the writer of their logs. The agent has a Supervisor, which holds a Client, which speaks to
+// the keeper over a Unix socket in the allocation directory.
 //
-//	sidecar ── keeper.sock ── keeper ── tasks
+//	agent: Supervisor ── Client ── keeper.sock ── keeper ── tasks
 //
-// The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until they are
-// asked for, if need be in a file after its own end; only its own user's processes may control it, and of those the latest. It
-// ends when it is told to, or when no task has run and no client has been there for a while. When the keeper itself is killed,
+// The keeper promises: one for each allocation; no task notices the end of a client; the exits of tasks are kept until a client
+// reads them, if need be in a file after its own end; only its own user's processes may control it, and of those the latest. It
+// ends at Close, or when no task has run and no client has been there for a while. When the keeper itself is killed,
 // the root processes of its tasks get SIGKILL from the kernel (unless they have changed their user), clients get processes.ErrLost,
-// and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillStrays
+// and Sweep, or the next Start, kills what else is left: there is never a second copy of a task, but for what proctree.KillOrphans
 // can't find. A keeper whose directory has been removed goes on; it can't be found by its record any more, but is by its
 // arguments, and is ended before another one starts. It decides nothing about tasks: no restarts, no timeouts.
 package keeper
@@ -38,7 +38,7 @@ var (
 	ErrKeeperRuns = errors.New("a keeper runs already: attach to it")
 	// ErrReplaced: another client has taken control of the keeper since.
 	ErrReplaced = processes.ErrReplaced
-	// ErrBusy: so much has been asked of the keeper at once that this was refused, and nothing else.
+	// ErrBusy: the keeper has so many requests at once that this one was refused, and nothing else.
 	ErrBusy = errors.New("too many requests to the keeper at once")
 	// ErrVersion: the keeper speaks a protocol that this program does not.
 	ErrVersion = errors.New("the keeper is of an unknown version: stop the allocation with the program that started it")
@@ -54,17 +54,17 @@ const (
 // maxRecord is more than the record of any group.
 const maxRecord = 16 << 20
 
-// Record is what the keeper writes down of itself after every change.
+// Record is what the keeper writes about itself after every change.
 type Record struct {
 	Keeper proc.Identity
 	Cgroup string             // that holds its tasks, empty for none
 	Tasks  []processes.Status // the latest process of each task
-	Ended  bool               // it has ended in order: none of the tasks runs
+	Ended  bool               // it has ended gracefully: none of the tasks runs
 	At     proc.Moment        // when it was written
 }
 
 // Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which it knew; of
-// one without an Exit nothing is known. The error is os.ErrNotExist when there has been no keeper, or it was closed in order.
+// one without an Exit nothing is known. The error is os.ErrNotExist when there has been no keeper, or it was closed.
 func Last(dir string) (Record, error) {
 	var r Record
 	text, _, err := privatefile.Read(filepath.Join(dir, recordFile), maxRecord)

@@ -21,10 +21,10 @@ import (
 	"taskapi/identity/privatefile"
 )
 
-// Command is the first argument with which the program is executed anew to be a keeper.
+// Command is the first argument with which the program is re-executed to be a keeper.
 const Command = "keeper"
 
-// maxLog is where the keeper's own log begins anew: it says a few lines in a lifetime, and must not grow for ever.
+// maxLog is where the keeper's own log is emptied: it gets a few lines in a lifetime, and must not grow for ever.
 const maxLog = 256 << 10
 
 // settings go to the keeper over its standard input.
@@ -55,7 +55,7 @@ func Main() int {
 	}
 	ends := make(chan os.Signal, 1)
 	signal.Notify(ends, unix.SIGTERM)
-	// Whoever started us may have had a terminal. A limit on file sizes must cost a log, not the tasks.
+	// The program that started us may have had a terminal. A limit on file sizes must cost a log, not the tasks.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGXFSZ, unix.SIGXCPU)
 
 	fmt.Fprintln(os.Stdout, ready)

@@ -36,7 +36,7 @@ const unwrittenIdle = 10 * time.Minute
 // leaveTime bounds the killing of what a task left behind while nobody is there to ask for it.
 const leaveTime = 10 * time.Second
 
-// server is the keeper's inside.
+// server is a keeper, but for the process around it.
 type server struct {
 	dir      *os.File      // held, so that nothing is ever written into another directory that took its place
 	idle     time.Duration // without task and client, after which it ends when the record is written
@@ -56,8 +56,8 @@ type server struct {
 
 	unwritten bool // the record could not be written; guarded by writing
 
-	marking sync.Mutex // held while the mark follows client
-	mark    proc.Mark  // set while there is a client, for those who want to end this keeper
+	signing     sync.Mutex // held while the sign follows client
+	controlSign proc.Sign  // set while there is a client, for those who want to end this keeper
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
@@ -81,7 +81,7 @@ func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool)
 	return keep
 }
 
-// run waits for a reason to end. It reports whether there may be exits that nobody has asked for.
+// run waits for a reason to end. It reports whether there may be exits that no client has read.
 func (s *server) run(ends <-chan os.Signal) bool {
 	timer := time.NewTimer(max(s.idle, startTime)) // who started us is on its way
 	defer timer.Stop()
@@ -210,7 +210,7 @@ func (s *server) attend(conn *net.UnixConn) error {
 	}
 	c := newSession(s, conn)
 	defer close(c.done)
-	if !s.take(c) {
+	if !s.admit(c) {
 		return nil // without a hello: who gets one can rely on us
 	}
 	defer s.leave(c)
@@ -223,9 +223,9 @@ func (s *server) attend(conn *net.UnixConn) error {
 	return c.serve()
 }
 
-// take makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the new one asks its
-// first question, or it takes very long. It reports false when the keeper is about to end.
-func (s *server) take(c *session) bool {
+// admit makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the new one sends its
+// first request, or it takes very long. It reports false when the keeper is about to end.
+func (s *server) admit(c *session) bool {
 	s.mu.Lock()
 	if s.ended {
 		s.mu.Unlock()
@@ -265,11 +265,11 @@ func (s *server) leave(c *session) {
 
 // showControlled lets other processes see whether there is a client.
 func (s *server) showControlled() {
-	s.marking.Lock()
-	defer s.marking.Unlock()
+	s.signing.Lock()
+	defer s.signing.Unlock()
 	if !s.controlled() {
-		s.mark.Clear()
-	} else if err := s.mark.Set(); err != nil {
+		s.controlSign.Clear()
+	} else if err := s.controlSign.Set(); err != nil {
 		s.logger.Warn("other processes can't see that this keeper has a client", "error", err)
 	}
 }

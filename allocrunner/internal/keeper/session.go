@@ -109,7 +109,7 @@ func (c *session) serve() error {
 	}
 }
 
-// begin makes a request known. Errors: ErrBusy, or that it can't be told from another.
+// begin registers a request, for cancel. Errors: ErrBusy, or that another request has its number.
 func (c *session) begin(ctx context.Context, id uint64) (context.Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,7 +56,7 @@ type Config struct {
 	// NoCgroup is processes.Config's.
 	NoCgroup bool
 
-	// Logger is told when processes of an earlier keeper had to be killed; nil: nobody is.
+	// Logger gets a warning when processes of an earlier keeper had to be killed; nil: none.
 	Logger *slog.Logger
 }
 
@@ -118,7 +118,7 @@ func makeRoom(ctx context.Context, cfg Config, nobody bool) error {
 	return err
 }
 
-// spawn executes the program anew and waits until it is ready.
+// spawn re-executes the program and waits until it is ready.
 func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 	log, err := privatefile.Open(filepath.Join(cfg.Dir, logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {
@@ -176,7 +176,7 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 	})
 }
 
-// Attach takes control of the keeper that runs for the allocation in dir; a client before is told ErrReplaced. Errors: ErrNoKeeper
+// Attach takes control of the keeper that runs for the allocation in dir; a client before gets ErrReplaced. Errors: ErrNoKeeper
 // (Last then says what is known of its tasks), ErrVersion, or that one runs but does not answer.
 func Attach(ctx context.Context, dir string) (*Client, error) {
 	last, err := Last(dir)

@@ -109,7 +109,7 @@ func (s *Supervisor) current() (*connection, connState) {
 }
 
 // restore deals with the end of a connection. It tries for as long as it takes to know that the keeper is back, or that it and its
-// processes are gone: nobody may act on less.
+// processes are gone: no caller may act on less.
 func (s *Supervisor) restore(conn *connection) {
 	e := broke
 	if errors.Is(conn.client.Err(), ErrReplaced) {
@@ -134,7 +134,7 @@ func (s *Supervisor) restore(conn *connection) {
 	}
 }
 
-// tryRestore attaches to the keeper or, if that is gone, kills what it has left running. It adds whom it had to kill to orphans.
+// tryRestore attaches to the keeper or, if that is gone, kills what it has left running. It adds to orphans how many processes it had to kill.
 func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
 	defer cancel()

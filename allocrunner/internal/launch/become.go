@@ -64,7 +64,7 @@ func (p Program) enter(parent int) error {
 		return explain(p, err)
 	}
 	if unix.Getppid() != parent {
-		_ = unix.Kill(unix.Getpid(), unix.SIGKILL) // it died before it could be told
+		_ = unix.Kill(unix.Getpid(), unix.SIGKILL) // it died before the call above
 	}
 	if err := unix.Chdir(p.Dir); err != nil {
 		return explainDir(p, err)

@@ -87,7 +87,7 @@ func denied(p Program) string {
 		p.Name, os.Geteuid(), p.Path, p.Dir)
 }
 
-// Kind is what a file is that is no program.
+// Kind returns what a file is that is no program.
 func Kind(mode os.FileMode) string {
 	switch {
 	case mode.IsDir():
@@ -108,7 +108,7 @@ const (
 	maxHeaders = 64 << 10
 )
 
-// interpreterOf is what a script's first line, or a program's headers, name; empty when they name nothing. Of a program it reads the header and
+// interpreterOf returns what a script's first line, or a program's headers, name; empty when they name nothing. Of a program it reads the header and
 // the program headers alone: whatever else it says of itself may be of any size.
 func interpreterOf(path string) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -132,7 +132,7 @@ func interpreterOf(path string) string {
 	return elfInterpreter(f, head)
 }
 
-// elfInterpreter is what the program headers of a 64-bit program of this machine's byte order name.
+// elfInterpreter returns what the program headers of a 64-bit program of this machine's byte order name.
 func elfInterpreter(f io.ReaderAt, head []byte) string {
 	var h elf.Header64
 	if _, err := binary.Decode(head, binary.NativeEndian, &h); err != nil || string(h.Ident[:4]) != elf.ELFMAG || h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) {

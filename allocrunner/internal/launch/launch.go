@@ -1,6 +1,6 @@
 // Package launch is the first program of every process that a driver starts: this same binary, which becomes the task's user, enters the
-// working directory and only then executes the task's program. Both can hang for as long as a file system likes, or whoever holds a lease on
-// the program. Then that process alone hangs, and can be killed; who started it goes on.
+// working directory and only then executes the task's program. Both can hang for as long as a file system likes, or the holder of a lease on
+// the program. Then that process alone hangs, and can be killed; the program that started it goes on.
 //
 // A program that imports this package needs to do nothing for that: when it is executed under the name Name, the package's initialization does
 // all there is to do, and never returns.
@@ -28,7 +28,7 @@ const (
 	FD   = 3
 )
 
-// Env is the environment until the program has its own: one thread at work, and no collection for a few milliseconds.
+// Env returns the environment until the program has its own: one thread at work, and no collection for a few milliseconds.
 func Env() []string { return []string{"GOMAXPROCS=1", "GOGC=off"} }
 
 // Program is what the process becomes. No string of it has a NUL byte.
@@ -41,7 +41,7 @@ type Program struct {
 	Name string // the user's, for messages
 }
 
-// User is whom to become.
+// User is the user that the process becomes.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -76,7 +76,7 @@ func New() (*Launch, error) {
 	return &Launch{conn: os.NewFile(uintptr(fds[0]), "launch"), Child: os.NewFile(uintptr(fds[1]), "launch")}, nil
 }
 
-// Close ends the connection. A process that has not been told by then ends.
+// Close ends the connection. A process that does not know by then what to become ends.
 func (l *Launch) Close() {
 	l.conn.Close()
 	l.Child.Close()

@@ -23,7 +23,7 @@ func GiveBack() {
 
 type mapping struct{ start, length uintptr }
 
-// programMappings are the parts of this program's file in memory that are the same as in the file. One that is writable, or that
+// programMappings returns the parts of this program's file in memory that are the same as in the file. One that is writable, or that
 // something was ever written to, is none: what was written there would be gone. The file is described in proc_pid_smaps(5).
 func programMappings() []mapping {
 	program, err := os.Readlink("/proc/self/exe")

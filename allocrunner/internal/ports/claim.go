@@ -16,12 +16,12 @@ import (
 
 // A claim is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has
 //
-//	8080             locked by whoever has every address, and together by all who have one
-//	8080@127.0.0.1   locked by who has that address
+//	8080             locked by the owner of every address, and shared by all owners of one
+//	8080@127.0.0.1   locked by the owner of that address
 //
 // A file that is locked alone holds its owner's name. The lock goes with the open file, which another process may have as well.
 
-// lockRoot is where the locks of our user's allocations are, for the network namespace that we are in, whose ports these are. Others can
+// lockRoot returns where the locks of our user's allocations are, for the network namespace that we are in, whose ports these are. Others can
 // neither make nor hold one: between users only a bound socket decides.
 func lockRoot() (string, error) {
 	uid := os.Geteuid()
@@ -56,7 +56,7 @@ func lockRoot() (string, error) {
 	return dir, nil
 }
 
-// ownDir is our user's directory of that name in a directory that others may write to, or, when somebody else had made that first, one whose
+// ownDir returns our user's directory of that name in a directory that others may write to, or, when somebody else had made that first, one whose
 // name begins with it. What was found once is found again: nobody else can make one of ours, or remove it.
 func ownDir(parent, name string) (string, error) {
 	entries, err := os.ReadDir(parent)

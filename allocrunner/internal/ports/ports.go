@@ -36,7 +36,7 @@ var (
 	ErrTaken = errors.New("port is already in use")
 	// ErrExhausted: no port of the range is free.
 	ErrExhausted = errors.New("no free port")
-	// ErrInvalid: the job asks for something that can't be.
+	// ErrInvalid: the job has a port or an address that can't be.
 	ErrInvalid = errors.New("invalid network")
 	// ErrHostIP: the address is not one of this machine's.
 	ErrHostIP = errors.New("host address can't be used")
@@ -55,7 +55,7 @@ type Config struct {
 	// HostIP is the address of the ports; empty is DefaultHostIP. One port can be had on several addresses; a wildcard is all of them.
 	HostIP string
 
-	// Owner names whom the ports are for, as its directory does. What another process has claimed for the same owner is its own.
+	// Owner names the allocation that has the ports, as its directory does. What another process has claimed for the same owner is its own.
 	Owner string
 
 	// First and Last are the range of dynamic ports; both zero is the default range.
@@ -78,31 +78,31 @@ func Allocate(cfg Config) (*Reservation, error) {
 	return allocate(cfg, nil)
 }
 
-// Reacquire claims the ports of an earlier reservation anew, for tasks that may be running and have them: held are the
+// Reacquire claims the ports of an earlier reservation again, for tasks that may be running and have them: held are the
 // allocation's resources as they were. Sockets are not bound, and a claim that can't be had again is one of Warnings. A label that held does not
 // have gets a port as from Allocate, with its errors.
 func Reacquire(cfg Config, held *api.AllocatedResources) (*Reservation, error) {
 	return allocate(cfg, held)
 }
 
-// Networks are the group's networks with their address and every port's value: AllocatedResources.Shared.Networks.
+// Networks returns the group's networks with their address and every port's value: AllocatedResources.Shared.Networks.
 func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
 
-// Mappings are the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
+// Mappings returns the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
 func (r *Reservation) Mappings() []api.PortMapping { return r.mappings }
 
-// TaskNetworks are the networks of a task's resources block: AllocatedResources.Tasks[task].Networks.
+// TaskNetworks returns the networks of a task's resources block: AllocatedResources.Tasks[task].Networks.
 func (r *Reservation) TaskNetworks(task string) []*api.NetworkResource { return r.taskNetworks[task] }
 
-// TaskMappings are the ports that a task sees: the group's, and those of its own resources block.
+// TaskMappings returns the ports that a task sees: the group's, and those of its own resources block.
 func (r *Reservation) TaskMappings(task string) []api.PortMapping {
 	return slices.Concat(r.mappings, r.taskMappings[task])
 }
 
-// Warnings are the claims that could not be had: another allocation may take those ports.
+// Warnings returns the claims that could not be had: another allocation may take those ports.
 func (r *Reservation) Warnings() []error { return r.warnings }
 
-// Claims are the claims that this process has, for another one to keep as well. They are the Reservation's to close. Those that it did not get
+// Claims returns the claims that this process has, for another one to keep as well. They are the Reservation's to close. Those that it did not get
 // before, since the process that had them for the same owner has them or another allocation does, it tries to get once more.
 func (r *Reservation) Claims() []*os.File {
 	var files []*os.File
@@ -180,7 +180,7 @@ func allocate(cfg Config, held *api.AllocatedResources) (_ *Reservation, err err
 	return r, nil
 }
 
-// portValues are the values of ports by label.
+// portValues returns the values of ports by label.
 func portValues(networks []*api.NetworkResource) map[string]int {
 	values := map[string]int{}
 	for _, n := range networks {

@@ -55,5 +55,5 @@ func (id Identity) Await(most time.Duration) bool {
 	return true
 }
 
-// Stat is the identity as Signal and Kill take it. Of an earlier boot nothing runs, which Runs says.
+// Stat returns the identity as Signal and Kill take it. Of an earlier boot nothing runs, which Runs says.
 func (id Identity) Stat() Stat { return Stat{PID: id.PID, Start: id.Start} }

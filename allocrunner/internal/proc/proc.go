@@ -57,7 +57,7 @@ func parseStat(pid int, text string) (Stat, error) {
 	return s, err
 }
 
-// PIDs are the numbers of all processes that this program can see.
+// PIDs returns the numbers of all processes that this program can see.
 func PIDs() ([]int, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -92,7 +92,7 @@ func All() (map[int]Stat, error) {
 	return all, nil
 }
 
-// Args are a process's arguments, its own name first, each followed by a NUL byte; empty for a zombie or nobody.
+// Args returns a process's arguments, its own name first, each followed by a NUL byte; empty for a zombie or nobody.
 func Args(pid int) string {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	return string(text)
@@ -128,7 +128,7 @@ func HasEnv(pid int, entry string) bool {
 	return err == nil && entry != "" && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+entry+"\x00"))
 }
 
-// Env is the value of a variable that the process was started with, empty when it has none or can't be looked into.
+// Env returns the value of a variable that the process was started with, empty when it has none or can't be looked into.
 func Env(pid int, name string) string {
 	env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	for entry := range bytes.SplitSeq(env, []byte{0}) {

@@ -44,7 +44,7 @@ type Config struct {
 	DrainTime time.Duration
 }
 
-// Local is the Supervisor whose processes are children of this program. They die with it: each first process has SIGKILL as
+// Local is the Supervisor whose processes are children of this program. They die with it: each root process has SIGKILL as
 // its parent-death signal.
 type Local struct {
 	cfg     Config

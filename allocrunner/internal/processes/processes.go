@@ -104,7 +104,7 @@ type Supervisor interface {
 
 	// KillTree sends SIGKILL to everything that the process left behind or still is: its session, process group and
 	// descendants. It returns when the tree is empty and its output is in the log files, with the number of processes besides
-	// the first one that had to be killed. It is no error when there is nothing to kill. Errors: ErrNotRunning when the task has had
+	// the root process that had to be killed. It is no error when there is nothing to kill. Errors: ErrNotRunning when the task has had
 	// another process since, before whose start all of this one's tree was killed; ErrLost; ctx's error when processes are still there
 	// (stuck in the kernel, for instance).
 	KillTree(ctx context.Context, process ProcessID) (leftover int, err error)

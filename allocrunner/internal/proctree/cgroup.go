@@ -132,7 +132,7 @@ func (c *cgroups) close() {
 	}
 }
 
-// named are the cgroups of this machine, as far as we see them, that are our user's and were made under a name.
+// named returns the cgroups of this machine, as far as we see them, that are our user's and were made under a name.
 func named(name string) []string {
 	root, err := cgroupRoot()
 	if err != nil || name == "" {
@@ -162,7 +162,7 @@ func named(name string) []string {
 	return found
 }
 
-// cgroupRoot is where cgroups v2 are mounted.
+// cgroupRoot returns where cgroups v2 are mounted.
 func cgroupRoot() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -177,7 +177,7 @@ func cgroupRoot() (string, error) {
 	return "", errors.New("no cgroup v2 is mounted")
 }
 
-// ownCgroup is the directory of the cgroup v2 that this program is in.
+// ownCgroup returns the directory of the cgroup v2 that this program is in.
 func ownCgroup() (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -251,7 +251,7 @@ func (g *cgroup) kill() error {
 	return os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
 }
 
-// pids are the processes directly inside.
+// pids returns the processes directly inside.
 func (g *cgroup) pids() []int {
 	if !g.works() {
 		return nil

@@ -63,7 +63,7 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 	}
 }
 
-// looks is how often in a row a tree must be found empty. /proc is no snapshot: a process whose parent ends between two reads has
+// looks returns how often in a row a tree must be found empty. /proc is no snapshot: a process whose parent ends between two reads has
 // none for one look. A cgroup can't be wrong.
 func (t *Tree) looks() int {
 	if t.group.works() {

@@ -153,7 +153,7 @@ func (t *Tree) Wait(record func(*os.ProcessState, error)) {
 	t.set.reaper.kick()
 }
 
-// Ended is closed when Wait has recorded the end of the root process.
+// Ended returns a channel that is closed when Wait has recorded the end of the root process.
 func (t *Tree) Ended() <-chan struct{} { return t.ended }
 
 // Running reports whether the root process has not ended yet.

@@ -135,7 +135,7 @@ func (r *reaper) knowsAny() bool {
 	return len(r.known) > 0
 }
 
-// forgetAllBut forgets whom others have reaped.
+// forgetAllBut forgets the processes that have been reaped.
 func (r *reaper) forgetAllBut(all map[int]proc.Stat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

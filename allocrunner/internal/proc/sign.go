@@ -13,25 +13,25 @@ import (
 // executes is dumpable again.
 func Undumpable() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 
-// Mark is something that a process says of itself, and that every process of the machine can see: a lock, in /proc/locks. Its zero value
-// is ready, and says nothing.
-type Mark struct {
+// Sign is a bit that a process shows to every process of the machine: a lock, in /proc/locks. Its zero value
+// is ready, and shows nothing.
+type Sign struct {
 	mu   sync.Mutex // guards file
 	file *os.File
 }
 
-// Set makes HasMark true of this process. A process has at most one Mark that is set.
-func (m *Mark) Set() error {
+// Set makes HasSign true of this process. A process has at most one Sign that is set.
+func (m *Sign) Set() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file != nil {
 		return nil
 	}
-	fd, err := unix.MemfdCreate("mark", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("sign", unix.MFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)
 	}
-	file := os.NewFile(uintptr(fd), "mark")
+	file := os.NewFile(uintptr(fd), "sign")
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0, Len: 1}
 	if err := unix.FcntlFlock(file.Fd(), unix.F_SETLK, &lock); err != nil {
 		file.Close()
@@ -41,8 +41,8 @@ func (m *Mark) Set() error {
 	return nil
 }
 
-// Clear makes HasMark false.
-func (m *Mark) Clear() {
+// Clear makes HasSign false.
+func (m *Sign) Clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file != nil {
@@ -51,10 +51,10 @@ func (m *Mark) Clear() {
 	}
 }
 
-// HasMark reports whether a process has a Mark that is set: a POSIX lock. A line of /proc/locks is, per proc_locks(5),
+// HasSign reports whether a process has a Sign that is set: a POSIX lock. A line of /proc/locks is, per proc_locks(5),
 //
 //	1: POSIX  ADVISORY  WRITE 32334 00:01:1234 0 0
-func HasMark(pid int) bool {
+func HasSign(pid int) bool {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
 		return false
