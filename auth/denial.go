@@ -2,7 +2,6 @@ package auth
 
 import (
 	"net/http"
-	"strconv"
 	"time"
 
 	"taskapi/handlers/apierror"
@@ -35,15 +34,10 @@ func (d *Denial) Write(w http.ResponseWriter) {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
 	if d.Kind == apierror.TooManyFailures {
-		h.Set("Retry-After", strconv.Itoa(d.retryAfterSeconds()))
+		h.Set("Retry-After", apierror.RetryAfter(d.RetryAfter))
 	}
 	w.WriteHeader(d.Kind.Status())
 	_, _ = w.Write([]byte(d.Kind.Words())) // a client that does not read a refusal loses nothing
-}
-
-// retryAfterSeconds returns the wait in the unit of RFC 9110 section 10.2.3, rounded up so that it is never too short, at least 1.
-func (d *Denial) retryAfterSeconds() int {
-	return max(1, int((d.RetryAfter+time.Second-1)/time.Second))
 }
 
 // refuse counts, audits and logs a refusal, delays it if the caller is over a limit, and returns it.

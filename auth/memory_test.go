@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What the authenticator remembers of a token holds no byte of its signature: not as text, not decoded. The claims are known to whoever
+// What the authenticator remembers of a token holds no byte of its signature: not as text, not decoded. The claims are known to any caller who
 // looks into the process; they are no secret, and useless without the signature.
 func TestSignaturesAreNotKept(t *testing.T) {
 	w := newFixture(t)

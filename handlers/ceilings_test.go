@@ -200,7 +200,7 @@ func TestSlowClients(t *testing.T) {
 	})
 }
 
-// TestWaits: a blocking query waits as long as it was told to, five minutes by default and ten at most, and its answer then has
+// TestWaits: a blocking query waits as long as it says, five minutes by default and ten at most, and its answer then has
 // the whole time of an answer.
 func TestWaits(t *testing.T) {
 	for query, want := range map[string]time.Duration{

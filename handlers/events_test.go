@@ -180,7 +180,7 @@ func TestSDKEvents(t *testing.T) {
 	if got := next(t, stream).Events[0]; got.Type != "PlanResult" {
 		t.Errorf("another version of the job = %s, want PlanResult", got.Type)
 	}
-	put(t, events, 42, nil) // told already
+	put(t, events, 42, nil) // a version that is no event
 	put(t, events, 43, func(a *api.Allocation) { a.ID = otherID })
 	put(t, events, 44, nil)
 	if got := next(t, stream); got.Index != 44 {

@@ -77,16 +77,16 @@ func (a *API) holdPace(until time.Time) {
 	a.pacer.pace.hold = until
 }
 
-// PaceAfter returns the paces of busy sockets after each window in which so many requests were asked for and so many ticks came late,
+// PaceAfter returns the paces of busy sockets after each window in which so many requests came and so many ticks came late,
 // starting at the least.
-func PaceAfter(least float64, asked, late []int) []float64 {
+func PaceAfter(least float64, demand, late []int) []float64 {
 	var rates []float64
 	now := time.Unix(0, 0)
 	p := pace{least: least, rate: least, since: now}
-	for i := range asked {
+	for i := range demand {
 		for tick := range int(paceWindow / paceTick) {
 			now = now.Add(paceTick)
-			p.begun += asked[i] * int(paceTick) / int(paceWindow)
+			p.begun += demand[i] * int(paceTick) / int(paceWindow)
 			lateness := time.Duration(0)
 			if tick < late[i] {
 				lateness = 2 * paceLate

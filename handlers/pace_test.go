@@ -97,7 +97,7 @@ func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Durat
 // pace is how many requests a second several sockets begin together at the least.
 func pace() float64 { return 1000 * float64(runtime.GOMAXPROCS(0)) }
 
-// TestThePaceFollowsTheMachine: it rises with what is asked for while the server's timer is in time, falls when that is late, then stays
+// TestThePaceFollowsTheMachine: it rises with the demand while the server's timer is in time, falls when that is late, then stays
 // for half a minute, and never falls below the least.
 func TestThePaceFollowsTheMachine(t *testing.T) {
 	window := func(n, value int) []int { return slices.Repeat([]int{value}, n) }
@@ -108,7 +108,7 @@ func TestThePaceFollowsTheMachine(t *testing.T) {
 			t.Errorf("window %d in time: %v after %v, want %v", i+1, rates[i+1], rates[i], want)
 		}
 	}
-	fell := 0.7 * 10_000.0 // what was asked for in a second
+	fell := 0.7 * 10_000.0 // the demand of a second
 	if rates[20] != fell || rates[319] != fell {
 		t.Errorf("after a window that was late %v, and %v half a minute later; want %v", rates[20], rates[319], fell)
 	}
@@ -119,7 +119,7 @@ func TestThePaceFollowsTheMachine(t *testing.T) {
 		t.Errorf("on a machine that is always late it falls to %v, want the least", got[49])
 	}
 	if got := handlers.PaceAfter(1000, window(50, 20), window(50, 0)); got[49] != 1000 {
-		t.Errorf("when hardly anything is asked for it is %v, want the least", got[49])
+		t.Errorf("when there is hardly any demand it is %v, want the least", got[49])
 	}
 }
 

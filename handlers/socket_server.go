@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"sync/atomic"
-	"time"
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
@@ -138,7 +136,7 @@ func (s *socketServer) fail(r *request, err error) int {
 			"alloc", s.owner.AllocationID, "task", s.owner.Task, "error", err)
 	}
 	if known.RetryAfter > 0 {
-		r.w.Header().Set("Retry-After", strconv.Itoa(int((known.RetryAfter+time.Second-1)/time.Second)))
+		r.w.Header().Set("Retry-After", apierror.RetryAfter(known.RetryAfter))
 	}
 	answer{body: newBody([]byte(known.Message), plainType)}.write(r.w, status)
 	return status

@@ -244,7 +244,7 @@ func TestRawIsDecidedAgain(t *testing.T) {
 			t.Errorf("read %q, want %q", got, want)
 		}
 		if _, denied := errors.AsType[*auth.Denial](<-causes); denied == allowed {
-			t.Errorf("the writer was told of a denial: %v", denied)
+			t.Errorf("the writer got a denial: %v", denied)
 		}
 	})
 }

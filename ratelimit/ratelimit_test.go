@@ -178,7 +178,7 @@ func TestGrainLengthensTheKeysRefusal(t *testing.T) {
 	if want := (ratelimit.Decision{RetryAfter: time.Second, Scope: ratelimit.ScopeKey}); d != want {
 		t.Errorf("got %+v, want %+v", d, want)
 	}
-	// Asking again neither shortens it nor begins it anew.
+	// Another call neither shortens it nor lets it begin again.
 	for _, at := range []time.Duration{0, 500 * time.Millisecond, 999 * time.Millisecond} {
 		if d := l.Allow(start.Add(at), "a"); d.OK || d.RetryAfter != time.Second-at {
 			t.Errorf("%v later: %+v", at, d)

@@ -253,7 +253,7 @@ func TestShortLinkRefuses(t *testing.T) {
 	}
 }
 
-// TestLinkDirectoryTakenByAnother: whoever makes the well-known name in /tmp first keeps nobody from an address.
+// TestLinkDirectoryTakenByAnother: a user who makes the well-known name in /tmp first prevents no address.
 func TestLinkDirectoryTakenByAnother(t *testing.T) {
 	path := filepath.Join(newLongDir(t), "api.sock")
 	base := newOpenDir(t)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -137,6 +138,11 @@ func (k Kind) Words() string {
 		return table[Internal].words
 	}
 	return table[k].words
+}
+
+// RetryAfter returns a wait as HTTP's header has it (RFC 9110 section 10.2.3): in whole seconds, never too short, at least 1.
+func RetryAfter(wait time.Duration) string {
+	return strconv.Itoa(max(1, int((wait+time.Second-1)/time.Second)))
 }
 
 // Error is an error with what the client reads and what the log keeps, apart from each other.
