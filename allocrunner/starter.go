@@ -60,7 +60,7 @@ func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]st
 
 func (s *starter) Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
 	spec, err := s.build(ctx, req, given, nil)
-	spec.Task, spec.Logs = req.Task.Name, logSpec(req.Task, req.Dir)
+	spec.Logs = logSpec(req.Task, req.Dir)
 	return spec, err
 }
 
@@ -68,9 +68,11 @@ func (s *starter) Spec(ctx context.Context, req *interfaces.TaskPrestartRequest,
 func (s *starter) build(
 	ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, beside []string,
 ) (drivers.Spec, error) {
-	return s.runner.drivers.Build(ctx, drivers.Task{
+	spec, err := s.runner.drivers.Build(ctx, drivers.Task{
 		Task: req.Task, Dir: req.Dir, User: req.User, Env: s.env(req, given.Env), Mounts: given.Mounts, Devices: given.Devices, Exec: beside,
 	})
+	spec.Task = req.Task.Name
+	return spec, err
 }
 
 // checkOutput is how much of a script check's output is taken, in bytes: more than a check shows of it.
@@ -90,9 +92,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	if err != nil {
 		return checks.ExecResult{}, err
 	}
-	result, err := r.resources.processes.Exec(ctx, processes.ExecSpec{
-		Task: task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User, MaxOutput: checkOutput,
-	})
+	result, err := r.resources.processes.Exec(ctx, processes.ExecSpec{Spec: spec, MaxOutput: checkOutput})
 	return checks.ExecResult{Output: result.Output, Code: result.Exit.ExitCode}, err
 }
 

@@ -20,13 +20,14 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
 	beside := func(script string) processes.ExecSpec {
 		s := shell(dir, "t", script)
-		return processes.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: append(s.Env, "ODD=\xff"), Dir: s.Dir, MaxOutput: 100}
+		s.Env = append(s.Env, "ODD=\xff")
+		return processes.ExecSpec{Spec: s, MaxOutput: 100}
 	}
 	got, err := c.Exec(t.Context(), beside(`printf "$ODD"; echo err >&2; exit 3`))
 	if err != nil || got.Exit.ExitCode != 3 || !bytes.Equal(got.Output, []byte("\xfferr\n")) || got.Truncated {
 		t.Errorf("%+v, %v", got, err)
 	}
-	_, err = c.Exec(t.Context(), processes.ExecSpec{Task: "t", Path: "/no/such", Dir: "/"})
+	_, err = c.Exec(t.Context(), processes.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/no/such", Dir: "/"}})
 	if start, ok := errors.AsType[*drivers.StartError](err); !ok || !strings.Contains(start.Reason, "does not exist") {
 		t.Errorf("no program: %v", err)
 	}

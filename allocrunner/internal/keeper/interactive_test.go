@@ -22,8 +22,7 @@ import (
 
 // interactive is a script that runs beside a task with files of the caller's.
 func interactive(dir, text string, tty bool, files ...*os.File) processes.ExecSpec {
-	s := shell(dir, "t", text)
-	return processes.ExecSpec{Task: "t", Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, TTY: tty, Files: files}
+	return processes.ExecSpec{Spec: shell(dir, "t", text), TTY: tty, Files: files}
 }
 
 // pty is a new pseudo-terminal.

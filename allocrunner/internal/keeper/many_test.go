@@ -65,7 +65,7 @@ func TestManyRequests(t *testing.T) {
 			}
 		})
 		execs.Go(func() {
-			spec := processes.ExecSpec{Task: "t", Path: "/bin/sh", Args: []string{"-c", "echo $$ >$FIFO; exec sleep 1000"}, Dir: dir, Env: shell(dir, "t", "").Env}
+			spec := processes.ExecSpec{Spec: shell(dir, "t", "echo $$ >$FIFO; exec sleep 1000")}
 			if _, err := c.Exec(ctx, spec); !errors.Is(err, context.Canceled) {
 				t.Errorf("exec: %v", err)
 			}

@@ -330,7 +330,7 @@ func TestABrokenConnection(t *testing.T) {
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := s.Exec(t.Context(), processes.ExecSpec{Task: "t", Path: "/bin/true", Dir: "/"}); !errors.Is(err, processes.ErrNotRunning) {
+	if _, err := s.Exec(t.Context(), processes.ExecSpec{Spec: drivers.Spec{Task: "t", Path: "/bin/true", Dir: "/"}}); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("exec: %v", err)
 	}
 }

@@ -90,15 +90,11 @@ func (w *wireSpec) unpack() drivers.Spec {
 }
 
 func packExec(s processes.ExecSpec) request {
-	spec := drivers.Spec{Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User}
-	return request{Op: opExec, Task: s.Task, Spec: packSpec(spec), MaxOutput: s.MaxOutput, TTY: s.TTY, Files: len(s.Files)}
+	return request{Op: opExec, Task: s.Task, Spec: packSpec(s.Spec), MaxOutput: s.MaxOutput, TTY: s.TTY, Files: len(s.Files)}
 }
 
 func (r request) unpackExec(files []*os.File) processes.ExecSpec {
-	s := r.Spec.unpack()
-	return processes.ExecSpec{
-		Task: s.Task, Path: s.Path, Args: s.Args, Env: s.Env, Dir: s.Dir, User: s.User, MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files,
-	}
+	return processes.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files}
 }
 
 func toBytes(list []string) [][]byte {

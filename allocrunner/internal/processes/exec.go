@@ -92,10 +92,6 @@ func (l *Local) takeSlot(ctx context.Context, interactive bool) (free func(), er
 }
 
 // process is the spec of the program's process.
-func (spec ExecSpec) process() drivers.Spec {
-	return drivers.Spec{Task: spec.Task, Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, User: spec.User}
-}
-
 // Check reports what of the spec no supervisor would run. Errors: *drivers.StartError.
 func (spec ExecSpec) Check() error {
 	if spec.MaxOutput < 0 || spec.MaxOutput > MaxExecOutput {
@@ -108,7 +104,7 @@ func (spec ExecSpec) Check() error {
 	if spec.TTY && (len(spec.Files) == 0 || !isTerminal(spec.Files[0])) {
 		return &drivers.StartError{Reason: "the program's standard input is no terminal", Err: unix.ENOTTY}
 	}
-	return checkSpec(spec.process())
+	return checkSpec(spec.Spec)
 }
 
 // admit makes an execution known to whoever kills the task.
@@ -145,7 +141,7 @@ func (l *Local) launchExec(ctx context.Context, e *execution, spec ExecSpec, out
 		return nil, err
 	}
 	p.tree = e.owner.tree.ExecChild("exec." + strconv.FormatUint(e.number, 10))
-	err = l.launch(ctx, p, spec.process(), files, func() {
+	err = l.launch(ctx, p, spec.Spec, files, func() {
 		l.mu.Lock()
 		e.tree = p.tree
 		l.mu.Unlock()

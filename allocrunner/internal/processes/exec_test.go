@@ -21,7 +21,7 @@ import (
 // beside is a script to run beside the task t; $FIFO is the pipe of fifo.
 func (e *env) beside(script string) processes.ExecSpec {
 	spec := e.shell("t", script)
-	return processes.ExecSpec{Task: "t", Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, MaxOutput: 4096}
+	return processes.ExecSpec{Spec: spec, MaxOutput: 4096}
 }
 
 func TestExec(t *testing.T) {
@@ -58,7 +58,10 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 	program := filepath.Join(e.dir, "report")
 	copyProgram(t, program)
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := processes.ExecSpec{Task: "t", Path: program, Args: []string{"helper", "report"}, Env: []string{"A=1"}, Dir: "/", MaxOutput: 1 << 16}
+	spec := processes.ExecSpec{
+		Spec:      drivers.Spec{Task: "t", Path: program, Args: []string{"helper", "report"}, Env: []string{"A=1"}, Dir: "/"},
+		MaxOutput: 1 << 16,
+	}
 	want := report{
 		Args: []string{program, "helper", "report"}, Env: spec.Env, Dir: "/",
 		Files: map[string]string{"0": "/dev/null", "1": "pipe", "2": "pipe"},
@@ -83,7 +86,7 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 func TestExecKeepsTheHeadOfItsOutput(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	e.start(e.shell("t", "exec sleep 1000"))
-	spec := processes.ExecSpec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/", MaxOutput: 10}
+	spec := processes.ExecSpec{Spec: drivers.Spec{Task: "t", Path: self(), Args: []string{"helper", "longline", "20"}, Dir: "/"}, MaxOutput: 10}
 	got, err := e.Exec(t.Context(), spec)
 	if err != nil || string(got.Output) != "xxxxxxxxxx" || !got.Truncated || !got.Exit.Successful() {
 		t.Errorf("%+v, %v", got, err)

@@ -118,7 +118,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 				if name == "start" {
 					_, err = e.Start(t.Context(), e.spec("t", path))
 				} else {
-					_, err = e.Exec(t.Context(), processes.ExecSpec{Task: "other", Path: path, Dir: "/"})
+					_, err = e.Exec(t.Context(), processes.ExecSpec{Spec: drivers.Spec{Task: "other", Path: path, Dir: "/"}})
 				}
 				failure <- err
 			}()

@@ -52,12 +52,7 @@ type ProcessID struct {
 
 // ExecSpec is a program to run beside a task's process, such as a script check.
 type ExecSpec struct {
-	Task string
-	Path string   // absolute path of the program
-	Args []string // without the program's own name
-	Env  []string // KEY=value, the whole environment
-	Dir  string   // working directory
-	User interfaces.User
+	drivers.Spec // Logs mean nothing
 
 	// MaxOutput is how many bytes of its output are kept, at most MaxExecOutput; the rest is read and thrown away.
 	MaxOutput int
