@@ -22,9 +22,9 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-var chaosRounds = flag.Int("chaos", 10, "how often TestChaos kills each of the sidecar, the keeper, and both; a sidecar leaves a fifth as often (make soak)")
+var chaosRounds = flag.Int("chaos", 10, "how often TestChaos kills each of the agent, the keeper, and both; an agent leaves a fifth as often (make soak)")
 
-// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it is told to end, which its shell
+// chaosJob has a task that numbers its lines, from 1 with each process, and says the last number when it gets its kill signal, which its shell
 // hears of between two commands: to count is one with to say it. It is sent a signal that harms nobody who does not expect it yet. And
 // the job has a task whose nth process ends with the code n % 7 + 1.
 const chaosJob = `
@@ -61,9 +61,9 @@ type chaos struct {
 	t       *testing.T
 	dataDir string
 	file    string
-	process sidecarProcess
+	process taskapiProcess
 	rounds  int
-	answers []time.Duration // from the sidecar's start to the operator's first 200
+	answers []time.Duration // from the agent's start to the operator's first 200
 
 	restarts, restartsTried int // of lines
 	restarted               int // how many processes of lines had said so at the last answered restart
@@ -71,12 +71,12 @@ type chaos struct {
 	keepersKilled           int
 }
 
-// TestChaos kills the sidecar, the keeper, or both, or has one sidecar leave to the next, at random moments, while tasks write, end, and are restarted and signalled. No line
+// TestChaos kills the agent, the keeper, or both, or has one agent leave to the next, at random moments, while tasks write, end, and are restarted and signalled. No line
 // is lost or doubled, no exit code is wrong, no attempt is forgotten, there is never a second copy, and tokens and sockets are good again.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	for victim, kill := range map[string]func(*chaos){
-		"sidecar": func(c *chaos) { kill(c.t, c.process); c.start() },
+		"agent":   func(c *chaos) { kill(c.t, c.process); c.start() },
 		"keeper":  (*chaos).killKeeper,
 		"leaving": (*chaos).leave,
 		"both": func(c *chaos) {
@@ -154,7 +154,7 @@ func (c *chaos) path(parts ...string) string {
 	return filepath.Join(append([]string{datadir.Dir(c.dataDir).Alloc(testAllocID)}, parts...)...)
 }
 
-// ask asks the operator's socket for something. It makes a connection for each request: the one before went with its sidecar.
+// ask asks the operator's socket for something. It makes a connection for each request: the one before went with its agent.
 func (c *chaos) ask(request func(*api.Allocations) error) error {
 	token, err := os.ReadFile(datadir.Dir(c.dataDir).OperatorToken(testAllocID))
 	if err != nil {
@@ -170,7 +170,7 @@ func (c *chaos) ask(request func(*api.Allocations) error) error {
 	return request(client.Allocations())
 }
 
-// alloc is the allocation as its sidecar says, nil when none answers.
+// alloc returns the allocation as its agent answers, nil when none does.
 func (c *chaos) alloc() (alloc *api.Allocation) {
 	err := c.ask(func(allocs *api.Allocations) (err error) {
 		alloc, _, err = allocs.Info(testAllocID, nil)
@@ -241,10 +241,10 @@ func (c *chaos) untilAtWork() {
 	})
 }
 
-// linesRuns counts the processes of lines that have come so far as to say so: one that is told to end before that says nothing.
+// linesRuns counts the processes of lines that have come so far as to say so: one that gets its kill signal before that says nothing.
 func (c *chaos) linesRuns() int { return countLines(c.path("lines", "local", "runs")) }
 
-// leave has the sidecar leave, as for an upgrade, while the next one is waiting already.
+// leave makes the agent leave, as for an upgrade, while the next one is waiting already.
 func (c *chaos) leave() {
 	old := c.process
 	if rand.IntN(2) == 0 {

@@ -76,7 +76,7 @@ func TestASignalBeforeTheJobIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := sidecarProcess{exec.Command(self, "run", "-data-dir", dir, "-"), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(self, "run", "-data-dir", dir, "-"), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	stdin, job, err := os.Pipe()

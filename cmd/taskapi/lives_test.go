@@ -77,7 +77,7 @@ func (r *running) statusAs(uid uint32, addr, token string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestTokensAreForTheirSocket: whoever reads the operator's token has nothing of it on a task's socket, nor a task of another's.
+// TestTokensAreForTheirSocket: the operator's token is of no use on a task's socket, nor a task of another's.
 func TestTokensAreForTheirSocket(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
@@ -235,7 +235,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 	}
 }
 
-// trueJob is over at once.
+// trueJob ends at once.
 const trueJob = `
 job "true" {
   type = "batch"
@@ -260,7 +260,7 @@ func keyOf(t *testing.T, token string) string {
 	return u.KeyID
 }
 
-// signingKey is the key that the sidecar signs with.
+// signingKey returns the key that the agent signs with.
 func (r *running) signingKey(token string) string {
 	r.t.Helper()
 	alloc := struct{ SigningKeyID string }{}

@@ -32,7 +32,7 @@ job "versioned" {
 }
 `
 
-// TestAForcedUpdateOutlivesItsTaskapi has taskapi told to leave just when the old version has ended and the new one is to begin: that was
+// TestAForcedUpdateOutlivesItsTaskapi makes taskapi leave just when the old version has ended and the new one is to begin: that was
 // accepted, so the next taskapi begins it.
 func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ import (
 	"taskapi/identity"
 )
 
-// orderlyJob is a task that says that it was told to end, and one that follows it. Both have an identity.
+// orderlyJob is a task that says that it got its kill signal, and one that follows it. Both have an identity.
 const orderlyJob = `
 job "orderly" {
   type = "batch"
@@ -84,7 +84,7 @@ func newKeyring(t *testing.T, dir string) string {
 	return dir
 }
 
-// wantStopped has taskapi stop end an abandoned allocation in order, whatever it can't do, and say what that is.
+// wantStopped runs taskapi stop, which has to stop an abandoned allocation gracefully, whatever it can't do, and to say what that is.
 func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	t.Helper()
 	var said syncBuffer
@@ -106,7 +106,7 @@ func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	}
 }
 
-// TestStopNeedsNoFileOfTheAPI ends the tasks of an allocation whose taskapi was killed, in order and with its poststop task, also when files are
+// TestStopNeedsNoFileOfTheAPI stops an allocation whose taskapi was killed, gracefully and with its poststop task, also when files are
 // damaged or missing that only the API needs.
 func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 	for name, damage := range map[string]func(dir string, files map[string]string) error{

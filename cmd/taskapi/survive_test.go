@@ -55,14 +55,14 @@ job "survivor" {
 }
 `
 
-// sidecarProcess is taskapi as a process of its own, which can be killed.
-type sidecarProcess struct {
+// taskapiProcess is taskapi as a process of its own, which can be killed.
+type taskapiProcess struct {
 	*exec.Cmd
 	out *syncBuffer
 }
 
 // startProcess runs the job file in a process.
-func startProcess(t *testing.T, dataDir, file string, flags ...string) sidecarProcess {
+func startProcess(t *testing.T, dataDir, file string, flags ...string) taskapiProcess {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -72,10 +72,10 @@ func startProcess(t *testing.T, dataDir, file string, flags ...string) sidecarPr
 }
 
 // startProgram runs the job file with a taskapi.
-func startProgram(t *testing.T, program, dataDir, file string, flags ...string) sidecarProcess {
+func startProgram(t *testing.T, program, dataDir, file string, flags ...string) taskapiProcess {
 	t.Helper()
 	args := append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID, file}, flags...)
-	p := sidecarProcess{exec.Command(program, args...), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(program, args...), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	p.WaitDelay = deadline // for the output, which a process that it left behind may hold
@@ -86,7 +86,7 @@ func startProgram(t *testing.T, program, dataDir, file string, flags ...string) 
 }
 
 // Wait returns how the process has ended. One that does not end by itself is killed: that is the error then, and not a test that hangs.
-func (p sidecarProcess) Wait() error {
+func (p taskapiProcess) Wait() error {
 	overdue := time.AfterFunc(2*deadline, func() { _ = p.Process.Kill() }) // it may have ended
 	err := p.Cmd.Wait()
 	if !overdue.Stop() {
@@ -96,7 +96,7 @@ func (p sidecarProcess) Wait() error {
 }
 
 // until waits for something that a process brings about.
-func until(t *testing.T, p sidecarProcess, what string, ok func() bool) {
+func until(t *testing.T, p taskapiProcess, what string, ok func() bool) {
 	t.Helper()
 	for give := time.Now().Add(deadline); !ok(); {
 		if time.Now().After(give) {
@@ -178,7 +178,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	}
 }
 
-func kill(t *testing.T, p sidecarProcess) {
+func kill(t *testing.T, p taskapiProcess) {
 	t.Helper()
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func wantWholeOutput(t *testing.T, path string) {
 const manyLines = 10
 
 // untilCounted waits until a task has counted for long enough.
-func untilCounted(t *testing.T, p sidecarProcess, path string) {
+func untilCounted(t *testing.T, p taskapiProcess, path string) {
 	t.Helper()
 	until(t, p, "enough is counted", func() bool { return countLines(path) >= manyLines })
 }
@@ -293,7 +293,7 @@ func processesOf(t *testing.T, dataDir string) []string {
 	return found
 }
 
-// TestKilledKeeper takes its tasks with it, and they are started anew by their policy, once.
+// TestKilledKeeper takes its tasks with it, and they are started again by their policy, once.
 func TestKilledKeeper(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -327,7 +327,7 @@ func TestSameIDElsewhere(t *testing.T) {
 	t.Parallel()
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
 	bystander, victim := shortDir(t), shortDir(t)
-	processes := map[string]sidecarProcess{bystander: startProcess(t, bystander, file), victim: startProcess(t, victim, file)}
+	processes := map[string]taskapiProcess{bystander: startProcess(t, bystander, file), victim: startProcess(t, victim, file)}
 	pidFile := func(dir string) string {
 		return filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
 	}

@@ -52,7 +52,7 @@ func unread(t *testing.T, kind string) *os.File {
 	return writer
 }
 
-// TestNobodyReadsTheOutput of taskapi run: tasks start, a restart over the API is done, and one SIGTERM ends it in order, with its exit code.
+// TestNobodyReadsTheOutput of taskapi run: tasks start, a restart over the API is done, and one SIGTERM stops it gracefully, with its exit code.
 func TestNobodyReadsTheOutput(t *testing.T) {
 	for _, kind := range []string{"pipe", "terminal"} {
 		t.Run(kind, func(t *testing.T) {
@@ -128,13 +128,13 @@ job "stubborn" {
 `
 
 // unreadProcess is the program with an output that nobody reads.
-func unreadProcess(t *testing.T, output *os.File, args ...string) sidecarProcess {
+func unreadProcess(t *testing.T, output *os.File, args ...string) taskapiProcess {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := sidecarProcess{exec.Command(self, args...), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(self, args...), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = output, output
 	if err := p.Start(); err != nil {
@@ -145,7 +145,7 @@ func unreadProcess(t *testing.T, output *os.File, args ...string) sidecarProcess
 }
 
 // endsOf has a signal end a process well.
-func endsOf(t *testing.T, p sidecarProcess, sig syscall.Signal) {
+func endsOf(t *testing.T, p taskapiProcess, sig syscall.Signal) {
 	t.Helper()
 	if err := p.Process.Signal(sig); err != nil {
 		t.Fatal(err)

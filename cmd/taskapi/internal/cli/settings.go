@@ -22,7 +22,7 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
 	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes that the audit log can't record")
 	f.StringVar(&s.HostIP, "host-ip", s.HostIP, "address on which the group's ports are allocated")
-	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl")
+	f.DurationVar(&s.IdentityTTL, "identity-ttl", s.IdentityTTL, "life of an identity that names no ttl, at least 1s")
 	f.StringVar(&s.IsolateUsers, agent.IsolateFlag, s.IsolateUsers,
 		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
