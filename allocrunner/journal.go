@@ -20,7 +20,7 @@ const journalWait = 3 * time.Second
 
 // journal is the one writer of the allocation's state. What changes is written soon, by a goroutine of its own and as much at a time
 // as has gathered; what must be safe before it is acted on is waited for. A failed write is logged once and retried for as long as
-// the allocation runs: what is to be written stays in memory, and the tasks go on.
+// the allocation runs: what is to be written stays in memory, and the tasks run on.
 type journal struct {
 	id      string
 	life    string
@@ -91,7 +91,7 @@ func (j *journal) taskSafe(task string) {
 	select {
 	case <-done:
 	case <-timer.C:
-		j.logger.Warn("the state's disk does not answer; the task goes on without it", "task", task)
+		j.logger.Warn("the state's disk does not answer; the task continues without it", "task", task)
 	}
 }
 

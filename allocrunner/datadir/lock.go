@@ -165,8 +165,8 @@ func (l *Lock) TryRecreate() error {
 	return nil
 }
 
-// Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories stay. Nobody else can
-// lock it in between, unless this fails; whoever locks it after a kill continues with next. Errors: *InvalidError.
+// Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories stay. This process
+// keeps the lock throughout; if it is killed, the next one resumes with next. Errors: *InvalidError.
 func (l *Lock) Recreate(next *api.Allocation) error {
 	first, err := allocrunner.New(interfaces.Config{Alloc: next, Dir: l.Dir, Logger: l.logger})
 	if err != nil {

@@ -50,7 +50,7 @@ type Change struct {
 	Checks api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
 	Over   bool                   // nothing is left to do; once true, it stays
 
-	// KillAfter is when the group's shutdown_delay is over, and the tasks are told to end; zero: as it was.
+	// KillAfter is when the group's shutdown_delay is over, and the tasks are stopped; zero: as it was.
 	KillAfter time.Time
 
 	Life string // Config.Life; empty: as it was
@@ -68,7 +68,7 @@ type Saved struct {
 	Life string // Config.Life; empty for an allocation that began before there was one
 }
 
-// SavedTask is what another runner has to know of a task to go on with it.
+// SavedTask is what another runner has to know of a task to resume it.
 type SavedTask struct {
 	State         *api.TaskState // as the API shows it, with its events
 	Phase         string         // where the task is in its life, in the words of the runner that wrote it
@@ -80,7 +80,7 @@ type SavedTask struct {
 	Due           time.Time // of the end of a delay or a timeout; zero for none
 	Handle        *Handle   // of the latest process that is known to have started; nil for none
 
-	// Hooks is what the task's hooks have asked to be kept, by the hook's name.
+	// Hooks is what the task's hooks keep, by the hook's name.
 	Hooks map[string]map[string]string
 }
 
@@ -90,7 +90,7 @@ type Handle struct {
 	StartedAt time.Time
 }
 
-// Sink takes allocations as they stand, for somebody who wants to know: a stream of events, metrics, a server.
+// Sink takes new versions of allocations: a stream of events, metrics, a server.
 type Sink interface {
 	// Name identifies the sink in logs.
 	Name() string

@@ -16,8 +16,8 @@ import (
 // lockTimeout bounds the wait for a file's lock, which a reader has for a moment.
 const lockTimeout = 500 * time.Millisecond
 
-// lock opens the file at path with a lock that others respect: of all processes one has it exclusively, or any number share it. What it
-// gives is the file that path names: one that was replaced in the meantime is let go. Errors: ErrInUse, ErrNotFound, ErrFile.
+// lock opens the file at path with a lock that others respect: of all processes one has it exclusively, or any number share it. It
+// returns the file that path names at last, also when another one has been put in its place meanwhile. Errors: ErrInUse, ErrNotFound, ErrFile.
 func lock(path string, flag, how int) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600) // a FIFO, or what else it may be, is not waited for
@@ -46,7 +46,7 @@ func lock(path string, flag, how int) (*os.File, error) {
 	}
 }
 
-// checkFile refuses what nobody but this user can have made.
+// checkFile refuses what another user may have written.
 func checkFile(is fs.FileInfo) error {
 	if !is.Mode().IsRegular() {
 		return errors.New("it is not a file")

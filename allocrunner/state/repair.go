@@ -110,7 +110,7 @@ func Repair(path, version string, now time.Time) (*Repaired, error) {
 	return r, nil
 }
 
-// lost names what can't be read of the allocation. Errors: ErrLost when nobody could resume with the rest.
+// lost names what can't be read of the allocation. Errors: ErrLost when the rest is not enough to resume with.
 func (c *contents) lost() (names []string, err error) {
 	saved, problems := compose(c.values)
 	switch {

@@ -258,7 +258,7 @@ func (db *DB) compact() {
 	}
 }
 
-// replace puts a new file with these values in the place of this one. Nobody else can own it in between. After an error the file is as it
+// replace puts a new file with these values in the place of this one. This process owns the state throughout. After an error the file is as it
 // was.
 func (db *DB) replace(set values) error {
 	draft := db.path + newSuffix

@@ -28,7 +28,7 @@ const DefaultTick = 200 * time.Millisecond
 // Config is what a Buffer is made of. Logger is required.
 type Config struct {
 	Sinks  []interfaces.Sink
-	Logger *slog.Logger  // hears when a sink begins to fail, and when it takes updates again
+	Logger *slog.Logger  // for when a sink begins to fail, and when it takes updates again
 	Tick   time.Duration // 0 means DefaultTick
 }
 
