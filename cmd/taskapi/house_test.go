@@ -71,6 +71,7 @@ var house = map[string][]string{
 	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
 	"allocrunner/internal/health":   {"allocrunner/internal/ptr"},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
+	"allocrunner/internal/proctest": {"allocrunner/internal/processes"},
 	"allocrunner/internal/restarts": {"allocrunner/internal/ptr"},
 	"allocrunner/taskenv":           {"allocrunner/interfaces", "allocrunner/internal/ptr"},
 	"allocrunner/internal/taskrunner": {

@@ -2,7 +2,6 @@ package accounts_test
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -13,14 +12,8 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/accounts"
+	"taskapi/allocrunner/internal/proctest"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root gives users to tasks")
-	}
-}
 
 // small is a range that nothing else on the machine is likely to use.
 var small = interfaces.IDRange{From: 3000000000, To: 3000000005}
@@ -51,7 +44,7 @@ func numbers(lists ...accounts.List) map[uint32]int {
 
 // TestNumbersAreOneAllocationsAlone until they are given back, and stay the same for who goes on with it.
 func TestNumbersAreOneAllocationsAlone(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	r, one, two := registry(t), t.TempDir(), t.TempDir()
 	first := take(t, r, one, accounts.List{}, "a", "b")
 	second := take(t, r, two, accounts.List{}, "a", "b")
@@ -79,7 +72,7 @@ func TestNumbersAreOneAllocationsAlone(t *testing.T) {
 
 // TestMachineStartsAnew: the registry is empty, and the allocation's own list counts.
 func TestMachineStartsAnew(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	before, dir := registry(t), t.TempDir()
 	list := take(t, before, dir, accounts.List{}, "a", "b")
 	if err := list.Save(dir); err != nil {
@@ -98,7 +91,7 @@ func TestMachineStartsAnew(t *testing.T) {
 
 // TestUsedNumbersAreNotTaken: neither those of processes, nor those of an allocation that is gone and left one.
 func TestUsedNumbersAreNotTaken(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	sleep := exec.Command("/bin/sleep", "1000")
 	sleep.Dir = "/"
 	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: small.From, Gid: small.From + 1, Groups: []uint32{small.From + 2}}}
@@ -132,7 +125,7 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 
 // TestManyAtOnce: allocations that begin together do not get the same numbers.
 func TestManyAtOnce(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	r := registry(t)
 	in := interfaces.IDRange{From: 3000000100, To: 3000000199}
 	var all sync.WaitGroup
@@ -155,7 +148,7 @@ func TestManyAtOnce(t *testing.T) {
 // TestFreedNumberOfOthers: what somebody else uses by now is not taken again for an allocation of which no task runs, and is for one that may
 // have left the process itself.
 func TestFreedNumberOfOthers(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	r, dir := registry(t), t.TempDir()
 	list := take(t, r, dir, accounts.List{}, "a")
 	if err := r.Release(dir); err != nil {
@@ -182,7 +175,7 @@ func TestFreedNumberOfOthers(t *testing.T) {
 
 // TestFullDisk refuses no numbers that are taken already, and what could not be taken as a whole is not taken.
 func TestFullDisk(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	parent := t.TempDir()
 	if err := syscall.Mount("none", parent, "tmpfs", 0, "nr_inodes=6,mode=755"); err != nil {
 		t.Skipf("no file system can be mounted: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // stranger is a user that is not ours, and needs no entry in the user database.
@@ -21,13 +22,6 @@ var stranger = interfaces.User{Name: "stranger", UID: 54321, GID: 54322, Home: "
 
 func self() interfaces.User {
 	return interfaces.User{Name: "self", UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
-}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("giving files to another user needs root")
-	}
 }
 
 // newAlloc is an allocation directory that every user can reach.
@@ -80,7 +74,7 @@ func tree(t *testing.T, dir string) map[string]entry {
 }
 
 func TestLayout(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	old := syscall.Umask(0o077) // the modes must not depend on it
 	defer syscall.Umask(old)
 	dir := newAlloc(t)
@@ -147,7 +141,7 @@ func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 
 // A task that ran before may have put links where the next start makes, opens or gives away something.
 func TestLinksThatATaskPlantedAreNotFollowed(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	for _, place := range []string{"web", "web/local", "web/secrets", "web/private", "web/tmp"} {
 		t.Run(place, func(t *testing.T) {
 			dir := newAlloc(t)
@@ -195,7 +189,7 @@ func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
 
 // In alloc/, which is everybody's, a task must not be able to put something else in the place of logs, which taskapi writes to.
 func TestATaskCanNotReplaceLogs(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	dir := newAlloc(t)
 	shared := filepath.Join(dir, "alloc")
 	if out, err := asStranger("mv", shared+"/logs", shared+"/gone"); err == nil {
@@ -271,7 +265,7 @@ func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 		}
 		return
 	}
-	needRoot(t)
+	proctest.NeedRoot(t)
 	locked := filepath.Join(newAlloc(t), "locked")
 	if err := os.Mkdir(locked, 0o755); err != nil {
 		t.Fatal(err)
@@ -293,7 +287,7 @@ func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 }
 
 func TestADirectoryThatTheUserCanNotReach(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	dir := newAlloc(t)
 	closed := filepath.Dir(filepath.Dir(dir))
 	if err := os.Chmod(closed, 0o700); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
@@ -26,7 +27,7 @@ func write(dir interfaces.TaskDir, rel, data string, u interfaces.User) error {
 }
 
 func TestWriteFile(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	dir := newTask(t, stranger)
 	for _, rel := range []string{"secrets/nomad_token", "secrets/nomad_token", "local/deep/er/token", "./secrets/../token"} {
 		content := "for " + rel

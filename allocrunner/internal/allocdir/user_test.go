@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 func TestLookupOurselves(t *testing.T) {
@@ -21,7 +22,7 @@ func TestLookupOurselves(t *testing.T) {
 }
 
 func TestLookupUser(t *testing.T) {
-	needRoot(t)
+	proctest.NeedRoot(t)
 	root, err := allocdir.LookupUser("root")
 	if err != nil || root.UID != 0 || root.GID != 0 || root.Home != "/root" || !strings.HasPrefix(root.Shell, "/") {
 		t.Errorf("root is %+v, %v", root, err)

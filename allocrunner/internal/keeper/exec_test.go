@@ -10,13 +10,14 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestExecThroughTheKeeper: result, output so far with an error, and the end with the client.
 func TestExecThroughTheKeeper(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
 	beside := func(script string) processes.ExecSpec {
 		s := shell(dir, "t", script)
@@ -33,7 +34,7 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		readPID(t, fifo)
+		proctest.ReadPID(t, fifo)
 		cancel()
 	}()
 	got, err = c.Exec(ctx, beside(`echo so far; echo $$ >$FIFO; exec sleep 1000`))
@@ -45,7 +46,7 @@ func TestExecThroughTheKeeper(t *testing.T) {
 		_, err := c.Exec(t.Context(), beside(`echo $$ >$FIFO; exec sleep 1000`))
 		failed <- err
 	}()
-	program := identify(t, readPID(t, fifo))
+	program := identify(t, proctest.ReadPID(t, fifo))
 	detach(t, c)
 	if err := <-failed; !errors.Is(err, processes.ErrClosed) {
 		t.Errorf("after the client's end: %v", err)

@@ -1,14 +1,11 @@
 package keeper_test
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -119,31 +116,6 @@ func run(t *testing.T, c *keeper.Client, spec drivers.Spec) processes.Status {
 	return status
 }
 
-// newFIFO makes the pipe that shell names, which never makes a writer wait.
-func newFIFO(t *testing.T, dir string) *bufio.Reader {
-	t.Helper()
-	path := filepath.Join(dir, "fifo")
-	if err := unix.Mkfifo(path, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return bufio.NewReader(f)
-}
-
-func readPID(t *testing.T, r *bufio.Reader) int {
-	t.Helper()
-	line, err := r.ReadString('\n')
-	pid, err2 := strconv.Atoi(strings.TrimSpace(line))
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
-	return pid
-}
-
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
 	id, err := proc.Identify(pid)
@@ -162,19 +134,4 @@ func gone(t *testing.T, id proc.Identity) {
 		}
 		unix.Poll(nil, 2)
 	}
-}
-
-// latest names the task's latest process.
-func latest(t testing.TB, s processes.Supervisor, task string) processes.ProcessID {
-	t.Helper()
-	list, err := s.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, status := range list {
-		if status.Task == task {
-			return status.ID()
-		}
-	}
-	return processes.ProcessID{Task: task}
 }

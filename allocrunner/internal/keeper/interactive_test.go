@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // interactive is a script that runs beside a task with files of the caller's.
@@ -183,7 +184,7 @@ func TestAnInteractiveProgramEnds(t *testing.T) {
 	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
 	files, _, out, _ := pipes(t)
 	done := inBackground(c, interactive(dir, "echo $$; exec sleep 1000", false, files...))
-	program := identify(t, readPID(t, bufio.NewReader(out)))
+	program := identify(t, proctest.ReadPID(t, bufio.NewReader(out)))
 	detach(t, c)
 	if got := <-done; !errors.Is(got.err, processes.ErrClosed) {
 		t.Errorf("%+v", got)
@@ -204,7 +205,7 @@ func TestInteractiveProgramsAreBounded(t *testing.T) {
 	for range processes.MaxInteractive {
 		files, in, out, _ := pipes(t)
 		running, ins = append(running, inBackground(c, interactive(dir, "echo $$; read x; exit 5", false, files...))), append(ins, in)
-		readPID(t, bufio.NewReader(out))
+		proctest.ReadPID(t, bufio.NewReader(out))
 	}
 	files, _, _, _ := pipes(t)
 	if got := <-inBackground(c, interactive(dir, "exit 0", false, files...)); !errors.Is(got.err, processes.ErrTooManyExecs) {

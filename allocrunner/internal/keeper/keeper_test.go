@@ -21,16 +21,17 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 func TestASupervisorLikeAnyOther(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	spec := shell(dir, "t", `printf 'odd: %s\n' "$ODD"; trap 'exit 3' USR1; sleep 1000 & echo $! >$FIFO; wait`)
 	spec.Env = append(spec.Env, "ODD=\xff\xfe\"\n")
 	status := run(t, c, spec)
-	child := readPID(t, fifo)
+	child := proctest.ReadPID(t, fifo)
 
 	if _, err := c.Start(t.Context(), spec); !errors.Is(err, processes.ErrRunning) {
 		t.Errorf("second start: %v", err)
@@ -43,20 +44,20 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	if _, err := c.Wait(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("cancelled wait: %v", err)
 	}
-	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGUSR1); err != nil {
+	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	exit, err := c.Wait(t.Context(), "t")
 	if err != nil || exit.ExitCode != 3 || exit.At.IsZero() {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if n, err := c.KillTree(t.Context(), latest(t, c, "t")); n != 1 || err != nil {
+	if n, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); n != 1 || err != nil {
 		t.Errorf("%d killed, %v", n, err)
 	}
 	for unix.Kill(child, 0) == nil { // until it is reaped, too
 		unix.Poll(nil, 2)
 	}
-	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
+	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("signal after the end: %v", err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0")); string(text) != "odd: \xff\xfe\"\n\n" {
@@ -86,7 +87,7 @@ func TestManyAtOnce(t *testing.T) {
 				if err != nil || exit.ExitCode != want {
 					t.Errorf("%s: %+v, %v", task, exit, err)
 				}
-				if _, err := c.KillTree(t.Context(), latest(t, c, task)); err != nil {
+				if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, task)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -139,7 +140,7 @@ func TestTheSidecarIsKilled(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 42 {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
+	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
 		t.Error(err)
 	}
 	var want strings.Builder
@@ -155,12 +156,12 @@ func TestTheSidecarIsKilled(t *testing.T) {
 func TestExitsAreKeptWhileNobodyIsThere(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	status := run(t, c, shell(dir, "t", `sleep 1000 & echo $! >$FIFO; while [ -d sub ]; do sleep 0.01; done; exit 9`))
-	child, task := identify(t, readPID(t, fifo)), identify(t, status.PID)
+	child, task := identify(t, proctest.ReadPID(t, fifo)), identify(t, status.PID)
 	if err := c.Detach(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,9 +204,9 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 func TestTheKeeperIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' & exec sleep 1000`))
-	child, task := identify(t, readPID(t, fifo)), identify(t, status.PID)
+	child, task := identify(t, proctest.ReadPID(t, fifo)), identify(t, status.PID)
 	waited := make(chan error, 1)
 	go func() { _, err := c.Wait(t.Context(), "t"); waited <- err }()
 	if err := unix.Kill(c.Keeper().PID, unix.SIGKILL); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // overwriteEnv does to this program's environment what setproctitle does to that of others.
@@ -68,14 +69,14 @@ func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
 				dir := t.TempDir()
 				cfg := keeper.Config{Dir: dir, Marker: mark(dir), NoCgroup: true}
 				c := start(t, cfg)
-				fifo := newFIFO(t, dir)
+				fifo := proctest.Fifo(t, dir)
 				if by == "its client without a record" {
 					blockRecord(t, dir)
 				}
 				spec := shell(dir, "t", tc.script)
 				spec.Env = append(spec.Env, "SELF=/proc/"+strconv.Itoa(os.Getpid())+"/exe")
 				first := identify(t, run(t, c, spec).PID)
-				process := identify(t, readPID(t, fifo))
+				process := identify(t, proctest.ReadPID(t, fifo))
 				for proc.HasEnv(process.PID, mark(dir)) {
 					unix.Poll(nil, 2)
 				}
@@ -248,7 +249,7 @@ func TestIdle(t *testing.T) {
 // TestAKeeperInAnotherPIDNamespace can't be seen. It is said what is to be done, and its tasks, which may be seen, are left alone.
 func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	dir := t.TempDir()
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +274,7 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	readPID(t, fifo)
+	proctest.ReadPID(t, fifo)
 	runs := func() bool {
 		pids, err := proc.PIDs()
 		if err != nil {

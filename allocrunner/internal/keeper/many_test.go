@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when they have ended.
@@ -53,7 +54,7 @@ func TestARequestTooMany(t *testing.T) {
 func TestManyRequests(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	run(t, c, shell(dir, "t", `trap "exit 3" USR1; while :; do sleep 0.01; done`))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -71,13 +72,13 @@ func TestManyRequests(t *testing.T) {
 			}
 		})
 	}
-	readPID(t, fifo)
+	proctest.ReadPID(t, fifo)
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 		t.Errorf("%+v, %v", list, err)
 	}
 	cancel()
 	execs.Wait()
-	if err := c.Signal(t.Context(), latest(t, c, "t"), unix.SIGUSR1); err != nil {
+	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	waits.Wait()

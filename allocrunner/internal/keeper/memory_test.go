@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // resident is a line of /proc/PID/status, in KiB.
@@ -61,7 +62,7 @@ func TestALongLineTakesLittleMemory(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
+	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
 		t.Fatal(err)
 	}
 	grown := resident(t, c.Keeper().PID, "VmHWM") - before

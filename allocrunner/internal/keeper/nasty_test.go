@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestWhatATaskInherits of its keeper, and that of whoever started it: descriptors 0, 1 and 2, and no signal blocked or ignored.
@@ -28,7 +29,7 @@ func TestWhatATaskInherits(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
+	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
 		t.Fatal(err)
 	}
 	text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0"))
@@ -73,10 +74,10 @@ func fill(t *testing.T, dir string) (ballast string) {
 func TestAFullDisk(t *testing.T) {
 	dir := smallDisk(t)
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	ballast := fill(t, dir)
 	status := run(t, c, shell(dir, "t", `head -c 1000000 /dev/zero | tr '\0' 'x'; echo $$ >$FIFO; while [ -e ballast ]; do sleep 0.01; done; echo again; exit 6`))
-	if pid := readPID(t, fifo); pid != status.PID {
+	if pid := proctest.ReadPID(t, fifo); pid != status.PID {
 		t.Errorf("process %d says that it wrote all, want %d", pid, status.PID)
 	}
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
@@ -88,7 +89,7 @@ func TestAFullDisk(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
+	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
 		t.Error(err)
 	}
 	var all strings.Builder

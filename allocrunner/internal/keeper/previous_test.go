@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with a task that ran.
@@ -46,7 +47,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		}
 	}
 	wantPast(second, "six", six, 6, "")
-	if err := second.Signal(t.Context(), latest(t, second, "six"), unix.SIGINT); !errors.Is(err, processes.ErrNotRunning) {
+	if err := second.Signal(t.Context(), proctest.Latest(t, second, "six"), unix.SIGINT); !errors.Is(err, processes.ErrNotRunning) {
 		t.Errorf("signal to a process of the past: %v", err)
 	}
 	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
@@ -82,16 +83,16 @@ func TestBusy(t *testing.T) {
 	if keeper.Busy(dir) {
 		t.Error("busy before the first task")
 	}
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &`))
-	readPID(t, fifo)
+	proctest.ReadPID(t, fifo)
 	if _, err := c.Wait(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
 	if !keeper.Busy(dir) {
 		t.Error("not busy with what a task has left behind")
 	}
-	if _, err := c.KillTree(t.Context(), latest(t, c, "t")); err != nil {
+	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
 		t.Fatal(err)
 	}
 	if keeper.Busy(dir) {
@@ -124,7 +125,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, processes.ErrRunning) != runs {
 			t.Fatalf("start: %v; the list has %+v", err, list)
 		}
-		if _, err := next.KillTree(t.Context(), latest(t, next, "t")); err != nil {
+		if _, err := next.KillTree(t.Context(), proctest.Latest(t, next, "t")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := next.Wait(t.Context(), "t"); err != nil {

@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // supervised is the configuration of the allocation in dir.
@@ -324,7 +325,7 @@ func TestABrokenConnection(t *testing.T) {
 	if s.Keeper() != first {
 		t.Error("another keeper was made")
 	}
-	if err := s.Signal(t.Context(), latest(t, s, "t"), unix.SIGUSR1); err != nil {
+	if err := s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if got := <-waited; got != (result{code: 4}) {
@@ -397,7 +398,7 @@ func TestAFrozenKeeper(t *testing.T) {
 			t.Errorf("after a start that was given up: %+v, %v", list, err)
 		}
 	}
-	if err := s.Signal(t.Context(), latest(t, s, "t"), unix.SIGUSR1); err != nil {
+	if err := s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1); err != nil {
 		t.Error(err)
 	}
 	if err := <-waited; err != nil {

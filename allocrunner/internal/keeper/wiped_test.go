@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // begun is a keeper with a task and a child of that.
@@ -25,9 +26,9 @@ type begun struct {
 func begin(t *testing.T, dir string) begun {
 	t.Helper()
 	c := start(t, keeper.Config{Dir: dir})
-	fifo := newFIFO(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	status := run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
-	b := begun{c, identify(t, status.PID), identify(t, readPID(t, fifo))}
+	b := begun{c, identify(t, status.PID), identify(t, proctest.ReadPID(t, fifo))}
 	for _, id := range []proc.Identity{b.task, b.child} { // a process that executes a program has no environment for a moment
 		for comm := ""; comm != "sleep\n" || !proc.HasEnv(id.PID, mark(dir)); {
 			unix.Poll(nil, 1) // another process's doing

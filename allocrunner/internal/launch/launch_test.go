@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/launch"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestMain runs the tests, or is a program that they start.
@@ -100,13 +101,6 @@ func start(t *testing.T) *process {
 	return p
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root becomes another user")
-	}
-}
-
 // openDir is a directory that every user may enter.
 func openDir(t *testing.T) string {
 	t.Helper()
@@ -143,7 +137,7 @@ func TestBecome(t *testing.T) {
 			want.Groups, _ = os.Getgroups()
 			want.Files = slices.DeleteFunc(want.Files, func(fd int) bool { return fd == launch.FD })
 			if user != nil {
-				needRoot(t)
+				proctest.NeedRoot(t)
 				want.User, want.Groups = []int{int(user.UID), int(user.UID), int(user.GID), int(user.GID)}, nil
 				for _, group := range user.Groups {
 					want.Groups = append(want.Groups, int(group))
@@ -200,7 +194,7 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.program.User != nil {
-				needRoot(t)
+				proctest.NeedRoot(t)
 			}
 			p := start(t)
 			err := p.Become(t.Context(), tc.program)

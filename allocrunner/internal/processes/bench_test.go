@@ -6,6 +6,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // BenchmarkRun is one whole run of /bin/true: start, exit, empty tree, logs written.
@@ -23,7 +24,7 @@ func BenchmarkRun(b *testing.B) {
 				if _, err := l.Wait(b.Context(), "t"); err != nil {
 					b.Fatal(err)
 				}
-				if _, err := l.KillTree(b.Context(), latest(b, l, "t")); err != nil {
+				if _, err := l.KillTree(b.Context(), proctest.Latest(b, l, "t")); err != nil {
 					b.Fatal(err)
 				}
 			}

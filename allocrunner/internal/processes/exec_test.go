@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // beside is a script to run beside the task t; $FIFO is the pipe of fifo.
@@ -108,13 +109,13 @@ func TestExecEndsWithItsContext(t *testing.T) {
 			pid := 0
 			go func() {
 				defer cancel()
-				pid = readPID(t, r)
+				pid = proctest.ReadPID(t, r)
 			}()
 			got, err := e.Exec(ctx, e.beside(`echo before; trap "" TERM; sh -c 'echo $$ >$FIFO; exec sleep 1000'; echo after`))
-			if !errors.Is(err, context.Canceled) || string(got.Output) != "before\n" || got.Exit.Signal != 9 || alive(pid) {
-				t.Errorf("%+v, %v, child alive: %v", got, err, alive(pid))
+			if !errors.Is(err, context.Canceled) || string(got.Output) != "before\n" || got.Exit.Signal != 9 || proctest.Alive(pid) {
+				t.Errorf("%+v, %v, child alive: %v", got, err, proctest.Alive(pid))
 			}
-			if err := e.Signal(t.Context(), latest(t, e, "t"), 0); err != nil {
+			if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), 0); err != nil {
 				t.Errorf("the task itself: %v", err)
 			}
 		})
@@ -129,8 +130,8 @@ func TestExecLeavesNothing(t *testing.T) {
 			r := e.fifo()
 			e.start(e.shell("t", "exec sleep 1000"))
 			got, err := e.Exec(t.Context(), e.beside(`sh -c 'echo $$ >$FIFO; exec sleep 1000' & read x <$FIFO; echo $x >$FIFO; exit 3`))
-			if pid := readPID(t, r); err != nil || got.Exit.ExitCode != 3 || alive(pid) {
-				t.Errorf("%+v, %v, child alive: %v", got, err, alive(pid))
+			if pid := proctest.ReadPID(t, r); err != nil || got.Exit.ExitCode != 3 || proctest.Alive(pid) {
+				t.Errorf("%+v, %v, child alive: %v", got, err, proctest.Alive(pid))
 			}
 		})
 	}
@@ -144,20 +145,20 @@ func TestExecDiesWithItsTask(t *testing.T) {
 				e := newLocal(t, cfg)
 				r := e.fifo()
 				e.start(e.shell("t", `sleep 1000 & echo $! >$FIFO; wait`))
-				child := readPID(t, r)
+				child := proctest.ReadPID(t, r)
 				var got processes.ExecResult
 				var err error
 				var wg sync.WaitGroup
 				wg.Go(func() {
 					got, err = e.Exec(t.Context(), e.beside(`(sh -c 'echo $$ >$FIFO; exec sleep 1000' &); exec sleep 1000`))
 				})
-				pid := readPID(t, r)
+				pid := proctest.ReadPID(t, r)
 				if end != 0 {
-					if err := e.Signal(t.Context(), latest(t, e, "t"), end); err != nil {
+					if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), end); err != nil {
 						t.Fatal(err)
 					}
 					e.wait("t")
-					if !alive(pid) {
+					if !proctest.Alive(pid) {
 						t.Error("it ended before the task's tree was killed")
 					}
 				}
@@ -165,8 +166,8 @@ func TestExecDiesWithItsTask(t *testing.T) {
 					t.Errorf("%d processes besides the task's were killed, want the task's child alone", n)
 				}
 				wg.Wait()
-				if !errors.Is(err, processes.ErrNotRunning) || got.Exit.Signal != 9 || alive(pid) || alive(child) {
-					t.Errorf("%+v, %v, alive: %v, %v", got, err, alive(pid), alive(child))
+				if !errors.Is(err, processes.ErrNotRunning) || got.Exit.Signal != 9 || proctest.Alive(pid) || proctest.Alive(child) {
+					t.Errorf("%+v, %v, alive: %v, %v", got, err, proctest.Alive(pid), proctest.Alive(child))
 				}
 			})
 		}
@@ -188,13 +189,13 @@ func TestAnotherTasksEndSparesAnExec(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			pid := readPID(t, r)
-			if err := e.Signal(t.Context(), latest(t, e, "t"), unix.SIGKILL); err != nil {
+			pid := proctest.ReadPID(t, r)
+			if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			e.wait("t") // so that no task runs but the one that is killed next
-			if n := e.killTree("other"); n != 0 || !alive(pid) {
-				t.Errorf("%d processes killed, the program is alive: %v", n, alive(pid))
+			if n := e.killTree("other"); n != 0 || !proctest.Alive(pid) {
+				t.Errorf("%d processes killed, the program is alive: %v", n, proctest.Alive(pid))
 			}
 			cancel()
 			wg.Wait()
@@ -213,7 +214,7 @@ func TestExecsAreBounded(t *testing.T) {
 		wg.Go(func() { _, _ = e.Exec(ctx, e.beside(`echo $$ >$FIFO; exec sleep 1000`)) })
 	}
 	for range processes.MaxExecs {
-		readPID(t, r)
+		proctest.ReadPID(t, r)
 	}
 	entries, _ := os.ReadDir("/proc/self/task")
 	running := 0
@@ -274,12 +275,12 @@ func TestCloseEndsExecs(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	pid := readPID(t, r)
+	pid := proctest.ReadPID(t, r)
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	if alive(pid) {
+	if proctest.Alive(pid) {
 		t.Error("the program still runs")
 	}
 }

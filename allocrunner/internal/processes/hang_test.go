@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // hanging makes a program whose execution hangs for as long as the kernel lets the holder of a lease (45 seconds, mostly), which is this
@@ -72,7 +73,7 @@ func TestAProgramThatHangs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(e.dir, "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if line := readLine(t, r); line != "written" { // more than a pipe holds, so it has been read
+	if line := proctest.ReadLine(t, r); line != "written" { // more than a pipe holds, so it has been read
 		t.Errorf("the fifo says %q", line)
 	}
 	spec := e.beside("echo here")
@@ -84,7 +85,7 @@ func TestAProgramThatHangs(t *testing.T) {
 	if exit := e.wait("other"); exit.ExitCode != 3 {
 		t.Errorf("another task: %+v", exit)
 	}
-	if err := e.Signal(t.Context(), latest(t, e, "noisy"), unix.SIGTERM); err != nil {
+	if err := e.Signal(t.Context(), proctest.Latest(t, e, "noisy"), unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	if exit := e.wait("noisy"); exit.Signal != int(unix.SIGTERM) {
@@ -129,7 +130,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 			if err := <-failure; !errors.Is(err, processes.ErrClosed) && !errors.Is(err, processes.ErrNotRunning) {
 				t.Error(err)
 			}
-			if alive(status.PID) {
+			if proctest.Alive(status.PID) {
 				t.Error("a task has outlived Close")
 			}
 		})

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestMain runs the tests, or is one of the programs that they start: "helper NAME ARGS...".
@@ -167,7 +168,7 @@ func (e *env) wait(task string) interfaces.ExitResult {
 
 func (e *env) killTree(task string) int {
 	e.t.Helper()
-	n, err := e.KillTree(e.t.Context(), latest(e.t, e, task))
+	n, err := e.KillTree(e.t.Context(), proctest.Latest(e.t, e, task))
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -177,34 +178,7 @@ func (e *env) killTree(task string) int {
 // fifo makes the pipe that shell names and opens it at once, so that a task's opening of it never waits.
 func (e *env) fifo() *bufio.Reader {
 	e.t.Helper()
-	path := filepath.Join(e.dir, "fifo")
-	if err := unix.Mkfifo(path, 0o666); err != nil {
-		e.t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.t.Cleanup(func() { f.Close() })
-	return bufio.NewReader(f)
-}
-
-func readLine(t *testing.T, r *bufio.Reader) string {
-	t.Helper()
-	line, err := r.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
-}
-
-func readPID(t *testing.T, r *bufio.Reader) int {
-	t.Helper()
-	pid, err := strconv.Atoi(readLine(t, r))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
+	return proctest.Fifo(e.t, e.dir)
 }
 
 // output is everything in the files of one stream, in order.
@@ -223,28 +197,4 @@ func (e *env) output(stream string) string {
 	return all.String()
 }
 
-// alive reports whether the process is there and no zombie.
-func alive(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.Contains(string(text), ") Z ")
-}
-
-// pause lets others run between two looks at something that can't be waited for.
-func pause() { unix.Poll(nil, 2) }
-
 func self() string { path, _ := os.Executable(); return path }
-
-// latest names the task's latest process.
-func latest(t testing.TB, s processes.Supervisor, task string) processes.ProcessID {
-	t.Helper()
-	list, err := s.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, status := range list {
-		if status.Task == task {
-			return status.ID()
-		}
-	}
-	return processes.ProcessID{Task: task}
-}

@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // TestWhatAProcessIsBornWith spoils what it could inherit, and looks at what it got.
@@ -100,7 +101,7 @@ func TestSignalsAreNotBlocked(t *testing.T) {
 	}
 	defer func() { parent.Process.Kill(); parent.Wait() }()
 	var text []byte
-	for ; !strings.HasSuffix(string(text), "\n"); pause() {
+	for ; !strings.HasSuffix(string(text), "\n"); proctest.Pause() {
 		text, _ = os.ReadFile(filepath.Join(dir, "t.stdout.0"))
 	}
 	var got report
@@ -129,7 +130,7 @@ func TestOOMScore(t *testing.T) {
 	spec := e.shell("t", `echo up >$FIFO; read x; exec sleep 1000`)
 	spec.OOMScoreAdj = 321
 	status := e.start(spec)
-	readLine(t, r)
+	proctest.ReadLine(t, r)
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", status.PID))
 	if err != nil || strings.TrimSpace(string(text)) != "321" {
 		t.Errorf("got %q, %v", text, err)
@@ -164,8 +165,8 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	status := e.start(e.shell("t", `trap "echo parent got it; exit 3" USR1; sh -c 'trap "echo child got it" USR1; echo up >$FIFO; while :; do sleep 1; done' & wait`))
-	readLine(t, r)
-	if err := e.Signal(t.Context(), latest(t, e, "t"), unix.SIGUSR1); err != nil {
+	proctest.ReadLine(t, r)
+	if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
 	if exit := e.wait("t"); exit.ExitCode != 3 {
@@ -176,7 +177,7 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	for _, task := range []string{"t", "never"} {
-		if err := e.Signal(t.Context(), latest(t, e, task), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
+		if err := e.Signal(t.Context(), proctest.Latest(t, e, task), unix.SIGTERM); !errors.Is(err, processes.ErrNotRunning) {
 			t.Errorf("signal to %s, which does not run: %v", task, err)
 		}
 	}
@@ -186,10 +187,10 @@ func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	e.start(e.spec("t", self(), "helper", "stubborn"))
 	for e.output("t.stdout") != "ready\n" {
-		pause()
+		proctest.Pause()
 	}
 	for range 3 {
-		if err := e.Signal(t.Context(), latest(t, e, "t"), unix.SIGTERM); err != nil {
+		if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,15 +207,15 @@ func TestWaitIsNotHeldUpByAGrandchildWithThePipe(t *testing.T) {
 	r := e.fifo()
 	// The grandchild writes until its pipe is cut off, which SIGPIPE makes it feel.
 	e.start(e.shell("t", `sh -c 'trap "" PIPE; echo $$ >$FIFO; while echo alive; do sleep 0.01; done 2>/dev/null; echo cut >$FIFO; exec sleep 1000' & exit 5`))
-	pid := readPID(t, r)
-	if exit := e.wait("t"); exit.ExitCode != 5 || !alive(pid) {
-		t.Fatalf("exit %+v, grandchild alive: %v", exit, alive(pid))
+	pid := proctest.ReadPID(t, r)
+	if exit := e.wait("t"); exit.ExitCode != 5 || !proctest.Alive(pid) {
+		t.Fatalf("exit %+v, grandchild alive: %v", exit, proctest.Alive(pid))
 	}
-	if got := readLine(t, r); got != "cut" {
+	if got := proctest.ReadLine(t, r); got != "cut" {
 		t.Errorf("the grandchild says %q", got)
 	}
-	if n := e.killTree("t"); n == 0 || alive(pid) {
-		t.Errorf("%d killed, grandchild alive: %v", n, alive(pid))
+	if n := e.killTree("t"); n == 0 || proctest.Alive(pid) {
+		t.Errorf("%d killed, grandchild alive: %v", n, proctest.Alive(pid))
 	}
 }
 
@@ -347,12 +348,12 @@ func TestCloseKillsAndRefuses(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	r := e.fifo()
 	e.start(e.shell("t", "sleep 1000 & echo $! >$FIFO; exec sleep 1000"))
-	child := readPID(t, r)
+	child := proctest.ReadPID(t, r)
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if exit := e.wait("t"); exit.Signal != 9 || alive(child) {
-		t.Errorf("exit %+v, child alive: %v", exit, alive(child))
+	if exit := e.wait("t"); exit.Signal != 9 || proctest.Alive(child) {
+		t.Errorf("exit %+v, child alive: %v", exit, proctest.Alive(child))
 	}
 	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, processes.ErrClosed) {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
@@ -24,7 +25,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 			r := e.fifo()
 			e.start(e.shell("a", `exec sleep 1000`))
 			e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))
-			orphan := readPID(t, r)
+			orphan := proctest.ReadPID(t, r)
 			var stranger *exec.Cmd
 			if !cfg.OwnsAllChildren {
 				stranger = exec.Command("sleep", "1000")
@@ -34,10 +35,10 @@ func TestKillTreeSparesOthers(t *testing.T) {
 				defer func() { stranger.Process.Kill(); stranger.Wait() }()
 			}
 			e.killTree("a")
-			if !alive(orphan) || stranger != nil && !alive(stranger.Process.Pid) {
+			if !proctest.Alive(orphan) || stranger != nil && !proctest.Alive(stranger.Process.Pid) {
 				t.Error("KillTree of a killed another's process")
 			}
-			if err := e.Signal(t.Context(), latest(t, e, "b"), 0); err != nil {
+			if err := e.Signal(t.Context(), proctest.Latest(t, e, "b"), 0); err != nil {
 				t.Error(err)
 			}
 			unix.Kill(orphan, unix.SIGKILL) // in "shared" it is nobody's
@@ -51,11 +52,11 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &) ; exec sleep 1000`))
-	orphan := readPID(t, r)
-	if n := e.killTree("b"); n != 1 || alive(orphan) {
-		t.Errorf("%d killed, the orphan is alive: %v", n, alive(orphan))
+	orphan := proctest.ReadPID(t, r)
+	if n := e.killTree("b"); n != 1 || proctest.Alive(orphan) {
+		t.Errorf("%d killed, the orphan is alive: %v", n, proctest.Alive(orphan))
 	}
-	if err := e.Signal(t.Context(), latest(t, e, "a"), 0); err != nil {
+	if err := e.Signal(t.Context(), proctest.Latest(t, e, "a"), 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -66,10 +67,10 @@ func TestTheLastTaskTakesAllOrphans(t *testing.T) {
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(env -i FIFO=$FIFO setsid /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))
-	orphan := readPID(t, r)
+	orphan := proctest.ReadPID(t, r)
 	e.killTree("a")
 	e.killTree("b")
-	if alive(orphan) {
+	if proctest.Alive(orphan) {
 		t.Error("an orphan outlived all tasks")
 		unix.Kill(orphan, unix.SIGKILL)
 	}

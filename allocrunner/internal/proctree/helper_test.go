@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -126,36 +125,5 @@ func (e *env) kill(task *task) int {
 // fifo makes the pipe that start names and opens it at once, so that a task's opening of it never waits.
 func (e *env) fifo() *bufio.Reader {
 	e.t.Helper()
-	path := filepath.Join(e.dir, "fifo")
-	if err := unix.Mkfifo(path, 0o666); err != nil {
-		e.t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.t.Cleanup(func() { f.Close() })
-	return bufio.NewReader(f)
+	return proctest.Fifo(e.t, e.dir)
 }
-
-func readPID(t *testing.T, r *bufio.Reader) int {
-	t.Helper()
-	line, err := r.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
-}
-
-// alive reports whether the process is there and no zombie.
-func alive(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.Contains(string(text), ") Z ")
-}
-
-// pause lets others run between two looks at something that can't be waited for.
-func pause() { unix.Poll(nil, 2) }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -34,12 +35,12 @@ func TestOrphansOfAName(t *testing.T) {
 	e, name := newNamed(t)
 	r := e.fifo()
 	task := e.start("t", `env -i FIFO=$FIFO setsid sh -c 'echo $$ >$FIFO; exec env -i sleep 1000' & exec env -i sleep 1000`)
-	daemon := readPID(t, r)
+	daemon := proctest.ReadPID(t, r)
 	if found, err := proctree.FindOrphans(proctree.Hints{Name: name + "0"}); err != nil || len(found) > 0 {
 		t.Errorf("of another name: %+v, %v", found, err)
 	}
 	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Name: name})
-	if err != nil || len(killed) != 2 || killed[0].Task != "t" || alive(daemon) || alive(task.pid) {
+	if err != nil || len(killed) != 2 || killed[0].Task != "t" || proctest.Alive(daemon) || proctest.Alive(task.pid) {
 		t.Errorf("killed %+v, %v", killed, err)
 	}
 }
@@ -51,7 +52,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 	r := e.fifo()
 	const mark = "NOMAD_ALLOC_DIR=/somewhere/of/a/test"
 	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
-	daemon := readPID(t, r)
+	daemon := proctest.ReadPID(t, r)
 	other := e.start("other", "exec sleep 1000", mark)
 	operators := exec.Command("sleep", "1000")
 	operators.Env = []string{mark, "NOMAD_TASK_NAME=other"}
@@ -65,13 +66,13 @@ func TestACgroupAloneDecides(t *testing.T) {
 		t.Errorf("found %+v, %v; want x, its daemon and the other", found, err)
 	}
 	e.kill(other)
-	if !alive(daemon) || !alive(x.pid) || !alive(operators.Process.Pid) {
-		t.Errorf("alive: %v, %v, %v", alive(daemon), alive(x.pid), alive(operators.Process.Pid))
+	if !proctest.Alive(daemon) || !proctest.Alive(x.pid) || !proctest.Alive(operators.Process.Pid) {
+		t.Errorf("alive: %v, %v, %v", proctest.Alive(daemon), proctest.Alive(x.pid), proctest.Alive(operators.Process.Pid))
 	}
 	operators.Process.Kill() // else it would be taken for an orphan of the last task's: a parent that owns all children has no other children
 	operators.Wait()
-	if n := e.kill(x); n != 1 || alive(daemon) {
-		t.Errorf("%d killed with x, its daemon is alive: %v", n, alive(daemon))
+	if n := e.kill(x); n != 1 || proctest.Alive(daemon) {
+		t.Errorf("%d killed with x, its daemon is alive: %v", n, proctest.Alive(daemon))
 	}
 }
 
@@ -81,21 +82,21 @@ func TestACgroupOfAnother(t *testing.T) {
 	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler), OwnsAllChildren: true}))
 	r := e.fifo()
 	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
-	daemon := readPID(t, r)
+	daemon := proctest.ReadPID(t, r)
 	for !executed(daemon) {
-		pause()
+		proctest.Pause()
 	}
 	allow("2") // those that are there
 	other := e.start("other", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
-	others := readPID(t, r)
+	others := proctest.ReadPID(t, r)
 	if other.NoCgroup() == nil {
 		t.Fatal("the other one has a cgroup, too")
 	}
 	for !executed(others) {
-		pause()
+		proctest.Pause()
 	}
-	if n := e.kill(other); n != 1 || alive(others) || !alive(daemon) || !alive(x.pid) {
-		t.Errorf("%d killed with a task that has no cgroup; alive: its daemon %v, x's %v, x %v", n, alive(others), alive(daemon), alive(x.pid))
+	if n := e.kill(other); n != 1 || proctest.Alive(others) || !proctest.Alive(daemon) || !proctest.Alive(x.pid) {
+		t.Errorf("%d killed with a task that has no cgroup; alive: its daemon %v, x's %v, x %v", n, proctest.Alive(others), proctest.Alive(daemon), proctest.Alive(x.pid))
 	}
 }
 
@@ -123,9 +124,9 @@ func TestATerminalIsAnOperators(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL); cmd.Wait() }()
-		pid := readPID(t, r)
+		pid := proctest.ReadPID(t, r)
 		for !executed(pid) {
-			pause()
+			proctest.Pause()
 		}
 		switch {
 		case c.task:
@@ -143,8 +144,8 @@ func TestATerminalIsAnOperators(t *testing.T) {
 	}
 	slices.Sort(pids)
 	slices.Sort(want)
-	if err != nil || !slices.Equal(pids, want) || !alive(spared) {
-		t.Errorf("killed %v, %v; want %v; the operator's is alive: %v", pids, err, want, alive(spared))
+	if err != nil || !slices.Equal(pids, want) || !proctest.Alive(spared) {
+		t.Errorf("killed %v, %v; want %v; the operator's is alive: %v", pids, err, want, proctest.Alive(spared))
 	}
 }
 

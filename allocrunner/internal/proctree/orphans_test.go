@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -18,7 +19,7 @@ func family(t *testing.T) (*env, proctree.RootProcess, *task, int) {
 	e := newTrees(t, proctree.Config{NoCgroup: true, OwnsAllChildren: true})
 	r := e.fifo()
 	task := e.start("t", `env -i FIFO=$FIFO sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec env -i sleep 1000`)
-	child := readPID(t, r)
+	child := proctest.ReadPID(t, r)
 	id, err := proc.Identify(task.pid)
 	if err != nil || task.StartTicks() != id.Start {
 		t.Fatalf("%v; born at %d, want %+v", err, task.StartTicks(), id)
@@ -31,8 +32,8 @@ func TestOrphansOfASession(t *testing.T) {
 	_, first, task, child := family(t)
 	first.Alive = proc.Moment{} // it is there, so nothing else need be known
 	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Roots: []proctree.RootProcess{first}})
-	if err != nil || len(killed) != 2 || killed[0].Task != "t" || killed[1].Task != "t" || alive(task.pid) || alive(child) {
-		t.Errorf("killed %+v, %v; first alive: %v, child alive: %v", killed, err, alive(task.pid), alive(child))
+	if err != nil || len(killed) != 2 || killed[0].Task != "t" || killed[1].Task != "t" || proctest.Alive(task.pid) || proctest.Alive(child) {
+		t.Errorf("killed %+v, %v; first alive: %v, child alive: %v", killed, err, proctest.Alive(task.pid), proctest.Alive(child))
 	}
 }
 
@@ -62,8 +63,8 @@ func TestOrphansOfASessionWithoutItsLeader(t *testing.T) {
 				t.Errorf("found %+v, %v; want the child: %v", found, err, tc.killed)
 			}
 			_, err = proctree.KillOrphans(t.Context(), proctree.Hints{Roots: []proctree.RootProcess{first}})
-			if err != nil || alive(child) == tc.killed {
-				t.Errorf("the child is alive: %v, %v", alive(child), err)
+			if err != nil || proctest.Alive(child) == tc.killed {
+				t.Errorf("the child is alive: %v, %v", proctest.Alive(child), err)
 			}
 		})
 	}
@@ -83,7 +84,7 @@ func TestAStrangersSession(t *testing.T) {
 	}
 	id.Start-- // it had the number before
 	first := proctree.RootProcess{Identity: id, Alive: proc.Now()}
-	if killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Roots: []proctree.RootProcess{first}}); err != nil || len(killed) > 0 || !alive(id.PID) {
+	if killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Roots: []proctree.RootProcess{first}}); err != nil || len(killed) > 0 || !proctest.Alive(id.PID) {
 		t.Errorf("killed %+v, %v", killed, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 )
 
@@ -52,13 +53,13 @@ func TestKillTree(t *testing.T) {
 				}
 				var pids []int
 				for range c.pids {
-					pids = append(pids, readPID(t, r))
+					pids = append(pids, proctest.ReadPID(t, r))
 				}
 				if n := e.kill(task); n < c.pids {
 					t.Errorf("%d killed besides the first, want at least %d", n, c.pids)
 				}
 				for _, pid := range pids {
-					if alive(pid) {
+					if proctest.Alive(pid) {
 						t.Errorf("process %d still runs", pid)
 						unix.Kill(pid, unix.SIGKILL)
 					}
@@ -75,14 +76,14 @@ func TestOrphansAreReaped(t *testing.T) {
 	e := newTrees(t, proctree.Config{OwnsAllChildren: true})
 	r := e.fifo()
 	task := e.start("t", `(setsid sh -c 'echo $$ >$FIFO' &); exec sleep 1000`)
-	pid := readPID(t, r)
+	pid := proctest.ReadPID(t, r)
 	for {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
 			break
 		}
-		pause()
+		proctest.Pause()
 	}
-	if !task.Running() || !alive(task.pid) {
+	if !task.Running() || !proctest.Alive(task.pid) {
 		t.Error("the task itself has ended")
 	}
 }
@@ -191,7 +192,7 @@ func TestKillStrays(t *testing.T) {
 			e := newTrees(t, proctree.Config{})
 			r := e.fifo()
 			task := e.start("t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`, cmp.Or(mark, "UNMARKED=1"))
-			child := readPID(t, r)
+			child := proctest.ReadPID(t, r)
 			dir := ""
 			if mark == "" {
 				if dir = e.CgroupDir(); dir == "" {
@@ -201,8 +202,8 @@ func TestKillStrays(t *testing.T) {
 			killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Cgroup: dir, Marker: mark})
 			slices.SortFunc(killed, func(a, b proctree.Orphan) int { return cmp.Compare(a.PID, b.PID) })
 			want := []proctree.Orphan{{PID: task.pid, Task: "t"}, {PID: child, Task: "t"}}
-			if err != nil || !slices.Equal(killed, want) || alive(child) || alive(task.pid) {
-				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, alive(child), alive(task.pid))
+			if err != nil || !slices.Equal(killed, want) || proctest.Alive(child) || proctest.Alive(task.pid) {
+				t.Errorf("killed %+v, %v, want %+v; child alive: %v, first alive: %v", killed, err, want, proctest.Alive(child), proctest.Alive(task.pid))
 			}
 			if exit := e.wait(task); exit.Signal() != unix.SIGKILL {
 				t.Errorf("exit %+v", exit)
