@@ -111,7 +111,7 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 		case <-beat.C:
 			err = out.heartbeat(heartbeat)
 		case <-ctx.Done():
-			if err = context.Cause(ctx); err == errDraining {
+			if err = context.Cause(ctx); errors.Is(err, errDraining) {
 				_, err = s.deliver(out) // the last events say how it ended
 				if err == nil {
 					return
@@ -120,7 +120,7 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 		}
 	}
 	switch {
-	case err == errSlowConsumer:
+	case errors.Is(err, errSlowConsumer):
 		s.end(out, endSlowConsumer)
 	case denied(err):
 		s.end(out, endUnauthorized)

@@ -53,18 +53,17 @@ func TestWebsocket(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for {
-			kind, message, err := conn.ReadMessage()
-			if err != nil {
-				return nil
-			}
-			if string(message) == "panic" {
+		for err == nil {
+			var kind int
+			var message []byte
+			if kind, message, err = conn.ReadMessage(); string(message) == "panic" {
 				panic("out of cheese")
 			}
-			if err := conn.WriteMessage(kind, message); err != nil {
-				return nil
+			if err == nil {
+				err = conn.WriteMessage(kind, message)
 			}
 		}
+		return nil
 	}
 	authenticator, sign := realAuthenticator(t)
 	log := new(syncBuffer)

@@ -34,7 +34,7 @@ func TestReword(t *testing.T) {
 		t.Errorf("reworded: %v", got)
 	}
 	for _, other := range []error{nil, cause, apierror.New(apierror.TaskNotRunning)} {
-		if got := apierror.Reword(other, apierror.NoTask, apierror.NoTaskRunner, "x"); got != other {
+		if got := apierror.Reword(other, apierror.NoTask, apierror.NoTaskRunner, "x"); !errors.Is(got, other) {
 			t.Errorf("%v became %v", other, got)
 		}
 	}
