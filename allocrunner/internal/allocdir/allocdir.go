@@ -138,7 +138,7 @@ func (h *handle) unplanted(tasks []string) error {
 	}
 	for _, task := range tasks {
 		if h.has(task) {
-			return fmt.Errorf("%s %w: remove it, or give another --alloc-id", filepath.Join(h.path, task), ErrPlanted)
+			return fmt.Errorf("%s %w: remove it, or choose another allocation ID", filepath.Join(h.path, task), ErrPlanted)
 		}
 	}
 	return nil
@@ -211,7 +211,7 @@ func CheckReach(dir string, user interfaces.User) error {
 			return fmt.Errorf("look at %s: %w", at, err)
 		}
 		if !mayPass(st, user) {
-			return fmt.Errorf("user %q can't reach the allocation directory: %s has mode %#o; run `chmod o+x %s` or choose another --data-dir",
+			return fmt.Errorf("user %q can't reach the allocation directory: %s has mode %#o; run `chmod o+x %s` or choose another data directory",
 				user.Name, at, st.Mode&0o7777, at)
 		}
 		if at == filepath.Dir(at) {

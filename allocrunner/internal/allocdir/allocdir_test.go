@@ -260,7 +260,7 @@ func TestDirectoriesWithBlanks(t *testing.T) {
 func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 	if dir := os.Getenv("ALLOCDIR_TEST_BUILD"); dir != "" {
 		err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil)
-		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "--data-dir") {
+		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "data directory") {
 			t.Errorf("got %v, want fs.ErrPermission and what to do", err)
 		}
 		return

@@ -141,13 +141,13 @@ func (h *handle) setOwner(s spec, mode bool) error {
 func explain(what string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: %w; choose a --data-dir that you can write to, or run as root", what, err)
+		return fmt.Errorf("%s: %w; choose a data directory that you can write to, or run as root", what, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%s: %w; make room on that file system, or choose another --data-dir", what, err)
+		return fmt.Errorf("%s: %w; make room on that file system, or choose another data directory", what, err)
 	case errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("%s: %w; choose a --data-dir on a file system that can be written", what, err)
+		return fmt.Errorf("%s: %w; choose a data directory on a file system that can be written", what, err)
 	case errors.Is(err, syscall.ENOTDIR):
-		return fmt.Errorf("%s: %w; a file is in the way: remove it, or choose another --data-dir", what, err)
+		return fmt.Errorf("%s: %w; a file is in the way: remove it, or choose another data directory", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
