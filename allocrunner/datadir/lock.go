@@ -55,7 +55,10 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 	if err != nil {
 		return nil, errors.Join(damaged(id, err), l.Close())
 	}
-	l.life = lifeOf(l.saved)
+	l.life = uuid.NewString()
+	if l.saved != nil && l.saved.Life != "" {
+		l.life = l.saved.Life
+	}
 	return l, nil
 }
 
@@ -92,15 +95,6 @@ func (l *Lock) Close() error {
 		return l.release()
 	}
 	return l.state.Close()
-}
-
-// lifeOf returns the ID of the life that continues what was saved, a new one when nothing was. An allocation that ran before lives had
-// IDs has none, and continues without: its tasks have tokens that name none.
-func lifeOf(saved *interfaces.Saved) string {
-	if saved == nil || saved.Life == "" && len(saved.Tasks) == 0 { // no task has had a token
-		return uuid.NewString()
-	}
-	return saved.Life
 }
 
 // Saved returns what was saved when the lock was taken, nil when the allocation has not begun.

@@ -65,7 +65,7 @@ type Saved struct {
 
 	KillAfter time.Time // zero before the group's shutdown_delay has begun
 
-	Life string // Config.Life; empty for an allocation that began before there was one
+	Life string // Config.Life
 }
 
 // SavedTask is what another runner has to know of a task to resume it.
