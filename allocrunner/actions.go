@@ -107,7 +107,7 @@ func (r *Runner) runningTasks() []*taskrunner.Runner {
 	return running
 }
 
-// each calls f for all tasks at once and gives their errors when all have returned.
+// each calls f for all tasks at once and returns their errors when all have returned.
 func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error {
 	errs := make([]error, len(tasks))
 	var wg sync.WaitGroup
@@ -118,7 +118,7 @@ func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error 
 	return errs
 }
 
-// atLeastOne is each for what may find a task without a process: that is an error only when it found all of them so.
+// atLeastOne is each for what needs a process: tasks without one are an error only when all are.
 func atLeastOne(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
 	done := 0
 	var failed []error

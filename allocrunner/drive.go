@@ -169,7 +169,7 @@ func (r *Runner) shutdownDelay() <-chan time.Time {
 	return time.After(d)
 }
 
-// killReason is the event that tells a task why it is killed; a stop is told by Killing alone.
+// killReason returns the event that says why a task is killed; nil for a stop, which Killing alone announces.
 func killReason(e lifecycle.Ending) *api.TaskEvent {
 	switch e.Cause {
 	case lifecycle.LeaderDead:

@@ -40,7 +40,7 @@ type checksHook struct {
 
 	current atomic.Pointer[runningChecks] // nil before Prerun
 	running sync.WaitGroup
-	owed    atomic.Bool // the group's checks have asked for a restart, and begin anew with the next start of a task that serves
+	owed    atomic.Bool // the group's checks have requested a restart, and begin again with the next start of a task that serves
 	saving  sync.Mutex  // held from the reading of results until they are to be saved, so that older ones never follow newer ones
 }
 
@@ -60,8 +60,8 @@ var (
 
 func (h *checksHook) Name() string { return "checks" }
 
-// Prerun begins the checks of the group's services. An allocation that is resumed does without its checks, should they not be to be had,
-// rather than stay without anybody who could stop it.
+// Prerun begins the checks of the group's services. A resumed allocation whose checks can't be set up goes on without them: it has to be
+// stoppable.
 func (h *checksHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	cfg := h.alloc.checkConfig(req.Alloc)
 	cfg.OnChange, cfg.Restart, cfg.Up, cfg.Saved = h.onChange, h.restart, h.up, h.saved
@@ -113,7 +113,7 @@ func (h *checksHook) up(task string) time.Time {
 	return latest
 }
 
-// restart is what a check asks for that has been unhealthy for too long.
+// restart restarts the tasks that a check is about which has been unhealthy for too long.
 func (h *checksHook) restart(task, reason string) {
 	if task == "" {
 		h.owed.Store(true)
@@ -124,7 +124,7 @@ func (h *checksHook) restart(task, reason string) {
 	}
 }
 
-// groupEnded has the group's services leave when only its poststop tasks are left, and come back when all tasks begin anew then.
+// groupEnded removes the group's services when only its poststop tasks are left, and adds them again when all tasks were restarted then.
 func (h *checksHook) groupEnded(ended bool) {
 	switch made := h.current.Load(); {
 	case made == nil:

@@ -9,14 +9,13 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// hookTimeout bounds the hooks that run while others wait for the allocation to go on. They write small files, close listeners and
-// tell a registry.
+// hookTimeout bounds the hooks that the allocation waits for. They write small files, close listeners and call a registry.
 const hookTimeout = 30 * time.Second
 
-// HookStats is how the calls of the allocation's and the tasks' hooks have gone.
+// HookStats returns the statistics of the calls of the allocation's and the tasks' hooks.
 func (r *Runner) HookStats() []interfaces.HookStat { return r.meter.Stats() }
 
-// eachHook calls the hooks of one kind in order, and gives their errors.
+// eachHook calls the hooks of one kind one after another and joins their errors.
 func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) error) error {
 	var errs []error
 	for _, hook := range r.hookList {
@@ -101,6 +100,6 @@ func (r *Runner) updateHooks(ctx context.Context) {
 		return h.Update(ctx, &interfaces.RunnerUpdateRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc())})
 	})
 	if err != nil {
-		r.logger.Warn("a hook failed to follow the update, which stands", "error", err)
+		r.logger.Warn("a hook could not be updated; the update stands", "error", err)
 	}
 }

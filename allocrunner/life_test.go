@@ -266,7 +266,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 	r.until("restarted", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
 	})
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err == nil || !strings.Contains(err.Error(), "could not be written down") {
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err == nil || !strings.Contains(err.Error(), "could not be saved") {
 		t.Errorf("a stop that can't be made safe says %v", err)
 	}
 	state.setFull(false)

@@ -20,7 +20,7 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 	r.cfg.OnEvent(task, e)
 }
 
-// TaskChanged shows the task's new state at once, so that whoever caused it reads it, and lets drive do what follows.
+// TaskChanged shows the task's new state at once, so that the caller of a request reads it, and lets drive do what follows.
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)
@@ -31,7 +31,7 @@ func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }
 
 func (r *Runner) Save(task string) { r.journal.taskSafe(task) }
 
-// publish makes the present state of a task the allocation's.
+// publish updates the allocation with the present states of tasks.
 func (r *Runner) publish(tasks ...string) {
 	r.snapshots.change(func(a *api.Allocation) {
 		a.TaskStates = maps.Clone(a.TaskStates)
@@ -60,7 +60,7 @@ func (r *Runner) wireStates() map[string]*api.TaskState {
 	return states
 }
 
-// updated has a new version of the allocation written, and hands it to subscribers.
+// updated has a new version of the allocation saved, and hands it to subscribers.
 func (r *Runner) updated() {
 	r.journal.allocChanged()
 	if r.cfg.Updates != nil {

@@ -1,6 +1,6 @@
 // Package allocrunner runs one allocation: its directories and ports, its tasks in their order, its checks, and what the API shows
-// of all that. It promises that Run leaves nothing behind unless it was told to, and that whoever reads sees a whole state. It
-// knows nothing of HTTP, tokens or sockets: those come to it as hooks.
+// of all that. It promises that Run leaves nothing behind unless it is detached, and that readers see a consistent state. It knows nothing
+// of HTTP, tokens or sockets: those come to it as hooks.
 package allocrunner
 
 import (
@@ -29,7 +29,7 @@ import (
 // ErrFailed is what Run returns for an allocation that ended with a failed task.
 var ErrFailed = errors.New("allocation failed")
 
-// Runner is the AllocRunner of real processes.
+// Runner is an AllocRunner whose tasks are real processes.
 type Runner struct {
 	cfg     interfaces.Config
 	drivers *drivers.Registry
@@ -38,11 +38,11 @@ type Runner struct {
 	snapshots snapshots
 	tasks     []*taskrunner.Runner
 	byName    map[string]*taskrunner.Runner
-	madeOf    *api.Job // what tasks and hooks were made of
+	madeOf    *api.Job // the version that tasks and hooks were made of
 	journal   *journal
 	life      life
 	resources resources  // acquired by Run before the first task starts
-	updating  sync.Mutex // held over an update, so that they follow each other
+	updating  sync.Mutex // held over an update, so that one follows another
 	eventMu   sync.Mutex // held while OnEvent is called
 
 	hookList []interfaces.RunnerHook
@@ -60,7 +60,7 @@ var (
 	_ evaluatedAlloc         = (*Runner)(nil)
 )
 
-// GiveBackMemory gives back to the system what the program's start has taken and what it needs no more, once it is over.
+// GiveBackMemory returns memory to the system that the program's start has taken and that it no longer needs.
 func GiveBackMemory() { memory.GiveBack() }
 
 // Undumpable keeps what is in this program's memory, keys and tokens among it, from core dumps and from other processes of its user. A
@@ -78,8 +78,8 @@ func WithDrivers(known *drivers.Registry) interfaces.Factory {
 	return func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return newRunner(cfg, known) }
 }
 
-// New makes a runner of an allocation whose job has the group that it names. It does no I/O. Errors: what the group says that no
-// machine could run, such as an unknown kill_signal.
+// New returns a runner of an allocation whose job has the group that it names. It does no I/O. Errors: what no machine could run, such as
+// an unknown kill_signal.
 func New(cfg interfaces.Config) (*Runner, error) { return newRunner(cfg, Drivers) }
 
 func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) {
@@ -117,7 +117,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	return r, nil
 }
 
-// newTask makes the runner of one task. The machine it runs on is acquired later, before any task starts.
+// newTask makes the runner of one task. The resources of the machine are acquired later, before any task starts.
 func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 	hooks := []interfaces.TaskHook{&taskChecks{checks: &r.checks, task: t.Name, serves: lifecycle.Of(t).Serves()}}
 	if r.cfg.TaskHooks != nil {
@@ -158,7 +158,7 @@ func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	}
 	r.requestStop(how)
 	if err := r.save(); err != nil {
-		return fmt.Errorf("the allocation stops, but that could not be written down: %w", err)
+		return fmt.Errorf("the allocation stops, but that could not be saved: %w", err)
 	}
 	return nil
 }
@@ -177,12 +177,12 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 	return r.checks.results()
 }
 
-// save returns when the allocation is written down as it stands, or says why it can't be for now.
+// save returns when the allocation's latest version is saved, or with the reason why it can't be for now.
 func (r *Runner) save() error {
 	return r.journal.allocSafe()
 }
 
-// allocation reads over first: it is never written with a version from before the end.
+// allocation reads Terminal first: a terminal allocation is never saved with a version from before its end.
 func (r *Runner) allocation() (alloc *api.Allocation, over bool) {
 	over = r.Terminal()
 	return r.Alloc(), over
@@ -190,12 +190,11 @@ func (r *Runner) allocation() (alloc *api.Allocation, over bool) {
 
 func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[name].Saved() }
 
-// Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the
-// first error of the set-up for one that never began. When an allocation can't be taken over, its tasks run on, and the error is no
-// ErrDetached: nobody has asked for that.
+// Run returns ErrFailed, wrapped, for an allocation that ended with a failed task, and the first error of the set-up for one that never
+// began. When an allocation can't be resumed, its tasks run on, and the error is not ErrDetached: no Detach was called.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	r.life.handle(setUpBegun{})
-	// Stopping is a step of the allocation's life, not the end of its goroutines: those live until Run has brought the tasks down.
+	// A stop is an event of the allocation's life and does not cancel its goroutines: they end when the tasks have ended.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer func() {
@@ -210,15 +209,15 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	return r.runTasks(ctx, life)
 }
 
-// setUp takes what the tasks need and calls the hooks that come before them.
+// setUp acquires what the tasks need and calls the hooks that come before them.
 func (r *Runner) setUp(ctx, life context.Context) error {
 	if err := r.acquire(life); err != nil {
 		return err
 	}
 	if r.cfg.Saved != nil {
-		_ = r.save() // the raised index, before a client sees it: a second kill must not take it back. The journal says what goes wrong
+		_ = r.save() // the raised index, before a client sees it: it must not fall back after another crash. The journal logs what goes wrong
 	}
-	if r.life.state().requested { // there is nothing to be set up for
+	if r.life.state().requested { // no task is to start but poststop tasks
 		r.ending(ctx)
 	} else if err := r.prerun(ctx); err != nil {
 		return err
@@ -226,7 +225,7 @@ func (r *Runner) setUp(ctx, life context.Context) error {
 	return r.resources.await()
 }
 
-// failSetUp ends a new allocation. One that can't be resumed is left as it is, for another try.
+// failSetUp ends a new allocation. One that can't be resumed is detached, for another try.
 func (r *Runner) failSetUp(err error) error {
 	if r.cfg.Saved == nil {
 		r.failBefore(err)
@@ -248,26 +247,26 @@ func (r *Runner) failBefore(reason error) {
 	r.updated()
 }
 
-// runTasks runs the tasks to the end of the allocation, or leaves them.
+// runTasks runs the tasks until the allocation has ended or is detached.
 func (r *Runner) runTasks(ctx, life context.Context) error {
 	for _, t := range r.tasks {
 		r.receive(t)
 	}
 	r.publishAll()
-	if err := r.save(); err != nil { // whoever comes after a kill must know of this allocation
-		r.logger.Warn("nothing is written down before the tasks start: if taskapi is killed before it can be, their allocation is not known")
+	if err := r.save(); err != nil { // after a crash the allocation must be known
+		r.logger.Warn("the state could not be saved before the tasks start: if taskapi is killed before it is, it does not know of their allocation")
 	}
 	r.driveTasks(ctx, life)
 	if r.life.state().phase == detached {
 		r.shutdownHooks()
 		if err := errors.Join(r.save(), r.resources.leave()); err != nil {
-			r.logger.Warn("the allocation was left, and whoever takes it over may find it as it was some time ago", "error", err)
+			r.logger.Warn("the allocation was detached, and its latest state may not be saved", "error", err)
 		}
 		return interfaces.ErrDetached
 	}
 	err := r.save()
 	if err != nil {
-		err = fmt.Errorf("the allocation is %s, and that could not be written down: %w", r.Alloc().ClientStatus, err)
+		err = fmt.Errorf("the allocation is %s, and that could not be saved: %w", r.Alloc().ClientStatus, err)
 	}
 	if r.Alloc().ClientStatus == api.AllocClientStatusFailed {
 		return errors.Join(fmt.Errorf("%w: %w", ErrFailed, r.failures()), err)
@@ -293,7 +292,7 @@ func (r *Runner) driveTasks(ctx, life context.Context) {
 	r.drive(ctx)
 }
 
-// receive makes a task begin, or go on where an earlier runner left it.
+// receive begins a task, or resumes it where an earlier runner left it.
 func (r *Runner) receive(t *taskrunner.Runner) {
 	if r.cfg.Saved == nil {
 		t.Receive()
@@ -316,7 +315,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	return errors.Join(err, allocdir.Remove(r.cfg.Dir))
 }
 
-// group is the task group of the job as it is now.
+// group returns the task group of the job's present version.
 func (r *Runner) group() *api.TaskGroup { return r.Alloc().GetTaskGroup() }
 
 func (r *Runner) task(name string) *taskrunner.Runner { return r.byName[name] }
@@ -338,7 +337,7 @@ func (r *Runner) states() map[string]lifecycle.State {
 	return states
 }
 
-// failures names the failed tasks, each with what went wrong.
+// failures returns an error for each failed task.
 func (r *Runner) failures() error {
 	var errs []error
 	states := r.Alloc().TaskStates
@@ -350,8 +349,8 @@ func (r *Runner) failures() error {
 	return errors.Join(errs...)
 }
 
-// whatFailed is what the newest event says that tells of the failure itself: neither what was to follow, nor what was cleared away after
-// it, nor how the process ended that a check found unhealthy.
+// whatFailed returns the message of the newest event about the failure itself: not what was to follow, what was killed after it, or how a
+// process ended that a check found unhealthy.
 func whatFailed(events []*api.TaskEvent) string {
 	word := ""
 	for i, e := range slices.Backward(events) {

@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// snapshots holds the allocation as it stands. Each change makes a new value: readers share one and never lock.
+// snapshots holds the latest version of the allocation. Each change makes a new value: readers share one and never lock.
 type snapshots struct {
 	current atomic.Pointer[api.Allocation]
 
@@ -36,7 +36,7 @@ func (s *snapshots) init(given *api.Allocation) {
 	s.current.Store(&alloc)
 }
 
-// statesOf has the state of every task of the allocation's group. One that has none, or whose record was lost with a damaged file, is pending.
+// statesOf returns the state of every task of the allocation's group: pending for a task that has none, or whose record was lost.
 func statesOf(alloc *api.Allocation) map[string]*api.TaskState {
 	states := map[string]*api.TaskState{}
 	if group := alloc.GetTaskGroup(); group != nil {
@@ -49,18 +49,17 @@ func statesOf(alloc *api.Allocation) map[string]*api.TaskState {
 	return states
 }
 
-// firstVersion is a job as it is registered first.
+// firstVersion returns a job as it is registered first.
 func firstVersion(given *api.Job) *api.Job {
 	job, index := *given, uint64(firstIndex)
 	job.Version, job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = new(uint64), &index, &index, &index
 	return &job
 }
 
-// unseenChanges is more than what an earlier runner can have shown of the allocation and not written down: those of a few seconds,
-// while a write was under way.
+// unseenChanges is more changes than an earlier runner can have shown and not saved: those of a few seconds, during a write.
 const unseenChanges = 10_000
 
-// restore goes on from an allocation that was written down. Its index goes on above all that a client can have seen.
+// restore begins with an allocation that was saved, with an index above all that a client can have seen.
 func (s *snapshots) restore(saved *interfaces.Saved) {
 	alloc := *saved.Alloc
 	alloc.ModifyIndex += unseenChanges
@@ -101,7 +100,7 @@ func (s *snapshots) wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
-// stop notes that somebody asked for the end. It reports whether that is news.
+// stop applies a request to stop. It reports whether that has changed anything.
 func (s *snapshots) stop(how interfaces.StopRequest) (changed bool) {
 	if latest := *s.latest(); !how.Apply(&latest) {
 		return false

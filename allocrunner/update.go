@@ -29,7 +29,7 @@ func (r *Runner) Update(ctx context.Context, job *api.Job) error {
 	return nil
 }
 
-// update changes the job, and has hooks and tasks follow, once there are any; those of a runner that begins see the new job anyway.
+// update changes the job and, once the tasks have been received, updates hooks and tasks. Before that they are made of the new job.
 func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	r.updating.Lock()
 	defer r.updating.Unlock()
@@ -51,7 +51,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	r.snapshots.change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
-		r.logger.Warn("the update could not be written down yet: if taskapi is killed before it can be, give the new job file again")
+		r.logger.Warn("the update could not be saved yet: if taskapi is killed before it is, the job has to be given again")
 	}
 	if !begun {
 		return nil
@@ -59,14 +59,14 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	return r.follow(ctx)
 }
 
-// Validate finds out, before an Update, whether the allocation could be run with a version of its job that can be gone on with in place.
-// Errors: interfaces.ErrInvalidJob.
+// Validate reports whether an Update with a version of the job that can be applied in place would succeed. Errors:
+// interfaces.ErrInvalidJob.
 func (r *Runner) Validate(job *api.Job) error {
 	return r.validate(withJob(r.Alloc(), job), r.life.state().begun())
 }
 
-// validate leaves out the checks during the set-up, when what they are made of is just being acquired. A runner that is never run knows what
-// an earlier one had.
+// validate leaves out the checks during the set-up, when the resources that they need are being acquired. A runner that has not been run
+// knows those of the runner before it.
 func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	if r.cfg.Saved != nil && r.life.state().phase == received {
 		r.resources.node = r.detectNode()
@@ -86,8 +86,7 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 	return nil
 }
 
-// begin lets the tasks of the allocation be acted on. What has been updated during the set-up, when hooks and tasks had been made of
-// the job before, they follow now.
+// begin has the tasks received, and applies updates that arrived during the set-up.
 func (r *Runner) begin(ctx context.Context) {
 	r.updating.Lock()
 	defer r.updating.Unlock()
@@ -96,17 +95,17 @@ func (r *Runner) begin(ctx context.Context) {
 		return
 	}
 	if err := r.follow(ctx); err != nil {
-		r.logger.Warn("a task does not follow the update, which stands", "error", err)
+		r.logger.Warn("a task could not be updated; the update stands", "error", err)
 	}
 }
 
-// follow has hooks and tasks go on with the present job.
+// follow updates hooks and tasks to the present version of the job.
 func (r *Runner) follow(ctx context.Context) error {
 	r.updateHooks(ctx)
 	return r.updateTasks(ctx)
 }
 
-// updateTasks hands each task its new version.
+// updateTasks gives each task its new version.
 func (r *Runner) updateTasks(ctx context.Context) error {
 	alloc := r.Alloc()
 	var errs []error
@@ -121,7 +120,7 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// withJob is the allocation with another version of its job.
+// withJob returns the allocation with another version of its job.
 func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	next, version := *alloc, *job
 	index := alloc.ModifyIndex + 1

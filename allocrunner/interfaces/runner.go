@@ -29,7 +29,7 @@ var (
 	ErrDetached = errors.New("the allocation was left running")
 )
 
-// DestructiveError is an update that would need new processes. Changes says what of it, a line each.
+// DestructiveError is an update that would need new processes, with the changes that do, a line each.
 type DestructiveError struct {
 	ID      string // of the allocation
 	Changes []string
@@ -45,14 +45,14 @@ type StopRequest struct {
 	// DesiredTransition shows it.
 	NoShutdownDelay bool
 
-	// Replaced says that another version of the allocation is to follow. Replaced, the function, tells it of the allocation.
+	// Replaced says that another version of the allocation is to follow. The function Replaced reads it from the allocation.
 	Replaced bool
 }
 
 // descriptionReplaced is Nomad's DesiredDescription of an allocation that ends for a destructive update.
 const descriptionReplaced = "alloc is being updated due to job update"
 
-// Apply notes in an allocation that it is to end so. It reports whether that is news. A NoShutdownDelay of an earlier request stays.
+// Apply writes the request into an allocation, and reports whether that has changed it. A NoShutdownDelay of an earlier request stays.
 func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	was := *a
 	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, ""
@@ -66,14 +66,14 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	return hurries || was.DesiredStatus != a.DesiredStatus || was.DesiredDescription != a.DesiredDescription
 }
 
-// Replaced reports that an allocation ends, or has ended, for another version of it to follow.
+// Replaced reports whether an allocation ends, or has ended, for another version of it to follow.
 func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
 
 // AllocRunner runs one allocation: one task group of one job, on this machine.
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.
 	// Cancelling ctx stops the allocation as Stop does. Run is called once; when it returns no goroutine and no listener of the
-	// runner is left, and no process either, unless it returns ErrDetached, or could not take over what Config.Saved has.
+	// runner is left, and no process either, unless it returns ErrDetached, or could not resume Config.Saved.
 	Run(ctx context.Context) error
 
 	// Stop begins a graceful stop: pre-kill hooks, shutdown delays, kill signals, kill timeouts, poststop tasks. It returns once the
@@ -87,14 +87,14 @@ type AllocRunner interface {
 	// Detach makes Run return ErrDetached. The tasks run on, and another runner can resume the allocation.
 	Detach()
 
-	// Alloc is the allocation as it stands, never nil. The value is shared and must not be changed; ModifyIndex grows by at
+	// Alloc returns the latest version of the allocation, never nil. The value is shared and must not be changed; ModifyIndex grows by at
 	// least one with every change.
 	Alloc() *api.Allocation
 
-	// Wait returns the allocation once its ModifyIndex is above index, or as it stands when ctx ends.
+	// Wait returns the allocation once its ModifyIndex is above index, or the latest version when ctx ends.
 	Wait(ctx context.Context, index uint64) *api.Allocation
 
-	// Checks is the latest result of every check, by check ID, and a version that differs whenever the results do. The map
+	// Checks returns the latest result of every check, by check ID, and a version that differs whenever the results do. The map
 	// is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
 	Checks() (results api.AllocCheckStatuses, version uint64)
 
@@ -108,20 +108,21 @@ type AllocRunner interface {
 	// RestartRunning restarts every task that runs. Errors: ErrTaskNotRunning when none does, ErrTerminal as above.
 	RestartRunning(ctx context.Context) error
 
-	// RestartAll takes every task, dead ones included, through the life cycle anew, and returns when the old processes are gone. When ctx
-	// ends before, it goes on without the caller. Errors: ErrTerminal, also when the allocation began to end meanwhile, or ctx's.
+	// RestartAll takes every task, dead ones included, through the life cycle again, and returns when the old processes are gone. When ctx
+	// ends before, the restart goes on without the caller. Errors: ErrTerminal, also when the allocation began to end meanwhile, or ctx's.
 	RestartAll(ctx context.Context) error
 
 	// Signal sends a signal, by name, to the first process of a task, or of every task when task is empty.
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrUnknownSignal.
 	Signal(ctx context.Context, task, signal string) error
 
-	// Update goes on with another version of the allocation's job, without a restart. Errors: *DestructiveError when that can't be
-	// done in place, ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and tasks have followed, they
-	// go on without the caller.
+	// Update applies another version of the allocation's job, without a restart. Errors: *DestructiveError when it needs new processes,
+	// ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and tasks have been updated, the update goes
+	// on without the caller.
 	Update(ctx context.Context, job *api.Job) error
 
-	// Destroy removes an allocation that is over: it calls the destroy hooks and removes the allocation directory. Errors: ErrNotTerminal.
+	// Destroy removes an allocation that has ended: it calls the destroy hooks and removes the allocation directory. Errors:
+	// ErrNotTerminal.
 	Destroy(ctx context.Context) error
 }
 
@@ -134,27 +135,27 @@ type Config struct {
 	// Dir is the allocation directory, absolute. It is made when it is missing.
 	Dir string
 
-	// Logger gets what the operator of the runner should see. Task output never goes there.
+	// Logger is for the operator of the runner. Task output never goes there.
 	Logger *slog.Logger
 
-	// State outlives the process; nil keeps nothing. Saved is what a State was last given by a runner of the same allocation that
-	// did not live to see its end; nil for a new allocation. The runner goes on from there: tasks that still run are taken over.
+	// State outlives the process; nil saves nothing. Saved is what an earlier runner of the same allocation has saved; nil for a new
+	// allocation. The runner resumes it, with the tasks that still run.
 	State State
 	Saved *Saved
 
-	// Life tells this life of the allocation from others under the same ID. It is kept with the allocation; empty for none. The runner
-	// makes no use of it.
+	// Life distinguishes this life of the allocation from others under the same ID. It is saved with the allocation; empty for none. The
+	// runner makes no use of it.
 	Life string
 
-	// Updates hears of every new version of the allocation; nil for nobody.
+	// Updates gets every new version of the allocation; nil for none.
 	Updates Updates
 
 	// HostIP is the address of the group's ports, empty for the loopback address; Datacenter and Version are what
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string
 
-	// IsolateUsers has each task without a user run as one of its own, with a number of this range, where this program is root's. A runner that
-	// goes on with an allocation has the same as the one before it. The zero value leaves them this program's user.
+	// IsolateUsers makes each task without a user run as a user of its own, with a number of this range, where this program is root's. A
+	// runner that resumes an allocation has the same as the one before it. With the zero value they run as this program's user.
 	IsolateUsers IDRange
 
 	// Hooks are called besides the runner's own, in the order given.

@@ -39,35 +39,35 @@ type RunnerPrerunRequest struct {
 	Restored bool
 }
 
-// RunnerEndingHook runs in place of Prerun for an allocation that is to stop before a runner has begun with it: one that was taken over for
-// that, most often. Nothing starts then but poststop tasks. Its error is logged.
+// RunnerEndingHook runs in place of Prerun for an allocation that is to stop before its tasks have been received: most often one that is
+// resumed to be stopped. Nothing starts then but poststop tasks. Its error is logged.
 type RunnerEndingHook interface {
 	RunnerHook
 	Ending(ctx context.Context, req *RunnerPrerunRequest) error
 }
 
 // RunnerPreKillHook runs when the allocation begins to end, before any task is killed or waits for a shutdown delay: what others reach
-// the tasks by goes first. All that waits for it, so it takes no time.
+// the tasks by goes first. The kills wait for it, so it takes no time.
 type RunnerPreKillHook interface {
 	RunnerHook
 	PreKill()
 }
 
-// RunnerPostrunHook runs when every task is over, also when a Prerun failed, unless the allocation is left to another runner. Its error
+// RunnerPostrunHook runs when every task is dead, also when a Prerun failed, unless the runner is detached. Its error
 // becomes part of Run's.
 type RunnerPostrunHook interface {
 	RunnerHook
 	Postrun(ctx context.Context) error
 }
 
-// RunnerDestroyHook runs when an allocation that is over is removed, before its directory is. Its error becomes part of Destroy's,
+// RunnerDestroyHook runs when an allocation that has ended is removed, before its directory is. Its error becomes part of Destroy's,
 // and the directory goes all the same.
 type RunnerDestroyHook interface {
 	RunnerHook
 	Destroy(ctx context.Context) error
 }
 
-// RunnerUpdateHook runs when the allocation goes on with another version of its job. Its error is logged: the update stands.
+// RunnerUpdateHook runs when the allocation gets another version of its job. Its error is logged: the update stands.
 type RunnerUpdateHook interface {
 	RunnerHook
 	Update(ctx context.Context, req *RunnerUpdateRequest) error

@@ -21,8 +21,8 @@ type TaskHook interface {
 	Name() string
 }
 
-// TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner takes over a task that
-// runs, until its response says Done. An error is a failed start, under the restart policy. ctx ends when the call returns, so nothing that is begun with it
+// TaskPrestartHook runs before each start of the task's process, restarts included, and again when a runner resumes a task that runs,
+// until its response says Done. An error is a failed start, under the restart policy. ctx ends when the call returns, so nothing that is begun with it
 // outlives it.
 type TaskPrestartHook interface {
 	TaskHook
@@ -38,18 +38,18 @@ type TaskPrestartRequest struct {
 	Env       Env // of the task, without what later hooks add
 	Resources *HookResources
 
-	// Restored says that the task's process runs already: a runner takes it over. What the hook adds to the environment then has no
-	// effect.
+	// Restored says that the task's process runs already, and a runner resumes it. What the hook adds to the environment has no effect
+	// then.
 	Restored bool
 
 	// Kept is what the hook has last given to Keep, for this task, also in an earlier process; nil for nothing. Keep replaces it, and
-	// outlives this process. It may be called, later, too, until the task is over. It is no place for secrets.
+	// outlives this process. It may also be called later, until the task is dead. It is no place for secrets.
 	Kept map[string]string
 	Keep func(map[string]string)
 
 	// WriteFile puts a file at a path below the task's directory: whole or not at all, in place of an older one, mode 0600 and
-	// owned by the task's user, and never outside, whatever the task has made of its directory. It may be called, later, too,
-	// until the task is over.
+	// owned by the task's user, and never outside, whatever the task has made of its directory. It may also be called later, until the
+	// task is dead.
 	WriteFile func(path string, data []byte) error
 
 	// Lifecycle acts on the task's process, now or later.
@@ -156,8 +156,8 @@ type TaskExitedHook interface {
 	Exited(ctx context.Context, result ExitResult) error
 }
 
-// TaskUpdateHook runs when the allocation goes on with another version of its job, after the allocation's own update hooks. Its
-// error is logged: the update stands.
+// TaskUpdateHook runs when the allocation gets another version of its job, after the allocation's own update hooks. Its error is logged:
+// the update stands.
 type TaskUpdateHook interface {
 	TaskHook
 	Update(ctx context.Context, req *TaskUpdateRequest) error
@@ -170,8 +170,8 @@ type TaskUpdateRequest struct {
 	Env   Env             // of the task, as the next process would get it
 }
 
-// TaskStopHook runs when the task is dead, also when it never started. Only a restart of all tasks takes it back from there: to a
-// Prestart, and another Stop.
+// TaskStopHook runs when the task is dead, also when it never started. A restart of all tasks may follow, with a Prestart and another
+// Stop.
 type TaskStopHook interface {
 	TaskHook
 	Stop(ctx context.Context) error
@@ -186,5 +186,5 @@ type ExitResult struct {
 	Err       string // why the result is not known, empty when it is
 }
 
-// Successful reports an exit with code 0 that no signal caused.
+// Successful reports whether the process exited with code 0 and was not killed by a signal.
 func (r ExitResult) Successful() bool { return r.ExitCode == 0 && r.Signal == 0 && r.Err == "" }

@@ -1,6 +1,6 @@
 // Package health decides, once, whether an allocation has become healthy: its tasks run and its checks succeed without a break for
 // min_healthy_time, before healthy_deadline is over. It is Nomad's allocation health, as a pure function with a Watcher around it
-// that owns the timer. It runs no check, looks at no process, and never takes a decision back.
+// that owns the timer. It runs no check, looks at no process, and never reverses a decision.
 package health
 
 import (
@@ -23,15 +23,15 @@ type Policy struct {
 	tasks      []task // those that count, in the file's order
 }
 
-// task is one that counts, and how it must stand.
+// task is one that counts, and the state that it must have.
 type task struct {
 	name string
-	ends bool // it is done when it is dead and has not failed; others must run
+	ends bool // it must be dead and not failed; others must run
 }
 
-// For is the policy of a group of a job. It is false when the group's health is never decided: a batch job's is not, without an
-// update block or with max_parallel 0 there is nothing to say how, and with health_check "manual" it is somebody else's to say.
-// The job is canonical, so that its groups have the update block that they take from the job or from the defaults.
+// For returns the policy of a group of a job; false when the group's health is never decided: that of a batch job, without an update block,
+// with max_parallel 0, or with health_check "manual". The job is canonical, so that its groups have the update block that they take from
+// the job or from the defaults.
 func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
 	u := group.Update
 	kind := ptr.Deref(job.Type)
@@ -55,7 +55,7 @@ func For(job *api.Job, group *api.TaskGroup) (Policy, bool) {
 	return p, true
 }
 
-// role is whether a task counts, and whether it must end or run.
+// role returns whether a task counts, and whether it must end or run.
 func role(t *api.Task) (counted, ends bool) {
 	switch {
 	case t.Lifecycle == nil:
@@ -66,7 +66,7 @@ func role(t *api.Task) (counted, ends bool) {
 	return true, !t.Lifecycle.Sidecar
 }
 
-// hasChecks reports checks that must succeed, and so results that must come.
+// hasChecks reports whether there are checks that must succeed, so that results must come.
 func hasChecks(group *api.TaskGroup) bool {
 	any := func(services []*api.Service) bool {
 		return slices.ContainsFunc(services, func(s *api.Service) bool {
@@ -81,7 +81,7 @@ func hasChecks(group *api.TaskGroup) bool {
 	})
 }
 
-// Input is how an allocation stands. A check whose Mode is "readiness" does not count.
+// Input is an allocation's state. A check whose Mode is "readiness" does not count.
 type Input struct {
 	Tasks  map[string]*api.TaskState
 	Checks api.AllocCheckStatuses
@@ -107,18 +107,18 @@ type State struct {
 	problem  string    // why it is not
 }
 
-// lives tells that some task has been started again, even when it was never seen not to run.
+// lives shows that some task was started again, even when it was never seen not to run.
 type lives struct {
 	restarts uint64
 	started  int64 // the latest start, in Unix nanoseconds
 }
 
-// New is the state of an allocation that begins at start, from which the deadline is counted.
+// New returns the state of an allocation that begins at start, from which the deadline is counted.
 func (p Policy) New(start time.Time) State {
 	return State{deadline: start.Add(p.deadline), problem: "nothing is known of its tasks"}
 }
 
-// Next is the state after the allocation is seen to stand so at now. Until now it stood as it was seen before. A decision stays.
+// Next returns the state with the allocation as it is at now. Until now it was as before. A decision stays.
 func (p Policy) Next(s State, in Input, now time.Time) State {
 	s = p.At(s, now)
 	if s.Decision != Undecided {
@@ -139,8 +139,8 @@ func (p Policy) Next(s State, in Input, now time.Time) State {
 	return p.At(s, now)
 }
 
-// At is the state at now when nothing has changed since it was seen. Being healthy for long enough comes before the deadline only
-// when it was first.
+// At returns the state at now when nothing has changed since the latest Next. An allocation that was healthy for long enough before the
+// deadline is healthy, also when At is called after it.
 func (p Policy) At(s State, now time.Time) State {
 	if s.Decision != Undecided {
 		return s
@@ -161,7 +161,7 @@ func (s State) decide(d Decision, reason string) State {
 	return State{Decision: d, Reason: reason}
 }
 
-// Again is when At may say something else than now, the zero time when it never will.
+// Again returns when At may return something else, and the zero time for never.
 func (p Policy) Again(s State) time.Time {
 	if s.Decision != Undecided {
 		return time.Time{}
@@ -172,7 +172,7 @@ func (p Policy) Again(s State) time.Time {
 	return s.deadline
 }
 
-// failed names a task that has failed for good.
+// failed returns the name of a task that has failed for good, empty for none.
 func (p Policy) failed(in Input) string {
 	for _, t := range p.tasks {
 		if s := in.Tasks[t.name]; s != nil && s.State == "dead" && s.Failed {
@@ -182,7 +182,7 @@ func (p Policy) failed(in Input) string {
 	return ""
 }
 
-// problem says what is not well, and is empty when all is.
+// problem returns what is not healthy, empty for nothing.
 func (p Policy) problem(in Input) string {
 	for _, t := range p.tasks {
 		state := "pending"

@@ -25,13 +25,13 @@ type Watcher struct {
 	state State
 }
 
-// NewWatcher makes a watcher, from whose making the deadline is counted. It starts nothing.
+// NewWatcher returns a watcher, and counts the deadline from now on. It starts nothing.
 func NewWatcher(cfg WatcherConfig) *Watcher {
 	return &Watcher{cfg: cfg, wake: make(chan struct{}, 1), state: cfg.Policy.New(time.Now())}
 }
 
-// Observe tells how the allocation stands now. It is to be called with every change of either, and keeps neither map. It does not
-// block; before Run and after the decision it is fine, too.
+// Observe takes the allocation's present state. It is to be called with every change of either, and keeps neither map. It does not block,
+// and may be called before Run and after the decision.
 func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) {
 	w.step(func(p Policy, s State) State { return p.Next(s, Input{tasks, checks}, time.Now()) })
 	select {
@@ -40,8 +40,8 @@ func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheck
 	}
 }
 
-// Run waits for the decision, passes it on, and returns. When ctx ends it passes on only what has been decided by then. It is called
-// once.
+// Run waits for the decision, calls OnDecision, and returns. When ctx ends it calls OnDecision only for what has been decided by then. It
+// is called once.
 func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -1,5 +1,5 @@
 // Package hookmeter calls hooks and counts how their calls went: how many, how many failed, how long they took. It decides
-// nothing: an error goes back to whoever called.
+// nothing: an error goes back to the caller.
 package hookmeter
 
 import (
@@ -21,7 +21,7 @@ type Meter struct {
 
 type key struct{ hook, step string }
 
-// Call calls a hook's step and counts it. The logger hears of it at debug level, a failure and its time included.
+// Call calls a hook's step, counts it, and logs it at debug level with its duration and error.
 func (m *Meter) Call(logger *slog.Logger, hook, step string, call func() error) error {
 	began := time.Now()
 	err := call()
@@ -49,7 +49,7 @@ func (m *Meter) count(k key, took time.Duration, err error) {
 	}
 }
 
-// Stats is what has been counted, ordered by hook and step.
+// Stats returns the counts, ordered by hook and step.
 func (m *Meter) Stats() []interfaces.HookStat {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package lifecycle decides which tasks of a group start, which are killed, and when the group is over. It is a pure function of
-// what the tasks are and how they stand; it starts nothing and remembers nothing.
+// Package lifecycle decides which tasks of a group start, which are killed, and when the group has ended. It is a pure function of
+// what the tasks are and of their states; it starts nothing and remembers nothing.
 //
 // The order is Nomad's:
 //
@@ -11,12 +11,12 @@
 //	   │ all of the above dead: by themselves, or killed in the order leader, others, sidecars
 //	poststop
 //	   │ dead
-//	over
+//	done
 package lifecycle
 
 import "github.com/hashicorp/nomad/api"
 
-// Hook is where in the group's life a task has its place.
+// Hook is when in the group's life a task runs.
 type Hook int
 
 const (
@@ -34,7 +34,7 @@ type Task struct {
 	Leader  bool // its end ends the group
 }
 
-// Of reads a job file's task.
+// Of returns a job's task as the order sees it.
 func Of(t *api.Task) Task {
 	task := Task{Name: t.Name, Leader: t.Leader}
 	if t.Lifecycle == nil {
@@ -52,35 +52,35 @@ func Of(t *api.Task) Task {
 	return task
 }
 
-// Serves reports whether the task runs for as long as its group does what it is for: a main task, or a sidecar.
+// Serves reports whether the task does what its group is for: a main task, or a sidecar.
 func (t Task) Serves() bool { return t.Hook == Main || t.Sidecar }
 
-// Phase is how a task stands.
+// Phase is how far a task is.
 type Phase int
 
 const (
 	Waiting Phase = iota // its gate has not opened
 	Pending              // its gate has opened and no process runs: starting, or in a restart delay
 	Running
-	Dead // over, unless the whole group is restarted
+	Dead // for good, unless the whole group is restarted
 )
 
-// State is how a task stands, and whether it failed.
+// State is a task's phase, and whether it failed.
 type State struct {
 	Phase  Phase
 	Failed bool
 }
 
-// Cause is why a group is being ended before its tasks ended by themselves.
+// Cause is why a group ends before its tasks have ended by themselves.
 type Cause int
 
 const (
 	NotEnding     Cause = iota
-	Stopped             // somebody asked for it
+	Stopped             // it was requested
 	LeaderDead          // the leader ended without failing
 	SiblingFailed       // a task failed for good
 	MainTasksDead       // only sidecars are left
-	Aborted             // everything ends at once, in no order, and poststop tasks do not run
+	Aborted             // all tasks are killed at once, in no order, and poststop tasks do not run
 )
 
 // Ending is a cause and, for SiblingFailed, the task that failed. While it is Delayed, for the group's shutdown_delay, nothing is killed
@@ -91,7 +91,7 @@ type Ending struct {
 	Delayed bool
 }
 
-// Decision is what is to be done now. It is a level, not an edge: the same states give the same decision again.
+// Decision is what to do now. It is a level, not an edge: the same states give the same decision again.
 type Decision struct {
 	Start  []string // tasks whose gate opens
 	Kill   []string // tasks to be killed now, in no order among themselves
@@ -99,7 +99,7 @@ type Decision struct {
 	Done   bool     // every task is dead
 }
 
-// Next decides. ending is the ending decided before, which stays, or NotEnding; states holds every task.
+// Next decides. ending is the earlier decision's, which stays, or NotEnding; states has every task.
 func Next(tasks []Task, states map[string]State, ending Ending) Decision {
 	g := group{tasks, states}
 	if ending.Cause == NotEnding {
@@ -150,7 +150,7 @@ func prestartDone(t Task, s State) bool {
 	return s.Phase == Dead && !s.Failed
 }
 
-// names lists the tasks for which every predicate holds.
+// names returns the tasks for which every predicate holds.
 func (g group) names(ps ...predicate) []string {
 	var names []string
 next:
@@ -170,7 +170,7 @@ func (g group) all(set, p predicate) bool {
 	return len(g.names(set)) == len(g.names(set, p))
 }
 
-// ending finds the reason to end a group that nobody has stopped. A dead leader comes before a failed sibling.
+// ending returns the reason to end a group that was not stopped. A dead leader comes before a failed sibling.
 func (g group) ending() Ending {
 	for _, t := range g.tasks {
 		if s := g.states[t.Name]; isLeader(t, s) && s.Phase == Dead && !s.Failed {
@@ -186,13 +186,13 @@ func (g group) ending() Ending {
 	return Ending{}
 }
 
-// LeaderEnded reports whether the group has a leader that has ended without failing: those that are killed after it hear of that, as in Nomad.
+// LeaderEnded reports whether the group has a leader that has ended without failing. As in Nomad, that is why those after it are killed.
 func LeaderEnded(tasks []Task, states map[string]State) bool {
 	g := group{tasks, states}
 	return len(g.names(isLeader, isDead)) > 0 && len(g.names(isLeader, hasFailed)) == 0
 }
 
-// toKill is the next rank of the living: the leader alone, then all others that are no sidecars, then the sidecars.
+// toKill returns the next rank of living tasks: the leader alone, then all others but sidecars, then the sidecars.
 func (g group) toKill() []string {
 	if leaders := g.names(isLeader, isAlive); len(leaders) > 0 {
 		return leaders
@@ -203,7 +203,7 @@ func (g group) toKill() []string {
 	return g.names(isSidecar, isAlive)
 }
 
-// toStart is every waiting task whose gate is open.
+// toStart returns the waiting tasks whose gate is open.
 func (g group) toStart() []string {
 	start := g.names(isPrestart, isWaiting)
 	if !g.all(isPrestart, prestartDone) {
@@ -216,14 +216,14 @@ func (g group) toStart() []string {
 	return start
 }
 
-// Ended reports whether nothing of the group is left but its poststop tasks.
+// Ended reports whether all tasks are dead but poststop tasks.
 func Ended(tasks []Task, states map[string]State) bool {
 	g := group{tasks, states}
 	return g.all(notPoststop, isDead)
 }
 
-// ClientStatus is the allocation's status and description by Nomad's rules: a failed task outweighs a running one, that a
-// pending one, and that completion.
+// ClientStatus returns the allocation's status and description by Nomad's rules: a failed task outweighs a running one, that a pending
+// one, and that completion.
 func ClientStatus(states map[string]State) (status, description string) {
 	var running, pending bool
 	for _, s := range states {

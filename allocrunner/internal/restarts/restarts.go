@@ -17,14 +17,13 @@ type Policy struct {
 	Interval time.Duration
 	Delay    time.Duration
 	Wait     bool // mode "delay": past the attempts, wait for the next interval instead of failing
-	Last     bool // the present interval is the last, whatever the mode is: what waits for the next would keep a stop waiting
+	Last     bool // the present interval is the last, whatever the mode: a wait for the next would delay a stop
 
 	// OnSuccess: a successful exit is restarted, too. True for sidecars, and for the main tasks of a service.
 	OnSuccess bool
 }
 
-// For is the policy of a task in a job of the given type: the task's own restart block, which Canonicalize has merged with its
-// group's.
+// For returns the policy of a task in a job of that type: the task's own restart block, which Canonicalize has merged with its group's.
 func For(task *api.Task, jobType string) Policy {
 	p := Policy{OnSuccess: restartsOnSuccess(task, jobType)}
 	if r := task.RestartPolicy; r != nil {
@@ -74,7 +73,7 @@ const (
 // jitter is the largest part of the delay that is added to it, so that tasks which failed together do not start together.
 const jitter = 0.25
 
-// Next judges an outcome at now, with random in [0, 1) choosing the jitter.
+// Next evaluates an outcome at now; random in [0, 1) chooses the jitter.
 func (p Policy) Next(t Tracker, o Outcome, now time.Time, random float64) (Tracker, Verdict) {
 	if o.Success && !p.OnSuccess {
 		return t, Verdict{}
@@ -99,8 +98,8 @@ func (p Policy) Next(t Tracker, o Outcome, now time.Time, random float64) (Track
 	return t, p.exceeded()
 }
 
-// Waiting judges a task that waits to be started again, and whose policy has become another since: it goes on waiting, unless that was for
-// the next interval and there is none.
+// Waiting evaluates a task in a restart delay whose policy has changed since: it waits on, unless it waits for a next interval that does
+// not come.
 func (p Policy) Waiting(t Tracker) Verdict {
 	if p.Last && t.Count > p.Attempts {
 		return p.exceeded()

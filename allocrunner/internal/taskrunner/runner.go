@@ -92,7 +92,7 @@ type Runner struct {
 
 // launched is what a task's latest start was made of.
 type launched struct {
-	request *interfaces.TaskPrestartRequest  // without its Alloc; nil: it was not started, or taken over, by this runner
+	request *interfaces.TaskPrestartRequest  // without its Alloc; nil: this runner has neither started nor resumed it
 	given   *interfaces.TaskPrestartResponse // what all hooks give together
 }
 
