@@ -6,14 +6,8 @@
 //
 // One way to read a token is left before anything is believed: Check holds its form, header and claims to rules of our own, and what
 // it decoded is what everybody uses. Then comes the key, by a map look-up, then the signature, then the clock and the audience. A
-// refused token is an *Error with one of a closed set of reasons and no byte of the token in its text.
-//
-//	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: dir})
-//	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-//	token, err := ring.Sign(claims)
-//	verified, err := verifier.Verify(token, time.Now())
-//	...
-//	still := verified.CheckTime(time.Now()) == nil && verifier.Trusts(verified)
+// refused token is an *Error with one of a closed set of reasons and no byte of the token in its text. The example shows
+// a token from its signing to the removal of its key.
 //
 // # Keys
 //
