@@ -124,11 +124,13 @@ func New(cfg Config) *Agent {
 // Run runs the locked allocation to its end, and its replacements, and reports whether the last has ended. alloc is what begins when
 // nothing is saved. Errors: ErrReported when an event has said why.
 func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
+	a.mu.Lock()
+	a.life.alloc = alloc
+	a.mu.Unlock()
 	if a.cfg.Signals != nil {
 		defer a.onSignals()()
 	}
 	defer a.cfg.Events.Flush() // while a reader that has gone away is no reason to die of SIGPIPE
-	a.life.alloc = alloc
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
 	if next := a.cfg.Next; next != nil {
 		now := a.cfg.Lock.Saved().Alloc
