@@ -14,9 +14,9 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// CheckTasks says what the tasks of an allocation's group need and this machine does not have: a user that this process can't become is
-// refused, by Run as well, before anything starts, and so is one that can't reach dir, in which the allocation's directory would be. Users and
-// programs that do not exist may be made before their task starts, so they are warned of. Nothing is started or changed.
+// CheckTasks finds what the tasks of an allocation's group need and this machine does not have. A user that this process can't become is
+// refused, and so is one that can't reach dir, in which the allocation's directory would be; Run refuses them, too, before anything starts.
+// Users and programs that do not exist may be created before their task starts, so there are only warnings. Nothing is started or changed.
 func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 	var findings []jobspec.Finding
 	for _, t := range alloc.GetTaskGroup().Tasks {
@@ -35,7 +35,7 @@ func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 		case allocdir.CantBecome(err):
 			add(jobspec.Refused, "user", err.Error())
 		case err != nil:
-			add(jobspec.Warning, "user", err.Error()+"; unless it is made before, the task fails to start")
+			add(jobspec.Warning, "user", err.Error()+"; unless it is created before, the task fails to start")
 		}
 		if reason := missingProgram(alloc, t); reason != "" {
 			add(jobspec.Warning, "command", reason+"; unless it is there before, the task fails to start")
@@ -62,7 +62,7 @@ func (r *Runner) checkUsers() error {
 	return errors.Join(errs...)
 }
 
-// missingProgram is why a task's program can't be there, empty when it is, or when it can't be told yet.
+// missingProgram says why a task's program is missing; empty when it is there, or when that is known only at the start.
 func missingProgram(alloc *api.Allocation, t *api.Task) string {
 	user, err := allocdir.LookupUser(t.User)
 	if err != nil {
@@ -76,12 +76,12 @@ func missingProgram(alloc *api.Allocation, t *api.Task) string {
 	return ""
 }
 
-// CheckPorts says which ports of a group can't be had now. Nothing holds them afterwards.
+// CheckPorts finds the ports of a group that are not available now. It reserves none.
 func CheckPorts(group *api.TaskGroup, hostIP string) []jobspec.Finding {
 	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, TaskNetworks: taskNetworks(group), HostIP: hostIP})
 	if err != nil {
 		severity := jobspec.Refused
-		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job, and not for ever
+		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job
 			severity = jobspec.Warning
 		}
 		return []jobspec.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "network", Message: err.Error()}}

@@ -190,7 +190,7 @@ func (p pair) step(kind string) string {
 	return kind
 }
 
-// whole is what became of an element that is not in both versions; empty when it is.
+// whole describes an element that is not in both versions; empty when it is.
 func (p pair) whole() string {
 	switch {
 	case !p.old.IsValid():

@@ -14,26 +14,26 @@ import (
 type verdict uint8
 
 const (
-	isDestructive verdict = iota // it needs new processes, ports or files; also what nobody has thought of
+	isDestructive verdict = iota // it needs new processes, ports or files; the default
 	isInPlace                    // the allocation goes on with it
-	isIgnored                    // it is no difference; means says why
+	isIgnored                    // it does not count as a difference; means says why
 )
 
-// rule is what is to be said of a difference in a field, or in one of the fields of a block.
+// rule judges and describes a difference in a field, or in one of the fields of a block.
 type rule struct {
 	verdict verdict
-	means   string // the second half of the text; of an ignored field, why
+	means   string // the second half of the text; for an ignored field, the reason
 	secret  bool   // texts in it may be secrets, and are never shown
-	table   bool   // a block whose fields have a table of their own; verdict and means are for the whole, added or removed
+	table   bool   // the block's fields have a table of their own; verdict and means apply to the whole block, added or removed
 }
 
-// open is the rule for a field whose texts are no secrets.
+// open returns the rule for a field whose texts are no secrets.
 func (r rule) open() rule {
 	r.secret = false
 	return r
 }
 
-// byTable is the rule for blocks whose fields have rows of their own.
+// byTable returns the rule for blocks whose fields have rows of their own.
 func (r rule) byTable() rule {
 	r.table = true
 	return r

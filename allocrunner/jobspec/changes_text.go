@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// difference is what changes between two values that are not the same, for people. Texts are shown only where the row says that
+// difference describes, for people, what changes between two values. Texts are shown only where the row says that
 // they are no secrets; numbers, times and switches always; of maps the keys alone.
 func difference(row rule, a, b reflect.Value) string {
 	if a.Kind() == reflect.Map {

@@ -16,7 +16,7 @@ type local struct {
 	whole bool // it refers to "local" as a whole
 }
 
-// collectLocals finds the locals and what they refer to. Duplicates are told apart by their place.
+// collectLocals finds the locals and what they refer to. Duplicates are distinguished by their place.
 func collectLocals(body *hclsyntax.Body) map[string][]*local {
 	locals := map[string][]*local{}
 	for _, block := range body.Blocks {

@@ -86,7 +86,7 @@ func restrict[T any](r *reviewer, limits []limit[T], part *T) {
 	}
 }
 
-// Row is what becomes of one attribute or block of a job file.
+// Row says whether one attribute or block of a job file is honoured here.
 type Row struct {
 	Block     string // "task"; "job" for the outermost
 	Attribute string // "kill_timeout", or the name of a block
@@ -168,7 +168,7 @@ type table struct {
 	rows  []Row
 }
 
-// add notes a row. A feature of two words has its own block before the attribute.
+// add adds a row to known. A feature of two words names its own block before the attribute.
 func (t *table) add(block, feature string, severity Severity, words string) {
 	if inner, attribute, ok := strings.Cut(feature, " "); ok {
 		block, feature = inner, attribute

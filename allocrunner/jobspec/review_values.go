@@ -104,7 +104,7 @@ func (r *reviewer) ports(n *api.NetworkResource) {
 	}
 }
 
-// envName is the label as it is in NOMAD_PORT_...: what is no letter or digit becomes _.
+// envName returns the label as NOMAD_PORT_... has it: other characters than letters and digits become _.
 func envName(label string) string {
 	return strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {

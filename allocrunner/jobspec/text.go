@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// checkVars refuses values that are no text: what is written down of a job is JSON, which can't hold them, so that an allocation with one
-// could not be gone on with.
+// checkVars refuses values that are not UTF-8: a job is saved as JSON, which can't hold them, so its allocation could not be resumed.
 func checkVars(vars []string) error {
 	for _, v := range vars {
 		name, _, _ := strings.Cut(v, "=")
@@ -21,7 +20,7 @@ func checkVars(vars []string) error {
 	return nil
 }
 
-// checkUTF8 refuses a job with a text that is none, wherever it comes from.
+// checkUTF8 refuses a job with text that is not UTF-8, from any source.
 func checkUTF8(job *api.Job) error {
 	if place := notUTF8(reflect.ValueOf(job)); place != "" {
 		return fmt.Errorf("%w: %s of the job is not UTF-8 text; base64encode it, and have the task decode it", ErrInvalid, strings.TrimPrefix(place, "."))
@@ -29,7 +28,7 @@ func checkUTF8(job *api.Job) error {
 	return nil
 }
 
-// notUTF8 is the place of the first text in v that is not UTF-8, empty for none.
+// notUTF8 returns the place of the first text in v that is not UTF-8, empty for none.
 func notUTF8(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.String:

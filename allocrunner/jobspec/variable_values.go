@@ -83,7 +83,7 @@ func (f *hclFile) setText(v *variable, source, text string) hcl.Diagnostics {
 	return f.set(v, expr)
 }
 
-// plainDefault reports that a variable without a type has no default either, or one that is no list or map.
+// plainDefault reports whether a variable without a type has no default either, or one that is no list or map.
 func plainDefault(v cty.Value) bool { return v == cty.NilVal || v.Type().IsPrimitiveType() }
 
 func (f *hclFile) setFile(declared map[string]*variable, path string) hcl.Diagnostics {
