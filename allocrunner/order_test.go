@@ -1,8 +1,10 @@
 package allocrunner_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -263,6 +265,39 @@ func TestNothingOfATaskIsLeft(t *testing.T) {
 			}
 			if e := event(r.runner.Alloc(), "main", api.TaskDriverMessage); e == nil || e.Details["leftover_processes"] == "" {
 				t.Errorf("nothing tells of what was left behind: %v", r.of("main"))
+			}
+		})
+	}
+}
+
+// TestEndsDuringTheSetUp take effect before anything starts.
+func TestEndsDuringTheSetUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end  func(*allocrunner.Runner)
+		want error
+	}{
+		"detached": {(*allocrunner.Runner).Detach, interfaces.ErrDetached},
+		"killed":   {(*allocrunner.Runner).Kill, nil},
+		"stopped":  {func(r *allocrunner.Runner) { _ = r.Stop(t.Context(), interfaces.StopRequest{}) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			entered, goOn := make(chan struct{}), make(chan struct{})
+			hook := &updating{func(context.Context) error { close(entered); <-goOn; return nil }}
+			r := runWith(t, "service", func(_ *api.TaskGroup, cfg *interfaces.Config) { cfg.Hooks = append(cfg.Hooks, hook) },
+				shell("main", "exec sleep 1000"))
+			until(t, entered)
+			c.end(r.runner)
+			close(goOn)
+			if err := r.end(); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if seen := r.seen(); slices.Contains(seen, "main: Task Setup") {
+				t.Errorf("the task has begun to start: %v", seen)
+			}
+			if got := r.runner.Terminal(); got != (c.want == nil) {
+				t.Errorf("terminal: %v", got)
 			}
 		})
 	}
