@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -72,14 +73,6 @@ type DB struct {
 	dirty    bool     // a write has failed: what the file shows may not be on the disk
 	unsynced bool     // the file's name may not be on the disk yet
 	rewrite  int64    // the file is rewritten when it is as long as this
-	stats    Stats
-}
-
-// Stats counts what a DB has done since it was opened.
-type Stats struct {
-	Puts   uint64 // calls of Put
-	Writes uint64 // those that were written, with one sync each
-	Failed uint64 // those that could not be
 }
 
 // Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
@@ -171,7 +164,6 @@ func (db *DB) Put(c interfaces.Change) error {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.stats.Puts++
 	if db.file == nil {
 		return fileError(db.path, fs.ErrClosed)
 	}
@@ -183,7 +175,6 @@ func (db *DB) Put(c interfaces.Change) error {
 		}
 	}
 	if err := db.append(set); err != nil {
-		db.stats.Failed++
 		return err
 	}
 	db.job = job
@@ -217,12 +208,9 @@ func (db *DB) append(set values) error {
 	if err != nil {
 		return fileError(db.path, err)
 	}
-	db.stats.Writes++
 	db.txid++
 	db.head += int64(len(batch))
-	for key, s := range live {
-		db.live[key] = s
-	}
+	maps.Copy(db.live, live)
 	db.dirty = db.acknowledge() != nil // which says nothing of the batch
 	if db.head > db.rewrite {
 		db.compact()
@@ -307,13 +295,6 @@ func (db *DB) Recreate(c interfaces.Change) error {
 	}
 	db.job = nil
 	return db.replace(set)
-}
-
-// Stats are the counts so far.
-func (db *DB) Stats() Stats {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.stats
 }
 
 // Close lets others own the state. It is safe to call twice.
