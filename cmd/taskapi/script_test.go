@@ -124,7 +124,8 @@ func number(ts *testscript.TestScript, s string) int {
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, -2, "exits CODE PROGRAM ARG...")
-	err := ts.Exec(args[1], args[2:]...)
+	// One that does not end by itself is ended, and fails the script with the code 124: it would run until all tests are given up.
+	err := ts.Exec("timeout", append([]string{"--foreground", "-k", "5", "120"}, args[1:]...)...)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if err != nil && !ok {
 		ts.Fatalf("%v", err)
