@@ -19,7 +19,7 @@ type fakeRunner struct {
 	interfaces.AllocRunner // of which no other method is called
 	alloc                  *api.Allocation
 	save                   chan struct{} // a stop is saved when it receives; closed for at once
-	asked                  chan interfaces.StopRequest
+	requested              chan interfaces.StopRequest
 	stopped                chan struct{}
 	detached               chan struct{}
 	once, onceDetached     sync.Once
@@ -44,7 +44,7 @@ func (r *fakeRunner) Run(ctx context.Context) error {
 }
 
 func (r *fakeRunner) Stop(_ context.Context, how interfaces.StopRequest) error {
-	r.asked <- how
+	r.requested <- how
 	<-r.save
 	r.mu.Lock()
 	r.stops = append(r.stops, how)
@@ -134,7 +134,7 @@ func agentAtWork(t *testing.T, before func(*Config)) *atWork {
 	cfg := Config{
 		Settings: DefaultSettings(), Lock: w.lock, Events: noEvents{}, Logger: slog.New(slog.DiscardHandler), NoAPI: true, Shared: true,
 		Factory: func(c interfaces.Config) (interfaces.AllocRunner, error) {
-			r := &fakeRunner{alloc: c.Alloc, save: make(chan struct{}), asked: make(chan interfaces.StopRequest, 8),
+			r := &fakeRunner{alloc: c.Alloc, save: make(chan struct{}), requested: make(chan interfaces.StopRequest, 8),
 				stopped: make(chan struct{}), detached: make(chan struct{})}
 			w.runners <- r
 			return r, nil
@@ -173,7 +173,7 @@ func TestAKillPassesAStop(t *testing.T) {
 	r := w.untilRunning()
 	var stopping sync.WaitGroup
 	stopping.Go(func() { _ = w.stop(t.Context(), interfaces.StopRequest{}, func() {}) })
-	<-r.asked
+	<-r.requested
 	w.kill()
 	if over := <-w.over; !over || r.kills != 1 || len(r.saved()) != 0 {
 		t.Errorf("over %v after %d kills, with %v saved", over, r.kills, r.saved())
@@ -192,7 +192,7 @@ func TestTheLatestStopStands(t *testing.T) {
 		stopping.Go(func() { _ = w.stop(t.Context(), how, func() {}) })
 	}
 	stop(interfaces.StopRequest{})
-	<-r.asked
+	<-r.requested
 	stop(sooner)
 	for w.present().how != sooner {
 		runtime.Gosched()
@@ -250,7 +250,7 @@ func TestRequestsBeforeTheRunner(t *testing.T) {
 	} {
 		w := agentAtWork(t, tc.before)
 		r := <-w.runners
-		if how := <-r.asked; how != tc.want {
+		if how := <-r.requested; how != tc.want {
 			t.Errorf("%s: the runner is to stop by %+v, want %+v", tc.name, how, tc.want)
 		}
 		close(r.save)

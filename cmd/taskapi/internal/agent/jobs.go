@@ -41,8 +41,8 @@ type jobUpdate struct {
 // MessageLeaving is the error of an agent that is detaching, for a client that has another version of the job: the next agent takes it.
 const MessageLeaving = "this taskapi is leaving the allocation to another: try again"
 
-// read makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
-func (j jobs) read(sent *api.Job) (jobUpdate, error) {
+// review makes a job that a client has sent canonical, reviews it as run does, and compares it with the one that runs, or that is to follow.
+func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	now := j.control.present()
 	if now.detach {
 		return jobUpdate{}, apierror.New(apierror.Conflict, MessageLeaving)
@@ -98,7 +98,7 @@ func findingLines(findings []jobspec.Finding) string {
 
 // Plan returns what Register would do.
 func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
-	u, err := j.read(sent)
+	u, err := j.review(sent)
 	if err != nil {
 		return handlers.Plan{}, err
 	}
@@ -111,9 +111,9 @@ func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 
 // Register gives the allocation another version of its job.
 func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers.Registration, error) {
-	u, err := j.read(sent)
+	u, err := j.review(sent)
 	if err == nil {
-		err = j.take(ctx, u, force)
+		err = j.update(ctx, u, force)
 	}
 	if err != nil {
 		return handlers.Registration{}, err
@@ -125,8 +125,8 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers
 	return registration, nil
 }
 
-// take has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it.
-func (j jobs) take(ctx context.Context, u jobUpdate, force bool) error {
+// update has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it.
+func (j jobs) update(ctx context.Context, u jobUpdate, force bool) error {
 	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
 	switch {
 	case err != nil || decision == allocrunner.Unchanged:

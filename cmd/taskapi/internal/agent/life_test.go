@@ -34,8 +34,8 @@ var everyEvent = []event{
 
 // story is what a sequence of events comes to, as somebody sees it who keeps the requests and performs the actions.
 type story struct {
-	life life
-	told []event
+	life   life
+	events []event
 
 	// What was requested.
 	stopped  *interfaces.StopRequest // the latest stop
@@ -52,7 +52,7 @@ type story struct {
 }
 
 func (s story) after(e event) (story, []action) {
-	s.told = append(slices.Clone(s.told), e)
+	s.events = append(slices.Clone(s.events), e)
 	was := s.life
 	var actions []action
 	s.life, actions = was.after(e)
@@ -95,7 +95,7 @@ func (s story) after(e event) (story, []action) {
 
 // wrong returns what an event and its actions break of what is promised, empty for nothing.
 func (s story) wrong(was story, actions []action) string {
-	e, l := s.told[len(s.told)-1], s.life
+	e, l := s.events[len(s.events)-1], s.life
 	ends := e.kind == ended && was.life.phase == running
 	needsRunner := slices.ContainsFunc(actions, func(a action) bool { return a == killNow || a == detachNow || a == stopRunner })
 	switch {
@@ -137,7 +137,7 @@ func (s story) wrong(was story, actions []action) string {
 	return ""
 }
 
-// walk tells every story that goes on from s by up to so many events.
+// walk follows every story that continues from s by up to so many events.
 func walk(t *testing.T, s story, events int) (stories int) {
 	if events == 0 {
 		return 1
@@ -146,7 +146,7 @@ func walk(t *testing.T, s story, events int) (stories int) {
 	for _, e := range everyEvent {
 		next, actions := s.after(e)
 		if wrong := next.wrong(s, actions); wrong != "" {
-			t.Fatalf("%s\nevents %+v\nlife %+v\nactions %v", wrong, next.told, next.life, actions)
+			t.Fatalf("%s\nevents %+v\nlife %+v\nactions %v", wrong, next.events, next.life, actions)
 		}
 		if next.life == s.life && len(actions) == 0 { // what follows follows without it, too
 			stories++
