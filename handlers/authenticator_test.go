@@ -71,7 +71,7 @@ func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenti
 	return authenticator, ring, sign
 }
 
-// TestEveryRouteIsAuthenticated walks every row and every method with every kind of credential, through the authenticator that production
+// TestEveryRouteIsAuthenticated walks every route and every method with every kind of credential, through the authenticator that production
 // has: nothing but a good token of the socket's owner learns even whether a path exists.
 func TestEveryRouteIsAuthenticated(t *testing.T) {
 	authenticator, sign := realAuthenticator(t)
@@ -110,8 +110,8 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 	taskHas := auth.CapabilitySet(auth.Authenticated).With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
 
 	paths := []string{"/v1/nothing"}
-	for _, row := range handlers.AllRoutes() {
-		paths = append(paths, target(row, allocID))
+	for _, route := range handlers.AllRoutes() {
+		paths = append(paths, target(route, allocID))
 	}
 	for _, path := range paths {
 		for _, method := range methods {
@@ -130,8 +130,8 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 			}
 		}
 	}
-	for _, row := range handlers.AllRoutes() {
-		for _, method := range row.Methods {
+	for _, route := range handlers.AllRoutes() {
+		for _, method := range route.Methods {
 			for name, c := range map[string]struct {
 				s     *server
 				token string
@@ -141,20 +141,20 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 				"the operator":  {ofOperator, asOperator, ^auth.CapabilitySet(0)},
 				"no capability": {ofPoor, poor, auth.CapabilitySet(auth.Authenticated)},
 			} {
-				want := reply{Status: success(row)}
-				if c.has&row.AnyOf == 0 {
+				want := reply{Status: success(route)}
+				if c.has&route.AnyOf == 0 {
 					want = reply{Status: 403, Body: "Permission denied"}
 				}
-				got := c.s.dial(t).send(t, method, head(method, target(row, allocID), c.token, anyBody))
+				got := c.s.dial(t).send(t, method, head(method, target(route, allocID), c.token, anyBody))
 				if got.Status != want.Status || (want.Body != "" && got.Body != want.Body) {
-					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, row.Pattern, got.Status, got.Body, want.Status, want.Body)
+					t.Errorf("%s: %s %s = %d %q, want %d %q", name, method, route.Pattern, got.Status, got.Body, want.Status, want.Body)
 				}
-				if !strings.Contains(row.Pattern, "{alloc}") || want.Status == 403 {
+				if !strings.Contains(route.Pattern, "{alloc}") || want.Status == 403 {
 					continue
 				}
-				got = c.s.dial(t).send(t, method, head(method, target(row, otherID), c.token, anyBody))
+				got = c.s.dial(t).send(t, method, head(method, target(route, otherID), c.token, anyBody))
 				if got.Status != http.StatusNotFound {
-					t.Errorf("%s: %s %s of another allocation = %d %q, want 404", name, method, row.Pattern, got.Status, got.Body)
+					t.Errorf("%s: %s %s of another allocation = %d %q, want 404", name, method, route.Pattern, got.Status, got.Body)
 				}
 			}
 		}

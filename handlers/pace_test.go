@@ -309,6 +309,7 @@ func TestIdleStreamsPaceNobody(t *testing.T) {
 		if _, err := io.WriteString(c, head("GET", streamPath, goodToken, "")); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // the stream is open
 		s.ask(0, 1)
 		time.Sleep(35 * time.Second) // three heartbeats
 		if _, took := s.ask(0, 2000); took != 0 {

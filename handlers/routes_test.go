@@ -23,8 +23,8 @@ var methods = []string{
 }
 
 // target is a path of the route for the allocation.
-func target(row handlers.Route, alloc string) string {
-	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval).Replace(row.Pattern)
+func target(route handlers.Route, alloc string) string {
+	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval).Replace(route.Pattern)
 }
 
 // anyEval is the evaluation that placed the allocation of newAlloc.
@@ -55,36 +55,36 @@ func success(route handlers.Route) int {
 	return http.StatusOK
 }
 
-// anyBody is good for every row.
+// anyBody is good for every route.
 const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"}}`
 
-// TestEveryRoute walks the table with every method: what it answers to the operator follows from the row alone.
+// TestEveryRoute walks the table with every method: what it answers to the operator follows from the route alone.
 func TestEveryRoute(t *testing.T) {
 	s := newServer(t, quietAlloc(t), everyRoute)
-	takes := map[string][]string{} // by pattern: a path may have a row that reads and one that writes
-	for _, row := range handlers.AllRoutes() {
-		takes[row.Pattern] = append(takes[row.Pattern], row.Methods...)
+	takes := map[string][]string{} // by pattern: a path may have a route that reads and one that writes
+	for _, route := range handlers.AllRoutes() {
+		takes[route.Pattern] = append(takes[route.Pattern], route.Methods...)
 	}
-	for _, row := range handlers.AllRoutes() {
-		if row.AnyOf == 0 || row.Doc == "" || row.Answer == "" {
-			t.Errorf("%s needs no capability, or is not described", row.Pattern)
+	for _, route := range handlers.AllRoutes() {
+		if route.AnyOf == 0 || route.Doc == "" || route.Answer == "" {
+			t.Errorf("%s needs no capability, or is not described", route.Pattern)
 		}
-		row.Methods = takes[row.Pattern]
+		route.Methods = takes[route.Pattern]
 		for _, method := range methods {
 			if method == http.MethodConnect { // its target is no path: see TestBeforeRouting
 				continue
 			}
-			got := s.dial(t).send(t, method, head(method, target(row, allocID), operator, anyBody))
+			got := s.dial(t).send(t, method, head(method, target(route, allocID), operator, anyBody))
 			want := http.StatusMethodNotAllowed
-			if slices.Contains(row.Methods, method) ||
-				(method == http.MethodHead && slices.Contains(row.Methods, http.MethodGet) && row.Answer != handlers.Upgrade) {
-				want = success(row)
+			if slices.Contains(route.Methods, method) ||
+				(method == http.MethodHead && slices.Contains(route.Methods, http.MethodGet) && route.Answer != handlers.Upgrade) {
+				want = success(route)
 			}
 			if got.Status != want {
-				t.Errorf("%s %s = %d %q, want %d", method, row.Pattern, got.Status, got.Body, want)
+				t.Errorf("%s %s = %d %q, want %d", method, route.Pattern, got.Status, got.Body, want)
 			}
-			if allow := got.Header.Get("Allow"); want == http.StatusMethodNotAllowed && !strings.Contains(allow, row.Methods[0]) {
-				t.Errorf("%s %s: Allow = %q, want %v in it", method, row.Pattern, allow, row.Methods)
+			if allow := got.Header.Get("Allow"); want == http.StatusMethodNotAllowed && !strings.Contains(allow, route.Methods[0]) {
+				t.Errorf("%s %s: Allow = %q, want %v in it", method, route.Pattern, allow, route.Methods)
 			}
 		}
 	}
@@ -142,30 +142,30 @@ func TestBeforeRouting(t *testing.T) {
 	}
 }
 
-// TestEveryRouteRefuses walks the table with what must not get through, each with every method of the row.
+// TestEveryRouteRefuses walks the table with what must not get through, each with every method of the route.
 func TestEveryRouteRefuses(t *testing.T) {
 	s := newServer(t, newAlloc(t)) // no action is expected to be called
-	for _, row := range handlers.AllRoutes() {
-		for _, method := range row.Methods {
+	for _, route := range handlers.AllRoutes() {
+		for _, method := range route.Methods {
 			for token, want := range map[string]reply{
 				"":        {Status: 401, Body: "Unauthorized"},
 				"garbage": {Status: 403, Body: "Forbidden"},
 				poorToken: {Status: 403, Body: "Permission denied"},
 			} {
-				if token == poorToken && row.AnyOf == auth.CapabilitySet(auth.Authenticated) {
+				if token == poorToken && route.AnyOf == auth.CapabilitySet(auth.Authenticated) {
 					continue
 				}
-				got := s.do(t, method, target(row, allocID), token, anyBody)
+				got := s.do(t, method, target(route, allocID), token, anyBody)
 				if got.Status != want.Status || got.Body != want.Body {
-					t.Errorf("%s %s with %q = %d %q, want %d %q", method, row.Pattern, token, got.Status, got.Body, want.Status, want.Body)
+					t.Errorf("%s %s with %q = %d %q, want %d %q", method, route.Pattern, token, got.Status, got.Body, want.Status, want.Body)
 				}
 			}
-			if !strings.Contains(row.Pattern, "{alloc}") {
+			if !strings.Contains(route.Pattern, "{alloc}") {
 				continue
 			}
-			got := s.do(t, method, target(row, otherID), operator, anyBody)
+			got := s.do(t, method, target(route, otherID), operator, anyBody)
 			if got.Status != http.StatusNotFound {
-				t.Errorf("%s %s of another allocation = %d %q, want 404", method, row.Pattern, got.Status, got.Body)
+				t.Errorf("%s %s of another allocation = %d %q, want 404", method, route.Pattern, got.Status, got.Body)
 			}
 		}
 	}

@@ -19,7 +19,16 @@ func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) i
 	conn := connectionOf(r.Context())
 	conn.upgrading = r
 	r.whileAuthorized(ctx, func(ctx context.Context) {
-		defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a read or a write that is under way fails
+		closed := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			_ = conn.Close() // a read or a write that is under way fails
+			close(closed)
+		})
+		defer func() {
+			if !stop() {
+				<-closed
+			}
+		}()
 		err = result.upgrade(ctx, r.w)
 	})
 	if conn.upgraded == nil {
