@@ -207,6 +207,8 @@ func (w *walk) step(from world, ev any) world {
 		fail("a request was forgotten")
 	case was.ending.Cause != lifecycle.NotEnding && is.ending.Cause != was.ending.Cause && is.ending.Cause != lifecycle.Aborted:
 		fail("the cause of the end has changed")
+	case is.detach && (is.phase == running || is.phase == ending):
+		fail("a detachment was forgotten")
 	case is.mode > taskrunner.Graceful && is.ending.Delayed:
 		fail("a kill without delays waits for one")
 	case (is.requested || is.phase != running) && is.live():
