@@ -434,9 +434,7 @@ func TestALateRequest(t *testing.T) {
 				return c, err
 			})
 			pid := s.Keeper().PID
-			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			freeze(t, pid)
 			defer unix.Kill(pid, unix.SIGCONT)
 			late := make(chan error, 1)
 			go func() { late <- request(s, first.ID()) }()
@@ -571,6 +569,23 @@ func hangUp(t *testing.T, pid int) {
 	for _, fd := range connections(t, pid) {
 		if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// freeze stops a process, and returns when each of its threads has stopped.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatal(threads, err)
+	}
+	for _, thread := range threads {
+		for text, err := os.ReadFile(thread); err == nil && !strings.Contains(string(text), ") T "); text, err = os.ReadFile(thread) {
+			unix.Poll(nil, 1)
 		}
 	}
 }
