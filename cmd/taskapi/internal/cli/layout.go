@@ -122,12 +122,6 @@ func (l layout) find(prefix string) (string, error) {
 	return id, l.explain(err)
 }
 
-// saved returns an allocation's saved state.
-func (l layout) saved(id string) (*interfaces.Saved, error) {
-	saved, err := l.Saved(id)
-	return saved, l.explain(err)
-}
-
 // lock locks an allocation.
 func (l layout) lock(id string, logger *slog.Logger) (*datadir.Lock, error) {
 	lock, err := l.Lock(id, l.Store(l.version), logger)
