@@ -14,8 +14,8 @@ import (
 	"taskapi/allocrunner"
 )
 
-// TestFailuresAreToldWithWhatWentWrong: not with what was cleared away afterwards, nor with how a process ended that was found unhealthy.
-func TestFailuresAreToldWithWhatWentWrong(t *testing.T) {
+// TestFailuresAreReportedWithTheirCause: not with what was cleared away afterwards, nor with how a process ended that was found unhealthy.
+func TestFailuresAreReportedWithTheirCause(t *testing.T) {
 	t.Parallel()
 	check := script("", `exit 2`)
 	check.Name, check.CheckRestart = "never", &api.CheckRestart{Limit: 1, Grace: new(time.Millisecond)}

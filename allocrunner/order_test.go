@@ -105,8 +105,8 @@ func TestADeadLeaderEndsThoseInARestartDelay(t *testing.T) {
 	r.wantEvents("boss", "Received", "Task Setup", "Started", "Terminated")
 }
 
-// TestWhoeverFailsForGoodEndsAll but a poststop task, which only fails the allocation.
-func TestWhoeverFailsForGoodEndsAll(t *testing.T) {
+// TestATaskThatFailsForGoodEndsAll but a poststop task, which only fails the allocation.
+func TestATaskThatFailsForGoodEndsAll(t *testing.T) {
 	t.Parallel()
 	killed := []string{"Received", "Task Setup", "Started", "Sibling Task Failed", "Killing", "Terminated", "Killed"}
 	for name, tc := range map[string]struct {

@@ -204,7 +204,7 @@ func TestBatchCompletes(t *testing.T) {
 	}
 }
 
-func TestFailureIsToldWithItsReason(t *testing.T) {
+func TestFailureIsReportedWithItsReason(t *testing.T) {
 	t.Parallel()
 	r := run(t, "batch", shell("main", "exit 3"))
 	err := r.end()
@@ -351,7 +351,7 @@ func TestRestartOnRequest(t *testing.T) {
 	}
 }
 
-func TestRestartOfAllRunsTheOrderAnew(t *testing.T) {
+func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
 		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
@@ -416,7 +416,7 @@ func TestUnknownReferenceFailsForGood(t *testing.T) {
 	r.wantEvents("main", "Received", "Task Setup", "Failed Validation", "Not Restarting")
 }
 
-func TestTasksSeeTheirWorld(t *testing.T) {
+func TestTasksSeeTheirEnvironment(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "batch", func(g *api.TaskGroup, _ *interfaces.Config) {
 		g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}

@@ -427,7 +427,7 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // No part of a token is in anything that the authenticator writes or says.
-func TestNoTokenIsToldToAnybody(t *testing.T) {
+func TestNoTokenIsWrittenAnywhere(t *testing.T) {
 	w := newFixture(t, func(c *auth.Config) { c.Limits = auth.Limits{RefusalDelay: 1} })
 	good := w.token(web)
 	tokens := []string{

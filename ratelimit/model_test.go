@@ -166,7 +166,7 @@ func newModel(t *rapid.T) *model {
 			Burst:     rapid.IntRange(1, 8).Draw(t, "global burst"),
 		},
 		MaxKeys:        3,
-		RetryAfterUnit: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "grain"),
+		RetryAfterUnit: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "retryAfterUnit"),
 	}
 	real, err := ratelimit.New[string](cfg)
 	if err != nil {

@@ -82,7 +82,7 @@ func New[K comparable](cfg Config) (*Limiter[K], error) {
 		return nil, err
 	}
 	if cfg.RetryAfterUnit < 0 {
-		return nil, fmt.Errorf("%w: the grain is %v, which is negative", ErrConfig, cfg.RetryAfterUnit)
+		return nil, fmt.Errorf("%w: RetryAfterUnit is %v, which is negative", ErrConfig, cfg.RetryAfterUnit)
 	}
 	keys, err := simplelru.NewLRU[K, *bucket](cfg.MaxKeys, nil)
 	if err != nil {

@@ -170,7 +170,7 @@ func TestCancelNeverOverfills(t *testing.T) {
 	}
 }
 
-func TestGrainLengthensTheKeysRefusal(t *testing.T) {
+func TestRetryAfterUnitLengthensTheKeysRefusal(t *testing.T) {
 	cfg := failures
 	cfg.RetryAfterUnit = time.Second
 	l := newLimiter(t, cfg)
@@ -264,7 +264,7 @@ func TestNewRefuses(t *testing.T) {
 		"no burst":        func(c *ratelimit.Config) { c.Key.Burst = 0 },
 		"no global burst": func(c *ratelimit.Config) { c.Global.Burst = 0 },
 		"no keys":         func(c *ratelimit.Config) { c.MaxKeys = 0 },
-		"negative grain":  func(c *ratelimit.Config) { c.RetryAfterUnit = -1 },
+		"negative unit":   func(c *ratelimit.Config) { c.RetryAfterUnit = -1 },
 		"nothing":         func(c *ratelimit.Config) { *c = ratelimit.Config{} },
 	} {
 		t.Run(name, func(t *testing.T) {

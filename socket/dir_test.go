@@ -186,17 +186,17 @@ func (m *meddler) meddle() {
 			l.Close()
 		}
 	case 4:
-		m.exchangeNursery(m.own)
+		m.exchangeStaging(m.own)
 	default:
 		swap := m.dir + "/swap"
 		_ = os.Symlink(m.bait, swap)
-		m.exchangeNursery(swap)
+		m.exchangeStaging(swap)
 		_ = os.RemoveAll(swap)
 	}
 }
 
-// exchangeNursery puts a file where a directory for a birth was just made, for a moment.
-func (m *meddler) exchangeNursery(with string) {
+// exchangeStaging puts a file where a staging directory was just made, for a moment.
+func (m *meddler) exchangeStaging(with string) {
 	entries, _ := os.ReadDir(m.dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".socket-") {

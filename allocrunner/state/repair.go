@@ -18,8 +18,8 @@ import (
 
 // What Repair may say besides the errors of opening.
 var (
-	// ErrWhole: there is nothing to repair.
-	ErrWhole = errors.New("state is not damaged")
+	// ErrUndamaged: there is nothing to repair.
+	ErrUndamaged = errors.New("state is not damaged")
 	// ErrLost: the allocation, or its job, can't be read.
 	ErrLost = errors.New("state can't be repaired")
 )
@@ -79,7 +79,7 @@ type Repaired struct {
 }
 
 // Repair puts a new file, of what can still be read, in the place of a damaged one, which it keeps beside it under a name with the time.
-// version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile, ErrWhole, ErrLost. After an error the file is as
+// version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile, ErrUndamaged, ErrLost. After an error the file is as
 // it was.
 func Repair(path, version string, now time.Time) (*Repaired, error) {
 	file, err := lock(path, os.O_RDWR, unix.LOCK_EX)
@@ -93,7 +93,7 @@ func Repair(path, version string, now time.Time) (*Repaired, error) {
 		return nil, err
 	}
 	if len(c.problems) == 0 {
-		return nil, fmt.Errorf("%s: %w", path, ErrWhole)
+		return nil, fmt.Errorf("%s: %w", path, ErrUndamaged)
 	}
 	r := &Repaired{Problems: c.problems, Stale: c.staleValues(), KeptAs: path + ".damaged-" + now.UTC().Format("20060102T150405Z")}
 	if r.Lost, err = c.lost(); err != nil {

@@ -58,8 +58,8 @@ func TestRepairOfOneValue(t *testing.T) {
 	if asJSON(t, got) == latest || got.Tasks["u"].State == nil {
 		t.Errorf("the task has to be an earlier one: %s", asJSON(t, got.Tasks["u"]))
 	}
-	if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrWhole) {
-		t.Errorf("once more: %v, want ErrWhole", err)
+	if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrUndamaged) {
+		t.Errorf("once more: %v, want ErrUndamaged", err)
 	}
 	entries, _ := os.ReadDir(filepath.Dir(path))
 	if len(entries) != 2 {

@@ -49,7 +49,7 @@ func New(c Config) *Buffer {
 	return b
 }
 
-// AllocUpdated implements interfaces.Updates: it never waits for a sink. Of what comes for an allocation, the version with the
+// AllocUpdated never waits for a sink. Of what comes for an allocation, the version with the
 // highest ModifyIndex is kept, in whatever order they come, but nothing older may come once a version with a terminal ClientStatus
 // has been delivered: what is known of the allocation is forgotten then.
 func (b *Buffer) AllocUpdated(alloc *api.Allocation) {

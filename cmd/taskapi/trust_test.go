@@ -36,8 +36,8 @@ func mustWrite(t *testing.T, path, content string) string {
 	return path
 }
 
-// TestKeysChangeUnderARunningSidecar rotates and removes keys with commands of their own.
-func TestKeysChangeUnderARunningSidecar(t *testing.T) {
+// TestKeysChangeUnderARunningAgent rotates and removes keys with commands of their own.
+func TestKeysChangeUnderARunningAgent(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()

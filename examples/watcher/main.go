@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// patience bounds the whole tour. It takes about two seconds; a slow machine gets a minute.
-const patience = time.Minute
+// timeLimit bounds the whole tour. It takes about two seconds; a slow machine gets a minute.
+const timeLimit = time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -39,7 +39,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
 	return w.tour(bounded)
 }

@@ -17,21 +17,21 @@ import (
 
 const allocID = "5e0b1c1a-0000-4000-8000-000000000001"
 
-// A world is an allocation and its server, as far as the watcher can see them. Every request must carry the token that is in
+// A fakeServer is an allocation and its server, as far as the watcher can see them. Every request must carry the token that is in
 // the file at that time, and each answer renews it.
-type world struct {
+type fakeServer struct {
 	mu        sync.Mutex
 	tokenFile string
 	token     string
 	renewals  int
 	refused   int
-	asked     int // for the checks
+	polls     int // for the checks
 	page      page
 	restarts  uint64
 	signals   []string
 }
 
-func (w *world) renew() {
+func (w *fakeServer) renew() {
 	w.renewals++
 	w.token = fmt.Sprintf("token-%d", w.renewals)
 	if err := os.WriteFile(w.tokenFile, []byte(w.token+"\n"), 0o600); err != nil {
@@ -39,7 +39,7 @@ func (w *world) renew() {
 	}
 }
 
-func (w *world) api() http.Handler {
+func (w *fakeServer) api() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(pattern string, give func(*http.Request) any) {
 		mux.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
@@ -61,9 +61,9 @@ func (w *world) api() http.Handler {
 		}}
 	})
 	answer("GET /v1/client/allocation/"+allocID+"/checks", func(*http.Request) any {
-		w.asked++
+		w.polls++
 		status := "pending"
-		if w.asked > 2 {
+		if w.polls > 2 {
 			status = "success"
 		}
 		return api.AllocCheckStatuses{"1": {Check: "alive", Service: "demo-web", Status: status, Output: "nomad: http ok"}}
@@ -85,7 +85,7 @@ func (w *world) api() http.Handler {
 
 func TestTourSeesTheServerThroughTheAPIAndNeverUsesAnOldToken(t *testing.T) {
 	dir := t.TempDir()
-	w := &world{tokenFile: filepath.Join(dir, "token"), page: page{Greeting: "hello", Read: 1, PID: 100}}
+	w := &fakeServer{tokenFile: filepath.Join(dir, "token"), page: page{Greeting: "hello", Read: 1, PID: 100}}
 	w.renew()
 
 	listener, err := net.Listen("unix", filepath.Join(dir, "api.sock"))

@@ -70,8 +70,8 @@ func TestNumbersAreOneAllocationsAlone(t *testing.T) {
 	}
 }
 
-// TestMachineStartsAnew: the registry is empty, and the allocation's own list counts.
-func TestMachineStartsAnew(t *testing.T) {
+// TestMachineRestarts: the registry is empty, and the allocation's own list counts.
+func TestMachineRestarts(t *testing.T) {
 	proctest.NeedRoot(t)
 	before, dir := registry(t), t.TempDir()
 	list := take(t, before, dir, accounts.List{}, "a", "b")

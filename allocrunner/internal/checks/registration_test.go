@@ -309,7 +309,7 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 }
 
 // Each task is asked for once until it begins again, by whichever of its checks comes first; a check without a limit asks never.
-func TestRestartIsAskedForOnce(t *testing.T) {
+func TestRestartIsRequestedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := failingCheck("named", 3, 0)
 		named.TaskName = "b"

@@ -99,8 +99,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestTheSidecarIsKilled and comes back: the same process, every byte of its output, its exit code.
-func TestTheSidecarIsKilled(t *testing.T) {
+// TestTheAgentIsKilled and comes back: the same process, every byte of its output, its exit code.
+func TestTheAgentIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	go_ := filepath.Join(dir, "go")
 	if err := unix.Mkfifo(go_, 0o600); err != nil {

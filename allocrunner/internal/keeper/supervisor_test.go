@@ -497,8 +497,8 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	}
 }
 
-// TestCloseAfterALoss leaves nothing of the killed keeper in the directory but its log: the allocation is over.
-func TestCloseAfterALoss(t *testing.T) {
+// TestCloseAfterTheKeeperWasLost leaves nothing of the killed keeper in the directory but its log: the allocation is over.
+func TestCloseAfterTheKeeperWasLost(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
 	mustStart(t, s, script(dir, "t", "exec sleep 1000"))

@@ -75,8 +75,8 @@ func TestCutEndsADrainThatIsFlooded(t *testing.T) {
 	<-done
 }
 
-// TestASilentTaskIsToldOfItsLoss: the note comes without another byte of output.
-func TestASilentTaskIsToldOfItsLoss(t *testing.T) {
+// TestALossIsNotedWhileTheTaskIsSilent: the note comes without another byte of output.
+func TestALossIsNotedWhileTheTaskIsSilent(t *testing.T) {
 	dir, ballast := fullDisk(t)
 	read, write := newPipe(t)
 	r := open(t, config(dir, 3, 1<<20))

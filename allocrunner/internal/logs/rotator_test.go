@@ -264,7 +264,7 @@ func fullDisk(t *testing.T) (dir, ballast string) {
 	return dir, ballast
 }
 
-func TestAFullDiskIsCountedAndTold(t *testing.T) {
+func TestAFullDiskIsCountedAndNoted(t *testing.T) {
 	dir, ballast := fullDisk(t)
 	r := open(t, config(dir, 3, 1<<20))
 	line := []byte(strings.Repeat("y", 999) + "\n")

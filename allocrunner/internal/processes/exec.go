@@ -44,7 +44,7 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	if err := spec.Check(); err != nil {
 		return ExecResult{}, err
 	}
-	free, err := l.takeSlot(ctx, len(spec.Files) > 0)
+	free, err := l.acquireExec(ctx, len(spec.Files) > 0)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -73,8 +73,8 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	return result, err
 }
 
-// takeSlot waits until another program may run. One that is interactive does not wait: it may be refused.
-func (l *Local) takeSlot(ctx context.Context, interactive bool) (free func(), err error) {
+// acquireExec waits until another program may run. One that is interactive does not wait: it may be refused.
+func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(), err error) {
 	if interactive {
 		select {
 		case l.ttys <- struct{}{}:
@@ -84,8 +84,8 @@ func (l *Local) takeSlot(ctx context.Context, interactive bool) (free func(), er
 		}
 	}
 	select {
-	case l.slots <- struct{}{}:
-		return func() { <-l.slots }, nil
+	case l.execLimit <- struct{}{}:
+		return func() { <-l.execLimit }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -47,16 +47,16 @@ type Config struct {
 // Local is the Supervisor whose processes are children of this program. They die with it: each root process has SIGKILL as
 // its parent-death signal.
 type Local struct {
-	cfg     Config
-	quit    chan struct{} // closed to end the goroutines of starter and trees
-	starter *starter
-	trees   *proctree.Trees
-	slots   chan struct{}   // one for each Exec under way without Files
-	ttys    chan struct{}   // one for each with Files
-	starts  sync.WaitGroup  // Start calls under way
-	life    context.Context // ends with Close, and with it what is being started
-	end     context.CancelFunc
-	wg      sync.WaitGroup
+	cfg       Config
+	quit      chan struct{} // closed to end the goroutines of starter and trees
+	starter   *starter
+	trees     *proctree.Trees
+	execLimit chan struct{}   // one for each Exec under way without Files
+	ttys      chan struct{}   // one for each with Files
+	starts    sync.WaitGroup  // Start calls under way
+	life      context.Context // ends with Close, and with it what is being started
+	end       context.CancelFunc
+	wg        sync.WaitGroup
 
 	mu        sync.Mutex // guards all below
 	procs     map[string]*process
@@ -77,17 +77,17 @@ func New(cfg Config) *Local {
 	quit := make(chan struct{})
 	life, end := context.WithCancel(context.Background())
 	return &Local{
-		cfg:     cfg,
-		quit:    quit,
-		life:    life,
-		end:     end,
-		starter: newStarter(quit),
-		trees:   proctree.New(proctree.Config{Logger: cfg.Logger, OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
-		slots:   make(chan struct{}, maxExecs),
-		ttys:    make(chan struct{}, MaxInteractive),
-		procs:   map[string]*process{},
-		busy:    map[string]bool{},
-		execs:   map[*execution]bool{},
+		cfg:       cfg,
+		quit:      quit,
+		life:      life,
+		end:       end,
+		starter:   newStarter(quit),
+		trees:     proctree.New(proctree.Config{Logger: cfg.Logger, OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
+		execLimit: make(chan struct{}, maxExecs),
+		ttys:      make(chan struct{}, MaxInteractive),
+		procs:     map[string]*process{},
+		busy:      map[string]bool{},
+		execs:     map[*execution]bool{},
 	}
 }
 

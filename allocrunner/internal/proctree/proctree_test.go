@@ -185,8 +185,8 @@ func TestACgroupThatCantBeMade(t *testing.T) {
 	}
 }
 
-// TestKillStrays after a supervisor was killed.
-func TestKillStrays(t *testing.T) {
+// TestKillOrphans after a supervisor was killed.
+func TestKillOrphans(t *testing.T) {
 	for _, mark := range []string{"NOMAD_ALLOC_ID=" + t.TempDir(), ""} {
 		t.Run(fmt.Sprintf("by mark: %v", mark != ""), func(t *testing.T) {
 			e := newTrees(t, proctree.Config{})
@@ -212,8 +212,8 @@ func TestKillStrays(t *testing.T) {
 	}
 }
 
-// TestKillStraysSparesItsCaller, which may be of the same allocation.
-func TestKillStraysSparesItsCaller(t *testing.T) {
+// TestKillOrphansSparesItsCaller, which may be of the same allocation.
+func TestKillOrphansSparesItsCaller(t *testing.T) {
 	mark := "NOMAD_ALLOC_ID=" + t.TempDir()
 	caller := exec.Command("/proc/self/exe", "orphans", mark)
 	caller.Env = []string{mark}

@@ -252,8 +252,8 @@ func TestEveryLifeIsSound(t *testing.T) {
 	})
 }
 
-// TestNobodyIsToldOfAProcessThatIsToGo: what poststart hooks would announce, pre-kill hooks would have to take back.
-func TestNobodyIsToldOfAProcessThatIsToGo(t *testing.T) {
+// TestAProcessThatIsToEndIsNotReported: what poststart hooks would announce, pre-kill hooks would have to take back.
+func TestAProcessThatIsToEndIsNotReported(t *testing.T) {
 	for _, asked := range []any{killRequested{}, killRequested{mode: AtOnce}, resetRequested{}} {
 		m, _ := play(testRules, machine{}, opened{}, asked)
 		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)

@@ -34,34 +34,34 @@ type attackRow struct {
 }
 
 // measureAttack also puts the same bytes to the floor, which refuses nobody: what is left there is the machine's doing.
-func measureAttack(ctx context.Context, l *lab, o options) (rows []attackRow, err error) {
+func measureAttack(ctx context.Context, env *environment, o options) (rows []attackRow, err error) {
 	issuer, err := newIssuer()
 	if err != nil {
 		return nil, err
 	}
-	trust, err := l.trust(ctx, issuer)
+	trust, err := env.trust(ctx, issuer)
 	if err != nil {
 		return nil, err
 	}
-	p, err := l.pair(ctx, trust...)
+	p, err := env.pair(ctx, trust...)
 	if err != nil {
 		return nil, err
 	}
 	defer p.stopInto(&err)
-	requests, err := issuer.flood(p.sidecar)
+	requests, err := issuer.flood(p.agent)
 	if err != nil {
 		return nil, err
 	}
-	floorRow, err := attack(ctx, l, "floor", p.bare, requests, o)
+	floorRow, err := attack(ctx, env, "floor", p.bare, requests, o)
 	if err != nil {
 		return nil, err
 	}
-	oursRow, err := attack(ctx, l, "taskapi", p.ours, requests, o)
+	oursRow, err := attack(ctx, env, "taskapi", p.ours, requests, o)
 	return []attackRow{floorRow, oursRow}, err
 }
 
 // flood makes the requests of a flood with bad tokens.
-func (i *issuer) flood(s *sidecar) ([][]byte, error) {
+func (i *issuer) flood(s *agent) ([][]byte, error) {
 	token, err := os.ReadFile(s.taskToken())
 	if err != nil {
 		return nil, err
@@ -71,20 +71,20 @@ func (i *issuer) flood(s *sidecar) ([][]byte, error) {
 
 // trust gives the flags that have taskapi trust the issuer, and none when it knows no such flag: tokens for unknown allocations
 // are then refused for their key already.
-func (l *lab) trust(ctx context.Context, i *issuer) ([]string, error) {
-	help, err := exec.CommandContext(ctx, l.binary, "run", "--help").CombinedOutput()
+func (env *environment) trust(ctx context.Context, i *issuer) ([]string, error) {
+	help, err := exec.CommandContext(ctx, env.binary, "run", "--help").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("taskapi run --help: %w: %s", err, help)
 	}
 	if !bytes.Contains(help, []byte("--jwks")) {
 		return nil, nil
 	}
-	keys := l.path(".jwks")
+	keys := env.path(".jwks")
 	return []string{"-jwks", keys}, os.WriteFile(keys, i.jwks(), 0o644)
 }
 
 // attack drives the good connections alone and beside a flood, in turn.
-func attack(ctx context.Context, l *lab, name string, t target, requests [][]byte, o options) (attackRow, error) {
+func attack(ctx context.Context, env *environment, name string, t target, requests [][]byte, o options) (attackRow, error) {
 	row := attackRow{Server: name, Statuses: map[int]int{}}
 	var alone, attacked []load.Result
 	var hostile, seconds float64
@@ -93,7 +93,7 @@ func attack(ctx context.Context, l *lab, name string, t target, requests [][]byt
 		if err != nil {
 			return row, fmt.Errorf("good connections alone: %w", err)
 		}
-		result, flood, err := beside(ctx, l, t, requests, o)
+		result, flood, err := beside(ctx, env, t, requests, o)
 		if err != nil {
 			return row, fmt.Errorf("under attack: %w", err)
 		}
@@ -111,8 +111,8 @@ func attack(ctx context.Context, l *lab, name string, t target, requests [][]byt
 }
 
 // beside drives the good connections while another process floods the same socket.
-func beside(ctx context.Context, l *lab, t target, requests [][]byte, o options) (good, flood load.Result, err error) {
-	f, err := l.flood(target{t.socket, requests}, hostileConnections)
+func beside(ctx context.Context, env *environment, t target, requests [][]byte, o options) (good, flood load.Result, err error) {
+	f, err := env.flood(target{t.socket, requests}, hostileConnections)
 	if err != nil {
 		return good, flood, err
 	}

@@ -47,12 +47,12 @@ type floor struct {
 }
 
 // floor starts a bare server that gives the reply. It may not answer yet.
-func (l *lab) floor(r reply) (*floor, error) {
-	body, socket := l.path(".body"), l.path(".sock")
+func (env *environment) floor(r reply) (*floor, error) {
+	body, socket := env.path(".body"), env.path(".sock")
 	if err := os.WriteFile(body, r.body, 0o644); err != nil {
 		return nil, err
 	}
-	p, err := start(l.bare, "role-floor", socket, r.contentType, body)
+	p, err := start(env.bare, "role-floor", socket, r.contentType, body)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func sleepers(tasks int) string {
 }
 
 // allRun waits until so many tasks run.
-func (s *sidecar) allRun(ctx context.Context, tasks int) error {
+func (s *agent) allRun(ctx context.Context, tasks int) error {
 	running := 0
 	err := s.until(ctx, "the tasks to run", startTime+time.Duration(tasks)*startTimeEach, 20*time.Millisecond, func() bool {
 		alloc, err := s.alloc()
@@ -68,7 +68,7 @@ type allocState struct {
 	}
 }
 
-func (s *sidecar) alloc() (allocState, error) {
+func (s *agent) alloc() (allocState, error) {
 	var alloc allocState
 	r, err := s.asOperator(func(token string) []byte { return get("/v1/allocation/"+s.allocID, token) })
 	if err != nil {
@@ -91,8 +91,8 @@ func (a allocState) running() int {
 }
 
 // keeper finds the keeper's process: the other one that runs taskapi's executable.
-func (s *sidecar) keeper(l *lab) (int, error) {
-	pids, err := processesOf(l.binary)
+func (s *agent) keeper(env *environment) (int, error) {
+	pids, err := processesOf(env.binary)
 	if err != nil {
 		return 0, err
 	}
@@ -103,7 +103,7 @@ func (s *sidecar) keeper(l *lab) (int, error) {
 		}
 	}
 	if len(others) != 1 {
-		return 0, fmt.Errorf("want one keeper beside the sidecar, found the processes %v", others)
+		return 0, fmt.Errorf("want one keeper beside the agent, found the processes %v", others)
 	}
 	return others[0], nil
 }

@@ -52,15 +52,15 @@ const checkedService = `
 
 // An idleRow is the processor time that taskapi takes while nothing happens, in percent of one core.
 type idleRow struct {
-	Tasks, Checks   int
-	Sidecar, Keeper figure
+	Tasks, Checks int
+	Agent, Keeper figure
 }
 
 // measureIdle lets tasks sleep, without checks and with one for each, every second: half of them http, half tcp.
-func measureIdle(ctx context.Context, l *lab, o options) (rows []idleRow, err error) {
+func measureIdle(ctx context.Context, env *environment, o options) (rows []idleRow, err error) {
 	tasks := min(idleTasks, o.most)
 	for _, checks := range []int{0, tasks} {
-		row, err := idle(ctx, l, o, tasks, checks)
+		row, err := idle(ctx, env, o, tasks, checks)
 		if err != nil {
 			return nil, fmt.Errorf("%d checks: %w", checks, err)
 		}
@@ -69,12 +69,12 @@ func measureIdle(ctx context.Context, l *lab, o options) (rows []idleRow, err er
 	return rows, nil
 }
 
-func idle(ctx context.Context, l *lab, o options, tasks, checks int) (row idleRow, err error) {
-	a, err := l.allocation(l.path(".data"), idleJob(l.self, tasks, checks))
+func idle(ctx context.Context, env *environment, o options, tasks, checks int) (row idleRow, err error) {
+	a, err := env.allocation(env.path(".data"), idleJob(env.self, tasks, checks))
 	if err != nil {
 		return row, err
 	}
-	s, err := l.run(a)
+	s, err := env.run(a)
 	if err != nil {
 		return row, err
 	}
@@ -88,25 +88,25 @@ func idle(ctx context.Context, l *lab, o options, tasks, checks int) (row idleRo
 	if err := o.rest(ctx); err != nil {
 		return row, err
 	}
-	keeper, err := s.keeper(l)
+	keeper, err := s.keeper(env)
 	if err != nil {
 		return row, err
 	}
 	row = idleRow{Tasks: tasks + 1, Checks: checks}
-	var sidecars, keepers []float64
+	var agents, keepers []float64
 	for range o.rounds {
 		shares, err := shares(ctx, o.of(idleRounds*time.Second), s.cmd.Process.Pid, keeper)
 		if err != nil {
 			return row, err
 		}
-		sidecars, keepers = append(sidecars, shares[0]), append(keepers, shares[1])
+		agents, keepers = append(agents, shares[0]), append(keepers, shares[1])
 	}
-	row.Sidecar, row.Keeper = figureOf(sidecars), figureOf(keepers)
+	row.Agent, row.Keeper = figureOf(agents), figureOf(keepers)
 	return row, nil
 }
 
 // allSucceed waits until each of so many checks has succeeded.
-func (s *sidecar) allSucceed(ctx context.Context, checks int) error {
+func (s *agent) allSucceed(ctx context.Context, checks int) error {
 	return s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
 		r, err := s.asOperator(func(token string) []byte { return get(s.checksPath(), token) })
 		return err == nil && succeeded(r.body, checks)
@@ -176,9 +176,9 @@ func parseProcessorTime(stat string) (float64, error) {
 }
 
 func printIdle(w io.Writer, rows []idleRow) {
-	fmt.Fprintln(w, "idle, in percent of a core\tchecks a second\tsidecar (spread)\tkeeper (spread)")
+	fmt.Fprintln(w, "idle, in percent of a core\tchecks a second\tagent (spread)\tkeeper (spread)")
 	for _, row := range rows {
-		fmt.Fprintf(w, "%d tasks\t%d\t%s\t%s\n", row.Tasks, row.Checks, row.Sidecar.in("%", 1, 2), row.Keeper.in("%", 1, 2))
+		fmt.Fprintf(w, "%d tasks\t%d\t%s\t%s\n", row.Tasks, row.Checks, row.Agent.in("%", 1, 2), row.Keeper.in("%", 1, 2))
 	}
 	fmt.Fprintln(w)
 }

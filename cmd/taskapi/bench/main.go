@@ -8,7 +8,7 @@
 //
 //	neighbours  what a task that asks one request after the other keeps beside two tasks with 64 busy connections each, all with good tokens
 //
-//	keeper   memory of the sidecar and of the keeper with 1, 3 and 50 tasks, and what each further task adds
+//	keeper   memory of the agent and of the keeper with 1, 3 and 50 tasks, and what each further task adds
 //	tasks    the same with 10, 100 and 500 tasks in one group
 //	restart  time from a restart's request to the new process, beside the time that the task takes to stop by itself
 //	idle     processor time with 100 tasks that sleep, without checks and with one a second for each
@@ -33,8 +33,8 @@ import (
 	"time"
 )
 
-// patience bounds the whole program; with the default flags it ends within ten minutes.
-const patience = 30 * time.Minute
+// timeLimit bounds the whole program; with the default flags it ends within ten minutes.
+const timeLimit = 30 * time.Minute
 
 type options struct {
 	binary  string
@@ -68,7 +68,7 @@ func wait(ctx context.Context, d time.Duration) error {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -125,69 +125,69 @@ var roles = map[string]func(context.Context, []string) error{
 // measurements are what -run may name, in the order of the table.
 var measurements = []struct {
 	name string
-	into func(ctx context.Context, l *lab, o options, r *report) error
+	into func(ctx context.Context, env *environment, o options, r *report) error
 }{
-	{"throughput", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Throughput, err = measureThroughput(ctx, l, o)
+	{"throughput", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Throughput, err = measureThroughput(ctx, env, o)
 		return err
 	}},
-	{"start", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Start, err = measureStart(ctx, l, o)
+	{"start", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Start, err = measureStart(ctx, env, o)
 		return err
 	}},
-	{"memory", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Memory, err = measureMemory(ctx, l, o)
+	{"memory", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Memory, err = measureMemory(ctx, env, o)
 		return err
 	}},
-	{"attack", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Attack, err = measureAttack(ctx, l, o)
+	{"attack", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Attack, err = measureAttack(ctx, env, o)
 		return err
 	}},
-	{"neighbours", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Neighbours, err = measureNeighbours(ctx, l, o)
+	{"neighbours", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Neighbours, err = measureNeighbours(ctx, env, o)
 		return err
 	}},
-	{"keeper", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Keeper, err = measureSizes(ctx, l, o, o.upTo(fewTasks))
+	{"keeper", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Keeper, err = measureSizes(ctx, env, o, o.upTo(fewTasks))
 		return err
 	}},
-	{"tasks", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Tasks, err = measureSizes(ctx, l, o, o.upTo(manyTasks))
+	{"tasks", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Tasks, err = measureSizes(ctx, env, o, o.upTo(manyTasks))
 		return err
 	}},
-	{"restart", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Restart, err = measureRestart(ctx, l, o)
+	{"restart", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Restart, err = measureRestart(ctx, env, o)
 		return err
 	}},
-	{"idle", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Idle, err = measureIdle(ctx, l, o)
+	{"idle", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Idle, err = measureIdle(ctx, env, o)
 		return err
 	}},
-	{"resume", func(ctx context.Context, l *lab, o options, r *report) (err error) {
-		r.Resume, err = measureResume(ctx, l, o)
+	{"resume", func(ctx context.Context, env *environment, o options, r *report) (err error) {
+		r.Resume, err = measureResume(ctx, env, o)
 		return err
 	}},
 }
 
 func measure(ctx context.Context, o options) (*report, error) {
-	lab, err := newLab(o.binary)
+	env, err := newEnvironment(o.binary)
 	if err != nil {
 		return nil, err
 	}
-	defer lab.close()
+	defer env.close()
 	report := &report{}
 	for name := range strings.SplitSeq(o.run, ",") {
-		if err := measureOne(ctx, lab, o, report, name); err != nil {
+		if err := measureOne(ctx, env, o, report, name); err != nil {
 			return nil, fmt.Errorf("measurement %q: %w", name, err)
 		}
 	}
 	return report, nil
 }
 
-func measureOne(ctx context.Context, l *lab, o options, r *report, name string) error {
+func measureOne(ctx context.Context, env *environment, o options, r *report, name string) error {
 	for _, m := range measurements {
 		if m.name == name {
-			return m.into(ctx, l, o, r)
+			return m.into(ctx, env, o, r)
 		}
 	}
 	return errors.New("no such measurement; -help lists them")

@@ -75,13 +75,13 @@ func checkTasks(t *testing.T, got report) {
 	if len(got.Keeper) != 2 || got.Keeper[1].Keeper.PSS.Median <= 0 || got.Keeper[1].Keeper.Each == (figure{}) || got.Keeper[0].Keeper.Files <= 0 {
 		t.Errorf("keeper: %+v", got.Keeper)
 	}
-	if len(got.Tasks) != 1 || got.Tasks[0].Tasks != 10 || got.Tasks[0].Sidecar.PSS.Median <= 0 {
+	if len(got.Tasks) != 1 || got.Tasks[0].Tasks != 10 || got.Tasks[0].Agent.PSS.Median <= 0 {
 		t.Errorf("tasks: %+v", got.Tasks)
 	}
 	if r := got.Restart; r == nil || r.Restart.Min <= 0 || r.OwnStop.Min <= 0 || r.OwnStart.Min <= 0 || r.Beyond.Max > r.Restart.Max {
 		t.Errorf("restart: %+v", r)
 	}
-	if len(got.Idle) != 2 || got.Idle[0].Checks != 0 || got.Idle[1].Checks != 10 || got.Idle[1].Sidecar.Max > 100 {
+	if len(got.Idle) != 2 || got.Idle[0].Checks != 0 || got.Idle[1].Checks != 10 || got.Idle[1].Agent.Max > 100 {
 		t.Errorf("idle: %+v", got.Idle)
 	}
 	if len(got.Resume) != 1 || got.Resume[0].Tasks != 1 || got.Resume[0].Resume.Min <= 0 {

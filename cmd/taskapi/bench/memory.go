@@ -25,8 +25,8 @@ type memoryReport struct {
 }
 
 // measureMemory reads the memory of both servers after one request and a rest.
-func measureMemory(ctx context.Context, l *lab, o options) (report *memoryReport, err error) {
-	p, err := l.pair(ctx)
+func measureMemory(ctx context.Context, env *environment, o options) (report *memoryReport, err error) {
+	p, err := env.pair(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func measureMemory(ctx context.Context, l *lab, o options) (report *memoryReport
 	if err := o.rest(ctx); err != nil {
 		return nil, err
 	}
-	pids, err := processesOf(l.binary)
+	pids, err := processesOf(env.binary)
 	if err != nil {
 		return nil, err
 	}

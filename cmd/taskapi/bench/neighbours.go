@@ -33,12 +33,12 @@ type neighbourRow struct {
 }
 
 // measureNeighbours drives a task's socket alone and beside busy callers on the sockets of other tasks, in turn.
-func measureNeighbours(ctx context.Context, l *lab, o options) (_ *neighbourRow, err error) {
-	a, err := l.allocation(l.path(".data"), callers(1+busyCallers))
+func measureNeighbours(ctx context.Context, env *environment, o options) (_ *neighbourRow, err error) {
+	a, err := env.allocation(env.path(".data"), callers(1+busyCallers))
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.run(a)
+	s, err := env.run(a)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func measureNeighbours(ctx context.Context, l *lab, o options) (_ *neighbourRow,
 		if err != nil {
 			return nil, fmt.Errorf("the neighbour alone: %w", err)
 		}
-		result, floods, err := besideBusy(ctx, l, targets[0], targets[1:], o)
+		result, floods, err := besideBusy(ctx, env, targets[0], targets[1:], o)
 		if err != nil {
 			return nil, fmt.Errorf("beside busy callers: %w", err)
 		}
@@ -83,10 +83,10 @@ func measureNeighbours(ctx context.Context, l *lab, o options) (_ *neighbourRow,
 }
 
 // besideBusy drives the neighbour while a process for each busy caller asks all it can.
-func besideBusy(ctx context.Context, l *lab, neighbour target, busy []target, o options) (good load.Result, floods []load.Result, err error) {
+func besideBusy(ctx context.Context, env *environment, neighbour target, busy []target, o options) (good load.Result, floods []load.Result, err error) {
 	var running []*flooder
 	for _, t := range busy {
-		f, err := l.flood(t, busyConnections)
+		f, err := env.flood(t, busyConnections)
 		if err != nil {
 			return good, nil, errors.Join(err, endAll(running))
 		}
@@ -130,7 +130,7 @@ func callers(tasks int) string {
 }
 
 // caller is the socket of one of them, and the request for the allocation with its token.
-func (s *sidecar) caller(i int) (target, error) {
+func (s *agent) caller(i int) (target, error) {
 	secrets := filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets")
 	token, err := os.ReadFile(filepath.Join(secrets, "nomad_token"))
 	if err != nil {
@@ -151,16 +151,16 @@ type flooder struct {
 }
 
 // flood starts one on the target.
-func (l *lab) flood(t target, connections int) (*flooder, error) {
+func (env *environment) flood(t target, connections int) (*flooder, error) {
 	text, err := json.Marshal(t.requests)
 	if err != nil {
 		return nil, err
 	}
-	requests, ready := l.path(".requests"), l.path(".ready")
+	requests, ready := env.path(".requests"), env.path(".ready")
 	if err := os.WriteFile(requests, text, 0o600); err != nil {
 		return nil, err
 	}
-	p, err := start(l.self, "role-flood", t.socket, requests, ready, fmt.Sprint(connections))
+	p, err := start(env.self, "role-flood", t.socket, requests, ready, fmt.Sprint(connections))
 	if err != nil {
 		return nil, err
 	}

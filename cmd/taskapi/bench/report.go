@@ -13,7 +13,7 @@ import (
 	"taskapi/cmd/taskapi/bench/internal/load"
 )
 
-// A report is what was measured; parts that were not asked for are absent. Durations are in nanoseconds in JSON.
+// A report is what was measured; parts that were not requested are absent. Durations are in nanoseconds in JSON.
 type report struct {
 	Throughput []throughputRow `json:",omitempty"`
 	Start      *startReport    `json:",omitempty"`

@@ -46,8 +46,8 @@ type births struct {
 	socket string
 }
 
-func (l *lab) births() (births, error) {
-	socket := l.path(".births")
+func (env *environment) births() (births, error) {
+	socket := env.path(".births")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	return births{conn, socket}, err
 }
@@ -66,13 +66,13 @@ func (b births) next() (time.Time, error) {
 	return time.Unix(0, ns), err
 }
 
-func measureRestart(ctx context.Context, l *lab, o options) (report *restartReport, err error) {
-	of, err := l.births()
+func measureRestart(ctx context.Context, env *environment, o options) (report *restartReport, err error) {
+	of, err := env.births()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, of.Close()) }()
-	s, err := l.sidecar(l.path(".data"), nil, "role-begin", of.socket)
+	s, err := env.agent(env.path(".data"), nil, "role-begin", of.socket)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func measureRestart(ctx context.Context, l *lab, o options) (report *restartRepo
 	}
 	var restarts, replies, stops, starts, beyond []time.Duration
 	for range startsPerRound * o.rounds {
-		begin, end, err := ownTimes(ctx, l, of)
+		begin, end, err := ownTimes(ctx, env, of)
 		if err != nil {
 			return nil, err
 		}
@@ -102,12 +102,12 @@ func measureRestart(ctx context.Context, l *lab, o options) (report *restartRepo
 }
 
 // restartOnce restarts the task. It returns when the API shows the new process to run, so that the next request finds it there.
-func restartOnce(ctx context.Context, s *sidecar, of births) (restart, reply time.Duration, err error) {
-	asked := time.Now()
+func restartOnce(ctx context.Context, s *agent, of births) (restart, reply time.Duration, err error) {
+	requested := time.Now()
 	r, err := s.asOperator(func(token string) []byte {
 		return put("/v1/client/allocation/"+s.allocID+"/restart", token, fmt.Sprintf(`{"TaskName":%q}`, taskName))
 	})
-	reply = time.Since(asked)
+	reply = time.Since(requested)
 	if err == nil && r.status != http.StatusOK {
 		err = fmt.Errorf("status %d: %s", r.status, r.body)
 	}
@@ -118,11 +118,11 @@ func restartOnce(ctx context.Context, s *sidecar, of births) (restart, reply tim
 	if err != nil {
 		return 0, 0, err
 	}
-	return began.Sub(asked), reply, s.allRun(ctx, 1)
+	return began.Sub(requested), reply, s.allRun(ctx, 1)
 }
 
 // begins waits for the task's next beginning. Its error carries what taskapi printed, which says why there was none.
-func (s *sidecar) begins(of births) (time.Time, error) {
+func (s *agent) begins(of births) (time.Time, error) {
 	began, err := of.next()
 	if err != nil {
 		err = errors.Join(err, s.stop()) // what it printed is complete after that
@@ -132,8 +132,8 @@ func (s *sidecar) begins(of births) (time.Time, error) {
 }
 
 // ownTimes starts the same program without taskapi, and ends it with the signal that taskapi uses.
-func ownTimes(ctx context.Context, l *lab, of births) (begin, end time.Duration, err error) {
-	p, err := start(l.self, "role-begin", of.socket)
+func ownTimes(ctx context.Context, env *environment, of births) (begin, end time.Duration, err error) {
+	p, err := start(env.self, "role-begin", of.socket)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// resumeTasks are the numbers of tasks that a sidecar is killed with.
+// resumeTasks are the numbers of tasks that an agent is killed with.
 var resumeTasks = []int{1, 50}
 
-// A resumeRow is how soon a sidecar that was killed is there again, beside one that starts the same job anew.
+// A resumeRow is how soon an agent that was killed is there again, beside one that starts the same job afresh.
 type resumeRow struct {
 	Tasks  int
 	Resume spread // from exec to the operator's first 200, with the tasks of the one before
 	Fresh  spread // from exec to the operator's first 200, with an allocation that begins
 }
 
-func measureResume(ctx context.Context, l *lab, o options) (rows []resumeRow, err error) {
+func measureResume(ctx context.Context, env *environment, o options) (rows []resumeRow, err error) {
 	for _, tasks := range o.upTo(resumeTasks) {
 		var resumed, fresh []time.Duration
 		for range o.rounds {
-			first, again, err := resume(ctx, l, tasks)
+			first, again, err := resume(ctx, env, tasks)
 			if err != nil {
 				return nil, fmt.Errorf("%d tasks: %w", tasks, err)
 			}
@@ -33,13 +33,13 @@ func measureResume(ctx context.Context, l *lab, o options) (rows []resumeRow, er
 	return rows, nil
 }
 
-// resume starts an allocation, and kills and starts its sidecar several times.
-func resume(ctx context.Context, l *lab, tasks int) (first time.Duration, again []time.Duration, err error) {
-	a, err := l.allocation(l.path(".data"), sleepers(tasks))
+// resume starts an allocation, and kills and starts its agent several times.
+func resume(ctx context.Context, env *environment, tasks int) (first time.Duration, again []time.Duration, err error) {
+	a, err := env.allocation(env.path(".data"), sleepers(tasks))
 	if err != nil {
 		return 0, nil, err
 	}
-	s, first, err := l.untilAnswer(ctx, a)
+	s, first, err := env.untilAnswer(ctx, a)
 	defer func() {
 		if s != nil {
 			s.stopInto(&err)
@@ -51,7 +51,7 @@ func resume(ctx context.Context, l *lab, tasks int) (first time.Duration, again 
 	if err := s.allRun(ctx, tasks); err != nil {
 		return 0, nil, err
 	}
-	keeper, err := s.keeper(l)
+	keeper, err := s.keeper(env)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -60,10 +60,10 @@ func resume(ctx context.Context, l *lab, tasks int) (first time.Duration, again 
 			return 0, nil, err
 		}
 		var took time.Duration
-		if s, took, err = l.untilAnswer(ctx, a); err != nil {
+		if s, took, err = env.untilAnswer(ctx, a); err != nil {
 			return 0, nil, err
 		}
-		if err := s.goesOn(ctx, l, keeper, tasks); err != nil {
+		if err := s.goesOn(ctx, env, keeper, tasks); err != nil {
 			return 0, nil, err
 		}
 		again = append(again, took)
@@ -72,8 +72,8 @@ func resume(ctx context.Context, l *lab, tasks int) (first time.Duration, again 
 }
 
 // untilAnswer starts taskapi and says how long it took until the operator got a 200. What it returns is to be stopped in any case.
-func (l *lab) untilAnswer(ctx context.Context, a allocation) (*sidecar, time.Duration, error) {
-	s, err := l.run(a)
+func (env *environment) untilAnswer(ctx context.Context, a allocation) (*agent, time.Duration, error) {
+	s, err := env.run(a)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -91,16 +91,16 @@ func (p *process) kill() error {
 }
 
 // goesOn makes sure that the tasks are those of before: what is measured must not be a new beginning.
-func (s *sidecar) goesOn(ctx context.Context, l *lab, keeper, tasks int) error {
+func (s *agent) goesOn(ctx context.Context, env *environment, keeper, tasks int) error {
 	if err := s.allRun(ctx, tasks); err != nil {
 		return err
 	}
-	now, err := s.keeper(l)
+	now, err := s.keeper(env)
 	if err != nil {
 		return err
 	}
 	if now != keeper {
-		return fmt.Errorf("the sidecar was killed, and the keeper is process %d now, not %d", now, keeper)
+		return fmt.Errorf("the agent was killed, and the keeper is process %d now, not %d", now, keeper)
 	}
 	alloc, err := s.alloc()
 	for name, task := range alloc.TaskStates {

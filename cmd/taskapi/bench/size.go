@@ -16,9 +16,9 @@ var (
 // A sizeRow is the memory of taskapi's two processes with so many tasks. Sizes are in bytes of PSS; Each is what every task beyond
 // those of the first row adds, and empty in that row.
 type sizeRow struct {
-	Tasks   int
-	Sidecar part
-	Keeper  part
+	Tasks  int
+	Agent  part
+	Keeper part
 }
 
 // A part is one process.
@@ -30,16 +30,16 @@ type part struct {
 
 // A household is the memory of both processes at one time.
 type household struct {
-	sidecar, keeper           float64
-	sidecarFiles, keeperFiles int
+	agent, keeper           float64
+	agentFiles, keeperFiles int
 }
 
 // measureSizes reads the memory with each number of tasks in turn, in every round.
-func measureSizes(ctx context.Context, l *lab, o options, sizes []int) (rows []sizeRow, err error) {
+func measureSizes(ctx context.Context, env *environment, o options, sizes []int) (rows []sizeRow, err error) {
 	rounds := make([][]household, len(sizes)) // by size
 	for range o.rounds {
 		for i, tasks := range sizes {
-			h, err := measureHousehold(ctx, l, o, tasks)
+			h, err := measureHousehold(ctx, env, o, tasks)
 			if err != nil {
 				return nil, fmt.Errorf("%d tasks: %w", tasks, err)
 			}
@@ -49,12 +49,12 @@ func measureSizes(ctx context.Context, l *lab, o options, sizes []int) (rows []s
 	for i, tasks := range sizes {
 		last := rounds[i][len(rounds[i])-1]
 		row := sizeRow{
-			Tasks:   tasks,
-			Sidecar: part{PSS: figureOver(rounds[i], household.sidecarPSS), Files: last.sidecarFiles},
-			Keeper:  part{PSS: figureOver(rounds[i], household.keeperPSS), Files: last.keeperFiles},
+			Tasks:  tasks,
+			Agent:  part{PSS: figureOver(rounds[i], household.agentPSS), Files: last.agentFiles},
+			Keeper: part{PSS: figureOver(rounds[i], household.keeperPSS), Files: last.keeperFiles},
 		}
 		if further := float64(tasks - sizes[0]); further > 0 {
-			row.Sidecar.Each = growth(rounds[0], rounds[i], further, household.sidecarPSS)
+			row.Agent.Each = growth(rounds[0], rounds[i], further, household.agentPSS)
 			row.Keeper.Each = growth(rounds[0], rounds[i], further, household.keeperPSS)
 		}
 		rows = append(rows, row)
@@ -62,8 +62,8 @@ func measureSizes(ctx context.Context, l *lab, o options, sizes []int) (rows []s
 	return rows, nil
 }
 
-func (h household) sidecarPSS() float64 { return h.sidecar }
-func (h household) keeperPSS() float64  { return h.keeper }
+func (h household) agentPSS() float64  { return h.agent }
+func (h household) keeperPSS() float64 { return h.keeper }
 
 // growth compares rounds that were measured in turn.
 func growth(from, to []household, tasks float64, of func(household) float64) figure {
@@ -75,12 +75,12 @@ func growth(from, to []household, tasks float64, of func(household) float64) fig
 }
 
 // measureHousehold starts a group of sleeping tasks and looks at taskapi when it has come to rest.
-func measureHousehold(ctx context.Context, l *lab, o options, tasks int) (h household, err error) {
-	a, err := l.allocation(l.path(".data"), sleepers(tasks))
+func measureHousehold(ctx context.Context, env *environment, o options, tasks int) (h household, err error) {
+	a, err := env.allocation(env.path(".data"), sleepers(tasks))
 	if err != nil {
 		return h, err
 	}
-	s, err := l.run(a)
+	s, err := env.run(a)
 	if err != nil {
 		return h, err
 	}
@@ -91,11 +91,11 @@ func measureHousehold(ctx context.Context, l *lab, o options, tasks int) (h hous
 	if err := o.rest(ctx); err != nil {
 		return h, err
 	}
-	keeper, err := s.keeper(l)
+	keeper, err := s.keeper(env)
 	if err != nil {
 		return h, err
 	}
-	if h.sidecar, h.sidecarFiles, err = sizeOf(s.cmd.Process.Pid); err != nil {
+	if h.agent, h.agentFiles, err = sizeOf(s.cmd.Process.Pid); err != nil {
 		return h, err
 	}
 	h.keeper, h.keeperFiles, err = sizeOf(keeper)
@@ -112,10 +112,10 @@ func sizeOf(pid int) (pss float64, files int, err error) {
 }
 
 func printSizes(w io.Writer, title string, rows []sizeRow) {
-	fmt.Fprintf(w, "%s\tsidecar PSS (spread)\teach further task\tfiles\tkeeper PSS (spread)\teach further task\tfiles\n", title)
+	fmt.Fprintf(w, "%s\tagent PSS (spread)\teach further task\tfiles\tkeeper PSS (spread)\teach further task\tfiles\n", title)
 	for _, row := range rows {
 		fmt.Fprintf(w, "%d task(s)", row.Tasks)
-		for _, p := range []part{row.Sidecar, row.Keeper} {
+		for _, p := range []part{row.Agent, row.Keeper} {
 			each := "-"
 			if p.Each != (figure{}) {
 				each = p.Each.in("KB", 1e3, 0)

@@ -70,16 +70,16 @@ func firstRole(ctx context.Context, args []string) error {
 	return nil
 }
 
-func measureStart(ctx context.Context, l *lab, o options) (*startReport, error) {
+func measureStart(ctx context.Context, env *environment, o options) (*startReport, error) {
 	var floors, tasks, mains, operators []time.Duration
 	var fresh time.Duration
-	data := l.path(".data")
+	data := env.path(".data")
 	for i := range startsPerRound*o.rounds + 1 {
-		f, err := floorStart(ctx, l)
+		f, err := floorStart(ctx, env)
 		if err != nil {
 			return nil, err
 		}
-		task, main, operator, err := sidecarStart(ctx, l, data)
+		task, main, operator, err := agentStart(ctx, env, data)
 		if err != nil {
 			return nil, err
 		}
@@ -95,8 +95,8 @@ func measureStart(ctx context.Context, l *lab, o options) (*startReport, error) 
 	}, nil
 }
 
-func floorStart(ctx context.Context, l *lab) (first time.Duration, err error) {
-	f, err := l.floor(reply{contentType: "application/json", body: []byte("{}")})
+func floorStart(ctx context.Context, env *environment) (first time.Duration, err error) {
+	f, err := env.floor(reply{contentType: "application/json", body: []byte("{}")})
 	if err != nil {
 		return 0, err
 	}
@@ -105,9 +105,9 @@ func floorStart(ctx context.Context, l *lab) (first time.Duration, err error) {
 	return at.Sub(f.started), err
 }
 
-func sidecarStart(ctx context.Context, l *lab, data string) (task, main, operator time.Duration, err error) {
-	file := l.path(".first")
-	s, err := l.sidecar(data, nil, "role-first", file)
+func agentStart(ctx context.Context, env *environment, data string) (task, main, operator time.Duration, err error) {
+	file := env.path(".first")
+	s, err := env.agent(data, nil, "role-first", file)
 	if err != nil {
 		return 0, 0, 0, err
 	}

@@ -22,14 +22,14 @@ type throughputRow struct {
 }
 
 // measureThroughput drives both servers in turn with the same request, each answering as many bytes as the other.
-func measureThroughput(ctx context.Context, l *lab, o options) (rows []throughputRow, err error) {
-	p, err := l.pair(ctx)
+func measureThroughput(ctx context.Context, env *environment, o options) (rows []throughputRow, err error) {
+	p, err := env.pair(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer p.stopInto(&err)
 	for _, n := range connections {
-		var floors, sidecars []load.Result
+		var floors, agents []load.Result
 		for range o.rounds {
 			a, err := drive(ctx, p.bare, n, o)
 			if err != nil {
@@ -39,10 +39,10 @@ func measureThroughput(ctx context.Context, l *lab, o options) (rows []throughpu
 			if err != nil {
 				return nil, fmt.Errorf("taskapi with %d connections: %w", n, err)
 			}
-			floors, sidecars = append(floors, a), append(sidecars, b)
+			floors, agents = append(floors, a), append(agents, b)
 		}
 		rows = append(rows, throughputRow{
-			Connections: n, Floor: speedOf(floors), Ours: speedOf(sidecars), Ratio: ratioOf(sidecars, floors, load.Result.Rate),
+			Connections: n, Floor: speedOf(floors), Ours: speedOf(agents), Ratio: ratioOf(agents, floors, load.Result.Rate),
 		})
 	}
 	return rows, nil

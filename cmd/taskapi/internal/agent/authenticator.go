@@ -128,7 +128,7 @@ func openPolicy(path string) (*auth.Policy, error) {
 	return policy, invalid(err)
 }
 
-// liveness is what the door asks about allocations: this process has one.
+// liveness is what the authenticator wants to know of allocations: this process has one.
 type liveness struct {
 	id     string
 	alloc  *auth.Allocation
@@ -153,7 +153,7 @@ func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	return l.alloc, auth.Live
 }
 
-// peerOf gives the door the credentials that the socket read when the connection was accepted.
+// peerOf returns the credentials that the socket read when the connection was accepted.
 func peerOf(c net.Conn) (auth.Peer, error) {
 	conn, ok := c.(*socket.Conn)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 
 // measure is everything that this process counts.
 func (s *wiring) measure(authenticator *auth.Authenticator) []handlers.Metric {
-	all := append(doorMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
+	all := append(authMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
 	all = append(all, auditMetrics(s.audit)...)
 	return append(all, hookMetrics(s.hookStats())...)
 }
@@ -27,8 +27,8 @@ func hookMetrics(stats []interfaces.HookStat) []handlers.Metric {
 	return all
 }
 
-// doorMetrics names what the door has counted.
-func doorMetrics(s auth.Stats) []handlers.Metric {
+// authMetrics returns what the authenticator has counted, under the names of its metrics.
+func authMetrics(s auth.Stats) []handlers.Metric {
 	counter := func(name string, value float64, labels ...handlers.Label) handlers.Metric {
 		return handlers.Metric{Name: "taskapi_door_" + name, Labels: labels, Value: value, Counter: true}
 	}

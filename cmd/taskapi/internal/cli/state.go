@@ -115,7 +115,7 @@ func dumpState(w World, l layout, id string) error {
 func repairState(w World, l layout, id string) error {
 	repaired, err := state.Repair(l.State(id), w.Version, time.Now())
 	switch {
-	case errors.Is(err, state.ErrWhole):
+	case errors.Is(err, state.ErrUndamaged):
 		_, err := fmt.Fprintf(w.Stdout, "the state of allocation %s is not damaged: there is nothing to repair\n", id)
 		return err
 	case errors.Is(err, state.ErrInUse):

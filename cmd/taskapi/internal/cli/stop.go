@@ -164,7 +164,7 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) er
 		return err
 	}
 	for ctx.Err() == nil {
-		switch found := c.Locate(ctx, client.Patience{}); found.Holder {
+		switch found := c.Locate(ctx, client.Timeouts{}); found.Holder {
 		case client.Ended:
 			return s.say("allocation %s has ended (%s)", s.id, found.Alloc.ClientStatus)
 		case client.Unreadable:

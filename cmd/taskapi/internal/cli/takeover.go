@@ -43,7 +43,7 @@ func (r *request) canTakeOver(ctx context.Context, c *client.Client) error {
 			return err
 		}
 	}
-	found := c.Locate(ctx, client.Patience{})
+	found := c.Locate(ctx, client.Timeouts{})
 	switch found.Holder {
 	case client.Hanging: // it would act on the signal some time later, when this process has given up
 		return r.layout.errHeld(r.alloc.ID, found.Err)

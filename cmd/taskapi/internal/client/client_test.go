@@ -81,17 +81,17 @@ func fail(status int) http.HandlerFunc {
 
 // TestLocate finds an allocation in every state that a command may find it in.
 func TestLocate(t *testing.T) {
-	short := client.Patience{Busy: 50 * time.Millisecond}
+	short := client.Timeouts{Busy: 50 * time.Millisecond}
 	for name, tc := range map[string]struct {
 		set      func(*testing.T, datadir.Dir)
-		patience client.Patience
+		timeouts client.Timeouts
 		want     client.Holder
 		err      error
 	}{
 		"never was":  {func(*testing.T, datadir.Dir) {}, short, client.Unreadable, state.ErrNotFound},
 		"abandoned":  {func(t *testing.T, d datadir.Dir) { lock(t, d, false).Close() }, short, client.Nobody, nil},
 		"ended":      {func(t *testing.T, d datadir.Dir) { lock(t, d, true).Close() }, short, client.Ended, nil},
-		"starting":   {func(t *testing.T, d datadir.Dir) { hold(t, d) }, client.Patience{}, client.Changing, client.ErrNoAnswer},
+		"starting":   {func(t *testing.T, d datadir.Dir) { hold(t, d) }, client.Timeouts{}, client.Changing, client.ErrNoAnswer},
 		"starts not": {func(t *testing.T, d datadir.Dir) { hold(t, d) }, short, client.Hanging, client.ErrNoAnswer},
 		"serving":    {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, answer(`{"ID": "x"}`)) }, short, client.Serving, nil},
 		"failing":    {func(t *testing.T, d datadir.Dir) { hold(t, d); serve(t, d, fail(500)) }, short, client.Hanging, nil},
@@ -109,7 +109,7 @@ func TestLocate(t *testing.T) {
 			tc.set(t, dir)
 			c := client.New(dir, id)
 			defer c.Close()
-			found := c.Locate(t.Context(), tc.patience)
+			found := c.Locate(t.Context(), tc.timeouts)
 			if found.Holder != tc.want || tc.err != nil && !errors.Is(found.Err, tc.err) {
 				t.Fatalf("found %v, %v; want %v, %v", found.Holder, found.Err, tc.want, tc.err)
 			}

@@ -35,17 +35,17 @@ type Location struct {
 	Err    error             // of Refusing, Hanging, Changing, Unreadable: what was answered, or why nothing was
 }
 
-// Patience is how long Locate looks again before it says who has an allocation. The zero value looks once.
-type Patience struct {
+// Timeouts are how long Locate looks again before it says who has an allocation. The zero value looks once.
+type Timeouts struct {
 	Busy   time.Duration // for a taskapi that is starting or leaving
 	Nobody time.Duration // for another taskapi to resume what one has left
 }
 
-// How patient the commands are.
+// The timeouts of the commands.
 var (
-	Brief     = Patience{Busy: 2 * time.Second}                  // for those that show many allocations
-	Patient   = Patience{Busy: BusyTimeout}                      // for those that change one
-	Following = Patience{Busy: BusyTimeout, Nobody: time.Second} // for those that follow one from a taskapi to the next
+	Brief     = Timeouts{Busy: 2 * time.Second}                  // for those that show many allocations
+	Patient   = Timeouts{Busy: BusyTimeout}                      // for those that change one
+	Following = Timeouts{Busy: BusyTimeout, Nobody: time.Second} // for those that follow one from a taskapi to the next
 )
 
 // observation is one look at an allocation.
@@ -57,11 +57,11 @@ type observation struct {
 	state  error // why there is no saved; nil when it was not read
 }
 
-// Locate finds out who has the allocation. With patience for a taskapi that is starting or leaving, it is never Changing: one that takes
+// Locate finds out who has the allocation. With timeouts for a taskapi that is starting or leaving, it is never Changing: one that takes
 // longer is Hanging.
-func (c *Client) Locate(ctx context.Context, p Patience) Location {
+func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 	for since := time.Now(); ; {
-		found, settled := judge(c.observe(ctx), time.Since(since), p)
+		found, settled := classify(c.observe(ctx), time.Since(since), p)
 		if settled || ctx.Err() != nil {
 			return found
 		}
@@ -79,8 +79,8 @@ func (c *Client) observe(ctx context.Context) (o observation) {
 	return o
 }
 
-// judge says who has an allocation by one look at it, and whether another look could not tell better. waited is the time since the first.
-func judge(o observation, waited time.Duration, p Patience) (found Location, settled bool) {
+// classify says who has an allocation by one look at it, and whether another look could not tell better. waited is the time since the first.
+func classify(o observation, waited time.Duration, p Timeouts) (found Location, settled bool) {
 	switch inUse := errors.Is(o.state, state.ErrInUse); {
 	case o.answer == nil:
 		return Location{Holder: Serving, Alloc: o.alloc, Body: o.body}, true

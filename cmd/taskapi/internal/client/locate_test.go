@@ -13,8 +13,8 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// TestJudge says who has an allocation by each pair of an answer and a saved state, at once and when patience has run out.
-func TestJudge(t *testing.T) {
+// TestClassify says who has an allocation by each pair of an answer and a saved state, at once and when the timeouts have passed.
+func TestClassify(t *testing.T) {
 	var (
 		alloc   = &api.Allocation{ID: "a"}
 		running = &interfaces.Saved{Alloc: alloc}
@@ -42,22 +42,22 @@ func TestJudge(t *testing.T) {
 		{"it is damaged", observation{answer: silent, state: state.ErrDamaged}, Unreadable, true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if found, settled := judge(tc.seen, 0, Following); found.Holder != tc.want || settled != tc.first {
+			if found, settled := classify(tc.seen, 0, Following); found.Holder != tc.want || settled != tc.first {
 				t.Errorf("at first: %v, settled: %t; want %v, %t", found.Holder, settled, tc.want, tc.first)
 			}
-			found, settled := judge(tc.seen, time.Hour, Following)
+			found, settled := classify(tc.seen, time.Hour, Following)
 			if found.Holder != tc.want || settled != tc.waiting {
 				t.Errorf("after an hour: %v, settled: %t; want %v, %t", found.Holder, settled, tc.want, tc.waiting)
 			}
 			if has := found.Alloc != nil; has == (found.Err != nil) {
 				t.Errorf("an allocation: %t, an error: %v", has, found.Err)
 			}
-			if _, settled := judge(tc.seen, 0, Patience{}); !settled {
-				t.Error("without patience one look does not settle it")
+			if _, settled := classify(tc.seen, 0, Timeouts{}); !settled {
+				t.Error("without timeouts one look does not settle it")
 			}
 		})
 	}
-	if found, _ := judge(observation{answer: silent, state: state.ErrInUse}, 0, Patience{}); found.Holder != Changing {
-		t.Errorf("without patience, one that is starting or leaving is %v", found.Holder)
+	if found, _ := classify(observation{answer: silent, state: state.ErrInUse}, 0, Timeouts{}); found.Holder != Changing {
+		t.Errorf("without timeouts, one that is starting or leaving is %v", found.Holder)
 	}
 }

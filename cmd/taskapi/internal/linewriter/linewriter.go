@@ -27,10 +27,12 @@ type Writer struct {
 	idle   chan struct{} // closed when the queue is empty; nil when it is
 }
 
+var _ io.Writer = (*Writer)(nil)
+
 // New makes a Writer. gap gives the line that says how many lines were lost.
 func New(out io.Writer, gap func(lost int) []byte) *Writer { return &Writer{out: out, gap: gap} }
 
-// Write implements io.Writer. It never fails: a reader that has gone away is none of the writer's business.
+// Write never fails: a reader that has gone away is none of the writer's business.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,14 +89,14 @@ func (w *Writer) next() []byte {
 	return p
 }
 
-// Flush waits until all lines have been written. It gives up when ctx ends, or when none has got through for as long as patience says.
-func (w *Writer) Flush(ctx context.Context, patience time.Duration) {
+// Flush waits until all lines have been written. It gives up when ctx ends, or when none has got through within timeout.
+func (w *Writer) Flush(ctx context.Context, timeout time.Duration) {
 	for idle, passed := w.state(); idle != nil; {
 		select {
 		case <-idle:
 		case <-ctx.Done():
 			return
-		case <-time.After(patience):
+		case <-time.After(timeout):
 		}
 		was := passed
 		if idle, passed = w.state(); passed == was {

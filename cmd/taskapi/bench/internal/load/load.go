@@ -56,7 +56,7 @@ const waitMillis = 100
 // silence is how long a server may leave every connection without a reply before the run ends with an error.
 const silence = 10 * time.Second
 
-// Run sends the requests for the time asked, or until ctx ends, which is no error for a hostile load.
+// Run sends the requests for the given time, or until ctx ends, which is no error for a hostile load.
 func Run(ctx context.Context, c Config) (Result, error) {
 	r, err := open(c)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// house is who may import whom within the module. What is not here may import none of the module's packages: ratelimit, and the small
-// rooms inside the others, among them socket/safedir, socket/peercred, identity/privatefile with its atomicfile and flock, which every room may use.
+// allowedImports is who may import whom within the module. What is not here may import none of the module's packages: ratelimit, and the small
+// packages inside the others, among them socket/safedir, socket/peercred, identity/privatefile with its atomicfile and flock, which every package may use.
 //
 // Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
 // allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
-var house = map[string][]string{
+var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/drivers",
 		"allocrunner/drivers/rawexec", // the registry of what is built in
@@ -176,10 +176,10 @@ func packages(t *testing.T) map[string]*build.Package {
 	return found
 }
 
-// TestHouse holds the packages to the table: no arrow that is not in it, and no entry that no package needs.
-func TestHouse(t *testing.T) {
+// TestImports holds the packages to the table: no arrow that is not in it, and no entry that no package needs.
+func TestImports(t *testing.T) {
 	unused := map[string]bool{}
-	for from, tos := range house {
+	for from, tos := range allowedImports {
 		for _, to := range tos {
 			unused[from+" -> "+to] = true
 		}
@@ -191,7 +191,7 @@ func TestHouse(t *testing.T) {
 				continue
 			}
 			delete(unused, from+" -> "+to)
-			if !slices.Contains(house[from], to) {
+			if !slices.Contains(allowedImports[from], to) {
 				t.Errorf("%s: %s may not import %s: keep them apart with an interface of %[2]s, or add the arrow to the table and say why",
 					p.ImportPos[path][0], from, to)
 			}

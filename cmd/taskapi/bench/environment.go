@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A lab is the folder that a run of the benchmark works in.
-type lab struct {
+// An environment is the folder that a run of the benchmark works in.
+type environment struct {
 	dir    string // short, because the path of a Unix socket has room for 107 bytes
 	self   string // this program
 	binary string // a copy of the taskapi under test, so that its processes are known by their executable
@@ -23,7 +23,7 @@ type lab struct {
 	made   int    // folders and sockets made so far
 }
 
-func newLab(binary string) (*lab, error) {
+func newEnvironment(binary string) (*environment, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
@@ -32,33 +32,33 @@ func newLab(binary string) (*lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	l := &lab{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
-	if err := copyFile(l.binary, binary); err != nil {
-		l.close()
+	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
+	if err := copyFile(env.binary, binary); err != nil {
+		env.close()
 		return nil, fmt.Errorf("copy the taskapi to measure (run `make build` first): %w", err)
 	}
-	if err := copyFile(l.bare, self); err != nil {
-		l.close()
+	if err := copyFile(env.bare, self); err != nil {
+		env.close()
 		return nil, fmt.Errorf("copy this program: %w", err)
 	}
-	return l, nil
+	return env, nil
 }
 
 // close ends whatever a failed run left of taskapi and of its tasks, and removes the folder.
-func (l *lab) close() {
+func (env *environment) close() {
 	for _, link := range []string{"exe", "cwd"} {
-		processes, _ := processesWith(link, l.dir)
+		processes, _ := processesWith(link, env.dir)
 		for _, pid := range processes {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-	_ = os.RemoveAll(l.dir)
+	_ = os.RemoveAll(env.dir)
 }
 
-// path is a name in the lab's folder that was not used before.
-func (l *lab) path(suffix string) string {
-	l.made++
-	return filepath.Join(l.dir, fmt.Sprintf("%d%s", l.made, suffix))
+// path is a name in the environment's folder that was not used before.
+func (env *environment) path(suffix string) string {
+	env.made++
+	return filepath.Join(env.dir, fmt.Sprintf("%d%s", env.made, suffix))
 }
 
 func copyFile(to, from string) error {

@@ -62,51 +62,51 @@ job "bench" {
 }
 `
 
-// A sidecar is a taskapi under test.
-type sidecar struct {
+// An agent is a taskapi under test.
+type agent struct {
 	*process
 	allocID string
 	dir     string // the allocation's directory
 }
 
-// sidecar starts taskapi in the data directory with the program, executed again with these arguments, as its task.
-func (l *lab) sidecar(dataDir string, flags []string, task ...string) (*sidecar, error) {
+// agent starts taskapi in the data directory with the program, executed again with these arguments, as its task.
+func (env *environment) agent(dataDir string, flags []string, task ...string) (*agent, error) {
 	quoted := make([]string, len(task))
 	for i, arg := range task {
 		quoted[i] = strconv.Quote(arg)
 	}
-	a, err := l.allocation(dataDir, fmt.Sprintf(jobFile, strconv.Quote(l.self), strings.Join(quoted, ", ")))
+	a, err := env.allocation(dataDir, fmt.Sprintf(jobFile, strconv.Quote(env.self), strings.Join(quoted, ", ")))
 	if err != nil {
 		return nil, err
 	}
-	return l.run(a, flags...)
+	return env.run(a, flags...)
 }
 
 // An allocation is what taskapi is told to run, once or again.
 type allocation struct{ id, dataDir, jobFile string }
 
 // allocation writes the job file of a new allocation.
-func (l *lab) allocation(dataDir, job string) (allocation, error) {
+func (env *environment) allocation(dataDir, job string) (allocation, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
 		return allocation{}, fmt.Errorf("make an allocation ID: %w", err)
 	}
-	a := allocation{id: strings.TrimSpace(string(id)), dataDir: dataDir, jobFile: l.path(".nomad.hcl")}
+	a := allocation{id: strings.TrimSpace(string(id)), dataDir: dataDir, jobFile: env.path(".nomad.hcl")}
 	return a, os.WriteFile(a.jobFile, []byte(job), 0o644)
 }
 
 // run starts taskapi on the allocation, whether it has run before or not.
-func (l *lab) run(a allocation, flags ...string) (*sidecar, error) {
+func (env *environment) run(a allocation, flags ...string) (*agent, error) {
 	args := append([]string{"run", "-data-dir", a.dataDir, "-alloc-id", a.id}, flags...)
-	p, err := start(l.binary, append(args, a.jobFile)...)
+	p, err := start(env.binary, append(args, a.jobFile)...)
 	if err != nil {
 		return nil, err
 	}
-	return &sidecar{process: p, allocID: a.id, dir: filepath.Join(a.dataDir, "allocs", a.id)}, nil
+	return &agent{process: p, allocID: a.id, dir: filepath.Join(a.dataDir, "allocs", a.id)}, nil
 }
 
 // asOperator sends a request, made with the operator's token, to the operator's socket.
-func (s *sidecar) asOperator(request func(token string) []byte) (reply, error) {
+func (s *agent) asOperator(request func(token string) []byte) (reply, error) {
 	token, err := os.ReadFile(s.operatorToken())
 	if err != nil {
 		return reply{}, err
@@ -115,21 +115,21 @@ func (s *sidecar) asOperator(request func(token string) []byte) (reply, error) {
 }
 
 // answersOperator reports whether the operator gets a 200.
-func (s *sidecar) answersOperator() bool {
+func (s *agent) answersOperator() bool {
 	r, err := s.asOperator(func(token string) []byte { return get(s.checksPath(), token) })
 	return err == nil && r.status == http.StatusOK
 }
 
-func (s *sidecar) taskSocket() string     { return filepath.Join(s.dir, taskName, "secrets", "api.sock") }
-func (s *sidecar) taskToken() string      { return filepath.Join(s.dir, taskName, "secrets", "nomad_token") }
-func (s *sidecar) operatorSocket() string { return filepath.Join(s.dir, "operator.sock") }
-func (s *sidecar) operatorToken() string  { return filepath.Join(s.dir, "operator.token") }
-func (s *sidecar) checksPath() string     { return checksPath(s.allocID) }
+func (s *agent) taskSocket() string     { return filepath.Join(s.dir, taskName, "secrets", "api.sock") }
+func (s *agent) taskToken() string      { return filepath.Join(s.dir, taskName, "secrets", "nomad_token") }
+func (s *agent) operatorSocket() string { return filepath.Join(s.dir, "operator.sock") }
+func (s *agent) operatorToken() string  { return filepath.Join(s.dir, "operator.token") }
+func (s *agent) checksPath() string     { return checksPath(s.allocID) }
 
 func checksPath(allocID string) string { return "/v1/client/allocation/" + allocID + "/checks" }
 
 // target is the task's own socket with its own token, once every check has succeeded, and the reply that it gives.
-func (s *sidecar) target(ctx context.Context) (target, reply, error) {
+func (s *agent) target(ctx context.Context) (target, reply, error) {
 	var last reply
 	var request []byte
 	err := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
