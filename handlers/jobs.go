@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -135,9 +136,4 @@ func jobSummaryOf(alloc *api.Allocation) *api.JobSummary {
 }
 
 // valueOf returns what p points to, or the zero value.
-func valueOf[T any](p *T) T {
-	if p == nil {
-		return *new(T)
-	}
-	return *p
-}
+func valueOf[T any](p *T) T { return *cmp.Or(p, new(T)) }

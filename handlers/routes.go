@@ -55,12 +55,6 @@ func newRoute(methods []string, pattern string, needs auth.Capability, handle ha
 	return Route{Methods: methods, Pattern: pattern, AnyOf: auth.CapabilitySet(needs), Answer: JSON, Doc: doc, handle: handle}
 }
 
-// or returns the route for callers who have another capability instead, too.
-func (r Route) or(other auth.Capability) Route {
-	r.AnyOf = r.AnyOf.With(other)
-	return r
-}
-
 // answering returns the route with answers of another kind than JSON.
 func (r Route) answering(kind AnswerKind) Route {
 	r.Answer = kind
@@ -79,9 +73,7 @@ func (r Route) withoutRecord() Route {
 	return r
 }
 
-// Routes returns the whole table, in the order of the resources.
-func Routes() []Route { return new(API).table() }
-
+// table returns all routes, in the order of the resources.
 func (a *API) table() []Route {
 	return []Route{
 		read("/v1/agent/health", auth.Authenticated, a.agentHealth, "Reports that the agent is healthy; type=client or type=server for one part."),

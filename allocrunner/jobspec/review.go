@@ -16,10 +16,9 @@ import (
 type Severity string
 
 const (
-	Refused  Severity = "refused"  // the job can't run as it is written
-	Warning  Severity = "warning"  // it runs, and something it asks for does not happen
-	Note     Severity = "note"     // it runs, and something it says has no meaning on one machine
-	Honoured Severity = "honoured" // of a Row: it happens; no finding has it
+	Refused Severity = "refused" // the job can't run as it is written
+	Warning Severity = "warning" // it runs, and something it asks for does not happen
+	Note    Severity = "note"    // it runs, and something it says has no meaning on one machine
 )
 
 // Finding is one thing about a job that the operator should know before it runs.

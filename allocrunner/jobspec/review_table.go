@@ -3,15 +3,8 @@ package jobspec
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"strconv"
-	"strings"
-
-	"github.com/hashicorp/nomad/api"
-
-	"taskapi/allocrunner/internal/services"
 )
 
 // row is one use of a part of the job: what it is called, what it means here, and how to tell that it is made.
@@ -82,136 +75,6 @@ func restrict[T any](r *reviewer, limits []limit[T], part *T) {
 			}
 		default:
 			r.refuse(l.feature, "it is %v; %s", v, l.message)
-		}
-	}
-}
-
-// Row says whether one attribute or block of a job file is honoured here.
-type Row struct {
-	Block     string // "task"; "job" for the outermost
-	Attribute string // "kill_timeout", or the name of a block
-	Severity  Severity
-	Words     string // what happens instead, or what its value must be; empty for an attribute that is honoured as it is
-}
-
-// Rows returns every attribute and block that a job file may have, each with at least one row, in the order of the file's blocks.
-func Rows() []Row {
-	t := &table{known: map[[2]string][]Row{}, seen: map[[2]string]bool{}}
-	tabulate(t, "job", jobRows, jobLimits)
-	tabulate(t, "group", groupRows, groupLimits)
-	tabulate(t, "network", networkRows, networkLimits)
-	tabulate(t, "port", nil, portLimits)
-	tabulate(t, "port", nil, staticPortLimits)
-	tabulate(t, "task", taskRows, taskLimits)
-	tabulate(t, "resources", resourceRows, nil)
-	tabulate(t, "restart", nil, restartLimits)
-	tabulate(t, "update", nil, updateLimits)
-	tabulate(t, "lifecycle", nil, lifecycleLimits)
-	tabulate(t, "logs", nil, logsLimits)
-	tabulate(t, "identity", identityRows, identityLimits)
-	tabulate(t, "service", serviceRows, serviceLimits)
-	tabulate(t, "service", nomadServiceRows, nomadServiceLimits)
-	tabulate(t, "check", checkRows, checkLimits)
-	tabulate(t, "check_restart", nil, checkRestartLimits)
-	for _, part := range schedulerParts {
-		for _, block := range part.blocks {
-			t.add(block, part.name, Note, noMeaningHere)
-		}
-	}
-	for _, r := range otherRows {
-		t.add(r.Block, r.Attribute, r.Severity, r.Words)
-	}
-	t.walk("job", reflect.TypeFor[api.Job]())
-	for _, key := range slices.SortedFunc(maps.Keys(t.known), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
-		if !t.seen[key] { // JSON alone has it
-			t.rows = append(t.rows, t.known[key]...)
-		}
-	}
-	return t.rows
-}
-
-const noMeaningHere = "one allocation runs on this machine, so it has no meaning"
-
-// otherRows are the rows of what the reviewer looks at by itself.
-var otherRows = []Row{
-	{"job", "name", Honoured, "it, and the ID, must be printable, without a colon or slash, and of at most 128 bytes, as those of groups and tasks"},
-	{"job", "region", Honoured, "it must be printable and have no colon"},
-	{"job", "namespace", Honoured, "it must be printable and have no colon"},
-	{"group", "network", Honoured, "there must be at most one"},
-	{"network", "port", Honoured, "labels must differ, and not in - and _ alone"},
-	{"network", "reserved_ports", Honoured, "as port, with a static number"},
-	{"task", "driver", Honoured, "it must be one of the drivers that there are"},
-	{"task", "config", Honoured, "the driver says what it takes"},
-	{"task", "leader", Honoured, "one task of the group at most"},
-	{"task", "lifecycle", Honoured, "one task of the group at least must have none"},
-	{"update", "stagger", Note, noMeaningHere},
-	{"update", "progress_deadline", Note, noMeaningHere},
-	{"update", "canary", Note, noMeaningHere},
-	{"update", "auto_revert", Note, noMeaningHere},
-	{"update", "auto_promote", Note, noMeaningHere},
-	{"resources", "cpu", Note, resourcesMeaning},
-	{"resources", "memory", Note, resourcesMeaning},
-	{"resources", "memory_max", Note, resourcesMeaning},
-	{"resources", "disk", Note, resourcesMeaning},
-	{"resources", "secrets", Note, resourcesMeaning},
-	{"service", "task", Honoured, "it must be a task of the group"},
-	{"service", "port", Honoured, services.PortWords},
-	{"check", "task", Honoured, "it must be a task of the group, and that of the service"},
-	{"check", "port", Honoured, services.PortWords},
-	{"check_restart", "limit", Note, "without a limit above 0 nothing is restarted"},
-}
-
-// table collects rows on a walk through all blocks.
-type table struct {
-	known map[[2]string][]Row // by block and attribute
-	seen  map[[2]string]bool
-	rows  []Row
-}
-
-// add adds a row to known. A feature of two words names its own block before the attribute.
-func (t *table) add(block, feature string, severity Severity, words string) {
-	if inner, attribute, ok := strings.Cut(feature, " "); ok {
-		block, feature = inner, attribute
-	}
-	key := [2]string{block, feature}
-	t.known[key] = append(t.known[key], Row{block, feature, severity, words})
-}
-
-func tabulate[T any](t *table, block string, rows []row[T], limits []limit[T]) {
-	for _, r := range rows {
-		t.add(block, r.feature, r.severity, r.message)
-	}
-	for _, l := range limits {
-		t.add(block, l.feature, Honoured, l.message)
-	}
-}
-
-// walk adds the rows of a block, and those of the blocks in it that are not wholly without effect. What the specification has beyond the
-// SDK's struct comes last.
-func (t *table) walk(block string, typ reflect.Type) {
-	fields := allFields(typ)
-	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(strconv.FormatBool(a.inner), strconv.FormatBool(b.inner)) })
-	for _, f := range fields {
-		key := [2]string{block, f.name}
-		if f.kind == "label" || t.seen[key] {
-			continue
-		}
-		t.seen[key] = true
-		rows := t.known[key]
-		if f.inner && rows == nil {
-			rows = t.known[[2]string{"task", f.name}] // it is for each task
-		}
-		for _, r := range rows {
-			r.Block = block
-			t.rows = append(t.rows, r)
-		}
-		elem := f.elem()
-		if len(rows) == 0 && elem == nil {
-			t.rows = append(t.rows, Row{block, f.name, Honoured, ""})
-		}
-		off := slices.ContainsFunc(rows, func(r Row) bool { return r.Severity != Honoured })
-		if elem != nil && !off && f.name != "reserved_ports" {
-			t.walk(f.name, elem)
 		}
 	}
 }
