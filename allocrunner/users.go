@@ -8,61 +8,27 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
-	"taskapi/allocrunner/internal/ptr"
-	"taskapi/allocrunner/jobspec"
 )
 
 // DefaultIDRange is where users for tasks without one are taken from unless the operator says otherwise.
 var DefaultIDRange = accounts.Default
 
-// OwnUserTasks returns the names of the group's tasks that run as this program's user.
-func OwnUserTasks(group *api.TaskGroup) []string {
+// OwnUserTasks returns the names of the group's tasks that run as this program's user. With isolated, those for which the job names no user
+// run as users of their own.
+func OwnUserTasks(group *api.TaskGroup, isolated bool) []string {
 	var names []string
 	for _, t := range group.Tasks {
-		if user, err := allocdir.LookupUser(t.User); err == nil && int(user.UID) == os.Geteuid() {
+		if user, err := allocdir.LookupUser(t.User); err == nil && int(user.UID) == os.Geteuid() && (t.User != "" || !isolated) {
 			names = append(names, t.Name)
 		}
 	}
 	return names
-}
-
-// CheckOwnUser says what tasks that run as this program's user can do. isolated says that those without a user do not.
-func CheckOwnUser(group *api.TaskGroup, isolated bool) []jobspec.Finding {
-	names := OwnUserTasks(group)
-	if isolated {
-		names = slices.DeleteFunc(names, func(name string) bool { return userOf(group, name) == "" })
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	for i, name := range names {
-		names[i] = strconv.Quote(name)
-	}
-	remedy := "give each a user, or run with --isolate-users"
-	if os.Geteuid() != 0 {
-		remedy = "only root can run tasks as other users"
-	}
-	return []jobspec.Finding{{
-		Severity: jobspec.Warning, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "user",
-		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and each other's tokens: %s; %s",
-			os.Geteuid(), strings.Join(names, ", "), remedy),
-	}}
-}
-
-func userOf(group *api.TaskGroup, task string) string {
-	for _, t := range group.Tasks {
-		if t.Name == task {
-			return t.User
-		}
-	}
-	return ""
 }
 
 // users are the users of the tasks for which the job names none, and the group that all of them are in.

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
 )
 
 // IsolateFlag names the flag of Settings.IsolateUsers.
@@ -34,6 +35,26 @@ func (s Settings) IDRange() (interfaces.IDRange, error) {
 	return interfaces.IDRange{From: uint32(from), To: uint32(to)}, nil
 }
 
+// CheckOwnUser warns of tasks that run as this program's user, and says what they can do. With isolated, those without a user do not.
+func CheckOwnUser(group *api.TaskGroup, isolated bool) []jobspec.Finding {
+	var names []string
+	for _, name := range allocrunner.OwnUserTasks(group, isolated) {
+		names = append(names, strconv.Quote(name))
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	remedy := "give each a user, or run with --" + IsolateFlag
+	if os.Geteuid() != 0 {
+		remedy = "only root can run tasks as other users"
+	}
+	return []jobspec.Finding{{
+		Severity: jobspec.Warning, Where: fmt.Sprintf("group %q", *group.Name), Feature: "user",
+		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and each other's tokens: %s; %s",
+			os.Geteuid(), strings.Join(names, ", "), remedy),
+	}}
+}
+
 // CheckUsers refuses settings that can't keep the group's tasks from each other in the way that they say.
 func (s Settings) CheckUsers(group *api.TaskGroup) error {
 	isolated := s.IsolateUsers != ""
@@ -43,7 +64,7 @@ func (s Settings) CheckUsers(group *api.TaskGroup) error {
 	if s.Policy == "" || s.AllowSharedUser {
 		return nil
 	}
-	for _, f := range allocrunner.CheckOwnUser(group, isolated) {
+	for _, f := range CheckOwnUser(group, isolated) {
 		return fmt.Errorf("--policy keeps nothing from tasks that can take the operator's token: %s: %s. --allow-shared-user takes the policy all the same", f.Where, f.Message)
 	}
 	return nil

@@ -244,7 +244,7 @@ func (r *request) errOtherUsers() error {
 
 // sayOwnUser warns of tasks that run as this program's user.
 func (r *request) sayOwnUser() {
-	printFindings(r.world.Stderr, allocrunner.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
+	printFindings(r.world.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
 }
 
 // groupOf returns the group of an allocation that exists already, empty when there is none.

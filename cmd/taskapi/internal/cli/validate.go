@@ -103,7 +103,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w World) error 
 	for _, g := range groups {
 		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
 		findings = append(findings, allocrunner.CheckPorts(g, agent.DefaultSettings().HostIP)...)
-		findings = append(findings, allocrunner.CheckOwnUser(g, false)...)
+		findings = append(findings, agent.CheckOwnUser(g, false)...)
 	}
 	say := w.Stdout
 	if asJSON {
