@@ -277,7 +277,7 @@ func TestOneRestartTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// slowToStop is a task that ends on its kill signal only when there is a file go.
+// slowToStop returns a task that ends on its kill signal only when there is a file go.
 func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
 	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.01; done; exit 7' INT; echo up >> local/up; while :; do sleep 0.01; done`,
 		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// copyJob is a deep copy.
+// copyJob returns a deep copy.
 func copyJob(job *api.Job) *api.Job {
 	var next *api.Job
 	decode(encode(job), &next)
@@ -24,7 +24,7 @@ func okCheck(name string) api.ServiceCheck {
 	return api.ServiceCheck{Name: name, Type: "tcp", PortLabel: "1", Interval: time.Hour, Timeout: time.Second}
 }
 
-// script is a check that runs often.
+// script returns a check that runs often.
 func script(task, command string) api.ServiceCheck {
 	return api.ServiceCheck{
 		Name: "script", Type: "script", TaskName: task, Command: "sh", Args: []string{"-c", command},
@@ -32,7 +32,7 @@ func script(task, command string) api.ServiceCheck {
 	}
 }
 
-// onlyCheck is the result of the only check there is.
+// onlyCheck returns the result of the only check there is.
 func (r *running) onlyCheck() api.AllocCheckStatus {
 	results, _ := r.runner.Checks()
 	for _, c := range results {

@@ -115,7 +115,7 @@ func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 	}
 }
 
-// types are the types of a task's events.
+// types returns the types of a task's events.
 func types(s *api.TaskState) []string {
 	var all []string
 	for _, e := range s.Events {

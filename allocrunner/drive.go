@@ -120,7 +120,7 @@ func (r *Runner) drive(ctx context.Context) {
 	}
 }
 
-// groupNow is how the group stands.
+// groupNow returns how the group stands.
 func (r *Runner) groupNow() groupChanged {
 	return groupChanged{
 		tasks:     r.order(),

@@ -235,7 +235,7 @@ func TestHookCallsAreCounted(t *testing.T) {
 	}
 }
 
-// leftRunning is a runner that has left its allocation, with its task main running, and what another one needs to go on with it.
+// leftRunning returns a runner that has left its allocation, with its task main running, and what another one needs to go on with it.
 func leftRunning(t *testing.T) (*running, interfaces.Config, *diary, *memory) {
 	t.Helper()
 	d, state := &diary{}, &memory{}

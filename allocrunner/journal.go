@@ -204,7 +204,7 @@ func (p *pending) addTask(task string) {
 	p.tasks[task] = true
 }
 
-// under is what is pending when p could not be written and newer has become pending meanwhile.
+// under returns what is pending when p could not be written and newer has become pending meanwhile.
 func (p pending) under(newer pending) pending {
 	p.alloc = p.alloc || newer.alloc
 	if newer.checks != nil {

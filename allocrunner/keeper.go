@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 )
 
-// KeeperMain is the whole program when it has been re-executed as the parent of an allocation's tasks: the program's main calls
+// KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks: the program's main calls
 // it before anything else, with its arguments, and exits with the code when kept is true.
 func KeeperMain(args []string) (code int, kept bool) {
 	if len(args) != 3 || args[1] != keeper.Command { // the third is to be found by

@@ -46,7 +46,7 @@ type state struct {
 	sent      map[string]taskrunner.KillMode // the latest kill of each task; replaced, not changed
 }
 
-// newState is the state of an allocation as it is created, or as it was saved.
+// newState returns the state of an allocation as it is created, or as it was saved.
 func newState(alloc *api.Allocation, over bool) state {
 	var s state
 	if alloc.DesiredStatus == api.AllocDesiredStatusStop {

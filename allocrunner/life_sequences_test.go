@@ -140,7 +140,7 @@ func (w *walk) look(from world) groupChanged {
 	return groupChanged{tasks: w.group, states: states, delays: w.delays, resetting: from.resetting}
 }
 
-// moves are what a task can become by itself, or by being killed.
+// moves returns what a task can become by itself, or by being killed.
 func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.State {
 	var next []lifecycle.State
 	switch phase {
@@ -155,7 +155,7 @@ func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.
 	return next
 }
 
-// reset is the end of a restart of all tasks: those that were not killed wait for their gates.
+// reset ends a restart of all tasks: those that were not killed wait for their gates.
 func (w *walk) reset(from world) world {
 	for i := range from.tasks {
 		if !from.doomed[i] {
@@ -165,7 +165,7 @@ func (w *walk) reset(from world) world {
 	return from
 }
 
-// completeReset is the end of what an earlier runner's restart of all tasks has told to end: the dead it had taken back at once.
+// completeReset ends what an earlier runner's restart of all tasks was ending: the dead it had taken back at once.
 func (w *walk) completeReset(from world) world {
 	for i, task := range from.tasks {
 		if task.Phase != lifecycle.Dead && !from.doomed[i] {
@@ -176,7 +176,7 @@ func (w *walk) completeReset(from world) world {
 	return from
 }
 
-// crash is the beginning of another runner, which knows what was saved.
+// crash begins another runner, which knows what was saved.
 func (w *walk) crash(from world) world {
 	alloc := &api.Allocation{DesiredStatus: api.AllocDesiredStatusRun}
 	if from.state.requested {
@@ -186,7 +186,7 @@ func (w *walk) crash(from world) world {
 	return world{state: newState(alloc, false), tasks: from.tasks, doomed: from.doomed, resetting: from.resetting || from.state.restarts > 0, resumed: true}
 }
 
-// step is a transition with what its actions do. It holds each against the rules.
+// step makes a transition, and does what its actions do. It holds each against the rules.
 func (w *walk) step(from world, ev any) world {
 	to := from
 	var acts []any

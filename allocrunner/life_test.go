@@ -14,7 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// event is the latest event of that type, nil for none.
+// event returns the latest event of that type, nil for none.
 func event(a *api.Allocation, task, kind string) *api.TaskEvent {
 	var found *api.TaskEvent
 	for _, e := range a.TaskStates[task].Events {

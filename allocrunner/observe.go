@@ -20,7 +20,7 @@ func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {
 	r.cfg.OnEvent(task, e)
 }
 
-// TaskChanged shows the task's new state at once, so that the caller of a request reads it, and lets drive do what follows.
+// TaskChanged publishes the task's new state at once, so that the caller of a request reads it, and leaves what follows to drive.
 func (r *Runner) TaskChanged(task string) {
 	r.publish(task)
 	r.journal.taskChanged(task)

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// visited is a port that counts who comes.
+// visited returns a port that counts who comes.
 func visited(t *testing.T) (port string, visits *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // deadline is when a test gives up on something that should have happened long before.
 const deadline = 20 * time.Second
 
-// shell is a task that runs a script; edits change it.
+// shell returns a task that runs a script; edits change it.
 func shell(name, script string, edits ...func(*api.Task)) *api.Task {
 	t := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []any{"-c", script})
 	t.KillTimeout = new(2 * time.Second)
@@ -169,7 +169,7 @@ func (r *running) untilLines(path string, lines int) string {
 	return ""
 }
 
-// of are the types of one task's events.
+// of returns the types of one task's events.
 func (r *running) of(task string) []string {
 	var types []string
 	for _, e := range r.seen() {

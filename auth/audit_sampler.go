@@ -16,7 +16,7 @@ const (
 	// those, and each takes more of the caller's time.
 	burstAllowance = 20
 	doneAllowance  = 200
-	// kindsKept is how many kinds of callers with a verified token are told apart, and how many of callers without: made-up callers can't
+	// kindsKept is how many kinds of callers with a verified token are counted apart, and how many of callers without: made-up callers can't
 	// make the others be forgotten.
 	kindsKept = 1024
 )
@@ -35,7 +35,7 @@ func kindOf(r Record) recordKind {
 	return recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, outcome: r.Outcome, reason: r.Reason, status: r.Status}
 }
 
-// ofOthers returns the kind of all callers that are too many to be told apart. There are few such kinds.
+// ofOthers returns the kind of all callers that are too many to be counted apart. There are few such kinds.
 func (k recordKind) ofOthers() recordKind {
 	return recordKind{outcome: k.outcome, reason: k.reason, status: k.status}
 }

@@ -27,7 +27,7 @@ import (
 	"taskapi/identity/identitytest"
 )
 
-// records are the lines of the audit log.
+// records returns the lines of the audit log.
 func (w *fixture) records() []auth.Record {
 	w.tb.Helper()
 	var all []auth.Record

@@ -260,7 +260,7 @@ func TestJunk(t *testing.T) {
 	}
 }
 
-// residentBytes is what the process has in memory, after what is garbage has been given back.
+// residentBytes returns what the process has in memory, after what is garbage has been given back.
 func residentBytes(t *testing.T) int {
 	t.Helper()
 	debug.FreeOSMemory()

@@ -121,7 +121,7 @@ func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	return w
 }
 
-// newAuditLog is an audit log that writes to w, and is closed with the test.
+// newAuditLog returns an audit log that writes to w, and is closed with the test.
 func newAuditLog(tb testing.TB, config auth.AuditConfig, w io.Writer) *auth.AuditLog {
 	tb.Helper()
 	config.Open = func() (io.WriteCloser, error) { return nopCloser{w}, nil }
@@ -152,12 +152,12 @@ func claimsOf(owner auth.Owner) identity.Claims {
 	return c
 }
 
-// token is a good token for the owner.
+// token returns a good token for the owner.
 func (w *fixture) token(owner auth.Owner) string {
 	return identitytest.Sign(w.tb, w.ring, claimsOf(owner))
 }
 
-// with is a token whose claims were good before the change.
+// with returns a token whose claims were good before the change.
 func (w *fixture) with(owner auth.Owner, change func(*identity.Claims)) string {
 	c := claimsOf(owner)
 	change(&c)
@@ -171,7 +171,7 @@ func forge(token string, n int) string {
 	return token[:strings.LastIndexByte(token, '.')+1] + base64.RawURLEncoding.EncodeToString(signature[:])
 }
 
-// unknownKey is the token under a key ID that nobody has.
+// unknownKey returns the token under a key ID that nobody has.
 func unknownKey(token string, n int) string {
 	header := fmt.Sprintf(`{"alg":"EdDSA","kid":"nobodys-%d","typ":"JWT"}`, n)
 	return base64.RawURLEncoding.EncodeToString([]byte(header)) + token[strings.IndexByte(token, '.'):]
@@ -188,7 +188,7 @@ func request(token string) *http.Request {
 	return r
 }
 
-// ask is what the authenticator says to the token on the owner's socket.
+// ask returns what the authenticator says to the token on the owner's socket.
 func (w *fixture) ask(token string, owner auth.Owner) auth.Reason {
 	w.tb.Helper()
 	return w.askAs(token, owner, peer)

@@ -25,7 +25,7 @@ type Limits struct {
 }
 
 const (
-	// maxCallers is how many sockets are told apart, more than an allocation has tasks.
+	// maxCallers is how many sockets are counted apart, more than an allocation has tasks.
 	maxCallers = 1024
 	// retryAfterUnit is that of HTTP's header.
 	retryAfterUnit = time.Second

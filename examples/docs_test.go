@@ -11,7 +11,7 @@ import (
 
 const root = ".."
 
-// documents are the texts of this repository, by their paths from its root.
+// documents returns the texts of this repository, by their paths from its root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	paths := []string{filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), "README.md"}

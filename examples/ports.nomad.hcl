@@ -1,4 +1,4 @@
-# Ports: found free when the allocation starts, and told to every task of the group.
+# Ports: found free when the allocation starts, and given to every task of the group.
 #
 #   taskapi run examples/ports.nomad.hcl
 #   taskapi run -var admin=9900 examples/ports.nomad.hcl

@@ -105,7 +105,7 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	}
 }
 
-// readmeScript is what the README has this user type. The allocation's ID is caught when it is printed, what a task has in its environment is set
+// readmeScript returns what the README has this user type. The allocation's ID is caught when it is printed, what a task has in its environment is set
 // before the examples that need it, and the allocation is stopped at the end, whatever came of the rest.
 func readmeScript(t *testing.T, here string, isRoot bool) string {
 	text, err := os.ReadFile(filepath.Join(here, "..", "README.md"))
@@ -139,7 +139,7 @@ func readmeScript(t *testing.T, here string, isRoot bool) string {
 	return strings.Join(script, "\n")
 }
 
-// section is what stands under a heading of a document.
+// section returns what stands under a heading of a document.
 func section(t *testing.T, text, heading string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(text, "\n## "+heading+"\n")

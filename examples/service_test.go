@@ -93,7 +93,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// greeter is the process of the task whose allocation is in the data directory.
+// greeter returns the process of the task whose allocation is in the data directory.
 func greeter(t *testing.T, data string) string {
 	t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")

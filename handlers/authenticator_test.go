@@ -30,7 +30,7 @@ var demo = auth.Allocation{Region: "global", Namespace: "default", JobID: "demo"
 // boundless is more than a test can send.
 var boundless = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
 
-// realAuthenticator is an authenticator with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
+// realAuthenticator returns an authenticator with a key ring, on which tasks have what the policy gives, and a signer of tokens for it.
 func realAuthenticator(t *testing.T) (authenticator *auth.Authenticator, sign func(change func(*identity.Claims)) string) {
 	t.Helper()
 	authenticator, _, sign = realAuthenticatorWith(t, live{})
@@ -161,7 +161,7 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 	}
 }
 
-// tampered is the token with another first byte of its signature.
+// tampered returns the token with another first byte of its signature.
 func tampered(token string) string {
 	dot := strings.LastIndexByte(token, '.') + 1
 	swapped := byte('A')

@@ -46,7 +46,7 @@ func BenchmarkChecks(b *testing.B) {
 	}
 }
 
-// newFloor is the bare server; it answers any request with the body.
+// newFloor returns the bare server; it answers any request with the body.
 func newFloor(b *testing.B, body string) (path string) {
 	dir, err := os.MkdirTemp("", "floor")
 	if err != nil {

@@ -73,7 +73,7 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 	return dial, stop
 }
 
-// cutAfter is how long the server keeps a connection on which no answer comes.
+// cutAfter returns how long the server keeps a connection on which no answer comes.
 func cutAfter(t *testing.T, c net.Conn) time.Duration {
 	t.Helper()
 	start := time.Now()

@@ -141,7 +141,7 @@ func TestEventsAsRecorded(t *testing.T) {
 	}
 }
 
-// next is the next line of events that the SDK gives.
+// next returns the next line of events that the SDK gives.
 func next(tb testing.TB, stream <-chan *api.Events) *api.Events {
 	tb.Helper()
 	got, ok := <-stream
@@ -229,7 +229,7 @@ func TestEventFilters(t *testing.T) {
 	}
 }
 
-// indexes are those of the events of a stream, to its end; its heartbeats are left out.
+// indexes returns those of the events of a stream, to its end; its heartbeats are left out.
 func indexes(tb testing.TB, stream io.Reader) (all []uint64) {
 	tb.Helper()
 	decoder := json.NewDecoder(stream)

@@ -54,7 +54,7 @@ func (a *API) WithTestRoutes() *API {
 	return a
 }
 
-// Handler is the API on one socket without a server around it, for requests from the peer.
+// Handler returns the API on one socket without a server around it, for requests from the peer.
 func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 	life := context.Background()
 	s := &socketServer{API: a, owner: owner, draining: life, open: life}
@@ -64,10 +64,10 @@ func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 	})
 }
 
-// Kept is how many events there are.
+// Kept returns how many events there are.
 func Kept(e *Events) int { return len(e.kept) }
 
-// Ambiguous is the number of the first head in a text that gives its length twice, 0 for none, when it comes in pieces.
+// Ambiguous returns the number of the first head in a text that gives its length twice, 0 for none, when it comes in pieces.
 func Ambiguous(pieces ...[]byte) int64 {
 	var f framing
 	for _, piece := range pieces {

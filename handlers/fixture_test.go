@@ -154,7 +154,7 @@ var _ interface {
 	handlers.Stopper
 } = (*fakeAlloc)(nil)
 
-// recorded is a file of testdata, decoded.
+// recorded returns a file of testdata, decoded.
 func recorded[T any](tb testing.TB, name string) T {
 	tb.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
@@ -168,7 +168,7 @@ func recorded[T any](tb testing.TB, name string) T {
 	return value
 }
 
-// newAlloc is the recorded allocation, with its checks and no actions.
+// newAlloc returns the recorded allocation, with its checks and no actions.
 func newAlloc(tb testing.TB) *fakeAlloc {
 	tb.Helper()
 	alloc := recorded[*api.Allocation](tb, "allocation.json")
@@ -286,7 +286,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	return s
 }
 
-// sdk is the unmodified SDK over the socket.
+// sdk returns the unmodified SDK over the socket.
 func (s *server) sdk(tb testing.TB, token string) *api.Client {
 	tb.Helper()
 	client, err := api.NewClient(&api.Config{Address: "unix://" + s.path, SecretID: token})

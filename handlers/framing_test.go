@@ -17,7 +17,7 @@ import (
 
 const ambiguousLength = "the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both"
 
-// framed is a request with these headers and this body.
+// framed returns a request with these headers and this body.
 func framed(proto, headers, body string) string {
 	return "POST " + restartPath + " " + proto + "\r\nHost: x\r\nX-Nomad-Token: good\r\n" + headers + "\r\n" + body
 }

@@ -55,7 +55,7 @@ func TestAnswersAsRecorded(t *testing.T) {
 	}
 }
 
-// shape is the set of paths in a JSON tree, each with its type.
+// shape returns the set of paths in a JSON tree, each with its type.
 func shape(at string, value any, into map[string]string) map[string]string {
 	switch v := value.(type) {
 	case map[string]any:

@@ -94,7 +94,7 @@ func (s *sockets) askOn(c net.Conn, requests int) (answered int, took time.Durat
 	return answered, time.Since(start)
 }
 
-// pace is how many requests a second several sockets begin together at the least.
+// pace returns how many requests a second several sockets begin together at the least.
 func pace() float64 { return 1000 * float64(runtime.GOMAXPROCS(0)) }
 
 // TestThePaceFollowsTheMachine: it rises with the demand while the server's timer is in time, falls when that is late, then stays

@@ -22,7 +22,7 @@ var methods = []string{
 	http.MethodConnect, http.MethodOptions, http.MethodTrace, "PRI", "BREW",
 }
 
-// target is a path of the route for the allocation.
+// target returns a path of the route for the allocation.
 func target(route handlers.Route, alloc string) string {
 	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval).Replace(route.Pattern)
 }
@@ -47,7 +47,7 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 	return alloc
 }
 
-// success is the status of a route that does what it is for.
+// success returns the status of a route that does what it is for.
 func success(route handlers.Route) int {
 	if route.Answer == handlers.Upgrade {
 		return http.StatusSwitchingProtocols
@@ -90,7 +90,7 @@ func TestEveryRoute(t *testing.T) {
 	}
 }
 
-// head is a request as text.
+// head returns a request as text.
 func head(method, target, token, body string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s %s HTTP/1.1\r\nHost: local\r\n", method, target)

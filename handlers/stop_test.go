@@ -12,7 +12,7 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// stoppable is an allocation whose index a stop raises to 35, and what each stop said of its shutdown_delay.
+// stoppable returns an allocation whose index a stop raises to 35, and what each stop said of its shutdown_delay.
 func stoppable(t *testing.T) (alloc *fakeAlloc, stops chan bool) {
 	alloc, stops = newAlloc(t), make(chan bool, 1)
 	first := alloc.snapshot()

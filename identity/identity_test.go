@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // epoch is the now of tests that choose one.
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// taskClaims are those of a task's identity issued at epoch for an hour.
+// taskClaims returns those of a task's identity issued at epoch for an hour.
 func taskClaims() identity.Claims {
 	return identity.Claims{
 		ID:           "0a1b2c3d-0000-4000-8000-000000000001",

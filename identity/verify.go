@@ -136,7 +136,7 @@ func (v *Verifier) Verify(token string, now time.Time) (*Verified, error) {
 	return verified, nil
 }
 
-// VerifyChecked is Verify for a token that Check has accepted. With an error whose reason takes a good signature it returns the token, too:
+// VerifyChecked verifies as Verify does a token that Check has accepted. With an error whose reason takes a good signature it returns the token, too:
 // what a trusted key has signed may be believed of a token that is refused.
 func (v *Verifier) VerifyChecked(u *Unverified, now time.Time) (*Verified, error) {
 	key := v.lookup(u.KeyID)

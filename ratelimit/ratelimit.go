@@ -119,7 +119,7 @@ func (l *Limiter[K]) Peek(now time.Time, key K) Decision {
 	return l.decideLocked(b, at).later(at.Sub(now))
 }
 
-// Reserve is Allow for work that costs a token only if it fails: reserve, work, Cancel on success. No more than a burst of callers is at
+// Reserve decides as Allow does on work that costs a token only if it fails: reserve, work, Cancel on success. No more than a burst of callers is at
 // work at once. The Reservation of a refusal is nil.
 func (l *Limiter[K]) Reserve(now time.Time, key K) (*Reservation, Decision) {
 	b, d := l.spend(now, key)
@@ -135,7 +135,7 @@ type Reservation struct {
 	giveBack func()
 }
 
-// Cancel gives the tokens back, and ends a refusal of the key. It may be called more than once, and on nil.
+// Cancel returns the tokens, and ends a refusal of the key. It may be called more than once, and on nil.
 func (r *Reservation) Cancel() {
 	if r != nil {
 		r.once.Do(r.giveBack)

@@ -78,7 +78,7 @@ func (d *directory) procPath(name string) string {
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// Close is not safe twice: the number of a closed descriptor may be another file's.
+// Close must be called once: the number of a closed descriptor may be another file's.
 func (d *directory) Close() error { return unix.Close(d.fd) }
 
 func closeOnError(c io.Closer, err *error) {

@@ -195,7 +195,7 @@ func sharedBinary(t *testing.T) string {
 	return path
 }
 
-// newOpenDir is a directory that every user may pass, as t.TempDir is not.
+// newOpenDir returns a directory that every user may pass, as t.TempDir is not.
 func newOpenDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "socket")

@@ -82,7 +82,7 @@ func TestRuntimeDirs(t *testing.T) {
 	}
 }
 
-// newLongDir is a directory that no ordinary client can dial in.
+// newLongDir returns a directory that no ordinary client can dial in.
 func newLongDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(newOpenDir(t), "a dir", strings.Repeat("d", 240))

@@ -79,7 +79,7 @@ func (l *Lock) acquire(path string, store interfaces.Store) error {
 	return err
 }
 
-// LockReadOnly is Lock for a state that can't be written: nothing of what follows is saved.
+// LockReadOnly locks an allocation as Lock does, for a state that can't be written: nothing of what follows is saved.
 func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
 	var err error

@@ -15,7 +15,7 @@ import (
 
 const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 
-// stores are those that an allocation's lock works with.
+// stores returns those that an allocation's lock works with.
 func stores(d datadir.Dir) map[string]interfaces.Store {
 	return map[string]interfaces.Store{"files": d.Store("1.2.3"), "memory": &storetest.Memory{}}
 }

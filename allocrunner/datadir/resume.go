@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 )
 
-// Resume has the saved allocation continue as allocrunner.Plan decides when wanted is to run: it returns the changes that were made in
+// Resume continues the saved allocation as allocrunner.Plan decides when wanted is to run: it returns the changes that were made in
 // place, or the allocation that has to follow it, nil for none. Errors: *InvalidError, those of Plan and, unless forced,
 // *StateRemovedError.
 func (l *Lock) Resume(ctx context.Context, wanted *api.Allocation, force bool) (changes []jobspec.Change, next *api.Allocation, err error) {

@@ -63,7 +63,7 @@ type Task struct {
 	Exec []string
 }
 
-// Spec is one process to start. Whoever starts it refuses what it can't honour.
+// Spec is one process to start. A supervisor refuses what it can't honour.
 type Spec struct {
 	Task string   // the task's name, unique in the allocation; the runner sets it
 	Path string   // absolute path of the program

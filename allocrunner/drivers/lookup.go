@@ -48,7 +48,7 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 		command, taskDir, taskDir, path, problem)
 }
 
-// absolute is the program at an absolute path. Whether it runs, the kernel says, and explain why not.
+// absolute returns the program at an absolute path. Whether it runs, the kernel says, and explain why not.
 func absolute(whose, command string) (string, error) {
 	problem := ""
 	if info, err := os.Stat(command); err == nil && !info.IsDir() {
@@ -117,7 +117,7 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// searchPath is the last PATH of the environment.
+// searchPath returns the last PATH of the environment.
 func searchPath(env []string) string {
 	path := taskenv.DefaultPath
 	for _, entry := range env {
@@ -128,7 +128,7 @@ func searchPath(env []string) string {
 	return path
 }
 
-// Missing is why a command can't be found on this machine, empty when it can be, or when it may lie in the task's directory. env is as
+// Missing returns why a command can't be found on this machine, empty when it can be, or when it may lie in the task's directory. env is as
 // LookUp has it.
 func Missing(command string, env []string) string {
 	if filepath.IsAbs(command) {

@@ -15,7 +15,7 @@ type HookKey[T any] struct{ name string }
 // NewHookKey makes a key; the name is for people.
 func NewHookKey[T any](name string) *HookKey[T] { return &HookKey[T]{name} }
 
-// String is the key's name.
+// String returns the key's name.
 func (k *HookKey[T]) String() string { return k.name }
 
 // Set sets the value for all hooks of the allocation.
@@ -28,7 +28,7 @@ func (k *HookKey[T]) Set(r *HookResources, value T) {
 	r.values[k] = value
 }
 
-// Get is the value, and whether it has been set.
+// Get returns the value, and whether it has been set.
 func (k *HookKey[T]) Get(r *HookResources) (value T, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -76,7 +76,7 @@ func labelled(t reflect.Type) bool {
 	return false
 }
 
-// allFields are the fields of a struct and of its extension. The extension's win.
+// allFields returns the fields of a struct and of its extension. The extension's win.
 func allFields(t reflect.Type) []field {
 	var fields []field
 	taken := map[string]bool{}
@@ -94,7 +94,7 @@ func allFields(t reflect.Type) []field {
 	return fields
 }
 
-// elem is the struct type that a block of this field describes, or nil for a map of plain values.
+// elem returns the struct type that a block of this field describes, or nil for a map of plain values.
 func (f field) elem() reflect.Type {
 	t := f.typ
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {

@@ -18,7 +18,7 @@ type Change struct {
 	Text    string // what changes from what to what, and what that means; never a value that may be secret
 }
 
-// String is one line: the path and the text.
+// String returns one line: the path and the text.
 func (c Change) String() string { return c.Path + ": " + c.Text }
 
 // Destructive returns those of the changes that a running allocation can't apply, in their order.
@@ -157,7 +157,7 @@ func (c *comparer) inherited(a, b reflect.Value) bool {
 	return reflect.DeepEqual(old, c.restart[0]) && reflect.DeepEqual(b.Interface(), c.restart[1])
 }
 
-// blockOf is the struct that a field's value is made of, directly, in a list or by name; nil when it is made of something else.
+// blockOf returns the struct that a field's value is made of, directly, in a list or by name; nil when it is made of something else.
 func blockOf(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
@@ -179,7 +179,7 @@ type pair struct {
 	old, new reflect.Value
 }
 
-// step is the element's place in a path: `task "server"`, `constraint`, `constraint #2`.
+// step returns the element's place in a path: `task "server"`, `constraint`, `constraint #2`.
 func (p pair) step(kind string) string {
 	if p.name != "" {
 		kind += " " + quote(p.name)

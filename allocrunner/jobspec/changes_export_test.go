@@ -12,7 +12,7 @@ type TableRow struct {
 	ByTable bool
 }
 
-// FieldTables are the tables of fields, by struct.
+// FieldTables returns the tables of fields, by struct.
 func FieldTables() map[reflect.Type]map[string]TableRow {
 	rows := map[reflect.Type]map[string]TableRow{}
 	for t, table := range tables {

@@ -96,7 +96,7 @@ type leaf struct {
 	value reflect.Value
 }
 
-// leaves are all values of a job, in an order that depends on nothing but the job. Lists and maps are leaves besides their elements.
+// leaves returns all values of a job, in an order that depends on nothing but the job. Lists and maps are leaves besides their elements.
 func leaves(v reflect.Value, path, field string) []leaf {
 	var all []leaf
 	switch v.Kind() {

@@ -57,7 +57,7 @@ func elements(v reflect.Value) (found map[elementKey]reflect.Value, order []elem
 	return found, order, counts
 }
 
-// elementName is the name or the label of a block, empty when it has neither.
+// elementName returns the name or the label of a block, empty when it has neither.
 func elementName(v reflect.Value) string {
 	v = reflect.Indirect(v)
 	if v.Kind() != reflect.Struct {
@@ -145,7 +145,7 @@ func sameJSON(a, b any) bool {
 // ofJob reports that a field is one of the job's, and no note of a parser's, which is not in the job's JSON.
 func ofJob(field reflect.StructField) bool { return field.IsExported() && field.Tag.Get("json") != "-" }
 
-// blockName is a field's name in the job specification.
+// blockName returns a field's name in the job specification.
 func blockName(field reflect.StructField) string {
 	if name, ok := unnamed[field.Name]; ok {
 		return name

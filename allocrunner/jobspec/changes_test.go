@@ -62,7 +62,7 @@ const before = `job "j" {
   }
 }`
 
-// changed is the lines of what one or more replacements change in the job: old, new, old, new ...
+// changed returns the lines of what one or more replacements change in the job: old, new, old, new ...
 func changed(tb testing.TB, replacements ...string) []string {
 	tb.Helper()
 	text := before

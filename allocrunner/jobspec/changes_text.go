@@ -31,7 +31,7 @@ func difference(row rule, a, b reflect.Value) string {
 	return "changes from " + was + " to " + is
 }
 
-// shown is a value as it may be shown, empty when it may not, and whether there is a value at all.
+// shown returns a value as it may be shown, empty when it may not, and whether there is a value at all.
 func shown(row rule, v reflect.Value) (text string, set bool) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -65,7 +65,7 @@ func shownText(row rule, text string) (string, bool) {
 	return quote(text), true
 }
 
-// shownList is a list of texts; any other is not shown.
+// shownList returns a list of texts; any other is not shown.
 func shownList(row rule, v reflect.Value) (string, bool) {
 	if row.secret || v.Type().Elem().Kind() != reflect.String || v.Len() > longestList {
 		return "", v.Len() > 0
@@ -83,7 +83,7 @@ const (
 	longestName = 64
 )
 
-// keyDifference is which keys of two maps differ, and how.
+// keyDifference returns which keys of two maps differ, and how.
 func keyDifference(a, b reflect.Value) string {
 	var parts []string
 	more := 0
@@ -101,7 +101,7 @@ func keyDifference(a, b reflect.Value) string {
 	return text
 }
 
-// keyPairs are the keys of two maps whose values differ, sorted.
+// keyPairs returns the keys of two maps whose values differ, sorted.
 func keyPairs(a, b reflect.Value) func(func(pair) bool) {
 	keys := reflect.MakeMap(reflect.TypeFor[map[string]bool]())
 	for _, m := range []reflect.Value{a, b} {

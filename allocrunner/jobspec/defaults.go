@@ -33,7 +33,7 @@ func addServerDefaults(job *api.Job, audience string) {
 	}
 }
 
-// serverUpdate is the job's update block as a server keeps it: its groups have taken the rest over.
+// serverUpdate returns the job's update block as a server keeps it: its groups have taken the rest over.
 func serverUpdate(update *api.UpdateStrategy) *api.UpdateStrategy {
 	if update == nil {
 		return nil
@@ -58,7 +58,7 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 	}
 }
 
-// serverIdentity is a task's default identity, which every task has.
+// serverIdentity returns a task's default identity, which every task has.
 func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.WorkloadIdentity {
 	if identity == nil {
 		identity = &api.WorkloadIdentity{}

@@ -44,7 +44,7 @@ func TestRowsAreDocumented(t *testing.T) {
 	}
 }
 
-// blocks are the blocks that rows are about, each once, in their order.
+// blocks returns the blocks that rows are about, each once, in their order.
 func blocks(rows []jobspec.Row) []string {
 	var list []string
 	for _, r := range rows {

@@ -17,7 +17,7 @@ type Error struct {
 	sources map[string][]byte // by file name, for the lines that are quoted
 }
 
-// Error is one paragraph for each finding: "file:line:column: what is wrong", and the line itself.
+// Error returns one paragraph for each finding: "file:line:column: what is wrong", and the line itself.
 func (e *Error) Error() string {
 	var b strings.Builder
 	for i, diag := range e.Diags {

@@ -57,7 +57,7 @@ func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.Ev
 	result[block.Type] = append(list, value)
 }
 
-// freeSchema is the schema of what is there: every argument, every block with the labels of its first, dynamic blocks under
+// freeSchema returns the schema of what is there: every argument, every block with the labels of its first, dynamic blocks under
 // the name that they make.
 func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 	schema := &hcl.BodySchema{}

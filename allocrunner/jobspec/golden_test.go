@@ -17,7 +17,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func jobFiles(tb testing.TB) []string {
 	tb.Helper()

@@ -187,7 +187,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// memberType is the type of an object's member: nil when anything may be there, and false when a struct has no such field.
+// memberType returns the type of an object's member: nil when anything may be there, and false when a struct has no such field.
 func memberType(t reflect.Type, key string) (reflect.Type, bool) {
 	switch {
 	case t == nil:

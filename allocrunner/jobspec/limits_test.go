@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 )
 
-// doubling is a chain of locals each of which is twice the one before: 2^40 bytes at its end.
+// doubling returns a chain of locals each of which is twice the one before: 2^40 bytes at its end.
 func doubling() string {
 	var b strings.Builder
 	b.WriteString("locals {\na0 = \"xx\"\n")
@@ -29,7 +29,7 @@ func lists() string {
 	return b.String() + "}\njob \"j\" {}\n"
 }
 
-// yamlBomb is the well-known text whose aliases stand for 10^9 elements.
+// yamlBomb returns the well-known text whose aliases stand for 10^9 elements.
 func yamlBomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")

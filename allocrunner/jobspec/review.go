@@ -62,7 +62,7 @@ func Review(job *api.Job, group string, known *drivers.Registry) (*api.TaskGroup
 	return chosen, r.findings, nil
 }
 
-// ReviewAll is Review of every group of the job that can be chosen: each finding once, and the groups. Errors: as Review.
+// ReviewAll reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Review.
 func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Finding, error) {
 	if job == nil {
 		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)

@@ -243,7 +243,7 @@ var checkLimits = append(sharedCheckLimits(),
 	atLeast("failures_before_critical", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
 )
 
-// sharedCheckLimits are what the set-up of the checks refuses as well, but for times, which may be shorter there.
+// sharedCheckLimits returns what the set-up of the checks refuses as well, but for times, which may be shorter there.
 func sharedCheckLimits() []limit[api.ServiceCheck] {
 	var list []limit[api.ServiceCheck]
 	for _, rule := range services.CheckRules {
@@ -263,7 +263,7 @@ var checkRestartLimits = []limit[api.CheckRestart]{
 	atLeast("check_restart grace", 0, func(c *api.CheckRestart) time.Duration { return ptr.Deref(c.Grace) }),
 }
 
-// signalName is the limit of the name of a signal, with SIG or without.
+// signalName returns the limit of the name of a signal, with SIG or without.
 func signalName[T any](feature string, get func(*T) string) limit[T] {
 	return limit[T]{feature, "it must be a signal such as SIGTERM, or left out", func(t *T) any { return get(t) }, func(t *T) bool {
 		return get(t) == "" || signals.InJobFile(get(t))

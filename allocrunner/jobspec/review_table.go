@@ -23,7 +23,7 @@ type limit[T any] struct {
 	holds   func(*T) bool
 }
 
-// among is the limit of text that is one of several. An empty one stands for text that is left out.
+// among returns the limit of text that is one of several. An empty one stands for text that is left out.
 func among[T any](feature string, get func(*T) string, values ...string) limit[T] {
 	words, leftOut := "", ""
 	for i, v := range values {
@@ -42,7 +42,7 @@ func among[T any](feature string, get func(*T) string, values ...string) limit[T
 	return limit[T]{feature, "it must be " + words + leftOut, func(t *T) any { return get(t) }, func(t *T) bool { return slices.Contains(values, get(t)) }}
 }
 
-// atLeast is the limit of a number that must not be smaller.
+// atLeast returns the limit of a number that must not be smaller.
 func atLeast[T any, N cmp.Ordered](feature string, least N, get func(*T) N) limit[T] {
 	words := fmt.Sprintf("it must be at least %v", least)
 	return limit[T]{feature, words, func(t *T) any { return get(t) }, func(t *T) bool { return get(t) >= least }}

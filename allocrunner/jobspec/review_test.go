@@ -72,7 +72,7 @@ func http(lines string) string { return strings.Replace(check(lines), `"tcp"`, `
 
 func script(lines string) string { return strings.Replace(check(lines), `"tcp"`, `"script"`, 1) }
 
-// inService is a service of the task.
+// inService returns a service of the task.
 func inService(lines string) string {
 	return task("service {\nname = \"s\"\nprovider = \"nomad\"\n" + lines + "\n}")
 }

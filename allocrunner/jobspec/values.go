@@ -99,7 +99,7 @@ func setFreeMap(v cty.Value, target reflect.Value) error {
 	return nil
 }
 
-// freeValue is a value for a map[string]any, in the types that a JSON job has after decoding: nil, bool, string, int (a
+// freeValue returns a value for a map[string]any, in the types that a JSON job has after decoding: nil, bool, string, int (a
 // float64 when it is not whole or too large), []any, map[string]any.
 func freeValue(v cty.Value) (any, error) {
 	switch ty := v.Type(); {

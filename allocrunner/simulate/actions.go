@@ -16,7 +16,7 @@ func (r *runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	return nil
 }
 
-// Kill is Stop: nothing delays the end of a simulated task.
+// Kill stops the allocation as Stop does: nothing delays the end of a simulated task.
 func (r *runner) Kill() {
 	if r.Alloc().DesiredStatus != api.AllocDesiredStatusStop {
 		r.requestStop(interfaces.StopRequest{})
@@ -92,7 +92,7 @@ func (r *runner) RestartRunning(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RestartAll is RestartRunning: every task runs for as long as the allocation does.
+// RestartAll restarts all tasks as RestartRunning does: every task runs for as long as the allocation does.
 func (r *runner) RestartAll(ctx context.Context) error { return r.RestartRunning(ctx) }
 
 func (r *runner) Signal(_ context.Context, name, signal string) error {

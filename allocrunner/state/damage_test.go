@@ -64,7 +64,7 @@ func (f file) spoil(key string, newestOnly bool) {
 	}
 }
 
-// lived is a closed file that a runner has written for a while, and what it had at its end.
+// lived returns a closed file that a runner has written for a while, and what it had at its end.
 func lived(t testing.TB) (path, latest string) {
 	path = statePath(t)
 	db := open(t, path)

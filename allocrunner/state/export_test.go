@@ -3,7 +3,7 @@ package state
 // HeaderSize is where the first batch begins.
 const HeaderSize = headerSize
 
-// Header is what a file begins with that is synced so far.
+// Header returns what a file begins with that is synced so far.
 func Header(acknowledged int64) []byte { return header(acknowledged, "1.2.3") }
 
 // Found is a record in a file.
@@ -13,7 +13,7 @@ type Found struct {
 	TxID     uint64
 }
 
-// Records are all that a file has, earlier versions among them.
+// Records returns all records of a file, earlier versions among them.
 func Records(data []byte) []Found {
 	var all []Found
 	for at := range data {

@@ -50,7 +50,7 @@ var (
 	_ interfaces.OwnedState = (*DB)(nil)
 )
 
-// Acquire is Open of the allocation's file.
+// Acquire opens the allocation's file, as Open does.
 func (s Store) Acquire(id string) (interfaces.OwnedState, error) {
 	db, err := Open(s.Path(id), s.Version)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"taskapi/allocrunner/state"
 )
 
-// scratch is a directory, in memory where there is such a place: what is tested here is not how long a disk takes.
+// scratch returns a directory, in memory where there is such a place: what is tested here is not how long a disk takes.
 func scratch(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "state-test-")
 	if err != nil {
@@ -34,7 +34,7 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// statePath is a file that is yet to be, where one lies in a data directory.
+// statePath returns a file that is yet to be, where one lies in a data directory.
 func statePath(t testing.TB) string {
 	dir := filepath.Join(scratch(t), "115ef685")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -91,7 +91,7 @@ func task(phase string) interfaces.SavedTask {
 // job has the size of one in earnest: some 30 KB.
 func job(name string) *api.Job { return jobOf(name, 30<<10) }
 
-// jobOf is a job of so many bytes and some.
+// jobOf returns a job of so many bytes and some.
 func jobOf(name string, size int) *api.Job {
 	group, text := "g", strings.Repeat("x", size)
 	return &api.Job{ID: &name, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{
@@ -283,14 +283,14 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// bbolt is the beginning of a file of the formats 1 and 2.
+// bbolt returns the beginning of a file of the formats 1 and 2.
 func bbolt() []byte {
 	b := make([]byte, 8192)
 	binary.NativeEndian.PutUint32(b[16:], 0xED0CDAED)
 	return b
 }
 
-// newer is a file of the next format, of which nothing is known but the header.
+// newer returns a file of the next format, of which nothing is known but the header.
 func newer() []byte {
 	b := state.Header(state.HeaderSize)
 	b[11], b[24], b[25], b[26], b[27], b[28] = 4, '9', '.', '1', 0, 0

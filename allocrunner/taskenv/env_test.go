@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// newConfig is the task main of group g of job bh, with the ports http and admin-api { to = 8080 }, as recorded from Nomad.
+// newConfig returns the task main of group g of job bh, with the ports http and admin-api { to = 8080 }, as recorded from Nomad.
 func newConfig() taskenv.Config {
 	task := &api.Task{
 		Name:      "main",
@@ -174,7 +174,7 @@ func TestEnvironmentOfTheAllocation(t *testing.T) {
 	}
 }
 
-// varsOf are the variables by their names.
+// varsOf returns the variables by their names.
 func varsOf(env *taskenv.Env) map[string]string {
 	vars := map[string]string{}
 	for _, entry := range env.List() {

@@ -62,7 +62,7 @@ func (b *batch) keep(alloc *api.Allocation) bool {
 	return true
 }
 
-// take is everything that is pending, by ID, which is not pending any more. Each is given to putBack, failed or delivered
+// take returns everything that is pending, by ID, which is not pending any more. Each is given to putBack, failed or delivered
 // before the next is taken.
 func (b *batch) take() []*api.Allocation {
 	allocs := slices.SortedFunc(maps.Values(b.pending), func(x, y *api.Allocation) int { return strings.Compare(x.ID, y.ID) })
@@ -113,7 +113,7 @@ func (b *batch) putBack(allocs []*api.Allocation, now time.Time) {
 	b.due = b.allowed(now)
 }
 
-// allowed is the time given, or the end of the backoff when that is later.
+// allowed returns the time given, or the end of the backoff when that is later.
 func (b *batch) allowed(at time.Time) time.Time {
 	if at.Before(b.retry) {
 		return b.retry

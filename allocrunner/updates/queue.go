@@ -135,7 +135,7 @@ func (q *sinkQueue) flush(ctx context.Context) error {
 	}
 }
 
-// backoff is how long it is until the sink may be tried again.
+// backoff returns how long it is until the sink may be tried again.
 func (q *sinkQueue) backoff() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -36,7 +36,7 @@ func (c *counter) counts() (calls, allocs int) {
 	return c.calls, c.allocs
 }
 
-// simulated is an allocation of one task, for a simulator.
+// simulated returns an allocation of one task, for a simulator.
 func simulated(n int) *api.Allocation {
 	group := "g"
 	return &api.Allocation{

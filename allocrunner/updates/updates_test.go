@@ -25,7 +25,7 @@ const tick = updates.DefaultTick
 
 var errDown = errors.New("down")
 
-// version is an allocation in a version.
+// version returns an allocation in a version.
 func version(id string, index uint64, status string) *api.Allocation {
 	return &api.Allocation{ID: id, ModifyIndex: index, ClientStatus: status}
 }
@@ -206,7 +206,7 @@ func TestAStreakOfFailuresIsLoggedOnceAndItsEndOnce(t *testing.T) {
 	})
 }
 
-// quiet is a logger without times.
+// quiet returns a logger without times.
 func quiet(w *bytes.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

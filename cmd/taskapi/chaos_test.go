@@ -95,7 +95,7 @@ func TestChaos(t *testing.T) {
 			dir := shortDir(t)
 			c := &chaos{t: t, rounds: *chaosRounds, dataDir: dir, file: mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), chaosJob)}
 			if victim == "leaving" {
-				c.rounds /= 5 // a process that ends in order takes a second where the race detector is
+				c.rounds /= 5 // a process that ends gracefully takes a second where the race detector is
 			}
 			c.run(kill)
 		})
@@ -270,7 +270,7 @@ func (c *chaos) killKeeper() {
 	}
 }
 
-// firstProcesses are the living first processes of the allocation's tasks, by task.
+// firstProcesses returns the living first processes of the allocation's tasks, by task.
 func (c *chaos) firstProcesses() map[string][]string {
 	found := map[string][]string{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")

@@ -75,7 +75,7 @@ func TestDetachedOutlivesItsTerminal(t *testing.T) {
 	}
 }
 
-// detachedPID is the process in the background.
+// detachedPID returns the process in the background.
 func detachedPID(t *testing.T, dataDir string) int {
 	t.Helper()
 	for pid, command := range belongingTo(dataDir) {

@@ -146,7 +146,7 @@ var allowedImports = map[string][]string{
 
 const moduleRoot = "../.."
 
-// packages are the module's, by their paths within it. Tests are no part of them, and may import what they like.
+// packages returns the module's, by their paths within it. Tests are no part of them, and may import what they like.
 func packages(t *testing.T) map[string]*build.Package {
 	t.Helper()
 	found := map[string]*build.Package{}

@@ -36,7 +36,7 @@ func askForTest(addr string) {
 	os.Exit(0)
 }
 
-// statusOf is the status of the answer to one request on a connection of its own.
+// statusOf returns the status of the answer to one request on a connection of its own.
 func statusOf(ctx context.Context, addr, token, method, path string) (int, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", addr)
@@ -170,7 +170,7 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 	}
 }
 
-// claimsIn are the claims of a token, unverified.
+// claimsIn returns the claims of a token, unverified.
 func claimsIn(t *testing.T, token string) identity.Claims {
 	t.Helper()
 	u, err := identity.Check(token)
@@ -250,7 +250,7 @@ job "true" {
 }
 `
 
-// keyOf is the key that a token was signed with.
+// keyOf returns the key that a token was signed with.
 func keyOf(t *testing.T, token string) string {
 	t.Helper()
 	u, err := identity.Check(token)

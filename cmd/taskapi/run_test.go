@@ -132,7 +132,7 @@ type running struct {
 	code           chan int
 }
 
-// shortDir is a directory whose sockets ordinary clients can dial: the SDK and net.Dial take 107 bytes.
+// shortDir returns a directory whose sockets ordinary clients can dial: the SDK and net.Dial take 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "t")
@@ -211,7 +211,7 @@ func (r *running) file(parts ...string) string {
 	return string(data)
 }
 
-// client is the unmodified SDK on a socket.
+// client returns the unmodified SDK on a socket.
 func (r *running) client(addr, token string) *api.Client {
 	r.t.Helper()
 	config := api.DefaultConfig()
@@ -224,7 +224,7 @@ func (r *running) client(addr, token string) *api.Client {
 	return client
 }
 
-// operator is the SDK as the operator, once the allocation runs.
+// operator returns the SDK as the operator, once the allocation runs.
 func (r *running) operator() *api.Client {
 	r.t.Helper()
 	r.eventually("running", func() bool {
@@ -234,7 +234,7 @@ func (r *running) operator() *api.Client {
 	return r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 }
 
-// task is the SDK as the server task, over its own socket.
+// task returns the SDK as the server task, over its own socket.
 func (r *running) task() *api.Client {
 	r.t.Helper()
 	return r.client(r.allocDir("server", "secrets", "api.sock"), r.file("server", "secrets", "nomad_token"))

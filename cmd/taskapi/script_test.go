@@ -156,7 +156,7 @@ func (p processes) kill() {
 	}
 }
 
-// named is the process that the script has started under a name.
+// named returns the process that the script has started under a name.
 func named(ts *testscript.TestScript, name string) *process {
 	p, ok := ts.Value(processesKey{}).(processes)[name]
 	if !ok {
@@ -304,7 +304,7 @@ func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// at is the value at a path of keys and indices.
+// at returns the value at a path of keys and indices.
 func at(value any, path []string) (any, bool) {
 	for _, step := range path {
 		switch v := value.(type) {
@@ -416,7 +416,7 @@ func nothingRuns(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("processes are left: %v", left)
 }
 
-// belongingTo are the processes whose working directory is below dir, who name something in it, or who write to it, as those in the
+// belongingTo returns the processes whose working directory is below dir, who name something in it, or who write to it, as those in the
 // background do, with their commands.
 func belongingTo(dir string) map[int]string {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")

@@ -73,7 +73,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	taskapi(t, "stop", "--data-dir", string(r.layout), testAllocID)
 }
 
-// metrics are what the operator reads of counters and gauges without labels.
+// metrics returns what the operator reads of counters and gauges without labels.
 func metrics(t *testing.T, r *running) map[string]float64 {
 	t.Helper()
 	summary, _, err := r.operator().Operator().MetricsSummary(nil)

@@ -27,7 +27,7 @@ func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr 
 	return code, out.String(), errs.String()
 }
 
-// leftState is a data directory with the state of an allocation that nobody runs.
+// leftState returns a data directory with the state of an allocation that nobody runs.
 func leftState(t *testing.T) (dataDir, path string) {
 	t.Helper()
 	dataDir = t.TempDir()

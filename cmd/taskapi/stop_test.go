@@ -53,7 +53,7 @@ job "orderly" {
 }
 `
 
-// abandoned is an allocation of orderlyJob that a killed taskapi has left running, with files of every kind that a flag may name.
+// abandoned returns an allocation of orderlyJob that a killed taskapi has left running, with files of every kind that a flag may name.
 func abandoned(t *testing.T, dir string) (files map[string]string) {
 	t.Helper()
 	side := t.TempDir()

@@ -204,7 +204,7 @@ func taskAsks(t *testing.T, alloc, task string) error {
 	return err
 }
 
-// shownPort is the port that status shows.
+// shownPort returns the port that status shows.
 func shownPort(t *testing.T, dataDir string) int {
 	t.Helper()
 	_, rest, ok := strings.Cut(taskapi(t, "status", "--data-dir", dataDir, testAllocID), "127.0.0.1:")

@@ -127,7 +127,7 @@ job "stubborn" {
 }
 `
 
-// unreadProcess is the program with an output that nobody reads.
+// unreadProcess returns the program with an output that nobody reads.
 func unreadProcess(t *testing.T, output *os.File, args ...string) taskapiProcess {
 	t.Helper()
 	self, err := os.Executable()

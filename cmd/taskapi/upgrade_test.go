@@ -30,7 +30,7 @@ func buildNext(t *testing.T) string {
 	return path
 }
 
-// answeringVersion is the version of the taskapi that answers on the operator's socket, empty when none does.
+// answeringVersion returns the version of the taskapi that answers on the operator's socket, empty when none does.
 func answeringVersion(t *testing.T, dataDir string) string {
 	t.Helper()
 	c := client.New(datadir.Dir(dataDir), testAllocID)

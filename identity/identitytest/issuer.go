@@ -25,7 +25,7 @@ func NewIssuer(id string, seed byte) Issuer {
 
 func (f Issuer) Public() ed25519.PublicKey { return f.key.Public().(ed25519.PublicKey) }
 
-// JWK is the issuer's public key, with more members if wanted.
+// JWK returns the issuer's public key, with more members if wanted.
 func (f Issuer) JWK(more string) string {
 	return fmt.Sprintf(`{"kty":"OKP","crv":"Ed25519","kid":%q,"x":%q%s}`, f.ID, Base64(string(f.Public())), more)
 }
@@ -40,7 +40,7 @@ func (f Issuer) KeySet(tb testing.TB) *identity.KeySet {
 	return set
 }
 
-// Header is a good header with the issuer's kid, and more members if wanted.
+// Header returns a good header with the issuer's kid, and more members if wanted.
 func (f Issuer) Header(more string) string {
 	return fmt.Sprintf(`{"alg":"EdDSA","kid":%q,"typ":"JWT"%s}`, f.ID, more)
 }
@@ -58,16 +58,16 @@ func (f Issuer) Sign(signed string) string {
 // Base64 returns s in the encoding of a segment of a token.
 func Base64(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
-// GoodClaims are claims that are valid at now; more members may follow.
+// GoodClaims returns claims that are valid at now; more members may follow.
 func GoodClaims(now time.Time, more string) string {
 	return fmt.Sprintf(`{"aud":"nomadproject.io","iat":%d,"nbf":%[1]d,"exp":%d,"jti":"j","sub":"s"%s}`,
 		now.Unix(), now.Unix()+3600, more)
 }
 
-// WithExp are good claims but for exp, a JSON value.
+// WithExp returns good claims except for exp, a JSON value.
 func WithExp(exp string) string { return `{"aud":"nomadproject.io","exp":` + exp + `}` }
 
-// WithAud are good claims but for aud, a JSON value.
+// WithAud returns good claims except for aud, a JSON value.
 func WithAud(now time.Time, aud string) string {
 	return fmt.Sprintf(`{"aud":%s,"exp":%d}`, aud, now.Unix()+3600)
 }

@@ -24,7 +24,7 @@ import (
 var (
 	// ErrExposed is a file or directory that others can reach or that another user owns.
 	ErrExposed = errors.New("not private")
-	// ErrNotRegular is something other than a regular file, or a regular file over the size asked for.
+	// ErrNotRegular is something other than a regular file, or a regular file over the given size.
 	ErrNotRegular = errors.New("not a regular file of the expected size")
 	// ErrBusy is a lock that another process held for too long.
 	ErrBusy = errors.New("locked by another process")
@@ -145,7 +145,7 @@ func (l Log) Write(lines []byte) (int, error) {
 // Write replaces the file at path, with mode 0600. The caller holds the lock that guards path.
 func Write(path string, data []byte) error { return place(path, data, atomicfile.Replace) }
 
-// Create is Write for a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
+// Create writes as Write does a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
 func Create(path string, data []byte) error { return place(path, data, atomicfile.Create) }
 
 func place(path string, data []byte, how func(dir int, path string, data []byte, o atomicfile.Options) error) error {
@@ -193,5 +193,5 @@ func (l *Lock) Mark() error {
 	return errors.Join(err, l.f.Sync())
 }
 
-// Release gives the lock back.
+// Release releases the lock.
 func (l *Lock) Release() error { return l.f.Close() }

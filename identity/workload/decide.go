@@ -18,7 +18,7 @@ type metadata struct {
 // skew is how far a clock may be set back before a token counts as one from the future, which a verifier refuses.
 const skew = time.Second
 
-// half is when half of the token's life is over.
+// half returns when half of the token's life is over.
 func (m *metadata) half() time.Time { return m.IssuedAt.Add(m.ExpiresAt.Sub(m.IssuedAt) / 2) }
 
 // current reports whether the token, had it not expired, would be accepted now and is as a new one would be.

@@ -29,7 +29,7 @@ type Dir struct {
 	Stat unix.Stat_t
 }
 
-// Close is not safe twice: the number of a closed descriptor may be another file's.
+// Close must be called once: the number of a closed descriptor may be another file's.
 func (d *Dir) Close() error { return unix.Close(d.FD) }
 
 // Open opens a directory by its absolute path, one name at a time.

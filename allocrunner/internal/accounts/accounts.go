@@ -147,7 +147,7 @@ func (r Registry) Take(dir string, has List, runs bool, tasks []string, in inter
 	return list, p.write(list)
 }
 
-// Release gives back what the allocation in dir has, but for what a process still uses.
+// Release returns the users of the allocation in dir to the registry, except those that a process still has.
 func (r Registry) Release(dir string) (err error) {
 	lock, err := r.open()
 	if err != nil {

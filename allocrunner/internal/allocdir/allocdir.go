@@ -144,7 +144,7 @@ func (h *handle) unplanted(tasks []string) error {
 	return nil
 }
 
-// has reports whether there is something of that name, or it can't be told.
+// has reports whether there is something of that name, or it can't be determined.
 func (h *handle) has(name string) bool {
 	var st unix.Stat_t
 	return !errors.Is(unix.Fstatat(h.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)

@@ -24,7 +24,7 @@ func self() interfaces.User {
 	return interfaces.User{Name: "self", UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 }
 
-// newAlloc is an allocation directory that every user can reach.
+// newAlloc returns an allocation directory that every user can reach.
 func newAlloc(t *testing.T) string {
 	t.Helper()
 	top, err := os.MkdirTemp("", "allocdir")

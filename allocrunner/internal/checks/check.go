@@ -57,7 +57,7 @@ const (
 	spreadPart = 10
 )
 
-// spread is how long the first run waits: always the same for one check, and another time for another.
+// spread returns how long the first run waits: always the same for one check, and another time for another.
 func (c *check) spread() time.Duration {
 	window := min(c.spec.Interval/spreadPart, maxSpread)
 	id, err := strconv.ParseUint(c.about.ID[:8], 16, 32)
@@ -143,7 +143,7 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck) (out *c
 	return out, err
 }
 
-// checkID is Nomad's for the same check of the same allocation, so that it is stable across restarts: the SHA-256 of the fields
+// checkID returns Nomad's ID for the same check of the same allocation, so that it is stable across restarts: the SHA-256 of the fields
 // below one after the other, texts without a separator and durations as 64 bits of nanoseconds, least byte first.
 func checkID(alloc *api.Allocation, c api.ServiceCheck) string {
 	var b bytes.Buffer

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// newAlloc is an allocation with one group service, on the port http, that has these checks.
+// newAlloc returns an allocation with one group service, on the port http, that has these checks.
 func newAlloc(list ...api.ServiceCheck) *api.Allocation {
 	group := &api.TaskGroup{
 		Name:     new("web"),

@@ -35,7 +35,7 @@ func register(c *check, status string, wanted bool) *registration {
 	return reg
 }
 
-// restored is the first registration of a check, whose task has not begun.
+// restored returns the first registration of a check, whose task has not begun.
 func restored(c *check, saved api.AllocCheckStatuses) *registration {
 	reg := register(c, pending, false)
 	if s, ok := saved[c.about.ID]; ok {
@@ -196,7 +196,7 @@ func (r *Runner) swap(list []*check) bool {
 	return changed && r.changedLocked()
 }
 
-// replacedLocked is the registration of a new or changed check; old is nil for a new one.
+// replacedLocked returns the registration of a new or changed check; old is nil for a new one.
 func (r *Runner) replacedLocked(old *registration, c *check) *registration {
 	if old == nil {
 		old = new(registration)

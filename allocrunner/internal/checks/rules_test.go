@@ -80,7 +80,7 @@ type history struct {
 	statuses []string
 }
 
-// last is how many of the latest runs satisfy f, without a gap.
+// last returns how many of the latest runs satisfy f, without a gap.
 func (h *history) last(f func(i int) bool) int {
 	for i := len(h.runs) - 1; i >= 0; i-- {
 		if !f(i) {

@@ -40,7 +40,7 @@ func trustTestServers() {
 	}
 }
 
-// selfSigned is a certificate that nobody trusts, for inner.example.
+// selfSigned returns a certificate that nobody trusts, for inner.example.
 func selfSigned(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

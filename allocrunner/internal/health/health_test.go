@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/internal/health"
 )
 
-// newJob is a canonical service job whose group has a task of every kind, and a check of each kind.
+// newJob returns a canonical service job whose group has a task of every kind, and a check of each kind.
 func newJob(change func(*api.Job, *api.UpdateStrategy)) (*api.Job, *api.TaskGroup) {
 	update := &api.UpdateStrategy{MinHealthyTime: new(10 * time.Second), HealthyDeadline: new(time.Minute)}
 	service := func(onUpdate string) []*api.Service {
@@ -71,7 +71,7 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func second(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 
-// tasks is a healthy group, with changes such as "main pending" or "init failed".
+// tasks returns a healthy group, with changes such as "main pending" or "init failed".
 func tasks(changes ...string) map[string]*api.TaskState {
 	m := map[string]*api.TaskState{
 		"init": {State: "dead"}, "proxy": {State: "running"}, "main": {State: "running", StartedAt: epoch},

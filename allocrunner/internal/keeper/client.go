@@ -310,7 +310,7 @@ func (c *Client) List(ctx context.Context) ([]processes.Status, error) {
 	return a.List, nil
 }
 
-// KeepOpen has the keeper keep files open as long as it lives, and with them what is locked by them.
+// KeepOpen passes files to the keeper, which keeps them open, and so their locks, for as long as it lives.
 func (c *Client) KeepOpen(ctx context.Context, files []*os.File) error {
 	for some := range slices.Chunk(files, maxFiles) {
 		if _, err := c.call(ctx, request{Op: opKeepOpen, Files: len(some)}, some...); err != nil {

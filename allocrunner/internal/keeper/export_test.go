@@ -25,7 +25,7 @@ func RunIdle(dir string) error {
 	return nil
 }
 
-// Keeper is the identity of the latest keeper.
+// Keeper returns the identity of the latest keeper.
 func (s *Supervisor) Keeper() proc.Identity {
 	conn, _ := s.current()
 	return conn.client.Keeper()

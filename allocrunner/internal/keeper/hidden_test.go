@@ -84,7 +84,7 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 	}
 }
 
-// recordOf is the record of another user's keeper.
+// recordOf returns the record of another user's keeper.
 func recordOf(dir string) (r keeper.Record, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, "keeper.json"))
 	if err == nil {

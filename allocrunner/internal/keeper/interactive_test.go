@@ -21,12 +21,12 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// interactive is a script that runs beside a task with files of the caller's.
+// interactive returns a script that runs beside a task with files of the caller's.
 func interactive(dir, text string, tty bool, files ...*os.File) processes.ExecSpec {
 	return processes.ExecSpec{Spec: shell(dir, "t", text), TTY: tty, Files: files}
 }
 
-// pty is a new pseudo-terminal.
+// pty returns a new pseudo-terminal.
 func pty(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -309,7 +309,7 @@ func TestFilesAreClosed(t *testing.T) {
 	}
 }
 
-// descriptors is how many this process has.
+// descriptors returns how many this process has.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

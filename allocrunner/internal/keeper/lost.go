@@ -40,7 +40,7 @@ func Forget(dir string) error {
 	return nil
 }
 
-// Sweep is the package's Sweep for a client whose keeper has just been killed: what the keeper has reported to it counts, too, for the record
+// Sweep sweeps as the package's Sweep does, for a client whose keeper has just been killed: what the keeper has reported to it counts, too, for the record
 // may be missing, or an earlier keeper's. It also returns the latest process of each task, with the exit where that was recorded.
 func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[string]LastStatus, error) {
 	last, err := lastEnded(ctx, cfg)

@@ -13,7 +13,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// resident is a line of /proc/PID/status, in KiB.
+// resident returns a line of /proc/PID/status, in KiB.
 func resident(t *testing.T, pid int, key string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

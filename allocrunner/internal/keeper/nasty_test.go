@@ -42,7 +42,7 @@ func TestWhatATaskInherits(t *testing.T) {
 	}
 }
 
-// smallDisk is a directory with little room.
+// smallDisk returns a directory with little room.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -267,7 +267,7 @@ func (s *Supervisor) startKeeper(ctx context.Context) error {
 	return nil
 }
 
-// KeepOpen has the keeper, and each that follows it, keep files open, and with them what is locked by them.
+// KeepOpen passes files to the keeper, and to each that follows it, which keep them open, and so their locks.
 func (s *Supervisor) KeepOpen(files func() []*os.File) {
 	ctx, cancel := context.WithTimeout(s.ctx, sweepTimeout)
 	defer cancel()

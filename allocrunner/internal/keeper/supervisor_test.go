@@ -22,7 +22,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// supervised is the configuration of the allocation in dir.
+// supervised returns the configuration of the allocation in dir.
 func supervised(dir string) keeper.Config {
 	return keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.DiscardHandler)}
 }
@@ -43,7 +43,7 @@ func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
 	return s
 }
 
-// script is a task without logs; $FIFO names a pipe in dir.
+// script returns a task without logs; $FIFO names a pipe in dir.
 func script(dir, task, text string) drivers.Spec {
 	spec := shell(dir, task, text)
 	spec.Logs = drivers.LogSpec{Disabled: true}
@@ -538,7 +538,7 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	}
 }
 
-// newFreezer is a cgroup v2 for processes that are to be frozen.
+// newFreezer returns a cgroup v2 for processes that are to be frozen.
 func newFreezer(t *testing.T) string {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -590,7 +590,7 @@ func freeze(t *testing.T, pid int) {
 	}
 }
 
-// unread is how many bytes another process has not read of what this one has sent it.
+// unread returns how many bytes another process has not read of what this one has sent it.
 func unread(t *testing.T, pid int) (sum int) {
 	t.Helper()
 	for _, fd := range connections(t, pid) {

@@ -70,7 +70,7 @@ func inherited() (fds []int) {
 	return fds
 }
 
-// command is the process that becomes a program, as a driver starts it.
+// command returns the process that becomes a program, as a driver starts it.
 func command(child *os.File) *exec.Cmd {
 	return &exec.Cmd{Path: launch.Exe, Args: []string{launch.Name, "t"}, Dir: "/", Env: launch.Env(), ExtraFiles: []*os.File{child}}
 }
@@ -101,7 +101,7 @@ func start(t *testing.T) *process {
 	return p
 }
 
-// openDir is a directory that every user may enter.
+// openDir returns a directory that every user may enter.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ var kinds = []lifecycle.Task{
 	{Hook: lifecycle.Poststop},
 }
 
-// shapes are all groups of up to three tasks, each with any leader or none.
+// shapes returns all groups of up to three tasks, each with any leader or none.
 func shapes() [][]lifecycle.Task {
 	var all [][]lifecycle.Task
 	var grow func(group []lifecycle.Task)
@@ -110,7 +110,7 @@ func decide(t *testing.T, group []lifecycle.Task, s situation) []situation {
 	return append(next, aborted, awake)
 }
 
-// moves are what a task can become by itself, or by being killed. A sidecar that ends by itself is restarted, or has failed.
+// moves returns what a task can become by itself, or by being killed. A sidecar that ends by itself is restarted, or has failed.
 func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.State {
 	var next []lifecycle.State
 	switch phase {

@@ -49,7 +49,7 @@ func StartDrain(pipe *os.File, to Sink) *Drain {
 	return d
 }
 
-// Done is closed when everything has been written and both ends are closed.
+// Done returns a channel that is closed when everything has been written and both ends are closed.
 func (d *Drain) Done() <-chan struct{} { return d.done }
 
 // Cut ends the drain: what is in the pipe now is still written, what comes later is not. A process that still holds the pipe

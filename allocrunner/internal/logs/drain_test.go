@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/internal/logs"
 )
 
-// newPipe is a pipe as a task gets it: only the reading end does not block.
+// newPipe returns a pipe as a task gets it: only the reading end does not block.
 func newPipe(t *testing.T) (read, write *os.File) {
 	t.Helper()
 	var fds [2]int

@@ -246,7 +246,7 @@ func TestOpenRefusesSenselessSettings(t *testing.T) {
 
 var note = regexp.MustCompile(`\[taskapi: (\d+) bytes of output are lost here: no space left on device\]\n`)
 
-// fullDisk is a log directory on a disk of 256 KiB that ballast fills but for a little.
+// fullDisk returns a log directory on a disk of 256 KiB that ballast fills but for a little.
 func fullDisk(t *testing.T) (dir, ballast string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GiveBack gives back the heap's free pages and, which is most, the pages of the program itself. Its start has touched those, and few are
+// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program itself. Its start has touched those, and few are
 // used again; the kernel brings them back from its page cache when they are, at some hundred nanoseconds each.
 func GiveBack() {
 	debug.FreeOSMemory()

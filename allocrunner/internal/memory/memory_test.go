@@ -10,7 +10,7 @@ import (
 	"taskapi/allocrunner/internal/memory"
 )
 
-// program is how much of this program's file is in its memory, in KiB.
+// program returns how much of this program's file is in its memory, in KiB.
 func program(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")

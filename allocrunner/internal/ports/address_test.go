@@ -27,7 +27,7 @@ func TestHostIP(t *testing.T) {
 	}
 }
 
-// linkLocal is a link-local address of this machine and the interface that has it.
+// linkLocal returns a link-local address of this machine and the interface that has it.
 func linkLocal(t *testing.T) (netip.Addr, net.Interface) {
 	t.Helper()
 	links, err := net.Interfaces()

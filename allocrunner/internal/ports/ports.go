@@ -124,7 +124,7 @@ func (r *Reservation) ReleaseSockets() {
 	}
 }
 
-// Close gives the ports up. It is harmless again.
+// Close releases the ports. It may be called again.
 func (r *Reservation) Close() error {
 	for _, h := range r.holds {
 		h.close()

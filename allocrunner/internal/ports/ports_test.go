@@ -42,7 +42,7 @@ func newReservation(t *testing.T, cfg ports.Config) *ports.Reservation {
 	return r
 }
 
-// freePort is a port that nobody has now.
+// freePort returns a port that nobody has now.
 func freePort(t *testing.T) int {
 	t.Helper()
 	r := newReservation(t, ports.Config{Networks: dynamic("x")})

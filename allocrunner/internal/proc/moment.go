@@ -9,8 +9,8 @@ import (
 
 // Moment is a point in the life of the machine, as the processes of one PID namespace see it.
 type Moment struct {
-	Space string // the PID namespace, in which alone a number means something; empty when it can't be told
-	Forks uint64 // how many processes and threads the machine had started; 0 when it can't be told
+	Space string // the PID namespace, in which alone a number means something; empty when unknown
+	Forks uint64 // how many processes and threads the machine had started; 0 when unknown
 }
 
 // Now returns the present.

@@ -13,7 +13,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 )
 
-// sleeper is a process that lives until the test kills it, or its end.
+// sleeper returns a process that lives until the test kills it, or its end.
 func sleeper(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")

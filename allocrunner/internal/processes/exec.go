@@ -107,7 +107,7 @@ func (spec ExecSpec) Check() error {
 	return checkSpec(spec.Spec)
 }
 
-// admit makes an execution known to whoever kills the task.
+// admit registers an execution, so that killing the task kills it.
 func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,7 +195,7 @@ func (l *Local) finish(ctx context.Context, p *process) error {
 	case <-ctx.Done():
 	}
 	var cut error
-	if p.running() || ctx.Err() != nil && p.exit.Signal == int(unix.SIGKILL) { // or whoever ended ctx has killed the program, too
+	if p.running() || ctx.Err() != nil && p.exit.Signal == int(unix.SIGKILL) { // or the program was killed together with ctx
 		cut = context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
@@ -223,7 +223,7 @@ func (l *Local) endExecs(p *process) []*execution {
 	return ended
 }
 
-// execTrees are those of all programs that run beside tasks.
+// execTrees returns the trees of all programs that run beside tasks.
 func (l *Local) execTrees() []*proctree.Tree {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 )
 
-// beside is a script to run beside the task t; $FIFO is the pipe of fifo.
+// beside returns a script to run beside the task t; $FIFO is the pipe of fifo.
 func (e *env) beside(script string) processes.ExecSpec {
 	spec := e.shell("t", script)
 	return processes.ExecSpec{Spec: spec, MaxOutput: 4096}

@@ -141,7 +141,7 @@ func (e *env) spec(task, path string, args ...string) drivers.Spec {
 	}
 }
 
-// shell is a task that runs a script; $FIFO is a pipe to say things to the test with.
+// shell returns a task that runs a script; $FIFO is a pipe to say things to the test with.
 func (e *env) shell(task, script string) drivers.Spec {
 	spec := e.spec(task, "/bin/sh", "-c", script)
 	spec.Env = append(spec.Env, "FIFO="+filepath.Join(e.dir, "fifo"))
@@ -181,7 +181,7 @@ func (e *env) fifo() *bufio.Reader {
 	return proctest.Fifo(e.t, e.dir)
 }
 
-// output is everything in the files of one stream, in order.
+// output returns everything in the files of one stream, in order.
 func (e *env) output(stream string) string {
 	e.t.Helper()
 	paths, _ := filepath.Glob(filepath.Join(e.dir, stream+".*"))

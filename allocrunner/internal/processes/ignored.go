@@ -36,7 +36,7 @@ func setDefault(sig syscall.Signal) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action[3]), 0, 0)
 }
 
-// ignoredSignals are those that this program ignores, mostly because its parent did (nohup, a shell's background job).
+// ignoredSignals returns those that this program ignores, mostly because its parent did (nohup, a shell's background job).
 func ignoredSignals() []syscall.Signal {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {

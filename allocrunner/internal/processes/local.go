@@ -230,11 +230,11 @@ func (l *Local) List(context.Context) ([]Status, error) {
 	return all, nil
 }
 
-// CgroupDir is the cgroup that holds those of all tasks, empty while there is none. Whoever cleans up after this program when it
+// CgroupDir returns the cgroup above those of all tasks, empty while there is none. What cleans up after this program when it
 // was killed finds its processes there.
 func (l *Local) CgroupDir() string { return l.trees.CgroupDir() }
 
-// Close is safe to call twice.
+// Close may be called twice.
 func (l *Local) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -290,7 +290,7 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	others := func() ([]*proctree.Tree, bool) { return l.execTrees(), l.othersRun(p.task) }
 	met := proctree.Found{}
 	beside := l.endExecs(p)
-	for _, e := range beside { // what is being started can't be told from the task's own yet
+	for _, e := range beside { // what is being started can't be distinguished from the task's own yet
 		select {
 		case <-e.born:
 		case <-e.done:
@@ -305,7 +305,7 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 		}
 	}
 	if err == nil && len(beside) > 0 {
-		err = p.tree.Kill(ctx, met, others) // what could not be told from them
+		err = p.tree.Kill(ctx, met, others) // what could not be distinguished from them
 	}
 	if err != nil {
 		return len(met), err

@@ -232,7 +232,7 @@ func (p *process) drained(ctx context.Context) error {
 	return nil
 }
 
-// taskMark is the entry by which descendants are known that have left both session and cgroup.
+// taskMark returns the entry by which descendants are known that have left both session and cgroup.
 func taskMark(spec drivers.Spec) string {
 	for _, entry := range spec.Env {
 		if strings.HasPrefix(entry, "NOMAD_TASK_NAME=") {

@@ -39,7 +39,7 @@ type Status struct {
 	Exit      *interfaces.ExitResult
 }
 
-// ID names the process.
+// ID returns the process's ID.
 func (s Status) ID() ProcessID {
 	return ProcessID{s.Task, interfaces.Handle{PID: s.PID, StartedAt: s.StartedAt}}
 }

@@ -81,7 +81,7 @@ func (s *starter) start(task string, tree *proctree.Tree, files []*os.File, chil
 	}
 }
 
-// program is what the process is to become.
+// program returns what the process is to become.
 func program(s drivers.Spec) launch.Program {
 	p := launch.Program{Path: s.Path, Args: append([]string{s.Path}, s.Args...), Env: s.Env, Dir: s.Dir, Name: s.User.Name}
 	if needsUser(s.User) {

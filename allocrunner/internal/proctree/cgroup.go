@@ -18,7 +18,7 @@ import (
 )
 
 // cgroups makes a cgroup v2 for each task where that is possible: it is the one fence that no process of the task leaves by
-// forking, and the kernel kills all inside at once. No controller is needed, so none is asked for.
+// forking, and the kernel kills all inside at once. No controller is needed, so none is enabled.
 type cgroups struct {
 	logger *slog.Logger
 	name   string

@@ -18,7 +18,7 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// newNamed is a Trees whose cgroup has a name; the test is skipped where there is none.
+// newNamed returns a Trees whose cgroup has a name; the test is skipped where there is none.
 func newNamed(t *testing.T) (e *env, name string) {
 	t.Helper()
 	name = fmt.Sprintf("test%d", os.Getpid())
@@ -149,7 +149,7 @@ func TestATerminalIsAnOperators(t *testing.T) {
 	}
 }
 
-// newTerminal is the inner end of a terminal.
+// newTerminal returns the inner end of a terminal.
 func newTerminal(t *testing.T) *os.File {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

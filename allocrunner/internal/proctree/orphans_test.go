@@ -13,7 +13,7 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-// family is a task whose processes have neither cgroup nor mark: the first one, and one in its session.
+// family returns a task whose processes have neither cgroup nor mark: the first one, and one in its session.
 func family(t *testing.T) (*env, proctree.RootProcess, *task, int) {
 	t.Helper()
 	e := newTrees(t, proctree.Config{NoCgroup: true, OwnsAllChildren: true})

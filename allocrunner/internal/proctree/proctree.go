@@ -72,7 +72,7 @@ type Tree struct {
 	noCgroup   error       // why
 	marker     string      // an environment entry that the descendants share, or empty
 	root       *os.Process // set by Start
-	startTicks uint64      // when that was started, in clock ticks after boot; 0 when it can't be told
+	startTicks uint64      // when that was started, in clock ticks after boot; 0 when unknown
 	ended      chan struct{}
 }
 
@@ -103,7 +103,7 @@ func (t *Tree) Start(path string, argv []string, attr *os.ProcAttr) (*os.Process
 	return t.root, nil
 }
 
-// StartTicks returns when the root process was started, in clock ticks after boot, as a proc.Identity has it; 0 when it can't be told.
+// StartTicks returns when the root process was started, in clock ticks after boot, as a proc.Identity has it; 0 when unknown.
 func (t *Tree) StartTicks() uint64 { return t.startTicks }
 
 // NoCgroup returns why the root process runs in no cgroup of its own, nil when it does.

@@ -133,7 +133,7 @@ func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
 	}
 }
 
-// ownCgroup is a cgroup for Trees to work in, and what sets how many there may be below it, which is a number or "max". The test is skipped where
+// ownCgroup returns a cgroup for Trees to work in, and what sets how many there may be below it, which is a number or "max". The test is skipped where
 // there can be none.
 func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 	t.Helper()

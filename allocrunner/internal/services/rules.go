@@ -70,7 +70,7 @@ var CheckRules = []Rule{
 		func(c *api.ServiceCheck) bool { return c.Type != TypeScript || c.TaskName != "" }},
 }
 
-// Validate says which rules a check, as Service.Check returns it, breaks.
+// Validate returns the rules that a check, as Service.Check returns it, breaks.
 func Validate(c *api.ServiceCheck) error {
 	var errs []error
 	for _, rule := range CheckRules {

@@ -56,7 +56,7 @@ func (s Service) CheckAddress(c api.ServiceCheck) (host string, port int, err er
 	return s.address(cmp.Or(c.PortLabel, s.text(s.written.PortLabel)), cmp.Or(c.AddressMode, s.written.AddressMode))
 }
 
-// address is that of a port. An address that the service gives replaces the port's.
+// address returns the address of a port. An address that the service gives replaces the port's.
 func (s Service) address(label, mode string) (host string, port int, err error) {
 	if !ValidAddressMode(mode) {
 		return "", 0, fmt.Errorf("address_mode is %q: %s", mode, AddressModeWords)

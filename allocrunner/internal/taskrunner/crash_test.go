@@ -99,7 +99,7 @@ func crashRules(wait bool) rules {
 	return r
 }
 
-// possible is what can happen next.
+// possible returns what can happen next.
 func (s model) possible(rs rules) []any {
 	events := []any{}
 	add := func(when bool, ev ...any) {
@@ -128,7 +128,7 @@ func (s model) waitsForInterval(r rules) bool {
 	return m.phase == backoff && m.tracker.Count > r.policy.Attempts
 }
 
-// happens is the state after an event.
+// happens returns the state after an event.
 func (s model) happens(r rules, ev any) (model, error) {
 	switch ev := ev.(type) {
 	case writes:

@@ -112,7 +112,7 @@ func signalingEvent(name string) *api.TaskEvent {
 	return event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
 }
 
-// SiblingFailedEvent is the reason for killing a task when another of its group failed.
+// SiblingFailedEvent returns the reason for killing a task when another of its group failed.
 func SiblingFailedEvent(sibling string) *api.TaskEvent {
 	e := event(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),
 		map[string]string{"failed_sibling": sibling})
@@ -120,12 +120,12 @@ func SiblingFailedEvent(sibling string) *api.TaskEvent {
 	return e
 }
 
-// LeaderDeadEvent is the reason for killing a task when its group's leader has ended.
+// LeaderDeadEvent returns the reason for killing a task when its group's leader has ended.
 func LeaderDeadEvent() *api.TaskEvent {
 	return event(api.TaskLeaderDead, "Leader Task in Group dead", nil)
 }
 
-// MainTasksDeadEvent is the reason for killing a sidecar when nothing is left that it could serve.
+// MainTasksDeadEvent returns the reason for killing a sidecar when nothing is left that it could serve.
 func MainTasksDeadEvent() *api.TaskEvent {
 	return event("Main Tasks Dead", "Main tasks in the group died", nil)
 }

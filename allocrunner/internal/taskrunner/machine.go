@@ -44,7 +44,7 @@ var phaseNames = [...]string{
 
 func (p phase) String() string { return phaseNames[p] }
 
-// phaseNamed is the phase of that name; an unknown one is waiting, from which everything is decided again.
+// phaseNamed returns the phase of that name; an unknown one is waiting, from which everything is decided again.
 func phaseNamed(name string) phase { return phase(max(0, slices.Index(phaseNames[:], name))) }
 
 // intent is what follows when the process, or the start, that is being stopped is gone.
@@ -63,7 +63,7 @@ var intentNames = [...]string{none: "", kill: "kill", restart: "restart", reset:
 
 func (i intent) String() string { return intentNames[i] }
 
-// intentNamed is the intent of that name; an unknown one is none.
+// intentNamed returns the intent of that name; an unknown one is none.
 func intentNamed(name string) intent { return intent(max(0, slices.Index(intentNames[:], name))) }
 
 // machine is a task's life as plain data. Only next changes it.
@@ -165,7 +165,7 @@ type (
 	stopHooks struct{} // run the stop hooks
 )
 
-// lifecyclePhase is how the group sees the task. A task in its shutdown delay is pending, as in Nomad.
+// lifecyclePhase returns how the group sees the task. A task in its shutdown delay is pending, as in Nomad.
 func (m machine) lifecyclePhase() lifecycle.Phase {
 	switch m.phase {
 	case waiting:

@@ -162,7 +162,7 @@ func (w *world) apply(acts []any) {
 	}
 }
 
-// possible are the events that the world can produce now; answers alone when nobody asks for anything more.
+// possible returns the events that the world can produce now; answers alone when nobody asks for anything more.
 func (w *world) possible(answersOnly bool) []any {
 	var events []any
 	if w.start {

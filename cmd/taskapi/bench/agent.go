@@ -82,7 +82,7 @@ func (env *environment) agent(dataDir string, flags []string, task ...string) (*
 	return env.run(a, flags...)
 }
 
-// An allocation is what taskapi is told to run, once or again.
+// An allocation is what taskapi runs, once or again.
 type allocation struct{ id, dataDir, jobFile string }
 
 // allocation writes the job file of a new allocation.
@@ -128,7 +128,7 @@ func (s *agent) checksPath() string     { return checksPath(s.allocID) }
 
 func checksPath(allocID string) string { return "/v1/client/allocation/" + allocID + "/checks" }
 
-// target is the task's own socket with its own token, once every check has succeeded, and the reply that it gives.
+// target returns the task's own socket with its own token, once every check has succeeded, and the reply that it gives.
 func (s *agent) target(ctx context.Context) (target, reply, error) {
 	var last reply
 	var request []byte

@@ -123,7 +123,7 @@ func beside(ctx context.Context, env *environment, t target, requests [][]byte, 
 	return good, flood, errors.Join(err, ended)
 }
 
-// floodRole floods until it is told to stop, and prints its load.Result. Its arguments are the socket, the file of requests,
+// floodRole floods until it is stopped, and prints its load.Result. Its arguments are the socket, the file of requests,
 // a file to make when it begins, and how many connections it has.
 func floodRole(ctx context.Context, args []string) error {
 	if len(args) != 4 {

@@ -55,7 +55,7 @@ func (env *environment) close() {
 	_ = os.RemoveAll(env.dir)
 }
 
-// path is a name in the environment's folder that was not used before.
+// path returns a name in the environment's folder that was not used before.
 func (env *environment) path(suffix string) string {
 	env.made++
 	return filepath.Join(env.dir, fmt.Sprintf("%d%s", env.made, suffix))

@@ -13,7 +13,7 @@ import (
 // hostileEach is how many different requests there are of each kind, so that no cache can know them all by heart at first.
 const hostileEach = 1000
 
-// issuerKID names the key that taskapi is told to trust for the attack.
+// issuerKID names the key that taskapi trusts for the attack.
 const issuerKID = "bench-issuer"
 
 // An issuer signs the attack's tokens: with a key that taskapi trusts, and with one that it doesn't.
@@ -31,7 +31,7 @@ func newIssuer() (*issuer, error) {
 	return &issuer{trusted: trusted, forger: forger}, err
 }
 
-// jwks is the trusted key as a JWK set (RFC 7517, RFC 8037).
+// jwks returns the trusted key as a JWK set (RFC 7517, RFC 8037).
 func (i *issuer) jwks() []byte {
 	x := base64.RawURLEncoding.EncodeToString(i.trusted.Public().(ed25519.PublicKey))
 	return fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","alg":"EdDSA","kid":%q,"x":%q}]}`, issuerKID, x)

@@ -37,7 +37,7 @@ const sleeperTask = `
     }
 `
 
-// sleepers is a job of so many tasks that do nothing.
+// sleepers returns a job of so many tasks that do nothing.
 func sleepers(tasks int) string {
 	var blocks strings.Builder
 	for i := range tasks {

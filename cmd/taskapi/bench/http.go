@@ -23,14 +23,14 @@ type reply struct {
 	body        []byte
 }
 
-// get is a complete request. Every server under test gets the very same bytes.
+// get returns a complete request. Every server under test gets the very same bytes.
 func get(path, token string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nX-Nomad-Token: %s\r\n\r\n", path, token)
 	return b.Bytes()
 }
 
-// put is a complete request with a JSON body.
+// put returns a complete request with a JSON body.
 func put(path, token, body string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "PUT %s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nX-Nomad-Token: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",

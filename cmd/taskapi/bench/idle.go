@@ -129,7 +129,7 @@ func idleJob(self string, tasks, checks int) string {
 	return fmt.Sprintf(groupFile, fmt.Sprintf(idleGroup, strconv.Quote(self), blocks.String()))
 }
 
-// shares is how much of a core each process takes during a time, in percent.
+// shares returns how much of a core each process takes during a time, in percent.
 func shares(ctx context.Context, d time.Duration, pids ...int) ([]float64, error) {
 	before := make([]float64, len(pids))
 	began := time.Now()
@@ -154,7 +154,7 @@ func shares(ctx context.Context, d time.Duration, pids ...int) ([]float64, error
 	return percents, nil
 }
 
-// processorTime is the seconds that all threads of a process have run, in user and in kernel mode.
+// processorTime returns the seconds that all threads of a process have run, in user and in kernel mode.
 func processorTime(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -45,7 +45,7 @@ type options struct {
 	most    int // tasks in one group
 }
 
-// of is a time in proportion to -seconds.
+// of returns a time in proportion to -seconds.
 func (o options) of(d time.Duration) time.Duration { return time.Duration(o.seconds * float64(d)) }
 
 // rest leaves a server alone before it is looked at.

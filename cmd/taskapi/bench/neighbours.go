@@ -120,7 +120,7 @@ func endAll(running []*flooder) (err error) {
 	return err
 }
 
-// callers is a job of so many tasks that do nothing and have an identity in a file each: others speak for them.
+// callers returns a job of so many tasks that do nothing and have an identity in a file each: others speak for them.
 func callers(tasks int) string {
 	var blocks strings.Builder
 	for i := range tasks {
@@ -129,7 +129,7 @@ func callers(tasks int) string {
 	return fmt.Sprintf(groupFile, blocks.String())
 }
 
-// caller is the socket of one of them, and the request for the allocation with its token.
+// caller returns the socket of one of them, and the request for the allocation with its token.
 func (s *agent) caller(i int) (target, error) {
 	secrets := filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets")
 	token, err := os.ReadFile(filepath.Join(secrets, "nomad_token"))

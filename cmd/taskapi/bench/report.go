@@ -74,7 +74,7 @@ func figureOf(all []float64) figure {
 	return figure{Median: median(all), Min: slices.Min(all), Max: slices.Max(all)}
 }
 
-// figureOver is the figure of what each round gives.
+// figureOver returns the figure of what each round gives.
 func figureOver[T any](rounds []T, of func(T) float64) figure {
 	all := make([]float64, len(rounds))
 	for i, round := range rounds {
@@ -83,7 +83,7 @@ func figureOver[T any](rounds []T, of func(T) float64) figure {
 	return figureOf(all)
 }
 
-// in is the figure in a unit of so much, with so many decimals.
+// in returns the figure in a unit of so much, with so many decimals.
 func (f figure) in(unit string, size float64, decimals int) string {
 	text := func(v float64) string { return strconv.FormatFloat(v/size, 'f', decimals, 64) }
 	return fmt.Sprintf("%s %s (%s-%s)", text(f.Median), unit, text(f.Min), text(f.Max))
@@ -97,7 +97,7 @@ func collect[T any](rounds []load.Result, of func(load.Result) T) []T {
 	return all
 }
 
-// median is the middle value, or the mean of the middle two.
+// median returns the middle value, or the mean of the middle two.
 func median[T float64 | time.Duration](all []T) T {
 	sorted := slices.Sorted(slices.Values(all))
 	n := len(sorted)

@@ -22,7 +22,7 @@ type restartReport struct {
 }
 
 // beginRole is the task that is restarted: it reports the time of its beginning to the socket that is its argument, in nanoseconds
-// of the wall clock, and ends at once when it is told to.
+// of the wall clock, and ends at once when it is signalled.
 func beginRole(ctx context.Context, args []string) error {
 	began := time.Now().UnixNano()
 	if len(args) != 1 {

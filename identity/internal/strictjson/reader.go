@@ -1,7 +1,7 @@
 // Package strictjson reads small JSON documents that a stranger wrote and that decide something: token headers, token claims,
 // key sets. It promises that there is one way to read what it accepts: RFC 8259 text in UTF-8, without a byte order mark, NUL,
 // unpaired surrogates or anything after the document; names in an object differ by more than their case (encoding/json takes
-// "EXP" for "exp", and the last of two); numbers are read as integers only where one is asked for, and never rounded.
+// "EXP" for "exp", and the last of two); numbers are read as integers only where one is wanted, and never rounded.
 // Depth, names per object and names in all are bounded. Blanks between values are legal.
 //
 // It never builds a tree, never allocates for text without escapes (strings are parts of the input), and never quotes the input

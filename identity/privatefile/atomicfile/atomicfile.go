@@ -37,7 +37,7 @@ func Replace(dir int, path string, data []byte, o Options) error {
 	return place(dir, path, data, o, func(from, to string) error { return unix.Renameat(dir, from, dir, to) })
 }
 
-// Create is Replace for a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
+// Create writes as Replace does a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
 func Create(dir int, path string, data []byte, o Options) error {
 	return place(dir, path, data, o, func(from, to string) error {
 		err := unix.Linkat(dir, from, dir, to, 0)
@@ -76,7 +76,7 @@ func place(dir int, path string, data []byte, o Options, move func(from, to stri
 	if !o.Sync {
 		return nil
 	}
-	if err := unix.Fsync(dir); err != nil { // it is there, and whether it stays after a crash of the machine can't be told
+	if err := unix.Fsync(dir); err != nil { // it is there, and whether it survives a crash of the machine is unknown
 		return &fs.PathError{Op: "sync directory of", Path: path, Err: err}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"taskapi/identity/privatefile/atomicfile"
 )
 
-// files are the names in a directory.
+// files returns the names in a directory.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -249,7 +249,7 @@ func (e *Evaluator) parseTemplate(src []byte, path string, s scope) (hclsyntax.E
 	return expr, p.diags
 }
 
-// withoutTemplateFile is the function table for templates. A name that the table lacks is looked up in the parent context, so
+// withoutTemplateFile returns the function table for templates. A name that the table lacks is looked up in the parent context, so
 // templatefile is there as a function that refuses.
 func (e *Evaluator) withoutTemplateFile() map[string]function.Function {
 	return map[string]function.Function{"templatefile": function.New(&function.Spec{

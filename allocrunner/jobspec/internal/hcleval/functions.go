@@ -16,7 +16,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// functions is the function list of Nomad's HCL2 documentation. Functions of files read relative to dir.
+// functions returns the function list of Nomad's HCL2 documentation. Functions of files read relative to dir.
 func functions(dir string) map[string]function.Function {
 	return map[string]function.Function{
 		"abs":             stdlib.AbsoluteFunc,

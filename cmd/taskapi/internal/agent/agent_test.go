@@ -121,7 +121,7 @@ type atWork struct {
 	over    chan bool        // what Run returns
 }
 
-// newAllocationOf is an allocation by its name.
+// newAllocationOf returns an allocation by its name.
 func newAllocationOf(name string) *api.Allocation {
 	group, job := "g", "job"
 	return &api.Allocation{ID: "id", Name: name, JobID: job, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}

@@ -87,7 +87,7 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	return u, updateError(err)
 }
 
-// findingLines is what a review says, a line each.
+// findingLines returns what a review says, a line each.
 func findingLines(findings []jobspec.Finding) string {
 	lines := make([]string, len(findings))
 	for i, f := range findings {

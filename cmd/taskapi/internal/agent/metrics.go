@@ -7,7 +7,7 @@ import (
 	"taskapi/socket"
 )
 
-// measure is everything that this process counts.
+// measure returns everything that this process counts.
 func (s *wiring) measure(authenticator *auth.Authenticator) []handlers.Metric {
 	all := append(authMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
 	all = append(all, auditMetrics(s.audit)...)

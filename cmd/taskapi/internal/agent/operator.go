@@ -69,7 +69,7 @@ func (h *operatorHook) Postrun(context.Context) error {
 	return h.server.close()
 }
 
-// Shutdown is Postrun for an allocation that runs on.
+// Shutdown does what Postrun does, for an allocation that runs on.
 func (h *operatorHook) Shutdown() {
 	if err := h.Postrun(context.Background()); err != nil {
 		h.wiring.logger.Warn("the operator's socket could not be closed", "error", err)

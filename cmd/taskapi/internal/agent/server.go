@@ -86,7 +86,7 @@ func (s *sockets) remove(l *socket.Listener) {
 	s.closed = sum(s.closed, l.Stats())
 }
 
-// stats is the sum over all sockets.
+// stats returns the sum over all sockets.
 func (s *sockets) stats() socket.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

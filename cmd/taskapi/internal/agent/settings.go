@@ -44,12 +44,12 @@ type Settings struct {
 	SealKey         string        `json:"seal_key,omitempty"`
 }
 
-// DefaultSettings are those of an allocation that is run without a flag.
+// DefaultSettings returns those of an allocation that is run without a flag.
 func DefaultSettings() Settings {
 	return Settings{HostIP: "127.0.0.1", IdentityTTL: DefaultIdentityTTL}
 }
 
-// audience is whom this API's tokens are for.
+// audience returns the audience of this API's tokens.
 func (s Settings) audience() []string {
 	if len(s.Audiences) == 0 {
 		return []string{identity.DefaultAudience}
@@ -86,7 +86,7 @@ func (s Settings) Absolute() Settings {
 	return s
 }
 
-// absolute is the path from wherever it is read; empty stays empty.
+// absolute returns the absolute path; empty stays empty.
 func absolute(path string) string {
 	if path == "" {
 		return ""

@@ -30,7 +30,7 @@ func newShares(group *api.TaskGroup) shares {
 	return all
 }
 
-// of is the share of a task's socket, or the operator's. There is no socket without one: nothing would bound its connections.
+// of returns the share of a task's socket, or the operator's. There is no socket without one: nothing would bound its connections.
 func (s shares) of(owner auth.Owner) (*socket.Share, error) {
 	share := s[owner.Task]
 	if share == nil {
@@ -39,7 +39,7 @@ func (s shares) of(owner auth.Owner) (*socket.Share, error) {
 	return share, nil
 }
 
-// guarantee is how many connections each of so many tasks has for itself.
+// guarantee returns how many connections each of so many tasks has for itself.
 func guarantee(tasks int) int {
 	return max(1, min(taskConnections, maxConnections/2/tasks))
 }

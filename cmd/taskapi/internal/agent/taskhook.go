@@ -94,7 +94,7 @@ func (h *taskHook) Stop(context.Context) error {
 	return server.close()
 }
 
-// Shutdown is Stop for a task that runs on.
+// Shutdown does what Stop does, for a task that runs on.
 func (h *taskHook) Shutdown() {
 	if err := h.Stop(context.Background()); err != nil {
 		h.wiring.logger.Warn("a task's socket could not be closed", "task", h.task, "error", err)

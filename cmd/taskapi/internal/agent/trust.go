@@ -117,7 +117,7 @@ func checkKeySetURL(place string) error {
 	return errors.New("http lets anybody on the way replace the keys: use https, or a file; http is for 127.0.0.1, ::1 and localhost alone")
 }
 
-// trusted are the other issuers, and the sources of all keys that are trusted.
+// trusted returns the other issuers, and the sources of all keys that are trusted.
 func (s *wiring) trusted() (issuers []identity.Issuer, keys []identity.KeySource) {
 	keys = append(keys, s.keyring)
 	for _, i := range s.issuers {
@@ -137,7 +137,7 @@ func CheckIssuer(flag, issuer string) error {
 	return nil
 }
 
-// OpenIDConfiguration is the discovery document of our tokens' issuer. The key set is found below the issuer's own URL.
+// OpenIDConfiguration returns the discovery document of our tokens' issuer. The key set is found below the issuer's own URL.
 func OpenIDConfiguration(issuer string) []byte {
 	return identity.OpenIDConfiguration(issuer, strings.TrimSuffix(issuer, "/")+"/.well-known/jwks.json")
 }

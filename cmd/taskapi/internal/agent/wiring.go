@@ -178,7 +178,7 @@ const (
 	aliveForTask = 30 << 10
 )
 
-// gcPercent is the collector's setting for a group of so many tasks.
+// gcPercent returns the collector's setting for a group of so many tasks.
 func gcPercent(tasks int) int {
 	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
 }

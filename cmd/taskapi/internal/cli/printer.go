@@ -138,7 +138,7 @@ func (p *printer) print(l line) {
 	_, _ = p.out.Write(text) // a reader that has gone away must not end the allocation
 }
 
-// format is the line as it is printed.
+// format returns the line as it is printed.
 func (p *printer) format(l line) []byte {
 	var b bytes.Buffer
 	if p.json {

@@ -26,7 +26,7 @@ func versionCommand(w World) *cobra.Command {
 	return cmd
 }
 
-// versionLine is what "version" and --version print.
+// versionLine returns what "version" and --version print.
 func versionLine(w World) string {
 	return fmt.Sprintf("taskapi %s (%s, %s/%s)\n", w.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

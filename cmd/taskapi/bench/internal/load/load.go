@@ -36,10 +36,10 @@ type Result struct {
 	Reopened  int             // connections that the server closed, of a hostile load
 }
 
-// Rate is in replies per second.
+// Rate returns the replies per second.
 func (r Result) Rate() float64 { return float64(r.Replies) / r.Elapsed.Seconds() }
 
-// Percentile is the latency that p percent of the replies did not exceed; 0 without replies.
+// Percentile returns the latency that p percent of the replies did not exceed; 0 without replies.
 func (r Result) Percentile(p float64) time.Duration {
 	if len(r.Latencies) == 0 {
 		return 0
