@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -44,6 +45,22 @@ func sleepers(tasks int) string {
 		fmt.Fprintf(&blocks, sleeperTask, i, "")
 	}
 	return fmt.Sprintf(groupFile, blocks.String())
+}
+
+// group starts taskapi with a job, and returns when so many tasks run.
+func (env *environment) group(ctx context.Context, job string, tasks int) (*agent, error) {
+	a, err := env.allocation(env.path(".data"), job)
+	if err != nil {
+		return nil, err
+	}
+	s, err := env.run(a)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.allRun(ctx, tasks); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
 }
 
 // allRun waits until so many tasks run.

@@ -70,18 +70,11 @@ func measureIdle(ctx context.Context, env *environment, o options) (rows []idleR
 }
 
 func idle(ctx context.Context, env *environment, o options, tasks, checks int) (row idleRow, err error) {
-	a, err := env.allocation(env.path(".data"), idleJob(env.self, tasks, checks))
-	if err != nil {
-		return row, err
-	}
-	s, err := env.run(a)
+	s, err := env.group(ctx, idleJob(env.self, tasks, checks), tasks+1)
 	if err != nil {
 		return row, err
 	}
 	defer s.stopInto(&err)
-	if err := s.allRun(ctx, tasks+1); err != nil {
-		return row, err
-	}
 	if err := s.allSucceed(ctx, checks); err != nil {
 		return row, err
 	}

@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	var o options
 	var all []string
-	for _, m := range measurements {
+	for _, m := range new(report).measurements() {
 		all = append(all, m.name)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -122,51 +122,33 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-begin": beginRole,
 }
 
-// measurements are what -run may name, in the order of the table.
-var measurements = []struct {
-	name string
-	into func(ctx context.Context, env *environment, o options, r *report) error
-}{
-	{"throughput", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Throughput, err = measureThroughput(ctx, env, o)
+// A measurement is what -run may name.
+type measurement struct {
+	name    string
+	measure func(ctx context.Context, env *environment, o options) error
+}
+
+// measurements are all, in the order of the table. Each fills its part of the report.
+func (r *report) measurements() []measurement {
+	return []measurement{
+		{"throughput", into(&r.Throughput, measureThroughput)},
+		{"start", into(&r.Start, measureStart)},
+		{"memory", into(&r.Memory, measureMemory)},
+		{"attack", into(&r.Attack, measureAttack)},
+		{"neighbours", into(&r.Neighbours, measureNeighbours)},
+		{"keeper", into(&r.Keeper, sizes(fewTasks).measure)},
+		{"tasks", into(&r.Tasks, sizes(manyTasks).measure)},
+		{"restart", into(&r.Restart, measureRestart)},
+		{"idle", into(&r.Idle, measureIdle)},
+		{"resume", into(&r.Resume, measureResume)},
+	}
+}
+
+func into[T any](part *T, measure func(context.Context, *environment, options) (T, error)) func(context.Context, *environment, options) error {
+	return func(ctx context.Context, env *environment, o options) (err error) {
+		*part, err = measure(ctx, env, o)
 		return err
-	}},
-	{"start", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Start, err = measureStart(ctx, env, o)
-		return err
-	}},
-	{"memory", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Memory, err = measureMemory(ctx, env, o)
-		return err
-	}},
-	{"attack", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Attack, err = measureAttack(ctx, env, o)
-		return err
-	}},
-	{"neighbours", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Neighbours, err = measureNeighbours(ctx, env, o)
-		return err
-	}},
-	{"keeper", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Keeper, err = measureSizes(ctx, env, o, o.upTo(fewTasks))
-		return err
-	}},
-	{"tasks", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Tasks, err = measureSizes(ctx, env, o, o.upTo(manyTasks))
-		return err
-	}},
-	{"restart", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Restart, err = measureRestart(ctx, env, o)
-		return err
-	}},
-	{"idle", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Idle, err = measureIdle(ctx, env, o)
-		return err
-	}},
-	{"resume", func(ctx context.Context, env *environment, o options, r *report) (err error) {
-		r.Resume, err = measureResume(ctx, env, o)
-		return err
-	}},
+	}
 }
 
 func measure(ctx context.Context, o options) (*report, error) {
@@ -176,19 +158,15 @@ func measure(ctx context.Context, o options) (*report, error) {
 	}
 	defer env.close()
 	report := &report{}
+	all := report.measurements()
 	for name := range strings.SplitSeq(o.run, ",") {
-		if err := measureOne(ctx, env, o, report, name); err != nil {
+		i := slices.IndexFunc(all, func(m measurement) bool { return m.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no measurement %q; -help lists them", name)
+		}
+		if err := all[i].measure(ctx, env, o); err != nil {
 			return nil, fmt.Errorf("measurement %q: %w", name, err)
 		}
 	}
 	return report, nil
-}
-
-func measureOne(ctx context.Context, env *environment, o options, r *report, name string) error {
-	for _, m := range measurements {
-		if m.name == name {
-			return m.into(ctx, env, o, r)
-		}
-	}
-	return errors.New("no such measurement; -help lists them")
 }

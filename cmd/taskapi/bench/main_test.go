@@ -55,7 +55,7 @@ func checkRequests(t *testing.T, got report) {
 	if got.Memory == nil || got.Memory.Ours.Processes < 1 || got.Memory.Ours.PSS <= 0 || got.Memory.Ours.PSS > got.Memory.Ours.RSS {
 		t.Errorf("memory: %+v", got.Memory)
 	}
-	if len(got.Attack) != 2 || got.Attack[0].Statuses[200] == 0 || got.Attack[1].Statuses[200] != 0 || got.Attack[1].Hostile <= 0 {
+	if len(got.Attack) != 2 || got.Attack[0].Statuses[200] == 0 || got.Attack[1].Statuses[200] != 0 || got.Attack[1].Flood <= 0 {
 		t.Errorf("attack: %+v", got.Attack)
 	}
 }
@@ -64,7 +64,7 @@ func checkRequests(t *testing.T, got report) {
 func checkNeighbours(t *testing.T, got report) {
 	t.Helper()
 	n := got.Neighbours
-	if n == nil || n.Alone.P99 <= 0 || n.Beside.P99 <= 0 || n.Busy <= 0 || len(n.Statuses) != 1 || n.Statuses[200] == 0 {
+	if n == nil || n.Alone.P99 <= 0 || n.Beside.P99 <= 0 || n.Flood <= 0 || len(n.Statuses) != 1 || n.Statuses[200] == 0 {
 		t.Errorf("neighbours: %+v", n)
 	}
 }

@@ -18,8 +18,8 @@ type report struct {
 	Throughput []throughputRow `json:",omitempty"`
 	Start      *startReport    `json:",omitempty"`
 	Memory     *memoryReport   `json:",omitempty"`
-	Attack     []attackRow     `json:",omitempty"`
-	Neighbours *neighbourRow   `json:",omitempty"`
+	Attack     []besideRow     `json:",omitempty"`
+	Neighbours *besideRow      `json:",omitempty"`
 	Keeper     []sizeRow       `json:",omitempty"`
 	Tasks      []sizeRow       `json:",omitempty"`
 	Restart    *restartReport  `json:",omitempty"`
@@ -74,22 +74,14 @@ func figureOf(all []float64) figure {
 	return figure{Median: median(all), Min: slices.Min(all), Max: slices.Max(all)}
 }
 
-// figureOver returns the figure of what each round gives.
-func figureOver[T any](rounds []T, of func(T) float64) figure {
-	all := make([]float64, len(rounds))
-	for i, round := range rounds {
-		all[i] = of(round)
-	}
-	return figureOf(all)
-}
-
 // in returns the figure in a unit of so much, with so many decimals.
 func (f figure) in(unit string, size float64, decimals int) string {
 	text := func(v float64) string { return strconv.FormatFloat(v/size, 'f', decimals, 64) }
 	return fmt.Sprintf("%s %s (%s-%s)", text(f.Median), unit, text(f.Min), text(f.Max))
 }
 
-func collect[T any](rounds []load.Result, of func(load.Result) T) []T {
+// collect returns what each round gives.
+func collect[R, T any](rounds []R, of func(R) T) []T {
 	all := make([]T, len(rounds))
 	for i, round := range rounds {
 		all[i] = of(round)
@@ -134,15 +126,14 @@ func (r *report) print(w io.Writer) error {
 	if r.Attack != nil {
 		fmt.Fprintln(t, "2 good beside 8 hostile\talone/s\tattacked/s\trate kept (spread)\tp99 alone\tattacked\tp99 grown (spread)\thostile/s\tstatuses")
 		for _, row := range r.Attack {
-			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n", row.Server, row.Alone.Rate, row.Attacked.Rate, row.Rate,
-				micros(row.Alone.P99), micros(row.Attacked.P99), row.P99, row.Hostile, statuses(row.Statuses))
+			row.print(t)
 		}
 		fmt.Fprintln(t)
 	}
 	if n := r.Neighbours; n != nil {
 		fmt.Fprintf(t, "a neighbour of %d busy callers\talone/s\tbeside/s\trate kept (spread)\tp99 alone\tbeside\tp99 grown (spread)\tbusy/s\tstatuses\n", busyCallers)
-		fmt.Fprintf(t, "1 calm connection beside %d for each\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n\n", busyConnections, n.Alone.Rate, n.Beside.Rate, n.Rate,
-			micros(n.Alone.P99), micros(n.Beside.P99), n.P99, n.Busy, statuses(n.Statuses))
+		n.print(t)
+		fmt.Fprintln(t)
 	}
 	r.printTasks(t)
 	return t.Flush()

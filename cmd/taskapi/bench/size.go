@@ -34,11 +34,15 @@ type household struct {
 	agentFiles, keeperFiles int
 }
 
-// measureSizes reads the memory with each number of tasks in turn, in every round.
-func measureSizes(ctx context.Context, env *environment, o options, sizes []int) (rows []sizeRow, err error) {
-	rounds := make([][]household, len(sizes)) // by size
+// sizes are numbers of tasks.
+type sizes []int
+
+// measure reads the memory with each number of tasks in turn, in every round.
+func (all sizes) measure(ctx context.Context, env *environment, o options) (rows []sizeRow, err error) {
+	all = o.upTo(all)
+	rounds := make([][]household, len(all)) // by size
 	for range o.rounds {
-		for i, tasks := range sizes {
+		for i, tasks := range all {
 			h, err := measureHousehold(ctx, env, o, tasks)
 			if err != nil {
 				return nil, fmt.Errorf("%d tasks: %w", tasks, err)
@@ -46,14 +50,14 @@ func measureSizes(ctx context.Context, env *environment, o options, sizes []int)
 			rounds[i] = append(rounds[i], h)
 		}
 	}
-	for i, tasks := range sizes {
+	for i, tasks := range all {
 		last := rounds[i][len(rounds[i])-1]
 		row := sizeRow{
 			Tasks:  tasks,
-			Agent:  part{PSS: figureOver(rounds[i], household.agentPSS), Files: last.agentFiles},
-			Keeper: part{PSS: figureOver(rounds[i], household.keeperPSS), Files: last.keeperFiles},
+			Agent:  part{PSS: figureOf(collect(rounds[i], household.agentPSS)), Files: last.agentFiles},
+			Keeper: part{PSS: figureOf(collect(rounds[i], household.keeperPSS)), Files: last.keeperFiles},
 		}
-		if further := float64(tasks - sizes[0]); further > 0 {
+		if further := float64(tasks - all[0]); further > 0 {
 			row.Agent.Each = growth(rounds[0], rounds[i], further, household.agentPSS)
 			row.Keeper.Each = growth(rounds[0], rounds[i], further, household.keeperPSS)
 		}
@@ -76,18 +80,11 @@ func growth(from, to []household, tasks float64, of func(household) float64) fig
 
 // measureHousehold starts a group of sleeping tasks and looks at taskapi when it has come to rest.
 func measureHousehold(ctx context.Context, env *environment, o options, tasks int) (h household, err error) {
-	a, err := env.allocation(env.path(".data"), sleepers(tasks))
-	if err != nil {
-		return h, err
-	}
-	s, err := env.run(a)
+	s, err := env.group(ctx, sleepers(tasks), tasks)
 	if err != nil {
 		return h, err
 	}
 	defer s.stopInto(&err)
-	if err := s.allRun(ctx, tasks); err != nil {
-		return h, err
-	}
 	if err := o.rest(ctx); err != nil {
 		return h, err
 	}

@@ -51,7 +51,7 @@ func measureThroughput(ctx context.Context, env *environment, o options) (rows [
 func drive(ctx context.Context, t target, n int, o options) (load.Result, error) {
 	r, err := load.Run(ctx, load.Config{
 		Socket: t.socket, Connections: n, Requests: t.requests,
-		Warmup: warmup, For: time.Duration(o.seconds * float64(time.Second)),
+		Warmup: warmup, For: o.of(time.Second),
 	})
 	if err == nil && r.Replies == 0 {
 		err = fmt.Errorf("no reply on %s in %v s: give -seconds more", t.socket, o.seconds)

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"taskapi/cmd/taskapi/bench/internal/load"
+)
+
+// floodLength bounds a flood whose end was missed.
+const floodLength = 5 * time.Minute
+
+// A besideRow says what good connections keep beside floods.
+type besideRow struct {
+	Name          string
+	Alone, Beside speed
+	Rate, P99     ratio       // beside to alone
+	Flood         float64     // replies to the floods, a second
+	Statuses      map[int]int // of those replies, over all rounds
+}
+
+func (r *besideRow) print(w io.Writer) {
+	fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n", r.Name, r.Alone.Rate, r.Beside.Rate, r.Rate,
+		micros(r.Alone.P99), micros(r.Beside.P99), r.P99, r.Flood, statuses(r.Statuses))
+}
+
+// beside drives good connections alone and beside a flood of each target, in turn.
+func (env *environment) beside(ctx context.Context, o options, name string, floods []target, connections int, good func() (load.Result, error)) (besideRow, error) {
+	row := besideRow{Name: name, Statuses: map[int]int{}}
+	var alone, beside []load.Result
+	var replies, seconds float64
+	for range o.rounds {
+		quiet, err := good()
+		if err != nil {
+			return row, fmt.Errorf("the good connections alone: %w", err)
+		}
+		result, flooded, err := env.flooding(ctx, floods, connections, good)
+		if err != nil {
+			return row, fmt.Errorf("beside the floods: %w", err)
+		}
+		alone, beside = append(alone, quiet), append(beside, result)
+		for _, flood := range flooded {
+			for status, n := range flood.Statuses {
+				row.Statuses[status] += n
+			}
+			replies += float64(flood.Replies)
+		}
+		seconds += flooded[0].Elapsed.Seconds()
+	}
+	row.Alone, row.Beside, row.Flood = speedOf(alone), speedOf(beside), replies/seconds
+	row.Rate = ratioOf(beside, alone, load.Result.Rate)
+	row.P99 = ratioOf(beside, alone, func(r load.Result) float64 { return float64(r.Percentile(99)) })
+	return row, nil
+}
+
+// flooding drives the good connections while a process for each target floods it.
+func (env *environment) flooding(ctx context.Context, targets []target, connections int, good func() (load.Result, error)) (result load.Result, floods []load.Result, err error) {
+	var running []*flooder
+	for _, t := range targets {
+		f, failed := env.flood(t, connections)
+		if err = failed; err != nil {
+			break
+		}
+		running = append(running, f)
+	}
+	for _, f := range running {
+		if err == nil {
+			err = f.begun(ctx)
+		}
+	}
+	if err == nil {
+		result, err = good()
+	}
+	for _, f := range running {
+		flood, ended := f.end()
+		floods, err = append(floods, flood), errors.Join(err, ended)
+	}
+	return result, floods, err
+}
+
+// A flooder is a process that sends requests as fast as they are answered.
+type flooder struct {
+	*process
+	ready string
+}
+
+// flood starts one on the target.
+func (env *environment) flood(t target, connections int) (*flooder, error) {
+	text, err := json.Marshal(t.requests)
+	if err != nil {
+		return nil, err
+	}
+	requests, ready := env.path(".requests"), env.path(".ready")
+	if err := os.WriteFile(requests, text, 0o600); err != nil {
+		return nil, err
+	}
+	p, err := start(env.self, "role-flood", t.socket, requests, ready, fmt.Sprint(connections))
+	if err != nil {
+		return nil, err
+	}
+	return &flooder{p, ready}, nil
+}
+
+// begun waits until it floods.
+func (f *flooder) begun(ctx context.Context) error {
+	return f.until(ctx, "the flood", startTime, time.Millisecond, func() bool {
+		_, err := os.Stat(f.ready)
+		return err == nil
+	})
+}
+
+// end stops it, and returns what it was answered.
+func (f *flooder) end() (result load.Result, err error) {
+	if err = f.stop(); err == nil {
+		err = f.err
+	}
+	if err == nil {
+		err = json.Unmarshal(f.output.Bytes(), &result)
+	}
+	if err != nil {
+		return result, fmt.Errorf("%w; the flood printed: %s", err, f.output.String())
+	}
+	return result, nil
+}
+
+// floodRole floods until it is stopped, and prints its load.Result. Its arguments are the socket, the file of requests,
+// a file to make when it begins, and how many connections it has.
+func floodRole(ctx context.Context, args []string) error {
+	if len(args) != 4 {
+		return fmt.Errorf("the flood takes a socket, requests, a file and a number of connections, not %q", args)
+	}
+	connections, err := strconv.Atoi(args[3])
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(args[1])
+	if err != nil {
+		return err
+	}
+	var requests [][]byte
+	if err := json.Unmarshal(text, &requests); err != nil {
+		return err
+	}
+	if err := os.WriteFile(args[2], nil, 0o644); err != nil {
+		return err
+	}
+	result, err := load.Run(ctx, load.Config{
+		Socket: args[0], Connections: connections, Requests: requests, For: floodLength, Hostile: true,
+	})
+	if err != nil {
+		return err
+	}
+	result.Latencies = nil
+	return json.NewEncoder(os.Stdout).Encode(result)
+}
