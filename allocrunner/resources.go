@@ -113,7 +113,7 @@ func (res *resources) leave() error {
 func (res *resources) await() (err error) {
 	res.processes, res.known, err = res.pending.await()
 	if res.processes != nil && res.ports != nil {
-		res.heldPorts.Do(func() { res.processes.KeepOpen(res.ports.Claims) })
+		res.heldPorts.Do(func() { res.processes.KeepOpen(res.ports.Locks) })
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func TestLinkLocalAddress(t *testing.T) {
 	}
 	r.ReleaseSockets()
 	for _, hostIP := range []string{named, numbered, "::"} {
-		if _, err := claimed(hostIP, got.Value); !errors.Is(err, ports.ErrTaken) {
+		if _, err := locked(hostIP, got.Value); !errors.Is(err, ports.ErrTaken) {
 			t.Errorf("%s: got %v, want ErrTaken", hostIP, err)
 		}
 	}

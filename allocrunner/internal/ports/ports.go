@@ -2,8 +2,8 @@
 // keeps others away from them until the tasks take over.
 //
 // Two things hold a port. A bound TCP and a bound UDP socket keep every program on the machine from it, until ReleaseSockets;
-// from then on it is the tasks', who may bind it late or never. A claim keeps the same user's other allocations from it until Close, and is kept
-// beyond that by any process that has been given Claims. What remains is the time between ReleaseSockets and the task's own bind, in which a
+// from then on it is the tasks', who may bind it late or never. A port lock keeps the same user's other allocations from it until Close, and is kept
+// beyond that by any process that has been given Locks. What remains is the time between ReleaseSockets and the task's own bind, in which a
 // stranger may take the port.
 package ports
 
@@ -55,7 +55,7 @@ type Config struct {
 	// HostIP is the address of the ports; empty is DefaultHostIP. One port can be had on several addresses; a wildcard is all of them.
 	HostIP string
 
-	// Owner names the allocation that has the ports, as its directory does. What another process has claimed for the same owner is its own.
+	// Owner names the allocation that has the ports, as its directory does. What another process has locked for the same owner is its own.
 	Owner string
 
 	// First and Last are the range of dynamic ports; both zero is the default range.
@@ -68,7 +68,7 @@ type Reservation struct {
 	mappings     []api.PortMapping
 	taskNetworks map[string][]*api.NetworkResource
 	taskMappings map[string][]api.PortMapping
-	holds        []*hold
+	ports        []*reservedPort
 	owner        string
 	warnings     []error
 }
@@ -78,8 +78,8 @@ func Allocate(cfg Config) (*Reservation, error) {
 	return allocate(cfg, nil)
 }
 
-// Reacquire claims the ports of an earlier reservation again, for tasks that may be running and have them: held are the
-// allocation's resources as they were. Sockets are not bound, and a claim that can't be had again is one of Warnings. A label that held does not
+// Reacquire locks the ports of an earlier reservation again, for tasks that may be running and have them: held are the
+// allocation's resources as they were. Sockets are not bound, and a port lock that can't be had again is one of Warnings. A label that held does not
 // have gets a port as from Allocate, with its errors.
 func Reacquire(cfg Config, held *api.AllocatedResources) (*Reservation, error) {
 	return allocate(cfg, held)
@@ -99,18 +99,18 @@ func (r *Reservation) TaskMappings(task string) []api.PortMapping {
 	return slices.Concat(r.mappings, r.taskMappings[task])
 }
 
-// Warnings returns the claims that could not be had: another allocation may take those ports.
+// Warnings returns the port locks that could not be had: another allocation may take those ports.
 func (r *Reservation) Warnings() []error { return r.warnings }
 
-// Claims returns the claims that this process has, for another one to keep as well. They are the Reservation's to close. Those that it did not get
+// Locks returns the port locks that this process has, for another one to keep as well. They are the Reservation's to close. Those that it did not get
 // before, since the process that had them for the same owner has them or another allocation does, it tries to get once more.
-func (r *Reservation) Claims() []*os.File {
+func (r *Reservation) Locks() []*os.File {
 	var files []*os.File
-	for _, h := range r.holds {
-		if len(h.claims) == 0 || h.shared {
-			_ = h.claim(r.owner) // what is not to be had has been said
+	for _, h := range r.ports {
+		if len(h.locks) == 0 || h.shared {
+			_ = h.lockPort(r.owner) // what is not to be had has been said
 		}
-		for _, c := range h.claims {
+		for _, c := range h.locks {
 			files = append(files, c.file)
 		}
 	}
@@ -119,14 +119,14 @@ func (r *Reservation) Claims() []*os.File {
 
 // ReleaseSockets lets the tasks bind the ports. It is called just before the first start, and harmless again.
 func (r *Reservation) ReleaseSockets() {
-	for _, h := range r.holds {
+	for _, h := range r.ports {
 		h.releaseSockets()
 	}
 }
 
 // Close releases the ports. It may be called again.
 func (r *Reservation) Close() error {
-	for _, h := range r.holds {
+	for _, h := range r.ports {
 		h.close()
 	}
 	return nil
@@ -136,7 +136,7 @@ func (r *Reservation) Close() error {
 type allocator struct {
 	cfg      Config
 	ip       netip.Addr
-	holds    []*hold
+	ports    []*reservedPort
 	warnings []error
 	shared   map[string]bool // labels of the group
 
@@ -155,7 +155,7 @@ func allocate(cfg Config, held *api.AllocatedResources) (_ *Reservation, err err
 		taskMappings: map[string][]api.PortMapping{},
 	}
 	defer func() {
-		r.holds, r.owner, r.warnings = a.holds, cfg.Owner, a.warnings
+		r.ports, r.owner, r.warnings = a.ports, cfg.Owner, a.warnings
 		if err != nil {
 			r.Close()
 		}
@@ -270,16 +270,16 @@ func (a *allocator) static(p *api.Port) error {
 	if p.IgnoreCollision { // the tasks of several allocations may share it, by SO_REUSEPORT
 		return nil
 	}
-	return a.take(p.Value, options{claimOnly: a.held[p.Label] == p.Value, static: true})
+	return a.reserveOne(p.Value, options{lockOnly: a.held[p.Label] == p.Value, static: true})
 }
 
 func (a *allocator) dynamic(p *api.Port) error {
 	if p.Value = a.held[p.Label]; p.Value != 0 {
-		return a.take(p.Value, options{claimOnly: true})
+		return a.reserveOne(p.Value, options{lockOnly: true})
 	}
 	span := a.cfg.Last - a.cfg.First + 1
 	for _, i := range rand.Perm(span) { // random, so that the port of a task that just ended is not the next one's
-		err := a.take(a.cfg.First+i, options{})
+		err := a.reserveOne(a.cfg.First+i, options{})
 		if err == nil {
 			p.Value = a.cfg.First + i
 			return nil
@@ -291,15 +291,15 @@ func (a *allocator) dynamic(p *api.Port) error {
 	return fmt.Errorf("%w in %d to %d on %s", ErrExhausted, a.cfg.First, a.cfg.Last, a.cfg.HostIP)
 }
 
-func (a *allocator) take(port int, o options) error {
+func (a *allocator) reserveOne(port int, o options) error {
 	o.owner = a.cfg.Owner
-	h, warning, err := take(netip.AddrPortFrom(a.ip, uint16(port)), o)
+	h, warning, err := reserve(netip.AddrPortFrom(a.ip, uint16(port)), o)
 	if err != nil {
 		return err
 	}
 	if warning != nil {
 		a.warnings = append(a.warnings, warning)
 	}
-	a.holds = append(a.holds, h)
+	a.ports = append(a.ports, h)
 	return nil
 }

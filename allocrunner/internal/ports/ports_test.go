@@ -133,8 +133,8 @@ func TestPortsAreHeldUntilTheyAreReleased(t *testing.T) {
 	c.Close()
 }
 
-// The claim outlasts the sockets: a task that binds late, or never, does not lose its port to another allocation.
-func TestPortsAreClaimedUntilClose(t *testing.T) {
+// The port lock outlasts the sockets: a task that binds late, or never, does not lose its port to another allocation.
+func TestPortsAreLockedUntilClose(t *testing.T) {
 	r := newReservation(t, ports.Config{Networks: dynamic("x")})
 	port := r.Mappings()[0].Value
 	r.ReleaseSockets()
@@ -340,7 +340,7 @@ func TestReacquire(t *testing.T) {
 	if diff := cmp.Diff(want, again.TaskMappings("a")); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)
 	}
-	second, err := ports.Reacquire(cfg, held) // what cannot be claimed again keeps nobody from going on with what runs
+	second, err := ports.Reacquire(cfg, held) // what cannot be locked again keeps nobody from going on with what runs
 	if err != nil || len(second.Warnings()) != 2 || !errors.Is(errors.Join(second.Warnings()...), ports.ErrTaken) {
 		t.Errorf("a second time: got %v, %v, want two warnings", second, err)
 	}

@@ -8,33 +8,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold is one port: what it is claimed by, and its sockets, as descriptors.
-type hold struct {
+// reservedPort is one port: its locks, and its sockets, as descriptors.
+type reservedPort struct {
 	at      netip.AddrPort
-	claims  []claim
+	locks   []portLock
 	shared  bool // another process has one of them for the same owner
 	sockets []int
 }
 
 // options say how a port is taken.
 type options struct {
-	claimOnly bool // a task may have it already
-	static    bool // no other would do
-	owner     string
+	lockOnly bool // a task may have it already
+	static   bool // no other would do
+	owner    string
 }
 
-// take claims a port and binds it. A claim that can't be had for another reason than that another allocation has it, or for a port that a task
+// reserve locks a port and binds it. A port lock that can't be had for another reason than that another allocation has it, or for a port that a task
 // may have already, is a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
-func take(at netip.AddrPort, o options) (_ *hold, warning, err error) {
-	h := &hold{at: at}
+func reserve(at netip.AddrPort, o options) (_ *reservedPort, warning, err error) {
+	h := &reservedPort{at: at}
 	defer func() {
 		if err != nil {
 			h.close()
 		}
 	}()
-	warning = h.claim(o.owner)
+	warning = h.lockPort(o.owner)
 	switch {
-	case o.claimOnly:
+	case o.lockOnly:
 		return h, warning, nil
 	case errors.Is(warning, ErrTaken):
 		return nil, nil, warning
@@ -49,14 +49,14 @@ func take(at netip.AddrPort, o options) (_ *hold, warning, err error) {
 	return h, warning, nil
 }
 
-func (h *hold) releaseSockets() {
+func (h *reservedPort) releaseSockets() {
 	for _, fd := range h.sockets {
 		unix.Close(fd)
 	}
 	h.sockets = nil
 }
 
-func (h *hold) close() {
+func (h *reservedPort) close() {
 	h.releaseSockets()
 	h.release()
 }

@@ -21,13 +21,13 @@ import (
 	"taskapi/allocrunner/internal/ports"
 )
 
-// claimed has a port claimed and not bound, so that nothing but the claim keeps others away.
-func claimed(hostIP string, port int) (*ports.Reservation, error) {
-	return claimedFor("", hostIP, port)
+// locked has a port locked and not bound, so that nothing but the port lock keeps others away.
+func locked(hostIP string, port int) (*ports.Reservation, error) {
+	return lockedFor("", hostIP, port)
 }
 
-// claimedFor claims it for an owner. A claim that is not to be had is the error.
-func claimedFor(owner, hostIP string, port int) (*ports.Reservation, error) {
+// lockedFor locks it for an owner. A port lock that is not to be had is the error.
+func lockedFor(owner, hostIP string, port int) (*ports.Reservation, error) {
 	networks := static("x", port)
 	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: networks}}
 	r, err := ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks, Owner: owner}, held)
@@ -61,7 +61,7 @@ func TestOnePortOnTwoAddresses(t *testing.T) {
 	}
 }
 
-func TestClaimsRespectTheAddress(t *testing.T) {
+func TestLocksRespectTheAddress(t *testing.T) {
 	for _, test := range []struct {
 		first, second string
 		together      bool
@@ -82,12 +82,12 @@ func TestClaimsRespectTheAddress(t *testing.T) {
 		for _, pair := range [][2]string{{test.first, test.second}, {test.second, test.first}} {
 			t.Run(strings.Join(pair[:], " "), func(t *testing.T) {
 				port := freePort(t)
-				first, err := claimed(pair[0], port)
+				first, err := locked(pair[0], port)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer first.Close()
-				second, err := claimed(pair[1], port)
+				second, err := locked(pair[1], port)
 				if test.together {
 					if err != nil {
 						t.Fatal(err)
@@ -99,7 +99,7 @@ func TestClaimsRespectTheAddress(t *testing.T) {
 					t.Errorf("got %v, want ErrTaken", err)
 				}
 				first.Close()
-				if second, err = claimed(pair[1], port); err != nil {
+				if second, err = locked(pair[1], port); err != nil {
 					t.Fatalf("after the first was given up: %v", err)
 				}
 				second.Close()
@@ -108,8 +108,8 @@ func TestClaimsRespectTheAddress(t *testing.T) {
 	}
 }
 
-// However many claim at once, those that succeed can have the port together, and one does succeed.
-func TestConcurrentClaims(t *testing.T) {
+// However many lock at once, those that succeed can have the port together, and one does succeed.
+func TestConcurrentLocks(t *testing.T) {
 	addresses := []string{"127.0.0.1", "0.0.0.0", "127.0.0.2", "::", "127.0.0.1", "0.0.0.0", "::1", "127.0.0.3"}
 	port := freePort(t)
 	for range 200 {
@@ -121,7 +121,7 @@ func TestConcurrentClaims(t *testing.T) {
 		for _, address := range addresses {
 			wg.Go(func() {
 				<-start
-				r, err := claimed(address, port)
+				r, err := locked(address, port)
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -151,7 +151,7 @@ func TestConcurrentClaims(t *testing.T) {
 }
 
 const (
-	claimEnv  = "PORTS_TEST_CLAIM"  // what another process claims
+	lockEnv   = "PORTS_TEST_LOCK"   // what another process locks
 	ownerEnv  = "PORTS_TEST_OWNER"  // for whom, if not /theirs
 	listenEnv = "PORTS_TEST_LISTEN" // or where it listens
 )
@@ -164,8 +164,8 @@ func TestOtherProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-	} else if at, err := netip.ParseAddrPort(os.Getenv(claimEnv)); err == nil {
-		r, err := claimedFor(cmp.Or(os.Getenv(ownerEnv), "/theirs"), at.Addr().String(), int(at.Port()))
+	} else if at, err := netip.ParseAddrPort(os.Getenv(lockEnv)); err == nil {
+		r, err := lockedFor(cmp.Or(os.Getenv(ownerEnv), "/theirs"), at.Addr().String(), int(at.Port()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,22 +204,22 @@ func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
 	return kill
 }
 
-// TestClaimOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up.
-func TestClaimOfAnotherProcess(t *testing.T) {
+// TestLockOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up.
+func TestLockOfAnotherProcess(t *testing.T) {
 	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"}, {"0.0.0.0", "127.0.0.1"}} {
 		port := freePort(t)
-		kill := startOther(t, exec.Command(os.Args[0], "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=%s:%d", claimEnv, test.theirs, port))
-		_, err := claimedFor("/ours", test.ours, port)
+		kill := startOther(t, exec.Command(os.Args[0], "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=%s:%d", lockEnv, test.theirs, port))
+		_, err := lockedFor("/ours", test.ours, port)
 		if !errors.Is(err, ports.ErrTaken) || test.ours == test.theirs && !strings.Contains(err.Error(), "another allocation in /theirs") {
 			t.Errorf("%s beside %s: got %v, want ErrTaken that names the other", test.ours, test.theirs, err)
 		}
-		if r, err := claimedFor("/theirs", test.theirs, port); err != nil {
+		if r, err := lockedFor("/theirs", test.theirs, port); err != nil {
 			t.Errorf("another process of the same allocation: %v", err)
 		} else {
 			r.Close()
 		}
 		kill()
-		r, err := claimed(test.ours, port)
+		r, err := locked(test.ours, port)
 		if err != nil {
 			t.Fatalf("%s after %s was killed: %v", test.ours, test.theirs, err)
 		}
@@ -227,23 +227,23 @@ func TestClaimOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestClaimOfAnotherUser decides nothing, whatever that user does: a port that it has not bound can be had.
-func TestClaimOfAnotherUser(t *testing.T) {
+// TestLockOfAnotherUser decides nothing, whatever that user does: a port that it has not bound can be had.
+func TestLockOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to become another user")
 	}
 	port := freePort(t)
-	startOther(t, asStranger(t, "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=0.0.0.0:%d", claimEnv, port))
-	r, err := claimed("127.0.0.1", port)
+	startOther(t, asStranger(t, "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=0.0.0.0:%d", lockEnv, port))
+	r, err := locked("127.0.0.1", port)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
 }
 
-// TestClaimsWhereAnotherUserWasFirst: somebody who has made the directory of a user's claims in /tmp does not let that user's allocations have
+// TestLocksWhereAnotherUserWasFirst: somebody who has made the directory of a user's port locks in /tmp does not let that user's allocations have
 // one port together.
-func TestClaimsWhereAnotherUserWasFirst(t *testing.T) {
+func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to become another user")
 	}
@@ -263,39 +263,39 @@ func TestClaimsWhereAnotherUserWasFirst(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", tmp)
 	t.Setenv("XDG_RUNTIME_DIR", "")
-	claim := fmt.Sprintf("%s=127.0.0.1:%d", claimEnv, port)
-	startOther(t, first, claim)
+	other := fmt.Sprintf("%s=127.0.0.1:%d", lockEnv, port)
+	startOther(t, first, other)
 	if err := os.Remove(blocked); err != nil { // which does not part the two either
 		t.Fatal(err)
 	}
-	second.Env = append(os.Environ(), claim, ownerEnv+"=/others")
+	second.Env = append(os.Environ(), other, ownerEnv+"=/others")
 	if out, err := second.CombinedOutput(); !strings.Contains(string(out), "is reserved for another allocation in /theirs") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
-// TestClaimsInAnothersHands hold on when the process that made them has given them up.
-func TestClaimsInAnothersHands(t *testing.T) {
+// TestLocksInAnothersHands hold on when the process that made them has given them up.
+func TestLocksInAnothersHands(t *testing.T) {
 	port := freePort(t)
-	first, err := claimedFor("/ours", "127.0.0.1", port)
+	first, err := lockedFor("/ours", "127.0.0.1", port)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var copies []int
-	for _, f := range first.Claims() {
+	for _, f := range first.Locks() {
 		fd, err := unix.Dup(int(f.Fd()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		copies = append(copies, fd)
 	}
-	for _, f := range first.Claims() { // as a process that is killed does
+	for _, f := range first.Locks() { // as a process that is killed does
 		f.Close()
 	}
-	if _, err := claimedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
+	if _, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
 		t.Errorf("got %v, want ErrTaken", err)
 	}
-	again, err := claimedFor("/ours", "127.0.0.1", port)
+	again, err := lockedFor("/ours", "127.0.0.1", port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,8 +303,8 @@ func TestClaimsInAnothersHands(t *testing.T) {
 	for _, fd := range copies {
 		unix.Close(fd)
 	}
-	again.Claims() // takes over what nobody has any more
-	if _, err := claimedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
+	again.Locks() // takes over what nobody has any more
+	if _, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
 		t.Errorf("after the other's end: got %v, want ErrTaken", err)
 	}
 }

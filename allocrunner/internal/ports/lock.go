@@ -14,7 +14,7 @@ import (
 	"taskapi/identity/privatefile/flock"
 )
 
-// A claim is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has
+// A port lock is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has
 //
 //	8080             locked by the owner of every address, and shared by all owners of one
 //	8080@127.0.0.1   locked by the owner of that address
@@ -94,15 +94,15 @@ func private(dir string) error {
 	return nil
 }
 
-// claim is one lock that we have.
-type claim struct {
+// portLock is one lock that we have.
+type portLock struct {
 	file  *os.File
 	alone bool
 }
 
-// claim keeps our user's other allocations from the address's port. A wildcard is every address, also of the other family: "::" takes
+// lockPort keeps our user's other allocations from the address's port. A wildcard is every address, also of the other family: "::" takes
 // connections to all of them. Errors: ErrTaken.
-func (h *hold) claim(owner string) (err error) {
+func (h *reservedPort) lockPort(owner string) (err error) {
 	h.release()
 	defer func() {
 		if err != nil {
@@ -111,7 +111,7 @@ func (h *hold) claim(owner string) (err error) {
 	}()
 	dir, err := lockRoot()
 	if err != nil {
-		return fmt.Errorf("claim port %d: %w", h.at.Port(), err)
+		return fmt.Errorf("lock port %d: %w", h.at.Port(), err)
 	}
 	port := filepath.Join(dir, strconv.Itoa(int(h.at.Port())))
 	if h.at.Addr().IsUnspecified() {
@@ -123,16 +123,16 @@ func (h *hold) claim(owner string) (err error) {
 	return h.lock(port+"@"+h.at.Addr().String(), owner, true)
 }
 
-// release gives the claim up.
-func (h *hold) release() {
-	for _, c := range h.claims {
+// release releases the locks.
+func (h *reservedPort) release() {
+	for _, c := range h.locks {
 		c.release()
 	}
-	h.claims, h.shared = nil, false
+	h.locks, h.shared = nil, false
 }
 
 // lock takes one lock, unless another process has it for the owner.
-func (h *hold) lock(path, owner string, alone bool) error {
+func (h *reservedPort) lock(path, owner string, alone bool) error {
 	how := unix.LOCK_SH
 	if alone {
 		how = unix.LOCK_EX
@@ -140,7 +140,7 @@ func (h *hold) lock(path, owner string, alone bool) error {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return fmt.Errorf("claim port: %w", err)
+			return fmt.Errorf("lock port: %w", err)
 		}
 		err = flock.Lock(int(f.Fd()), how, 0)
 		if err == nil && !stillAt(f, path) { // it was given up and removed just now
@@ -154,12 +154,12 @@ func (h *hold) lock(path, owner string, alone bool) error {
 			}
 			_ = f.Truncate(0) // a name is for messages, and for the owner to know its own
 			_, _ = f.WriteAt([]byte(text), 0)
-			h.claims = append(h.claims, claim{f, alone})
+			h.locks = append(h.locks, portLock{f, alone})
 			return nil
 		}
 		defer f.Close()
 		if !errors.Is(err, flock.ErrLocked) {
-			return fmt.Errorf("claim port: lock %s: %w", path, err)
+			return fmt.Errorf("lock port: %s: %w", path, err)
 		}
 		h.shared = true
 		return reserved(f, owner)
@@ -194,7 +194,7 @@ func reserved(f *os.File, owner string) error {
 }
 
 // release gives the lock up, and removes its file when nobody else can have it.
-func (c claim) release() {
+func (c portLock) release() {
 	if c.alone || flock.Lock(int(c.file.Fd()), unix.LOCK_EX, 0) == nil {
 		_ = os.Remove(c.file.Name())
 	}
