@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
@@ -32,8 +35,12 @@ func (o *runOptions) checkSimulate() error {
 	return nil
 }
 
-// simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It leaves nothing of them.
+// simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It leaves nothing of them: a
+// closed terminal, or a reader of the events that has gone away, does not end it.
 func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
+	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
+	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
+	defer signal.Stop(unheard)
 	if err := r.layout.make(); err != nil {
 		return err
 	}
