@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/client"
 )
 
 func gcCommand(w World) *cobra.Command {
@@ -83,17 +84,35 @@ func (l layout) unreadable(id string, err error) error {
 		id, err, l.Command("stop", id), l.Alloc(id))
 }
 
+func (l layout) errRunning(id string) error {
+	return fmt.Errorf("allocation %s is running: '%s' stops it", id, l.Command("stop", id))
+}
+
+// answers reports whether a taskapi serves the allocation's API, such as that of a simulated one, which saves nothing.
+func (l layout) answers(ctx context.Context, id string) bool {
+	c := l.client(id)
+	defer c.Close()
+	switch c.Locate(ctx, client.Timeouts{}).Holder {
+	case client.Serving, client.Refusing, client.Hanging:
+		return true
+	}
+	return false
+}
+
 // remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
 func (l layout) remove(ctx context.Context, id string, w World) (err error) {
 	logger := newLogger(false, w)
 	lock, err := l.lock(id, logger)
 	if errors.Is(err, state.ErrInUse) {
-		return fmt.Errorf("allocation %s is running: '%s' stops it", id, l.Command("stop", id))
+		return l.errRunning(id)
 	}
 	if err != nil {
 		return l.unreadable(id, err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	if lock.Saved() == nil && l.answers(ctx, id) {
+		return l.errRunning(id)
+	}
 	settings, _ := l.remembered(id) // the defaults with an error, which is no reason to keep the allocation
 	err = lock.Destroy(ctx, agent.Hooks(agentConfig(l, id, lock, logger, settings, nil, nil, w))...)
 	if errors.Is(err, interfaces.ErrNotTerminal) {
