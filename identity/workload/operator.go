@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// OperatorTTL is how long the operator's token is good at most: what was read of it over somebody's shoulder is soon of no use.
-	OperatorTTL = time.Hour
+	// operatorTTL is how long the operator's token is good at most: what was read of it over somebody's shoulder is soon of no use.
+	operatorTTL = time.Hour
 	// maxTokenFile is more than a token that any server takes.
 	maxTokenFile = 64 << 10
 )
@@ -29,7 +29,7 @@ func (m *Manager) Operator(path string) (*Tokens, error) {
 		Audience: m.config.Audiences,
 		File:     true,
 		Filepath: path,
-		TTL:      min(m.config.TTL, OperatorTTL),
+		TTL:      min(m.config.TTL, operatorTTL),
 	}}
 	t := &Tokens{manager: m, role: identity.RoleOperator, logger: m.config.Logger, identities: []*state{s}}
 	t.inspect = func(s *state, now time.Time) *metadata { return inspect(path, verifier, t.claims(s, now), now) }

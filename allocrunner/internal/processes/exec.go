@@ -91,7 +91,6 @@ func (l *Local) acquireExec(ctx context.Context, interactive bool) (free func(),
 	}
 }
 
-// process is the spec of the program's process.
 // Check reports what of the spec no supervisor would run. Errors: *drivers.StartError.
 func (spec ExecSpec) Check() error {
 	if spec.MaxOutput < 0 || spec.MaxOutput > MaxExecOutput {

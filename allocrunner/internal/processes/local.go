@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -81,7 +82,7 @@ func New(cfg Config) *Local {
 		quit:      quit,
 		life:      life,
 		end:       end,
-		starter:   newStarter(quit),
+		starter:   &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)},
 		trees:     proctree.New(proctree.Config{Logger: cfg.Logger, OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
 		execLimit: make(chan struct{}, maxExecs),
 		ttys:      make(chan struct{}, MaxInteractive),

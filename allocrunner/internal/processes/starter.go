@@ -31,10 +31,6 @@ type starter struct {
 	swallow chan os.Signal
 }
 
-func newStarter(quit <-chan struct{}) *starter {
-	return &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)}
-}
-
 func (s *starter) run() {
 	// Not unlocked: the thread ends with this goroutine, for no other may have what is changed here.
 	runtime.LockOSThread()

@@ -31,10 +31,6 @@ type cgroups struct {
 	lack   string     // why the latest process got none, empty when it got one
 }
 
-func newCgroups(off bool, name string, logger *slog.Logger) *cgroups {
-	return &cgroups{off: off, name: name, logger: logger}
-}
-
 // prefix begins the names of all cgroups that are made under a name.
 func prefix(name string) string {
 	if name == "" {
@@ -134,7 +130,7 @@ func (c *cgroups) close() {
 
 // named returns the cgroups of this machine, as far as we see them, that are our user's and were made under a name.
 func named(name string) []string {
-	root, err := cgroupRoot()
+	_, root, err := cgroupMount("")
 	if err != nil || name == "" {
 		return nil
 	}
@@ -162,54 +158,38 @@ func named(name string) []string {
 	return found
 }
 
-// cgroupRoot returns where cgroups v2 are mounted.
-func cgroupRoot() (string, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(mounts)) {
-		before, after, _ := strings.Cut(line, " - ")
-		if fields := strings.Fields(before); len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
-			return fields[4], nil
-		}
-	}
-	return "", errors.New("no cgroup v2 is mounted")
-}
-
 // ownCgroup returns the directory of the cgroup v2 that this program is in.
 func ownCgroup() (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return "", err
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
 	for line := range strings.Lines(string(text)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return cgroupDir(string(mounts), path)
+			root, mounted, err := cgroupMount(path)
+			return filepath.Join(mounted, strings.TrimPrefix(path, root)), err
 		}
 	}
 	return "", errors.New("this program is in no cgroup v2")
 }
 
-// cgroupDir finds where the cgroup with that path is mounted. A line of mountinfo(5) is
-// "36 35 98:0 ROOT MOUNTPOINT options - TYPE source options".
-func cgroupDir(mounts, path string) (string, error) {
-	for line := range strings.Lines(mounts) {
+// cgroupMount returns where cgroups v2 are mounted, and the path of the cgroup that is the root there and holds the one at path; an empty
+// path is in every root. A line of mountinfo(5) is "36 35 98:0 ROOT MOUNTPOINT options - TYPE source options".
+func cgroupMount(path string) (root, mounted string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", "", err
+	}
+	for line := range strings.Lines(string(mounts)) {
 		before, after, _ := strings.Cut(line, " - ")
-		fields := strings.Fields(before)
-		if len(fields) < 5 || !strings.HasPrefix(after, "cgroup2 ") {
-			continue
-		}
-		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(fields[3], "/"))
-		if ok {
-			return filepath.Join(fields[4], rest), nil
+		if fields := strings.Fields(before); len(fields) >= 5 && strings.HasPrefix(after, "cgroup2 ") {
+			root := strings.TrimSuffix(fields[3], "/")
+			if path == "" || strings.HasPrefix(path, root) {
+				return root, fields[4], nil
+			}
 		}
 	}
-	return "", errors.New("no cgroup v2 is mounted")
+	return "", "", errors.New("no cgroup v2 is mounted")
 }
 
 // has reports whether a process is in one of the set's cgroups.

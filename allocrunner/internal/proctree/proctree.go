@@ -45,8 +45,13 @@ type Trees struct {
 
 // New makes a Trees. It does no I/O and starts nothing.
 func New(cfg Config) *Trees {
-	own := newOwnSet()
-	return &Trees{ownsAllChildren: cfg.OwnsAllChildren, own: own, reaper: newReaper(own, cfg.OwnsAllChildren), cgroups: newCgroups(cfg.NoCgroup, cfg.Name, cfg.Logger)}
+	own := &ownSet{pids: map[int]*os.Process{}}
+	return &Trees{
+		ownsAllChildren: cfg.OwnsAllChildren,
+		own:             own,
+		reaper:          &reaper{own: own, all: cfg.OwnsAllChildren, wake: make(chan struct{}, 1), known: map[int]uint64{}},
+		cgroups:         &cgroups{off: cfg.NoCgroup, name: cfg.Name, logger: cfg.Logger},
+	}
 }
 
 // Run reaps the orphans that this program inherits, until quit is closed.

@@ -22,8 +22,6 @@ type ownSet struct {
 	pids map[int]*os.Process
 }
 
-func newOwnSet() *ownSet { return &ownSet{pids: map[int]*os.Process{}} }
-
 func (o *ownSet) start(start func() (*os.Process, error)) (*os.Process, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,10 +57,6 @@ type reaper struct {
 
 	mu    sync.Mutex // guards known
 	known map[int]uint64
-}
-
-func newReaper(own *ownSet, all bool) *reaper {
-	return &reaper{own: own, all: all, wake: make(chan struct{}, 1), known: map[int]uint64{}}
 }
 
 func (r *reaper) run(quit <-chan struct{}) {

@@ -11,8 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// KnownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
-var KnownRoots = []string{"var", "local"}
+// knownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
+var knownRoots = []string{"var", "local"}
 
 // Evaluator holds what the expressions of one job file share: the functions, the budget, and the texts of the runtime
 // references that were found. It is for one goroutine.
@@ -30,7 +30,7 @@ func New(dir string) *Evaluator {
 	return e
 }
 
-// Context returns a context for prepared expressions. known holds the values of the KnownRoots; functions says whether
+// Context returns a context for prepared expressions. known holds the values of the knownRoots; functions says whether
 // functions may be called.
 func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.EvalContext {
 	ctx := &hcl.EvalContext{Variables: e.runtime}
@@ -88,7 +88,7 @@ func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expr
 		return nil, diags
 	}
 	p := preparer{Evaluator: e, src: src}
-	expr = p.expression(expr, newScope(KnownRoots...))
+	expr = p.expression(expr, newScope(knownRoots...))
 	return expr, p.diags
 }
 
@@ -97,7 +97,7 @@ func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expr
 func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostics {
 	p := preparer{Evaluator: e, src: src}
 	for _, attr := range body.Attributes {
-		attr.Expr = p.expression(attr.Expr, newScope(KnownRoots...))
+		attr.Expr = p.expression(attr.Expr, newScope(knownRoots...))
 	}
 	for _, block := range body.Blocks {
 		p.rootBlock(block)

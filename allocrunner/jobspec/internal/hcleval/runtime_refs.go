@@ -37,7 +37,7 @@ type preparer struct {
 
 // rootBlock prepares a block at the top of a file. The type of a variable is left alone: it is no expression of values.
 func (p *preparer) rootBlock(block *hclsyntax.Block) {
-	s := newScope(KnownRoots...)
+	s := newScope(knownRoots...)
 	if block.Type != "variable" {
 		p.body(block.Body, s)
 		return

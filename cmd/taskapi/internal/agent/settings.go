@@ -16,8 +16,8 @@ import (
 	"taskapi/identity/privatefile"
 )
 
-// DefaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
-const DefaultIdentityTTL = 365 * 24 * time.Hour
+// defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
+const defaultIdentityTTL = 365 * 24 * time.Hour
 
 // minIdentityTTL is the least life of an identity: claims count seconds, and a renewal takes time.
 const minIdentityTTL = time.Second
@@ -46,7 +46,7 @@ type Settings struct {
 
 // DefaultSettings returns those of an allocation that is run without a flag.
 func DefaultSettings() Settings {
-	return Settings{HostIP: "127.0.0.1", IdentityTTL: DefaultIdentityTTL}
+	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL}
 }
 
 // audience returns the audience of this API's tokens.
@@ -68,7 +68,7 @@ func (s Settings) Check() error {
 	if s.AuditRequired && s.AuditLog == "" {
 		return invalid(errors.New("--audit-required needs --audit-log FILE"))
 	}
-	if _, err := s.IDRange(); err != nil {
+	if _, err := s.idRange(); err != nil {
 		return invalid(err)
 	}
 	return CheckIssuer("--issuer", s.Issuer)

@@ -20,8 +20,8 @@ const IsolateFlag = "isolate-users"
 // FormatIDRange returns a range as Settings.IsolateUsers has it.
 func FormatIDRange(r interfaces.IDRange) string { return fmt.Sprintf("%d-%d", r.From, r.To) }
 
-// IDRange returns what --isolate-users says; zero for nothing.
-func (s Settings) IDRange() (interfaces.IDRange, error) {
+// idRange returns what --isolate-users says; zero for nothing.
+func (s Settings) idRange() (interfaces.IDRange, error) {
 	if s.IsolateUsers == "" {
 		return interfaces.IDRange{}, nil
 	}

@@ -69,7 +69,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
-	isolate, err := cfg.Settings.IDRange()
+	isolate, err := cfg.Settings.idRange()
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -230,12 +230,12 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 	}
 }
 
-// FlushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
-const FlushTimeout = 2 * time.Second
+// flushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.
+const flushTimeout = 2 * time.Second
 
 // flush delivers what is known of the allocation by now.
 func (s *wiring) flush() {
-	ctx, cancel := context.WithTimeout(context.Background(), FlushTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := s.updates.Flush(ctx); err != nil {
 		s.logger.Warn("the last updates were not delivered", "error", err)
