@@ -288,6 +288,36 @@ func TestCutOffWrites(t *testing.T) {
 	}
 }
 
+// TestCutOffWritesDontMix has the machine fail in the middle of two writes in the same place, the first of which is there but for its
+// beginning: what is read is of one write, and never some of each.
+func TestCutOffWritesDontMix(t *testing.T) {
+	path := statePath(t)
+	db := open(t, path)
+	putAll := func(n int) file {
+		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", uint64(n)), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: n}}})
+		return readFile(t, path)
+	}
+	before := putAll(1)
+	first := putAll(2)
+	db.Close()
+	left := append(slices.Clone(before), first[len(before):]...)
+	left[len(before)] ^= 1
+	writeFile(t, path, left)
+	db = open(t, path)
+	second := putAll(3)
+	db.Close()
+	if len(first) != len(second) {
+		t.Fatalf("%d bytes, then %d: the second takes the first's place only with as many", len(first), len(second))
+	}
+	for cut := len(before); cut <= len(second); cut++ {
+		writeFile(t, path, slices.Concat(before, second[len(before):cut], first[cut:]))
+		got, err := state.Read(path)
+		if err != nil || int(got.Alloc.ModifyIndex) != got.Tasks["t"].Attempts {
+			t.Fatalf("cut at %d of %d: %v, %s", cut, len(second), err, asJSON(t, got))
+		}
+	}
+}
+
 // TestDamageUnderAnOpenFile has somebody cut short a file that is owned.
 func TestDamageUnderAnOpenFile(t *testing.T) {
 	path, _ := lived(t)

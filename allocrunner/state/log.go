@@ -109,17 +109,34 @@ var (
 	errBody     = errors.New("the checksum is wrong")
 )
 
+// parseHead reads the record that b begins with up to its body, and returns the sizes of both. Errors: errNoRecord.
+func parseHead(b []byte) (f record, head int, body int64, err error) {
+	if len(b) < recordSize || string(b[:4]) != recordMagic {
+		return record{}, 0, 0, errNoRecord
+	}
+	head, body = recordSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
+	if head > min(len(b), recordSize+maxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
+		return record{}, 0, 0, errNoRecord
+	}
+	return record{key: string(b[recordSize:head]), txid: binary.BigEndian.Uint64(b[18:])}, head, body, nil
+}
+
+// lastTxID returns the highest txid in b.
+func lastTxID(b []byte) (last uint64) {
+	for at := bytes.Index(b, []byte(recordMagic)); at >= 0; at = bytes.Index(b, []byte(recordMagic)) {
+		f, _, _, _ := parseHead(b[at:])
+		last, b = max(last, f.txid), b[at+1:]
+	}
+	return last
+}
+
 // parseRecord reads the record that b begins with, and returns its size. Errors: errNoRecord; errBody when its key can be trusted and its body
 // can't.
 func parseRecord(b []byte) (f record, size int64, err error) {
-	if len(b) < recordSize || string(b[:4]) != recordMagic {
-		return record{}, 0, errNoRecord
+	f, head, body, err := parseHead(b)
+	if err != nil {
+		return record{}, 0, err
 	}
-	head, body := recordSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
-	if head > min(len(b), recordSize+maxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
-		return record{}, 0, errNoRecord
-	}
-	f = record{key: string(b[recordSize:head]), txid: binary.BigEndian.Uint64(b[18:])}
 	if body > int64(len(b)-head) {
 		return f, int64(len(b)), errBody
 	}
@@ -160,6 +177,7 @@ type contents struct {
 	live         map[string]span
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
+	taken        uint64          // the highest of what a crash has left behind it
 	problems     []error         // what is wrong with the file
 	damaged      map[string]bool // keys of which the last value is damaged
 	stale        map[string]bool // those of which that is not known, and may be so
@@ -211,7 +229,8 @@ func (c *contents) batches(data []byte) {
 	var next uint64 // the batch's txid
 	for at := int64(min(headerSize, len(data))); at < int64(len(data)); {
 		f, size, err := parseRecord(data[at:])
-		if err == nil && next > 0 && f.txid != next && len(c.problems) == 0 {
+		first := len(batch) == 0 // of a batch: numbers that were given to what was never acknowledged are left out
+		if err == nil && next > 0 && f.txid != next && !(first && f.txid > next) && len(c.problems) == 0 {
 			err = errNoRecord
 		}
 		next = f.txid
@@ -219,6 +238,7 @@ func (c *contents) batches(data []byte) {
 		case err == nil && f.key != "":
 			batch[f.key] = span{at, size, len(f.key), f.txid}
 		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
+			c.taken = lastTxID(data[c.end:])
 			at = int64(len(data))
 		case f.key == "" && err != errNoRecord:
 			add()

@@ -67,7 +67,7 @@ type DB struct {
 	mu       sync.Mutex // guards the fields below; held over a write
 	file     *os.File   // has the lock; nil after Close
 	head     int64      // where the next batch goes: all before it is on the disk
-	txid     uint64     // of the last batch
+	txid     uint64     // of the last batch that was begun
 	live     map[string]span
 	job      *api.Job // the latest that was put, which is encoded when it is another one
 	dirty    bool     // a write has failed: what the file shows may not be on the disk
@@ -100,7 +100,7 @@ func (db *DB) open() error {
 	if err != nil {
 		return err
 	}
-	db.head, db.txid, db.live, db.rewrite = c.end, c.txid, c.live, threshold(c.live)
+	db.head, db.txid, db.live, db.rewrite = c.end, max(c.txid, c.taken), c.live, threshold(c.live)
 	db.dirty = db.settle(c.acknowledged) != nil
 	return nil
 }
@@ -200,7 +200,8 @@ func (db *DB) append(set values) error {
 	if len(set) == 0 {
 		return nil
 	}
-	batch, live := set.encode(db.txid+1, db.head, db.version)
+	db.txid++ // also when the write fails: what that leaves belongs to no other batch
+	batch, live := set.encode(db.txid, db.head, db.version)
 	db.dirty = true
 	if _, err = db.file.WriteAt(batch, db.head); err == nil {
 		err = unix.Fdatasync(int(db.file.Fd()))
@@ -208,7 +209,6 @@ func (db *DB) append(set values) error {
 	if err != nil {
 		return fileError(db.path, err)
 	}
-	db.txid++
 	db.head += int64(len(batch))
 	maps.Copy(db.live, live)
 	db.dirty = db.acknowledge() != nil // which says nothing of the batch
