@@ -98,7 +98,7 @@ func TestAStopDuringARestartOfAll(t *testing.T) {
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 }
 
-// TestWhatEndsDuringARestartOfAll begins anew with the others, even when its end would have ended them.
+// TestWhatEndsDuringARestartOfAll begins again with the others, even when its end would have ended them.
 func TestWhatEndsDuringARestartOfAll(t *testing.T) {
 	t.Parallel()
 	hook := newPausing()
@@ -283,7 +283,7 @@ func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
 		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
 }
 
-// TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and whoever restarts it learns that nothing
+// TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and the caller who restarts it learns that nothing
 // follows.
 func TestAStopDuringARestart(t *testing.T) {
 	t.Parallel()
@@ -296,12 +296,12 @@ func TestAStopDuringARestart(t *testing.T) {
 			t.Parallel()
 			var job *api.Job
 			r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { job = c.Alloc.Job },
-				shell("main", `trap 'echo INT >> local/told' INT; echo up > local/up; while :; do sleep 0.01; done`,
+				shell("main", `trap 'echo INT >> local/signalled' INT; echo up > local/up; while :; do sleep 0.01; done`,
 					func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
 			r.untilFile("main/local/up")
 			r.untilState("main", "running")
 			restarted := later(func() error { return restart(r) })
-			r.untilLines("main/local/told", 1)
+			r.untilLines("main/local/signalled", 1)
 			next := copyJob(job)
 			next.TaskGroups[0].Tasks[0].KillTimeout = new(2 * time.Second)
 			if err := r.runner.Update(t.Context(), next); err != nil {
@@ -310,7 +310,7 @@ func TestAStopDuringARestart(t *testing.T) {
 			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 				t.Fatal(err)
 			}
-			r.untilLines("main/local/told", 2)
+			r.untilLines("main/local/signalled", 2)
 			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
 				t.Errorf("the restart says %v, want ErrTerminal", err)
 			}
@@ -325,7 +325,7 @@ func TestAStopDuringARestart(t *testing.T) {
 	}
 }
 
-// TestARestartOnRequestOvertakesThatOfACheck: what the policy would have said of an unhealthy task is not asked.
+// TestARestartOnRequestOvertakesThatOfACheck: what the policy would have said of an unhealthy task does not matter.
 func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 	t.Parallel()
 	check := script("", `test -e up2`)
@@ -341,7 +341,7 @@ func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 	}
 	r.untilEvents("main", "Started", 2)
 	if s := r.runner.Alloc().TaskStates["main"]; s.Failed {
-		t.Errorf("the policy, which allows no restarts, was asked: %v", r.of("main"))
+		t.Errorf("the policy, which allows no restarts, was consulted: %v", r.of("main"))
 	}
 }
 
@@ -407,7 +407,7 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 // TestKillSendsNoSignal but SIGKILL, also when a stop follows it.
 func TestKillSendsNoSignal(t *testing.T) {
 	t.Parallel()
-	r := run(t, "service", shell("main", `trap 'echo told > local/told' INT; echo up > local/up; while :; do :; done`,
+	r := run(t, "service", shell("main", `trap 'echo signalled > local/signalled' INT; echo up > local/up; while :; do :; done`,
 		func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
@@ -421,7 +421,7 @@ func TestKillSendsNoSignal(t *testing.T) {
 	if err := r.end(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(r.dir + "/main/local/told"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(r.dir + "/main/local/signalled"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the task has handled its kill_signal: %v", err)
 	}
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["signal"] != "9" {

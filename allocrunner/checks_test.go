@@ -78,7 +78,7 @@ func TestUnhealthyTasksAreRestartedAgainAndAgain(t *testing.T) {
 	}
 	r.untilLines("main/local/pids", 4)
 	if got := count(r.of("main"), "Restart Signaled"); got != 4 {
-		t.Errorf("%d restarts were asked for, want 4: three attempts, and the one that fails it", got)
+		t.Errorf("%d restarts were requested, want 4: three attempts, and the one that fails it", got)
 	}
 	if e := event(r.runner.Alloc(), "main", "Restart Signaled"); e.DisplayMessage != `healthcheck: check "script" unhealthy` {
 		t.Errorf("the event says %q", e.DisplayMessage)
@@ -116,7 +116,7 @@ func TestHealthIsShown(t *testing.T) {
 					MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: &tc.time, HealthyDeadline: new(time.Hour),
 				}
 			}, shell("main", tc.script))
-			alloc := r.until("judged", judged)
+			alloc := r.until("its health is known", healthKnown)
 			if got := *alloc.DeploymentStatus.Healthy; got != tc.healthy || alloc.DeploymentStatus.Timestamp.IsZero() {
 				t.Errorf("got %+v, want healthy %v", alloc.DeploymentStatus, tc.healthy)
 			}
@@ -144,8 +144,8 @@ func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	cfg.Saved.Alloc.CreateTime = time.Now().Add(-2 * time.Hour).UnixNano()
 	cfg.Saved.Alloc.Job.TaskGroups[0].Update.MinHealthyTime = new(time.Millisecond)
 	next := begin(t, cfg)
-	alloc := next.until("judged", judged)
+	alloc := next.until("its health is known", healthKnown)
 	if !*alloc.DeploymentStatus.Healthy {
-		t.Error("it is said to be unhealthy because of a deadline that went by without anybody to judge it")
+		t.Error("it is said to be unhealthy because of a deadline that went by without anybody to evaluate it")
 	}
 }

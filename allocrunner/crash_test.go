@@ -110,7 +110,7 @@ func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 			t.Errorf("the poststop task does not run after it was %s", was.Phase)
 		}
 		if was.Phase == "running" && count(types(is), "Terminated") != count(types(was.State), "Terminated")+1 {
-			t.Errorf("%s: %q; want the end of the process to be told", name, types(is))
+			t.Errorf("%s: %q; want the end of the process to be reported", name, types(is))
 		}
 	}
 }

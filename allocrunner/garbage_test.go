@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// heavy is an environment that nothing is asked of.
+// heavy is an environment that nobody reads.
 type heavy struct {
 	interfaces.Env
 	_ [64]byte // so that it shares its block of memory with nothing else

@@ -25,7 +25,7 @@ func (f fakeChecked) checkedTasks(string) []checkedTask            { return nil 
 func (f fakeChecked) preTaskRestart(context.Context)               {}
 func (f fakeChecked) checksChanged(results api.AllocCheckStatuses) { f.changed <- len(results) }
 
-// TestAPoststopTaskBeginsNoChecks of the group, whose services have left, also when these have asked for a restart just before.
+// TestAPoststopTaskBeginsNoChecks of the group, whose services have left, also when these have requested a restart just before.
 func TestAPoststopTaskBeginsNoChecks(t *testing.T) {
 	t.Parallel()
 	group := api.NewTaskGroup("g", 1)

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// giving is a prestart hook that gives what it is told to give, and the number of its calls as GIVEN.
+// giving is a prestart hook that gives what its test wants, and the number of its calls as GIVEN.
 type giving struct {
 	response interfaces.TaskPrestartResponse
 	calls    int

@@ -287,7 +287,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 	}
 }
 
-// TestWhatCanNotBeTakenOverRunsOn: its hooks are told that this process ends, not that the tasks have, and another try finds them.
+// TestWhatCanNotBeTakenOverRunsOn: its hooks learn that this process ends, not that the tasks have, and another try finds them.
 func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	t.Parallel()
 	_, cfg, d, state := leftRunning(t)

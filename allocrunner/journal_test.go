@@ -44,14 +44,14 @@ func TestWhatReadersSeeIsWritten(t *testing.T) {
 		}
 		c.State = state
 	}, shell("main", "exec sleep 1000"))
-	r.until("judged", judged)
-	for give := time.Now().Add(deadline); !judged(state.saved().Alloc); time.Sleep(time.Millisecond) { // the state tells nobody of a write
+	r.until("its health is known", healthKnown)
+	for give := time.Now().Add(deadline); !healthKnown(state.saved().Alloc); time.Sleep(time.Millisecond) { // the state tells nobody of a write
 		if time.Now().After(give) {
 			t.Fatal("the health of the allocation is not written")
 		}
 	}
 }
 
-func judged(a *api.Allocation) bool {
+func healthKnown(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil
 }

@@ -66,7 +66,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	state := &memory{}
 	var cfg interfaces.Config
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
-		shell("main", `trap 'echo told >> $NOMAD_TASK_DIR/told' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do sleep 0.01; done`,
+		shell("main", `trap 'echo signalled >> $NOMAD_TASK_DIR/signalled' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do sleep 0.01; done`,
 			func(t *api.Task) { t.KillTimeout = new(700 * time.Millisecond) }),
 		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
 	r.untilFile("main/local/pid")
@@ -74,7 +74,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	r.untilFile("main/local/told")
+	r.untilFile("main/local/signalled")
 	r.runner.Detach()
 	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
 		t.Fatalf("got %v, want ErrDetached", err)
@@ -93,7 +93,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	}
 }
 
-// TestExitsWhileNobodyLooks are told by the next runner, with their hooks, and the dead do not run again.
+// TestExitsWhileNobodyLooks are reported by the next runner, with their hooks, and the dead do not run again.
 func TestExitsWhileNobodyLooks(t *testing.T) {
 	t.Parallel()
 	state, d := &memory{}, &diary{}
@@ -131,7 +131,7 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 	}
 }
 
-// TestRestartCountersSurvive a change of runners: attempts are not given anew.
+// TestRestartCountersSurvive a change of runners: attempts are not given again.
 func TestRestartCountersSurvive(t *testing.T) {
 	t.Parallel()
 	state := &memory{}
@@ -177,9 +177,9 @@ func TestGroupShutdownDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	alloc := r.runner.Alloc()
-	ended, told := event(alloc, "leader", "Terminated"), event(alloc, "other", "Killing")
-	if told == nil || time.Duration(told.Time-ended.Time) < delay {
-		t.Errorf("the leader ended at %v, the other was told at %v: want %v between them", ended, told, delay)
+	ended, signalled := event(alloc, "leader", "Terminated"), event(alloc, "other", "Killing")
+	if signalled == nil || time.Duration(signalled.Time-ended.Time) < delay {
+		t.Errorf("the leader ended at %v, the other was signalled at %v: want %v between them", ended, signalled, delay)
 	}
 	calls := d.read()
 	if at, after := indexOf(calls, "prekill"), indexOf(calls, "other prekill"); at < 0 || at > after {
@@ -247,7 +247,7 @@ func (r *records) read() string {
 	return r.text.String()
 }
 
-// TestAFullDiskHurtsNobody: the tasks go on, the operator is told once, and what could not be written is written when there is room.
+// TestAFullDiskHurtsNobody: the tasks go on, the operator is warned once, and what could not be written is written when there is room.
 func TestAFullDiskHurtsNobody(t *testing.T) {
 	t.Parallel()
 	state, log := &memory{}, &records{}
@@ -274,7 +274,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(log.read(), "make room on the disk"); n != 1 {
-		t.Errorf("the operator was told %d times:\n%s", n, log.read())
+		t.Errorf("the operator was warned %d times:\n%s", n, log.read())
 	}
 	if saved := state.saved(); !saved.Over || saved.Tasks["main"].State.Restarts != 1 {
 		t.Errorf("written down at the end: %+v", saved)
@@ -368,7 +368,7 @@ func TestTasksWithoutARecord(t *testing.T) {
 	}
 }
 
-// TestARestartOfAllIsCompletedByTheNextRunner in its order: nothing starts beside what the first one told to end.
+// TestARestartOfAllIsCompletedByTheNextRunner in its order: nothing starts beside what the first one is ending.
 func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	t.Parallel()
 	says := `echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; `

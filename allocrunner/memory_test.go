@@ -15,7 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// memory is a State that forgets nothing while the test runs, and fails when it is told to. What it holds has been through JSON, as
+// memory is a State that forgets nothing while the test runs, and fails on request. What it holds has been through JSON, as
 // in a file.
 type memory struct {
 	mu     sync.Mutex // guards the fields below

@@ -17,7 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// ends returns a task that writes its name to the order when it is told to end.
+// ends returns a task that writes its name to the order when it is signalled.
 func ends(name string, edits ...func(*api.Task)) *api.Task {
 	return shell(name, `trap 'echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; exit 0' INT; echo up > local/up; while :; do sleep 0.01; done`, edits...)
 }

@@ -116,7 +116,7 @@ func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) 
 
 func (r *running) seen() []string { return r.events.read() }
 
-// end waits for the allocation to end and gives Run's error, also when asked again.
+// end waits for the allocation to end and gives Run's error, also when called again.
 func (r *running) end() error {
 	r.t.Helper()
 	select {
@@ -180,7 +180,7 @@ func (r *running) of(task string) []string {
 	return types
 }
 
-// wantEvents waits for as many events of a task, which are told a moment after its state shows them, and compares them.
+// wantEvents waits for as many events of a task, which are reported a moment after its state shows them, and compares them.
 func (r *running) wantEvents(task string, want ...string) {
 	r.t.Helper()
 	for give := time.Now().Add(deadline); len(r.of(task)) < len(want) && time.Now().Before(give); {

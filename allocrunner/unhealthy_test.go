@@ -120,7 +120,7 @@ func TestTheNextRunnerKnowsTheGrace(t *testing.T) {
 	begin(t, cfg).untilEvents("main", "Restart Signaled", 1)
 }
 
-// TestUnhealthyServicesLeavePoststopAlone: they have left when it starts, and come back when all tasks begin anew.
+// TestUnhealthyServicesLeavePoststopAlone: they have left when it starts, and come back when all tasks begin again.
 func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Millisecond)) },

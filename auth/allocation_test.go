@@ -9,7 +9,7 @@ import (
 	"taskapi/identity/identitytest"
 )
 
-// A token says what its allocation is, whoever signed it: another job, namespace, group, task or life is another allocation's.
+// A token says what its allocation is, no matter which key signed it: another job, namespace, group, task or life is another allocation's.
 func TestClaimsAreTheAllocations(t *testing.T) {
 	w := newFixture(t)
 	other := identitytest.Keyring(t)

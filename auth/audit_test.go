@@ -239,7 +239,7 @@ func TestNoTokenHidesBehindAnother(t *testing.T) {
 	}
 }
 
-// However many callers there are, the log is bounded, and those whose token was verified are told apart all the same.
+// However many callers there are, the log is bounded, and those whose token was verified are counted apart all the same.
 func TestManyCallersAreSampledToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lockedBuffer)

@@ -242,7 +242,7 @@ func TestJunk(t *testing.T) {
 			token = "garbage" + strconv.Itoa(i)
 		}
 		where := web
-		where.Task += strconv.Itoa(i % 5000) // more sockets than are told apart
+		where.Task += strconv.Itoa(i % 5000) // more sockets than are counted apart
 		if w.askAs(token, where, auth.Peer{UID: web.UID, PID: int32(i)}) == auth.NotRefused {
 			t.Fatal("junk was let in")
 		}

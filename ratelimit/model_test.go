@@ -93,10 +93,10 @@ func (m *model) checkHonest(t *rapid.T, key string, d ratelimit.Decision) {
 		t.Fatalf("refused with a wait of %v", d.RetryAfter)
 	}
 	if later := m.real.Peek(m.now().Add(d.RetryAfter), key); !later.OK {
-		t.Fatalf("told to wait %v, and then %+v", d.RetryAfter, later)
+		t.Fatalf("must wait %v, and then %+v", d.RetryAfter, later)
 	}
 	if early := m.real.Peek(m.now().Add(d.RetryAfter/2), key); early.OK {
-		t.Fatalf("told to wait %v, and half of it would do", d.RetryAfter)
+		t.Fatalf("must wait %v, and half of it would do", d.RetryAfter)
 	}
 }
 

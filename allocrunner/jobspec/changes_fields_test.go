@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 )
 
-// TestEveryFieldHasARow: whoever takes a newer SDK learns here of the fields to decide on.
+// TestEveryFieldHasARow: an update of the SDK fails here until each new field is decided on.
 func TestEveryFieldHasARow(t *testing.T) {
 	tables := jobspec.FieldTables()
 	for of, table := range tables {
@@ -194,7 +194,7 @@ var mayTell = []string{
 	"Template.Name", "Secret.Name", "Action.Name", "SidecarTask.Name", "ConsulGatewayBindAddress.Name", "JobUILink.Label", "MultiregionRegion.Name",
 }
 
-// TestEveryMutationIsAChange: whatever single value of a job is made another one, that is seen, and its text is not told unless it
+// TestEveryMutationIsAChange: whatever single value of a job is made another one, that is seen, and its text is not shown unless it
 // is of a kind that may be.
 func TestEveryMutationIsAChange(t *testing.T) {
 	tables := jobspec.FieldTables()
@@ -217,16 +217,16 @@ func TestEveryMutationIsAChange(t *testing.T) {
 			row := tables[reflect.TypeFor[api.Job]()][name]
 			if of == "Job" && row.Ignored && name != "TaskGroups" {
 				if got != nil {
-					t.Errorf("%s: %s is ignored, and told: %v", file, target.path, got)
+					t.Errorf("%s: %s is ignored, and shown: %v", file, target.path, got)
 				}
 				continue
 			}
 			if len(got) == 0 {
 				t.Errorf("%s: %s was made another value, and no change is seen", file, target.path)
 			}
-			told := strings.Contains(fmt.Sprint(got), secret)
-			if told && !slices.ContainsFunc(mayTell, func(field string) bool { return strings.HasPrefix(target.field, field) }) {
-				t.Errorf("%s: the text of %s is told: %v", file, target.path, got)
+			shown := strings.Contains(fmt.Sprint(got), secret)
+			if shown && !slices.ContainsFunc(mayTell, func(field string) bool { return strings.HasPrefix(target.field, field) }) {
+				t.Errorf("%s: the text of %s is shown: %v", file, target.path, got)
 			}
 		}
 	}

@@ -151,7 +151,7 @@ func TestChangesAreSaid(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if text := strings.Join(got, "\n"); strings.Contains(text, "hunter") {
-				t.Errorf("a secret is told: %s", text)
+				t.Errorf("a secret is shown: %s", text)
 			}
 		})
 	}

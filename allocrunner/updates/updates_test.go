@@ -30,7 +30,7 @@ func version(id string, index uint64, status string) *api.Allocation {
 	return &api.Allocation{ID: id, ModifyIndex: index, ClientStatus: status}
 }
 
-// A recorder is a sink that keeps what it took, and can be told to be slow or to fail.
+// A recorder is a sink that keeps what it took, and can be made slow, or to fail.
 type recorder struct {
 	name  string
 	began time.Time

@@ -256,7 +256,7 @@ func (c *chaos) leave() {
 		if err := old.Process.Signal(syscall.SIGUSR1); err != nil {
 			c.t.Fatal(err)
 		}
-		until(c.t, old, "leaving", func() bool { return strings.Contains(old.out.String(), "Leaving") }) // before that, it would be told of the same job
+		until(c.t, old, "leaving", func() bool { return strings.Contains(old.out.String(), "Leaving") }) // before that, it would get the same job
 		c.start()
 	}
 	if err := old.Wait(); err != nil {
@@ -323,7 +323,7 @@ func (c *chaos) checkCodes() {
 	state := alloc.TaskStates["codes"]
 	after := countLines(c.path("codes", "local", "runs"))
 	if c.keepersKilled == 0 && (before > int(state.Restarts)+1 || after < int(state.Restarts)) {
-		c.t.Errorf("%d to %d runs of codes, and %d restarts are told", before, after, state.Restarts)
+		c.t.Errorf("%d to %d runs of codes, and %d restarts are reported", before, after, state.Restarts)
 	}
 	run, restart := int(state.Restarts)+1, int(state.Restarts) // going back: the nth restart follows the end of the nth run
 	for _, e := range slices.Backward(state.Events) {

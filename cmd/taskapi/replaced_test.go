@@ -40,13 +40,13 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), versionedJob)
 	versions := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "t", "local", "versions")
 	version := func(n int) string { return fmt.Sprintf("version=%d", n) }
-	asked := client.New(datadir.Dir(dir), testAllocID)
-	defer asked.Close()
+	operator := client.New(datadir.Dir(dir), testAllocID)
+	defer operator.Close()
 	const rounds = 5
 	for n := range rounds {
 		p := startProcess(t, dir, file, "-var", version(n))
 		until(t, p, fmt.Sprintf("version %d runs", n), func() bool {
-			_, _, err := asked.Allocation(t.Context())
+			_, _, err := operator.Allocation(t.Context())
 			return err == nil && countLines(versions) == n+1
 		})
 		ctx, cancel := context.WithCancel(t.Context())

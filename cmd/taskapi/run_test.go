@@ -167,7 +167,7 @@ func startRun(t *testing.T, dataDir, job string, args ...string) *running {
 	return r
 }
 
-// stop ends the run and gives its exit code, also when asked again.
+// stop ends the run and gives its exit code, also when called again.
 func (r *running) stop() int {
 	r.t.Helper()
 	r.cancel()

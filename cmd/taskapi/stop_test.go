@@ -36,7 +36,7 @@ job "orderly" {
       }
       config {
         command = "/bin/sh"
-        args    = ["-c", "trap 'echo told >> local/told; exit 0' INT; touch local/there; while :; do sleep 0.02; done"]
+        args    = ["-c", "trap 'echo signalled >> local/signalled; exit 0' INT; touch local/there; while :; do sleep 0.02; done"]
       }
     }
     task "last" {
@@ -95,8 +95,8 @@ func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 		t.Errorf("it does not say %q", wantSaid)
 	}
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
-	if told := countLines(filepath.Join(alloc, "main", "local", "told")); told != 1 {
-		t.Errorf("the task was told %d times to end", told)
+	if signals := countLines(filepath.Join(alloc, "main", "local", "signalled")); signals != 1 {
+		t.Errorf("the task got %d signals", signals)
 	}
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q", left)
@@ -187,8 +187,8 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("left running: %q\n%s", left, said)
 	}
-	if told := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "told")); told != 1 {
-		t.Errorf("the task was told %d times to end:\n%s", told, said)
+	if signals := countLines(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "signalled")); signals != 1 {
+		t.Errorf("the task got %d signals:\n%s", signals, said)
 	}
 	taskapi(t, "stop", "--data-dir", dir, testAllocID)
 	if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Over {

@@ -87,7 +87,7 @@ func TestNobodyReadsWhatASecondSignalSays(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	until(t, p, "the stop has begun", func() bool { return exists(there + ".told") })
+	until(t, p, "the stop has begun", func() bool { return exists(there + ".signalled") })
 	endsOf(t, p, syscall.SIGTERM)
 }
 
@@ -120,7 +120,7 @@ job "stubborn" {
       kill_timeout = "1h"
       config {
         command = "/bin/sh"
-        args    = ["-c", "trap 'touch local/there.told' INT; touch local/there; while :; do sleep 0.05; done"]
+        args    = ["-c", "trap 'touch local/there.signalled' INT; touch local/there; while :; do sleep 0.05; done"]
       }
     }
   }

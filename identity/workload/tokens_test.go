@@ -27,7 +27,7 @@ import (
 	"taskapi/identity/workload"
 )
 
-// ring is a key ring that can be told to sign nothing.
+// ring is a key ring that can be made to sign nothing.
 type ring struct {
 	*identity.Keyring
 	fail bool
@@ -484,7 +484,7 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 		if got := warned(); got != nil || key(t, r.files["secrets/nomad_both.jwt"]) == first || key(t, r.env["NOMAD_TOKEN_both"]) != first {
 			t.Fatalf("before: warned of %q", got)
 		}
-		// Whoever takes over now knows it, too.
+		// The process that takes over now knows it, too.
 		for _, path := range []string{"secrets/nomad_file.jwt", "secrets/nomad_both.jwt"} {
 			mustWrite(t, r.dir, path)
 		}

@@ -109,7 +109,7 @@ func TestWriteFileInTheWay(t *testing.T) {
 	}
 }
 
-// Whoever reads while the file is replaced sees one of its contents, whole.
+// A reader sees, while the file is replaced, one of its contents, whole.
 func TestWriteFileIsAtomic(t *testing.T) {
 	dir := newTask(t, self())
 	path := filepath.Join(dir.SecretsDir, "token")

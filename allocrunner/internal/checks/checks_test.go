@@ -251,7 +251,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		expect(3)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		want.Timestamp = now + 4 // the same again: shown, and not told
+		want.Timestamp = now + 4 // the same again: shown, and not reported
 		expect(4)
 		time.Sleep(1100 * time.Millisecond) // into the fourth run
 		synctest.Wait()
@@ -265,7 +265,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 			t.Errorf("after Run: %v, version %d", got, version)
 		}
 		if changes != 4 {
-			t.Errorf("told of %d changes, want 4", changes)
+			t.Errorf("reported %d changes, want 4", changes)
 		}
 	})
 }

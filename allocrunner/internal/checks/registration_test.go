@@ -255,15 +255,15 @@ func TestNoBurst(t *testing.T) {
 
 // restarts records what a runner asks for.
 type restarts struct {
-	mu    sync.Mutex // guards asked
+	mu    sync.Mutex // guards all
 	began time.Time
-	asked []string
+	all   []string
 }
 
-func (r *restarts) ask(task, reason string) {
+func (r *restarts) add(task, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked = append(r.asked, fmt.Sprintf("%v %s: %s", time.Since(r.began).Truncate(time.Second), task, reason))
+	r.all = append(r.all, fmt.Sprintf("%v %s: %s", time.Since(r.began).Truncate(time.Second), task, reason))
 }
 
 func failingCheck(name string, limit int, grace time.Duration) api.ServiceCheck {
@@ -278,13 +278,13 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 		alloc := withTask(newAlloc(), "main", failingCheck("never", 2, time.Second))
 		cfg := newConfig(alloc)
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
-		asked := &restarts{began: time.Now()}
+		requests := &restarts{began: time.Now()}
 		restarting := make(chan *checks.Runner, 1)
 		var starts started
 		starts.set("main", time.Now())
 		cfg.Up = starts.up
 		cfg.Restart = func(task, reason string) {
-			asked.ask(task, reason)
+			requests.add(task, reason)
 			r := <-restarting
 			defer func() { restarting <- r }()
 			r.End(task)
@@ -302,13 +302,13 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 		synctest.Wait()
 		want := []string{`2s main: healthcheck: check "never" unhealthy`, `4s main: healthcheck: check "never" unhealthy`,
 			`6s main: healthcheck: check "never" unhealthy`}
-		if diff := cmp.Diff(want, asked.asked); diff != "" {
+		if diff := cmp.Diff(want, requests.all); diff != "" {
 			t.Errorf("restarts (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// Each task is asked for once until it begins again, by whichever of its checks comes first; a check without a limit asks never.
+// Each task is requested once until it begins again, by whichever of its checks comes first; a check without a limit never requests one.
 func TestRestartIsRequestedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := failingCheck("named", 3, 0)
@@ -319,24 +319,24 @@ func TestRestartIsRequestedOnce(t *testing.T) {
 		alloc.GetTaskGroup().Services[0].CheckRestart = &api.CheckRestart{Limit: 9, Grace: new(time.Minute)} // the checks' own come first
 		cfg := newConfig(alloc)
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
-		asked := &restarts{began: time.Now()}
-		cfg.Restart = asked.ask
+		requests := &restarts{began: time.Now()}
+		cfg.Restart = requests.add
 		r := start(t, cfg)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		for i, want := range []string{"1s a: healthcheck: check ", `2s b: healthcheck: check "named" unhealthy`, `4s : healthcheck: check "group" unhealthy`} {
-			if i >= len(asked.asked) || len(asked.asked[i]) < len(want) || asked.asked[i][:len(want)] != want {
-				t.Errorf("restart %d of %q, want %s", i, asked.asked, want)
+			if i >= len(requests.all) || len(requests.all[i]) < len(want) || requests.all[i][:len(want)] != want {
+				t.Errorf("restart %d of %q, want %s", i, requests.all, want)
 			}
 		}
-		if len(asked.asked) != 3 {
-			t.Errorf("asked for %d restarts, want 3", len(asked.asked))
+		if len(requests.all) != 3 {
+			t.Errorf("requested %d restarts, want 3", len(requests.all))
 		}
 		r.Begin("b")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(asked.asked); n != 4 || asked.asked[3] != `1m2s b: healthcheck: check "named" unhealthy` {
-			t.Errorf("after another beginning: %q", asked.asked)
+		if n := len(requests.all); n != 4 || requests.all[3] != `1m2s b: healthcheck: check "named" unhealthy` {
+			t.Errorf("after another beginning: %q", requests.all)
 		}
 	})
 }
@@ -350,38 +350,38 @@ func TestRestartOfTheService(t *testing.T) {
 		alloc.GetTaskGroup().Services[0].CheckRestart = &api.CheckRestart{Limit: 3} // with the default grace of a second
 		cfg := newConfig(alloc)
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
-		asked := &restarts{began: time.Now()}
-		cfg.Restart = asked.ask
+		requests := &restarts{began: time.Now()}
+		cfg.Restart = requests.add
 		start(t, cfg)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{`3s : healthcheck: check "tcp" unhealthy`}, asked.asked); diff != "" {
+		if diff := cmp.Diff([]string{`3s : healthcheck: check "tcp" unhealthy`}, requests.all); diff != "" {
 			t.Errorf("restarts (-want +got):\n%s", diff)
 		}
 	})
 }
 
 // TestGraceCountsFromTheStart of what would be restarted, at the first one and at each later one, also when the check has failed for long and
-// nobody has begun it anew. What isn't up is not restarted.
+// nobody has begun it again. What isn't up is not restarted.
 func TestGraceCountsFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := newConfig(newAlloc(failingCheck("group", 2, 5*time.Second), failingCheck("other", 2, 5*time.Second)))
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
-		asked := &restarts{began: time.Now()}
+		requests := &restarts{began: time.Now()}
 		var starts started
-		cfg.Restart, cfg.Up = asked.ask, starts.up
+		cfg.Restart, cfg.Up = requests.add, starts.up
 		run(t, cfg).Begin("")
 		up := func(at time.Time) { starts.set("", at) }
 		expect := func(when string, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			for i := range asked.asked {
-				asked.asked[i], _, _ = strings.Cut(asked.asked[i], " ")
+			for i := range requests.all {
+				requests.all[i], _, _ = strings.Cut(requests.all[i], " ")
 			}
-			if diff := cmp.Diff(want, asked.asked); diff != "" {
+			if diff := cmp.Diff(want, requests.all); diff != "" {
 				t.Errorf("restarts %s (-want +got):\n%s", when, diff)
 			}
-			asked.asked = nil
+			requests.all = nil
 		}
 
 		time.Sleep(time.Minute)
@@ -410,8 +410,8 @@ func TestGraceOfAnUpdatedCheck(t *testing.T) {
 		check := failingCheck("tcp", 2, 5*time.Second)
 		cfg := newConfig(newAlloc())
 		cfg.DialContext = (&dialer{err: errors.New("down")}).dial
-		asked := &restarts{began: time.Now()}
-		cfg.Restart = asked.ask
+		requests := &restarts{began: time.Now()}
+		cfg.Restart = requests.add
 		r := start(t, cfg)
 		time.Sleep(time.Minute)
 		cfg.Alloc = newAlloc(check)
@@ -420,7 +420,7 @@ func TestGraceOfAnUpdatedCheck(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{`1m6s : healthcheck: check "tcp" unhealthy`}, asked.asked); diff != "" {
+		if diff := cmp.Diff([]string{`1m6s : healthcheck: check "tcp" unhealthy`}, requests.all); diff != "" {
 			t.Errorf("restarts (-want +got):\n%s", diff)
 		}
 	})
@@ -438,11 +438,11 @@ func TestSuspend(t *testing.T) {
 		r.Begin("a")
 		time.Sleep(pastFirst)
 		expectStatuses(t, r, map[string]string{"group": "success", "a": "success", "b": "pending"})
-		told, ran := changes.Load(), len(d.at)
+		reported, ran := changes.Load(), len(d.at)
 		r.Suspend()
 		r.Suspend()
-		if n := changes.Load() - told; n != 1 {
-			t.Errorf("told %d times", n)
+		if n := changes.Load() - reported; n != 1 {
+			t.Errorf("reported %d times", n)
 		}
 		r.Begin("b")
 		time.Sleep(time.Hour)

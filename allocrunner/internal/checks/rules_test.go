@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// These tests are inside the package: the rules are its pure heart, and are told apart from schedules and connections here.
+// These tests are inside the package: the rules are its pure heart, and are tested apart from schedules and connections here.
 
 // seen is one run as the rules get it, since the start of what would be restarted.
 type seen struct {
@@ -72,7 +72,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// history judges by looking at all runs anew each time, where the rules keep count.
+// history judges by looking at all runs each time, where the rules keep count.
 type history struct {
 	rules    rules
 	from     string
@@ -130,7 +130,7 @@ func TestRulesAgainstHistory(t *testing.T) {
 			grace: time.Duration(small.Draw(t, "grace")) * time.Second, ignoreWarnings: rapid.Bool().Draw(t, "ignore"),
 		}}
 		s := standing{status: h.from}
-		asked := false
+		requested := false
 		for i := range rapid.IntRange(1, 30).Draw(t, "runs") {
 			o := rapid.SampledFrom([]outcome{{ok: true}, {}, {warning: true}}).Draw(t, "outcome")
 			run := seen{time.Duration(i) * time.Second, o}
@@ -140,10 +140,10 @@ func TestRulesAgainstHistory(t *testing.T) {
 			if s.status != h.statuses[i] {
 				t.Fatalf("run %d: %s, want %s", i, s.status, h.statuses[i])
 			}
-			if want := h.unhealthy() && !asked; restart != want {
+			if want := h.unhealthy() && !requested; restart != want {
 				t.Fatalf("run %d: restart %v, want %v", i, restart, want)
 			}
-			asked = asked || restart
+			requested = requested || restart
 		}
 	})
 }

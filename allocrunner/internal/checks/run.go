@@ -101,7 +101,7 @@ type news struct {
 
 // record publishes a result, logs a change of status, and requests a restart when one is due.
 func (r *Runner) record(ctx context.Context, reg *registration, began time.Time, o outcome) {
-	n, ok := r.judge(ctx, reg, began, o)
+	n, ok := r.evaluate(ctx, reg, began, o)
 	if !ok {
 		return
 	}
@@ -116,9 +116,9 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	}
 }
 
-// judge evaluates a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
+// evaluate applies the rules to a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
 // mutex: a run that was cut off says nothing about the service.
-func (r *Runner) judge(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
+func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	var up time.Time
 	if reg.check.rules.limit > 0 {
 		up = r.cfg.Up(reg.check.about.Task)

@@ -98,7 +98,7 @@ func TestScriptsTask(t *testing.T) {
 	})
 }
 
-// A script that ends its task's life in the middle of a run is told to end, and says nothing.
+// A script that ends its task's life in the middle of a run is ended, and reports nothing.
 func TestScriptEndsWithItsTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc()

@@ -64,19 +64,19 @@ func TestHTTPS(t *testing.T) {
 		plain      bool // the check speaks http
 		ok         bool
 		output     string
-		asked      string // the server name in the handshake
+		requested  string // the server name in the handshake
 	}{
 		"by address":          {ok: true, output: "nomad: http ok"},
-		"by name":             {serverName: "example.com", ok: true, output: "nomad: http ok", asked: "example.com"},
-		"by another name":     {serverName: "other.example", output: "not other.example", asked: "other.example"},
-		"not trusted":         {server: own, serverName: "inner.example", output: "unknown authority", asked: "inner.example"},
+		"by name":             {serverName: "example.com", ok: true, output: "nomad: http ok", requested: "example.com"},
+		"by another name":     {serverName: "other.example", output: "not other.example", requested: "other.example"},
+		"not trusted":         {server: own, serverName: "inner.example", output: "unknown authority", requested: "inner.example"},
 		"not verified":        {server: own, skip: true, ok: true, output: "nomad: http ok"},
-		"not verified, named": {server: own, skip: true, serverName: "x.example", ok: true, output: "nomad: http ok", asked: "x.example"},
+		"not verified, named": {server: own, skip: true, serverName: "x.example", ok: true, output: "nomad: http ok", requested: "x.example"},
 		"http to https":       {plain: true, output: "HTTP request to an HTTPS server"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var asked atomic.Value
-			asked.Store("")
+			var requested atomic.Value
+			requested.Store("")
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			server.Config.ErrorLog = log.New(io.Discard, "", 0)
 			server.TLS = &tls.Config{}
@@ -84,7 +84,7 @@ func TestHTTPS(t *testing.T) {
 				server.TLS = c.server.Clone()
 			}
 			server.TLS.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-				asked.Store(h.ServerName)
+				requested.Store(h.ServerName)
 				return nil, nil
 			}
 			server.StartTLS()
@@ -101,8 +101,8 @@ func TestHTTPS(t *testing.T) {
 			if (got.Status == "success") != c.ok || !strings.Contains(got.Output, c.output) {
 				t.Errorf("got %s %q, want success %v and %q", got.Status, got.Output, c.ok, c.output)
 			}
-			if asked.Load() != c.asked {
-				t.Errorf("asked for the name %q, want %q", asked.Load(), c.asked)
+			if requested.Load() != c.requested {
+				t.Errorf("the handshake has the name %q, want %q", requested.Load(), c.requested)
 			}
 			r.Stop()
 		})

@@ -13,14 +13,14 @@ import (
 	"taskapi/allocrunner/internal/checks"
 )
 
-// An unchanged check keeps its result, counters and schedule; a changed one starts anew; others come and go.
+// An unchanged check keeps its result, counters and schedule; a changed one starts afresh; others come and go.
 func TestUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keep, change, drop := failingCheck("keep", 3, 0), httpCheck("change", "/"), tcpCheck("drop")
 		cfg := newConfig(newAlloc(keep, change, drop))
 		d := &dialer{err: errors.New("down")}
-		asked := &restarts{began: time.Now()}
-		cfg.DialContext, cfg.Restart = d.dial, asked.ask
+		requests := &restarts{began: time.Now()}
+		cfg.DialContext, cfg.Restart = d.dial, requests.add
 		r := start(t, cfg)
 		time.Sleep(1500 * time.Millisecond) // two runs of keep
 		synctest.Wait()
@@ -28,7 +28,7 @@ func TestUpdate(t *testing.T) {
 		_, version := r.Results()
 
 		change.Header = map[string][]string{"X": {"y"}} // no part of its ID
-		keep.Notes = "told"
+		keep.Notes = "changed"
 		cfg.Alloc = newAlloc(tcpCheck("added"), change, keep)
 		if err := r.Update(cfg); err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestUpdate(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		expectStatuses(t, r, map[string]string{"keep": "failure", "change": "failure", "added": "failure"})
-		if diff := cmp.Diff([]string{`2s : healthcheck: check "keep" unhealthy`}, asked.asked); diff != "" {
+		if diff := cmp.Diff([]string{`2s : healthcheck: check "keep" unhealthy`}, requests.all); diff != "" {
 			t.Errorf("the third failure in a row asks for a restart (-want +got):\n%s", diff)
 		}
 

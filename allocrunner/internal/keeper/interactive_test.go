@@ -228,7 +228,7 @@ func TestFilesAreClosed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text string
 		send int  // files
-		ends bool // the connection, for what was said can't be told from other requests any more
+		ends bool // the connection, for what was said can't be distinguished from other requests any more
 	}{
 		"no task":               {exec, 3, false},
 		"two of three":          {exec, 2, true},

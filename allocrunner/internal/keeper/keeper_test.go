@@ -200,7 +200,7 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 	}
 }
 
-// TestTheKeeperIsKilled: clients are told, no task survives, and the next keeper clears up.
+// TestTheKeeperIsKilled: clients learn of it, no task survives, and the next keeper clears up.
 func TestTheKeeperIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
@@ -448,7 +448,7 @@ func TestAProgramThatIsNoKeeper(t *testing.T) {
 	}
 }
 
-// TestAStartOutlivesItsClient: a process that is about to become its program when the client goes becomes it, and the next client is told of it.
+// TestAStartOutlivesItsClient: a process that is about to become its program when the client goes becomes it, and the next client learns of it.
 func TestAStartOutlivesItsClient(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})

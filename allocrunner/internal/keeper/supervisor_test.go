@@ -156,7 +156,7 @@ func TestALostKeeper(t *testing.T) {
 	}
 }
 
-// TestALostKeeperHadWrittenDown how a task ended: nobody had asked it yet.
+// TestALostKeeperHadWrittenDown how a task ended: nobody had read it yet.
 func TestALostKeeperHadWrittenDown(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -260,7 +260,7 @@ func TestALostAnswer(t *testing.T) {
 	}
 }
 
-// TestCloseAfterABreak of the connection, before it is made anew, ends the keeper all the same.
+// TestCloseAfterABreak of the connection, before it is made again, ends the keeper all the same.
 func TestCloseAfterABreak(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -300,7 +300,7 @@ func TestAFreshAllocation(t *testing.T) {
 	}
 }
 
-// TestABrokenConnection to a keeper that lives is made anew, and nobody notices.
+// TestABrokenConnection to a keeper that lives is made again, and nobody notices.
 func TestABrokenConnection(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -355,8 +355,8 @@ func (s said) Handle(_ context.Context, r slog.Record) error {
 
 func (s said) Enabled(context.Context, slog.Level) bool { return true }
 
-// TestAFrozenKeeper to which the connection breaks is neither taken for lost, nor is anything forgotten that it was asked for: its tasks run on,
-// their ends are told, and a start that was given up meanwhile leaves nothing behind.
+// TestAFrozenKeeper to which the connection breaks is neither taken for lost, nor is anything forgotten that was requested of it: its tasks run on,
+// their ends are reported, and a start that was given up meanwhile leaves nothing behind.
 func TestAFrozenKeeper(t *testing.T) {
 	dir := t.TempDir()
 	log := said{slog.DiscardHandler, "neither does it answer", make(chan string, 1)}
@@ -458,7 +458,7 @@ func TestALateRequest(t *testing.T) {
 	}
 }
 
-// TestCloseEndsAStoppedKeeper with its tasks, in order: it need not be killed.
+// TestCloseEndsAStoppedKeeper with its tasks, gracefully: it need not be killed.
 func TestCloseEndsAStoppedKeeper(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
@@ -473,7 +473,7 @@ func TestCloseEndsAStoppedKeeper(t *testing.T) {
 		t.Error("the keeper or its task still runs")
 	}
 	if _, err := keeper.Last(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its record, which it removes at an end in order: %v", err)
+		t.Errorf("its record, which it removes at a graceful end: %v", err)
 	}
 }
 
@@ -622,7 +622,7 @@ func connections(t *testing.T, pid int) (fds []int) {
 	return fds
 }
 
-// TestReplacedByAnother: whoever takes the keeper over has it, and the one before neither makes another nor ends it.
+// TestReplacedByAnother: the latest to take the keeper over has it, and the one before neither makes another nor ends it.
 func TestReplacedByAnother(t *testing.T) {
 	dir := t.TempDir()
 	first := supervise(t, dir)

@@ -58,7 +58,7 @@ func detach(t *testing.T, c *keeper.Client) {
 	}
 }
 
-// wipe removes what is in the directory, or the directory and makes it anew.
+// wipe removes what is in the directory, or the directory and makes it again.
 func wipe(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	if len(names) == 0 {
@@ -110,7 +110,7 @@ func TestAWipedDirectory(t *testing.T) {
 	}
 }
 
-// TestAWipedDirectoryUnderItsClient hurts no task, and the keeper can be told to end.
+// TestAWipedDirectoryUnderItsClient hurts no task, and the keeper can be ended.
 func TestAWipedDirectoryUnderItsClient(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "alloc")
 	wipe(t, dir)

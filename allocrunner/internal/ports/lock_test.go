@@ -309,7 +309,7 @@ func TestLocksInAnothersHands(t *testing.T) {
 	}
 }
 
-// Who has a port is told apart by the address.
+// Who has a port is known by the address.
 func TestHolderOfTheAddress(t *testing.T) {
 	port := freePort(t)
 	l, err := listen(port)

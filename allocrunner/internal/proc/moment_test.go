@@ -27,7 +27,7 @@ func TestMoment(t *testing.T) {
 		"not counted":              {proc.Moment{Space: now.Space}, true},
 		"later":                    {proc.Moment{Space: now.Space, Forks: now.Forks + 1000}, true},
 		"another namespace":        {proc.Moment{Space: "pid:[1] 7", Forks: now.Forks}, true},
-		"one that can't be told":   {proc.Moment{Forks: now.Forks}, true},
+		"one that is unknown":      {proc.Moment{Forks: now.Forks}, true},
 		"nothing is known of then": {proc.Moment{}, true},
 	} {
 		if got := tc.then.Reused(now); got != tc.reused {

@@ -39,7 +39,7 @@ func TestVerdicts(t *testing.T) {
 			restarts.Verdict{Restart: true, Delay: 11250 * time.Millisecond, Reason: restarts.ReasonWithinPolicy}, 1},
 		{"beyond the attempts", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 20 * time.Second, 0,
 			restarts.Verdict{Failed: true, Reason: `Exceeded allowed attempts 2 in interval 30s and mode is "fail"`}, 3},
-		{"a new interval counts anew", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 31 * time.Second, 0,
+		{"a new interval counts from zero", policy, restarts.Tracker{Start: t0, Count: 2}, failure, 31 * time.Second, 0,
 			restarts.Verdict{Restart: true, Delay: 10 * time.Second, Reason: restarts.ReasonWithinPolicy}, 1},
 		{"mode delay waits for the next interval", wait, restarts.Tracker{Start: t0, Count: 2}, failure, 12 * time.Second, 0.9,
 			restarts.Verdict{Restart: true, Delay: 18 * time.Second, Reason: restarts.ReasonDelay}, 3},

@@ -20,7 +20,7 @@ import (
 
 // frozen is a supervisor that does not answer for a while: every question ends with its context, or is refused.
 type frozen struct {
-	processes.Supervisor // nothing else is asked
+	processes.Supervisor // nothing else is called
 
 	mu       sync.Mutex
 	thawed   chan struct{} // closed when it answers again

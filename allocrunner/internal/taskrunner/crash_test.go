@@ -27,7 +27,7 @@ type runnerModel struct {
 	record  recordModel // what Saved gives
 	timer   bool
 	start   startModel
-	watch   bool // the end of the process will be told
+	watch   bool // the end of the process will be reported
 	tree    bool // the process has been sent SIGKILL
 }
 
@@ -36,7 +36,7 @@ type startModel int
 const (
 	noStart  startModel = iota
 	launches            // the process is not there yet, or never will be
-	born                // it is, and the runner has not been told
+	born                // it is, and the runner does not know
 )
 
 // recordModel is what is written down of a task.
@@ -47,7 +47,7 @@ type recordModel struct {
 	due               bool
 	handle            int // the number of the process, 0 for none
 	starts, ends      int // the events Started and Terminated
-	lastCode, lastRun int // of the latest Terminated: the code, and how many had been told with it
+	lastCode, lastRun int // of the latest Terminated: the code, and how many had been reported with it
 }
 
 // processModel is the nth process of the task.
@@ -85,8 +85,8 @@ type (
 	begins   struct{} // the process that is being started is there
 	dies     struct{ code int }
 	gaveUp   struct{} // the start was given up, or failed
-	noticed  struct{} // the runner is told of the start
-	reported struct{} // the runner is told of the end
+	noticed  struct{} // the runner learns of the start
+	reported struct{} // the runner learns of the end
 )
 
 var modelNow = time.Unix(10_000, 0)
@@ -221,7 +221,7 @@ func (s *model) show(acts []any) {
 	rec.phase, rec.intent, rec.failed, rec.setUp, rec.attempts, rec.due = k.Phase, k.Intent, k.Failed, k.SetUp, k.Attempts, !k.Due.IsZero()
 }
 
-// promise notes what has been asked for and is answered from here on.
+// promise notes what has been requested and is answered from here on.
 func (s *model) promise(was machine, ev any) {
 	is := s.runner.machine
 	switch ev.(type) {
@@ -314,13 +314,13 @@ func (s model) holds() error {
 	case p.runs && !s.runner.watch && s.runner.start != born:
 		return fmt.Errorf("nobody knows of the process")
 	case rec.ends > p.number || rec.starts > p.number:
-		return fmt.Errorf("an end, or a start, is told twice")
+		return fmt.Errorf("an end, or a start, is reported twice")
 	case s.truth.forgot:
 		return nil
 	case m.phase == running && (rec.starts != p.number || rec.ends != p.number-1):
 		return fmt.Errorf("a start, or an end before it, is untold of a task that runs")
 	case m.phase == dead && (rec.ends != p.number || rec.starts != p.number || rec.lastRun == p.number && rec.lastCode != p.code):
-		return fmt.Errorf("a start, or an end, is untold of a dead task, or another code is told")
+		return fmt.Errorf("a start, or an end, of a dead task is not reported, or with another code")
 	}
 	return nil
 }
@@ -423,8 +423,8 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 }
 
 // TestAnyMoment looks at every state that a task can be in, with its runner killed at any moment, alone or with the keeper or the whole
-// machine: no second copy, no dead task started, no process that nobody knows of, no end untold or told twice, nothing forgotten that was
-// asked for, and no wait for another interval when there is none.
+// machine: no second copy, no dead task started, no process that nobody knows of, no end unreported or reported twice, nothing forgotten that was
+// requested, and no wait for another interval when there is none.
 func TestAnyMoment(t *testing.T) {
 	for budget, wait := range map[budgetModel]bool{
 		{requests: 2, crashes: 1, processes: 3}: false, {requests: 1, crashes: 2, processes: 3}: false, {requests: 1, crashes: 1, processes: 4}: true,

@@ -36,7 +36,7 @@ func (s *traced) Prepare(context.Context) (*interfaces.TaskPrestartRequest, erro
 	}, nil
 }
 
-// tracedEnv is an environment that nothing is asked of.
+// tracedEnv is an environment that nobody reads.
 type tracedEnv struct {
 	interfaces.Env
 	_ [64]byte // so that it shares its block of memory with nothing else

@@ -106,7 +106,7 @@ func TestSequencesOfEvents(t *testing.T) {
 			[]string{"Task Setup", "Driver Failure", "Restarting", "Started"}, running, false},
 		{"killed while starting", testRules, []any{opened{}, killRequested{}, startFailed{driverFailureEvent("given up"), false}},
 			[]string{"Task Setup", "Killing"}, dead, false},
-		{"leftovers are told", once, []any{opened{}, started{}, exited{leftover: 2}},
+		{"leftovers are reported", once, []any{opened{}, started{}, exited{leftover: 2}},
 			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
 		{"in its last interval, past its attempts", patient, []any{lastInterval{}, opened{}, startFailed{event: driverFailureEvent("no")}, elapsed{}, started{}, exit(1)},
 			[]string{"Task Setup", "Driver Failure", "Restarting", "Started", "Terminated", "Not Restarting"}, dead, true},
@@ -254,11 +254,11 @@ func TestEveryLifeIsSound(t *testing.T) {
 
 // TestAProcessThatIsToEndIsNotReported: what poststart hooks would announce, pre-kill hooks would have to take back.
 func TestAProcessThatIsToEndIsNotReported(t *testing.T) {
-	for _, asked := range []any{killRequested{}, killRequested{mode: AtOnce}, resetRequested{}} {
-		m, _ := play(testRules, machine{}, opened{}, asked)
+	for _, requested := range []any{killRequested{}, killRequested{mode: AtOnce}, resetRequested{}} {
+		m, _ := play(testRules, machine{}, opened{}, requested)
 		_, acts := testRules.next(m, started{}, time.Unix(0, 0), 0)
 		if slices.Contains(acts, any(poststart{})) || !slices.Contains(acts, any(watch{})) {
-			t.Errorf("%#v while it starts: effects %v", asked, acts)
+			t.Errorf("%#v while it starts: effects %v", requested, acts)
 		}
 	}
 }
@@ -267,14 +267,14 @@ func TestAProcessThatIsToEndIsNotReported(t *testing.T) {
 func TestAKillOfATaskThatIsBeingRestarted(t *testing.T) {
 	slow := testRules
 	slow.killTimeout = time.Hour
-	for _, asked := range []any{restartRequested{}, restartRequested{counted: true}, resetRequested{}} {
-		m, _ := play(slow, machine{}, opened{}, started{}, asked)
+	for _, requested := range []any{restartRequested{}, restartRequested{counted: true}, resetRequested{}} {
+		m, _ := play(slow, machine{}, opened{}, started{}, requested)
 		for _, want := range [][]any{{signal{testRules.killSignal}, arm{testRules.killTimeout}}, nil} {
 			var acts []any
 			m, acts = testRules.next(m, killRequested{}, time.Unix(0, 0), 0)
-			acts = slices.DeleteFunc(acts, func(a any) bool { _, told := a.(emit); return told })
+			acts = slices.DeleteFunc(acts, func(a any) bool { _, is := a.(emit); return is })
 			if diff := cmp.Diff(want, acts, cmp.AllowUnexported(signal{}, arm{}), cmpopts.EquateEmpty()); diff != "" || m.phase != stopping || m.intent != kill {
-				t.Errorf("after %#v: phase %v, intent %v, effects (-want +got):\n%s", asked, m.phase, m.intent, diff)
+				t.Errorf("after %#v: phase %v, intent %v, effects (-want +got):\n%s", requested, m.phase, m.intent, diff)
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func (p *oneProcess) Signal(context.Context, processes.ProcessID, syscall.Signal
 
 func (p *oneProcess) KillTree(context.Context, processes.ProcessID) (int, error) { return 0, nil }
 
-// stopped is a supervisor that does not answer: what it is asked for waits until the caller gives up.
+// stopped is a supervisor that does not answer: what is requested of it waits until the caller gives up.
 type stopped struct {
 	oneProcess
 	kills chan struct{}
@@ -124,7 +124,7 @@ func (p *stopped) KillTree(ctx context.Context, _ processes.ProcessID) (int, err
 	return 0, ctx.Err()
 }
 
-// TestAKillIsHeard also while a signal can't be sent, because whoever is to send it has been stopped.
+// TestAKillIsHeard also while a signal can't be sent, because the process that sends it has been stopped.
 func TestAKillIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := New(Config{Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler), Observer: nobody{}})

@@ -102,7 +102,7 @@ func (s story) wrong(was story, actions []action) string {
 	case was.life.phase >= over && (len(actions) > 0 && e.kind != replace || l != was.life):
 		return "something happens after the end"
 	case needsRunner && l.phase != running:
-		return "nothing runs that could be asked"
+		return "no runner could answer"
 	case l.phase == running && s.stopped != nil && (s.toStop == nil || *s.toStop != *s.stopped):
 		return "the runner does not stop as was requested last"
 	case l.phase == running && s.accepted != nil && (s.toStop == nil || !s.toStop.Replaced):
