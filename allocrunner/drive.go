@@ -153,7 +153,7 @@ func (r *Runner) do(ctx context.Context, act any) {
 	case restartTasks:
 		r.life.work.Go(func() { act.reply <- r.restartTasks(context.WithoutCancel(ctx)) })
 	case finish:
-		r.snapshots.change(func(*api.Allocation) {}) // from here on its identities are refused
+		r.snapshots.Change(func(*api.Allocation) {}) // from here on its identities are refused
 		r.updated()
 	}
 }

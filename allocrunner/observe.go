@@ -33,7 +33,7 @@ func (r *Runner) Save(task string) { r.journal.taskSafe(task) }
 
 // publish updates the allocation with the present states of tasks.
 func (r *Runner) publish(tasks ...string) {
-	r.snapshots.change(func(a *api.Allocation) {
+	r.snapshots.Change(func(a *api.Allocation) {
 		a.TaskStates = maps.Clone(a.TaskStates)
 		for _, name := range tasks {
 			a.TaskStates[name] = r.byName[name].Wire()
@@ -80,7 +80,7 @@ func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 }
 
 func (r *Runner) setHealth(healthy *bool) {
-	r.snapshots.change(func(a *api.Allocation) {
+	r.snapshots.Change(func(a *api.Allocation) {
 		a.DeploymentStatus = nil
 		if healthy != nil {
 			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: healthy, Timestamp: time.Now().UTC(), ModifyIndex: a.ModifyIndex + 1}

@@ -55,7 +55,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 	}
 	r.resources.ports = reservation
 	r.resources.node = r.detectNode()
-	r.snapshots.change(func(a *api.Allocation) { setResources(a, a.GetTaskGroup(), reservation) })
+	r.snapshots.Change(func(a *api.Allocation) { setResources(a, a.GetTaskGroup(), reservation) })
 	return nil
 }
 

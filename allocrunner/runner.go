@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/ptr"
+	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -35,7 +36,7 @@ type Runner struct {
 	drivers *drivers.Registry
 	logger  *slog.Logger
 
-	snapshots snapshots
+	snapshots snapshots.Snapshots
 	tasks     []*taskrunner.Runner
 	byName    map[string]*taskrunner.Runner
 	madeOf    *api.Job // the version that tasks and hooks were made of
@@ -90,9 +91,9 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 		byName:  map[string]*taskrunner.Runner{},
 	}
 	if cfg.Saved != nil {
-		r.snapshots.restore(cfg.Saved)
+		r.snapshots.Restore(cfg.Saved)
 	} else {
-		r.snapshots.init(cfg.Alloc)
+		r.snapshots.Init(cfg.Alloc)
 	}
 	group := r.group()
 	if group == nil {
@@ -135,10 +136,10 @@ func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 	})
 }
 
-func (r *Runner) Alloc() *api.Allocation { return r.snapshots.latest() }
+func (r *Runner) Alloc() *api.Allocation { return r.snapshots.Latest() }
 
 func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
-	return r.snapshots.wait(ctx, index)
+	return r.snapshots.Wait(ctx, index)
 }
 
 func (r *Runner) Terminal() bool { return r.life.state().phase == terminal }
@@ -147,7 +148,7 @@ func (r *Runner) Detach() { r.life.handle(detachRequested{}) }
 
 func (r *Runner) Kill() {
 	was := r.life.state()
-	if s := r.life.handle(killRequested{}); s.requested && !was.requested && r.snapshots.stop(interfaces.StopRequest{}) {
+	if s := r.life.handle(killRequested{}); s.requested && !was.requested && r.snapshots.Stop(interfaces.StopRequest{}) {
 		r.updated()
 	}
 }
@@ -164,7 +165,7 @@ func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 }
 
 func (r *Runner) requestStop(how interfaces.StopRequest) {
-	if r.snapshots.stop(how) {
+	if r.snapshots.Stop(how) {
 		r.updated()
 	}
 	r.life.handle(stopRequested{how.NoShutdownDelay})
@@ -242,7 +243,10 @@ func (r *Runner) failBefore(reason error) {
 		t.FailBefore(reason)
 		r.journal.taskChanged(t.Name())
 	}
-	r.snapshots.failBefore(r.wireStates(), reason)
+	states := r.wireStates()
+	r.snapshots.Change(func(a *api.Allocation) {
+		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
+	})
 	r.life.handle(setUpFailed{})
 	r.updated()
 }

@@ -48,7 +48,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	if err := r.validate(next, begun); err != nil {
 		return err
 	}
-	r.snapshots.change(func(a *api.Allocation) { *a = *withJob(a, job) })
+	r.snapshots.Change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
 		r.logger.Warn("the update could not be saved yet: if taskapi is killed before it is, the job has to be given again")

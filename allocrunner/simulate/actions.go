@@ -32,34 +32,15 @@ func (r *runner) requestStop(how interfaces.StopRequest) {
 
 func (r *runner) Detach() { r.detach() }
 
-func (r *runner) Alloc() *api.Allocation {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.alloc
-}
+func (r *runner) Alloc() *api.Allocation { return r.snapshots.Latest() }
 
 func (r *runner) Wait(ctx context.Context, index uint64) *api.Allocation {
-	for {
-		r.mu.Lock()
-		alloc, changed := r.alloc, r.changed
-		r.mu.Unlock()
-		if alloc.ModifyIndex > index || ctx.Err() != nil {
-			return alloc
-		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		}
-	}
+	return r.snapshots.Wait(ctx, index)
 }
 
 func (r *runner) Checks() (api.AllocCheckStatuses, uint64) { return nil, 0 }
 
-func (r *runner) Terminal() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.terminal
-}
+func (r *runner) Terminal() bool { return r.terminal.Load() }
 
 // task returns a task by its name.
 func (r *runner) task(name string) (*task, error) {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -17,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/signals"
+	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/taskenv"
 )
 
@@ -35,11 +37,8 @@ type runner struct {
 	end       func()
 	detaching chan struct{} // closed by detach
 	detach    func()
-
-	mu       sync.Mutex // guards the fields below
-	alloc    *api.Allocation
-	terminal bool
-	changed  chan struct{} // closed by the next change
+	snapshots snapshots.Snapshots
+	terminal  atomic.Bool
 }
 
 // task is one simulated task.
@@ -64,33 +63,19 @@ func New(cfg interfaces.Config) (interfaces.AllocRunner, error) {
 		return nil, fmt.Errorf("the job has no group %q", cfg.Alloc.TaskGroup)
 	}
 	r := &runner{
-		cfg: cfg, acting: make(chan struct{}, 1), ending: make(chan struct{}), detaching: make(chan struct{}), changed: make(chan struct{}),
+		cfg: cfg, acting: make(chan struct{}, 1), ending: make(chan struct{}), detaching: make(chan struct{}),
 	}
 	r.end = sync.OnceFunc(func() { close(r.ending) })
 	r.detach = sync.OnceFunc(func() { close(r.detaching) })
-	r.alloc = firstVersion(cfg.Alloc)
+	r.snapshots.Init(cfg.Alloc)
 	for _, spec := range group.Tasks {
 		t := &task{runner: r, spec: spec, dir: allocdir.Paths(cfg.Dir, spec.Name), saved: map[string]map[string]string{}}
 		if cfg.TaskHooks != nil {
-			t.hooks = cfg.TaskHooks(r.alloc, spec)
+			t.hooks = cfg.TaskHooks(r.Alloc(), spec)
 		}
 		r.tasks = append(r.tasks, t)
 	}
 	return r, nil
-}
-
-// firstVersion returns an allocation as it is before anything has run.
-func firstVersion(given *api.Allocation) *api.Allocation {
-	alloc, job, index, now := *given, *given.Job, uint64(1), time.Now().UnixNano()
-	job.Version, job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = new(uint64), &index, &index, &index
-	alloc.Job = &job
-	alloc.CreateIndex, alloc.ModifyIndex, alloc.AllocModifyIndex, alloc.CreateTime, alloc.ModifyTime = index, index, index, now, now
-	alloc.DesiredStatus, alloc.ClientStatus = api.AllocDesiredStatusRun, api.AllocClientStatusPending
-	alloc.TaskStates = map[string]*api.TaskState{}
-	for _, spec := range alloc.GetTaskGroup().Tasks {
-		alloc.TaskStates[spec.Name] = &api.TaskState{State: "pending"}
-	}
-	return &alloc
 }
 
 // Run starts every task, and ends when the allocation is stopped.
@@ -163,11 +148,11 @@ func (r *runner) start(ctx context.Context) error {
 // finish notes that the allocation has ended.
 func (r *runner) finish(err error) {
 	r.change(func(a *api.Allocation) {
-		a.ClientStatus = api.AllocClientStatusComplete
+		a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "All tasks have completed"
 		if err != nil {
 			a.ClientStatus, a.ClientDescription = api.AllocClientStatusFailed, err.Error()
 		}
-		r.terminal = true
+		r.terminal.Store(true)
 	})
 }
 
@@ -339,7 +324,7 @@ func (t *task) enter(state, kind, message string) {
 		a.TaskStates = maps.Clone(a.TaskStates)
 		a.TaskStates[t.spec.Name] = &next
 		if kind == api.TaskStarted {
-			a.ClientStatus = api.AllocClientStatusRunning
+			a.ClientStatus, a.ClientDescription = api.AllocClientStatusRunning, "Tasks are running"
 		}
 		if t.runner.cfg.OnEvent != nil {
 			t.runner.cfg.OnEvent(t.spec.Name, event)
@@ -349,15 +334,8 @@ func (t *task) enter(state, kind, message string) {
 
 // change makes the allocation's next version.
 func (r *runner) change(edit func(*api.Allocation)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	next := *r.alloc
-	edit(&next)
-	next.ModifyIndex, next.ModifyTime = next.ModifyIndex+1, time.Now().UnixNano()
-	r.alloc = &next
-	close(r.changed)
-	r.changed = make(chan struct{})
+	r.snapshots.Change(edit)
 	if r.cfg.Updates != nil {
-		r.cfg.Updates.AllocUpdated(r.alloc)
+		r.cfg.Updates.AllocUpdated(r.Alloc())
 	}
 }

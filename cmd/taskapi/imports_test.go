@@ -33,6 +33,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/ports",
 		"allocrunner/internal/proc",
 		"allocrunner/internal/ptr",
+		"allocrunner/internal/snapshots",
 		"allocrunner/internal/services",
 		"allocrunner/internal/signals",
 		"allocrunner/internal/taskrunner",
@@ -55,6 +56,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/internal/checks":      {"allocrunner/internal/services"},
 	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
+	"allocrunner/internal/snapshots":   {"allocrunner/interfaces"},
 	"allocrunner/internal/keeper": {
 		"allocrunner/drivers",
 		"allocrunner/interfaces",
@@ -95,6 +97,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation
 		"allocrunner/internal/signals",
+		"allocrunner/internal/snapshots",
 		"allocrunner/taskenv",
 	},
 	"allocrunner/updates":   {"allocrunner/interfaces"},

@@ -1,4 +1,5 @@
-package allocrunner
+// Package snapshots holds the latest version of an allocation.
+package snapshots
 
 import (
 	"context"
@@ -11,8 +12,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
-// snapshots holds the latest version of the allocation. Each change makes a new value: readers share one and never lock.
-type snapshots struct {
+// Snapshots holds the latest version of one allocation. Each change makes a new value: readers share one and never lock.
+type Snapshots struct {
 	current atomic.Pointer[api.Allocation]
 
 	mu      sync.Mutex    // guards changes and the field below
@@ -22,15 +23,17 @@ type snapshots struct {
 // firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never one.
 const firstIndex = 1
 
-func (s *snapshots) init(given *api.Allocation) {
+// Init begins with an allocation as it is before anything has run.
+func (s *Snapshots) Init(given *api.Allocation) {
 	alloc := *given
 	now := time.Now().UnixNano()
 	alloc.CreateIndex, alloc.ModifyIndex, alloc.AllocModifyIndex = firstIndex, firstIndex, firstIndex
 	alloc.CreateTime, alloc.ModifyTime = now, now
 	alloc.DesiredStatus = api.AllocDesiredStatusRun
 	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
-	alloc.TaskStates = nil
-	alloc.Job = firstVersion(alloc.Job)
+	job, index := *alloc.Job, uint64(firstIndex)
+	job.Version, job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = new(uint64), &index, &index, &index
+	alloc.Job, alloc.TaskStates = &job, nil
 	alloc.TaskStates = statesOf(&alloc)
 	s.changed = make(chan struct{})
 	s.current.Store(&alloc)
@@ -49,18 +52,11 @@ func statesOf(alloc *api.Allocation) map[string]*api.TaskState {
 	return states
 }
 
-// firstVersion returns a job as it is registered first.
-func firstVersion(given *api.Job) *api.Job {
-	job, index := *given, uint64(firstIndex)
-	job.Version, job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = new(uint64), &index, &index, &index
-	return &job
-}
-
 // unseenChanges is more changes than an earlier runner can have shown and not saved: those of a few seconds, during a write.
 const unseenChanges = 10_000
 
-// restore begins with an allocation that was saved, with an index above all that a client can have seen.
-func (s *snapshots) restore(saved *interfaces.Saved) {
+// Restore begins with an allocation that was saved, with an index above all that a client can have seen.
+func (s *Snapshots) Restore(saved *interfaces.Saved) {
 	alloc := *saved.Alloc
 	alloc.ModifyIndex += unseenChanges
 	alloc.TaskStates = statesOf(&alloc)
@@ -68,10 +64,11 @@ func (s *snapshots) restore(saved *interfaces.Saved) {
 	s.current.Store(&alloc)
 }
 
-func (s *snapshots) latest() *api.Allocation { return s.current.Load() }
+// Latest returns the latest version, which nobody changes any more.
+func (s *Snapshots) Latest() *api.Allocation { return s.current.Load() }
 
-// change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
-func (s *snapshots) change(edit func(*api.Allocation)) {
+// Change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
+func (s *Snapshots) Change(edit func(*api.Allocation)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	alloc := *s.current.Load()
@@ -83,35 +80,28 @@ func (s *snapshots) change(edit func(*api.Allocation)) {
 	s.changed = make(chan struct{})
 }
 
-// wait returns the allocation once its index is above index, or when ctx ends.
-func (s *snapshots) wait(ctx context.Context, index uint64) *api.Allocation {
+// Wait returns the allocation once its index is above index, or when ctx ends.
+func (s *Snapshots) Wait(ctx context.Context, index uint64) *api.Allocation {
 	for {
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
-		if alloc := s.latest(); alloc.ModifyIndex > index {
+		if alloc := s.Latest(); alloc.ModifyIndex > index {
 			return alloc
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return s.latest()
+			return s.Latest()
 		}
 	}
 }
 
-// stop applies a request to stop. It reports whether that has changed anything.
-func (s *snapshots) stop(how interfaces.StopRequest) (changed bool) {
-	if latest := *s.latest(); !how.Apply(&latest) {
+// Stop applies a request to stop. It reports whether that has changed anything.
+func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
+	if latest := *s.Latest(); !how.Apply(&latest) {
 		return false
 	}
-	s.change(func(a *api.Allocation) { changed = how.Apply(a) })
+	s.Change(func(a *api.Allocation) { changed = how.Apply(a) })
 	return changed
-}
-
-// failBefore ends an allocation that never began, with the states of its tasks and the reason.
-func (s *snapshots) failBefore(states map[string]*api.TaskState, reason error) {
-	s.change(func(a *api.Allocation) {
-		a.ClientStatus, a.ClientDescription, a.TaskStates = api.AllocClientStatusFailed, reason.Error(), states
-	})
 }
