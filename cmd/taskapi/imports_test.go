@@ -120,7 +120,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
-		"cmd/taskapi/internal/remedy",
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",

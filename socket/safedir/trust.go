@@ -18,7 +18,7 @@ import (
 // may write to them. The directories above it may be sticky ones that everybody may write to, as /tmp is. What of the path does not exist
 // yet is taken as it is. Errors: ErrUnsafe, which says what to change; those of a directory that can't be reached.
 func Trust(path string) (resolved string, err error) {
-	d, rest, err := walk(path, func(d *Dir, last bool) error { return check(d, last) })
+	d, rest, err := walk(path, check)
 	if d == nil {
 		return "", err
 	}

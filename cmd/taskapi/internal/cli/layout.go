@@ -15,13 +15,12 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/linewriter"
-	"taskapi/cmd/taskapi/internal/remedy"
 )
 
 // layout is a data directory, and how commands about it are written.
 type layout struct {
 	datadir.Dir
-	remedy.Commands
+	commands
 	version string // of this program
 }
 
@@ -42,7 +41,7 @@ func newLayout(given string, w World) (layout, error) {
 	if err != nil {
 		return layout{}, layout{}.explain(err)
 	}
-	l := layout{Dir: dir, Commands: remedy.Commands{DataDir: string(dir)}, version: w.Version}
+	l := layout{Dir: dir, commands: commands{DataDir: string(dir)}, version: w.Version}
 	if abs, err := filepath.Abs(given); err == nil && abs == usual && w.getenv(dataDirEnv) == "" {
 		l.DataDir = ""
 	}

@@ -1,25 +1,24 @@
-// Package remedy writes the commands that a message tells its reader to run.
-package remedy
+package cli
 
 import "strings"
 
-// Commands are about the allocations of one data directory.
-type Commands struct {
+// commands writes the commands that a message tells its reader to run, about the allocations of one data directory.
+type commands struct {
 	DataDir string // empty for the one where this user's commands look without a flag
 }
 
 // Command returns a command line to copy. It names the data directory unless it is the default: without, it would be about another one,
 // where a run would start an allocation over.
-func (c Commands) Command(verb string, args ...string) string {
+func (c commands) Command(verb string, args ...string) string {
 	words := []string{"taskapi", verb}
 	if c.DataDir != "" {
-		words = append(words, "--data-dir", Word(c.DataDir))
+		words = append(words, "--data-dir", word(c.DataDir))
 	}
 	return strings.Join(append(words, args...), " ")
 }
 
-// Word returns a text as one word of a POSIX shell. In double quotes, since messages have commands in single ones.
-func Word(s string) string {
+// word returns a text as one word of a POSIX shell. In double quotes, since messages have commands in single ones.
+func word(s string) string {
 	if s != "" && !strings.ContainsAny(s, " \t\n\"'\\$`&|;<>()*?[]#~=%!{}") {
 		return s
 	}
