@@ -79,7 +79,7 @@ func (l *lostKeeper) exit(task string) (interfaces.ExitResult, bool) {
 	return interfaces.ExitResult{}, false
 }
 
-// errorFor returns the loss as one of its tasks had it.
+// errorFor returns the error of a task whose keeper was lost.
 func (l *lostKeeper) errorFor(task string) error {
 	lost := l.last[task].LostError()
 	if n := l.orphans[task]; n > 0 {

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == keeper.Command:
 		unix.Exit(keeper.Main()) // os.Exit would let the race detector sleep for a second
-	case len(os.Args) > 3 && os.Args[1] == "sidecar":
-		os.Exit(sidecar(os.Args[2], os.Args[3]))
+	case len(os.Args) > 3 && os.Args[1] == "agent":
+		os.Exit(agent(os.Args[2], os.Args[3]))
 	case len(os.Args) > 1 && os.Args[1] == "reap":
 		unix.Exit(reap())
 	case len(os.Args) > 1 && os.Args[1] == "hide":
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// sidecar starts a keeper and one task and says the task's number.
-func sidecar(dir, script string) int {
+// agent starts a keeper and one task and says the task's number.
+func agent(dir, script string) int {
 	c, _, err := keeper.Open(context.Background(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil {
 		fmt.Println(err)

@@ -47,7 +47,7 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 	if err := os.Chown(dir, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	first := exec.Command(copyOfTests(t), "sidecar", dir, "exec sleep 1000")
+	first := exec.Command(copyOfTests(t), "agent", dir, "exec sleep 1000")
 	first.Dir = "/"
 	first.Stderr = os.Stderr
 	first.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

@@ -107,7 +107,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	const lines = 20000
-	first := exec.Command("/proc/self/exe", "sidecar", dir,
+	first := exec.Command("/proc/self/exe", "agent", dir,
 		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i"; i=$((i+1)); [ $i = 100 ] && echo half >%s; done; read x <%s; exit 42`, lines, go_, go_))
 	said, err := first.StdoutPipe()
 	if err != nil {

@@ -214,7 +214,7 @@ func TestSweepBelievesNoEnd(t *testing.T) {
 	b.wantGone(t)
 }
 
-// TestIdle is as short as a sidecar needs to be started again, but for one who alone knows how the tasks ended.
+// TestIdle is as short as an agent needs to be started again, but for one who alone knows how the tasks ended.
 func TestIdle(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare     func(t *testing.T, dir string)
@@ -258,7 +258,7 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 		t.Skip("no PID namespace can be made here")
 	}
 	there := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
-		self, "sidecar", dir, `echo $PPID >$FIFO; exec sleep 1000`)
+		self, "agent", dir, `echo $PPID >$FIFO; exec sleep 1000`)
 	if err := there.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ func TestAFullDisk(t *testing.T) {
 	}
 }
 
-// TestZombiesOfALostKeeper are reaped by a sidecar that inherits them, as PID 1 in a container does.
+// TestZombiesOfALostKeeper are reaped by an agent that inherits them, as PID 1 in a container does.
 func TestZombiesOfALostKeeper(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)

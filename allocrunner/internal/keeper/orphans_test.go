@@ -25,7 +25,7 @@ func reap() int {
 	return 0
 }
 
-// TestOrphansOfPID1 are collected by a sidecar that is PID 1.
+// TestOrphansOfPID1 are collected by an agent that is PID 1.
 func TestOrphansOfPID1(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a PID namespace takes root to make")

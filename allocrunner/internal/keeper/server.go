@@ -30,7 +30,7 @@ const replaceTime = 3 * time.Second
 const acceptPause = 100 * time.Millisecond
 
 // unwrittenIdle is how long a keeper with neither task nor client stays when it alone knows how its tasks ended, since the record can't be
-// written: an operator has that time to make room, or to bring the sidecar back.
+// written: an operator has that time to make room, or to bring the agent back.
 const unwrittenIdle = 10 * time.Minute
 
 // leaveTime bounds the killing of what a task left behind while nobody is there to ask for it.
@@ -143,7 +143,7 @@ func (s *server) tasksRun() bool {
 	return slices.ContainsFunc(list, func(t processes.Status) bool { return t.Exit == nil })
 }
 
-// record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next sidecar knowledge,
+// record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next agent knowledge,
 // nothing else.
 func (s *server) record(ended bool) bool {
 	s.writing.Lock()

@@ -27,7 +27,7 @@ import (
 const (
 	// defaultExe is this very program, also when its file has been replaced by an upgrade meanwhile.
 	defaultExe = "/proc/self/exe"
-	// defaultIdle leaves a sidecar time to be started again. Nothing is lost afterwards: exits are in the record.
+	// defaultIdle leaves an agent time to be started again. Nothing is lost afterwards: exits are in the record.
 	defaultIdle = 30 * time.Second
 )
 

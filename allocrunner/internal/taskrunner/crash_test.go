@@ -74,9 +74,9 @@ type budgetModel struct{ requests, crashes, processes int }
 type crash string
 
 const (
-	sidecarKilled crash = "the runner is killed"
-	bothKilled    crash = "the runner and the keeper are killed"
-	powerCut      crash = "the power is cut"
+	agentKilled crash = "the runner is killed"
+	bothKilled  crash = "the runner and the keeper are killed"
+	powerCut    crash = "the power is cut"
 )
 
 // These events are the world's.
@@ -118,7 +118,7 @@ func (s model) possible(rs rules) []any {
 	add(r.machine.phase == waiting, opened{})
 	add(s.budget.requests > 0, killRequested{}, killRequested{mode: NoShutdownDelay}, restartRequested{}, restartRequested{counted: true}, resetRequested{})
 	add(rs.policy.Wait && !r.machine.last, lastInterval{})
-	add(s.budget.crashes > 0, sidecarKilled, bothKilled, powerCut)
+	add(s.budget.crashes > 0, agentKilled, bothKilled, powerCut)
 	return events
 }
 
@@ -255,7 +255,7 @@ func (s model) mayStart() error {
 // crash ends the runner, and has another one go on.
 func (s model) crash(r rules, how crash) (model, error) {
 	known := &processes.Status{PID: s.process.number, StartedAt: modelNow}
-	if how != sidecarKilled && s.process.runs {
+	if how != agentKilled && s.process.runs {
 		s.process.runs, s.process.code = false, -1
 	}
 	if !s.process.runs {
