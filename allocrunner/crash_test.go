@@ -63,7 +63,7 @@ func TestThePowerIsCut(t *testing.T) {
 		}
 		_ = r.end() // tasks that were killed may count as failed
 		index := r.runner.Alloc().ModifyIndex
-		if len(state.had) < 4 || !state.had[len(state.had)-1].Over {
+		if len(state.had) < 4 || !state.had[len(state.had)-1].Terminal {
 			t.Fatalf("%s: %d writes, the last without the end", name, len(state.had))
 		}
 		for i, had := range state.had {

@@ -188,7 +188,7 @@ func (j *journal) change(p pending) interfaces.Change {
 		Tasks: make(map[string]interfaces.SavedTask, len(p.tasks)),
 	}
 	if p.alloc {
-		c.Alloc, c.Over = j.current.allocation()
+		c.Alloc, c.Terminal = j.current.allocation()
 		c.Life = j.life
 	}
 	for name := range p.tasks {

@@ -21,8 +21,8 @@ func TestASetUpThatFailsIsWritten(t *testing.T) {
 		t.Fatal("the set-up did not fail")
 	}
 	saved, shown := state.saved(), r.runner.Alloc()
-	if !saved.Over || saved.Alloc.ClientStatus != "failed" || saved.Alloc.ClientDescription != shown.ClientDescription {
-		t.Errorf("written: over %v, %s (%s); want it over, and failed with %q", saved.Over, saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
+	if !saved.Terminal || saved.Alloc.ClientStatus != "failed" || saved.Alloc.ClientDescription != shown.ClientDescription {
+		t.Errorf("written: terminal %v, %s (%s); want it terminal, and failed with %q", saved.Terminal, saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
 	}
 	if diff := cmp.Diff(shown.TaskStates, saved.Alloc.TaskStates); diff != "" {
 		t.Errorf("task states (-shown +written):\n%s", diff)

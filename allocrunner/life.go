@@ -47,12 +47,12 @@ type state struct {
 }
 
 // newState returns the state of an allocation as it is created, or as it was saved.
-func newState(alloc *api.Allocation, over bool) state {
+func newState(alloc *api.Allocation, hasEnded bool) state {
 	var s state
 	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
 		s, _ = next(s, stopRequested{alloc.DesiredTransition.ShouldIgnoreShutdownDelay()})
 	}
-	if over {
+	if hasEnded {
 		s.phase = terminal
 	}
 	return s

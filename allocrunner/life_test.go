@@ -55,8 +55,8 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 		t.Errorf("of one that is over: %v", err)
 	}
 	alloc := r.runner.Alloc()
-	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Over || saved.Alloc.ClientStatus != "complete" {
-		t.Errorf("status %s, written down: %s, over %v", alloc.ClientStatus, saved.Alloc.ClientStatus, saved.Over)
+	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Terminal || saved.Alloc.ClientStatus != "complete" {
+		t.Errorf("status %s, saved: %s, terminal %v", alloc.ClientStatus, saved.Alloc.ClientStatus, saved.Terminal)
 	}
 }
 
@@ -276,7 +276,7 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 	if n := strings.Count(log.read(), "make room on the disk"); n != 1 {
 		t.Errorf("the operator was warned %d times:\n%s", n, log.read())
 	}
-	if saved := state.saved(); !saved.Over || saved.Tasks["main"].State.Restarts != 1 {
+	if saved := state.saved(); !saved.Terminal || saved.Tasks["main"].State.Restarts != 1 {
 		t.Errorf("written down at the end: %+v", saved)
 	}
 }

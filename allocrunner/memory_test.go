@@ -18,14 +18,14 @@ import (
 // memory is a State that forgets nothing while the test runs, and fails on request. What it holds has been through JSON, as
 // in a file.
 type memory struct {
-	mu     sync.Mutex // guards the fields below
-	alloc  []byte
-	tasks  map[string][]byte
-	checks []byte
-	over   bool
-	kill   time.Time
-	puts   int
-	full   bool // Put fails
+	mu       sync.Mutex // guards the fields below
+	alloc    []byte
+	tasks    map[string][]byte
+	checks   []byte
+	terminal bool
+	kill     time.Time
+	puts     int
+	full     bool // Put fails
 }
 
 func (m *memory) Put(c interfaces.Change) error {
@@ -49,7 +49,7 @@ func (m *memory) Put(c interfaces.Change) error {
 	if c.Checks != nil {
 		m.checks = encode(c.Checks)
 	}
-	m.over = m.over || c.Over
+	m.terminal = m.terminal || c.Terminal
 	if !c.KillAfter.IsZero() {
 		m.kill = c.KillAfter
 	}
@@ -65,7 +65,7 @@ func (m *memory) setFull(full bool) {
 func (m *memory) saved() *interfaces.Saved {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := &interfaces.Saved{Tasks: map[string]interfaces.SavedTask{}, Over: m.over, KillAfter: m.kill}
+	s := &interfaces.Saved{Tasks: map[string]interfaces.SavedTask{}, Terminal: m.terminal, KillAfter: m.kill}
 	decode(m.alloc, &s.Alloc)
 	s.Alloc.TaskStates = map[string]*api.TaskState{}
 	for name, data := range maps.All(m.tasks) {

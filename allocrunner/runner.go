@@ -99,7 +99,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	if group == nil {
 		return nil, fmt.Errorf("allocation %s: job %q has no group %q", cfg.Alloc.ID, cfg.Alloc.JobID, cfg.Alloc.TaskGroup)
 	}
-	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Over))
+	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
 	r.checks.alloc, r.health.alloc, r.health.logger = r, r, r.logger

@@ -165,7 +165,7 @@ func (d Dir) Ended() ([]string, error) {
 	}
 	var ended []string
 	for _, id := range ids {
-		if saved, err := d.Saved(id); err == nil && saved.Over {
+		if saved, err := d.Saved(id); err == nil && saved.Terminal {
 			ended = append(ended, id)
 		}
 	}

@@ -183,7 +183,7 @@ func (l *Lock) FinishReplacement() error {
 	if errors.Is(err, state.ErrNotFound) {
 		return nil
 	}
-	if err != nil || !saved.Over || !interfaces.Replaced(saved.Alloc) {
+	if err != nil || !saved.Terminal || !interfaces.Replaced(saved.Alloc) {
 		return err
 	}
 	interfaces.StopRequest{}.Apply(saved.Alloc)

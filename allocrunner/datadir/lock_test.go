@@ -39,7 +39,7 @@ func TestLock(t *testing.T) {
 
 func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	l := lock(t, d, store)
-	if err := l.State().Put(interfaces.Change{ID: testID, Alloc: &api.Allocation{ID: testID}, Over: true}); err != nil {
+	if err := l.State().Put(interfaces.Change{ID: testID, Alloc: &api.Allocation{ID: testID}, Terminal: true}); err != nil {
 		t.Fatal(err)
 	}
 	group, job := "g", "next"
@@ -54,7 +54,7 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 		t.Fatal(err)
 	}
 	again := lock(t, d, store)
-	if s := again.Saved(); s.Over || *s.Alloc.Job.ID != job || s.Alloc.ClientStatus != api.AllocClientStatusPending {
+	if s := again.Saved(); s.Terminal || *s.Alloc.Job.ID != job || s.Alloc.ClientStatus != api.AllocClientStatusPending {
 		t.Fatalf("got %+v; want the next one, about to begin", s)
 	}
 	if err := again.Close(); err != nil {

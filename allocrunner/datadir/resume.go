@@ -22,7 +22,7 @@ func (l *Lock) Resume(ctx context.Context, wanted *api.Allocation, force bool) (
 	case l.saved == nil:
 		return nil, nil, nil
 	}
-	decision, changes, err := allocrunner.Plan(allocrunner.Current{Alloc: l.saved.Alloc, Terminal: l.saved.Over}, wanted, force)
+	decision, changes, err := allocrunner.Plan(allocrunner.Current{Alloc: l.saved.Alloc, Terminal: l.saved.Terminal}, wanted, force)
 	if err != nil {
 		return nil, nil, err
 	}

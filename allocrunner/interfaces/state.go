@@ -44,11 +44,11 @@ type State interface {
 
 // Change is what has changed of an allocation. A nil field is as it was.
 type Change struct {
-	ID     string                 // of the allocation; always given
-	Alloc  *api.Allocation        // as it stands. Its TaskStates are not written: Tasks have them
-	Tasks  map[string]SavedTask   // those that have changed
-	Checks api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
-	Over   bool                   // nothing is left to do; once true, it stays
+	ID       string                 // of the allocation; always given
+	Alloc    *api.Allocation        // as it stands. Its TaskStates are not written: Tasks have them
+	Tasks    map[string]SavedTask   // those that have changed
+	Checks   api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
+	Terminal bool                   // nothing is left to do; once true, it stays
 
 	// KillAfter is when the group's shutdown_delay is over, and the tasks are stopped; zero: as it was.
 	KillAfter time.Time
@@ -58,10 +58,10 @@ type Change struct {
 
 // Saved is an allocation on its way, or at its end, as it was written down.
 type Saved struct {
-	Alloc  *api.Allocation // with its job, and with the task states of Tasks
-	Tasks  map[string]SavedTask
-	Checks api.AllocCheckStatuses
-	Over   bool
+	Alloc    *api.Allocation // with its job, and with the task states of Tasks
+	Tasks    map[string]SavedTask
+	Checks   api.AllocCheckStatuses
+	Terminal bool `json:"Over"` // the name in the output of dumps
 
 	KillAfter time.Time // zero before the group's shutdown_delay has begun
 

@@ -190,7 +190,7 @@ func TestFileStaysSmall(t *testing.T) {
 func TestRecreateThatFails(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Over: true})
+	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
 	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if err := db.Recreate(follows); !errors.Is(err, state.ErrFile) {
 		t.Errorf("got %v, want ErrFile", err)
 	}
-	if s := saved(t, db); !s.Over {
+	if s := saved(t, db); !s.Terminal {
 		t.Errorf("after that: %+v", s)
 	}
 	if err := os.RemoveAll(path + ".new"); err != nil {
@@ -211,7 +211,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if err := db.TryRecreate(); err != nil {
 		t.Error(err)
 	}
-	if s := saved(t, db); !s.Over {
+	if s := saved(t, db); !s.Terminal {
 		t.Errorf("after a try: %+v", s)
 	}
 }

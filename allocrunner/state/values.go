@@ -15,13 +15,13 @@ import (
 
 // The keys of an allocation. Each holds one value as JSON.
 const (
-	allocKey  = "alloc"  // api.Allocation without Job and TaskStates
-	jobKey    = "job"    // api.Job, written when it is another one
-	checksKey = "checks" // api.AllocCheckStatuses
-	overKey   = "over"   // true
-	killKey   = "kill"   // time.Time of Change.KillAfter
-	lifeKey   = "life"   // string
-	taskKey   = "task/"  // and the task's name: interfaces.SavedTask
+	allocKey    = "alloc"  // api.Allocation without Job and TaskStates
+	jobKey      = "job"    // api.Job, written when it is another one
+	checksKey   = "checks" // api.AllocCheckStatuses
+	terminalKey = "over"   // true
+	killKey     = "kill"   // time.Time of Change.KillAfter
+	lifeKey     = "life"   // string
+	taskKey     = "task/"  // and the task's name: interfaces.SavedTask
 )
 
 // maxKey bounds a key, whose length a record has in 16 bits.
@@ -60,8 +60,8 @@ func (v values) addChange(c interfaces.Change) error {
 	if c.Checks != nil {
 		errs = append(errs, v.add(checksKey, c.Checks))
 	}
-	if c.Over {
-		errs = append(errs, v.add(overKey, true))
+	if c.Terminal {
+		errs = append(errs, v.add(terminalKey, true))
 	}
 	if !c.KillAfter.IsZero() {
 		errs = append(errs, v.add(killKey, c.KillAfter))
@@ -92,7 +92,7 @@ func compose(set values) (*interfaces.Saved, []error) {
 	}
 	read(allocKey, &saved.Alloc)
 	read(checksKey, &saved.Checks)
-	read(overKey, &saved.Over)
+	read(terminalKey, &saved.Terminal)
 	read(killKey, &saved.KillAfter)
 	read(lifeKey, &saved.Life)
 	for _, key := range slices.Sorted(maps.Keys(set)) {

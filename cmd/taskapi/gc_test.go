@@ -31,7 +31,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}},
 	}
-	if err := errors.Join(c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: true}), c.Close()); err != nil {
+	if err := errors.Join(c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}), c.Close()); err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.Stat(l.State(testAllocID))

@@ -62,7 +62,7 @@ func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 		_ = p.Process.Kill()
 	}
 	saved, err := datadir.Dir(dir).Saved(testAllocID)
-	if stopped := sig != syscall.SIGUSR1; err != nil || saved.Over != stopped {
+	if stopped := sig != syscall.SIGUSR1; err != nil || saved.Terminal != stopped {
 		t.Errorf("%+v, %v; want it stopped: %t\n%s", saved, err, stopped, p.out)
 	}
 	taskapi(t, "stop", "--data-dir", dir, testAllocID)

@@ -20,7 +20,7 @@ func TestAStopAfterTheEnd(t *testing.T) {
 	}
 	alloc := &api.Allocation{ID: testAllocID, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7}
 	interfaces.StopRequest{Replaced: true}.Apply(alloc)
-	if err := c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Over: true}); err != nil {
+	if err := c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Close(); err != nil {
@@ -33,7 +33,7 @@ func TestAStopAfterTheEnd(t *testing.T) {
 		t.Errorf("said: %s", out)
 	}
 	saved, err := l.Saved(testAllocID)
-	if err != nil || !saved.Over || interfaces.Replaced(saved.Alloc) || saved.Alloc.DesiredStatus != api.AllocDesiredStatusStop {
+	if err != nil || !saved.Terminal || interfaces.Replaced(saved.Alloc) || saved.Alloc.DesiredStatus != api.AllocDesiredStatusStop {
 		t.Errorf("%+v, %v; want it stopped for good", saved, err)
 	}
 }

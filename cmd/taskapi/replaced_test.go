@@ -63,7 +63,7 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("round %d:\n%s", n, p.out)
 		}
-		if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || saved.Over {
+		if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || saved.Terminal {
 			t.Fatalf("round %d: %+v, %v; want the next version, not over:\n%s", n, saved, err, p.out)
 		}
 	}

@@ -147,7 +147,7 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			}
 			wantStopped(t, dir, cli.ExitOK, said)
 			saved, err := datadir.Dir(dir).Saved(testAllocID)
-			if err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
+			if err != nil || !saved.Terminal || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
 			sockets, err := filepath.Glob(filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "*", "secrets", datadir.SocketName))
@@ -191,7 +191,7 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 		t.Errorf("the task got %d signals:\n%s", signals, said)
 	}
 	taskapi(t, "stop", "--data-dir", dir, testAllocID)
-	if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Over {
+	if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Terminal {
 		t.Errorf("after another stop: %+v, %v", saved, err)
 	}
 }

@@ -69,7 +69,7 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 			})
 			until(t, p, "the task runs again", func() bool { return countLines(runs) == 2 })
 			endsOf(t, p, syscall.SIGTERM)
-			if saved, err := r.layout.Saved(testAllocID); err != nil || !saved.Over || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
+			if saved, err := r.layout.Saved(testAllocID); err != nil || !saved.Terminal || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
 		})
@@ -104,7 +104,7 @@ func TestNobodyReadsWhatAStopSays(t *testing.T) {
 				kill(t, p)
 			}
 			endsOf(t, unreadProcess(t, unread(t, "pipe"), "stop", "-data-dir", dir), syscall.Signal(0))
-			if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Over {
+			if saved, err := datadir.Dir(dir).Saved(testAllocID); err != nil || !saved.Terminal {
 				t.Errorf("the allocation is %+v, %v", saved, err)
 			}
 		})

@@ -84,9 +84,9 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	given := alloc("a", 7, "j")
 	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
 	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Over: true, Checks: checks, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
+	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
 		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
-	want := &interfaces.Saved{Alloc: alloc("a", 7, "j"), Over: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
+	want := &interfaces.Saved{Alloc: alloc("a", 7, "j"), Terminal: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
 		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}, Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
 	want.Alloc.TaskStates = map[string]*api.TaskState{"t": taskState("run")}
 	if given.Job == nil || given.TaskStates["gone"] == nil {
@@ -103,19 +103,19 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 func testNotGiven(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	put(t, owned,
-		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Over: true, Tasks: map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
+		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Terminal: true, Tasks: map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
 			Checks: api.AllocCheckStatuses{"c": {}}},
 		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
 	got := load(t, owned)
 	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
 	diff(t, "the one that has not", task("one"), got.Tasks["u"])
 	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
-	if !got.Over || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
-		t.Errorf("over %v, checks %v, job %q", got.Over, got.Checks, *got.Alloc.Job.ID)
+	if !got.Terminal || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
+		t.Errorf("terminal %v, checks %v, job %q", got.Terminal, got.Checks, *got.Alloc.Job.ID)
 	}
 	put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
-	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Over {
-		t.Errorf("checks taken away: %v, over %v", got.Checks, got.Over)
+	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
+		t.Errorf("checks taken away: %v, terminal %v", got.Checks, got.Terminal)
 	}
 	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
 	if got := load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
@@ -147,11 +147,11 @@ func testOwner(t *testing.T, s interfaces.Store) {
 
 func testRecreate(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Over: true, Life: "one", Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Terminal: true, Life: "one", Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
 	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("b", 1, "k")}); err == nil {
 		t.Error("recreated as another allocation")
 	}
-	if got := load(t, owned); !got.Over || got.Alloc.ModifyIndex != 7 {
+	if got := load(t, owned); !got.Terminal || got.Alloc.ModifyIndex != 7 {
 		t.Errorf("after a failure: %+v", got)
 	}
 	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("a", 1, "k"), Life: "two"}); err != nil {
@@ -169,7 +169,7 @@ func testRecreate(t *testing.T, s interfaces.Store) {
 
 func testInvalid(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	for _, c := range []interfaces.Change{{Alloc: alloc("", 1, "j")}, {Over: true}, {ID: "a", Alloc: alloc("b", 1, "j")}} {
+	for _, c := range []interfaces.Change{{Alloc: alloc("", 1, "j")}, {Terminal: true}, {ID: "a", Alloc: alloc("b", 1, "j")}} {
 		if err := owned.Put(c); err == nil {
 			t.Errorf("%q: no error", c.ID)
 		}
@@ -252,7 +252,7 @@ func compare(rt *rapid.T, s interfaces.OwnedState, want *interfaces.Saved) {
 
 // drawChange draws one of values that are small, and some as large as several pages.
 func drawChange(rt *rapid.T, id string) interfaces.Change {
-	c := interfaces.Change{ID: id, Over: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
+	c := interfaces.Change{ID: id, Terminal: rapid.IntRange(0, 9).Draw(rt, "over") == 0}
 	text := func(label string) string {
 		return strings.Repeat("x", rapid.SampledFrom([]int{1, 100, 1500, 5000}).Draw(rt, label))
 	}
@@ -290,7 +290,7 @@ func apply(m *interfaces.Saved, c interfaces.Change) {
 	if c.Life != "" {
 		m.Life = c.Life
 	}
-	m.Over = m.Over || c.Over
+	m.Terminal = m.Terminal || c.Terminal
 	if !c.KillAfter.IsZero() {
 		m.KillAfter = c.KillAfter
 	}

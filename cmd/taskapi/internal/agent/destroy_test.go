@@ -32,7 +32,7 @@ func TestDestroyRunsTheHooks(t *testing.T) {
 	group, job := "g", "ended"
 	alloc := &api.Allocation{ID: id, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	if err := errors.Join(lock.State().Put(interfaces.Change{ID: id, Alloc: alloc, Over: true}), lock.Reload()); err != nil {
+	if err := errors.Join(lock.State().Put(interfaces.Change{ID: id, Alloc: alloc, Terminal: true}), lock.Reload()); err != nil {
 		t.Fatal(err)
 	}
 	var hook destroyHook

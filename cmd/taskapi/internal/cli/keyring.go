@@ -54,7 +54,7 @@ func (l layout) noTokens() error {
 		if err != nil {
 			return fmt.Errorf("allocation %s may have tokens signed with its keys: %w: restore the key ring from a backup", id, err)
 		}
-		if saved := dump.Saved; saved.Alloc != nil && !saved.Over {
+		if saved := dump.Saved; saved.Alloc != nil && !saved.Terminal {
 			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring from a backup, or run '%s'",
 				id, l.Command("stop", id))
 		}

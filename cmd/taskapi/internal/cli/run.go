@@ -205,7 +205,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
 	}
-	if lock.Saved() != nil && !lock.Saved().Over {
+	if lock.Saved() != nil && !lock.Saved().Terminal {
 		if err := r.errOtherUsers(); err != nil {
 			return err
 		}

@@ -252,7 +252,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 		}
 		err = errors.Join(err, lock.Close())
 	}()
-	if lock.Saved() == nil || lock.Saved().Over {
+	if lock.Saved() == nil || lock.Saved().Terminal {
 		return nil // another taskapi was faster, and has exited
 	}
 	kept, settingsErr := s.layout.remembered(s.id)

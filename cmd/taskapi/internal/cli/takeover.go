@@ -38,7 +38,7 @@ func (r *request) canTakeOver(ctx context.Context, c *client.Client) error {
 	if err := r.options.tryFiles(r.layout); err != nil {
 		return err
 	}
-	if saved != nil && !saved.Over {
+	if saved != nil && !saved.Terminal {
 		if err := r.errOtherUsers(); err != nil {
 			return err
 		}

@@ -94,7 +94,7 @@ func classify(o observation, waited time.Duration, p Timeouts) (found Location, 
 		return Location{Holder: Hanging, Err: o.answer}, waited >= p.Busy
 	case o.state != nil: // there is none for a moment while a directory is made
 		return Location{Holder: Unreadable, Err: o.state}, waited >= p.Nobody || !errors.Is(o.state, state.ErrNotFound)
-	case o.saved.Over:
+	case o.saved.Terminal:
 		return Location{Holder: Ended, Alloc: o.saved.Alloc, Saved: o.saved}, true
 	}
 	return Location{Holder: Nobody, Alloc: o.saved.Alloc, Saved: o.saved}, waited >= p.Nobody

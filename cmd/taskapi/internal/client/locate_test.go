@@ -18,7 +18,7 @@ func TestClassify(t *testing.T) {
 	var (
 		alloc   = &api.Allocation{ID: "a"}
 		running = &interfaces.Saved{Alloc: alloc}
-		ended   = &interfaces.Saved{Alloc: alloc, Over: true}
+		ended   = &interfaces.Saved{Alloc: alloc, Terminal: true}
 		silent  = fmt.Errorf("%w: connection refused", ErrNoAnswer)
 		timeout = fmt.Errorf("%w: %w", ErrNoAnswer, context.DeadlineExceeded)
 		refusal = &StatusError{http.StatusForbidden, "Forbidden"}
