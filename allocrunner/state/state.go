@@ -101,13 +101,13 @@ func (db *DB) open() error {
 		return err
 	}
 	db.head, db.txid, db.live, db.rewrite = c.end, max(c.txid, c.taken), c.live, threshold(c.live)
-	db.dirty = db.settle(c.acknowledged) != nil
+	db.dirty = db.syncTail(c.acknowledged) != nil
 	return nil
 }
 
-// settle has a batch on the disk that was never acknowledged. Half a batch that a crash has left stays until it is written over: by its txid
+// syncTail syncs a batch that was never acknowledged. Half a batch that a crash has left stays until it is written over: by its txid
 // it belongs to nothing.
-func (db *DB) settle(acknowledged int64) error {
+func (db *DB) syncTail(acknowledged int64) error {
 	if acknowledged == db.head {
 		return nil
 	}

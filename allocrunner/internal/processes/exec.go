@@ -23,12 +23,12 @@ const MaxInteractive = 32
 
 // execution is a program that runs, or is about to run, beside a task's process.
 type execution struct {
-	number uint64
-	owner  *process                // the task's
-	end    context.CancelCauseFunc // kills it
-	born   chan struct{}           // closed when tree is known, or nothing was started
-	done   chan struct{}           // closed when nothing of it is left
-	tree   *proctree.Tree          // nil before it runs; guarded by Local.mu
+	number  uint64
+	owner   *process                // the task's
+	end     context.CancelCauseFunc // kills it
+	started chan struct{}           // closed when tree is known, or nothing was started
+	done    chan struct{}           // closed when nothing of it is left
+	tree    *proctree.Tree          // nil before it runs; guarded by Local.mu
 }
 
 func (l *Local) Exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
@@ -61,7 +61,7 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	}
 	out := &head{most: spec.MaxOutput}
 	p, err := l.launchExec(ctx, e, spec, out)
-	close(e.born)
+	close(e.started)
 	if err != nil {
 		return ExecResult{}, err
 	}
@@ -118,7 +118,7 @@ func (l *Local) admit(task string, end context.CancelCauseFunc) (*execution, err
 		return nil, ErrNotRunning
 	}
 	l.execCount++
-	e := &execution{number: l.execCount, owner: owner, end: end, born: make(chan struct{}), done: make(chan struct{})}
+	e := &execution{number: l.execCount, owner: owner, end: end, started: make(chan struct{}), done: make(chan struct{})}
 	l.execs[e] = true
 	return e, nil
 }

@@ -293,7 +293,7 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	beside := l.endExecs(p)
 	for _, e := range beside { // what is being started can't be distinguished from the task's own yet
 		select {
-		case <-e.born:
+		case <-e.started:
 		case <-e.done:
 		case <-ctx.Done():
 		}
