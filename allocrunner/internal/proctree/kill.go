@@ -98,7 +98,8 @@ func (t *Tree) oneOf(members []proc.Stat) int {
 
 // members finds the living processes of the tree, but for the root.
 func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.Stat, error) {
-	all, err := proc.All()
+	own := t.set.own.now() // before the look, too: one of them that ends during it is no orphan
+	all, err := t.set.processes()
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func (t *Tree) members(running bool, found Found, execTrees ExecTrees) ([]proc.S
 	self := os.Getpid()
 	for pid, s := range all {
 		start, known := found[pid]
-		inherited := s.Parent == self && pid != t.root.Pid && !t.set.own.has(pid)
+		inherited := s.Parent == self && pid != t.root.Pid && !own[pid] && !t.set.own.has(pid)
 		if known && start == s.Start || inherited && t.claims(s, last) {
 			in[pid] = true
 		}

@@ -41,6 +41,7 @@ type Trees struct {
 	own             *ownSet
 	reaper          *reaper
 	cgroups         *cgroups
+	processes       func() (map[int]proc.Stat, error) // proc.All
 }
 
 // New makes a Trees. It does no I/O and starts nothing.
@@ -51,6 +52,7 @@ func New(cfg Config) *Trees {
 		own:             own,
 		reaper:          &reaper{own: own, all: cfg.OwnsAllChildren, wake: make(chan struct{}, 1), known: map[int]uint64{}},
 		cgroups:         &cgroups{off: cfg.NoCgroup, name: cfg.Name, logger: cfg.Logger},
+		processes:       proc.All,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -239,5 +240,25 @@ func TestOOMKilled(t *testing.T) {
 	}
 	if proctree.OOMKilled("") || proctree.OOMKilled("/no/such") {
 		t.Error("killed without a cgroup")
+	}
+}
+
+// TestANeighbourThatEndsDuringALook is nobody's orphan: its root process is in the list of the machine's, and runs no more when that has been read.
+func TestANeighbourThatEndsDuringALook(t *testing.T) {
+	e := newTrees(t, proctree.Config{OwnsAllChildren: true})
+	task, neighbour := e.start("task", "exit 0"), e.start("neighbour", "exec sleep 1000")
+	e.wait(task)
+	var once sync.Once
+	e.AfterLook(func() {
+		once.Do(func() {
+			if err := unix.Kill(neighbour.pid, unix.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			e.wait(neighbour)
+			e.AwaitForgotten(neighbour.pid)
+		})
+	})
+	if n := e.kill(task); n != 0 {
+		t.Errorf("%d processes were left of a task that had started none", n)
 	}
 }

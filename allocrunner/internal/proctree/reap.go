@@ -39,6 +39,17 @@ func (o *ownSet) has(pid int) bool {
 	return o.pids[pid] != nil
 }
 
+// now returns the numbers of those that run.
+func (o *ownSet) now() map[int]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	pids := make(map[int]bool, len(o.pids))
+	for pid := range o.pids {
+		pids[pid] = true
+	}
+	return pids
+}
+
 // remove forgets a process that has been waited for, unless its number is another's by now.
 func (o *ownSet) remove(proc *os.Process) {
 	o.mu.Lock()
