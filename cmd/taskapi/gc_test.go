@@ -47,7 +47,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	removed := make(chan int, 1)
 	var said syncBuffer
 	go func() {
-		removed <- cli.Run(t.Context(), []string{"gc", "--data-dir", string(l), testAllocID}, testWorld(&said, &said))
+		removed <- cli.Run(t.Context(), []string{"gc", "--data-dir", string(l), testAllocID}, testEnvironment(&said, &said))
 	}()
 	for give := time.Now().Add(deadline); ; {
 		if info, err := os.Stat(l.State(testAllocID)); err != nil || !os.SameFile(info, before) {

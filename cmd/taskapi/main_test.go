@@ -49,7 +49,7 @@ func dialUnix(t *testing.T, path string) (net.Conn, error) {
 	return conn, err
 }
 
-// testWorld returns the process around a command that a test runs.
-func testWorld(stdout, stderr io.Writer) cli.World {
-	return cli.World{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(), Version: version}
+// testEnvironment returns the process around a command that a test runs.
+func testEnvironment(stdout, stderr io.Writer) cli.Environment {
+	return cli.Environment{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(), Version: version}
 }

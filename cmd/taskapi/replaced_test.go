@@ -53,7 +53,7 @@ func TestAForcedUpdateOutlivesItsTaskapi(t *testing.T) {
 		var updating sync.WaitGroup
 		updating.Go(func() { // it may wait for what follows, and see that taskapi leave
 			_ = cli.Run(ctx, []string{"update", "--data-dir", dir, "--force", "--var", version(n + 1), testAllocID, file},
-				testWorld(io.Discard, io.Discard))
+				testEnvironment(io.Discard, io.Discard))
 		})
 		until(t, p, "the old version has ended", func() bool { return strings.Contains(p.out.String(), "  Killed  ") })
 		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // for a moment of its own in what comes next, which takes some 20 ms

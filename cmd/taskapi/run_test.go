@@ -162,7 +162,7 @@ func startRun(t *testing.T, dataDir, job string, args ...string) *running {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t: t, layout: datadir.Dir(dataDir), cancel: cancel, code: make(chan int, 1)}
 	args = append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID}, append(args, file)...)
-	go func() { r.code <- cli.Run(ctx, args, testWorld(&r.stdout, &r.stderr)) }()
+	go func() { r.code <- cli.Run(ctx, args, testEnvironment(&r.stdout, &r.stderr)) }()
 	t.Cleanup(func() { r.stop() })
 	return r
 }

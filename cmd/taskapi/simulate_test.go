@@ -49,7 +49,7 @@ func TestSimulate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t: t, layout: datadir.Dir(dir), cancel: cancel, code: make(chan int, 1)}
 	go func() {
-		r.code <- cli.Run(ctx, []string{"run", "--data-dir", dir, "--simulate", fmt.Sprint(allocs), file}, testWorld(&r.stdout, &r.stderr))
+		r.code <- cli.Run(ctx, []string{"run", "--data-dir", dir, "--simulate", fmt.Sprint(allocs), file}, testEnvironment(&r.stdout, &r.stderr))
 	}()
 	t.Cleanup(func() { r.stop() })
 
@@ -132,7 +132,7 @@ func TestSimulateRefuses(t *testing.T) {
 	for _, flags := range [][]string{{"--simulate=-1"}, {"--simulate=2", "--detach"}, {"--simulate=2", "--alloc-id", testAllocID}} {
 		var out, errs syncBuffer
 		dir := t.TempDir()
-		if code := cli.Run(t.Context(), append(append([]string{"run", "--data-dir", dir}, flags...), file), testWorld(&out, &errs)); code != cli.ExitUsage {
+		if code := cli.Run(t.Context(), append(append([]string{"run", "--data-dir", dir}, flags...), file), testEnvironment(&out, &errs)); code != cli.ExitUsage {
 			t.Errorf("%q: exit code %d: %s", flags, code, errs.String())
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {

@@ -23,7 +23,7 @@ import (
 func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = cli.Run(t.Context(), []string{"state", verb, "--data-dir", dataDir, testAllocID}, testWorld(&out, &errs))
+	code = cli.Run(t.Context(), []string{"state", verb, "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
 	return code, out.String(), errs.String()
 }
 
@@ -112,7 +112,7 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 		}
 	}
 	var out, errs bytes.Buffer
-	code := cli.Run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, testWorld(&out, &errs))
+	code := cli.Run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
 	if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped gracefully") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}

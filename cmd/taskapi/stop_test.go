@@ -88,7 +88,7 @@ func newKeyring(t *testing.T, dir string) string {
 func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	t.Helper()
 	var said syncBuffer
-	if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testWorld(&said, &said)); code != wantCode {
+	if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said)); code != wantCode {
 		t.Errorf("exit code %d, want %d", code, wantCode)
 	}
 	if !strings.Contains(said.String(), wantSaid) {
@@ -225,7 +225,7 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 		}
 		var said syncBuffer
 		began := time.Now()
-		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testWorld(&said, &said)); code != cli.ExitOK {
+		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said)); code != cli.ExitOK {
 			t.Errorf("exit code %d", code)
 		}
 		if took := time.Since(began); took > 10*time.Second || !strings.Contains(said.String(), "have ended, and that could not be written to ") {

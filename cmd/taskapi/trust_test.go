@@ -22,7 +22,7 @@ import (
 func taskapi(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
-	if code := cli.Run(t.Context(), args, testWorld(&out, &errs)); code != cli.ExitOK {
+	if code := cli.Run(t.Context(), args, testEnvironment(&out, &errs)); code != cli.ExitOK {
 		t.Fatalf("taskapi %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
 	}
 	return out.String()

@@ -25,7 +25,7 @@ type apiRequest struct {
 	path    string
 }
 
-func apiCommand(w World) *cobra.Command {
+func apiCommand(w Environment) *cobra.Command {
 	var dataDir, alloc string
 	var req apiRequest
 	cmd := &cobra.Command{
@@ -92,7 +92,7 @@ func (r *apiRequest) check() error {
 }
 
 // body returns the body to send.
-func (r *apiRequest) body(w World) (io.Reader, error) {
+func (r *apiRequest) body(w Environment) (io.Reader, error) {
 	if r.data == "-" {
 		text, err := io.ReadAll(w.Stdin)
 		if err != nil {
@@ -111,7 +111,7 @@ func (r *apiRequest) body(w World) (io.Reader, error) {
 }
 
 // send sends the request and prints the answer as it comes: an event stream has no end.
-func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w World) error {
+func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w Environment) error {
 	defer c.Close()
 	body, err := r.body(w)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func attachCommand(w World) *cobra.Command {
+func attachCommand(w Environment) *cobra.Command {
 	var dataDir string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -40,7 +40,7 @@ leaves it, with a message.`,
 }
 
 // printers makes printers to standard output.
-func printers(w World, asJSON bool) func(*api.Allocation) *printer {
+func printers(w Environment, asJSON bool) func(*api.Allocation) *printer {
 	return func(alloc *api.Allocation) *printer { return newPrinter(w.Stdout, alloc, asJSON) }
 }
 

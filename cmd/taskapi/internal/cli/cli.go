@@ -18,7 +18,7 @@ import (
 
 // Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version is the program's.
 func Main(version string) int {
-	w := World{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
+	w := Environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		w.Signals = catchSignals()
 	}
@@ -30,8 +30,8 @@ func Main(version string) int {
 	return Run(context.Background(), args, w)
 }
 
-// World is all that a command may touch of the process around it.
-type World struct {
+// Environment is all that a command may touch of the process around it.
+type Environment struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Env            []string       // KEY=value
@@ -40,7 +40,7 @@ type World struct {
 }
 
 // getenv returns the value of an environment variable, empty when it is not set.
-func (w World) getenv(key string) string {
+func (w Environment) getenv(key string) string {
 	for i := len(w.Env) - 1; i >= 0; i-- {
 		if value, ok := strings.CutPrefix(w.Env[i], key+"="); ok {
 			return value
@@ -85,7 +85,7 @@ func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code)
 var errSilent error = silentError{ExitFailed}
 
 // Run runs the command that args name and returns the exit code.
-func Run(ctx context.Context, args []string, w World) int {
+func Run(ctx context.Context, args []string, w Environment) int {
 	root := newRoot(w)
 	root.SetArgs(doubleDashes(args))
 	err := root.ExecuteContext(ctx)
@@ -108,7 +108,7 @@ func Run(ctx context.Context, args []string, w World) int {
 }
 
 // newRoot returns the tree of commands.
-func newRoot(w World) *cobra.Command {
+func newRoot(w Environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "taskapi",
 		Short: "Run one allocation of a Nomad job file, each task with its own authenticated socket",

@@ -30,7 +30,7 @@ const logName = "taskapi.log"
 const maxLog = 4 << 20
 
 // boundedLogs are standard output and error of a process in the background, which go to that log.
-func boundedLogs(w World) (stdout, stderr io.Writer) {
+func boundedLogs(w Environment) (stdout, stderr io.Writer) {
 	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
 }
 
@@ -47,12 +47,12 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if !answered {
 		r.sayOwnUser()
 		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-		err = r.layout.background(ctx, r.alloc.ID, r.world, append([]string{"run"}, args...), tasksStarted)
+		err = r.layout.background(ctx, r.alloc.ID, r.environment, append([]string{"run"}, args...), tasksStarted)
 	}
 	if _, ok := errors.AsType[*startError](err); err != nil && !ok {
 		return err
 	}
-	_, printErr := fmt.Fprintln(r.world.Stdout, r.alloc.ID)
+	_, printErr := fmt.Fprintln(r.environment.Stdout, r.alloc.ID)
 	return errors.Join(err, printErr)
 }
 
@@ -164,7 +164,7 @@ const detachedFlag = "--detached"
 
 // background executes this program again, in a session of its own, without a terminal and with an allocation's log as its output, and
 // returns when done is satisfied. When the process exits before that, what it has written is printed, and its exit code is the command's.
-func (l layout) background(ctx context.Context, id string, w World, args []string, done func(*api.Allocation) (bool, error)) error {
+func (l layout) background(ctx context.Context, id string, w Environment, args []string, done func(*api.Allocation) (bool, error)) error {
 	dir := l.Alloc(id)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))

@@ -13,7 +13,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 )
 
-func gcCommand(w World) *cobra.Command {
+func gcCommand(w Environment) *cobra.Command {
 	var dataDir string
 	var all bool
 	cmd := &cobra.Command{
@@ -100,7 +100,7 @@ func (l layout) answers(ctx context.Context, id string) bool {
 }
 
 // remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
-func (l layout) remove(ctx context.Context, id string, w World) (err error) {
+func (l layout) remove(ctx context.Context, id string, w Environment) (err error) {
 	logger := newLogger(false, w)
 	lock, err := l.lock(id, logger)
 	if errors.Is(err, state.ErrInUse) {

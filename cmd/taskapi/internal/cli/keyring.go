@@ -63,7 +63,7 @@ func (l layout) noTokens() error {
 }
 
 // open opens the ring of the data directory that the flags name.
-func (f *keyFlags) open(w World) (*identity.Keyring, error) {
+func (f *keyFlags) open(w Environment) (*identity.Keyring, error) {
 	l, err := newLayout(f.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (f *keyFlags) open(w World) (*identity.Keyring, error) {
 }
 
 // keyringCommand is the tree of taskapi keyring, after Nomad's operator root keyring.
-func keyringCommand(w World) *cobra.Command {
+func keyringCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
 		Short: "List, rotate and remove the keys that sign identities",
@@ -93,7 +93,7 @@ signed with the new key, and old ones are good until they expire; tokens of a re
 	return cmd
 }
 
-func keyringList(w World) *cobra.Command {
+func keyringList(w Environment) *cobra.Command {
 	var flags keyFlags
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -138,7 +138,7 @@ func printKeys(out io.Writer, keys []identity.KeyInfo, asJSON bool) error {
 	return table.Flush()
 }
 
-func keyringRotate(w World) *cobra.Command {
+func keyringRotate(w Environment) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "rotate",
@@ -161,7 +161,7 @@ func keyringRotate(w World) *cobra.Command {
 	return cmd
 }
 
-func keyringRemove(w World) *cobra.Command {
+func keyringRemove(w Environment) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
 		Use:   "remove [flags] KEY",
@@ -200,7 +200,7 @@ func keyringRemove(w World) *cobra.Command {
 	return cmd
 }
 
-func keyringExport(w World) *cobra.Command {
+func keyringExport(w Environment) *cobra.Command {
 	var flags keyFlags
 	var openID string
 	cmd := &cobra.Command{

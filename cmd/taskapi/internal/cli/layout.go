@@ -31,7 +31,7 @@ const (
 )
 
 // newLayout finds the data directory: the one given, that of the environment, or the default of this user.
-func newLayout(given string, w World) (layout, error) {
+func newLayout(given string, w Environment) (layout, error) {
 	usual := defaultDataDir(w)
 	given = cmp.Or(given, w.getenv(dataDirEnv), usual)
 	if given == "" {
@@ -49,7 +49,7 @@ func newLayout(given string, w World) (layout, error) {
 }
 
 // defaultDataDir returns where this user's allocations live by default, empty when there is no such place.
-func defaultDataDir(w World) string {
+func defaultDataDir(w Environment) string {
 	switch {
 	case os.Geteuid() == 0:
 		return systemDataDir

@@ -21,7 +21,7 @@ func TestCommandOfADataDirectory(t *testing.T) {
 		{"", "/tmp/ta", "taskapi run --data-dir /tmp/ta --alloc-id x"},
 		{"/tmp/a b", "", `taskapi run --data-dir "/tmp/a b" --alloc-id x`},
 	} {
-		l, err := newLayout(c.given, World{Env: []string{"HOME=" + home, dataDirEnv + "=" + c.env}})
+		l, err := newLayout(c.given, Environment{Env: []string{"HOME=" + home, dataDirEnv + "=" + c.env}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ func addDataDir(cmd *cobra.Command, dataDir *string) {
 }
 
 // completeAllocation completes an ID as the first argument, and files after it.
-func completeAllocation(dataDir *string, w World) cobra.CompletionFunc {
+func completeAllocation(dataDir *string, w Environment) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && cmd.Name() == "update" {
 			return nil, cobra.ShellCompDirectiveDefault

@@ -59,7 +59,7 @@ func newQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *printe
 }
 
 // queuedLines returns standard output for lines that must not wait for their reader.
-func queuedLines(w World) *linewriter.Writer {
+func queuedLines(w Environment) *linewriter.Writer {
 	return linewriter.New(w.Stdout, func(lost int) []byte { return []byte(linesLost(lost) + "\n") })
 }
 
@@ -68,7 +68,7 @@ func linesLost(lost int) string {
 }
 
 // queuedLog returns standard error for a log that must not wait for its reader.
-func queuedLog(w World) *linewriter.Writer {
+func queuedLog(w Environment) *linewriter.Writer {
 	return linewriter.New(w.Stderr, func(lost int) []byte {
 		var b bytes.Buffer
 		slog.New(slog.NewTextHandler(&b, nil)).Warn("lines of this log are missing: nobody has read them", "lines", lost)

@@ -16,8 +16,8 @@ func TestLostLinesAreCounted(t *testing.T) {
 	held, group := make(chan struct{}), "g"
 	var out, errs bytes.Buffer
 	p := newQueuedPrinter(heldWriter{held, &out}, &api.Allocation{TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group}}}}, true)
-	log := queuedLog(World{Stderr: heldWriter{held, &errs}})
-	logger := newLogger(false, World{Stderr: log})
+	log := queuedLog(Environment{Stderr: heldWriter{held, &errs}})
+	logger := newLogger(false, Environment{Stderr: log})
 	for range events {
 		p.allocEvent("Event", "of which there are many")
 		logger.Warn("one of many")

@@ -43,7 +43,7 @@ type runOptions struct {
 	simulate int
 }
 
-func runCommand(w World) *cobra.Command {
+func runCommand(w Environment) *cobra.Command {
 	opts := runOptions{Settings: agent.DefaultSettings()}
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
@@ -116,15 +116,15 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 
 // request is a taskapi run with everything checked that can be before the machine is touched.
 type request struct {
-	options runOptions
-	differ  []string // flags that are not as the allocation was run with last
-	jobFile string
-	layout  layout
-	alloc   *api.Allocation // as it would begin
-	world   World
+	options     runOptions
+	differ      []string // flags that are not as the allocation was run with last
+	jobFile     string
+	layout      layout
+	alloc       *api.Allocation // as it would begin
+	environment Environment
 }
 
-func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w World) (*request, error) {
+func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment) (*request, error) {
 	l, err := newLayout(o.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, star
 	if err := r.layout.make(); err != nil {
 		return err
 	}
-	logger := newLogger(r.options.verbose, r.world)
+	logger := newLogger(r.options.verbose, r.environment)
 	for since := time.Now(); ; {
 		if done, err := r.handOver(ctx, waiting); done {
 			return err
@@ -227,7 +227,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Saved() != nil {
 		now = lock.Saved().Alloc
 	}
-	cfg := agentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, newQueuedPrinter(r.world.Stdout, now, r.options.json), log, r.world)
+	cfg := agentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, newQueuedPrinter(r.environment.Stdout, now, r.options.json), log, r.environment)
 	cfg.Signals, cfg.Changes, cfg.Next = starting.handOver(), changes, next
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err
@@ -244,7 +244,7 @@ func (r *request) errOtherUsers() error {
 
 // sayOwnUser warns of tasks that run as this program's user.
 func (r *request) sayOwnUser() {
-	printFindings(r.world.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
+	printFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
 }
 
 // groupOf returns the group of an allocation that exists already, empty when there is none.
@@ -282,9 +282,9 @@ func (r *request) updateRunning(ctx, waiting context.Context) (done bool, err er
 		return true, usage(fmt.Errorf("the taskapi that runs allocation %s has another --%s: --take-over replaces it",
 			current.ID, strings.Join(r.differ, ", --")))
 	}
-	out := r.world.Stdout
+	out := r.environment.Stdout
 	if r.options.json || r.options.detach { // what goes there is for programs
-		out = r.world.Stderr
+		out = r.environment.Stderr
 	}
 	u := updater{layout: r.layout, id: current.ID, force: r.options.force, out: out}
 	err = u.update(waiting, c, current, r.alloc.Job)
@@ -312,7 +312,7 @@ func allocationID(given string) (string, error) {
 }
 
 // newLogger logs to standard error: warnings, or each step.
-func newLogger(verbose bool, w World) *slog.Logger {
+func newLogger(verbose bool, w Environment) *slog.Logger {
 	level := slog.LevelWarn
 	if verbose {
 		level = slog.LevelDebug

@@ -50,9 +50,9 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first := newQueuedPrinter(r.world.Stdout, r.alloc, r.options.json)
+	first := newQueuedPrinter(r.environment.Stdout, r.alloc, r.options.json)
 	defer flushAll(first.queue)
-	logger := newLogger(r.options.verbose, r.world)
+	logger := newLogger(r.options.verbose, r.environment)
 	var background, running sync.WaitGroup
 	background.Go(func() { ring.Watch(ctx, logger) })
 	failed := make([]error, r.options.simulate)
@@ -72,7 +72,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 // simulateOne runs one more allocation of the job.
 func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, first *printer, log *linewriter.Writer, logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
-	cfg := agentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, newPrinter(first.queue, alloc, r.options.json), log, r.world)
+	cfg := agentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, newPrinter(first.queue, alloc, r.options.json), log, r.environment)
 	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
 	var last interfaces.AllocRunner // of the allocation and its replacements
 	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {

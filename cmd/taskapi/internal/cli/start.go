@@ -38,7 +38,7 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 }
 
 // agentConfig returns what every agent of this process has in common.
-func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w World) agent.Config {
+func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w Environment) agent.Config {
 	return agent.Config{
 		Settings: settings,
 		Factory:  allocrunner.Factory,

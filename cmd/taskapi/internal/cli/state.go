@@ -16,7 +16,7 @@ import (
 )
 
 // stateCommand is the tree of taskapi state.
-func stateCommand(w World) *cobra.Command {
+func stateCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "state",
 		Short: "Print an allocation's saved state, or repair it",
@@ -34,7 +34,7 @@ are for when something went wrong.`,
 	return cmd
 }
 
-func stateDump(w World) *cobra.Command {
+func stateDump(w Environment) *cobra.Command {
 	return stateVerb(w, &cobra.Command{
 		Use:   "dump [flags] ALLOC",
 		Short: "Print an allocation's state as JSON",
@@ -43,7 +43,7 @@ on standard error what can't, and exits with 1.`,
 	}, dumpState)
 }
 
-func stateRepair(w World) *cobra.Command {
+func stateRepair(w Environment) *cobra.Command {
 	return stateVerb(w, &cobra.Command{
 		Use:   "repair [flags] ALLOC",
 		Short: "Make a damaged state usable again",
@@ -53,7 +53,7 @@ lost. A task whose record is lost or old may differ from what was saved: 'taskap
 }
 
 // stateVerb completes a command that does something with one allocation's state.
-func stateVerb(w World, cmd *cobra.Command, do func(w World, l layout, id string) error) *cobra.Command {
+func stateVerb(w Environment, cmd *cobra.Command, do func(w Environment, l layout, id string) error) *cobra.Command {
 	var dataDir string
 	cmd.Args = oneArg("ALLOC")
 	cmd.ValidArgsFunction = completeAllocation(&dataDir, w)
@@ -85,7 +85,7 @@ type stateJSON struct {
 	*interfaces.Saved
 }
 
-func dumpState(w World, l layout, id string) error {
+func dumpState(w Environment, l layout, id string) error {
 	path := l.State(id)
 	dump, err := state.Inspect(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func dumpState(w World, l layout, id string) error {
 	return nil
 }
 
-func repairState(w World, l layout, id string) error {
+func repairState(w Environment, l layout, id string) error {
 	repaired, err := state.Repair(l.State(id), w.Version, time.Now())
 	switch {
 	case errors.Is(err, state.ErrUndamaged):

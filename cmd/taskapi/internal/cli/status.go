@@ -19,7 +19,7 @@ import (
 	"taskapi/handlers"
 )
 
-func statusCommand(w World) *cobra.Command {
+func statusCommand(w Environment) *cobra.Command {
 	var dataDir string
 	var asJSON bool
 	cmd := &cobra.Command{

@@ -26,8 +26,8 @@ import (
 	"taskapi/socket"
 )
 
-func stopCommand(w World) *cobra.Command {
-	s := stopping{world: w}
+func stopCommand(w Environment) *cobra.Command {
+	s := stopping{environment: w}
 	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC]",
@@ -59,22 +59,22 @@ Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 
 // stopping is taskapi stop.
 type stopping struct {
-	layout   layout
-	id       string
-	how      client.StopOptions
-	detach   bool
-	detached bool // this is the process that --detach has started
-	world    World
-	out, log *linewriter.Writer // world's stdout and stderr
+	layout      layout
+	id          string
+	how         client.StopOptions
+	detach      bool
+	detached    bool // this is the process that --detach has started
+	environment Environment
+	out, log    *linewriter.Writer // the environment's stdout and stderr
 }
 
 // run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays it.
 func (s *stopping) run(ctx context.Context) error {
 	if s.detached {
-		s.world.Stdout, s.world.Stderr = boundedLogs(s.world)
+		s.environment.Stdout, s.environment.Stderr = boundedLogs(s.environment)
 	}
-	s.out, s.log = queuedLines(s.world), queuedLog(s.world)
-	s.world.Stdout, s.world.Stderr = s.out, s.log
+	s.out, s.log = queuedLines(s.environment), queuedLog(s.environment)
+	s.environment.Stdout, s.environment.Stderr = s.out, s.log
 	defer flushAll(s.out, s.log)
 	c := s.layout.client(s.id)
 	defer c.Close()
@@ -82,7 +82,7 @@ func (s *stopping) run(ctx context.Context) error {
 		found := c.Locate(ctx, client.Patient)
 		switch found.Holder {
 		case client.Serving:
-			f := &follower{layout: s.layout, id: s.id, make: printers(s.world, false), quiet: true}
+			f := &follower{layout: s.layout, id: s.id, make: printers(s.environment, false), quiet: true}
 			f.show(found.Alloc)
 			err := s.request(ctx, c)
 			answer, answered := errors.AsType[*client.StatusError](err)
@@ -118,7 +118,7 @@ func (s *stopping) run(ctx context.Context) error {
 // concluded says that the allocation has ended, and makes sure that nothing follows it.
 func (s *stopping) concluded(saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
-		lock, err := s.layout.lock(s.id, newLogger(false, s.world))
+		lock, err := s.layout.lock(s.id, newLogger(false, s.environment))
 		if err != nil {
 			return err
 		}
@@ -130,11 +130,11 @@ func (s *stopping) concluded(saved *interfaces.Saved) error {
 }
 
 func (s *stopping) say(format string, args ...any) error {
-	_, err := fmt.Fprintf(s.world.Stdout, format+"\n", args...)
+	_, err := fmt.Fprintf(s.environment.Stdout, format+"\n", args...)
 	return err
 }
 
-func (s *stopping) warn(err error) { fmt.Fprintf(s.world.Stderr, "taskapi: %v\n", err) }
+func (s *stopping) warn(err error) { fmt.Fprintf(s.environment.Stderr, "taskapi: %v\n", err) }
 
 // request makes the allocation's taskapi stop it.
 func (s *stopping) request(ctx context.Context, c *client.Client) error {
@@ -241,7 +241,7 @@ func (s *stopping) kill(ctx context.Context, c *client.Client) {
 // takeOver resumes the allocation in this process and stops it. It ends the tasks in any case: without their API when that is unavailable,
 // and with SIGKILL when it must. Errors: state.ErrInUse when another taskapi was faster.
 func (s *stopping) takeOver(ctx context.Context) (err error) {
-	logger := newLogger(false, s.world)
+	logger := newLogger(false, s.environment)
 	lock, lacks, err := s.lock(logger)
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	p.queue = s.out
 	p.allocEvent("Stopping", "its taskapi process has exited: resuming it to stop it")
 	var over bool
-	cfg := agentConfig(s.layout, lock.ID, lock, logger, kept, p, s.log, s.world)
+	cfg := agentConfig(s.layout, lock.ID, lock, logger, kept, p, s.log, s.environment)
 	cfg.Stop, cfg.Kill = &interfaces.StopRequest{NoShutdownDelay: s.how.NoShutdownDelay}, s.how.Now
 	if lacks == nil {
 		if over, lacks = agent.New(cfg).Run(ctx, nil); over || lacks == nil {
@@ -300,7 +300,7 @@ func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err err
 func (s *stopping) inBackground(ctx context.Context) error {
 	args := []string{"stop", "--data-dir=" + string(s.layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
 		fmt.Sprintf("--now=%t", s.how.Now), s.id}
-	if err := s.layout.background(ctx, s.id, s.world, args, stopsOrIsOver); err != nil {
+	if err := s.layout.background(ctx, s.id, s.environment, args, stopsOrIsOver); err != nil {
 		return err
 	}
 	return s.say("allocation %s is being stopped in the background", s.id)

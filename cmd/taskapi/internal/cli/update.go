@@ -18,7 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
-func updateCommand(w World) *cobra.Command {
+func updateCommand(w Environment) *cobra.Command {
 	var flags jobFlags
 	var dataDir string
 	u := updater{out: w.Stdout}
@@ -63,7 +63,7 @@ type updater struct {
 }
 
 // run is taskapi update.
-func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w World) error {
+func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w Environment) error {
 	c := u.layout.client(u.id)
 	defer c.Close()
 	found := c.Locate(ctx, client.Patient)

@@ -36,13 +36,13 @@ func (f *jobFlags) addVars(cmd *cobra.Command) {
 }
 
 // read reads a job file. Every error is a usage error.
-func (f *jobFlags) read(path string, w World) (*api.Job, error) {
+func (f *jobFlags) read(path string, w Environment) (*api.Job, error) {
 	job, err := jobspec.ParseFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience})
 	return job, usage(err)
 }
 
 // load reads and reviews a job that is to run. What is refused is an error; warnings go to standard error.
-func (f *jobFlags) load(path string, w World) (*api.Job, *api.TaskGroup, error) {
+func (f *jobFlags) load(path string, w Environment) (*api.Job, *api.TaskGroup, error) {
 	job, err := f.read(path, w)
 	if err != nil {
 		return nil, nil, err
@@ -61,7 +61,7 @@ func (f *jobFlags) load(path string, w World) (*api.Job, *api.TaskGroup, error) 
 	return job, group, nil
 }
 
-func validateCommand(w World) *cobra.Command {
+func validateCommand(w Environment) *cobra.Command {
 	var flags jobFlags
 	var asJSON bool
 	var dataDir string
@@ -84,7 +84,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 	return cmd
 }
 
-func validate(flags jobFlags, dataDir, path string, asJSON bool, w World) error {
+func validate(flags jobFlags, dataDir, path string, asJSON bool, w Environment) error {
 	l, err := newLayout(dataDir, w)
 	if err != nil {
 		return err

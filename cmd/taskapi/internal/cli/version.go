@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func versionCommand(w World) *cobra.Command {
+func versionCommand(w Environment) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -27,7 +27,7 @@ func versionCommand(w World) *cobra.Command {
 }
 
 // versionLine returns what "version" and --version print.
-func versionLine(w World) string {
+func versionLine(w Environment) string {
 	return fmt.Sprintf("taskapi %s (%s, %s/%s)\n", w.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
