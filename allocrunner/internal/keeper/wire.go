@@ -78,14 +78,14 @@ type wireSpec struct {
 }
 
 func packSpec(s drivers.Spec) *wireSpec {
-	w := &wireSpec{Spec: s, Path: []byte(s.Path), Dir: []byte(s.Dir), Args: toBytes(s.Args), Env: toBytes(s.Env)}
+	w := &wireSpec{Spec: s, Path: []byte(s.Path), Dir: []byte(s.Dir), Args: recode[[]byte](s.Args), Env: recode[[]byte](s.Env)}
 	w.Spec.Args, w.Spec.Env = nil, nil
 	return w
 }
 
 func (w *wireSpec) unpack() drivers.Spec {
 	s := w.Spec
-	s.Path, s.Dir, s.Args, s.Env = string(w.Path), string(w.Dir), toStrings(w.Args), toStrings(w.Env)
+	s.Path, s.Dir, s.Args, s.Env = string(w.Path), string(w.Dir), recode[string](w.Args), recode[string](w.Env)
 	return s
 }
 
@@ -97,18 +97,11 @@ func (r request) unpackExec(files []*os.File) processes.ExecSpec {
 	return processes.ExecSpec{Spec: r.Spec.unpack(), MaxOutput: r.MaxOutput, TTY: r.TTY, Files: files}
 }
 
-func toBytes(list []string) [][]byte {
-	out := make([][]byte, len(list))
-	for i, s := range list {
-		out[i] = []byte(s)
-	}
-	return out
-}
-
-func toStrings(list [][]byte) []string {
-	out := make([]string, len(list))
-	for i, b := range list {
-		out[i] = string(b)
+// recode converts the elements of a list.
+func recode[To, From string | []byte](list []From) []To {
+	out := make([]To, len(list))
+	for i, v := range list {
+		out[i] = To(v)
 	}
 	return out
 }
