@@ -11,9 +11,9 @@ import (
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
-// world is an allocation's state with what its actions have done to a group of tasks, and whether the machine it runs on still has an
+// groupModel is an allocation's state with what its actions have done to a group of tasks, and whether the machine it runs on still has an
 // earlier runner's restart of all tasks to complete.
-type world struct {
+type groupModel struct {
 	state     state
 	tasks     [2]lifecycle.State
 	killed    [2]int  // by this runner: 1 + the mode
@@ -42,7 +42,7 @@ func TestEverySequenceOfALife(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, shutdown_delay %v", name, delays), func(t *testing.T) {
 				t.Parallel()
 				w := walk{t: t, group: group[:], delays: delays, seen: map[place]bool{}}
-				w.visit(world{})
+				w.visit(groupModel{})
 				for len(w.todo) > 0 && !t.Failed() {
 					from := w.todo[0]
 					w.todo = w.todo[1:]
@@ -59,10 +59,10 @@ type walk struct {
 	group  []lifecycle.Task
 	delays bool
 	seen   map[place]bool
-	todo   []world
+	todo   []groupModel
 }
 
-// place is a world to be compared.
+// place is a groupModel to be compared.
 type place struct {
 	phase             phase
 	ending            lifecycle.Ending
@@ -77,7 +77,7 @@ type place struct {
 	flags             [4]bool
 }
 
-func (w *walk) placeOf(to world) place {
+func (w *walk) placeOf(to groupModel) place {
 	s := to.state
 	p := place{
 		s.phase, s.ending, s.mode, s.requested, s.detach, s.restarts, s.ended, [2]int{}, to.tasks, to.killed, to.doomed,
@@ -91,7 +91,7 @@ func (w *walk) placeOf(to world) place {
 	return p
 }
 
-func (w *walk) visit(to world) {
+func (w *walk) visit(to groupModel) {
 	if place := w.placeOf(to); !w.seen[place] {
 		w.seen[place] = true
 		w.todo = append(w.todo, to)
@@ -99,7 +99,7 @@ func (w *walk) visit(to world) {
 }
 
 // leave visits all that can follow: each event, each thing that a task can do, and a crash.
-func (w *walk) leave(from world) {
+func (w *walk) leave(from groupModel) {
 	events := []any{
 		setUpBegun{}, setUpFailed{resumed: from.resumed}, tasksReceived(w.look(from)), stopRequested{}, stopRequested{noShutdownDelay: true}, killRequested{},
 		detachRequested{}, w.look(from),
@@ -132,7 +132,7 @@ func (w *walk) leave(from world) {
 	}
 }
 
-func (w *walk) look(from world) groupChanged {
+func (w *walk) look(from groupModel) groupChanged {
 	states := map[string]lifecycle.State{}
 	for i, task := range w.group {
 		states[task.Name] = from.tasks[i]
@@ -156,7 +156,7 @@ func moves(task lifecycle.Task, phase lifecycle.Phase, killed bool) []lifecycle.
 }
 
 // reset ends a restart of all tasks: those that were not killed wait for their gates.
-func (w *walk) reset(from world) world {
+func (w *walk) reset(from groupModel) groupModel {
 	for i := range from.tasks {
 		if !from.doomed[i] {
 			from.tasks[i] = lifecycle.State{}
@@ -166,7 +166,7 @@ func (w *walk) reset(from world) world {
 }
 
 // completeReset ends what an earlier runner's restart of all tasks was ending: the dead it had taken back at once.
-func (w *walk) completeReset(from world) world {
+func (w *walk) completeReset(from groupModel) groupModel {
 	for i, task := range from.tasks {
 		if task.Phase != lifecycle.Dead && !from.doomed[i] {
 			from.tasks[i] = lifecycle.State{}
@@ -177,17 +177,17 @@ func (w *walk) completeReset(from world) world {
 }
 
 // crash begins another runner, which knows what was saved.
-func (w *walk) crash(from world) world {
+func (w *walk) crash(from groupModel) groupModel {
 	alloc := &api.Allocation{DesiredStatus: api.AllocDesiredStatusRun}
 	if from.state.requested {
 		alloc.DesiredStatus = api.AllocDesiredStatusStop
 		alloc.DesiredTransition.NoShutdownDelay = new(from.state.mode == taskrunner.NoShutdownDelay)
 	}
-	return world{state: newState(alloc, false), tasks: from.tasks, doomed: from.doomed, resetting: from.resetting || from.state.restarts > 0, resumed: true}
+	return groupModel{state: newState(alloc, false), tasks: from.tasks, doomed: from.doomed, resetting: from.resetting || from.state.restarts > 0, resumed: true}
 }
 
 // step makes a transition, and does what its actions do. It holds each against the rules.
-func (w *walk) step(from world, ev any) world {
+func (w *walk) step(from groupModel, ev any) groupModel {
 	to := from
 	var acts []any
 	to.state, acts = next(from.state, ev)
@@ -226,7 +226,7 @@ func (w *walk) step(from world, ev any) world {
 	return to
 }
 
-func (w *walk) perform(to *world, act any, fail func(string)) {
+func (w *walk) perform(to *groupModel, act any, fail func(string)) {
 	s := to.state
 	switch act := act.(type) {
 	case openGates:
@@ -280,7 +280,7 @@ func (w *walk) perform(to *world, act any, fail func(string)) {
 }
 
 // moving holds what drive has done against what must never stand still.
-func (w *walk) moving(to world, acts []any, fail func(string)) {
+func (w *walk) moving(to groupModel, acts []any, fail func(string)) {
 	s := to.state
 	moves := s.restarts > 0 || to.resetting || s.ending.Delayed || s.phase == terminal
 	for i, task := range to.tasks {

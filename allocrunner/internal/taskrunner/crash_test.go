@@ -79,7 +79,7 @@ const (
 	powerCut    crash = "the power is cut"
 )
 
-// These events are the world's.
+// These events come from outside the runner.
 type (
 	writes   struct{} // what has changed is written, in its own time
 	begins   struct{} // the process that is being started is there

@@ -128,8 +128,8 @@ func TestSequencesOfEvents(t *testing.T) {
 	}
 }
 
-// world is what the machine acts on: it answers as processes and timers do, and fails the test on what must never happen.
-type world struct {
+// simulation is what the machine acts on: it answers as processes and timers do, and fails the test on what must never happen.
+type simulation struct {
 	t       *rapid.T
 	start   bool // a start is under way
 	process bool
@@ -137,7 +137,7 @@ type world struct {
 	over    bool // the stop hooks have run
 }
 
-func (w *world) apply(acts []any) {
+func (w *simulation) apply(acts []any) {
 	for _, a := range acts {
 		switch a.(type) {
 		case start:
@@ -162,8 +162,8 @@ func (w *world) apply(acts []any) {
 	}
 }
 
-// possible returns the events that the world can produce now; answers alone when nobody asks for anything more.
-func (w *world) possible(answersOnly bool) []any {
+// possible returns the events that the simulation can produce now; answers alone when nobody asks for anything more.
+func (w *simulation) possible(answersOnly bool) []any {
 	var events []any
 	if w.start {
 		events = append(events, started{}, startFailed{event: driverFailureEvent("x")})
@@ -181,7 +181,7 @@ func (w *world) possible(answersOnly bool) []any {
 	return events
 }
 
-func (w *world) happens(ev any) {
+func (w *simulation) happens(ev any) {
 	switch ev.(type) {
 	case started:
 		w.start, w.process = false, true
@@ -201,7 +201,7 @@ func TestEveryLifeIsSound(t *testing.T) {
 		r := testRules
 		r.shutdownDelay = rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "shutdown delay")
 		r.policy.Wait = rapid.Bool().Draw(t, "mode delay")
-		w := &world{t: t}
+		w := &simulation{t: t}
 		var m machine
 		now := time.Unix(1000, 0)
 		step := func(ev any) {
