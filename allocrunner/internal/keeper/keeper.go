@@ -48,7 +48,8 @@ var (
 const (
 	socketFile = "keeper.sock"
 	recordFile = "keeper.json"
-	logFile    = "keeper.log" // locked by the keeper as long as it lives
+	draftFile  = "keeper.json.new" // while the record is written
+	logFile    = "keeper.log"      // locked by the keeper as long as it lives
 )
 
 // maxRecord is more than the record of any group.
@@ -85,7 +86,7 @@ func (r Record) write(dir *os.File) error {
 		return err
 	}
 	replace := func() error {
-		return atomicfile.Replace(int(dir.Fd()), recordFile, text, atomicfile.Options{Mode: 0o600, Temporary: recordFile + ".new"})
+		return atomicfile.Replace(int(dir.Fd()), recordFile, text, atomicfile.Options{Mode: 0o600, Temporary: draftFile})
 	}
 	if err = replace(); err == nil {
 		return nil
