@@ -82,7 +82,7 @@ func (v *countingVerifier) VerifyChecked(u *identity.Unverified, now time.Time) 
 	return v.Verifier.VerifyChecked(u, now)
 }
 
-// world is an authenticator with all that it needs: a key ring, an allocation that lives, and ears for what it says.
+// fixture is an authenticator with all that it needs: a key ring, an allocation that lives, and ears for what it says.
 type fixture struct {
 	tb            testing.TB
 	ring          *identity.Keyring

@@ -92,9 +92,9 @@ func TestTourSeesTheServerThroughTheAPIAndNeverUsesAnOldToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	door := &httptest.Server{Listener: listener, Config: &http.Server{Handler: w.api()}}
-	door.Start()
-	defer door.Close()
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: w.api()}}
+	server.Start()
+	defer server.Close()
 	site := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -29,7 +29,7 @@ const settingsName = "settings.json"
 const maxSettings = 4 << 20
 
 // Settings say how an agent works, whatever the job. They are flags of run, and outlive it in a file: what resumes the
-// allocation must not open a door that --policy had closed.
+// allocation must not allow what --policy had forbidden.
 type Settings struct {
 	JWKS            []string      `json:"jwks,omitempty"`
 	Audiences       []string      `json:"audience,omitempty"`
