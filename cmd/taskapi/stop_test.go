@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/identity"
 )
@@ -254,5 +256,39 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 	}
 	if err := p.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStopKillsWhatAnEndedAllocationHasLeft has a state say that the allocation has ended while its task runs: gc leaves it alone, and stop
+// kills the task.
+func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob))
+	until(t, p, "started the task", func() bool { return strings.Contains(p.out.String(), "Started") })
+	kill(t, p)
+	db, err := state.Open(datadir.Dir(dir).State(testAllocID), version)
+	if err == nil {
+		err = errors.Join(db.Put(interfaces.Change{ID: testAllocID, Terminal: true}), db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		command, want string
+		code          int
+	}{
+		{"gc", "tasks of it are still running", cli.ExitFailed},
+		{"stop", "its tasks were killed (1 process)", cli.ExitOK},
+		{"stop", "has already ended", cli.ExitOK},
+		{"gc", "removed", cli.ExitOK},
+	} {
+		var out syncBuffer
+		if code := cli.Run(t.Context(), []string{tc.command, "--data-dir", dir, testAllocID}, testEnvironment(&out, &out)); code != tc.code || !strings.Contains(out.String(), tc.want) {
+			t.Errorf("%s: code %d, want %d: %s", tc.command, code, tc.code, out.String())
+		}
+	}
+	if left := belongingTo(dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -112,6 +113,9 @@ func (l layout) remove(ctx context.Context, id string, w Environment) (err error
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	if lock.Saved() == nil && l.answers(ctx, id) {
 		return l.errRunning(id)
+	}
+	if lock.Saved() != nil && lock.Saved().Terminal && allocrunner.TasksRunning(l.Alloc(id)) {
+		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", id, l.Command("stop", id))
 	}
 	settings, _ := l.remembered(id) // the defaults with an error, which is no reason to keep the allocation
 	err = lock.Destroy(ctx, agent.Hooks(agentConfig(l, id, lock, logger, settings, nil, nil, w))...)

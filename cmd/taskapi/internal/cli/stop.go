@@ -99,7 +99,7 @@ func (s *stopping) run(ctx context.Context) error {
 		case client.Refusing, client.Hanging:
 			return s.bySignal(ctx, c, found.Err)
 		case client.Ended:
-			return s.concluded(found.Saved)
+			return s.concluded(ctx, found.Saved)
 		case client.Unreadable:
 			if errors.Is(found.Err, state.ErrNotFound) || errors.Is(found.Err, state.ErrDamaged) {
 				return s.killOrphans(ctx, s.layout.explain(found.Err))
@@ -116,7 +116,7 @@ func (s *stopping) run(ctx context.Context) error {
 }
 
 // concluded says that the allocation has ended, and makes sure that nothing follows it.
-func (s *stopping) concluded(saved *interfaces.Saved) error {
+func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
 		lock, err := s.layout.lock(s.id, newLogger(false, s.environment))
 		if err != nil {
@@ -125,6 +125,9 @@ func (s *stopping) concluded(saved *interfaces.Saved) error {
 		if err := errors.Join(lock.FinishReplacement(), lock.Close()); err != nil {
 			return err
 		}
+	}
+	if allocrunner.TasksRunning(s.layout.Alloc(s.id)) {
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s has ended (%s), but tasks of it are still running", s.id, saved.Alloc.ClientStatus))
 	}
 	return s.say("allocation %s has already ended (%s)", s.id, saved.Alloc.ClientStatus)
 }
