@@ -299,6 +299,9 @@ func TestEndsDuringTheSetUp(t *testing.T) {
 			if got := r.runner.Terminal(); got != (c.want == nil) {
 				t.Errorf("terminal: %v", got)
 			}
+			if _, err := allocrunner.KillOrphans(context.Background(), r.dir); err != nil { // the keeper of the detached one, which works in the directory
+				t.Error(err)
+			}
 		})
 	}
 }
