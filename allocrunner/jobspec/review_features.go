@@ -213,9 +213,10 @@ var identityLimits = []limit[api.WorkloadIdentity]{
 	{"identity aud", "it must hold no empty audience", func(w *api.WorkloadIdentity) any { return w.Audience },
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
 	atLeast("identity ttl", 0, func(w *api.WorkloadIdentity) time.Duration { return w.TTL }),
-	{"identity filepath", "it must be in the task's directory, to which it is relative", func(w *api.WorkloadIdentity) any { return w.Filepath },
+	{"identity filepath", "it must be in the task's directory, to which it is relative, and none of taskapi's own names there, such as secrets/api.sock", func(w *api.WorkloadIdentity) any { return w.Filepath },
 		func(w *api.WorkloadIdentity) bool {
-			return w.Filepath == "" || filepath.IsLocal(filepath.Clean(w.Filepath))
+			path := filepath.Clean(w.Filepath)
+			return w.Filepath == "" || filepath.IsLocal(path) && !slices.Contains(taskPaths, path)
 		}},
 	among("identity change_mode", func(w *api.WorkloadIdentity) string { return w.ChangeMode }, "", "noop", "signal", "restart"),
 	{"identity change_signal", `it must be there with change_mode "signal", and with no other`, func(w *api.WorkloadIdentity) any { return w.ChangeSignal },
@@ -269,3 +270,6 @@ func signalName[T any](feature string, get func(*T) string) limit[T] {
 		return get(t) == "" || signals.InJobFile(get(t))
 	}}
 }
+
+// taskPaths are the directories of a task, and the socket in one of them: no file of a job's can have their names.
+var taskPaths = []string{".", "local", "private", "secrets", "tmp", "secrets/api.sock"}

@@ -24,7 +24,8 @@ import (
 const (
 	fileMagic   = "taskapi\x00"
 	headerSize  = 128
-	headerTail  = 16 // where what the sum is of goes on
+	maxFile     = 256 << 20 // bytes: far more than twice what a job of 1 MiB and its tasks come to
+	headerTail  = 16        // where what the sum is of goes on
 	recordMagic = "\xf5TAS"
 	recordSize  = 26 // without key and body
 )
@@ -281,6 +282,9 @@ func load(file *os.File, path string) (*contents, error) {
 	}
 	if info.Size() == 0 {
 		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
+	}
+	if info.Size() > maxFile {
+		return nil, damagedError(path, fmt.Sprintf("it has %d bytes, and a state has at most %d", info.Size(), maxFile))
 	}
 	data, problems := readAll(file, info.Size())
 	c, err := parse(data)

@@ -116,6 +116,11 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 	if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped gracefully") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
+	out.Reset()
+	code = cli.Run(t.Context(), []string{"stop", "--now", "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
+	if code != cli.ExitOK || !strings.Contains(out.String(), "no process is running") {
+		t.Errorf("stop --now: code %d, stdout %q, stderr %q; want its tasks killed", code, out.String(), errs.String())
+	}
 	if _, err := datadir.Dir(dataDir).Peek(testAllocID); !errors.Is(err, state.ErrNewer) {
 		t.Errorf("to be taken over: %v, want ErrNewer", err)
 	}

@@ -163,6 +163,35 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 	}
 }
 
+// TestStopNeedsNoState: the tasks end, whatever there is in its place.
+func TestStopNeedsNoState(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"a directory":        func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+		"a FIFO":             func(path string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) },
+		"others can write":   func(path string) error { return os.Chmod(path, 0o666) },
+		"three sparse GB":    func(path string) error { return os.Truncate(path, 3<<30) },
+		"a link to nowhere":  func(path string) error { return errors.Join(os.Remove(path), os.Symlink("nowhere", path)) },
+		"not taskapi's text": func(path string) error { return os.WriteFile(path, []byte("text"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			_ = abandoned(t, dir)
+			if err := damage(datadir.Dir(dir).State(testAllocID)); err != nil {
+				t.Fatal(err)
+			}
+			var said syncBuffer
+			code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said))
+			if code != cli.ExitOK || !strings.Contains(said.String(), "its tasks were killed") {
+				t.Errorf("exit code %d: %s", code, said.String())
+			}
+			if left := processesOf(t, dir); len(left) > 0 {
+				t.Errorf("left running: %q", left)
+			}
+		})
+	}
+}
+
 // TestStopOnAReadOnlyDisk ends the tasks all the same, and says that nothing could be written down; when it can, another stop does.
 func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -101,10 +101,10 @@ func (s *stopping) run(ctx context.Context) error {
 		case client.Ended:
 			return s.concluded(ctx, found.Saved)
 		case client.Unreadable:
-			if errors.Is(found.Err, state.ErrNotFound) || errors.Is(found.Err, state.ErrDamaged) {
-				return s.killOrphans(ctx, s.layout.explain(found.Err))
+			if why := s.keeps(found.Err); why != nil {
+				return fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, why)
 			}
-			return fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, found.Err)
+			return s.killOrphans(ctx, s.layout.explain(found.Err))
 		}
 		if s.detach {
 			return s.inBackground(ctx)
@@ -113,6 +113,21 @@ func (s *stopping) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// keeps returns the error that keeps stop from killing the tasks of an allocation whose state can't be read: another user, another version
+// or a later try can still stop them gracefully. It is nil when nothing else would end them.
+func (s *stopping) keeps(err error) error {
+	switch {
+	case errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
+		if !s.how.Now {
+			return fmt.Errorf("%w; that version can, and '%s' kills its tasks", err, s.layout.Command("stop", "--now", s.id))
+		}
+		return nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
+		return err
+	}
+	return nil
 }
 
 // concluded says that the allocation has ended, and makes sure that nothing follows it.
