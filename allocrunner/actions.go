@@ -52,7 +52,7 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 // RestartAll starts no task before the last one has been stopped, also when the caller does not wait for that.
 func (r *Runner) RestartAll(ctx context.Context) error {
 	reply := make(chan error, 1)
-	err := error(interfaces.ErrTerminal)
+	err := interfaces.ErrTerminal
 	if r.life.handle(restartRequested{reply}).live() {
 		err = await(ctx, reply)
 	}

@@ -83,18 +83,23 @@ func TestPlan(t *testing.T) {
 
 // planned returns a decision or a refusal by name.
 func planned(decision allocrunner.Decision, err error) string {
-	switch err.(type) {
-	case nil:
+	switch {
+	case err == nil:
 		return map[allocrunner.Decision]string{allocrunner.Unchanged: "unchanged", allocrunner.InPlace: "in place",
 			allocrunner.Replace: "replace", allocrunner.Recreate: "recreate"}[decision]
-	case *allocrunner.EndedError:
+	case is[*allocrunner.EndedError](err):
 		return "ended"
-	case *allocrunner.StoppingError:
+	case is[*allocrunner.StoppingError](err):
 		return "stopping"
-	case *allocrunner.OtherJobError:
+	case is[*allocrunner.OtherJobError](err):
 		return "other job"
-	case *interfaces.DestructiveError:
+	case is[*interfaces.DestructiveError](err):
 		return "needs new processes"
 	}
 	return err.Error()
+}
+
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
 }

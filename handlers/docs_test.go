@@ -25,17 +25,18 @@ func TestRoutesAreDocumented(t *testing.T) {
 	if !found1 || !found2 {
 		t.Fatalf("%s has no place for the table of routes", document)
 	}
-	want := "| request | answer | capability | |\n|---|---|---|---|\n"
+	var want strings.Builder
+	want.WriteString("| request | answer | capability | |\n|---|---|---|---|\n")
 	for _, r := range handlers.Routes() {
-		want += fmt.Sprintf("| `%s %s` | %s | %s | %s |\n", r.Methods[0], r.Pattern, r.Answer, needs(r.AnyOf), r.Doc)
+		fmt.Fprintf(&want, "| `%s %s` | %s | %s | %s |\n", r.Methods[0], r.Pattern, r.Answer, needs(r.AnyOf), r.Doc)
 	}
-	if is == want {
+	if is == want.String() {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s differs from the table of routes; to write it: go test ./handlers -run Documented -update\n%s", document, want)
+		t.Fatalf("%s differs from the table of routes; to write it: go test ./handlers -run Documented -update\n%s", document, want.String())
 	}
-	if err := os.WriteFile(document, []byte(before+begin+want+end+after), 0o644); err != nil {
+	if err := os.WriteFile(document, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

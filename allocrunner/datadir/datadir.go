@@ -52,7 +52,7 @@ func trust(dir string) (string, error) {
 	case errors.Is(err, safedir.ErrUnsafe):
 		return "", &UnusableError{fmt.Errorf("data directory: %w", err)}
 	case err != nil: // it can't be reached, which those say who try to use it
-		return resolve(dir), nil
+		return resolve(dir), nil //nolint:nilerr // as above
 	}
 	return whole, nil
 }

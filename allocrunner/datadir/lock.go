@@ -133,7 +133,7 @@ func (l *Lock) Discard() error {
 		return nil
 	}
 	if _, err := l.state.Load(); !errors.Is(err, state.ErrNotFound) {
-		return nil //nolint:nilerr // it may have begun
+		return nil // it may have begun
 	}
 	return allocdir.Remove(l.Dir)
 }

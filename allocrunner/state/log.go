@@ -231,7 +231,7 @@ func (c *contents) batches(data []byte) {
 	for at := int64(min(headerSize, len(data))); at < int64(len(data)); {
 		f, size, err := parseRecord(data[at:])
 		first := len(batch) == 0 // of a batch: numbers that were given to what was never acknowledged are left out
-		if err == nil && next > 0 && f.txid != next && !(first && f.txid > next) && len(c.problems) == 0 {
+		if err == nil && next > 0 && f.txid != next && (!first || f.txid < next) && len(c.problems) == 0 {
 			err = errNoRecord
 		}
 		next = f.txid
@@ -241,13 +241,13 @@ func (c *contents) batches(data []byte) {
 		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
 			c.taken = lastTxID(data[c.end:])
 			at = int64(len(data))
-		case f.key == "" && err != errNoRecord:
+		case f.key == "" && !errors.Is(err, errNoRecord):
 			add()
 			c.end, c.txid, c.version, next = at+size, f.txid, string(f.body), f.txid+1
 			if delete(c.damaged, ""); err != nil {
 				c.damaged[""] = true
 			}
-		case err == errBody:
+		case errors.Is(err, errBody):
 			delete(batch, f.key)
 			c.damaged[f.key] = true
 		default:

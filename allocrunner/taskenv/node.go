@@ -67,7 +67,7 @@ func DetectNode() Node {
 	}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
-		n.Attributes["memory.totalbytes"] = strconv.FormatUint(uint64(info.Totalram)*uint64(info.Unit), 10)
+		n.Attributes["memory.totalbytes"] = strconv.FormatUint(info.Totalram*uint64(info.Unit), 10)
 	}
 	return n
 }

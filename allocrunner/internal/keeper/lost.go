@@ -32,7 +32,8 @@ func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 
 // Forget removes what a killed keeper has left in the directory of an allocation that is over, when Sweep has ended all the rest. Its log stays.
 func Forget(dir string) error {
-	for _, name := range []string{recordFile, draftFile, socketFile} {
+	_ = os.Remove(filepath.Join(dir, draftFile)) // left by a keeper that was killed while it wrote; it means nothing to the next
+	for _, name := range []string{recordFile, socketFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("forget the keeper: %w", err)
 		}

@@ -66,7 +66,7 @@ func Alive(pid int) bool {
 }
 
 // Pause lets others run between two looks at something that can't be waited for.
-func Pause() { unix.Poll(nil, 2) }
+func Pause() { _, _ = unix.Poll(nil, 2) }
 
 // Latest returns the task's latest process.
 func Latest(tb testing.TB, s processes.Supervisor, task string) processes.ProcessID {

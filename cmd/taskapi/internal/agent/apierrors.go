@@ -10,7 +10,8 @@ import (
 
 // apiError returns an error of the runner as the API has it. It is the one place where the two meet; an error that is not here is a fault.
 func apiError(err error) error {
-	kind, args := apierror.Internal, []any(nil)
+	var kind apierror.Kind
+	var args []any
 	destructive, isDestructive := errors.AsType[*interfaces.DestructiveError](err)
 	switch {
 	case errors.Is(err, interfaces.ErrTaskNotFound):

@@ -36,7 +36,7 @@ func TestAPIErrors(t *testing.T) {
 			t.Errorf("%v is %+v, want %d %q", test.err, got, test.status, test.words)
 		}
 	}
-	if got := apiError(fault); got != fault {
+	if got := apiError(fault); !errors.Is(got, fault) || got.Error() != fault.Error() {
 		t.Errorf("a fault is %v, want it as it is", got)
 	}
 }
