@@ -68,6 +68,23 @@ type Saved struct {
 	Life string // Config.Life
 }
 
+// ShowTasks puts the states of the tasks into the allocation, if there is one: a store keeps them with the tasks alone.
+func (s *Saved) ShowTasks() {
+	if s.Alloc == nil {
+		return
+	}
+	s.Alloc.TaskStates = nil
+	for name, task := range s.Tasks {
+		if task.State == nil {
+			continue
+		}
+		if s.Alloc.TaskStates == nil {
+			s.Alloc.TaskStates = map[string]*api.TaskState{}
+		}
+		s.Alloc.TaskStates[name] = task.State
+	}
+}
+
 // SavedTask is what another runner has to know of a task to resume it.
 type SavedTask struct {
 	State         *api.TaskState // as the API shows it, with its events

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 )
@@ -109,20 +108,7 @@ func compose(set values) (*interfaces.Saved, []error) {
 	}
 	if saved.Alloc != nil {
 		read(jobKey, &saved.Alloc.Job)
-		withTaskStates(saved)
+		saved.ShowTasks()
 	}
 	return saved, problems
-}
-
-// withTaskStates gives the allocation the states in its tasks' records.
-func withTaskStates(saved *interfaces.Saved) {
-	for name, task := range saved.Tasks {
-		if task.State == nil {
-			continue
-		}
-		if saved.Alloc.TaskStates == nil {
-			saved.Alloc.TaskStates = map[string]*api.TaskState{}
-		}
-		saved.Alloc.TaskStates[name] = task.State
-	}
 }

@@ -93,18 +93,7 @@ func (s *memoryState) put(c interfaces.Change, forget bool) error {
 	if saved.Alloc != nil && saved.Alloc.Job == nil {
 		saved.Alloc.Job = job
 	}
-	if saved.Alloc != nil {
-		saved.Alloc.TaskStates = nil
-		for name, task := range saved.Tasks {
-			if task.State == nil {
-				continue
-			}
-			if saved.Alloc.TaskStates == nil {
-				saved.Alloc.TaskStates = map[string]*api.TaskState{}
-			}
-			saved.Alloc.TaskStates[name] = task.State
-		}
-	}
+	saved.ShowTasks()
 	s.saved, err = json.Marshal(saved)
 	return err
 }
