@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -15,7 +16,7 @@ func BenchmarkPut(b *testing.B) {
 	db := open(b, b.TempDir()+"/"+state.FileName)
 	a := alloc("a", 0)
 	a.Job = job("j")
-	put(b, db, interfaces.Change{ID: "a", Alloc: a})
+	storetest.Put(b, db, interfaces.Change{ID: "a", Alloc: a})
 	s := &api.TaskState{State: "running"}
 	for i := range 10 {
 		s.Events = append(s.Events, &api.TaskEvent{Type: "Restarting", Time: int64(i), DisplayMessage: strings.Repeat("m", 80),
@@ -23,6 +24,6 @@ func BenchmarkPut(b *testing.B) {
 	}
 	for b.Loop() {
 		s.Restarts++
-		put(b, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
+		storetest.Put(b, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {State: s, Phase: "backoff"}}})
 	}
 }

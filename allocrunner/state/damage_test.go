@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -71,15 +72,15 @@ func lived(t testing.TB) (path, latest string) {
 	const more = 5000 // than a page
 	a := alloc("a", 1)
 	a.Job = jobOf("j", more)
-	put(t, db, interfaces.Change{ID: "a", Alloc: a})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a})
 	for i := range 12 {
 		a := alloc("a", uint64(i+2))
 		a.Job = jobOf("j", more)
-		put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{
-			[]string{"t", "u"}[i%2]: task(strings.Repeat("phase ", 1+i*60)),
+		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{
+			[]string{"t", "u"}[i%2]: storetest.Task(strings.Repeat("phase ", 1+i*60)),
 		}})
 	}
-	latest = asJSON(t, saved(t, db))
+	latest = asJSON(t, storetest.Load(t, db))
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -180,10 +181,10 @@ func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	case (err == nil) != (readErr == nil):
 		t.Fatalf("seed %d: opened: %v, but read: %v", seed, err, readErr)
 	case err == nil:
-		if got := asJSON(t, saved(t, db)); got != latest {
+		if got := asJSON(t, storetest.Load(t, db)); got != latest {
 			t.Fatalf("seed %d: loaded something else than was put last: %.60s", seed, got)
 		}
-		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
+		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 99)})
 		db.Close()
 		if _, err := state.Read(path); err != nil {
 			t.Fatalf("seed %d: after a write: %v", seed, err)
@@ -215,8 +216,8 @@ func TestEachBitCounts(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = jobOf("j", 10)
-	put(t, db, interfaces.Change{ID: "a", Alloc: a}, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
-	latest := asJSON(t, saved(t, db))
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a}, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
+	latest := asJSON(t, storetest.Load(t, db))
 	db.Close()
 	whole := readFile(t, path)
 	unnoticed := 0
@@ -250,7 +251,7 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 	if err != nil || len(versions) < 2 {
 		t.Fatalf("%d versions, %v", len(versions), err)
 	}
-	diff(t, "read", latest, asJSON(t, got))
+	storetest.Diff(t, "read", latest, asJSON(t, got))
 }
 
 // TestCutOffWrites has the machine fail in the middle of a write, at each byte of it: what was acknowledged before is there, what was not is
@@ -258,9 +259,9 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 func TestCutOffWrites(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
 	before := readFile(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
 	db.Close()
 	after := readFile(t, path)
 	for cut := len(before); cut <= len(after); cut++ {
@@ -280,7 +281,7 @@ func TestCutOffWrites(t *testing.T) {
 			}
 		}
 		db := open(t, path)
-		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 3)})
+		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 3)})
 		db.Close()
 		if got, err := state.Read(path); err != nil || got.Alloc.ModifyIndex != 3 {
 			t.Fatalf("cut at %d, after a write: %v", cut, err)
@@ -294,7 +295,7 @@ func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
 	putAll := func(n int) file {
-		put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", uint64(n)), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: n}}})
+		storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", uint64(n)), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: n}}})
 		return readFile(t, path)
 	}
 	before := putAll(1)
@@ -330,7 +331,7 @@ func damageOpenFile(t *testing.T, path string) {
 	if err := os.Truncate(path, 1000); err != nil {
 		t.Fatal(err)
 	}
-	change := interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("kept")}}
+	change := interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("kept")}}
 	for range 3 {
 		if err := db.Put(change); !errors.Is(err, state.ErrDamaged) {
 			t.Fatalf("put: %v", err)
@@ -346,7 +347,7 @@ func damageOpenFile(t *testing.T, path string) {
 	if err := db.Put(change); err != nil {
 		t.Fatalf("with the file as it was: %v", err)
 	}
-	diff(t, "task", task("kept"), saved(t, db).Tasks["t"])
+	storetest.Diff(t, "task", storetest.Task("kept"), storetest.Load(t, db).Tasks["t"])
 	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
 		t.Fatalf("another let in: %v", err)
 	}
@@ -355,7 +356,7 @@ func damageOpenFile(t *testing.T, path string) {
 func FuzzFile(f *testing.F) {
 	path := statePath(f)
 	db := open(f, path)
-	put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	storetest.Put(f, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
 	db.Close()
 	f.Add([]byte(readFile(f, path)))
 	f.Add([]byte{})

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -23,24 +24,24 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{"t": task("before"), "u": task("before")}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("before"), "u": storetest.Task("before")}})
 	long := strings.Repeat("long ", 16000)
 	for round := range 2 {
 		refuse()
 		change := interfaces.Change{ID: "a", Alloc: alloc("a", uint64(round+2)), Tasks: map[string]interfaces.SavedTask{
-			"t": task("then" + long), "u": task("then" + long)}}
+			"t": storetest.Task("then" + long), "u": storetest.Task("then" + long)}}
 		for range 3 {
 			err := db.Put(change)
 			if !errors.Is(err, state.ErrFile) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), remedy) || !errors.Is(err, cause) {
 				t.Fatalf("round %d: got %v, want %v, the file's name and %q", round, err, cause, remedy)
 			}
 		}
-		if got := saved(t, db); round == 0 && (got.Tasks["t"].Phase != "before" || got.Tasks["u"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
+		if got := storetest.Load(t, db); round == 0 && (got.Tasks["t"].Phase != "before" || got.Tasks["u"].Phase != "before" || got.Alloc.ModifyIndex != 1) {
 			t.Errorf("what was refused is half there: %.20s, %d", got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		allow()
-		put(t, db, change)
-		if got := saved(t, db); got.Tasks["t"].Phase != "then"+long || got.Alloc.ModifyIndex != uint64(round+2) || *got.Alloc.Job.ID != "j" {
+		storetest.Put(t, db, change)
+		if got := storetest.Load(t, db); got.Tasks["t"].Phase != "then"+long || got.Alloc.ModifyIndex != uint64(round+2) || *got.Alloc.Job.ID != "j" {
 			t.Errorf("round %d: something is lost: %.20q, %d", round, got.Tasks["t"].Phase, got.Alloc.ModifyIndex)
 		}
 		long = strings.Repeat(long, 3) // the next round needs more than the file has become
@@ -90,7 +91,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("a new file on a full disk: %v, %v", db, err)
 	}
 	allow()
-	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	storetest.Put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if _, err := os.Stat(path + ".new"); err == nil {
 		t.Error("a draft is left")
 	}
@@ -150,7 +151,7 @@ func TestAfterAFailureNothingIsTakenForWritten(t *testing.T) {
 	}
 	path := statePath(t)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	before := len(readFile(t, path))
 	limitSize(t, 0)
 	if err := db.Put(interfaces.Change{ID: "a", Alloc: alloc("a", 2)}); !errors.Is(err, syscall.EFBIG) {
@@ -158,9 +159,9 @@ func TestAfterAFailureNothingIsTakenForWritten(t *testing.T) {
 	}
 	limitSize(t, unix.RLIM_INFINITY)
 	again := interfaces.Change{ID: "a", Alloc: alloc("a", 1)} // as the file has it
-	put(t, db, again)
+	storetest.Put(t, db, again)
 	after := len(readFile(t, path))
-	put(t, db, again)
+	storetest.Put(t, db, again)
 	if end := len(readFile(t, path)); after <= before || end != after {
 		t.Errorf("the file has had %d, %d and %d bytes, want one more change in the second", before, after, end)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/interfaces/storetest"
 	"taskapi/allocrunner/state"
 )
 
@@ -47,7 +48,7 @@ func TestRepairOfOneValue(t *testing.T) {
 		t.Errorf("problems: %v", r.Problems)
 	}
 	r.Problems = nil
-	diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z", Stale: []string{`task "u"`}}, r)
+	storetest.Diff(t, "repaired", &state.Repaired{KeptAs: path + ".damaged-20260102T120000Z", Stale: []string{`task "u"`}}, r)
 	if kept := readFile(t, r.KeptAs); !bytes.Equal(kept, data) {
 		t.Error("the damaged file is not as it was")
 	}
@@ -80,7 +81,7 @@ func TestRepairWithoutHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "what was put last", latest, asJSON(t, got))
+	storetest.Diff(t, "what was put last", latest, asJSON(t, got))
 }
 
 // TestRepairOfAHole takes away so much of the file that what was there is not known: all that was saved before may be stale.
@@ -101,10 +102,10 @@ func TestRepairNamesWhatIsLost(t *testing.T) {
 	data.spoil("task/u", false)
 	writeFile(t, path, data)
 	r := repair(t, path)
-	diff(t, "lost", []string{`task "u"`}, r.Lost)
+	storetest.Diff(t, "lost", []string{`task "u"`}, r.Lost)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"u": task("again")}})
-	if got := saved(t, db); len(got.Tasks) != 2 || got.Alloc.Job == nil {
+	storetest.Put(t, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"u": storetest.Task("again")}})
+	if got := storetest.Load(t, db); len(got.Tasks) != 2 || got.Alloc.Job == nil {
 		t.Errorf("after the repair: %s", asJSON(t, got))
 	}
 }
@@ -146,7 +147,7 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 	both := func(i uint64) interfaces.Change {
 		return interfaces.Change{ID: "a", Alloc: alloc("a", i), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: int(i)}}}
 	}
-	put(t, db, both(0))
+	storetest.Put(t, db, both(0))
 	var writer sync.WaitGroup
 	defer writer.Wait()
 	stop := make(chan struct{})
@@ -157,7 +158,7 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				put(t, db, both(i))
+				storetest.Put(t, db, both(i))
 			}
 		}
 	})

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
@@ -54,40 +53,6 @@ func open(t testing.TB, path string) *state.DB {
 	return db
 }
 
-func put(t testing.TB, db *state.DB, changes ...interfaces.Change) {
-	t.Helper()
-	for _, c := range changes {
-		if err := db.Put(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func saved(t testing.TB, db *state.DB) *interfaces.Saved {
-	t.Helper()
-	s, err := db.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func diff(t testing.TB, what string, want, got any) {
-	t.Helper()
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", what, d)
-	}
-}
-
-func taskState(text string) *api.TaskState {
-	return &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", DisplayMessage: text, Time: 7}}}
-}
-
-func task(phase string) interfaces.SavedTask {
-	return interfaces.SavedTask{Phase: phase, State: taskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
-		Hooks: map[string]map[string]string{"h": {"k": "v"}}}
-}
-
 // job has the size of one in earnest: some 30 KB.
 func job(name string) *api.Job { return jobOf(name, 30<<10) }
 
@@ -112,7 +77,7 @@ func TestStore(t *testing.T) {
 
 func TestFileIsPrivate(t *testing.T) {
 	path := statePath(t)
-	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	storetest.Put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info, err)
 	}
@@ -124,18 +89,18 @@ func TestJobIsWrittenOnce(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	put(t, db, interfaces.Change{ID: "a", Alloc: a})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a})
 	before := len(readFile(t, path))
 	b := alloc("a", 2)
 	b.Job = job("j") // another pointer, the same job
-	put(t, db, interfaces.Change{ID: "a", Alloc: b, Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: b, Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}})
 	if grown := len(readFile(t, path)) - before; grown > 2000 {
 		t.Errorf("a change beside the job has written %d bytes", grown)
 	}
 	b = alloc("a", 3)
 	b.Job = job("k")
-	put(t, db, interfaces.Change{ID: "a", Alloc: b})
-	if got := saved(t, db).Alloc.Job; *got.ID != "k" {
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: b})
+	if got := storetest.Load(t, db).Alloc.Job; *got.ID != "k" {
 		t.Errorf("job %q after a change of the job, want k", *got.ID)
 	}
 }
@@ -143,13 +108,13 @@ func TestJobIsWrittenOnce(t *testing.T) {
 // TestUnchangedIsNotWritten by the one who has put it, or by the next owner.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	path := statePath(t)
-	c := interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": task("x")}}
+	c := interfaces.Change{ID: "a", Alloc: alloc("a", 1), Tasks: map[string]interfaces.SavedTask{"t": storetest.Task("x")}}
 	db := open(t, path)
-	put(t, db, c)
+	storetest.Put(t, db, c)
 	once := len(readFile(t, path))
-	put(t, db, c, c)
+	storetest.Put(t, db, c, c)
 	db.Close()
-	put(t, open(t, path), c)
+	storetest.Put(t, open(t, path), c)
 	if got := len(readFile(t, path)); got != once {
 		t.Errorf("the file has %d bytes, want the %d of one change", got, once)
 	}
@@ -161,10 +126,10 @@ func TestFileStaysSmall(t *testing.T) {
 	db := open(t, path)
 	a := alloc("a", 1)
 	a.Job = job("j")
-	put(t, db, interfaces.Change{ID: "a", Alloc: a, Life: "life"})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: a, Life: "life"})
 	var longest int64
 	for i := range 3000 {
-		put(t, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task(strings.Repeat("x", i%1000))}})
+		storetest.Put(t, db, interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": storetest.Task(strings.Repeat("x", i%1000))}})
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +142,7 @@ func TestFileStaysSmall(t *testing.T) {
 	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
 		t.Errorf("another owner: %v, want ErrInUse", err)
 	}
-	got := saved(t, db)
+	got := storetest.Load(t, db)
 	if *got.Alloc.Job.ID != "j" || got.Life != "life" || got.Tasks["t"].Phase != strings.Repeat("x", 999) {
 		t.Errorf("something is lost: %s", asJSON(t, got))
 	}
@@ -190,7 +155,7 @@ func TestFileStaysSmall(t *testing.T) {
 func TestRecreateThatFails(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
-	put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
 	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +167,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if err := db.Recreate(follows); !errors.Is(err, state.ErrFile) {
 		t.Errorf("got %v, want ErrFile", err)
 	}
-	if s := saved(t, db); !s.Terminal {
+	if s := storetest.Load(t, db); !s.Terminal {
 		t.Errorf("after that: %+v", s)
 	}
 	if err := os.RemoveAll(path + ".new"); err != nil {
@@ -211,7 +176,7 @@ func TestRecreateThatFails(t *testing.T) {
 	if err := db.TryRecreate(); err != nil {
 		t.Error(err)
 	}
-	if s := saved(t, db); !s.Terminal {
+	if s := storetest.Load(t, db); !s.Terminal {
 		t.Errorf("after a try: %+v", s)
 	}
 }
@@ -268,7 +233,7 @@ func TestChangesThatCannotBeKept(t *testing.T) {
 			t.Errorf("%.20q: no error", c.ID)
 		}
 	}
-	put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 }
 
 func TestClosed(t *testing.T) {
@@ -354,7 +319,7 @@ func TestEmptyFileIsNone(t *testing.T) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
 	}
-	put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
+	storetest.Put(t, open(t, path), interfaces.Change{ID: "a", Alloc: alloc("a", 1)})
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
 		t.Errorf("beside the file lie %v", entries)
 	}

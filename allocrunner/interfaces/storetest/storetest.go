@@ -38,7 +38,8 @@ func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState 
 	return owned
 }
 
-func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
+// Put puts changes, one after the other.
+func Put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
 	t.Helper()
 	for _, c := range changes {
 		if err := s.Put(c); err != nil {
@@ -47,7 +48,8 @@ func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Change) {
 	}
 }
 
-func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
+// Load returns what is saved.
+func Load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	t.Helper()
 	saved, err := s.Load()
 	if err != nil {
@@ -56,19 +58,22 @@ func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	return saved
 }
 
-func diff(t testing.TB, what string, want, got any) {
+// Diff reports an error where got is not want.
+func Diff(t testing.TB, what string, want, got any) {
 	t.Helper()
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}
 }
 
-func taskState(text string) *api.TaskState {
+// TaskState returns the state of a running task with an event of that text.
+func TaskState(text string) *api.TaskState {
 	return &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", DisplayMessage: text, Time: 7}}}
 }
 
-func task(phase string) interfaces.SavedTask {
-	return interfaces.SavedTask{Phase: phase, State: taskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
+// Task returns a task as it is saved in a phase.
+func Task(phase string) interfaces.SavedTask {
+	return interfaces.SavedTask{Phase: phase, State: TaskState(phase), Attempts: 2, Due: time.Unix(9, 0).UTC(),
 		Hooks: map[string]map[string]string{"h": {"k": "v"}}}
 }
 
@@ -84,41 +89,41 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	given := alloc("a", 7, "j")
 	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
 	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
-		Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}})
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: given, Terminal: true, Checks: checks, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
+		Tasks: map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}})
 	want := &interfaces.Saved{Alloc: alloc("a", 7, "j"), Terminal: true, Life: "life", KillAfter: time.Unix(5, 0).UTC(),
-		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}, Tasks: map[string]interfaces.SavedTask{"t": task("run"), "u": {Phase: "new"}}}
-	want.Alloc.TaskStates = map[string]*api.TaskState{"t": taskState("run")}
+		Checks: api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}, Tasks: map[string]interfaces.SavedTask{"t": Task("run"), "u": {Phase: "new"}}}
+	want.Alloc.TaskStates = map[string]*api.TaskState{"t": TaskState("run")}
 	if given.Job == nil || given.TaskStates["gone"] == nil {
 		t.Error("the caller's allocation has been changed")
 	}
 	given.ModifyIndex, checks["c"] = 99, api.AllocCheckStatus{} // which are the caller's to change
-	diff(t, "while it is owned", want, load(t, owned))
+	Diff(t, "while it is owned", want, Load(t, owned))
 	if err := errors.Join(owned.Close(), owned.Close()); err != nil {
 		t.Fatalf("close twice: %v", err)
 	}
-	diff(t, "by the next owner", want, load(t, acquire(t, s, "a")))
+	Diff(t, "by the next owner", want, Load(t, acquire(t, s, "a")))
 }
 
 func testNotGiven(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	put(t, owned,
-		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Terminal: true, Tasks: map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
+	Put(t, owned,
+		interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Terminal: true, Tasks: map[string]interfaces.SavedTask{"t": Task("one"), "u": Task("one")},
 			Checks: api.AllocCheckStatuses{"c": {}}},
-		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
-	got := load(t, owned)
-	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
-	diff(t, "the one that has not", task("one"), got.Tasks["u"])
-	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
+		interfaces.Change{ID: "a", Tasks: map[string]interfaces.SavedTask{"t": Task("two")}})
+	got := Load(t, owned)
+	Diff(t, "the task that has changed", Task("two"), got.Tasks["t"])
+	Diff(t, "the one that has not", Task("one"), got.Tasks["u"])
+	Diff(t, "its state", TaskState("two"), got.Alloc.TaskStates["t"])
 	if !got.Terminal || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
 		t.Errorf("terminal %v, checks %v, job %q", got.Terminal, got.Checks, *got.Alloc.Job.ID)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
-	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
+	Put(t, owned, interfaces.Change{ID: "a", Checks: api.AllocCheckStatuses{}})
+	if got := Load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
 		t.Errorf("checks taken away: %v, terminal %v", got.Checks, got.Terminal)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
-	if got := load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
+	if got := Load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
 		t.Errorf("another job: %+v", got.Alloc)
 	}
 }
@@ -129,7 +134,7 @@ func testOwner(t *testing.T, s interfaces.Store) {
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j")})
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j")})
 	if err := owned.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,29 +145,29 @@ func testOwner(t *testing.T, s interfaces.Store) {
 			t.Errorf("%s after the close: no error", what)
 		}
 	}
-	if got := load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
+	if got := Load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
 		t.Errorf("the next owner finds %+v", got.Alloc)
 	}
 }
 
 func testRecreate(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Terminal: true, Life: "one", Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 7, "j"), Terminal: true, Life: "one", Tasks: map[string]interfaces.SavedTask{"t": Task("x")}})
 	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("b", 1, "k")}); err == nil {
 		t.Error("recreated as another allocation")
 	}
-	if got := load(t, owned); !got.Terminal || got.Alloc.ModifyIndex != 7 {
+	if got := Load(t, owned); !got.Terminal || got.Alloc.ModifyIndex != 7 {
 		t.Errorf("after a failure: %+v", got)
 	}
 	if err := owned.Recreate(interfaces.Change{ID: "a", Alloc: alloc("a", 1, "k"), Life: "two"}); err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "recreated", &interfaces.Saved{Alloc: alloc("a", 1, "k"), Life: "two"}, load(t, owned))
+	Diff(t, "recreated", &interfaces.Saved{Alloc: alloc("a", 1, "k"), Life: "two"}, Load(t, owned))
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
-	if got := load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
+	Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 2, "k")})
+	if got := Load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
@@ -188,12 +193,12 @@ func testConcurrent(t *testing.T, s interfaces.Store) {
 		name := fmt.Sprint("t", i)
 		calls.Go(func() {
 			for n := 1; n <= rounds; n++ {
-				put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
+				Put(t, owned, interfaces.Change{ID: "a", Alloc: alloc("a", 1, "j"), Tasks: map[string]interfaces.SavedTask{name: {Attempts: n}}})
 			}
 		})
 	}
 	calls.Wait()
-	for name, task := range load(t, owned).Tasks {
+	for name, task := range Load(t, owned).Tasks {
 		if task.Attempts != rounds {
 			t.Errorf("task %s: %d, want %d", name, task.Attempts, rounds)
 		}
@@ -267,7 +272,7 @@ func drawChange(rt *rapid.T, id string) interfaces.Change {
 		if c.Tasks == nil {
 			c.Tasks = map[string]interfaces.SavedTask{}
 		}
-		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = task(text("phase"))
+		c.Tasks[rapid.SampledFrom([]string{"t", "u", "v", "w"}).Draw(rt, "task")] = Task(text("phase"))
 	}
 	return c
 }
