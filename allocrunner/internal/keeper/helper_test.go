@@ -17,7 +17,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 )
 
-// TestMain runs the tests, or is a keeper, a sidecar that is to be killed ("sidecar DIR SCRIPT"), or a program whose environment can't be
+// TestMain runs the tests, or is a keeper, an agent that is to be killed ("agent DIR SCRIPT"), or a program whose environment can't be
 // seen ("hide").
 func TestMain(m *testing.M) {
 	switch {

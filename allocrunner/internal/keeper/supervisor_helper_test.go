@@ -1,0 +1,183 @@
+package keeper_test
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
+)
+
+// supervised returns the configuration of the allocation in dir.
+func supervised(dir string) keeper.Config {
+	return keeper.Config{Dir: dir, Marker: mark(dir), Logger: slog.New(slog.DiscardHandler)}
+}
+
+func supervise(t *testing.T, dir string) *keeper.Supervisor { return superviseAs(t, supervised(dir)) }
+
+func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
+	t.Helper()
+	s, _, err := keeper.Supervise(t.Context(), cfg, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// script returns a task without logs; $FIFO names a pipe in dir.
+func script(dir, task, text string) drivers.Spec {
+	spec := shell(dir, task, text)
+	spec.Logs = drivers.LogSpec{Disabled: true}
+	return spec
+}
+
+// untilThere waits for a file that a task makes.
+func untilThere(t *testing.T, path string) {
+	t.Helper()
+	for give := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // the task tells nobody else
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		if time.Now().After(give) {
+			t.Fatalf("%s is not there", path)
+		}
+	}
+}
+
+func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) processes.Status {
+	t.Helper()
+	status, err := s.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+// lines reads the pipe that script names.
+func lines(t *testing.T, dir string) func() string {
+	t.Helper()
+	path := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	r := bufio.NewReader(f)
+	return func() string {
+		t.Helper()
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(line)
+	}
+}
+
+// lives reports whether a process runs, by its number in text.
+func lives(t *testing.T, text string) bool {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/" + text + "/stat")
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// newFreezer returns a cgroup v2 for processes that are to be frozen.
+func newFreezer(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
+			dir := filepath.Join(strings.Fields(before)[4], "taskapi-test-freezer-"+strconv.Itoa(os.Getpid()))
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Skip("no cgroup can be made here:", err)
+			}
+			t.Cleanup(func() {
+				if err := os.Remove(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			return dir
+		}
+	}
+	t.Skip("no cgroup v2 is mounted here")
+	return ""
+}
+
+// hangUp breaks this process's connections to another.
+func hangUp(t *testing.T, pid int) {
+	t.Helper()
+	for _, fd := range connections(t, pid) {
+		if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// freeze stops a process, and returns when each of its threads has stopped.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatal(threads, err)
+	}
+	for _, thread := range threads {
+		for text, err := os.ReadFile(thread); err == nil && !strings.Contains(string(text), ") T "); text, err = os.ReadFile(thread) {
+			unix.Poll(nil, 1)
+		}
+	}
+}
+
+// unread returns how many bytes another process has not read of what this one has sent it.
+func unread(t *testing.T, pid int) (sum int) {
+	t.Helper()
+	for _, fd := range connections(t, pid) {
+		n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// connections are this process's to another.
+func connections(t *testing.T, pid int) (fds []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && int(cred.Pid) == pid {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
