@@ -1,0 +1,38 @@
+package peercred_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"taskapi/socket/peercred"
+)
+
+func TestOf(t *testing.T) {
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	conn, err := net.Dial("unix", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	accepted, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]net.Conn{"of the client": accepted, "of the server": conn} {
+		got, err := peercred.Of(c.(*net.UnixConn))
+		if err != nil || int(got.Pid) != os.Getpid() || int(got.Uid) != os.Geteuid() || int(got.Gid) != os.Getegid() {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	accepted.Close()
+	if got, err := peercred.Of(accepted.(*net.UnixConn)); !errors.Is(err, net.ErrClosed) || got != nil {
+		t.Errorf("of a closed connection: %+v, %v", got, err)
+	}
+}
