@@ -17,7 +17,8 @@ func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) i
 	}
 	defer leave()
 	conn := connectionOf(r.Context())
-	conn.upgrading = r
+	// The connection outlives r, which goes back into a pool when the handler returns: what the handler has left writing is still decided by this.
+	conn.upgrading = &request{Request: r.Request, Principal: r.Principal, Peer: r.Peer, server: s}
 	r.whileAuthorized(ctx, func(ctx context.Context) {
 		closed := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {

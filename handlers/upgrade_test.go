@@ -333,3 +333,51 @@ func TestUpgradedClientThatDoesNotRead(t *testing.T) {
 		}
 	})
 }
+
+// TestWriteAfterAnUpgrade: what a handler has left writing when it returned meets a closed connection, and decides by its own request.
+func TestWriteAfterAnUpgrade(t *testing.T) {
+	alloc := newAlloc(t)
+	taken := make(chan net.Conn, 1)
+	alloc.upgrade = func(_ context.Context, w http.ResponseWriter, _ *http.Request) error {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		taken <- conn
+		return err
+	}
+	authenticator, sign := realAuthenticator(t)
+	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	listener, err := socket.Listen(socket.Config{Path: dir + "/api.sock", UID: -1, GID: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := handlers.New(handlers.Config{
+		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
+		PeerOf: func(c net.Conn) (auth.Peer, error) { return auth.Peer(c.(*socket.Conn).Peer()), nil },
+	}).WithTestRoutes()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	owner := taskSocket
+	owner.UID = uint32(os.Geteuid())
+	go func() { ended <- a.Serve(ctx, listener, owner) }()
+	client, err := socket.Dial(ctx, dir+"/api.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+sign(func(*identity.Claims) {})+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	conn := <-taken
+	_, _ = io.Copy(io.Discard, client) // its end: the handler has returned
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n, err := conn.Write([]byte("late")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%d bytes written, %v", n, err)
+	}
+}
