@@ -31,12 +31,15 @@ type Lock struct {
 	removed bool // the allocation has begun, and its state was removed
 }
 
+// acquireTries bounds how often a directory that is removed meanwhile is made again. A state that leads nowhere is missing each time.
+const acquireTries = 10
+
 // Lock locks an allocation's directory, by owning its state in the store, and makes it when it is missing. Errors: state.ErrInUse when
 // another process has it; *StateMissingError; those of a state that can't be read.
 func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
 	err := l.acquire(d.State(id), store)
-	for errors.Is(err, fs.ErrNotExist) { // its directory has just been removed
+	for tries := 1; tries < acquireTries && errors.Is(err, fs.ErrNotExist); tries++ { // its directory has just been removed
 		err = l.acquire(d.State(id), store)
 	}
 	if err != nil {
@@ -110,12 +113,7 @@ func (l *Lock) ReadOnly() bool { return l.state == nil }
 func (l *Lock) Removed() bool { return l.removed }
 
 // State returns where a runner saves the allocation, nil when that can't be written.
-func (l *Lock) State() interfaces.State {
-	if l.state == nil {
-		return nil
-	}
-	return l.state
-}
+func (l *Lock) State() interfaces.State { return l.state }
 
 // Reload reads again what is saved.
 func (l *Lock) Reload() error {

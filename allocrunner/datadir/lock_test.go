@@ -2,7 +2,10 @@ package datadir_test
 
 import (
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,6 +37,20 @@ func TestLock(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	for name, store := range stores(d) {
 		t.Run(name, func(t *testing.T) { testLock(t, d, store) })
+	}
+}
+
+// TestLockOfALink: a state that leads to a directory that is not there, as one that is not mounted, is an error and no wait.
+func TestLockOfALink(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	if err := os.MkdirAll(d.Alloc(testID), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(t.TempDir(), "gone", "state.db"), d.State(testID)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Lock(testID, d.Store("1.2.3"), slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want ErrNotExist", err)
 	}
 }
 
