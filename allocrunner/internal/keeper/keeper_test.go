@@ -490,3 +490,36 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 		t.Errorf("the next client hears of %+v, %v; want exit code 7", exit, err)
 	}
 }
+
+// TestKeepOpen: the files of each agent of an allocation are the same, and the keeper has each once.
+func TestKeepOpen(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	path := filepath.Join(t.TempDir(), "lock")
+	open := func() (n int) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := c.KeepOpen(t.Context(), []*os.File{f, f}); err != nil {
+			t.Fatal(err)
+		}
+		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Keeper().PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fd); to == path {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 3 {
+		if n := open(); n != 1 {
+			t.Errorf("after agent %d the keeper has the file %d times", i+1, n)
+		}
+	}
+}

@@ -297,9 +297,21 @@ func (s *server) sweep() {
 	}
 }
 
-// keepOpen keeps files open for as long as the keeper lives.
+// keepOpen keeps files open for as long as the keeper lives. One that it has already is closed: each agent gives it those of the same locks.
 func (s *server) keepOpen(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.files = append(s.files, files...)
+	for _, f := range files {
+		if slices.ContainsFunc(s.files, func(kept *os.File) bool { return sameFile(kept, f) }) {
+			f.Close()
+			continue
+		}
+		s.files = append(s.files, f)
+	}
+}
+
+func sameFile(a, b *os.File) bool {
+	one, err1 := a.Stat()
+	other, err2 := b.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(one, other)
 }

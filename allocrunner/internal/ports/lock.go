@@ -94,12 +94,6 @@ func private(dir string) error {
 	return nil
 }
 
-// portLock is one lock that we have.
-type portLock struct {
-	file  *os.File
-	alone bool
-}
-
 // lockPort keeps our user's other allocations from the address's port. A wildcard is every address, also of the other family: "::" takes
 // connections to all of them. Errors: ErrTaken.
 func (h *reservedPort) lockPort(owner string) (err error) {
@@ -125,8 +119,8 @@ func (h *reservedPort) lockPort(owner string) (err error) {
 
 // release releases the locks.
 func (h *reservedPort) release() {
-	for _, c := range h.locks {
-		c.release()
+	for _, lock := range h.locks {
+		release(lock)
 	}
 	h.locks, h.shared = nil, false
 }
@@ -154,7 +148,7 @@ func (h *reservedPort) lock(path, owner string, alone bool) error {
 			}
 			_ = f.Truncate(0) // a name is for messages, and for the owner to know its own
 			_, _ = f.WriteAt([]byte(text), 0)
-			h.locks = append(h.locks, portLock{f, alone})
+			h.locks = append(h.locks, f)
 			return nil
 		}
 		defer f.Close()
@@ -193,10 +187,15 @@ func reserved(f *os.File, owner string) error {
 	return fmt.Errorf("%w: %s is reserved for another allocation%s", ErrTaken, port, whose)
 }
 
-// release gives the lock up, and removes its file when nobody else can have it.
-func (c portLock) release() {
-	if c.alone || flock.Lock(int(c.file.Fd()), unix.LOCK_EX, 0) == nil {
-		_ = os.Remove(c.file.Name())
+// release gives a lock up, and removes its file unless another process has the lock: one that was given the open file, or another allocation's.
+func release(lock *os.File) {
+	lock.Close()
+	f, err := os.OpenFile(lock.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0) // the lock is asked for as a stranger: of the same open file it is had in any case
+	if err != nil {
+		return
 	}
-	c.file.Close()
+	defer f.Close()
+	if flock.Lock(int(f.Fd()), unix.LOCK_EX, 0) == nil && stillAt(f, f.Name()) {
+		_ = os.Remove(f.Name())
+	}
 }

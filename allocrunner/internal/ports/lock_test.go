@@ -309,6 +309,40 @@ func TestLocksInAnothersHands(t *testing.T) {
 	}
 }
 
+// TestClosedBesideAnother: a process that was given the locks has them when their owner closes its own, and its end frees the port.
+func TestClosedBesideAnother(t *testing.T) {
+	port := freePort(t)
+	first, err := lockedFor("/ours", "127.0.0.1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var copies []int
+	for _, f := range first.Locks() {
+		fd, err := unix.Dup(int(f.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, fd)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if others, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
+		t.Errorf("got %v, want ErrTaken", err)
+		others.Close()
+	}
+	for _, fd := range copies {
+		unix.Close(fd)
+	}
+	others, err := lockedFor("/others", "127.0.0.1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := others.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Who has a port is known by the address.
 func TestHolderOfTheAddress(t *testing.T) {
 	port := freePort(t)

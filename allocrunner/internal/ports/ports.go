@@ -110,9 +110,7 @@ func (r *Reservation) Locks() []*os.File {
 		if len(h.locks) == 0 || h.shared {
 			_ = h.lockPort(r.owner) // what is not to be had has been said
 		}
-		for _, c := range h.locks {
-			files = append(files, c.file)
-		}
+		files = append(files, h.locks...)
 	}
 	return files
 }

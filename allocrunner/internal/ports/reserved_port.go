@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,7 +12,7 @@ import (
 // reservedPort is one port: its locks, and its sockets, as descriptors.
 type reservedPort struct {
 	at      netip.AddrPort
-	locks   []portLock
+	locks   []*os.File
 	shared  bool // another process has one of them for the same owner
 	sockets []int
 }
