@@ -70,7 +70,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	if r.cfg.IsolateUsers != (interfaces.IDRange{}) {
 		in = r.cfg.IsolateUsers
 	}
-	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, r.cfg.Saved != nil, isolated, in)
+	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, r.cfg.Saved != nil && TasksRunning(r.cfg.Dir), isolated, in)
 	if err != nil && len(isolated) > 0 {
 		return allocdir.OnlyOwner, fmt.Errorf("isolate users: %w", err)
 	}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -91,4 +94,51 @@ func TestDetachOnAFullDisk(t *testing.T) {
 	if err := p.Wait(); err == nil || !strings.Contains(p.out.String(), "no space left on device; make room") {
 		t.Errorf("%v: %q", err, p.out)
 	}
+}
+
+// TestAUserThatIsAnothersByNow: after a restart of the machine, when no task runs and nothing is known of who has which number, a task does not get
+// its number back while somebody else's process has it.
+func TestAUserThatIsAnothersByNow(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives users to tasks")
+	}
+	t.Parallel()
+	dir := shortDir(t)
+	if err := os.Chmod(dir, 0o711); err != nil { // tasks of other users pass through
+		t.Fatal(err)
+	}
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
+	number := func() uint32 {
+		var list struct{ Tasks map[string]uint32 }
+		text, err := os.ReadFile(filepath.Join(alloc, "users.json"))
+		if err == nil {
+			err = json.Unmarshal(text, &list)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list.Tasks["t"]
+	}
+	first := startProcess(t, dir, file, "--isolate-users")
+	until(t, first, "it runs", func() bool { return written(filepath.Join(alloc, "t", "local", "pid")) })
+	was := number()
+	kill(t, first)
+	killKeeper(t, dir)
+	until(t, first, "nothing of it runs", func() bool { return len(processesOf(t, dir)) == 0 })
+	if err := os.Remove(fmt.Sprintf("/run/taskapi/users/%d", was)); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("/bin/sleep", "1000")
+	other.Dir = "/"
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: was, Gid: was}, Pdeathsig: syscall.SIGKILL}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+
+	second := startProcess(t, dir, file, "--isolate-users")
+	until(t, second, "has the task another user", func() bool { return number() != was && number() != 0 })
+	taskapi(t, "stop", "--now", "--data-dir", dir, testAllocID)
+	_ = second.Wait() // the task could not start in a directory that is another's
 }
