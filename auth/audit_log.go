@@ -90,7 +90,7 @@ func (l *AuditLog) write(record Record) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := l.failed.pass(time.Now(), logsPerSecond); ok {
+	if _, ok := l.failed.pass(time.Now()); ok {
 		l.config.Logger.Error("records are missing in the audit log: it can't be written", "error", err, "lost", lost)
 	}
 	return err

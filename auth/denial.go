@@ -45,7 +45,7 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 	a.counters.refused[v.why].Add(1)
 	now := time.Now()
 	a.auditDenial(r, owner, peer, v)
-	if suppressed, ok := a.logs.pass(now, logsPerSecond); ok {
+	if suppressed, ok := a.logs.pass(now); ok {
 		a.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
 			"uid", peer.UID, "pid", peer.PID, "reason", v.why.String(), "suppressed", suppressed)
 	}

@@ -16,14 +16,14 @@ type rateSampler struct {
 	suppressed uint64
 }
 
-// pass reports whether this event is among the limit of its second, and if so, how many were suppressed before it.
-func (s *rateSampler) pass(now time.Time, limit int) (suppressed uint64, ok bool) {
+// pass reports whether this event is among the logsPerSecond of its second, and if so, how many were suppressed before it.
+func (s *rateSampler) pass(now time.Time) (suppressed uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if age := now.Sub(s.start); age >= time.Second || age < 0 {
 		s.start, s.passed = now, 0
 	}
-	if s.passed >= limit {
+	if s.passed >= logsPerSecond {
 		s.suppressed++
 		return 0, false
 	}

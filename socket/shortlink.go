@@ -168,7 +168,10 @@ func openBeside(path string, unsafe error) (*directory, error) {
 		return nil, errors.Join(unsafe, err)
 	}
 	for _, e := range entries { // sorted, so that it is the same one each time
-		if _, st, err := parent.lookup(e.Name()); strings.HasPrefix(e.Name(), filepath.Base(path)+"-") && err == nil && int(st.Uid) == os.Geteuid() {
+		if !strings.HasPrefix(e.Name(), filepath.Base(path)+"-") {
+			continue
+		}
+		if _, st, err := parent.lookup(e.Name()); err == nil && int(st.Uid) == os.Geteuid() {
 			if d, err := openLinkDir(filepath.Join(filepath.Dir(path), e.Name())); err == nil {
 				return d, nil
 			}

@@ -153,7 +153,11 @@ func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 	if err != nil {
 		return err
 	}
-	s.cfg.Logger.Warn("the keeper was killed", "pid", conn.client.Keeper().PID, "left", len(orphans))
+	left := 0
+	for _, n := range orphans {
+		left += n
+	}
+	s.cfg.Logger.Warn("the keeper was killed", "pid", conn.client.Keeper().PID, "left", left)
 	conn.lost = &lostKeeper{orphans, last}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,14 +49,14 @@ func Create(dir int, path string, data []byte, o Options) error {
 }
 
 func place(dir int, path string, data []byte, o Options, move func(from, to string) error) (err error) {
-	name, temporary := filepath.Base(path), o.Temporary
+	name, temporary, random := filepath.Base(path), o.Temporary, rand.Text()
 	switch {
 	case temporary != "":
 		_ = unix.Unlinkat(dir, temporary, 0) // what can't go shows next
-	case len(name)+len(rand.Text())+2 > unix.NAME_MAX:
-		temporary = "." + rand.Text()
+	case len(name)+len(random)+2 > unix.NAME_MAX:
+		temporary = "." + random
 	default:
-		temporary = "." + name + "." + rand.Text()
+		temporary = "." + name + "." + random
 	}
 	fd, err := unix.Openat(dir, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -106,7 +106,7 @@ func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 		Logger:   logger,
 	})
 	if err != nil {
-		return nil, invalid(fmt.Errorf("--audit-log %s: %w", o.AuditLog, unwrapPath(err)))
+		return nil, invalid(fmt.Errorf("--audit-log %s: %w", o.AuditLog, UnwrapPath(err)))
 	}
 	return log, nil
 }
@@ -122,7 +122,7 @@ func openPolicy(path string) (*auth.Policy, error) {
 		src, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, invalid(fmt.Errorf("--policy %s: %w", path, unwrapPath(err)))
+		return nil, invalid(fmt.Errorf("--policy %s: %w", path, UnwrapPath(err)))
 	}
 	policy, err := auth.ParsePolicy(path, src)
 	return policy, invalid(err)

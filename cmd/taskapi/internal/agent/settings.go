@@ -124,7 +124,7 @@ func Remembered(dir string) (Settings, error) {
 		err = kept.Check()
 	}
 	if err != nil {
-		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give all flags again", path, unwrapPath(err))
+		return DefaultSettings(), fmt.Errorf("%s, the flags of the last run, can't be read: %w; remove it, and give all flags again", path, UnwrapPath(err))
 	}
 	return kept, nil
 }
@@ -145,8 +145,8 @@ func (s Settings) TryFiles() error {
 	return f.Close()
 }
 
-// unwrapPath leaves out the path that a message already names.
-func unwrapPath(err error) error {
+// UnwrapPath returns an error without the path that a message already names.
+func UnwrapPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}

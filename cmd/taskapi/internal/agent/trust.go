@@ -102,7 +102,7 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 
 // checkTrusted refuses a file that says who may do what, and that others than root and this user could change.
 func checkTrusted(path string) error {
-	return unwrapPath(safedir.TrustFile(absolute(path)))
+	return UnwrapPath(safedir.TrustFile(absolute(path)))
 }
 
 // checkKeySetURL refuses http to another machine: anybody on the way could put in keys of their own.

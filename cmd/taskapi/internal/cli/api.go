@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -103,7 +104,7 @@ func (r *apiRequest) body(w Environment) (io.Reader, error) {
 	if file, ok := strings.CutPrefix(r.data, "@"); ok {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, usage(fmt.Errorf("--data %s: %w", r.data, unwrapPath(err)))
+			return nil, usage(fmt.Errorf("--data %s: %w", r.data, agent.UnwrapPath(err)))
 		}
 		return bytes.NewReader(text), nil
 	}

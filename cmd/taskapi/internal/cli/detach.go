@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity/privatefile"
@@ -167,7 +168,7 @@ const detachedFlag = "--detached"
 func (l layout) background(ctx context.Context, id string, w Environment, args []string, done func(*api.Allocation) (bool, error)) error {
 	dir := l.Alloc(id)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("allocation directory %s can't be made: %w", dir, unwrapPath(err))
+		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
 	}
 	log, err := privatefile.Open(filepath.Join(dir, logName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	if err != nil {

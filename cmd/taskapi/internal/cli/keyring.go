@@ -43,7 +43,7 @@ func (l layout) noTokens() error {
 		return nil
 	}
 	if err != nil {
-		return unwrapPath(err)
+		return agent.UnwrapPath(err)
 	}
 	for _, e := range entries {
 		id := e.Name()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -134,12 +133,4 @@ func (l layout) make() error {
 		return fmt.Errorf("%w; choose another with --data-dir", err)
 	}
 	return l.explain(err)
-}
-
-// unwrapPath leaves out the path that a message already names.
-func unwrapPath(err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		return pe.Err
-	}
-	return err
 }

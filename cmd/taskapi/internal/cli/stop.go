@@ -346,7 +346,7 @@ func (s *stopping) killOrphans(ctx context.Context, why error) error {
 	dir := s.layout.Alloc(s.id)
 	s.warn(why)
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("allocation %s: %w", s.id, unwrapPath(err))
+		return fmt.Errorf("allocation %s: %w", s.id, agent.UnwrapPath(err))
 	}
 	killed, err := allocrunner.KillOrphans(ctx, dir)
 	if err != nil {
