@@ -86,6 +86,16 @@ func (c *Client) token() (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
+// SDK returns Nomad's SDK on the operator's socket, with the operator's token as it is now: whoever uses it for longer than the token lasts
+// calls SDK again. Errors: ErrNoAnswer.
+func (c *Client) SDK() (*api.Client, error) {
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	return api.NewClient(&api.Config{Address: "http://taskapi", HttpClient: c.http, SecretID: token})
+}
+
 // get sends a GET request and returns the allocation's index from the answer.
 func (c *Client) get(ctx context.Context, timeout time.Duration, path string, into any) (index uint64, err error) {
 	token, err := c.token()
