@@ -42,6 +42,8 @@ const (
 	delegateMin     = 2
 	delegateMax     = 5
 	delegateVersion = 4
+	// nodePool is Nomad's for a machine that names none.
+	nodePool = "default"
 )
 
 // agentSelf answers GET /v1/agent/self.
@@ -105,5 +107,16 @@ func (a *Agent) settings() map[string]any {
 	}
 }
 
-// statusLeader answers GET /v1/status/leader.
-func (a *API) statusLeader(context.Context, *request) (answer, error) { return respond(leaderAddress) }
+// agentMembers answers GET /v1/agent/members: this process alone.
+func (a *API) agentMembers(context.Context, *request) (answer, error) {
+	agent := &a.config.Agent
+	member := agent.member()
+	return respond(api.ServerMembers{
+		ServerName: agent.NodeName, ServerRegion: agent.Region, ServerDC: agent.Datacenter, Members: []*api.AgentMember{&member},
+	})
+}
+
+// agentServers answers GET /v1/agent/servers: the servers that a Nomad client would know.
+func (a *API) agentServers(context.Context, *request) (answer, error) {
+	return respond([]string{leaderAddress})
+}

@@ -15,7 +15,35 @@ func TestRoutesAreDocumented(t *testing.T) {
 	var want strings.Builder
 	want.WriteString("| request | answer | capability | |\n|---|---|---|---|\n")
 	for _, r := range handlers.Routes() {
+		if r.Answer == handlers.Absent {
+			continue
+		}
 		fmt.Fprintf(&want, "| `%s %s` | %s | %s | %s |\n", r.Methods[0], r.Pattern, r.Answer, needs(r.AnyOf), r.Doc)
+	}
+	doctest.Table(t, "../docs/api.md", "handlers", want.String())
+}
+
+// TestAbsentRoutesAreDocumented holds docs/api.md to the table of what is absent.
+func TestAbsentRoutesAreDocumented(t *testing.T) {
+	var reasons []string
+	rows := map[string][]string{}
+	for _, r := range handlers.Routes() {
+		if r.Answer != handlers.Absent {
+			continue
+		}
+		if rows[r.Doc] == nil {
+			reasons = append(reasons, r.Doc)
+		}
+		row := r.Pattern
+		if len(r.Methods) < 3 { // the others are served
+			row = r.Methods[0] + " " + row
+		}
+		rows[r.Doc] = append(rows[r.Doc], "`"+row+"`")
+	}
+	var want strings.Builder
+	want.WriteString("| what | 501 |\n|---|---|\n")
+	for _, reason := range reasons {
+		fmt.Fprintf(&want, "| %s | %s |\n", strings.Join(rows[reason], ", "), reason)
 	}
 	doctest.Table(t, "../docs/api.md", "handlers", want.String())
 }

@@ -52,6 +52,13 @@ func (e *evaluations) find(id string) *api.Evaluation {
 	return nil
 }
 
+// forget drops all of them.
+func (e *evaluations) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.latest = nil
+}
+
 // evaluated records what has just been done to the caller's allocation and returns the evaluation's ID.
 func (a *API) evaluated(triggeredBy string, r *request) string {
 	alloc, ok := r.visible()

@@ -356,6 +356,14 @@ func (s *server) dial(tb testing.TB) conn {
 	return conn{raw, bufio.NewReader(raw)}
 }
 
+// once is send on a connection of its own.
+func (s *server) once(tb testing.TB, method, text string) reply {
+	tb.Helper()
+	c := s.dial(tb)
+	defer c.Close()
+	return c.send(tb, method, text)
+}
+
 func (c conn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
 
 // send writes text and reads one answer to the method.

@@ -20,6 +20,7 @@ const (
 	Stream  AnswerKind = "stream"    // lines of JSON as they come
 	Raw     AnswerKind = "raw"       // bytes of any number
 	Upgrade AnswerKind = "websocket" // the connection is the handler's
+	Absent  AnswerKind = "501"       // an error that says why there is no such thing here
 )
 
 // Route is one row of the table. Routes are made by read and write alone, which have no form without a capability or a description.
@@ -36,7 +37,9 @@ type Route struct {
 }
 
 // mutates reports whether the route may change something, so that its requests are recorded.
-func (r *Route) mutates() bool { return r.Methods[0] != http.MethodGet || r.Answer == Upgrade }
+func (r *Route) mutates() bool {
+	return r.Answer != Absent && (r.Methods[0] != http.MethodGet || r.Answer == Upgrade)
+}
 
 // read returns a route that changes nothing.
 func read(pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
@@ -73,12 +76,23 @@ func (r Route) withoutRecord() Route {
 	return r
 }
 
-// table returns all routes, in the order of the resources.
+// table returns all routes, in the order of the resources, and then those that are absent.
 func (a *API) table() []Route {
+	return append(a.served(), absentRoutes()...)
+}
+
+// served returns the routes that do something.
+func (a *API) served() []Route {
 	return []Route{
 		read("/v1/agent/health", auth.Authenticated, a.agentHealth, "Reports that the agent is healthy; type=client or type=server for one part."),
 		read("/v1/agent/self", auth.Authenticated, a.agentSelf, "Returns the agent's version, place and configuration."),
+		read("/v1/agent/members", auth.OperatorOnly, a.agentMembers, "Lists the members of the cluster: this agent."),
+		read("/v1/agent/servers", auth.OperatorOnly, a.agentServers, "Lists the servers: the address of this agent's leader."),
+		read("/v1/regions", auth.Authenticated, a.regions, "Lists the regions: that of the agent."),
 		read("/v1/status/leader", auth.Authenticated, a.statusLeader, "Returns the address of the leader."),
+		read("/v1/status/peers", auth.Authenticated, a.statusPeers, "Lists the addresses of the servers."),
+		write("/v1/system/gc", auth.OperatorOnly, a.systemGC, "Forgets the evaluations that are kept."),
+		write("/v1/system/reconcile/summaries", auth.OperatorOnly, a.reconcileSummaries, "Does nothing: summaries are always up to date."),
 
 		read("/v1/allocations", auth.ReadJob, a.allocationList, "Lists the caller's allocation."),
 		read("/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet, "Returns an allocation."),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,11 +25,15 @@ var methods = []string{
 
 // target returns a path of the route for the allocation.
 func target(route handlers.Route, alloc string) string {
-	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval).Replace(route.Pattern)
+	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{name}", "x", "{id}", "x", "*", "x/y").
+		Replace(route.Pattern)
 }
 
 // anyEval is the evaluation that placed the allocation of newAlloc.
 const anyEval = "b48a1a9d-a087-44dd-2232-c5215dfebbcb"
+
+// anyNode is the node of newServer.
+const anyNode = otherID
 
 // quietAlloc answers every call.
 func quietAlloc(tb testing.TB) *fakeAlloc {
@@ -49,11 +54,34 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 
 // success returns the status of a route that does what it is for.
 func success(route handlers.Route) int {
-	if route.Answer == handlers.Upgrade {
+	switch route.Answer {
+	case handlers.Upgrade:
 		return http.StatusSwitchingProtocols
+	case handlers.Absent:
+		return http.StatusNotImplemented
 	}
 	return http.StatusOK
 }
+
+// routeOf returns the route that a request is for, if there is one, and all methods that the path takes.
+func routeOf(method, path string) (found *handlers.Route, allow []string) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	for _, route := range handlers.AllRoutes() { // one without parameters comes before one with them
+		if !regexp.MustCompile("^" + strings.ReplaceAll(parameter.ReplaceAllString(route.Pattern, "[^/]+"), "*", ".+") + "$").MatchString(path) {
+			continue
+		}
+		allow = append(allow, route.Methods...)
+		if slices.Contains(route.Methods, method) && (found == nil || strings.Count(found.Pattern, "{") > strings.Count(route.Pattern, "{")) {
+			found = &route
+		}
+	}
+	return found, allow
+}
+
+// parameter is what of a pattern stands for anything.
+var parameter = regexp.MustCompile(`[{][a-z]+[}]`)
 
 // anyBody is good for every route.
 const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"}}`
@@ -61,31 +89,41 @@ const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"}}`
 // TestEveryRoute walks the table with every method: what it answers to the operator follows from the route alone.
 func TestEveryRoute(t *testing.T) {
 	s := newServer(t, quietAlloc(t), everyRoute)
-	takes := map[string][]string{} // by pattern: a path may have a route that reads and one that writes
-	for _, route := range handlers.AllRoutes() {
-		takes[route.Pattern] = append(takes[route.Pattern], route.Methods...)
-	}
 	for _, route := range handlers.AllRoutes() {
 		if route.AnyOf == 0 || route.Doc == "" || route.Answer == "" {
 			t.Errorf("%s needs no capability, or is not described", route.Pattern)
 		}
-		route.Methods = takes[route.Pattern]
 		for _, method := range methods {
 			if method == http.MethodConnect { // its target is no path: see TestBeforeRouting
 				continue
 			}
-			got := s.dial(t).send(t, method, head(method, target(route, allocID), operator, anyBody))
+			path := target(route, allocID)
+			got := s.once(t, method, head(method, path, operator, anyBody))
 			want := http.StatusMethodNotAllowed
-			if slices.Contains(route.Methods, method) ||
-				(method == http.MethodHead && slices.Contains(route.Methods, http.MethodGet) && route.Answer != handlers.Upgrade) {
-				want = success(route)
+			expected, allow := routeOf(method, path)
+			if expected != nil && (method != http.MethodHead || expected.Answer != handlers.Upgrade) {
+				want = success(*expected)
 			}
 			if got.Status != want {
 				t.Errorf("%s %s = %d %q, want %d", method, route.Pattern, got.Status, got.Body, want)
 			}
-			if allow := got.Header.Get("Allow"); want == http.StatusMethodNotAllowed && !strings.Contains(allow, route.Methods[0]) {
-				t.Errorf("%s %s: Allow = %q, want %v in it", method, route.Pattern, allow, route.Methods)
+			if got := got.Header.Get("Allow"); want == http.StatusMethodNotAllowed && !strings.Contains(got, allow[0]) {
+				t.Errorf("%s %s: Allow = %q, want %v in it", method, route.Pattern, got, allow)
 			}
+		}
+	}
+}
+
+// TestRoutesAreOnce: no two rows take the same method on the same path.
+func TestRoutesAreOnce(t *testing.T) {
+	rows := map[string]bool{}
+	for _, route := range handlers.AllRoutes() {
+		for _, method := range route.Methods {
+			row := method + " " + parameter.ReplaceAllString(route.Pattern, "{}")
+			if rows[row] {
+				t.Errorf("%s is in the table twice", row)
+			}
+			rows[row] = true
 		}
 	}
 }
@@ -130,7 +168,7 @@ func TestBeforeRouting(t *testing.T) {
 			for token, want := range map[string]int{
 				"": http.StatusUnauthorized, "garbage": http.StatusForbidden, goodToken: http.StatusNotFound,
 			} {
-				got := s.dial(t).send(t, method, head(method, path, token, ""))
+				got := s.once(t, method, head(method, path, token, ""))
 				if got.Status != want {
 					t.Errorf("%s %s with token %q = %d, want %d", method, path, token, got.Status, want)
 				}
@@ -160,7 +198,7 @@ func TestEveryRouteRefuses(t *testing.T) {
 					t.Errorf("%s %s with %q = %d %q, want %d %q", method, route.Pattern, token, got.Status, got.Body, want.Status, want.Body)
 				}
 			}
-			if !strings.Contains(route.Pattern, "{alloc}") {
+			if !strings.Contains(route.Pattern, "{alloc}") || route.Answer == handlers.Absent {
 				continue
 			}
 			got := s.do(t, method, target(route, otherID), operator, anyBody)

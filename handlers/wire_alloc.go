@@ -58,7 +58,7 @@ func wireAllocationOf(a *api.Allocation, keyID string) *wireAllocation {
 		ID: a.ID, Namespace: a.Namespace, EvalID: a.EvalID, Name: a.Name, NodeID: a.NodeID, NodeName: a.NodeName,
 		JobID: a.JobID, Job: wireJobOf(a.Job), TaskGroup: a.TaskGroup,
 		Resources: total, SharedResources: sharedResourcesOf(a), TaskResources: perTask, AllocatedResources: wireAllocatedOf(a),
-		Metrics:       a.Metrics,
+		Metrics:       placementOf(a),
 		DesiredStatus: a.DesiredStatus, DesiredDescription: a.DesiredDescription,
 		ClientStatus: a.ClientStatus, ClientDescription: a.ClientDescription, TaskStates: wireTaskStatesOf(a.TaskStates),
 		DeploymentID: a.DeploymentID, DeploymentStatus: a.DeploymentStatus, FollowupEvalID: a.FollowupEvalID,
@@ -72,6 +72,14 @@ func wireAllocationOf(a *api.Allocation, keyID string) *wireAllocation {
 		w.DesiredTransition = &a.DesiredTransition
 	}
 	return w
+}
+
+// placementOf returns how the allocation was placed: on this machine, the one that there is. nomad alloc status -verbose needs it.
+func placementOf(a *api.Allocation) *api.AllocationMetric {
+	if a.Metrics != nil {
+		return a.Metrics
+	}
+	return &api.AllocationMetric{NodesEvaluated: 1, NodesInPool: 1, NodePool: nodePool}
 }
 
 // wireStub is one element of GET /v1/allocations. Empty fields are present; resources only when requested.

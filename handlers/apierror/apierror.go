@@ -40,6 +40,7 @@ const (
 	// What does not exist, or is not the caller's to see.
 
 	NoRoute
+	NotImplemented  // a route of Nomad's that has no meaning here, for the reason that is given
 	NoAlloc         // for Nomad's server
 	NoAllocOnClient // for Nomad's client
 	NoJob
@@ -97,6 +98,7 @@ var table = [kinds]struct {
 	PermissionDenied: {http.StatusForbidden, "Permission denied"},
 
 	NoRoute:         {http.StatusNotFound, "resource not found"},
+	NotImplemented:  {http.StatusNotImplemented, "%s"},
 	NoAlloc:         {http.StatusNotFound, "alloc not found"},
 	NoAllocOnClient: {http.StatusNotFound, "Unknown allocation %q"},
 	NoJob:           {http.StatusNotFound, "job not found"},

@@ -1,0 +1,108 @@
+package handlers
+
+import (
+	"context"
+	"net/http"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+)
+
+// absence is a group of Nomad's routes that have no meaning for one allocation without a cluster. They are 501 with words, since clients read
+// 404 as "there is none".
+type absence struct {
+	words    string   // why, and what to use instead
+	methods  []string // those that are absent; nil for every method that Nomad's API uses
+	patterns []string
+}
+
+var (
+	anyMethod = []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete}
+	changes   = []string{http.MethodPut, http.MethodPost, http.MethodDelete}
+	puts      = []string{http.MethodPut, http.MethodPost}
+	deletes   = []string{http.MethodDelete}
+)
+
+// absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there either.
+var absences = []absence{
+	{"there are no ACL policies, roles or stored tokens: a workload identity or the operator's token says who calls, and a policy file " +
+		"(taskapi run --policy) what it may do", nil, []string{
+		"/v1/acl/policies", "/v1/acl/policy/{name}", "/v1/acl/bootstrap", "/v1/acl/tokens", "/v1/acl/token", "/v1/acl/token/{name}",
+		"/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/roles", "/v1/acl/role", "/v1/acl/role/{name}",
+		"/v1/acl/role/name/{name}", "/v1/acl/auth-methods", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}", "/v1/acl/binding-rules",
+		"/v1/acl/binding-rule", "/v1/acl/binding-rule/{name}", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth", "/v1/acl/login",
+		"/v1/acl/identity/client-introduction-token",
+	}},
+	{"this machine is no member of a cluster: no server to join or leave, no scheduler, no Raft", nil, []string{
+		"/v1/agent/join", "/v1/agent/force-leave", "/v1/agent/schedulers", "/v1/agent/schedulers/config", "/v1/operator/raft/*",
+		"/v1/operator/autopilot/configuration", "/v1/operator/autopilot/health", "/v1/operator/snapshot",
+		"/v1/operator/scheduler/configuration", "/v1/operator/utilization", "/v1/operator/upgrade-check/{name}",
+	}},
+	{"this machine is no member of a cluster: it has no servers to choose", puts, []string{"/v1/agent/servers"}},
+	{"the keys that sign identities are managed on the machine, with taskapi keyring", nil, []string{
+		"/v1/agent/keyring/{name}", "/v1/operator/keyring/{name}", "/v1/operator/keyring/key/{name}",
+	}},
+	{"the agent is looked at on the machine: taskapi status, its log, and GET /v1/metrics", nil, []string{
+		"/v1/agent/host", "/v1/agent/pprof/{name}", "/v1/agent/monitor/export",
+	}},
+	{"the agent reads its files again when the process gets SIGHUP", nil, []string{"/v1/agent/reload"}},
+	{"there are no node identities: who may use a socket is decided by the machine's users", nil, []string{
+		"/v1/client/identity", "/v1/client/identity/renew",
+	}},
+	{"this machine runs what it is given: it can't be drained, excluded or purged; stop the allocation instead", nil, []string{
+		"/v1/node/{node}/drain", "/v1/node/{node}/eligibility", "/v1/node/{node}/purge", "/v1/node/{node}/evaluate",
+	}},
+	{"there are no node pools: there is one machine", nil, []string{
+		"/v1/node/pools", "/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
+	}},
+	{"a job runs one allocation of one group here: it is neither scaled, dispatched nor run periodically", nil, []string{
+		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force", "/v1/scaling/policies",
+		"/v1/scaling/policy/{name}",
+	}},
+	{"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts, []string{
+		"/v1/job/{job}/scale",
+	}},
+	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
+		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
+	}},
+	{"there are no deployments: an update is applied in place, or by a new allocation with force=true; health is in the " +
+		"allocation's DeploymentStatus", nil, []string{
+		"/v1/deployment/fail/{name}", "/v1/deployment/pause/{name}", "/v1/deployment/promote/{name}",
+		"/v1/deployment/allocation-health/{name}", "/v1/deployment/unblock/{name}",
+	}},
+	{"evaluations go by themselves: the latest are kept", deletes, []string{"/v1/evaluations"}},
+	{"there is one namespace, that of the job", puts, []string{"/v1/namespace"}},
+	{"there is one namespace, that of the job", changes, []string{"/v1/namespace/{name}"}},
+	{"there are no volumes and no plugins: a task has the allocation's directory and the machine's file system", nil, []string{
+		"/v1/volumes", "/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugins", "/v1/plugin/csi/{name}",
+		"/v1/volume/host/*", "/v1/volumes/claims", "/v1/volumes/claim/{name}",
+	}},
+	{"there is no registry of services: GET /v1/allocation/{alloc} has the ports, and GET /v1/allocation/{alloc}/checks their health", nil, []string{
+		"/v1/services", "/v1/service/{name}", "/v1/service/{name}/{id}", "/v1/job/{job}/services",
+	}},
+	{"there are no variables: pass values with taskapi run --var, env or files", nil, []string{"/v1/vars", "/v1/var/*"}},
+	{"this is a feature of Nomad Enterprise", nil, []string{
+		"/v1/operator/license", "/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",
+		"/v1/recommendations", "/v1/recommendations/apply", "/v1/recommendation", "/v1/recommendation/{name}",
+		"/v1/sentinel/policies", "/v1/sentinel/policy/{name}",
+	}},
+	{"there is no web interface: taskapi top and taskapi status show the allocation", nil, []string{"/ui", "/ui/*"}},
+}
+
+// absentRoutes returns the rows of what is absent. Any valid token gets the words: they tell nothing of the allocation.
+func absentRoutes() []Route {
+	var rows []Route
+	for _, group := range absences {
+		methods := group.methods
+		if methods == nil {
+			methods = anyMethod
+		}
+		handle := func(context.Context, *request) (answer, error) {
+			return answer{}, apierror.New(apierror.NotImplemented, group.words)
+		}
+		for _, pattern := range group.patterns {
+			rows = append(rows, newRoute(methods, pattern, auth.Authenticated, handle, group.words).answering(Absent))
+		}
+	}
+	return rows
+}
