@@ -3,7 +3,6 @@ package handlers
 import (
 	"context"
 	"encoding/json"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -40,61 +39,43 @@ func (a *API) keyID() string {
 	return a.config.SigningKeyID()
 }
 
-// allocationList answers GET /v1/allocations: the caller's own, when it matches prefix and namespace. resources=true adds the
-// resources, task_states=false leaves the task states out.
+// allocationList answers GET /v1/allocations: the caller's own.
 func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
-	want, err := listQuery(r)
+	list, err := newAllocList(r)
 	if err != nil {
 		return answer{}, err
 	}
 	alloc, ok := r.visible()
 	if !ok {
-		return respond([]any{})
+		return list.answer(nil, 0)
 	}
 	current, err := r.snapshot(ctx, alloc)
 	if err != nil {
 		return answer{}, err
 	}
-	list := []*wireStub{}
-	if want.matches(current) {
-		list = append(list, wireStubOf(current, want.resources, want.taskStates))
-	}
-	encoded, err := encode(list)
-	return answer{body: encoded, index: current.ModifyIndex}, err
+	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
 }
 
-// listFilter is the query of a list.
-type listFilter struct {
-	prefix     string
-	namespace  string
-	resources  bool
-	taskStates bool
-}
-
-// allNamespaces stands for every namespace.
-const allNamespaces = "*"
-
-func (l listFilter) matches(alloc *api.Allocation) bool {
-	return inNamespace(alloc, l.namespace) && strings.HasPrefix(alloc.ID, l.prefix)
-}
-
-func listQuery(r *request) (want listFilter, err error) {
+// newAllocList returns a request for a list of allocations: resources=true adds the resources, task_states=false leaves the task states out.
+func newAllocList(r *request) (*list[*api.Allocation], error) {
 	query, err := r.values()
 	if err != nil {
-		return want, err
+		return nil, err
 	}
-	if query.Get("filter") != "" { // to ignore it would list too much
-		return want, invalid("filter is not supported: the list holds one allocation at most")
+	resources, err := flag(query, "resources", false)
+	if err != nil {
+		return nil, err
 	}
-	want.namespace = query.Get("namespace")
-	want.prefix = strings.ToLower(query.Get("prefix"))
-	if len(want.prefix) > uuidLength || strings.Trim(want.prefix, "0123456789abcdef-") != "" {
-		return want, invalid("prefix must be the beginning of a UUID, at most %d hexadecimal digits and hyphens, not %s",
-			uuidLength, clip(want.prefix))
+	taskStates, err := flag(query, "task_states", true)
+	if err != nil {
+		return nil, err
 	}
-	if want.resources, err = flag(query, "resources", false); err != nil {
-		return want, err
-	}
-	want.taskStates, err = flag(query, "task_states", true)
-	return want, err
+	return newList(r, listing[*api.Allocation]{
+		order:     byCreateIndex,
+		uuid:      true,
+		id:        func(alloc *api.Allocation) string { return alloc.ID },
+		namespace: func(alloc *api.Allocation) string { return alloc.Namespace },
+		created:   func(alloc *api.Allocation) uint64 { return alloc.CreateIndex },
+		stub:      func(alloc *api.Allocation) any { return wireStubOf(alloc, resources, taskStates) },
+	})
 }

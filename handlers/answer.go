@@ -15,6 +15,8 @@ type answer struct {
 	body  *body
 	index uint64 // of a read that a client can block on; 0: no index headers
 
+	nextToken string // of a list that goes on; empty for none
+
 	// stream writes frames until ctx ends: when the client has gone, or as in whileAuthorized.
 	stream      func(ctx context.Context, out *streamWriter)
 	contentType []string // of a stream
@@ -84,6 +86,9 @@ func (a answer) write(w http.ResponseWriter, status int) {
 		header["X-Nomad-Index"] = []string{strconv.FormatUint(a.index, 10)}
 		header["X-Nomad-Knownleader"] = knownLeader
 		header["X-Nomad-Lastcontact"] = lastContact
+	}
+	if a.nextToken != "" {
+		header["X-Nomad-Nexttoken"] = []string{a.nextToken}
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write(a.body.bytes)

@@ -100,10 +100,13 @@ func (a *API) evaluationGet(ctx context.Context, r *request) (answer, error) {
 
 // evaluationAllocations answers GET /v1/evaluation/:id/allocations.
 func (a *API) evaluationAllocations(ctx context.Context, r *request) (answer, error) {
+	list, err := newAllocList(r)
+	if err != nil {
+		return answer{}, err
+	}
 	_, current, err := a.evaluationOf(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
-	encoded, err := encode([]*wireStub{wireStubOf(current, false, true)})
-	return answer{body: encoded, index: current.ModifyIndex}, err
+	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
@@ -105,4 +108,33 @@ func PaceAfter(least float64, demand, late []int) []float64 {
 		rates = append(rates, p.rate)
 	}
 	return rates
+}
+
+// ListOrder is how a list is sorted.
+type ListOrder = listOrder
+
+// The orders of lists.
+const (
+	ByID          = byID
+	ByNamespaceID = byNamespaceID
+	ByCreateIndex = byCreateIndex
+)
+
+// Page returns the IDs of the evaluations that a query gets, and the token of the next page.
+func Page(query string, order listOrder, evals []*api.Evaluation) (ids []string, next string, err error) {
+	r := &request{Request: &http.Request{URL: &url.URL{RawQuery: query}}, server: &socketServer{}}
+	l, err := newList(r, listing[*api.Evaluation]{
+		order:     order,
+		id:        func(e *api.Evaluation) string { return e.ID },
+		namespace: func(e *api.Evaluation) string { return e.Namespace },
+		created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	page, next, err := l.page(evals)
+	for _, e := range page {
+		ids = append(ids, e.ID)
+	}
+	return ids, next, err
 }

@@ -3,7 +3,6 @@ package handlers
 import (
 	"cmp"
 	"context"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -27,29 +26,31 @@ func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// jobList answers GET /v1/jobs: the caller's own job, when it matches prefix and namespace. meta=true adds its meta.
+// jobList answers GET /v1/jobs: the caller's own job. meta=true adds its meta.
 func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
 		return answer{}, err
 	}
 	meta, err := flag(query, "meta", false)
-	switch {
-	case err != nil:
+	if err != nil {
 		return answer{}, err
-	case query.Get("filter") != "":
-		return answer{}, invalid("filter is not supported: the list holds one job at most")
+	}
+	list, err := newList(r, listing[*api.Allocation]{
+		order:     byNamespaceID,
+		id:        func(alloc *api.Allocation) string { return alloc.JobID },
+		namespace: func(alloc *api.Allocation) string { return alloc.Namespace },
+		stub:      func(alloc *api.Allocation) any { return jobStubOf(alloc, meta) },
+		matched:   func(alloc *api.Allocation) any { return jobNow(alloc) },
+	})
+	if err != nil {
+		return answer{}, err
 	}
 	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
-	list := []*api.JobListStub{}
-	if inNamespace(current, query.Get("namespace")) && strings.HasPrefix(current.JobID, query.Get("prefix")) {
-		list = append(list, jobStubOf(current, meta))
-	}
-	encoded, err := encode(list)
-	return answer{body: encoded, index: current.ModifyIndex}, err
+	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
 }
 
 // withJob returns the caller's allocation with its job, as snapshot does. A job changes only with its allocation, so that the
@@ -68,7 +69,7 @@ func (a *API) withJob(ctx context.Context, r *request) (*api.Allocation, error) 
 
 // inNamespace reports whether the allocation is in the namespace of a query, which may be empty.
 func inNamespace(alloc *api.Allocation, namespace string) bool {
-	return namespace == "" || namespace == allNamespaces || namespace == alloc.Namespace
+	return inQueriedNamespace(namespace, alloc.Namespace)
 }
 
 // jobNow returns the allocation's job with its present status; inside the allocation it has that of its submission.

@@ -91,6 +91,25 @@ func (r *request) pretty() bool {
 	return value != "0" && value != "false"
 }
 
+// checkPlace refuses a request for another region, whatever its route. A client may let a request be answered by a server that is stale; this
+// one never is.
+func (r *request) checkPlace() error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	query, err := r.values()
+	if err != nil {
+		return err
+	}
+	if _, err := flag(query, "stale", false); err != nil {
+		return err
+	}
+	if region := query.Get("region"); region != "" && region != r.server.config.Agent.Region {
+		return apierror.New(apierror.NoRegion)
+	}
+	return nil
+}
+
 // alloc returns the allocation that the path names. One that the caller may not see is answered like one that does not exist, with the
 // kind that the endpoint has for it. Errors: Invalid when the text is no UUID, unknown.
 func (r *request) alloc(unknown apierror.Kind) (Alloc, error) {

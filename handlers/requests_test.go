@@ -43,7 +43,6 @@ func TestBadInput(t *testing.T) {
 		{"GET", "/v1/allocations?resources=maybe", "", 400, `resources must be true or false, not "maybe"`},
 		{"GET", "/v1/allocations?task_states=2", "", 400, `task_states must be true or false, not "2"`},
 		{"GET", "/v1/allocations?prefix=zz", "", 400, `prefix must be the beginning of a UUID, at most 36 hexadecimal digits and hyphens, not "zz"`},
-		{"GET", "/v1/allocations?filter=x", "", 400, "filter is not supported: the list holds one allocation at most"},
 		{"GET", "/v1/allocations?a=%zz", "", 400, `the query string can't be read: invalid URL escape "%zz"`},
 		{"GET", "/v1/agent/health?type=x", "", 400, `type must be client or server, not "x"`},
 		{"GET", "/v1/allocation/" + long, "", 400, `allocation ID "` + long[:64] + `"... must be a UUID of 36 characters, not 70`},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 
 	"taskapi/auth"
@@ -24,6 +25,8 @@ type socketServer struct {
 	streams atomic.Int64 // that are open
 	waits   waits
 	bucket  bucket
+
+	filtering sync.Mutex // held while a filter is read and applied
 }
 
 // ServeHTTP leads a request from its head to its answer: authentication, route, capability, handler, encoding. Authentication comes first,
@@ -78,7 +81,11 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	result, err := route.handle(ctx, req)
+	var result answer
+	err := req.checkPlace()
+	if err == nil {
+		result, err = route.handle(ctx, req)
+	}
 	conn.enter(writing)
 	body.leave(w, r)
 	status := s.answer(ctx, req, route, result, err)

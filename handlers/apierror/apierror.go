@@ -30,6 +30,7 @@ const (
 	JobMissing
 	JobWithoutID
 	JobMismatch // the job in the path is not that of the body
+	NoRegion    // no server of the region that is named
 
 	// Callers who may not.
 
@@ -92,6 +93,7 @@ var table = [kinds]struct {
 	JobMissing:           {http.StatusBadRequest, "Job must be specified"},
 	JobWithoutID:         {http.StatusBadRequest, "Job must have an ID"},
 	JobMismatch:          {http.StatusBadRequest, "Job ID does not match"},
+	NoRegion:             {http.StatusBadRequest, "No path to region"},
 
 	Unauthorized:     {http.StatusUnauthorized, "Unauthorized"},
 	Forbidden:        {http.StatusForbidden, "Forbidden"},

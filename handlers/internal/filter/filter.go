@@ -1,0 +1,130 @@
+// Package filter selects values by expressions in the language of Nomad's ?filter=, as go-bexpr reads it:
+// https://developer.hashicorp.com/nomad/api-docs#filtering. It promises that no expression, however it is made, takes more than a bounded
+// time and memory to read or to apply, and that what is wrong with one is said in words.
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/hashicorp/go-bexpr"
+	"github.com/hashicorp/go-bexpr/grammar"
+)
+
+// The bounds of an expression.
+const (
+	// maxLength is ten times that of long expressions.
+	maxLength = 2 << 10
+	// maxParsed is the number of the parser's steps. It doubles with each parenthesis within another: some six levels are read. This many
+	// take 15 ms and 9 MB.
+	maxParsed = 300_000
+	// maxRegexp is the number of instructions of all regular expressions together. Each has 40 bytes.
+	maxRegexp = 10_000
+	// maxSteps bounds the comparisons for one value, half a second's. "any TaskStates as _, s { s.Failed == true }" takes 500 for each of
+	// 500 tasks.
+	maxSteps = 1_000_000
+	// regexpsInAStep is how many instructions of a regular expression take as long as a comparison, for one byte of the text.
+	regexpsInAStep = 10
+)
+
+var (
+	errTooManySteps = errors.New("it takes too many steps: any and all within one another multiply, and so do a regular expression and a long text")
+	errNotApplied   = errors.New("a selector leads to what has no value, or an operator can't be used on it")
+)
+
+// Filter is an expression. Its methods are for one goroutine at a time.
+type Filter struct {
+	evaluator *bexpr.Evaluator
+	compares  int // its comparisons
+	regexps   int // the instructions of its regular expressions
+	steps     int // of the value that is being matched
+}
+
+// New reads an expression. Its errors are for whoever wrote it.
+func New(text string) (*Filter, error) {
+	if len(text) > maxLength {
+		return nil, fmt.Errorf("it is longer than %d bytes", maxLength)
+	}
+	tree, err := grammar.Parse("", []byte(text), grammar.MaxExpressions(maxParsed))
+	if err != nil {
+		return nil, brief(err)
+	}
+	f := &Filter{}
+	if err := f.measure(tree.(grammar.Expression)); err != nil {
+		return nil, err
+	}
+	f.evaluator, err = bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsed), bexpr.WithHookFn(f.step))
+	return f, err
+}
+
+// measure counts the comparisons of an expression and the instructions of its regular expressions.
+func (f *Filter) measure(tree grammar.Expression) error {
+	switch node := tree.(type) {
+	case *grammar.UnaryExpression:
+		return f.measure(node.Operand)
+	case *grammar.BinaryExpression:
+		if err := f.measure(node.Left); err != nil {
+			return err
+		}
+		return f.measure(node.Right)
+	case *grammar.CollectionExpression:
+		return f.measure(node.Inner)
+	case *grammar.MatchExpression:
+		f.compares++
+		if node.Operator == grammar.MatchMatches || node.Operator == grammar.MatchNotMatches {
+			return f.addRegexp(node.Value.Raw)
+		}
+	}
+	return nil
+}
+
+// Matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names of Go's fields, which
+// are Nomad's. Its errors are for whoever wrote the expression.
+func (f *Filter) Matches(value any) (matches bool, err error) {
+	f.steps = 0
+	defer func() { // go-bexpr panics when a selector leads to nil, and step when there are too many
+		if cause := recover(); cause != nil {
+			matches, err = false, errNotApplied
+			if cause == errTooManySteps { //nolint:errorlint // it is step's, as it is
+				err = errTooManySteps
+			}
+		}
+	}()
+	matches, err = f.evaluator.Evaluate(value)
+	return matches, brief(err)
+}
+
+// step is called with each value on the way of a selector. It counts, since the elements of a collection are compared without another call, and
+// gives what a pointer to nothing points to its zero value, as in Nomad, where it is no pointer.
+func (f *Filter) step(v reflect.Value) reflect.Value {
+	if v.Kind() == reflect.Pointer && v.IsNil() && scalar(v.Type().Elem().Kind()) {
+		v = reflect.Zero(v.Type().Elem())
+	}
+	f.steps++
+	switch at := reflect.Indirect(v); at.Kind() {
+	case reflect.Map, reflect.Slice:
+		f.steps += at.Len() * f.compares
+	case reflect.String:
+		f.steps += at.Len() * f.regexps / regexpsInAStep
+	}
+	if f.steps > maxSteps {
+		panic(errTooManySteps)
+	}
+	return v
+}
+
+func scalar(k reflect.Kind) bool {
+	return k == reflect.String || reflect.Bool <= k && k <= reflect.Float64
+}
+
+// maxWords bounds an error: the parser's own list everything that may stand in a place.
+const maxWords = 300
+
+// brief returns an error with at most maxWords bytes; nil stays nil.
+func brief(err error) error {
+	if err == nil || len(err.Error()) <= maxWords {
+		return err
+	}
+	return errors.New(err.Error()[:maxWords] + "...")
+}
