@@ -3,6 +3,7 @@ module taskapi
 go 1.26.8
 
 require (
+	filippo.io/edwards25519 v1.2.0
 	github.com/VictoriaMetrics/metrics v1.35.1
 	github.com/agext/levenshtein v1.2.1
 	github.com/bmatcuk/doublestar v1.3.4
