@@ -86,11 +86,9 @@ func (j *journal) taskSafe(task string) {
 		_ = j.flush(ticket) // said by flush
 		close(done)
 	}()
-	timer := time.NewTimer(journalWait)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(journalWait):
 		j.logger.Warn("the state's disk does not answer; the task continues without it", "task", task)
 	}
 }

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -41,9 +42,7 @@ type AuditLog struct {
 
 // NewAuditLog opens an AuditLog.
 func NewAuditLog(config AuditConfig) (*AuditLog, error) {
-	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
-	}
+	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
 	w, err := config.Open()
 	if err != nil {
 		return nil, err

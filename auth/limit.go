@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"time"
 
 	"taskapi/ratelimit"
@@ -59,24 +60,11 @@ func newLimits(c Limits) (*limits, error) {
 }
 
 func (c *Limits) setDefaults() {
-	for _, d := range []struct {
-		rate     *ratelimit.Rate
-		standard ratelimit.Rate
-	}{
-		{&c.Caller, ratelimit.Rate{PerSecond: 10, Burst: 20}},
-		{&c.Global, ratelimit.Rate{PerSecond: 200, Burst: 200}},
-		{&c.Refusals, ratelimit.Rate{PerSecond: 50, Burst: 100}},
-	} {
-		if *d.rate == (ratelimit.Rate{}) {
-			*d.rate = d.standard
-		}
-	}
-	if c.RefusalDelay == 0 {
-		c.RefusalDelay = 250 * time.Millisecond
-	}
-	if c.MaxDelayed == 0 {
-		c.MaxDelayed = 512
-	}
+	c.Caller = cmp.Or(c.Caller, ratelimit.Rate{PerSecond: 10, Burst: 20})
+	c.Global = cmp.Or(c.Global, ratelimit.Rate{PerSecond: 200, Burst: 200})
+	c.Refusals = cmp.Or(c.Refusals, ratelimit.Rate{PerSecond: 50, Burst: 100})
+	c.RefusalDelay = cmp.Or(c.RefusalDelay, 250*time.Millisecond)
+	c.MaxDelayed = cmp.Or(c.MaxDelayed, 512)
 }
 
 // limitReason returns which limit refused.

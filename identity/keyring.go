@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -112,10 +113,7 @@ func OpenKeyring(c KeyringConfig) (*Keyring, error) {
 	if c.Dir == "" {
 		return nil, errors.New("open key ring: no directory given")
 	}
-	k := &Keyring{dir: c.Dir, sealKeyFile: c.SealKeyFile, checkCreate: c.CheckCreate}
-	if k.sealKeyFile == "" {
-		k.sealKeyFile = filepath.Join(c.Dir, sealFile)
-	}
+	k := &Keyring{dir: c.Dir, sealKeyFile: cmp.Or(c.SealKeyFile, filepath.Join(c.Dir, sealFile)), checkCreate: c.CheckCreate}
 	if _, err := os.Lstat(k.dir); errors.Is(err, fs.ErrNotExist) { // where a backup is to be put, nothing is to lie
 		if err := k.checkFirst(); err != nil {
 			return nil, fmt.Errorf("open key ring %s: %w", k.dir, err)

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,12 +50,7 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil {
 		return nil, errors.New("key set URL: want http://HOST/PATH or https://HOST/PATH, without a user")
 	}
-	if c.Refresh == 0 {
-		c.Refresh = DefaultRefresh
-	}
-	if c.MaxStale == 0 {
-		c.MaxStale = DefaultMaxStale
-	}
+	c.Refresh, c.MaxStale = cmp.Or(c.Refresh, DefaultRefresh), cmp.Or(c.MaxStale, DefaultMaxStale)
 	if c.Refresh < MinRefresh || c.MaxStale < c.Refresh {
 		return nil, fmt.Errorf("key set URL: want a refresh of at least %v, and keys kept for no less: have %v and %v",
 			MinRefresh, c.Refresh, c.MaxStale)

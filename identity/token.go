@@ -223,12 +223,7 @@ func readAudience(r *strictjson.Reader) []string {
 
 // ourName reports whether name is that of a claim of ours but for its case.
 func ourName(name string) bool {
-	for _, our := range claimNames {
-		if strings.EqualFold(our, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(claimNames, func(our string) bool { return strings.EqualFold(our, name) })
 }
 
 // check holds the claims to what can be said of them without a clock.

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,18 +77,12 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 			c.Foreign[i].Audiences = c.Audiences
 		}
 	}
-	if c.MaxTTL == 0 {
-		c.MaxTTL = DefaultMaxTTL
-	}
-	if c.Leeway == 0 {
-		c.Leeway = DefaultLeeway
-	}
 	return &Verifier{
 		local:     c.Local,
 		foreign:   c.Foreign,
 		audiences: slices.Clone(c.Audiences),
-		maxTTL:    int64(c.MaxTTL / time.Second),
-		leeway:    int64(c.Leeway / time.Second),
+		maxTTL:    int64(cmp.Or(c.MaxTTL, DefaultMaxTTL) / time.Second),
+		leeway:    int64(cmp.Or(c.Leeway, DefaultLeeway) / time.Second),
 	}, nil
 }
 

@@ -30,10 +30,8 @@ func (t *Tarpit) Delay(ctx context.Context) bool {
 	if t.delayed.Add(1) > t.limit {
 		return false
 	}
-	timer := time.NewTimer(t.delay)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(t.delay):
 	case <-ctx.Done():
 	}
 	return true

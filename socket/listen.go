@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,20 +134,13 @@ func bindIn(n *stagingDir, cfg Config) (*net.UnixListener, error) {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.Mode == 0 {
-		cfg.Mode = defaultMode
-	}
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = defaultMaxConns
-	}
+	cfg.Mode, cfg.MaxConns = cmp.Or(cfg.Mode, defaultMode), cmp.Or(cfg.MaxConns, defaultMaxConns)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.UID == -1 {
 		cfg.UID = os.Geteuid()
 	}
 	if cfg.GID == -1 {
 		cfg.GID = os.Getegid()
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return cfg
 }

@@ -167,10 +167,8 @@ func (l *Listener) warn(msg string, args ...any) {
 }
 
 func (l *Listener) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-l.done:
 	}
 }

@@ -10,6 +10,7 @@
 package updates
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -39,12 +40,9 @@ var _ interfaces.Updates = (*Buffer)(nil)
 
 // New makes a Buffer. It collects at once, and delivers while Run runs.
 func New(c Config) *Buffer {
-	if c.Tick == 0 {
-		c.Tick = DefaultTick
-	}
-	b := &Buffer{}
+	b, tick := &Buffer{}, cmp.Or(c.Tick, DefaultTick)
 	for _, sink := range c.Sinks {
-		b.queues = append(b.queues, newSinkQueue(sink, c.Tick, c.Logger.With("sink", sink.Name())))
+		b.queues = append(b.queues, newSinkQueue(sink, tick, c.Logger.With("sink", sink.Name())))
 	}
 	return b
 }

@@ -76,7 +76,11 @@ func (c *Client) Keeper() proc.Identity { return c.id }
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Err returns why the connection to the keeper is over, nil while it is not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
-func (c *Client) Err() error { return c.reason() }
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.why
+}
 
 // receive hands each answer to the call that waits for it.
 func (c *Client) receive(in *bufio.Reader) {
@@ -133,12 +137,6 @@ func (c *Client) close() (before bool) {
 	return before
 }
 
-func (c *Client) reason() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.why
-}
-
 // call sends a request and waits for the answer. When ctx ends it cancels the request, and still waits for the answer.
 func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
@@ -169,10 +167,9 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 	case <-ctx.Done():
 	}
 	_ = c.out.write(request{ID: req.ID, Op: opCancel}) // a broken connection shows below
-	timer := time.NewTimer(cancelTime)
-	defer timer.Stop()
-	if req.Op == opStart {
-		timer.Stop()
+	var late <-chan time.Time
+	if req.Op != opStart {
+		late = time.After(cancelTime)
 	}
 	select {
 	case a := <-waiter:
@@ -183,7 +180,7 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 		return a, err
 	case <-c.done:
 		return c.lastAnswer(waiter)
-	case <-timer.C:
+	case <-late:
 		return answer{}, fmt.Errorf("the keeper does not answer: %w", ctx.Err())
 	}
 }
@@ -197,7 +194,7 @@ func (c *Client) accept(ctx context.Context, a answer) (answer, error) {
 	}
 	select {
 	case <-c.done:
-		return answer{}, c.reason()
+		return answer{}, c.Err()
 	case <-ctx.Done():
 		return a, ctx.Err()
 	}
@@ -208,12 +205,10 @@ func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 	if _, broken := errors.AsType[*net.OpError](err); !broken {
 		return answer{}, err
 	}
-	timer := time.NewTimer(cancelTime)
-	defer timer.Stop()
 	select {
 	case <-c.done:
 		return c.lastAnswer(waiter)
-	case <-timer.C:
+	case <-time.After(cancelTime):
 		return answer{}, fmt.Errorf("%w: %w", processes.ErrLost, err)
 	}
 }
@@ -224,7 +219,7 @@ func (c *Client) lastAnswer(waiter <-chan answer) (answer, error) {
 	case a := <-waiter:
 		return c.accept(context.Background(), a) // the connection is over
 	default:
-		return answer{}, c.reason()
+		return answer{}, c.Err()
 	}
 }
 
@@ -326,12 +321,12 @@ func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*leaveTime) // the keeper bounds itself to less
 	defer cancel()
 	before := c.close()
-	if !errors.Is(c.reason(), ErrReplaced) {
+	if !errors.Is(c.Err(), ErrReplaced) {
 		_ = c.id.Stat().Signal(unix.SIGCONT) // it may have been stopped, and would hear of nothing
 	}
 	_, err := c.call(ctx, request{Op: opClose})
 	switch {
-	case before, errors.Is(err, ErrReplaced), errors.Is(c.reason(), ErrReplaced): // nothing is ours to end
+	case before, errors.Is(err, ErrReplaced), errors.Is(c.Err(), ErrReplaced): // nothing is ours to end
 		c.hangUp(ctx, false)
 		return nil
 	case err == nil, errors.Is(err, processes.ErrLost), errors.Is(err, processes.ErrClosed): // the latter when it was killed just now

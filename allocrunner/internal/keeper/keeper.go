@@ -60,7 +60,6 @@ type Record struct {
 	Keeper proc.Identity
 	Cgroup string             // that holds its tasks, empty for none
 	Tasks  []processes.Status // the latest process of each task
-	Ended  bool               // it has ended gracefully: none of the tasks runs
 	At     proc.Moment        // when it was written
 }
 

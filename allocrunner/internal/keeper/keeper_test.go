@@ -195,7 +195,7 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 		t.Errorf("attach: %v", err)
 	}
 	last, err := keeper.Last(dir)
-	if err != nil || !last.Ended || len(last.Tasks) != 1 || last.Tasks[0].Exit == nil || last.Tasks[0].Exit.ExitCode != 6 {
+	if err != nil || len(last.Tasks) != 1 || last.Tasks[0].Exit == nil || last.Tasks[0].Exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", last, err)
 	}
 }
@@ -227,7 +227,7 @@ func TestTheKeeperIsKilled(t *testing.T) {
 		t.Errorf("attach: %v", err)
 	}
 	last, err := keeper.Last(dir)
-	if err != nil || last.Ended || len(last.Tasks) != 1 || last.Tasks[0].Exit != nil {
+	if err != nil || len(last.Tasks) != 1 || last.Tasks[0].Exit != nil {
 		t.Errorf("record %+v, %v", last, err)
 	}
 	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})

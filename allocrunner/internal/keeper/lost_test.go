@@ -195,7 +195,7 @@ func TestSweepBelievesNoEnd(t *testing.T) {
 	cfg := keeper.Config{Dir: dir, Marker: mark(dir), NoCgroup: true}
 	comeAndGone(t, cfg)
 	old, err := os.ReadFile(filepath.Join(dir, "keeper.json"))
-	if err != nil || !strings.Contains(string(old), `"Ended":true`) {
+	if err != nil || !strings.Contains(string(old), `"ExitCode":0`) {
 		t.Fatalf("%s, %v", old, err)
 	}
 	b := begin(t, dir)

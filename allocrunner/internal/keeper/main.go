@@ -104,7 +104,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		local:   processes.New(processes.Config{Logger: logger, OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
-	s.record(false)
+	s.record()
 	return s, listener, nil
 }
 

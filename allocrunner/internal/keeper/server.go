@@ -75,7 +75,7 @@ func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool)
 	if err := s.local.Close(); err != nil {
 		s.logger.Error("tasks are left running", "error", err)
 	}
-	s.record(true)
+	s.record()
 	s.dismiss()
 	s.wg.Wait()
 	return keep
@@ -90,7 +90,7 @@ func (s *server) run(ends <-chan os.Signal) bool {
 		if !s.controlled() {
 			s.sweep()
 		}
-		written := s.record(false)
+		written := s.record()
 		idle := s.idles()
 		if !idle {
 			since = time.Now()
@@ -145,12 +145,12 @@ func (s *server) tasksRun() bool {
 
 // record writes down what is, and reports whether nothing would be lost with this process. A full disk costs the next agent knowledge,
 // nothing else.
-func (s *server) record(ended bool) bool {
+func (s *server) record() bool {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	at := proc.Now() // before the look: who runs by the list did so then
 	tasks, _ := s.list(context.Background())
-	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, Ended: ended, At: at}
+	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, At: at}
 	err := r.write(s.dir)
 	gone := errors.Is(err, os.ErrNotExist) // and nobody will come to read it
 	switch {

@@ -33,11 +33,9 @@ func newSession(s *server, conn *net.UnixConn) *session {
 
 // awaitDone waits until nothing of the session is under way any more, or the time is over.
 func (c *session) awaitDone(most time.Duration) {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
 	select {
 	case <-c.done:
-	case <-timer.C:
+	case <-time.After(most):
 	}
 }
 
@@ -159,7 +157,7 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		if status, err = local.Start(ctx, req.Spec.unpack()); err == nil {
 			a.Status, a.Cgroup = &status, local.CgroupDir()
 			c.server.wg.Go(func() { c.server.follow(status.Task) })
-			c.server.record(false) // before the answer: should we be killed then, the next keeper knows what to clear
+			c.server.record() // before the answer: should we be killed then, the next keeper knows what to clear
 			c.server.change()
 		}
 	case opWait:

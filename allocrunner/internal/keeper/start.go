@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,12 +61,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-func (cfg Config) log() *slog.Logger {
-	if cfg.Logger == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return cfg.Logger
-}
+func (cfg Config) log() *slog.Logger { return cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)) }
 
 // Open attaches to the allocation's keeper, or starts one when there is none. attached says which. Before it starts one, it kills what an
 // earlier keeper has left running that was killed or can't be found any more. The keeper is in a session of its own and outlives this
@@ -143,10 +139,7 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 		return nil, err
 	}
 	outEnd.Close()
-	set := settings{Dir: cfg.Dir, Idle: cfg.Idle, NoCgroup: cfg.NoCgroup}
-	if set.Idle == 0 {
-		set.Idle = defaultIdle
-	}
+	set := settings{Dir: cfg.Dir, Idle: cmp.Or(cfg.Idle, defaultIdle), NoCgroup: cfg.NoCgroup}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
@@ -164,14 +157,10 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 }
 
 func execute(cfg Config, files []*os.File) (*os.Process, error) {
-	exe := cfg.Exe
-	if exe == "" {
-		exe = defaultExe
-	}
 	processes.CloseOnExec()
 	// To be found by: others can read them.
 	args := strings.Split(strings.TrimSuffix(arguments(cfg.Dir), "\x00"), "\x00")
-	return os.StartProcess(exe, args, &os.ProcAttr{
+	return os.StartProcess(cmp.Or(cfg.Exe, defaultExe), args, &os.ProcAttr{
 		Dir: "/", Env: keeperEnv, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 }

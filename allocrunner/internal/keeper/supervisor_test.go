@@ -112,7 +112,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 			unix.Kill(id.PID, unix.SIGTERM)
 		}
 		old, err := os.ReadFile(record)
-		if err != nil || !strings.Contains(string(old), `"Ended":true`) {
+		if err != nil || !strings.Contains(string(old), `"ExitCode":0`) {
 			t.Fatalf("%s, %v", old, err)
 		}
 		if err := os.MkdirAll(record+".new/full", 0o755); err != nil { // as a full disk

@@ -64,10 +64,10 @@ func unsupported(spec drivers.Spec) string {
 
 // explain says in words why the process did not become the program.
 func explain(spec drivers.Spec, err error) error {
-	var launchErr *launch.Error
+	if e, ok := errors.AsType[*launch.Error](err); ok {
+		return &drivers.StartError{Reason: e.Reason, Err: e.Errno}
+	}
 	switch {
-	case errors.As(err, &launchErr):
-		return &drivers.StartError{Reason: launchErr.Reason, Err: launchErr.Errno}
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
 		return &drivers.StartError{Reason: fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", cause(err)), Err: err}
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):

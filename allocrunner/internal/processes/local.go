@@ -72,9 +72,7 @@ var _ Supervisor = (*Local)(nil)
 
 // New makes a Local. It does no I/O and starts nothing: the first Start does.
 func New(cfg Config) *Local {
-	if cfg.DrainTime == 0 {
-		cfg.DrainTime = defaultDrainTime
-	}
+	cfg.DrainTime = cmp.Or(cfg.DrainTime, defaultDrainTime)
 	quit := make(chan struct{})
 	life, end := context.WithCancel(context.Background())
 	return &Local{
@@ -83,7 +81,7 @@ func New(cfg Config) *Local {
 		life:      life,
 		end:       end,
 		starter:   &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)},
-		trees:     proctree.New(proctree.Config{Logger: cfg.Logger, OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
+		trees:     proctree.New(proctree.Config{OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
 		execLimit: make(chan struct{}, maxExecs),
 		ttys:      make(chan struct{}, MaxInteractive),
 		procs:     map[string]*process{},
@@ -168,12 +166,11 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 // watch waits for the end of the process, says so, and then gives its output a bounded time.
 func (l *Local) watch(p *process) {
 	p.wait()
-	timer := time.NewTimer(l.cfg.DrainTime)
-	defer timer.Stop()
+	late := time.After(l.cfg.DrainTime)
 	for _, d := range p.drains {
 		select {
 		case <-d.Done():
-		case <-timer.C:
+		case <-late:
 			l.cfg.Logger.Warn("something that the task left behind holds its output; it is cut off", "task", p.task)
 			p.cut()
 			<-d.Done()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,15 +19,12 @@ import (
 // cgroups makes a cgroup v2 for each task where that is possible: it is the one fence that no process of the task leaves by
 // forking, and the kernel kills all inside at once. No controller is needed, so none is enabled.
 type cgroups struct {
-	logger *slog.Logger
-	name   string
-
-	off bool // not to be used
+	name string
+	off  bool // not to be used
 
 	mu     sync.Mutex // guards all below; held during file I/O on a kernel file system, which does not block
 	parent string     // the directory to work in, empty: not found yet
 	dir    string     // ours inside parent, empty: not made yet
-	lack   string     // why the latest process got none, empty when it got one
 }
 
 // prefix begins the names of all cgroups that are made under a name.
@@ -63,20 +59,6 @@ func (c *cgroups) add(task string) (*cgroup, error) {
 		}
 		c.dir = "" // somebody has removed it while it was empty
 	}
-}
-
-// note notes whether the latest process is in a cgroup, and says so when that has changed.
-func (c *cgroups) note(lack error) {
-	why := ""
-	if lack != nil {
-		why = lack.Error()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if why != c.lack && why != "" && !c.off {
-		c.logger.Warn("a process gets no cgroup of its own; what comes of it is found by descent", "reason", why)
-	}
-	c.lack = why
 }
 
 // makeLocked makes our own directory in the parent.
@@ -194,13 +176,7 @@ func cgroupMount(path string) (root, mounted string, err error) {
 
 // has reports whether a process is in one of the set's cgroups.
 func (c *cgroups) has(pid int) bool {
-	dir := c.dirName()
-	for _, below := range cgroupsBelow(dir) {
-		if slices.Contains((&cgroup{dir: below}).pids(), pid) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(cgroupsBelow(c.dirName()), func(dir string) bool { return slices.Contains((&cgroup{dir: dir}).pids(), pid) })
 }
 
 // cgroup is that of one run of one task. A nil *cgroup is an empty one.

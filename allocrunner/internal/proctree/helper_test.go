@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -39,7 +38,6 @@ type env struct {
 
 func newTrees(t *testing.T, cfg proctree.Config) *env {
 	t.Helper()
-	cfg.Logger = slog.New(slog.DiscardHandler)
 	return runTrees(t, proctree.New(cfg))
 }
 

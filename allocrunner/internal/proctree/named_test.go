@@ -2,7 +2,6 @@ package proctree_test
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,7 +78,7 @@ func TestACgroupAloneDecides(t *testing.T) {
 // TestACgroupOfAnother decides, too: what is in another task's cgroup is that one's, whatever it says of itself, also for a task that has none.
 func TestACgroupOfAnother(t *testing.T) {
 	parent, allow := ownCgroup(t)
-	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler), OwnsAllChildren: true}))
+	e := runTrees(t, proctree.NewIn(parent, proctree.Config{OwnsAllChildren: true}))
 	r := e.fifo()
 	x := e.start("x", `(NOMAD_TASK_NAME=other setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`)
 	daemon := proctest.ReadPID(t, r)

@@ -11,7 +11,6 @@ package proctree
 
 import (
 	"errors"
-	"log/slog"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +20,6 @@ import (
 
 // Config is what a Trees is made of.
 type Config struct {
-	// Logger is required.
-	Logger *slog.Logger
-
 	// OwnsAllChildren says that this program starts no children but those of trees. Then every process that it inherits is of one of them: all
 	// are reaped, and all are killed with the last task. Otherwise only those are that a Kill has found, for the rest may be another's.
 	OwnsAllChildren bool
@@ -51,7 +47,7 @@ func New(cfg Config) *Trees {
 		ownsAllChildren: cfg.OwnsAllChildren,
 		own:             own,
 		reaper:          &reaper{own: own, all: cfg.OwnsAllChildren, wake: make(chan struct{}, 1), known: map[int]uint64{}},
-		cgroups:         &cgroups{off: cfg.NoCgroup, name: cfg.Name, logger: cfg.Logger},
+		cgroups:         &cgroups{off: cfg.NoCgroup, name: cfg.Name},
 		processes:       proc.All,
 	}
 }
@@ -126,17 +122,12 @@ func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os
 			}
 		}
 		if err == nil {
-			t.set.cgroups.note(nil)
 			return first, nil
 		}
 		t.group.remove()
 		t.group, t.noCgroup = nil, err
 	}
-	first, err := start()
-	if err == nil {
-		t.set.cgroups.note(t.noCgroup)
-	}
-	return first, err
+	return start()
 }
 
 func (t *Tree) startInside(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {

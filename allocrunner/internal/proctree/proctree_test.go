@@ -3,7 +3,6 @@ package proctree_test
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,7 +127,7 @@ func TestCgroupsAreRemoved(t *testing.T) {
 }
 
 func TestAnUnusableCgroupIsDoneWithout(t *testing.T) {
-	e := runTrees(t, proctree.NewIn(t.TempDir(), proctree.Config{Logger: slog.New(slog.DiscardHandler)}))
+	e := runTrees(t, proctree.NewIn(t.TempDir(), proctree.Config{}))
 	if exit := e.wait(e.start("t", "exit 4")); exit.ExitStatus() != 4 {
 		t.Errorf("exit %+v", exit)
 	}
@@ -163,7 +162,7 @@ func ownCgroup(t *testing.T) (dir string, allow func(cgroups string)) {
 // TestACgroupThatCantBeMade is done without, and said; the next process gets one again, be it that none was ever made before, or many.
 func TestACgroupThatCantBeMade(t *testing.T) {
 	parent, allow := ownCgroup(t)
-	e := runTrees(t, proctree.NewIn(parent, proctree.Config{Logger: slog.New(slog.DiscardHandler)}))
+	e := runTrees(t, proctree.NewIn(parent, proctree.Config{}))
 	for i, c := range []struct {
 		before func()
 		bare   bool

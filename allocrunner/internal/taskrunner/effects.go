@@ -118,10 +118,8 @@ func (r *Runner) await(ctx context.Context) interfaces.ExitResult {
 
 // pause waits, unless ctx ends before.
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

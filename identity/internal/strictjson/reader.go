@@ -37,7 +37,7 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("%s (at byte %d)", e.Msg, e.Offset) }
 
 // Reader walks one document. After the first error every call does nothing and returns a zero value, so that a caller looks at
-// Err once, at the end:
+// the error once, at the end:
 //
 //	var r strictjson.Reader
 //	r.Reset(text, limits)
@@ -94,21 +94,16 @@ func (r *Reader) fail(msg string) {
 	}
 }
 
-// Err returns the first error.
-func (r *Reader) Err() *Error {
-	if !r.failed {
-		return nil
-	}
-	err := r.err
-	return &err
-}
-
-// End reports the first error; anything but blanks after the document is one.
+// End returns the first error; anything but blanks after the document is one.
 func (r *Reader) End() *Error {
 	if r.peek(); !r.failed && (r.depth != 0 || r.pos != len(r.in)) {
 		r.fail("data after the document")
 	}
-	return r.Err()
+	if !r.failed {
+		return nil
+	}
+	err := r.err // not the reader, which would escape to the heap with it
+	return &err
 }
 
 // Object enters an object. Next then walks its members.

@@ -68,7 +68,7 @@ func TestAfterAnErrorNothingIsRead(t *testing.T) {
 	var r strictjson.Reader
 	r.Reset(`{"a":1}`, limits)
 	r.Array()
-	first := r.Err()
+	first := r.End()
 	r.Object()
 	if r.Next() || r.Int() != 0 || r.Text() != "" {
 		t.Error("something was read after an error")
