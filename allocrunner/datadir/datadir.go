@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"unicode/utf8"
 
 	"taskapi/allocrunner/interfaces"
@@ -134,27 +133,6 @@ func (d Dir) IDs() ([]string, error) {
 		}
 	}
 	return ids, nil
-}
-
-// Find returns the ID that begins with prefix. Errors: *NotFoundError, *AmbiguousError.
-func (d Dir) Find(prefix string) (string, error) {
-	ids, err := d.IDs()
-	if err != nil {
-		return "", err
-	}
-	var matches []string
-	for _, id := range ids {
-		if strings.HasPrefix(id, strings.ToLower(prefix)) {
-			matches = append(matches, id)
-		}
-	}
-	switch len(matches) {
-	case 0:
-		return "", &NotFoundError{prefix, d}
-	case 1:
-		return matches[0], nil
-	}
-	return "", &AmbiguousError{prefix, matches}
 }
 
 // Ended returns the IDs of the allocations that have ended.

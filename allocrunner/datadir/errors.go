@@ -3,7 +3,6 @@ package datadir
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"taskapi/allocrunner/state"
 )
@@ -13,24 +12,6 @@ type UnusableError struct{ Err error }
 
 func (e *UnusableError) Error() string { return e.Err.Error() }
 func (e *UnusableError) Unwrap() error { return e.Err }
-
-// NotFoundError says that no allocation's ID begins with a text.
-type NotFoundError struct {
-	Prefix string
-	Dir    Dir
-}
-
-func (e *NotFoundError) Error() string { return fmt.Sprintf("no allocation %q in %s", e.Prefix, e.Dir) }
-
-// AmbiguousError says that several allocations' IDs begin with a text.
-type AmbiguousError struct {
-	Prefix string
-	IDs    []string
-}
-
-func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("%q is the beginning of %d allocations: %s", e.Prefix, len(e.IDs), strings.Join(e.IDs, ", "))
-}
 
 // DamagedError says that an allocation's state is damaged. It wraps state.ErrDamaged.
 type DamagedError struct {

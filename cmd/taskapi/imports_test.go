@@ -120,11 +120,13 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
+		"cmd/taskapi/internal/output",
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
 		"socket",
 	},
+	"cmd/taskapi/internal/output": {"cmd/taskapi/internal/linewriter"}, // what makes a text safe to print
 	// The one place that joins the two sides.
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",

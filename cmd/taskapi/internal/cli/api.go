@@ -41,31 +41,27 @@ body of the answer. {alloc} in PATH stands for the allocation's ID. The token is
 Exit code: 0 for an answer with a status below 400, else 1, with the status and the reason on standard error.`,
 		Args: oneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := newLayout(dataDir, w)
-			if err != nil {
-				return err
-			}
 			req.path, req.hasData = args[0], cmd.Flags().Changed("data")
 			if err := req.check(); err != nil {
 				return err
 			}
-			id, err := l.pick(cmd.Context(), nameOf(alloc))
+			found, err := find(cmd.Context(), w, dataDir, nameOf(alloc), toChange)
 			if err != nil {
 				return err
 			}
-			return req.send(cmd.Context(), id, l.client(id), w)
+			return req.send(cmd.Context(), found.id, found.client(), w)
 		},
 	}
 	addDataDir(cmd, &dataDir)
 	f := cmd.Flags()
-	f.StringVar(&alloc, "alloc", "", "ID of the allocation, or a prefix of one (default the only one that runs)")
+	f.StringVar(&alloc, "alloc", "", "`allocation` by its ID or the beginning of one, its name or its job's (default the only one that runs)")
 	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
 	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
-	_ = cmd.RegisterFlagCompletionFunc("alloc", completeAllocation(&dataDir, w)) // the flag has just been added
+	_ = cmd.RegisterFlagCompletionFunc("alloc", completeTarget(&dataDir, w, toChange)) // the flag has just been added
 	return cmd
 }
 
-// nameOf returns an allocation's ID as the arguments of a command have it: none for the empty one.
+// nameOf returns an allocation's name as the arguments of a command have it: none for the empty one.
 func nameOf(alloc string) []string {
 	if alloc == "" {
 		return nil

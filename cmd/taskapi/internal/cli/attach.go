@@ -20,18 +20,16 @@ func attachCommand(w Environment) *cobra.Command {
 that runs. Ctrl-C ends the command, not the allocation. Of an allocation that has ended it prints the events.
 Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi is killed or
 leaves it, with a message.`,
-		Args:              optionalAllocation,
-		ValidArgsFunction: completeAllocation(&dataDir, w),
+		Args:              targetArgs(toRead),
+		ValidArgsFunction: completeTarget(&dataDir, w, toRead),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := newLayout(dataDir, w)
+			s := toRead
+			s.reads = len(args) > 0 // without, it is for what runs
+			found, err := find(cmd.Context(), w, dataDir, args, s)
 			if err != nil {
 				return err
 			}
-			id, err := l.pick(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			return attach(cmd.Context(), &follower{layout: l, id: id, make: printers(w, asJSON)})
+			return attach(cmd.Context(), &follower{layout: found.layout, id: found.id, make: printers(w, asJSON)})
 		},
 	}
 	addDataDir(cmd, &dataDir)

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -87,8 +88,9 @@ var errSilent error = silentError{ExitFailed}
 // Run runs the command that args name and returns the exit code.
 func Run(ctx context.Context, args []string, w Environment) int {
 	root := newRoot(w)
-	root.SetArgs(doubleDashes(args))
-	err := root.ExecuteContext(ctx)
+	args = doubleDashes(args)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK
 	}
@@ -98,13 +100,18 @@ func Run(ctx context.Context, args []string, w Environment) int {
 	if errors.Is(err, agent.ErrReported) {
 		return ExitFailed
 	}
-	last := queuedLog(w)
-	fmt.Fprintf(last, "taskapi: %v\n", err)
-	flushAll(last)
+	code := ExitFailed
 	if isUsage(err) {
-		return ExitUsage
+		code = ExitUsage
 	}
-	return ExitFailed
+	last := queuedLog(w)
+	if wantsJSON(cmd, args) {
+		_ = json.NewEncoder(last).Encode(errorJSON{err.Error(), code}) // text alone, which can always be encoded
+	} else {
+		fmt.Fprintf(last, "taskapi: %v\n", err)
+	}
+	flushAll(last)
+	return code
 }
 
 // newRoot returns the tree of commands.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -31,26 +32,16 @@ ended is refused and stays as it is.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: completeAllocation(&dataDir, w),
+		ValidArgsFunction: completeEnded(&dataDir, w),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := newLayout(dataDir, w)
-			if err != nil {
-				return err
-			}
-			ids, err := l.removable(args)
-			if err != nil {
-				return err
-			}
-			if len(ids) == 0 {
-				fmt.Fprintf(w.Stdout, "no allocation in %s has ended\n", l.Dir)
-			}
-			errs := []error{l.RemoveLeftovers()}
-			for _, id := range ids {
-				if err := l.remove(cmd.Context(), id, w); err != nil {
+			found, err := removable(cmd.Context(), w, dataDir, args)
+			errs := []error{err}
+			for _, t := range found {
+				if err := t.layout.remove(cmd.Context(), t.id, w); err != nil {
 					errs = append(errs, err)
 					continue
 				}
-				fmt.Fprintf(w.Stdout, "removed %s\n", id)
+				fmt.Fprintf(w.Stdout, "removed %s\n", t.id)
 			}
 			return errors.Join(errs...)
 		},
@@ -60,20 +51,34 @@ ended is refused and stays as it is.`,
 	return cmd
 }
 
-// removable returns the allocations that are named, or all whose saved state says that they have ended.
-func (l layout) removable(names []string) ([]string, error) {
-	if len(names) == 0 {
-		return l.Ended()
-	}
-	ids := make([]string, len(names))
-	for i, name := range names {
-		id, err := l.find(name)
+// removable returns the allocations that are named or, without names, all of this user's data directory whose saved state says that they
+// have ended; there it removes what is left of earlier removals, too.
+func removable(ctx context.Context, w Environment, dataDir string, names []string) ([]target, error) {
+	var found []target
+	for _, name := range names {
+		t, err := find(ctx, w, dataDir, []string{name}, toRemove)
 		if err != nil {
-			return nil, err
+			return nil, err // nothing is removed
 		}
-		ids[i] = id
+		if !slices.ContainsFunc(found, func(other target) bool { return other.id == t.id && other.layout.Dir == t.layout.Dir }) {
+			found = append(found, t)
+		}
 	}
-	return ids, nil
+	if len(names) > 0 {
+		return found, nil
+	}
+	l, err := newLayout(dataDir, w)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := l.Ended()
+	if len(ids) == 0 && err == nil {
+		_, err = fmt.Fprintf(w.Stdout, "no allocation in %s has ended\n", l.Dir)
+	}
+	for _, id := range ids {
+		found = append(found, target{layout: l, id: id})
+	}
+	return found, errors.Join(err, l.RemoveLeftovers())
 }
 
 // unreadable adds to the error of a state that does not say whether the allocation has ended how to give the allocation up.

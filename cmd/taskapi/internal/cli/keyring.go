@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/identity"
 )
 
@@ -133,7 +134,7 @@ func printKeys(out io.Writer, keys []identity.KeyInfo, asJSON bool) error {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "Key\tState\tCreated")
 	for _, k := range keys {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", k.ID, k.State, date(k.CreatedAt))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", k.ID, k.State, output.Date(k.CreatedAt))
 	}
 	return table.Flush()
 }

@@ -49,13 +49,22 @@ func newLayout(given string, w Environment) (layout, error) {
 
 // defaultDataDir returns where this user's allocations live by default, empty when there is no such place.
 func defaultDataDir(w Environment) string {
-	switch {
-	case os.Geteuid() == 0:
+	if os.Geteuid() == 0 {
 		return systemDataDir
+	}
+	return ownDataDir(w)
+}
+
+// homeDataDir is where a user's allocations live below their home, unless XDG_STATE_HOME says otherwise.
+const homeDataDir = ".local/state/taskapi"
+
+// ownDataDir returns the data directory that belongs to this user alone, empty when there is no place for one.
+func ownDataDir(w Environment) string {
+	switch {
 	case w.getenv("XDG_STATE_HOME") != "":
 		return filepath.Join(w.getenv("XDG_STATE_HOME"), "taskapi")
 	case w.getenv("HOME") != "":
-		return filepath.Join(w.getenv("HOME"), ".local/state/taskapi")
+		return filepath.Join(w.getenv("HOME"), homeDataDir)
 	}
 	return ""
 }
@@ -64,12 +73,6 @@ func defaultDataDir(w Environment) string {
 func (l layout) explain(err error) error {
 	if _, ok := errors.AsType[*datadir.UnusableError](err); ok {
 		return usage(fmt.Errorf("%w; or choose another --data-dir", err))
-	}
-	if _, ok := errors.AsType[*datadir.NotFoundError](err); ok {
-		return fmt.Errorf("%w; '%s' lists them; %s", err, l.Command("status"), otherDataDir)
-	}
-	if _, ok := errors.AsType[*datadir.AmbiguousError](err); ok {
-		return usage(err)
 	}
 	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
 		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
@@ -112,12 +115,6 @@ func errDestructive(id string, changes []string) error {
 	}
 	return fmt.Errorf("allocation %s needs new processes for these changes:\n%s\n"+
 		"--force stops it gracefully and runs it again; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))
-}
-
-// find returns the ID that begins with prefix.
-func (l layout) find(prefix string) (string, error) {
-	id, err := l.Find(prefix)
-	return id, l.explain(err)
 }
 
 // lock locks an allocation.

@@ -56,24 +56,17 @@ lost. A task whose record is lost or old may differ from what was saved: 'taskap
 func stateVerb(w Environment, cmd *cobra.Command, do func(w Environment, l layout, id string) error) *cobra.Command {
 	var dataDir string
 	cmd.Args = oneArg("ALLOC")
-	cmd.ValidArgsFunction = completeAllocation(&dataDir, w)
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		if args[0] == "" {
-			return usage(errors.New("ALLOC is empty: give an allocation's ID or a prefix of one"))
-		}
-		l, err := newLayout(dataDir, w)
+	cmd.ValidArgsFunction = completeTarget(&dataDir, w, toRemove)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		found, err := find(cmd.Context(), w, dataDir, args, toRemove)
 		if err != nil {
 			return err
 		}
-		id, err := l.find(args[0])
-		if err != nil {
-			return err
-		}
-		err = do(w, l, id)
+		err = do(w, found.layout, found.id)
 		if errors.Is(err, state.ErrNotFound) {
-			return l.errNoState(id)
+			return found.layout.errNoState(found.id)
 		}
-		return l.explain(err)
+		return found.layout.explain(err)
 	}
 	addDataDir(cmd, &dataDir)
 	return cmd

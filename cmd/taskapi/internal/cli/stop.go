@@ -36,15 +36,14 @@ func stopCommand(w Environment) *cobra.Command {
 ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
 process has exited, this command resumes the allocation and stops it. If its state is missing or damaged, its tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
-		Args:              optionalAllocation,
-		ValidArgsFunction: completeAllocation(&dataDir, w),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if s.layout, err = newLayout(dataDir, w); err != nil {
+		Args:              targetArgs(toChange),
+		ValidArgsFunction: completeTarget(&dataDir, w, toChange),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := find(cmd.Context(), w, dataDir, args, toChange)
+			if err != nil {
 				return err
 			}
-			if s.id, err = s.layout.pick(cmd.Context(), args); err != nil {
-				return err
-			}
+			s.layout, s.id = found.layout, found.id
 			return s.run(cmd.Context())
 		},
 	}

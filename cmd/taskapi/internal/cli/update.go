@@ -35,14 +35,13 @@ allocation is stopped gracefully and run again, under the same ID and in the sam
 			}
 			return nil
 		},
-		ValidArgsFunction: completeAllocation(&dataDir, w),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if u.layout, err = newLayout(dataDir, w); err != nil {
+		ValidArgsFunction: completeUpdate(&dataDir, w),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := find(cmd.Context(), w, dataDir, args[:1], toChange)
+			if err != nil {
 				return err
 			}
-			if u.id, err = u.layout.find(args[0]); err != nil {
-				return err
-			}
+			u.layout, u.id = found.layout, found.id
 			return u.run(cmd.Context(), flags, args[1], w)
 		},
 	}

@@ -126,7 +126,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w Environment) 
 		choice = ", chosen by --group"
 	}
 	for _, g := range groups {
-		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, taskNames(g)); err != nil {
+		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, quotedTasks(g)); err != nil {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func printFindings(out io.Writer, findings []jobspec.Finding) int {
 	return refused
 }
 
-func taskNames(g *api.TaskGroup) string {
+func quotedTasks(g *api.TaskGroup) string {
 	names := make([]string, len(g.Tasks))
 	for i, t := range g.Tasks {
 		names[i] = fmt.Sprintf("%q", t.Name)

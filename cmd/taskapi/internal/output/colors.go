@@ -1,0 +1,99 @@
+package output
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Color is how a text looks on a terminal. The zero value is plain.
+type Color int
+
+// The colours, those that every terminal has and that are readable on dark and light.
+const (
+	Plain   Color = 0
+	Bold    Color = 1
+	Dim     Color = 2
+	Red     Color = 31
+	Green   Color = 32
+	Yellow  Color = 33
+	Blue    Color = 34
+	Magenta Color = 35
+	Cyan    Color = 36
+)
+
+// Colors says whether texts are painted.
+type Colors bool
+
+// ColorsFor reports whether what is written to out is painted: it is a terminal, TERM is not dumb, and NO_COLOR is not set, nor CLICOLOR
+// to 0. CLICOLOR_FORCE paints also where there is no terminal; NO_COLOR wins. getenv is os.Getenv or alike.
+func ColorsFor(out io.Writer, getenv func(string) string) Colors {
+	switch force := getenv("CLICOLOR_FORCE"); {
+	case getenv("NO_COLOR") != "":
+		return false
+	case force != "" && force != "0":
+		return true
+	}
+	return Colors(IsTerminal(out) && getenv("TERM") != "dumb" && getenv("CLICOLOR") != "0")
+}
+
+// Paint returns a text in a colour, or as it is when there are none. The text must not steer the terminal itself.
+func (on Colors) Paint(c Color, text string) string {
+	if !on || c == Plain || text == "" {
+		return text
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", int(c), text)
+}
+
+// IsTerminal reports whether a reader or a writer is a terminal.
+func IsTerminal(stream any) bool {
+	return onFile(stream, func(fd int) error {
+		_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err
+	}) == nil
+}
+
+// onFile calls an ioctl on what is a file. It does not change how that blocks.
+func onFile(stream any, call func(fd int) error) error {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return os.ErrInvalid
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	callErr := error(nil)
+	err = raw.Control(func(fd uintptr) { callErr = call(int(fd)) })
+	return errors.Join(err, callErr)
+}
+
+// Width returns how many columns a terminal has, 0 when out is none.
+func Width(out any) (columns int) {
+	_ = onFile(out, func(fd int) error { // a terminal that does not know, either
+		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+		if err == nil {
+			columns = int(size.Col)
+		}
+		return err
+	})
+	return columns
+}
+
+// StatusColor returns the colour of the status of an allocation, a task or a check.
+func StatusColor(status string) Color {
+	switch status {
+	case "running", "healthy", "success", "passing":
+		return Green
+	case "failed", "failure", "unhealthy", "critical", "lost", "unknown":
+		return Red
+	case "pending", "restarting":
+		return Yellow
+	case "dead", "complete":
+		return Dim
+	}
+	return Plain
+}

@@ -1,0 +1,161 @@
+// Package output is how commands write what they have read: as tables and in colours for people, as JSON or by a template for programs. It
+// promises that nothing a task or a job file has put into a text steers the terminal, and that a template that fails has written nothing.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// shortLen is how much of an ID is shown to people, as Nomad does.
+const shortLen = 8
+
+// ShortID returns the beginning of an allocation's ID.
+func ShortID(id string) string { return id[:min(shortLen, len(id))] }
+
+// ShortIDs returns the beginnings of IDs, each long enough to be that of no other.
+func ShortIDs(ids []string) []string {
+	short := make([]string, len(ids))
+	for i, id := range ids {
+		n := min(shortLen, len(id))
+		for j, other := range ids {
+			if j != i && other != id {
+				n = max(n, min(common(id, other)+1, len(id)))
+			}
+		}
+		short[i] = id[:n]
+	}
+	return short
+}
+
+// common returns how many bytes two texts have in common at their beginnings.
+func common(a, b string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// Date returns a time with its date, in the local zone, to the second.
+func Date(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+
+// Duration returns a length of time in at most two units: 3d4h, 2h5m, 12s.
+func Duration(d time.Duration) string {
+	d = max(d, 0).Round(time.Second)
+	days, hours, minutes, seconds := d/(24*time.Hour), d/time.Hour%24, d/time.Minute%60, d/time.Second%60
+	switch {
+	case days > 0:
+		return fmt.Sprintf("%dd%dh", days, hours)
+	case hours > 0:
+		return fmt.Sprintf("%dh%dm", hours, minutes)
+	case minutes > 0:
+		return fmt.Sprintf("%dm%ds", minutes, seconds)
+	}
+	return fmt.Sprintf("%ds", seconds)
+}
+
+// Bytes returns a size in binary units with three digits: 512 B, 1.50 KiB, 24.0 MiB.
+func Bytes(n uint64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n)/(1<<10), 0
+	for value >= 1000 && unit < len(units)-1 {
+		value, unit = value/(1<<10), unit+1
+	}
+	digits := 2
+	for limit := 10.0; digits > 0 && value >= limit; limit *= 10 {
+		digits--
+	}
+	return fmt.Sprintf("%.*f %s", digits, value, units[unit])
+}
+
+var units = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+
+// JSON writes a value as indented JSON. A json.RawMessage is written as it is.
+func JSON(out io.Writer, value any) error {
+	text, raw := value.(json.RawMessage)
+	if !raw {
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(value); err != nil {
+			return err
+		}
+		text = b.Bytes()
+	}
+	return writeLine(out, text)
+}
+
+// writeLine writes a text with a line break at its end.
+func writeLine(out io.Writer, text []byte) error {
+	if !bytes.HasSuffix(text, []byte("\n")) {
+		text = append(bytes.Clone(text), '\n')
+	}
+	_, err := out.Write(text)
+	return err
+}
+
+// TemplateError is a template that is wrong, or asks a value for what it has not.
+type TemplateError struct{ Err error }
+
+func (e *TemplateError) Error() string {
+	return strings.TrimPrefix(e.Err.Error(), "template: ")
+}
+func (e *TemplateError) Unwrap() error { return e.Err }
+
+// Template is a Go text/template for one value.
+type Template struct{ parsed *template.Template }
+
+// ParseTemplate reads a template. Beside what Go has, json writes a value as JSON on one line, and join the strings of a list. Errors:
+// *TemplateError.
+func ParseTemplate(text string) (*Template, error) {
+	t, err := template.New("template").Option("missingkey=error").Funcs(functions).Parse(text)
+	if err != nil {
+		return nil, &TemplateError{err}
+	}
+	return &Template{t}, nil
+}
+
+var functions = template.FuncMap{
+	"json": func(v any) (string, error) {
+		text, err := json.Marshal(v)
+		return string(text), err
+	},
+	"join": func(separator string, list []string) string { return strings.Join(list, separator) },
+}
+
+// maxText bounds what a template makes of a value: a template may have loops.
+const maxText = 64 << 20
+
+var errTooLong = fmt.Errorf("the output is longer than %d MiB", maxText>>20)
+
+// bounded is a buffer with an end.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > maxText {
+		return 0, errTooLong
+	}
+	return b.Buffer.Write(p)
+}
+
+// Write writes what the template makes of a value, and a line break. Errors: *TemplateError, before anything is written; the writer's.
+func (t *Template) Write(out io.Writer, value any) error {
+	var b bounded
+	if err := t.parsed.Execute(&b, value); err != nil {
+		if errors.Is(err, errTooLong) {
+			err = errTooLong
+		}
+		return &TemplateError{err}
+	}
+	return writeLine(out, b.Bytes())
+}
