@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -97,6 +98,11 @@ type AllocRunner interface {
 	// Checks returns the latest result of every check, by check ID, and a version that differs whenever the results do. The map
 	// is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
 	Checks() (results api.AllocCheckStatuses, version uint64)
+
+	// Stats sends what the tasks and their processes use of CPU and memory now, and once each interval from then on, until ctx ends, which closes
+	// the channel. An error, such as a keeper that does not answer, is logged and tried again, at growing intervals. What is sent is shared and must
+	// not be changed; its Timestamp differs whenever the rest does. Any number of readers share the samples. Errors: an interval that is not positive.
+	Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 
 	// Terminal reports whether the allocation has ended: no task of it runs or ever will.
 	Terminal() bool

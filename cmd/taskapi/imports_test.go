@@ -32,10 +32,12 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
 		"allocrunner/internal/proc",
+		"allocrunner/internal/proctree",
 		"allocrunner/internal/ptr",
 		"allocrunner/internal/snapshots",
 		"allocrunner/internal/services",
 		"allocrunner/internal/signals",
+		"allocrunner/internal/stats",
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
 		"allocrunner/taskenv",
@@ -73,6 +75,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
 	"allocrunner/internal/health":   {"allocrunner/internal/ptr"},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
+	"allocrunner/internal/stats":    {"allocrunner/internal/proc", "allocrunner/internal/proctree"},
 	"allocrunner/internal/proctest": {"allocrunner/internal/processes"},
 	"allocrunner/internal/restarts": {"allocrunner/internal/ptr"},
 	"allocrunner/taskenv":           {"allocrunner/interfaces", "allocrunner/internal/ptr"},
@@ -98,6 +101,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/allocdir", // the directories of a real allocation
 		"allocrunner/internal/signals",
 		"allocrunner/internal/snapshots",
+		"allocrunner/internal/stats",
 		"allocrunner/taskenv",
 	},
 	"allocrunner/updates":   {"allocrunner/interfaces"},

@@ -52,6 +52,7 @@ type Config struct {
 // Tasks are the tasks of an allocation that have run.
 type Tasks struct {
 	View  proctree.View        // of those that run
+	Idle  []string             // run without a process, and use nothing
 	Ended map[string]time.Time // when each of the others had its last process; they use nothing
 }
 
@@ -60,9 +61,10 @@ type Sampler struct {
 	cfg  Config
 	turn chan struct{} // held by the one who samples
 
-	mu     sync.Mutex // guards the fields below
-	latest *api.AllocResourceUsage
-	good   time.Time // how long latest serves
+	mu      sync.Mutex // guards the fields below
+	latest  *api.AllocResourceUsage
+	good    time.Time // how long latest serves
+	failing bool      // the latest attempt has failed
 
 	// Used by the holder of turn alone:
 	trackers map[string]*tracker // by task
@@ -112,12 +114,17 @@ func (s *Sampler) sample(ctx context.Context) (*api.AllocResourceUsage, error) {
 		}
 		usage, _, began, err = s.measure(ctx)
 	}
-	if err != nil {
-		return nil, err
-	}
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil {
+		if !s.failing && ctx.Err() == nil {
+			s.failing = true
+			s.cfg.Logger.Warn("what the tasks use can't be measured; it is tried again when somebody asks", "error", err)
+		}
+		return nil, err
+	}
+	s.failing = false
 	s.latest, s.good = usage, now.Add(max(fresh, costShare*now.Sub(began)))
 	return usage, nil
 }
@@ -147,9 +154,12 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 		sure = sure && m.sure
 		add(usage, root.Task, taskUsage(m, began, s.machine.megahertz()))
 	}
+	for _, task := range tasks.Idle {
+		add(usage, task, noUsage(began))
+	}
 	for task, at := range tasks.Ended {
 		if running[task] == nil {
-			usage.Tasks[task] = endedUsage(at)
+			usage.Tasks[task] = noUsage(at)
 		}
 	}
 	s.trackers = running
@@ -184,9 +194,6 @@ func (s *Sampler) stream(ctx context.Context, interval time.Duration, out chan<-
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			if retry == 0 {
-				s.cfg.Logger.Warn("the tasks can't be measured; it is tried again", "error", err)
-			}
 			retry = min(longestRetry, max(fresh, 2*retry))
 			pause = retry
 		default:

@@ -28,8 +28,8 @@ func newAllocUsage() *api.AllocResourceUsage {
 	}
 }
 
-// endedUsage is that of a task that has had no process since a time.
-func endedUsage(at time.Time) *api.TaskResourceUsage {
+// noUsage is that of a task that had no process at a time.
+func noUsage(at time.Time) *api.TaskResourceUsage {
 	return &api.TaskResourceUsage{
 		ResourceUsage: &api.ResourceUsage{
 			MemoryStats: &api.MemoryStats{Measured: processMemory}, CpuStats: &api.CpuStats{Measured: processCPU},
@@ -37,15 +37,6 @@ func endedUsage(at time.Time) *api.TaskResourceUsage {
 		Timestamp: at.UnixNano(),
 		Pids:      map[string]*api.ResourceUsage{},
 	}
-}
-
-// Idle returns the usage of tasks that run and use nothing, for tasks without processes.
-func Idle(tasks []string, now time.Time) *api.AllocResourceUsage {
-	usage := newAllocUsage()
-	for _, name := range tasks {
-		add(usage, name, endedUsage(now))
-	}
-	return usage
 }
 
 // add adds a running task to an allocation.
