@@ -111,7 +111,8 @@ type AllocRunner interface {
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal, also when the allocation began to end meanwhile.
 	RestartTask(ctx context.Context, task string) error
 
-	// RestartRunning restarts every task that runs. Errors: ErrTaskNotRunning when none does, ErrTerminal as above.
+	// RestartRunning restarts every task that runs; that none does is no error, as in Nomad: what is to run starts by itself. Errors:
+	// ErrTerminal as above.
 	RestartRunning(ctx context.Context) error
 
 	// RestartAll takes every task, dead ones included, through the life cycle again, and returns when the old processes are gone. When ctx
