@@ -71,7 +71,7 @@ var allowedImports = map[string][]string{
 		"identity/privatefile/flock",
 		"socket/peercred",
 	},
-	"allocrunner/internal/ports":    {"identity/privatefile/flock"},
+	"allocrunner/internal/ports":    {"identity/privatefile/flock", "socket/safedir"},
 	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
 	"allocrunner/internal/health":   {"allocrunner/internal/ptr"},
 	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
