@@ -56,7 +56,7 @@ func (h *healthHook) watch(alloc *api.Allocation) {
 	if !ok {
 		return
 	}
-	watcher := health.NewWatcher(health.WatcherConfig{Policy: policy, OnDecision: h.decided})
+	watcher := health.NewWatcher(policy, h.decided)
 	h.mu.Lock()
 	if !h.ended {
 		ctx, end := context.WithCancel(context.Background())

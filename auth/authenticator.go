@@ -64,14 +64,6 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 	if config.Verifier == nil || config.Allocations == nil || config.Logger == nil {
 		return nil, errors.New("auth: Config needs Verifier, Allocations and Logger")
 	}
-	digests, err := newTokenDigests()
-	if err != nil {
-		return nil, err
-	}
-	cache, err := newCache()
-	if err != nil {
-		return nil, err
-	}
 	limits, err := newLimits(config.Limits)
 	if err != nil {
 		return nil, err
@@ -80,7 +72,7 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
 		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, auditor: config.Auditor,
 		self:    uint32(os.Geteuid()),
-		digests: digests, cache: cache, limits: limits,
+		digests: newTokenDigests(), cache: newCache(), limits: limits,
 		// First uses get half of the processors at most: the others are for callers whose token is cached.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}, nil

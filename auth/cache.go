@@ -48,16 +48,10 @@ type cache struct {
 	bad   *lru.Cache[digest, refusal]
 }
 
-func newCache() (*cache, error) {
-	good, err := lru.New[digest, *entry](goodTokens)
-	if err != nil {
-		return nil, err
-	}
-	bad, err := lru.New[digest, refusal](badTokens)
-	if err != nil {
-		return nil, err
-	}
-	return &cache{good: good, bad: bad}, nil
+func newCache() *cache {
+	good, _ := lru.New[digest, *entry](goodTokens) // the size is above 0
+	bad, _ := lru.New[digest, refusal](badTokens)
+	return &cache{good: good, bad: bad}
 }
 
 // slot returns the place of a tag in the table.

@@ -25,7 +25,6 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if filepath.IsAbs(command) {
 		return absolute(whose, command)
 	}
-	path := searchPath(env)
 	var problem string
 	for _, dir := range []string{filepath.Join(taskDir, "local"), taskDir} {
 		found, err := inTaskDir(taskDir, dir, command)
@@ -39,10 +38,9 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if strings.Contains(command, "/") {
 		return "", notFound("command %q was not found in the task directory %s%s: put it there, or give an absolute path", command, taskDir, problem)
 	}
-	for _, dir := range filepath.SplitList(path) {
-		if found := filepath.Join(dir, command); filepath.IsAbs(dir) && executable(found) {
-			return found, nil
-		}
+	found, path := inPath(command, env)
+	if found != "" {
+		return found, nil
 	}
 	return "", notFound("command %q was not found in %s/local, in %s or in the task's PATH %q%s: install it, set PATH in the task's env block, or give an absolute path",
 		command, taskDir, taskDir, path, problem)
@@ -117,15 +115,20 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// searchPath returns the last PATH of the environment.
-func searchPath(env []string) string {
-	path := taskenv.DefaultPath
+// inPath returns the program of that name in the last PATH of the environment, empty when it is in none of the directories, and that PATH.
+func inPath(name string, env []string) (found, path string) {
+	path = taskenv.DefaultPath
 	for _, entry := range env {
 		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
 			path = value
 		}
 	}
-	return path
+	for _, dir := range filepath.SplitList(path) {
+		if found := filepath.Join(dir, name); filepath.IsAbs(dir) && executable(found) {
+			return found, path
+		}
+	}
+	return "", path
 }
 
 // Missing returns why a command can't be found on this machine, empty when it can be, or when it may lie in the task's directory. env is as
@@ -145,11 +148,9 @@ func Missing(command string, env []string) string {
 	if command == "" || strings.Contains(command, "/") {
 		return ""
 	}
-	path := searchPath(env)
-	for _, dir := range filepath.SplitList(path) {
-		if filepath.IsAbs(dir) && executable(filepath.Join(dir, command)) {
-			return ""
-		}
+	found, path := inPath(command, env)
+	if found != "" {
+		return ""
 	}
 	return fmt.Sprintf("command %q is not in the task's PATH %q", command, path)
 }

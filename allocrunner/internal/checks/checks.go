@@ -133,21 +133,24 @@ func (r *Runner) changedLocked() bool {
 	return true
 }
 
-// Stop clears the results for good and makes Run return, also one that has not begun. It does not wait, and may be called again.
-func (r *Runner) Stop() {
-	if r.clear() {
+// edit changes the Runner under its mutex, and calls OnChange when that reports that visible results have changed.
+func (r *Runner) edit(changesLocked func() bool) {
+	r.mu.Lock()
+	changed := changesLocked()
+	r.mu.Unlock()
+	if changed {
 		r.cfg.OnChange()
 	}
 }
 
-// clear ends everything. It reports whether there was anything to clear.
-func (r *Runner) clear() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	changed := len(r.list) > 0 && r.changedLocked()
-	r.stopped = true
-	if r.cancel != nil {
-		r.cancel()
-	}
-	return changed
+// Stop clears the results for good and makes Run return, also one that has not begun. It does not wait, and may be called again.
+func (r *Runner) Stop() {
+	r.edit(func() bool {
+		changed := len(r.list) > 0 && r.changedLocked()
+		r.stopped = true
+		if r.cancel != nil {
+			r.cancel()
+		}
+		return changed
+	})
 }

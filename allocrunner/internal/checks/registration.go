@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -70,16 +71,12 @@ func (r *Runner) Begin(task string) { r.renew(task, true) }
 func (r *Runner) End(task string) { r.renew(task, false) }
 
 func (r *Runner) renew(task string, wanted bool) {
-	if r.renewAll(task, wanted) {
-		r.cfg.OnChange()
-	}
+	r.edit(func() bool { return r.renewLocked(task, wanted) })
 	r.poke()
 }
 
-// renewAll reports whether a visible result has changed.
-func (r *Runner) renewAll(task string, wanted bool) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// renewLocked reports whether a visible result has changed.
+func (r *Runner) renewLocked(task string, wanted bool) bool {
 	if r.stopped {
 		return false
 	}
@@ -99,22 +96,15 @@ func (r *Runner) renewAll(task string, wanted bool) bool {
 
 // Suspend deregisters the group's checks and clears all results until the group's next Begin. No check runs meanwhile.
 func (r *Runner) Suspend() {
-	if r.suspend() {
-		r.cfg.OnChange()
-	}
-}
-
-// suspend reports whether a visible result has changed.
-func (r *Runner) suspend() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	changed := len(r.list) > 0 && r.changedLocked()
-	r.suspended = true
-	for i, old := range r.list {
-		r.list[i] = old.renewed(old.check, old.wanted && old.check.about.Task != "")
-	}
-	r.begun[""] = false
-	return changed
+	r.edit(func() bool {
+		changed := len(r.list) > 0 && r.changedLocked()
+		r.suspended = true
+		for i, old := range r.list {
+			r.list[i] = old.renewed(old.check, old.wanted && old.check.about.Task != "")
+		}
+		r.begun[""] = false
+		return changed
+	})
 }
 
 // renewed ends a registration and makes the next one, of the same check or its new definition.
@@ -160,17 +150,13 @@ func (r *Runner) Update(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if r.swap(list) {
-		r.cfg.OnChange()
-	}
+	r.edit(func() bool { return r.swapLocked(list) })
 	r.poke()
 	return nil
 }
 
-// swap replaces the list. It reports whether a visible result has changed.
-func (r *Runner) swap(list []*check) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// swapLocked replaces the list. It reports whether a visible result has changed.
+func (r *Runner) swapLocked(list []*check) bool {
 	if r.stopped {
 		return false
 	}
@@ -198,10 +184,7 @@ func (r *Runner) swap(list []*check) bool {
 
 // replacedLocked returns the registration of a new or changed check; old is nil for a new one.
 func (r *Runner) replacedLocked(old *registration, c *check) *registration {
-	if old == nil {
-		old = new(registration)
-	}
-	reg := old.renewed(c, r.begun[c.about.Task])
+	reg := cmp.Or(old, new(registration)).renewed(c, r.begun[c.about.Task])
 	reg.updated = time.Now()
 	return reg
 }

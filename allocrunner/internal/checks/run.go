@@ -31,18 +31,14 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // open makes the results visible. It reports whether Stop has not been called.
-func (r *Runner) open(cancel context.CancelFunc) bool {
-	r.mu.Lock()
-	stopped, some := r.stopped, false
-	if !stopped {
-		r.cancel = cancel
-		some = len(r.list) > 0 && r.changedLocked()
-	}
-	r.mu.Unlock()
-	if some {
-		r.cfg.OnChange()
-	}
-	return !stopped
+func (r *Runner) open(cancel context.CancelFunc) (opened bool) {
+	r.edit(func() bool {
+		if opened = !r.stopped; opened {
+			r.cancel = cancel
+		}
+		return opened && len(r.list) > 0 && r.changedLocked()
+	})
+	return opened
 }
 
 // start is a registration whose runs are to begin, and the context that ends them.

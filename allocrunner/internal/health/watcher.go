@@ -8,26 +8,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// WatcherConfig is what a Watcher is made of. Policy and OnDecision are required.
-type WatcherConfig struct {
-	Policy Policy
-
-	// OnDecision is called once, from Run, with a sentence that says why.
-	OnDecision func(healthy bool, reason string)
-}
-
 // Watcher waits for the decision about one allocation. Its methods are safe for concurrent use.
 type Watcher struct {
-	cfg  WatcherConfig
-	wake chan struct{} // has a token when state has changed
+	policy     Policy
+	onDecision func(healthy bool, reason string)
+	wake       chan struct{} // has a token when state has changed
 
 	mu    sync.Mutex // guards state
 	state State
 }
 
-// NewWatcher returns a watcher, and counts the deadline from now on. It starts nothing.
-func NewWatcher(cfg WatcherConfig) *Watcher {
-	return &Watcher{cfg: cfg, wake: make(chan struct{}, 1), state: cfg.Policy.New(time.Now())}
+// NewWatcher returns a watcher, and counts the deadline from now on. It starts nothing. onDecision is called once, from Run, with a sentence
+// that says why.
+func NewWatcher(policy Policy, onDecision func(healthy bool, reason string)) *Watcher {
+	return &Watcher{policy: policy, onDecision: onDecision, wake: make(chan struct{}, 1), state: policy.New(time.Now())}
 }
 
 // Observe takes the allocation's present state. It is to be called with every change of either, and keeps neither map. It does not block,
@@ -40,7 +34,7 @@ func (w *Watcher) Observe(tasks map[string]*api.TaskState, checks api.AllocCheck
 	}
 }
 
-// Run waits for the decision, calls OnDecision, and returns. When ctx ends it calls OnDecision only for what has been decided by then. It
+// Run waits for the decision, calls onDecision, and returns. When ctx ends it calls onDecision only for what has been decided by then. It
 // is called once.
 func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
@@ -58,19 +52,19 @@ func (w *Watcher) Run(ctx context.Context) {
 			return p.At(s, time.Now())
 		})
 		if s.Decision != Undecided {
-			w.cfg.OnDecision(s.Decision == Healthy, s.Reason)
+			w.onDecision(s.Decision == Healthy, s.Reason)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		timer.Reset(time.Until(w.cfg.Policy.Again(s)))
+		timer.Reset(time.Until(w.policy.Again(s)))
 	}
 }
 
 func (w *Watcher) step(f func(Policy, State) State) State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = f(w.cfg.Policy, w.state)
+	w.state = f(w.policy, w.state)
 	return w.state
 }

@@ -26,9 +26,9 @@ func watch(t *testing.T, ctx context.Context) watched {
 	t.Helper()
 	begun := time.Now()
 	w := watched{said: make(chan string, 2), done: make(chan struct{})}
-	w.Watcher = health.NewWatcher(health.WatcherConfig{Policy: policy(t, nil), OnDecision: func(healthy bool, reason string) {
+	w.Watcher = health.NewWatcher(policy(t, nil), func(healthy bool, reason string) {
 		w.said <- fmt.Sprintf("%v after %v: %s", healthy, time.Since(begun), reason)
-	}})
+	})
 	go func() { defer close(w.done); w.Run(ctx) }()
 	return w
 }
