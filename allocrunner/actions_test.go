@@ -254,7 +254,7 @@ func TestRestartOfAllInEveryState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.runner.RestartAll(t.Context()); !errors.Is(err, interfaces.ErrTerminal) {
-		t.Errorf("when it is over: %v, want ErrTerminal", err)
+		t.Errorf("when it has ended: %v, want ErrTerminal", err)
 	}
 }
 

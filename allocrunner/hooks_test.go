@@ -304,7 +304,7 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if second.runner.Terminal() {
-		t.Error("it is over, with a task that runs")
+		t.Error("it has ended, with a task that runs")
 	}
 
 	third := begin(t, cfg)

@@ -41,7 +41,7 @@ type journal struct {
 // journaled is what the journal writes, read when it is written, so that an older version never follows a newer one.
 type journaled interface {
 	// allocation returns the latest version, and reports whether nothing of it is left to do.
-	allocation() (alloc *api.Allocation, over bool)
+	allocation() (alloc *api.Allocation, ended bool)
 	// savedTask returns a task's latest record.
 	savedTask(name string) interfaces.SavedTask
 }

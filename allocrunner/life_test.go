@@ -52,7 +52,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Errorf("of one that is over: %v", err)
+		t.Errorf("of one that has ended: %v", err)
 	}
 	alloc := r.runner.Alloc()
 	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Terminal || saved.Alloc.ClientStatus != "complete" {
@@ -336,7 +336,7 @@ func TestUpdateInPlace(t *testing.T) {
 		t.Errorf("the update restarted the task: pids %q", pids)
 	}
 	if err := r.runner.Update(t.Context(), job); !errors.Is(err, interfaces.ErrTerminal) {
-		t.Errorf("of one that is over: %v, want ErrTerminal", err)
+		t.Errorf("of one that has ended: %v, want ErrTerminal", err)
 	}
 }
 

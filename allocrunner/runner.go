@@ -187,9 +187,9 @@ func (r *Runner) save() error {
 }
 
 // allocation reads Terminal first: a terminal allocation is never saved with a version from before its end.
-func (r *Runner) allocation() (alloc *api.Allocation, over bool) {
-	over = r.Terminal()
-	return r.Alloc(), over
+func (r *Runner) allocation() (alloc *api.Allocation, ended bool) {
+	ended = r.Terminal()
+	return r.Alloc(), ended
 }
 
 func (r *Runner) savedTask(name string) interfaces.SavedTask { return r.byName[name].Saved() }

@@ -369,7 +369,7 @@ func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 	if got := r.untilLines("alloc/order", 4); got != "init\nmain\ninit\nmain" {
 		t.Errorf("order %q", got)
 	}
-	r.until("init is over again", func(*api.Allocation) bool { return len(r.of("init")) == 8 })
+	r.until("init has ended again", func(*api.Allocation) bool { return len(r.of("init")) == 8 })
 	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started", "Terminated")
 }
 

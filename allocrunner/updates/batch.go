@@ -82,7 +82,7 @@ func (b *batch) delivered(allocs []*api.Allocation) (failures int) {
 	return failures
 }
 
-// acknowledge notes what the sink has taken, or forgets the allocation when it is over.
+// acknowledge notes what the sink has taken, or forgets the allocation when it has ended.
 func (b *batch) acknowledge(alloc *api.Allocation) {
 	if alloc.ClientTerminalStatus() {
 		if delete(b.acked, alloc.ID); len(b.acked) == 0 {

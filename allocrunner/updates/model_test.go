@@ -122,7 +122,7 @@ func play(t *testing.T, steps []step, sinks []*moody, flushed bool) (broken []st
 	return broken
 }
 
-// drawSteps draws updates of three allocations: new versions, and, until one is over, old ones that come late.
+// drawSteps draws updates of three allocations: new versions, and, until one has ended, old ones that come late.
 func drawSteps(t *rapid.T) (steps []step, newest map[string]uint64) {
 	newest = map[string]uint64{}
 	over := map[string]bool{}

@@ -14,7 +14,7 @@ import (
 // simulatedStep is how long a simulated allocation stays as it is.
 const simulatedStep = 300 * time.Millisecond
 
-// A simulator is a runner without processes: its tasks run for two steps, with an event in between, and are over.
+// A simulator is a runner without processes: its tasks run for two steps, with an event in between, and end.
 type simulator struct {
 	config interfaces.Config
 	stop   chan struct{}

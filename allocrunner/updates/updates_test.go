@@ -234,7 +234,7 @@ func TestAnAllocationThatIsOverIsForgotten(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > many {
-		t.Errorf("%d bytes are still held for %d allocations that are over", held, many)
+		t.Errorf("%d bytes are still held for %d allocations that have ended", held, many)
 	}
 	if calls, allocs := sink.counts(); calls != 2 || allocs != 2*many {
 		t.Errorf("the sink got %d allocations in %d calls, want %d in 2", allocs, calls, 2*many)

@@ -36,14 +36,14 @@ type Client struct {
 	id    proc.Identity
 	conn  *net.UnixConn
 	out   frameWriter
-	done  chan struct{} // closed when the connection is over
+	done  chan struct{} // closed when the connection has ended
 	execs chan struct{} // holds one for each Exec that the keeper has a request for
 
 	mu      sync.Mutex // guards all below
 	lastID  uint64
 	pending map[uint64]chan answer
-	why     error                       // why the connection is over, nil while it is not
-	over    proc.Moment                 // since when it is
+	why     error                       // why the connection has ended, nil while it has not
+	over    proc.Moment                 // when it did
 	closing bool                        // by Close or Detach
 	child   *os.Process                 // the keeper, when this program started it and has not waited for it
 	cgroup  string                      // Record's
@@ -71,11 +71,11 @@ func (c *Client) adopt(child *os.Process) {
 // Keeper returns the identity of the keeper's process.
 func (c *Client) Keeper() proc.Identity { return c.id }
 
-// Done returns a channel that is closed when the connection is over: the keeper was lost, or another client controls it, or this one was
+// Done returns a channel that is closed when the connection has ended: the keeper was lost, or another client controls it, or this one was
 // closed or detached.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection to the keeper is over, nil while it is not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
+// Err returns why the connection to the keeper has ended, nil while it has not: processes.ErrLost, ErrReplaced or processes.ErrClosed.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,7 @@ func (c *Client) deliver(a answer) chan<- answer {
 	return waiter
 }
 
-// close makes the end of the connection, should it not be over, one that this program wants. It reports whether it was so before.
+// close makes the end of the connection, should it not have come yet, one that this program wants. It reports whether it was so before.
 func (c *Client) close() (before bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,11 +213,11 @@ func (c *Client) unsent(waiter <-chan answer, err error) (answer, error) {
 	}
 }
 
-// lastAnswer takes an answer that came just before the connection was over.
+// lastAnswer takes an answer that came just before the connection ended.
 func (c *Client) lastAnswer(waiter <-chan answer) (answer, error) {
 	select {
 	case a := <-waiter:
-		return c.accept(context.Background(), a) // the connection is over
+		return c.accept(context.Background(), a) // the connection has ended
 	default:
 		return answer{}, c.Err()
 	}

@@ -32,7 +32,7 @@ const (
 type connEvent int
 
 const (
-	broke         connEvent = iota // the connection is over, and this program did not end it
+	broke         connEvent = iota // the connection has ended, and this program did not end it
 	reattached                     // there is another one to the same keeper
 	keeperGone                     // no keeper runs, nor anything that was found of its tasks
 	keeperStarted                  // there is another keeper
@@ -61,7 +61,7 @@ func (s connState) next(e connEvent) connState {
 // connection is one connection to a keeper, and what is known of its end.
 type connection struct {
 	client  *Client
-	settled chan struct{} // closed when it is over and the state is no longer broken
+	settled chan struct{} // closed when it has ended and the state is no longer broken
 	lost    *lostKeeper   // nil when the keeper lives, or nobody knows. Set before settled is closed
 }
 

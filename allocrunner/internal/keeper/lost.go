@@ -30,7 +30,7 @@ func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	return last.hints().kill(ctx, cfg)
 }
 
-// Forget removes what a killed keeper has left in the directory of an allocation that is over, when Sweep has ended all the rest. Its log stays.
+// Forget removes what a killed keeper has left in the directory of an allocation that has ended, when Sweep has ended all the rest. Its log stays.
 func Forget(dir string) error {
 	_ = os.Remove(filepath.Join(dir, draftFile)) // left by a keeper that was killed while it wrote; it means nothing to the next
 	for _, name := range []string{recordFile, socketFile} {

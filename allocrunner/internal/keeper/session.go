@@ -97,7 +97,7 @@ func (c *session) serve() error {
 			a.ID = req.ID
 			c.cancel(req.ID)
 			if ctx.Err() != nil {
-				return // the connection is over, which is why it was given up: that answers nothing
+				return // the connection has ended, which is why it was given up: that answers nothing
 			}
 			c.send(a)
 			if req.Op == opClose {

@@ -415,7 +415,7 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	}
 }
 
-// TestCloseAfterTheKeeperWasLost leaves nothing of the killed keeper in the directory but its log: the allocation is over.
+// TestCloseAfterTheKeeperWasLost leaves nothing of the killed keeper in the directory but its log: the allocation has ended.
 func TestCloseAfterTheKeeperWasLost(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)

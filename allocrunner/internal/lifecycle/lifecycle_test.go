@@ -97,7 +97,7 @@ func TestSidecarsAloneAreEnded(t *testing.T) {
 }
 
 // TestEveryGroupEnds plays groups whose tasks do as they please: no decision starts what has started or kills what is dead, and
-// a stopped group is over once its tasks obey.
+// a stopped group has ended once its tasks obey.
 func TestEveryGroupEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tasks, states := drawGroup(t)
@@ -191,7 +191,7 @@ func TestEnded(t *testing.T) {
 		"a sidecar is left":    {states([6]lifecycle.Phase{d, r, d, d, d, w}), false},
 		"poststop is to come":  {states([6]lifecycle.Phase{d, d, d, d, d, w}), true},
 		"poststop runs":        {states([6]lifecycle.Phase{d, d, d, d, d, r}, "main"), true},
-		"all is over":          {states([6]lifecycle.Phase{d, d, d, d, d, d}), true},
+		"all have ended":       {states([6]lifecycle.Phase{d, d, d, d, d, d}), true},
 	} {
 		if got := lifecycle.Ended(group, tc.states); got != tc.want {
 			t.Errorf("%s: %v", name, got)

@@ -122,7 +122,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing: what it started in the background is gone when it is over, and does not hold it up.
+// TestExecLeavesNothing: what it started in the background is gone when it has ended, and does not hold it up.
 func TestExecLeavesNothing(t *testing.T) {
 	for way, cfg := range ways {
 		t.Run(way, func(t *testing.T) {

@@ -53,9 +53,9 @@ type Lock interface {
 	State() interfaces.State
 	// TryRecreate returns the error that Recreate would return now.
 	TryRecreate() error
-	// Recreate replaces the state of an allocation that is over by that of one that is to begin, under the same ID.
+	// Recreate replaces the state of an allocation that has ended by that of one that is to begin, under the same ID.
 	Recreate(next *api.Allocation) error
-	// FinishReplacement saves that nothing follows an allocation that is over.
+	// FinishReplacement saves that nothing follows an allocation that has ended.
 	FinishReplacement() error
 }
 

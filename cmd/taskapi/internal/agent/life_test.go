@@ -130,9 +130,9 @@ func (s story) wrong(was story, actions []action) string {
 	case ends && l.phase == running:
 		return "the end of the runner is ignored"
 	case ends && l.phase == detached && e.terminal && s.begins == nil:
-		return "an allocation that is over is left to another agent"
+		return "an allocation that has ended is left to another agent"
 	case l.phase == over && s.begins != nil && s.begins != was.begins:
-		return "it is over, and something is to begin"
+		return "it has ended, and something is to begin"
 	}
 	return ""
 }

@@ -12,7 +12,7 @@ import (
 	"taskapi/socket"
 )
 
-// taskHook gives a task its identities and its socket, from before its first start until it is over.
+// taskHook gives a task its identities and its socket, from before its first start until it has ended.
 type taskHook struct {
 	wiring *wiring
 	task   string
