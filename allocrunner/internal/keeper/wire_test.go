@@ -1,0 +1,58 @@
+package keeper
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/drivers"
+)
+
+// TestSpecArrivesWhole: each of its fields, also those that a later version adds, and text that is no UTF-8.
+func TestSpecArrivesWhole(t *testing.T) {
+	var spec drivers.Spec
+	fill(t, reflect.ValueOf(&spec).Elem(), new(int))
+	spec.Path, spec.Dir = "/bin/\xff", "/dir/\xfe"
+	spec.Args, spec.Env = append(spec.Args, "\xfd"), append(spec.Env, "A=\xfc")
+	var wire bytes.Buffer
+	if err := (&frameWriter{w: &wire}).write(request{ID: 1, Op: opStart, Spec: packSpec(spec)}); err != nil {
+		t.Fatal(err)
+	}
+	var got request
+	if err := readFrame(&wire, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(spec, got.Spec.unpack()); diff != "" {
+		t.Errorf("(-sent +received):\n%s", diff)
+	}
+}
+
+// fill gives everything in v a value of its own.
+func fill(t *testing.T, v reflect.Value, last *int) {
+	t.Helper()
+	*last++
+	switch v.Kind() {
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			fill(t, field, last)
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range v.Len() {
+			fill(t, v.Index(i), last)
+		}
+	case reflect.String:
+		v.SetString(fmt.Sprint("text ", *last))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(*last))
+	case reflect.Uint32:
+		v.SetUint(uint64(*last))
+	default:
+		t.Fatalf("give a value to a %v, too", v.Type())
+	}
+}
