@@ -1,7 +1,6 @@
 package jobspec
 
 import (
-	"cmp"
 	"reflect"
 
 	"github.com/hashicorp/nomad/api"
@@ -16,7 +15,9 @@ func addServerDefaults(job *api.Job, audience string) {
 	if *job.NodePool == "" {
 		job.NodePool = new("default")
 	}
-	job.DispatchIdempotencyToken = cmp.Or(job.DispatchIdempotencyToken, new(""))
+	if job.DispatchIdempotencyToken == nil {
+		job.DispatchIdempotencyToken = new("")
+	}
 	job.Update = serverUpdate(job.Update)
 	for _, group := range job.TaskGroups {
 		//lint:ignore SA1019 a server still writes it
@@ -37,7 +38,9 @@ func serverUpdate(update *api.UpdateStrategy) *api.UpdateStrategy {
 	if update == nil {
 		return nil
 	}
-	zero := &api.UpdateStrategy{Stagger: update.Stagger, MaxParallel: update.MaxParallel, HealthCheck: new("")}
+	zero := func() *api.UpdateStrategy {
+		return &api.UpdateStrategy{Stagger: update.Stagger, MaxParallel: update.MaxParallel, HealthCheck: new("")}
+	}()
 	setNilPointers(reflect.ValueOf(zero).Elem())
 	return zero
 }
@@ -47,7 +50,9 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 	for _, network := range networks {
 		for _, ports := range [][]api.Port{network.DynamicPorts, network.ReservedPorts} {
 			for i := range ports {
-				ports[i].HostNetwork = cmp.Or(ports[i].HostNetwork, "default")
+				if ports[i].HostNetwork == "" {
+					ports[i].HostNetwork = "default"
+				}
 			}
 		}
 	}
@@ -55,7 +60,9 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 
 // serverIdentity returns a task's default identity, which every task has.
 func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.WorkloadIdentity {
-	identity = cmp.Or(identity, &api.WorkloadIdentity{})
+	if identity == nil {
+		identity = &api.WorkloadIdentity{}
+	}
 	identity.Name = defaultIdentity
 	if len(identity.Audience) == 0 && audience != "" {
 		identity.Audience = []string{audience}
@@ -66,7 +73,9 @@ func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.Worklo
 // serverResources sets what was left out to zero.
 func serverResources(resources *api.Resources) {
 	for _, field := range []**int{&resources.DiskMB, &resources.MemoryMaxMB, &resources.SecretsMB, &resources.IOPS} {
-		*field = cmp.Or(*field, new(0))
+		if *field == nil {
+			*field = new(0)
+		}
 	}
 	defaultHostNetworks(resources.Networks)
 }
@@ -81,35 +90,31 @@ func setNilPointers(v reflect.Value) {
 }
 
 // emptyMapsToNil makes a block without entries the same as no block, as a server does: meta {}.
-func emptyMapsToNil(job *api.Job) {
-	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
-		if m.Len() == 0 {
-			m.SetZero()
-		}
-	})
-}
+func emptyMapsToNil(job *api.Job) { emptyMaps(reflect.ValueOf(job)) }
 
-// eachMap calls f with every map within v, but for those of which the type does not tell.
-func eachMap(v reflect.Value, f func(reflect.Value)) {
+func emptyMaps(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			eachMap(v.Elem(), f)
+			emptyMaps(v.Elem())
 		}
 	case reflect.Struct:
-		for field, value := range v.Fields() {
-			if field.IsExported() {
-				eachMap(value, f)
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				emptyMaps(v.Field(i))
 			}
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			eachMap(v.Index(i), f)
+			emptyMaps(v.Index(i))
 		}
 	case reflect.Map:
-		f(v)
+		if !v.IsNil() && v.Len() == 0 {
+			v.SetZero()
+			return
+		}
 		for _, key := range v.MapKeys() {
-			eachMap(v.MapIndex(key), f)
+			emptyMaps(v.MapIndex(key))
 		}
 	}
 }

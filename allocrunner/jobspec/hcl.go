@@ -28,7 +28,11 @@ type hclFile struct {
 
 // parseHCL reads the variables, then the locals, then the job, each with what came before it in scope.
 func parseHCL(cfg Config) (*api.Job, error) {
-	f := &hclFile{cfg: cfg, eval: hcleval.New(cfg.Dir), sources: map[string][]byte{cfg.Filename: cfg.Body}}
+	eval := hcleval.New(cfg.Dir)
+	if cfg.NoFiles {
+		eval = hcleval.NewWithoutFiles()
+	}
+	f := &hclFile{cfg: cfg, eval: eval, sources: map[string][]byte{cfg.Filename: cfg.Body}}
 	job, diags := f.parse()
 	if diags.HasErrors() {
 		return nil, &Error{Diags: errorsOnly(diags), sources: f.sources}

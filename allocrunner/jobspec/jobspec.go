@@ -8,7 +8,6 @@ package jobspec
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +43,15 @@ type Config struct {
 	// win over earlier ones.
 	VarFiles []string
 
+	// VarText is the text of a variable file, HCL. It wins over VarFiles.
+	VarText string
+
+	// NoFiles makes functions of files errors, for a text from somebody who may not read this machine's.
+	NoFiles bool
+
+	// AsWritten leaves what the text does not say unset: the job is not canonical and has no defaults.
+	AsWritten bool
+
 	// Environ is an environment, "KEY=value". Only NOMAD_VAR_name is looked at, and only for names the job file declares.
 	Environ []string
 
@@ -51,10 +59,12 @@ type Config struct {
 	Audience string
 }
 
-// Parse reads a job file into a job that is canonical and has the defaults that a Nomad server adds. Errors that are about
+// Parse reads a job file into a job that is canonical and has the defaults that a Nomad server adds, unless it is to be as written. Errors that are about
 // the text are of type *Error, one finding for each place; all errors about content satisfy errors.Is(err, ErrInvalid).
 func Parse(cfg Config) (*api.Job, error) {
-	cfg.Dir = cmp.Or(cfg.Dir, filepath.Dir(cfg.Filename))
+	if cfg.Dir == "" {
+		cfg.Dir = filepath.Dir(cfg.Filename)
+	}
 	if err := checkText(cfg.Filename, cfg.Body); err != nil {
 		return nil, err
 	}
@@ -69,6 +79,9 @@ func Parse(cfg Config) (*api.Job, error) {
 		return nil, err
 	}
 	emptyMapsToNil(job)
+	if cfg.AsWritten {
+		return job, nil
+	}
 	job.Canonicalize()
 	addServerDefaults(job, cfg.Audience)
 	return job, nil
@@ -76,7 +89,7 @@ func Parse(cfg Config) (*api.Job, error) {
 
 func decode(cfg Config) (*api.Job, error) {
 	if isJSON(cfg) {
-		if len(cfg.Vars) > 0 || len(cfg.VarFiles) > 0 {
+		if len(cfg.Vars) > 0 || len(cfg.VarFiles) > 0 || strings.TrimSpace(cfg.VarText) != "" {
 			return nil, fmt.Errorf("%w: %s is JSON, which has no variables; leave out -var and -var-file", ErrInvalid, cfg.Filename)
 		}
 		return parseJSON(cfg.Filename, cfg.Body)

@@ -1,7 +1,6 @@
 package jobspec
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -63,7 +62,12 @@ var schedulerParts = []struct {
 }
 
 func anyTask(g *api.TaskGroup, used func(*api.Task) bool) bool {
-	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t != nil && used(t) })
+	for _, t := range g.Tasks {
+		if t != nil && used(t) {
+			return true
+		}
+	}
+	return false
 }
 
 // rollsOut reports that the update block says more than how health is judged. A max_parallel of 0 is for that, too: it leaves the

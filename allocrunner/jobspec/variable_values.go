@@ -21,7 +21,7 @@ import (
 // envPrefix precedes a variable's name in the environment.
 const envPrefix = "NOMAD_VAR_"
 
-// assign sets variables from the environment, then from files, then from -var, so that what comes later wins.
+// assign sets variables from the environment, then from files and from the text of one, then from -var, so that what comes later wins.
 func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, entry := range f.cfg.Environ {
@@ -34,6 +34,7 @@ func (f *hclFile) assign(declared map[string]*variable) hcl.Diagnostics {
 	for _, path := range f.cfg.VarFiles {
 		diags = append(diags, f.setFile(declared, path)...)
 	}
+	diags = append(diags, f.setVarText(declared)...)
 	for _, flag := range f.cfg.Vars {
 		diags = append(diags, f.setFlag(declared, flag)...)
 	}
@@ -97,6 +98,21 @@ func (f *hclFile) setFile(declared map[string]*variable, path string) hcl.Diagno
 	if err != nil {
 		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variable file", Detail: err.Error() + "."}}
 	}
+	return f.setFrom(declared, path, src)
+}
+
+// varTextName names the text of variables in errors.
+const varTextName = "variables"
+
+// setVarText sets variables from a text that stands for a file.
+func (f *hclFile) setVarText(declared map[string]*variable) hcl.Diagnostics {
+	if err := checkVarText(varTextName, []byte(f.cfg.VarText)); err != nil {
+		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Variables", Detail: err.Error() + "."}}
+	}
+	return f.setFrom(declared, varTextName, []byte(f.cfg.VarText))
+}
+
+func (f *hclFile) setFrom(declared map[string]*variable, path string, src []byte) hcl.Diagnostics {
 	f.sources[path] = src
 	attrs, diags := f.fileAttributes(path, src)
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"unicode/utf8"
 
@@ -217,7 +215,11 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, err
 	}
 	known := vars.AsValueMap()
-	expr, diags := e.parseTemplate([]byte(src), path, newScope(slices.Collect(maps.Keys(known))...))
+	names := make([]string, 0, len(known))
+	for name := range known {
+		names = append(names, name)
+	}
+	expr, diags := e.parseTemplate([]byte(src), path, newScope(names...))
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
@@ -250,10 +252,13 @@ func (e *Evaluator) parseTemplate(src []byte, path string, s scope) (hclsyntax.E
 // withoutTemplateFile returns the function table for templates. A name that the table lacks is looked up in the parent context, so
 // templatefile is there as a function that refuses.
 func (e *Evaluator) withoutTemplateFile() map[string]function.Function {
-	return map[string]function.Function{"templatefile": function.New(&function.Spec{
+	return map[string]function.Function{"templatefile": refusing("a template can't render another template")}
+}
+
+// refusing returns a function that takes any arguments, and whose every call is the error.
+func refusing(why string) function.Function {
+	return function.New(&function.Spec{
 		VarParam: &function.Parameter{Name: "args", Type: cty.DynamicPseudoType},
-		Type: func([]cty.Value) (cty.Type, error) {
-			return cty.DynamicPseudoType, errors.New("a template can't render another template")
-		},
-	})}
+		Type:     func([]cty.Value) (cty.Type, error) { return cty.DynamicPseudoType, errors.New(why) },
+	})
 }

@@ -30,6 +30,16 @@ func New(dir string) *Evaluator {
 	return e
 }
 
+// NewWithoutFiles returns an Evaluator for a text from somebody who may not read this machine's files: functions that read any, or tell of
+// their paths, are errors.
+func NewWithoutFiles() *Evaluator {
+	e := New("")
+	for _, name := range []string{"abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"} {
+		e.functions[name] = refusing("files of this machine can't be used here: read them where the job file is")
+	}
+	return e
+}
+
 // Context returns a context for prepared expressions. known holds the values of the knownRoots; functions says whether
 // functions may be called.
 func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.EvalContext {

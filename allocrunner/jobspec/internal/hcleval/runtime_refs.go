@@ -13,7 +13,11 @@ import (
 type scope map[string]bool
 
 func newScope(names ...string) scope {
-	return scope{}.with(names...)
+	s := scope{}
+	for _, name := range names {
+		s[name] = true
+	}
+	return s
 }
 
 func (s scope) with(names ...string) scope {
@@ -109,7 +113,10 @@ func (w *refWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 	}
 	switch n := node.(type) {
 	case hclsyntax.ChildScope:
-		names := slices.Collect(maps.Keys(n.LocalNames))
+		names := make([]string, 0, len(n.LocalNames))
+		for name := range n.LocalNames {
+			names = append(names, name)
+		}
 		w.scopes = append(w.scopes, w.scopes[len(w.scopes)-1].with(names...))
 	case *hclsyntax.FunctionCallExpr:
 		if n.Name == "convert" && len(n.Args) == 2 {
