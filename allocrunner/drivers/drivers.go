@@ -144,12 +144,15 @@ func NewRegistry(list ...Driver) *Registry {
 	return r
 }
 
+// Names returns the drivers' names, sorted.
+func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.byName)) }
+
 // Get returns the driver of a name. Errors: *UnknownError.
 func (r *Registry) Get(name string) (Driver, error) {
 	if d, ok := r.byName[name]; ok {
 		return d, nil
 	}
-	return nil, &UnknownError{Name: name, Known: slices.Sorted(maps.Keys(r.byName))}
+	return nil, &UnknownError{Name: name, Known: r.Names()}
 }
 
 // Build returns the process of a task from the driver that the task names. Besides that driver's errors and Get's, there is a *StartError

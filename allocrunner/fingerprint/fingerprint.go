@@ -1,0 +1,116 @@
+// Package fingerprint describes this machine as Nomad's API describes a node: what is measured of it, and the metadata that operators give it. It
+// promises that every figure is read from the kernel when it is needed, that what can't be read is left out, and that metadata is bounded, and
+// written whole or not at all. It starts no process.
+package fingerprint
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/taskenv"
+)
+
+// Node returns this machine, with the drivers, as a node that is ready. Its disk is that of dir, of which Nomad counts what is free. The caller
+// adds ID, datacenter, pool and metadata.
+func Node(dir string, drivers []string) *api.Node {
+	facts := taskenv.DetectNode()
+	n := &api.Node{
+		Name: facts.Name, Attributes: facts.Attributes, CgroupParent: facts.Cgroup,
+		Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
+		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{}, Reserved: noResources(),
+	}
+	cores, mhz := runtime.NumCPU(), measureCPU(n.Attributes)
+	memory := measureMemory()
+	free := measureDisk(dir, n.Attributes)
+	setNumber(n.Attributes, "cpu.totalcompute", cores*mhz)
+	setNumber(n.Attributes, "cpu.usablecompute", cores*mhz)
+	n.NodeResources = &api.NodeResources{
+		Cpu:    api.NodeCpuResources{CpuShares: int64(cores * mhz), TotalCpuCores: uint16(cores)},
+		Memory: api.NodeMemoryResources{MemoryMB: int64(memory >> 20)},
+		Disk:   api.NodeDiskResources{DiskMB: int64(free >> 20)},
+	}
+	n.NodeResources.MinDynamicPort, n.NodeResources.MaxDynamicPort = ports.DefaultFirst, ports.DefaultLast
+	n.Resources = noResources() // the older form of the same
+	*n.Resources.CPU, *n.Resources.MemoryMB, *n.Resources.DiskMB = cores*mhz, int(memory>>20), int(free>>20)
+	now := time.Now()
+	for _, name := range drivers {
+		n.Attributes["driver."+name] = "1"
+		n.Drivers[name] = &api.DriverInfo{
+			Attributes: map[string]string{"driver." + name: "true"}, Detected: true, Healthy: true, HealthDescription: "Healthy", UpdateTime: now,
+		}
+	}
+	return n
+}
+
+func noResources() *api.Resources {
+	return &api.Resources{CPU: new(int), MemoryMB: new(int), DiskMB: new(int)}
+}
+
+// measureCPU adds the processor's attributes and returns its megahertz: the most that it can do, else what it does now, else 0.
+func measureCPU(attributes map[string]string) (mhz int) {
+	info, _ := os.ReadFile("/proc/cpuinfo") // what is missing is left out
+	set(attributes, "cpu.modelname", field(info, "model name"))
+	if most, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"); err == nil {
+		if khz, err := strconv.Atoi(strings.TrimSpace(string(most))); err == nil {
+			mhz = khz / 1000
+		}
+	}
+	if mhz == 0 {
+		now, _ := strconv.ParseFloat(field(info, "cpu MHz"), 64)
+		mhz = int(now)
+	}
+	setNumber(attributes, "cpu.frequency", mhz)
+	return mhz
+}
+
+// field returns the value of the first line of /proc/cpuinfo with the name.
+func field(info []byte, name string) string {
+	for line := range bytes.Lines(info) {
+		if key, value, found := bytes.Cut(line, []byte(":")); found && string(bytes.TrimSpace(key)) == name {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return ""
+}
+
+// measureMemory returns the machine's bytes of memory, 0 when they can't be read.
+func measureMemory() uint64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return info.Totalram * uint64(info.Unit)
+}
+
+// measureDisk adds the attributes of the file system that holds dir and returns how many bytes of it this process's user may still use.
+func measureDisk(dir string, attributes map[string]string) (free uint64) {
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) != nil {
+		return 0
+	}
+	size := uint64(fs.Bsize)
+	attributes["unique.storage.volume"] = dir
+	attributes["unique.storage.bytestotal"] = strconv.FormatUint(fs.Blocks*size, 10)
+	attributes["unique.storage.bytesfree"] = strconv.FormatUint(fs.Bavail*size, 10)
+	return fs.Bavail * size
+}
+
+func set(attributes map[string]string, name, value string) {
+	if value != "" {
+		attributes[name] = value
+	}
+}
+
+func setNumber(attributes map[string]string, name string, value int) {
+	if value != 0 {
+		attributes[name] = strconv.Itoa(value)
+	}
+}
