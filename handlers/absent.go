@@ -62,6 +62,7 @@ var absences = []absence{
 	{"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts, []string{
 		"/v1/job/{job}/scale",
 	}},
+	{"GET /v1/jobs and GET /v1/job/{job}/allocations have the same", nil, []string{"/v1/jobs/statuses"}},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},
@@ -72,7 +73,7 @@ var absences = []absence{
 	}},
 	{"evaluations go by themselves: the latest are kept", deletes, []string{"/v1/evaluations"}},
 	{"there is one namespace, that of the job", puts, []string{"/v1/namespace"}},
-	{"there is one namespace, that of the job", changes, []string{"/v1/namespace/{name}"}},
+	{"there is one namespace, that of the job", changes, []string{"/v1/namespace/{namespace}"}},
 	{"there are no volumes and no plugins: a task has the allocation's directory and the machine's file system", nil, []string{
 		"/v1/volumes", "/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugins", "/v1/plugin/csi/{name}",
 		"/v1/volume/host/*", "/v1/volumes/claims", "/v1/volumes/claim/{name}",

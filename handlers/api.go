@@ -82,6 +82,15 @@ type Config struct {
 	// Jobs takes other versions of the job; nil for none: PUT /v1/jobs and plans are then 404.
 	Jobs Jobs
 
+	// History keeps the versions of the job; nil for none: the present one is then all that there is.
+	History History
+
+	// Parser reads and judges jobs; nil for none: POST /v1/jobs/parse and PUT /v1/validate/job are then 404.
+	Parser Parser
+
+	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
+	Machine Machine
+
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *Events
 
@@ -101,10 +110,10 @@ type API struct {
 
 	allocation cache // by allocation, ModifyIndex and signing key
 	checks     cache // by allocation and version
-	usage      cache // by allocation, time of the sample and task
 	lastEvent  cache // by allocation, ModifyIndex and signing key
 
 	registering chan struct{} // holds an element while a job is being registered
+	parsing     chan struct{} // holds an element while one is being parsed or judged
 }
 
 // New returns an API. It panics when a required field is missing.
@@ -115,6 +124,7 @@ func New(config Config) *API {
 	a := &API{
 		config:      config,
 		registering: make(chan struct{}, 1),
+		parsing:     make(chan struct{}, 1),
 		pacer:       newPacer(),
 		requests:    sync.Pool{New: func() any { return new(request) }},
 	}

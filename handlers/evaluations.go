@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,13 @@ func (e *evaluations) find(id string) *api.Evaluation {
 	return nil
 }
 
+// of returns those of a job.
+func (e *evaluations) of(job string) []*api.Evaluation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.latest), func(known *api.Evaluation) bool { return known.JobID != job })
+}
+
 // forget drops all of them.
 func (e *evaluations) forget() {
 	e.mu.Lock()
@@ -81,11 +89,16 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 	if id != current.EvalID {
 		return nil, nil, apierror.New(apierror.NoEval)
 	}
+	return placementEvaluation(current), current, nil
+}
+
+// placementEvaluation returns the evaluation that placed the allocation.
+func placementEvaluation(current *api.Allocation) *api.Evaluation {
 	return &api.Evaluation{
-		ID: id, Type: valueOf(current.Job.Type), Priority: valueOf(current.Job.Priority), TriggeredBy: "job-register", Namespace: current.Namespace,
-		JobID: current.JobID, Status: api.EvalStatusComplete, CreateIndex: current.CreateIndex, ModifyIndex: current.CreateIndex,
-		CreateTime: current.CreateTime, ModifyTime: current.CreateTime,
-	}, current, nil
+		ID: current.EvalID, Type: valueOf(current.Job.Type), Priority: valueOf(current.Job.Priority), TriggeredBy: "job-register",
+		Namespace: current.Namespace, JobID: current.JobID, Status: api.EvalStatusComplete, CreateIndex: current.CreateIndex,
+		ModifyIndex: current.CreateIndex, CreateTime: current.CreateTime, ModifyTime: current.CreateTime,
+	}
 }
 
 // evaluationGet answers GET /v1/evaluation/:id.
@@ -107,6 +120,85 @@ func (a *API) evaluationAllocations(ctx context.Context, r *request) (answer, er
 	_, current, err := a.evaluationOf(ctx, r)
 	if err != nil {
 		return answer{}, err
+	}
+	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
+}
+
+// evaluationsOf returns all evaluations of the caller's job: the one that placed the allocation, and those of add.
+func (a *API) evaluationsOf(current *api.Allocation) []*api.Evaluation {
+	all := a.evaluations.of(current.JobID)
+	if current.EvalID != "" {
+		all = append(all, placementEvaluation(current))
+	}
+	return all
+}
+
+// newEvaluationList reads what the request asks of a list of evaluations; job and status select among them, as in Nomad.
+func newEvaluationList(r *request) (list *list[*api.Evaluation], selected func([]*api.Evaluation) []*api.Evaluation, err error) {
+	query, err := r.values()
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err = newList(r, listing[*api.Evaluation]{
+		order: byCreateIndex, uuid: true,
+		id:        func(e *api.Evaluation) string { return e.ID },
+		namespace: func(e *api.Evaluation) string { return e.Namespace },
+		created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
+	})
+	job, status := query.Get("job"), query.Get("status")
+	return list, func(all []*api.Evaluation) []*api.Evaluation {
+		return slices.DeleteFunc(all, func(e *api.Evaluation) bool {
+			return job != "" && e.JobID != job || status != "" && e.Status != status
+		})
+	}, err
+}
+
+// evaluationList answers GET /v1/evaluations and GET /v1/job/:job/evaluations.
+func (a *API) evaluationList(ctx context.Context, r *request) (answer, error) {
+	list, selected, err := newEvaluationList(r)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := a.withJob(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	if job := r.param("job"); job != "" && job != current.JobID {
+		return list.answer(nil, current.ModifyIndex) // as in Nomad, where a job that is gone has none
+	}
+	return list.answer(selected(a.evaluationsOf(current)), current.ModifyIndex)
+}
+
+// evaluationCount answers GET /v1/evaluations/count.
+func (a *API) evaluationCount(ctx context.Context, r *request) (answer, error) {
+	list, selected, err := newEvaluationList(r)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := a.withJob(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	page, _, err := list.page(selected(a.evaluationsOf(current)))
+	if err != nil {
+		return answer{}, err
+	}
+	encoded, err := encode(api.EvalCountResponse{Count: len(page)})
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// jobAllocations answers GET /v1/job/:job/allocations.
+func (a *API) jobAllocations(ctx context.Context, r *request) (answer, error) {
+	list, err := newAllocList(r)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := a.withJob(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	if r.param("job") != current.JobID {
+		return list.answer(nil, current.ModifyIndex)
 	}
 	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
 }

@@ -84,7 +84,6 @@ type fakeAlloc struct {
 	signal         func(ctx context.Context, task, signal string) error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
 	kill           func()
-	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 	raw            func(ctx context.Context, w io.Writer)
 	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
 }
@@ -102,9 +101,6 @@ func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restart
 func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 	return f.signal(ctx, task, signal)
 }
-func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
-	return f.stats(ctx, interval)
-}
 func (f *fakeAlloc) Kill()                                { f.kill() }
 func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer) { f.raw(ctx, w) }
 func (f *fakeAlloc) Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
@@ -117,12 +113,12 @@ func (f *fakeAlloc) Stop(ctx context.Context, noShutdownDelay bool) error {
 
 // fakeJobs is a handlers.Jobs made of functions.
 type fakeJobs struct {
-	register func(ctx context.Context, job *api.Job, force bool) (handlers.Registration, error)
+	register func(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error)
 	plan     func(ctx context.Context, job *api.Job) (handlers.Plan, error)
 }
 
-func (f *fakeJobs) Register(ctx context.Context, job *api.Job, force bool) (handlers.Registration, error) {
-	return f.register(ctx, job, force)
+func (f *fakeJobs) Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
+	return f.register(ctx, job, submission, force)
 }
 func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (handlers.Plan, error) {
 	return f.plan(ctx, job)
@@ -131,7 +127,7 @@ func (f *fakeJobs) Plan(ctx context.Context, job *api.Job) (handlers.Plan, error
 // quietJobs answers every call.
 func quietJobs() *fakeJobs {
 	return &fakeJobs{
-		register: func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+		register: func(context.Context, *api.Job, *api.JobSubmission, bool) (handlers.Registration, error) {
 			return handlers.Registration{Index: 35}, nil
 		},
 		plan: func(context.Context, *api.Job) (handlers.Plan, error) { return handlers.Plan{}, nil },
@@ -142,6 +138,7 @@ func quietJobs() *fakeJobs {
 func everyRoute(c *handlers.Config) {
 	empty := func() ([]byte, error) { return []byte("{}"), nil }
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
+	c.Machine, c.Parser, c.History = newMachine(), fakeParser{}, twoVersions()
 }
 
 // allocs is a handlers.Allocs of the one allocation, and of otherID, which is not the callers' to see.
@@ -156,7 +153,6 @@ var _ interface {
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper
-	handlers.Measured
 } = (*fakeAlloc)(nil)
 
 // recorded returns a file of testdata, decoded.
@@ -173,18 +169,6 @@ func recorded[T any](tb testing.TB, name string) T {
 	return value
 }
 
-// sending returns what sends one sample, or none for nil, until its context ends.
-func sending(sample *api.AllocResourceUsage) func(context.Context, time.Duration) (<-chan *api.AllocResourceUsage, error) {
-	return func(ctx context.Context, _ time.Duration) (<-chan *api.AllocResourceUsage, error) {
-		out := make(chan *api.AllocResourceUsage, 1)
-		if sample != nil {
-			out <- sample
-		}
-		context.AfterFunc(ctx, func() { close(out) })
-		return out, nil
-	}
-}
-
 // newAlloc returns the recorded allocation, with its checks and no actions.
 func newAlloc(tb testing.TB) *fakeAlloc {
 	tb.Helper()
@@ -193,7 +177,6 @@ func newAlloc(tb testing.TB) *fakeAlloc {
 	return &fakeAlloc{
 		snapshot: func() *api.Allocation { return alloc },
 		checks:   func() (api.AllocCheckStatuses, uint64) { return results, 1 },
-		stats:    sending(recorded[*api.AllocResourceUsage](tb, "stats.json")),
 	}
 }
 

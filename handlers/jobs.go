@@ -9,23 +9,6 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// jobGet answers GET /v1/job/:job: the job of the caller's allocation, in its present version.
-func (a *API) jobGet(ctx context.Context, r *request) (answer, error) {
-	current, err := a.withJob(ctx, r)
-	if err != nil {
-		return answer{}, err
-	}
-	query, err := r.values()
-	if err != nil {
-		return answer{}, err
-	}
-	if r.param("job") != current.JobID || !inNamespace(current, query.Get("namespace")) {
-		return answer{}, apierror.New(apierror.NoJob)
-	}
-	encoded, err := encode(wireJobOf(jobNow(current)))
-	return answer{body: encoded, index: current.ModifyIndex}, err
-}
-
 // jobList answers GET /v1/jobs: the caller's own job. meta=true adds its meta.
 func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
 	query, err := r.values()
@@ -77,6 +60,10 @@ func jobNow(alloc *api.Allocation) *api.Job {
 	job := *alloc.Job
 	status := jobStatus(alloc.ClientStatus)
 	job.Status = &status
+	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
+		stopped := true
+		job.Stop = &stopped
+	}
 	if job.SubmitTime == nil { // nomad job status needs one
 		job.SubmitTime = &alloc.CreateTime
 	}

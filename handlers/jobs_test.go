@@ -96,7 +96,7 @@ func TestSDKRegister(t *testing.T) {
 		force bool
 	}
 	calls, jobs := make(chan call, 1), quietJobs()
-	jobs.register = func(_ context.Context, job *api.Job, force bool) (handlers.Registration, error) {
+	jobs.register = func(_ context.Context, job *api.Job, _ *api.JobSubmission, force bool) (handlers.Registration, error) {
 		calls <- call{*job.ID, force}
 		return handlers.Registration{Index: 36, Warnings: "mind the gap"}, nil
 	}
@@ -129,7 +129,7 @@ func TestSDKRegister(t *testing.T) {
 	_, _, err = s.sdk(t, goodToken).Jobs().Register(job, nil)
 	wantSDKError(t, err, 403, "Permission denied")
 	for kind, status := range map[apierror.Kind]int{apierror.Conflict: 409, apierror.Invalid: 400, apierror.Unavailable: 503} {
-		jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+		jobs.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (handlers.Registration, error) {
 			return handlers.Registration{}, runnerError(kind, "for a reason")
 		}
 		_, _, err = client.Register(job, nil)
@@ -184,7 +184,7 @@ func TestRegisterOneAtATime(t *testing.T) {
 			job.JobModifyIndex, now.Job = new(index.Load()), &job
 			return &now
 		}
-		jobs.register = func(context.Context, *api.Job, bool) (handlers.Registration, error) {
+		jobs.register = func(context.Context, *api.Job, *api.JobSubmission, bool) (handlers.Registration, error) {
 			<-release
 			return handlers.Registration{Index: index.Add(1)}, nil
 		}

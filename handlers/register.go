@@ -14,7 +14,8 @@ import (
 type Jobs interface {
 	// Register gives the allocation the job, which is as the client sent it, canonical or not. Changes that need new processes are applied
 	// with force; without it they are a Conflict, whose Message names them, and nothing changes. It is not called twice at once.
-	Register(ctx context.Context, job *api.Job, force bool) (Registration, error)
+	// submission is the text that the job was made from; nil when the client sent none.
+	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
 	// Plan returns what Register would do, and does nothing.
 	Plan(ctx context.Context, job *api.Job) (Plan, error)
 }
@@ -68,6 +69,21 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	if err := a.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
 		return answer{}, err
 	}
+	return a.registerAs(ctx, r, registering{
+		job: want.Job, submission: want.Submission, force: force, first: func() error { return a.enforceIndex(r, &want) },
+	})
+}
+
+// registering is a version of the job that the allocation is to get.
+type registering struct {
+	job        *api.Job
+	submission *api.JobSubmission
+	force      bool
+	first      func() error // returns why not, once no other registration can change that
+}
+
+// registerAs gives the allocation another version of its job.
+func (a *API) registerAs(ctx context.Context, r *request, want registering) (answer, error) {
 	select { // one at a time, so that the index which a client enforces does not change before its job is registered
 	case a.registering <- struct{}{}:
 		defer func() { <-a.registering }()
@@ -77,10 +93,10 @@ func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	if err := r.recheck(); err != nil {
 		return answer{}, err
 	}
-	if err := a.enforceIndex(r, &want); err != nil {
+	if err := want.first(); err != nil {
 		return answer{}, err
 	}
-	registered, err := a.config.Jobs.Register(ctx, want.Job, force)
+	registered, err := a.config.Jobs.Register(ctx, want.job, want.submission, want.force)
 	if err != nil {
 		return answer{}, fmt.Errorf("register: %w", err)
 	}
@@ -124,13 +140,15 @@ func (a *API) enforceIndex(r *request, want *api.JobRegisterRequest) error {
 }
 
 // jobModifyIndex returns that of the caller's job, 0 without one.
-func (a *API) jobModifyIndex(r *request) uint64 {
-	alloc, ok := r.visible()
-	if !ok {
-		return 0
+func (a *API) jobModifyIndex(r *request) uint64 { return valueOf(a.jobOf(r).JobModifyIndex) }
+
+// jobVersion returns the number of the present version of the caller's job.
+func (a *API) jobVersion(r *request) uint64 { return valueOf(a.jobOf(r).Version) }
+
+// jobOf returns the caller's job, an empty one when it has none.
+func (a *API) jobOf(r *request) *api.Job {
+	if alloc, ok := r.visible(); ok && alloc.Snapshot().Job != nil {
+		return alloc.Snapshot().Job
 	}
-	if job := alloc.Snapshot().Job; job != nil {
-		return valueOf(job.JobModifyIndex)
-	}
-	return 0
+	return new(api.Job)
 }

@@ -119,7 +119,7 @@ func (r *request) alloc(unknown apierror.Kind) (Alloc, error) {
 			return alloc, nil
 		}
 	}
-	if err := checkUUID(id); err != nil {
+	if err := checkUUID("allocation ID", id); err != nil {
 		return nil, err
 	}
 	return nil, apierror.New(unknown, id)
@@ -146,12 +146,13 @@ func (r *request) visible() (Alloc, bool) {
 // uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone accepts three more forms.
 const uuidLength = 36
 
-func checkUUID(id string) error {
+// checkUUID returns an error for what is no UUID. what is what it should be, for the client.
+func checkUUID(what, id string) error {
 	if len(id) != uuidLength {
-		return invalid("allocation ID %s must be a UUID of %d characters, not %d", clip(id), uuidLength, len(id))
+		return invalid("%s %s must be a UUID of %d characters, not %d", what, clip(id), uuidLength, len(id))
 	}
 	if uuid.Validate(id) != nil {
-		return invalid("allocation ID %s must be a UUID: hexadecimal digits in groups of 8-4-4-4-12", clip(id))
+		return invalid("%s %s must be a UUID: hexadecimal digits in groups of 8-4-4-4-12", what, clip(id))
 	}
 	return nil
 }

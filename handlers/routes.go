@@ -34,11 +34,12 @@ type Route struct {
 	handle         handlerFunc
 	maxBody        int64 // of a request; 0 for the usual ceiling
 	evenUnrecorded bool
+	asks           bool // changes nothing, whatever its method
 }
 
 // mutates reports whether the route may change something, so that its requests are recorded.
 func (r *Route) mutates() bool {
-	return r.Answer != Absent && (r.Methods[0] != http.MethodGet || r.Answer == Upgrade)
+	return r.Answer != Absent && !r.asks && (r.Methods[0] != http.MethodGet || r.Answer == Upgrade)
 }
 
 // read returns a route that changes nothing.
@@ -46,9 +47,21 @@ func read(pattern string, needs auth.Capability, handle handlerFunc, doc string)
 	return newRoute([]string{http.MethodGet}, pattern, needs, handle, doc)
 }
 
+// ask returns a route that changes nothing, for a question that is too long for a path.
+func ask(pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
+	r := write(pattern, needs, handle, doc)
+	r.asks = true
+	return r
+}
+
 // write returns a route that changes something. Nomad takes PUT and POST for each other.
 func write(pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
 	return newRoute([]string{http.MethodPut, http.MethodPost}, pattern, needs, handle, doc)
+}
+
+// remove returns a route that changes something by DELETE.
+func remove(pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
+	return newRoute([]string{http.MethodDelete}, pattern, needs, handle, doc)
 }
 
 func newRoute(methods []string, pattern string, needs auth.Capability, handle handlerFunc, doc string) Route {
@@ -100,15 +113,46 @@ func (a *API) served() []Route {
 		write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop, "Begins to stop an allocation.").withoutRecord(),
 
 		read("/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks, "Returns the latest results of an allocation's checks."),
-		read("/v1/client/allocation/{alloc}/stats", auth.ReadJob, a.stats, "Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
 		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
 		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
 
 		read("/v1/jobs", auth.ReadJob, a.jobList, "Lists the caller's job."),
 		write("/v1/jobs", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),
-		read("/v1/job/{job}", auth.ReadJob, a.jobGet, "Returns a job."),
+		ask("/v1/jobs/parse", auth.OperatorOnly, a.parse, "Returns the job that a text describes.").withBody(maxParse),
+		ask("/v1/validate/job", auth.OperatorOnly, a.validate, "Returns what keeps a job from running here.").withBody(maxJob),
+		read("/v1/job/{job}", auth.ReadJob, a.jobRead(readJob), "Returns a job."),
+		remove("/v1/job/{job}", auth.AllocLifecycle, a.deregister, "Begins to stop the job's allocation.").withoutRecord(),
+		read("/v1/job/{job}/deployment", auth.ReadJob, a.jobRead(readLatestDeployment), "Returns null: there are no deployments."),
+		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),
+		read("/v1/job/{job}/scale", auth.ReadJob, a.jobRead(readScale), "Returns how many allocations the job's groups have."),
+		read("/v1/job/{job}/submission", auth.ReadJob, a.jobSubmission, "Returns the text that a version of the job was made from."),
+		read("/v1/job/{job}/summary", auth.ReadJob, a.jobRead(readSummary), "Counts the job's allocations by status."),
+		read("/v1/job/{job}/versions", auth.ReadJob, a.jobVersions, "Lists the versions of a job, with what each has changed."),
+		write("/v1/job/{job}/revert", auth.OperatorOnly, a.revert, "Gives the allocation an earlier version of its job."),
 		write("/v1/job/{job}/plan", auth.OperatorOnly, a.plan, "Returns what another version of the job would change.").withBody(maxJob),
 
+		read("/v1/job/{job}/allocations", auth.ReadJob, a.jobAllocations, "Lists the allocation of a job."),
+		read("/v1/job/{job}/deployments", auth.ReadJob, a.deploymentList, "Lists the deployments of a job: none."),
+		read("/v1/job/{job}/evaluations", auth.ReadJob, a.evaluationList, "Lists the evaluations of a job."),
+
+		read("/v1/deployments", auth.ReadJob, a.deploymentList, "Lists the deployments: none."),
+		read("/v1/deployment/{deployment}", auth.ReadJob, a.deploymentGet, "Is 404: there are no deployments."),
+		read("/v1/deployment/allocations/{deployment}", auth.ReadJob, a.deploymentGet, "Is 404: there are no deployments."),
+
+		ask("/v1/search", auth.ReadJob, a.search, "Finds IDs by their beginning, of what the caller may see."),
+		ask("/v1/search/fuzzy", auth.ReadJob, a.fuzzySearch, "Finds names by a part of them, of what the caller may see."),
+
+		read("/v1/namespaces", auth.ReadJob, a.namespaceList, "Lists the namespace of the caller's job."),
+		read("/v1/namespace/{namespace}", auth.ReadJob, a.namespaceGet, "Returns the namespace of the caller's job."),
+
+		read("/v1/nodes", auth.OperatorOnly, a.nodeList, "Lists this machine."),
+		read("/v1/node/{node}", auth.OperatorOnly, a.nodeGet, "Returns this machine: attributes, drivers, resources."),
+		read("/v1/node/{node}/allocations", auth.OperatorOnly, a.nodeAllocations, "Lists the caller's allocation."),
+		read("/v1/client/metadata", auth.OperatorOnly, a.metadata, "Returns this machine's metadata."),
+		write("/v1/client/metadata", auth.OperatorOnly, a.setMetadata, "Sets values of this machine's metadata, or removes them.").withBody(maxMetadata),
+
+		read("/v1/evaluations", auth.ReadJob, a.evaluationList, "Lists the evaluations of the caller's job."),
+		read("/v1/evaluations/count", auth.ReadJob, a.evaluationCount, "Counts them."),
 		read("/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet, "Returns the evaluation of a stop or a registration."),
 		read("/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations, "Lists the allocation of an evaluation."),
 

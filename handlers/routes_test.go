@@ -25,7 +25,7 @@ var methods = []string{
 
 // target returns a path of the route for the allocation.
 func target(route handlers.Route, alloc string) string {
-	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{name}", "x", "{id}", "x", "*", "x/y").
+	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
 		Replace(route.Pattern)
 }
 
@@ -60,6 +60,9 @@ func success(route handlers.Route) int {
 	case handlers.Absent:
 		return http.StatusNotImplemented
 	}
+	if strings.HasSuffix(route.Pattern, "{deployment}") { // there are none
+		return http.StatusNotFound
+	}
 	return http.StatusOK
 }
 
@@ -84,7 +87,7 @@ func routeOf(method, path string) (found *handlers.Route, allow []string) {
 var parameter = regexp.MustCompile(`[{][a-z]+[}]`)
 
 // anyBody is good for every route.
-const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"}}`
+const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"},"Text":"demo","JobHCL":"job","Meta":{"a":"b"},"JobVersion":1}`
 
 // TestEveryRoute walks the table with every method: what it answers to the operator follows from the route alone.
 func TestEveryRoute(t *testing.T) {

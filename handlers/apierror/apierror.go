@@ -29,6 +29,7 @@ const (
 	UndecodableBody
 	JobMissing
 	JobWithoutID
+	FuzzyTooShort
 	JobMismatch // the job in the path is not that of the body
 	NoRegion    // no server of the region that is named
 
@@ -45,7 +46,13 @@ const (
 	NoAlloc         // for Nomad's server
 	NoAllocOnClient // for Nomad's client
 	NoJob
-	OtherJob // the allocation runs another job
+	OtherJob     // the allocation runs another job
+	NoVersions   // of a job
+	NoVersion    // of a job, with that number
+	NoSubmission // of a version of a job
+	NoDeployment
+	NoNode
+	NoNamespace
 	NoEval
 	NoTask
 	NoTaskRunner // NoTask in the words of a restart
@@ -92,6 +99,7 @@ var table = [kinds]struct {
 	UndecodableBody:      {http.StatusBadRequest, "Failed to decode body: %s"},
 	JobMissing:           {http.StatusBadRequest, "Job must be specified"},
 	JobWithoutID:         {http.StatusBadRequest, "Job must have an ID"},
+	FuzzyTooShort:        {http.StatusBadRequest, "fuzzy search query must be at least %d characters, got %d"},
 	JobMismatch:          {http.StatusBadRequest, "Job ID does not match"},
 	NoRegion:             {http.StatusBadRequest, "No path to region"},
 
@@ -105,6 +113,12 @@ var table = [kinds]struct {
 	NoAllocOnClient: {http.StatusNotFound, "Unknown allocation %q"},
 	NoJob:           {http.StatusNotFound, "job not found"},
 	OtherJob:        {http.StatusNotFound, "this allocation runs the job %q"},
+	NoVersions:      {http.StatusNotFound, "job versions not found"},
+	NoVersion:       {http.StatusNotFound, "job %q at version %d not found"},
+	NoSubmission:    {http.StatusNotFound, "job source not found"},
+	NoDeployment:    {http.StatusNotFound, "deployment not found"},
+	NoNode:          {http.StatusNotFound, "node not found"},
+	NoNamespace:     {http.StatusNotFound, "Namespace not found"},
 	NoEval:          {http.StatusNotFound, "eval not found"},
 	NoTask:          {http.StatusNotFound, "Task not found"},
 	NoTaskRunner:    {http.StatusNotFound, "Could not find task runner for task: %s"},

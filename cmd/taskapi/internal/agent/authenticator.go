@@ -47,6 +47,8 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	if err != nil {
 		return err
 	}
+	versions := &history{runner: s.runner}
+	versions.note(nil)
 	config := handlers.Config{
 		Authenticator: authenticator,
 		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.control, s.cfg.Events, s.logger}},
@@ -64,8 +66,11 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Events:       s.events,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,
-			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events,
+			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events, history: versions,
 		},
+		History: versions,
+		Machine: newMachine(s.paths.Alloc),
+		Parser:  parser{settings: s.settings, allocs: filepath.Dir(s.paths.Alloc)},
 		Auditor: auditor,
 		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}

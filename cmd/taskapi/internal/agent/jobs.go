@@ -25,6 +25,7 @@ type jobs struct {
 	settings Settings
 	allocs   string // the directory of all allocations
 	events   Events
+	history  *history
 }
 
 var _ handlers.Jobs = jobs{}
@@ -102,15 +103,12 @@ func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 	if err != nil {
 		return handlers.Plan{}, err
 	}
-	plan := handlers.Plan{Warnings: u.warnings}
-	for _, c := range u.changes {
-		plan.Changes = append(plan.Changes, handlers.JobChange{Path: c.Path, InPlace: c.InPlace, Text: c.Text})
-	}
-	return plan, nil
+	return handlers.Plan{Changes: jobChanges(u.changes), Warnings: u.warnings}, nil
 }
 
 // Register gives the allocation another version of its job.
-func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers.Registration, error) {
+func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
+	j.history.note(nil) // before it is the one before
 	u, err := j.review(sent)
 	if err == nil {
 		err = j.update(ctx, u, force)
@@ -118,6 +116,7 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, force bool) (handlers
 	if err != nil {
 		return handlers.Registration{}, err
 	}
+	j.history.note(submission)
 	registration := handlers.Registration{Warnings: u.warnings}
 	if index := j.runner.Alloc().Job.JobModifyIndex; index != nil {
 		registration.Index = *index

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
+	"taskapi/handlers"
+)
+
+// maxVersions is how many versions of a job are kept: Nomad's job_tracked_versions.
+const maxVersions = 6
+
+// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation knows the present one alone.
+type history struct {
+	runner interfaces.AllocRunner
+
+	mu   sync.Mutex            // guards kept
+	kept []handlers.JobVersion // the latest first
+}
+
+var _ handlers.History = (*history)(nil)
+
+// note adds the present version, if it is new, with the text that it was made from.
+func (h *history) note(submission *api.JobSubmission) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noteLocked(submission)
+}
+
+func (h *history) noteLocked(submission *api.JobSubmission) {
+	job := h.runner.Alloc().Job
+	if len(h.kept) > 0 && versionNumber(h.kept[0].Job) == versionNumber(job) {
+		h.kept[0].Job = job
+		if submission != nil {
+			h.kept[0].Submission = submission
+		}
+		return
+	}
+	h.kept = slices.Insert(h.kept, 0, handlers.JobVersion{Job: job, Submission: submission})
+	h.kept = h.kept[:min(len(h.kept), maxVersions)]
+}
+
+func versionNumber(job *api.Job) uint64 {
+	if job.Version == nil {
+		return 0
+	}
+	return *job.Version
+}
+
+// Versions returns those that are kept, the present one first.
+func (h *history) Versions() []handlers.JobVersion {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noteLocked(nil)
+	return slices.Clone(h.kept)
+}
+
+// Compare returns what a version changes of an earlier one.
+func (h *history) Compare(earlier, later *api.Job) []handlers.JobChange {
+	return jobChanges(jobspec.Changes(earlier, later, h.runner.Alloc().TaskGroup))
+}
+
+// jobChanges returns changes as the API has them.
+func jobChanges(changes []jobspec.Change) []handlers.JobChange {
+	var list []handlers.JobChange
+	for _, c := range changes {
+		list = append(list, handlers.JobChange{Path: c.Path, InPlace: c.InPlace, Text: c.Text})
+	}
+	return list
+}

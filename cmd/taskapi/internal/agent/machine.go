@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"errors"
+	"path/filepath"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/fingerprint"
+	"taskapi/handlers"
+	"taskapi/handlers/apierror"
+)
+
+// machine is this machine for the API.
+type machine struct {
+	dir      string // what an allocation's disk is measured by
+	metadata fingerprint.Metadata
+}
+
+var _ handlers.Machine = machine{}
+
+// newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
+func newMachine(allocDir string) machine {
+	dataDir := filepath.Dir(filepath.Dir(allocDir))
+	return machine{dir: allocDir, metadata: fingerprint.Metadata{Path: filepath.Join(dataDir, "node-metadata.json")}}
+}
+
+func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, allocrunner.Drivers.Names()) }
+
+func (m machine) Metadata() (map[string]string, error) { return m.metadata.Read() }
+
+func (m machine) SetMetadata(changes map[string]*string) (map[string]string, error) {
+	values, err := m.metadata.Apply(changes)
+	if errors.Is(err, fingerprint.ErrMetadata) {
+		return nil, apierror.New(apierror.Invalid, err)
+	}
+	return values, err
+}

@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/jobspec"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/handlers"
+	"taskapi/handlers/apierror"
+	"taskapi/identity"
+)
+
+// parser reads and judges jobs for the API.
+type parser struct {
+	settings Settings
+	allocs   string // the directory of all allocations
+}
+
+var _ handlers.Parser = parser{}
+
+// Parse reads no file, whatever the text says.
+func (p parser) Parse(_ context.Context, text api.JobsParseRequest) (*api.Job, error) {
+	job, err := jobspec.Parse(jobspec.Config{
+		Filename: "job.hcl", Body: []byte(text.JobHCL), VarText: text.Variables, NoFiles: true, AsWritten: !text.Canonicalize,
+		Audience: identity.DefaultAudience,
+	})
+	if err != nil {
+		return nil, apierror.New(apierror.Invalid, err)
+	}
+	return job, nil
+}
+
+// Validate judges every group of the job, as taskapi validate does.
+func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation, error) {
+	body, err := json.Marshal(sent)
+	if err != nil {
+		return handlers.Validation{}, fmt.Errorf("encode job: %w", err)
+	}
+	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body, NoFiles: true, Audience: identity.DefaultAudience})
+	if err != nil {
+		return handlers.Validation{Errors: []string{err.Error()}}, nil
+	}
+	groups, findings, err := jobspec.ReviewAll(job, allocrunner.Drivers)
+	if err != nil {
+		return handlers.Validation{Errors: []string{err.Error()}}, nil
+	}
+	var found handlers.Validation
+	for _, g := range groups {
+		if jobspec.AnyRefused(findings) {
+			break // the machine does not matter
+		}
+		findings = append(findings, allocrunner.CheckTasks(NewAllocation("", job, g), p.allocs)...)
+		if err := p.settings.CheckUsers(g); err != nil {
+			found.Errors = append(found.Errors, err.Error())
+		}
+	}
+	var warnings []jobspec.Finding
+	for _, f := range findings {
+		if f.Severity == jobspec.Refused {
+			found.Errors = append(found.Errors, linewriter.OneLine(f.String()))
+		} else {
+			warnings = append(warnings, f)
+		}
+	}
+	found.Warnings = findingLines(warnings)
+	return found, nil
+}

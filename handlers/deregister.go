@@ -1,0 +1,72 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+)
+
+// wireDeregistered is Nomad's answer to the end of a job.
+type wireDeregistered struct {
+	EvalID          string
+	EvalCreateIndex uint64
+	JobModifyIndex  uint64
+	Index           uint64
+}
+
+// deregister answers DELETE /v1/job/:job: its allocation begins to stop, as by /v1/allocation/:id/stop, and the answer does not wait.
+func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	hurry, err := flag(query, "no_shutdown_delay", false)
+	if err != nil {
+		return answer{}, err
+	}
+	if _, err := flag(query, "purge", false); err != nil {
+		return answer{}, err
+	}
+	if _, err := a.ownJob(ctx, r); err != nil {
+		return answer{}, err
+	}
+	found, _ := r.visible()
+	alloc, ok := found.(Stopper)
+	if !ok {
+		return answer{}, apierror.New(apierror.NoRoute)
+	}
+	if err := alloc.Stop(ctx, hurry); err != nil {
+		return answer{}, fmt.Errorf("stop: %w", err)
+	}
+	current := alloc.Snapshot()
+	encoded, err := encode(wireDeregistered{
+		EvalID: a.evaluations.add("job-deregister", current), EvalCreateIndex: current.ModifyIndex,
+		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
+	})
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// evaluate answers PUT /v1/job/:job/evaluate: the job's one allocation has its place, so the evaluation is complete at once.
+func (a *API) evaluate(ctx context.Context, r *request) (answer, error) {
+	var want api.JobEvaluateRequest
+	if err := r.decode(&want, true); err != nil {
+		return answer{}, err
+	}
+	current, err := a.ownJob(ctx, r)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case want.JobID != "" && want.JobID != current.JobID:
+		return answer{}, apierror.New(apierror.JobMismatch)
+	case want.EvalOptions.ForceReschedule:
+		return answer{}, apierror.New(apierror.NotImplemented, "an allocation is not rescheduled here: run the job again when it has failed")
+	}
+	encoded, err := encode(wireRegistered{
+		EvalID: a.evaluations.add("job-register", current), EvalCreateIndex: current.ModifyIndex,
+		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
+	})
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}

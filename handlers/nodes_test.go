@@ -1,0 +1,157 @@
+package handlers_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+)
+
+func TestSDKNodes(t *testing.T) {
+	s := newServer(t, newAlloc(t), everyRoute)
+	nodes := s.sdk(t, operator).Nodes()
+	list, _, err := nodes.List(&api.QueryOptions{Params: map[string]string{"resources": "true", "os": "true"}})
+	if err != nil || len(list) != 1 || list[0].ID != anyNode || list[0].Name != "vm" || list[0].Version != "2.0.6-dev" ||
+		list[0].NodeResources.Memory.MemoryMB != 64 || list[0].Attributes["os.name"] != "debian" || list[0].Address != "192.0.2.7" {
+		t.Fatalf("list = %+v, %v", list[0], err)
+	}
+	for prefix, want := range map[string]int{"1111": 1, "2": 0} {
+		if list, _, err := nodes.PrefixList(prefix); err != nil || len(list) != want || want == 1 && list[0].NodeResources != nil {
+			t.Errorf("list with prefix %q = %v, %v; want %d without resources", prefix, list, err, want)
+		}
+	}
+	node, _, err := nodes.Info(anyNode, nil)
+	if err != nil || node.ID != anyNode || node.Status != "ready" || node.NodePool != "default" || node.Datacenter != "dc1" {
+		t.Errorf("node = %+v, %v", node, err)
+	}
+	if node.HTTPAddr != "" {
+		t.Error("the node has an HTTP address: clients would leave the socket for it")
+	}
+	allocs, _, err := nodes.Allocations(anyNode, nil)
+	if err != nil || len(allocs) != 1 || allocs[0].ID != allocID {
+		t.Errorf("allocations = %v, %v", allocs, err)
+	}
+	_, _, err = nodes.Info(allocID, nil)
+	wantSDKError(t, err, 404, "node not found")
+	_, _, err = nodes.Info("1111", nil)
+	wantSDKError(t, err, 400, `node ID "1111" must be a UUID of 36 characters, not 4`)
+	_, _, err = s.sdk(t, goodToken).Nodes().List(nil)
+	wantSDKError(t, err, 403, "Permission denied")
+}
+
+func TestSDKMetadata(t *testing.T) {
+	s := newServer(t, newAlloc(t), everyRoute)
+	meta := s.sdk(t, operator).Nodes().Meta()
+	set, err := meta.Apply(&api.NodeMetaApplyRequest{NodeID: anyNode, Meta: map[string]*string{"rack": new("r1"), "zone": new("z")}}, nil)
+	if err != nil || set.Meta["rack"] != "r1" || *set.Dynamic["zone"] != "z" || set.Static == nil {
+		t.Fatalf("apply = %+v, %v", set, err)
+	}
+	if _, err := meta.Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"zone": nil}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := meta.Read("", nil)
+	if diff := cmp.Diff(&api.NodeMetaResponse{
+		Meta: map[string]string{"rack": "r1"}, Dynamic: map[string]*string{"rack": new("r1")}, Static: map[string]string{},
+	}, got); err != nil || diff != "" {
+		t.Errorf("read: %v\n%s", err, diff)
+	}
+	if node, _, err := s.sdk(t, operator).Nodes().Info(anyNode, nil); err != nil || node.Meta["rack"] != "r1" {
+		t.Errorf("node = %+v, %v; want the metadata in it", node, err)
+	}
+	_, err = meta.Read(allocID, nil)
+	wantSDKError(t, err, 404, "node not found")
+	_, err = meta.Apply(&api.NodeMetaApplyRequest{NodeID: allocID, Meta: map[string]*string{"a": nil}}, nil)
+	wantSDKError(t, err, 404, "node not found")
+	_, err = meta.Apply(&api.NodeMetaApplyRequest{}, nil)
+	wantSDKError(t, err, 400, "missing required Meta object")
+	_, err = s.sdk(t, goodToken).Nodes().Meta().Read("", nil)
+	wantSDKError(t, err, 403, "Permission denied")
+}
+
+func TestSDKNamespaces(t *testing.T) {
+	client := newServer(t, newAlloc(t)).sdk(t, goodToken).Namespaces()
+	if list, _, err := client.List(nil); err != nil || len(list) != 1 || list[0].Name != "default" || list[0].Capabilities == nil {
+		t.Errorf("list = %+v, %v", list, err)
+	}
+	if list, _, err := client.PrefixList("x", nil); err != nil || len(list) != 0 {
+		t.Errorf("list with another prefix = %+v, %v", list, err)
+	}
+	if one, _, err := client.Info("default", nil); err != nil || one.Name != "default" {
+		t.Errorf("info = %+v, %v", one, err)
+	}
+	_, _, err := client.Info("prod", nil)
+	wantSDKError(t, err, 404, "Namespace not found")
+}
+
+// TestSearch finds what the caller may see, by the beginning of IDs, and nothing else.
+func TestSearch(t *testing.T) {
+	s := newServer(t, newAlloc(t), everyRoute)
+	task, own := s.sdk(t, goodToken).Search(), s.sdk(t, operator).Search()
+	for _, c := range []struct {
+		search *api.Search
+		prefix string
+		in     contexts.Context
+		want   map[contexts.Context][]string
+	}{
+		{task, "c0d1", contexts.Allocs, map[contexts.Context][]string{"allocs": {allocID}}},
+		{task, "C0D1", contexts.Allocs, map[contexts.Context][]string{"allocs": {allocID}}},
+		{task, "d", contexts.All, map[contexts.Context][]string{"allocs": {}, "jobs": {"demo"}, "evals": {}, "namespaces": {"default"}}},
+		{task, "DEMO", contexts.Jobs, map[contexts.Context][]string{"jobs": {}}},
+		{task, anyEval[:6], "", map[contexts.Context][]string{"allocs": {}, "jobs": {}, "evals": {anyEval}, "namespaces": {}}},
+		{task, "1111", contexts.Nodes, map[contexts.Context][]string{}},
+		{own, "1111", contexts.Nodes, map[contexts.Context][]string{"nodes": {anyNode}}},
+		{own, "x", contexts.Volumes, map[contexts.Context][]string{}},
+		{own, "(((.*", contexts.Allocs, map[contexts.Context][]string{"allocs": {}}},
+	} {
+		got, meta, err := c.search.PrefixSearch(c.prefix, c.in, nil)
+		if err != nil || meta.LastIndex != 34 {
+			t.Errorf("search of %q in %q: %+v, %v", c.prefix, c.in, meta, err)
+			continue
+		}
+		if diff := cmp.Diff(c.want, got.Matches); diff != "" {
+			t.Errorf("search of %q in %q: -want +got\n%s", c.prefix, c.in, diff)
+		}
+	}
+	_, _, err := task.PrefixSearch("x", "moons", nil)
+	if err == nil || !strings.Contains(err.Error(), `not \"moons\"`) && !strings.Contains(err.Error(), `not "moons"`) {
+		t.Errorf("search in an unknown context = %v, want what there is", err)
+	}
+	if got, _, err := own.PrefixSearch("", contexts.Allocs, &api.QueryOptions{Namespace: "prod"}); err != nil || len(got.Matches["allocs"]) != 0 {
+		t.Errorf("search in another namespace = %+v, %v", got, err)
+	}
+}
+
+// TestFuzzySearch finds names by a part of them, with where they are.
+func TestFuzzySearch(t *testing.T) {
+	s := newServer(t, newAlloc(t), everyRoute)
+	search := s.sdk(t, goodToken).Search()
+	for text, want := range map[string]map[contexts.Context][]api.FuzzyMatch{
+		"EMO": {
+			"jobs":     {{ID: "demo", Scope: []string{"default", "demo"}}},
+			"allocs":   {{ID: "demo.web[0]", Scope: []string{"default", allocID}}},
+			"services": {{ID: "demo-web", Scope: []string{"default", "demo", "web"}}},
+		},
+		"erv": {"tasks": {{ID: "server", Scope: []string{"default", "demo", "web"}}}},
+		"zzz": {},
+	} {
+		got, _, err := search.FuzzySearch(text, contexts.All, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for context, matches := range got.Matches {
+			if len(matches) == 0 {
+				delete(got.Matches, context)
+			}
+		}
+		if diff := cmp.Diff(want, got.Matches); diff != "" {
+			t.Errorf("search of %q: -want +got\n%s", text, diff)
+		}
+	}
+	_, _, err := search.FuzzySearch("x", contexts.All, nil)
+	wantSDKError(t, err, 400, "fuzzy search query must be at least 2 characters, got 1")
+	if got := s.do(t, "POST", "/v1/search/fuzzy", goodToken, `{"Text":"`+strings.Repeat("a", 1<<20)+`"}`); got.Status != 413 {
+		t.Errorf("a text of 1 MB = %d, want 413", got.Status)
+	}
+}

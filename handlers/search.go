@@ -1,0 +1,212 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+
+	"taskapi/handlers/apierror"
+)
+
+// The bounds of a search, as in Nomad.
+const (
+	maxPrefixMatches = 20
+	maxFuzzyMatches  = 100
+	minFuzzyText     = 2 // bytes
+)
+
+// searched are the contexts in which a caller finds something, beside nodes, which are the operator's to see.
+var searched = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Namespaces}
+
+// unsearched are those of Nomad in which there is nothing here.
+var unsearched = []contexts.Context{
+	contexts.Deployments, contexts.Nodes, contexts.NodePools, contexts.Quotas, contexts.Recommendations, contexts.ScalingPolicies,
+	contexts.Plugins, contexts.Variables, contexts.Volumes, contexts.HostVolumes,
+}
+
+// contextsOf returns the contexts in which the caller's search looks. An empty one is all of them.
+func contextsOf(r *request, wanted contexts.Context) ([]contexts.Context, error) {
+	all := searched
+	if r.Principal.Operator() {
+		all = append(slices.Clone(searched), contexts.Nodes)
+	}
+	switch {
+	case wanted == contexts.All || wanted == "":
+		return all, nil
+	case slices.Contains(all, wanted):
+		return []contexts.Context{wanted}, nil
+	case slices.Contains(unsearched, wanted):
+		return nil, nil
+	}
+	names := slices.Sorted(slices.Values(slices.Concat(searched, unsearched, []contexts.Context{contexts.All})))
+	return nil, invalid("context must be one of %q, not %s", names, clip(string(wanted)))
+}
+
+// wireSearch is Nomad's answer to a search. Every context that was searched is in it, also without a match.
+type wireSearch[T any] struct {
+	Matches     map[contexts.Context][]T
+	Truncations map[contexts.Context]bool
+	Index       uint64
+}
+
+func newWireSearch[T any](index uint64) *wireSearch[T] {
+	return &wireSearch[T]{Matches: map[contexts.Context][]T{}, Truncations: map[contexts.Context]bool{}, Index: index}
+}
+
+func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
+	s.Truncations[in] = len(found) > most
+	s.Matches[in] = append([]T{}, found[:min(len(found), most)]...)
+}
+
+// search answers PUT /v1/search: the IDs that begin with a prefix, of what the caller may see.
+func (a *API) search(ctx context.Context, r *request) (answer, error) {
+	var want api.SearchRequest
+	if err := r.decode(&want, false); err != nil {
+		return answer{}, err
+	}
+	in, current, err := a.searchIn(ctx, r, want.Context, want.Namespace)
+	if err != nil {
+		return answer{}, err
+	}
+	response := newWireSearch[string](current.ModifyIndex)
+	for _, c := range in {
+		var found []string
+		for _, id := range a.searchable(current, c) {
+			if strings.HasPrefix(id, want.Prefix) || c != contexts.Jobs && strings.HasPrefix(id, strings.ToLower(want.Prefix)) {
+				found = append(found, id)
+			}
+		}
+		slices.Sort(found)
+		response.put(c, found, maxPrefixMatches)
+	}
+	encoded, err := encode(response)
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// searchIn returns the contexts that a search looks in, and the caller's allocation. Another namespace has nothing in it.
+func (a *API) searchIn(ctx context.Context, r *request, wanted contexts.Context, namespace string) ([]contexts.Context, *api.Allocation, error) {
+	in, err := contextsOf(r, wanted)
+	if err != nil {
+		return nil, nil, err
+	}
+	query, err := r.values()
+	if err != nil {
+		return nil, nil, err
+	}
+	current, err := a.withJob(ctx, r)
+	if err == nil && !inNamespace(current, cmp.Or(query.Get("namespace"), namespace)) {
+		in = slices.DeleteFunc(slices.Clone(in), func(c contexts.Context) bool { return c != contexts.Nodes && c != contexts.Namespaces })
+	}
+	return in, current, err
+}
+
+// searchable returns the IDs of a context.
+func (a *API) searchable(current *api.Allocation, in contexts.Context) []string {
+	switch in {
+	case contexts.Allocs:
+		return []string{current.ID}
+	case contexts.Jobs:
+		return []string{current.JobID}
+	case contexts.Namespaces:
+		return []string{current.Namespace}
+	case contexts.Nodes:
+		return []string{a.config.Agent.NodeID}
+	case contexts.Evals:
+		var ids []string
+		for _, e := range a.evaluationsOf(current) {
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	return nil
+}
+
+// fuzzySearch answers PUT /v1/search/fuzzy: what holds a text, in any case, in its name, of what the caller may see; of its job also groups, tasks,
+// services and commands.
+func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
+	var want api.FuzzySearchRequest
+	if err := r.decode(&want, false); err != nil {
+		return answer{}, err
+	}
+	if n := len(want.Text); n < minFuzzyText {
+		return answer{}, apierror.New(apierror.FuzzyTooShort, minFuzzyText, n)
+	}
+	in, current, err := a.searchIn(ctx, r, want.Context, want.Namespace)
+	if err != nil {
+		return answer{}, err
+	}
+	text := strings.ToLower(want.Text)
+	response := newWireSearch[api.FuzzyMatch](current.ModifyIndex)
+	found := map[contexts.Context][]api.FuzzyMatch{}
+	for _, c := range in {
+		found[c] = nil
+		for name, match := range a.fuzzy(current, c) {
+			if at := strings.Index(strings.ToLower(match.ID), text); at >= 0 {
+				found[name] = append(found[name], match)
+			}
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(found)) {
+		slices.SortFunc(found[c], func(x, y api.FuzzyMatch) int {
+			return cmp.Or(cmp.Compare(strings.Index(strings.ToLower(x.ID), text), strings.Index(strings.ToLower(y.ID), text)),
+				cmp.Compare(x.ID, y.ID), slices.Compare(x.Scope, y.Scope))
+		})
+		response.put(c, found[c], maxFuzzyMatches)
+	}
+	encoded, err := encode(response)
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// fuzzy yields what may be found in a context, each with the context in which the answer has it: a job's parts have their own.
+func (a *API) fuzzy(current *api.Allocation, in contexts.Context) func(yield func(contexts.Context, api.FuzzyMatch) bool) {
+	return func(yield func(contexts.Context, api.FuzzyMatch) bool) {
+		switch in {
+		case contexts.Allocs:
+			yield(in, api.FuzzyMatch{ID: current.Name, Scope: []string{current.Namespace, current.ID}})
+		case contexts.Nodes:
+			yield(in, api.FuzzyMatch{ID: a.config.Agent.NodeName, Scope: []string{a.config.Agent.NodeID}})
+		case contexts.Jobs:
+			fuzzyJob(current, yield)
+		default:
+			for _, id := range a.searchable(current, in) {
+				if !yield(in, api.FuzzyMatch{ID: id}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// fuzzyJob yields the caller's job, and its groups, tasks, services and commands.
+func fuzzyJob(current *api.Allocation, yield func(contexts.Context, api.FuzzyMatch) bool) {
+	job := []string{current.Namespace, current.JobID}
+	more := yield(contexts.Jobs, api.FuzzyMatch{ID: valueOf(current.Job.Name), Scope: job})
+	put := func(in contexts.Context, name string, scope ...string) {
+		if more && name != "" {
+			more = yield(in, api.FuzzyMatch{ID: name, Scope: scope})
+		}
+	}
+	for _, group := range current.Job.TaskGroups {
+		name := valueOf(group.Name)
+		put(contexts.Groups, name, job...)
+		inGroup := append(slices.Clone(job), name)
+		for _, service := range group.Services {
+			put(contexts.Services, service.Name, inGroup...)
+		}
+		for _, task := range group.Tasks {
+			put(contexts.Tasks, task.Name, inGroup...)
+			inTask := append(slices.Clone(inGroup), task.Name)
+			for _, service := range task.Services {
+				put(contexts.Services, service.Name, inTask...)
+			}
+			if command, ok := task.Config["command"].(string); ok {
+				put(contexts.Commands, command, inTask...)
+			}
+		}
+	}
+}
