@@ -39,7 +39,7 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	if len(r.runningTasks()) > 0 {
 		r.preTaskRestart(ctx)
 	}
-	err := atLeastOne(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) })
+	_, err := joined(each(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) }))
 	if errors.Is(err, interfaces.ErrTerminal) {
 		err = interfaces.ErrTerminal // once, however many tasks say so
 	}
@@ -120,9 +120,17 @@ func each(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) []error 
 
 // atLeastOne is each for what needs a process: tasks without one are an error only when all are.
 func atLeastOne(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
-	done := 0
+	done, err := joined(each(tasks, f))
+	if done == 0 && err == nil {
+		return interfaces.ErrTaskNotRunning
+	}
+	return err
+}
+
+// joined returns how many tasks were reached, and the errors of others but for those that have no process.
+func joined(errs []error) (done int, err error) {
 	var failed []error
-	for _, err := range each(tasks, f) {
+	for _, err := range errs {
 		switch {
 		case err == nil:
 			done++
@@ -130,8 +138,5 @@ func atLeastOne(tasks []*taskrunner.Runner, f func(*taskrunner.Runner) error) er
 			failed = append(failed, err)
 		}
 	}
-	if done == 0 && len(failed) == 0 {
-		return interfaces.ErrTaskNotRunning
-	}
-	return errors.Join(failed...)
+	return done, errors.Join(failed...)
 }

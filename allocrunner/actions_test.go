@@ -193,7 +193,7 @@ func TestKilledWhileAHookPrepares(t *testing.T) {
 	r.wantEvents("main", "Received", "Task Setup", "Killing")
 }
 
-// TestRestartOfRunningTasks leaves those alone that wait for a restart or are dead, and fails when there are no others.
+// TestRestartOfRunningTasks leaves those alone that wait for a restart or are dead, also when there are no others.
 func TestRestartOfRunningTasks(t *testing.T) {
 	t.Parallel()
 	waits := func(t *api.Task) {
@@ -216,8 +216,8 @@ func TestRestartOfRunningTasks(t *testing.T) {
 
 	none := run(t, "batch", shell("waits", "exit 1", waits))
 	none.untilEvents("waits", "Restarting", 1)
-	if err := none.runner.RestartRunning(t.Context()); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("when none runs: %v, want ErrTaskNotRunning", err)
+	if err := none.runner.RestartRunning(t.Context()); err != nil {
+		t.Errorf("when none runs: %v", err)
 	}
 	none.stop()
 	if err := none.end(); err != nil {
@@ -521,7 +521,7 @@ func (h *heldStart) Prestart(ctx context.Context, _ *interfaces.TaskPrestartRequ
 }
 
 // TestARestartDuringARestart is done already when the old process is gone and the next one is on its way; a task that starts for another
-// reason has none to restart.
+// reason has none to restart by its name, and is left to start with the others.
 func TestARestartDuringARestart(t *testing.T) {
 	t.Parallel()
 	hook := &heldStart{entered: make(chan struct{}), goOn: make(chan struct{})}
@@ -531,14 +531,13 @@ func TestARestartDuringARestart(t *testing.T) {
 		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(time.Duration), Mode: new("fail")}
 	}))
 	r.untilState("main", "running")
-	wantAll := func(what string, want error) {
+	wantBoth := func(what string, want error) {
 		t.Helper()
-		for name, err := range map[string]error{
-			"of one": r.runner.RestartTask(t.Context(), "main"), "of the running": r.runner.RestartRunning(t.Context()),
-		} {
-			if !errors.Is(err, want) {
-				t.Errorf("%s, a restart %s: got %v, want %v", what, name, err, want)
-			}
+		if err := r.runner.RestartTask(t.Context(), "main"); !errors.Is(err, want) {
+			t.Errorf("%s, a restart of it: got %v, want %v", what, err, want)
+		}
+		if err := r.runner.RestartRunning(t.Context()); err != nil {
+			t.Errorf("%s, a restart of the running: %v", what, err)
 		}
 	}
 	for what, restart := range map[string]func(context.Context) error{
@@ -549,7 +548,7 @@ func TestARestartDuringARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		until(t, hook.entered)
-		wantAll(what, nil)
+		wantBoth(what, nil)
 		hook.goOn <- struct{}{}
 		r.untilState("main", "running")
 	}
@@ -558,6 +557,6 @@ func TestARestartDuringARestart(t *testing.T) {
 	}
 	r.write("alloc/fail", "")
 	until(t, hook.entered)
-	wantAll("while it starts after a failure", interfaces.ErrTaskNotRunning)
+	wantBoth("while it starts after a failure", interfaces.ErrTaskNotRunning)
 	hook.goOn <- struct{}{}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -25,9 +26,10 @@ type resources struct {
 	ports     *ports.Reservation
 	pending   pendingSupervisor
 	users     users
-	processes *keeper.Supervisor // once it has been awaited
-	known     []processes.Status // the processes of an earlier runner's tasks
-	heldPorts sync.Once          // by the keeper, too
+	processes *keeper.Supervisor                // once it has been awaited
+	measured  atomic.Pointer[keeper.Supervisor] // the same, for readers of statistics
+	known     []processes.Status                // the processes of an earlier runner's tasks
+	heldPorts sync.Once                         // by the keeper, too
 	freePorts sync.Once
 }
 
@@ -112,6 +114,9 @@ func (res *resources) leave() error {
 // await waits for the supervisor of the processes to be there.
 func (res *resources) await() (err error) {
 	res.processes, res.known, err = res.pending.await()
+	if res.processes != nil {
+		res.measured.Store(res.processes)
+	}
 	if res.processes != nil && res.ports != nil {
 		res.heldPorts.Do(func() { res.processes.KeepOpen(res.ports.Locks) })
 	}

@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/snapshots"
+	"taskapi/allocrunner/internal/stats"
 	"taskapi/allocrunner/internal/taskrunner"
 )
 
@@ -51,6 +52,7 @@ type Runner struct {
 	health   healthHook
 	shared   interfaces.HookResources
 	meter    hookmeter.Meter
+	stats    *stats.Sampler
 }
 
 var (
@@ -102,6 +104,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	r.life.init(newState(r.Alloc(), cfg.Saved != nil && cfg.Saved.Terminal))
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
+	r.stats = stats.New(stats.Config{Tasks: r.measuredTasks, Logger: r.logger})
 	r.checks.alloc, r.health.alloc, r.health.logger = r, r, r.logger
 	if cfg.Saved != nil {
 		r.checks.saved = cfg.Saved.Checks

@@ -110,6 +110,7 @@ type API struct {
 
 	allocation cache // by allocation, ModifyIndex and signing key
 	checks     cache // by allocation and version
+	usage      cache // by allocation, time of the sample and task
 	lastEvent  cache // by allocation, ModifyIndex and signing key
 
 	registering chan struct{} // holds an element while a job is being registered

@@ -138,3 +138,8 @@ func Page(query string, order listOrder, evals []*api.Evaluation) (ids []string,
 	}
 	return ids, next, err
 }
+
+// LatestUsage is latestUsage.
+func LatestUsage(ctx context.Context, alloc Measured) (*api.AllocResourceUsage, error) {
+	return latestUsage(ctx, alloc)
+}

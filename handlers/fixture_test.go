@@ -84,6 +84,7 @@ type fakeAlloc struct {
 	signal         func(ctx context.Context, task, signal string) error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
 	kill           func()
+	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 	raw            func(ctx context.Context, w io.Writer)
 	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
 }
@@ -100,6 +101,9 @@ func (f *fakeAlloc) RestartRunning(ctx context.Context) error { return f.restart
 func (f *fakeAlloc) RestartAll(ctx context.Context) error     { return f.restartAll(ctx) }
 func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 	return f.signal(ctx, task, signal)
+}
+func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
+	return f.stats(ctx, interval)
 }
 func (f *fakeAlloc) Kill()                                { f.kill() }
 func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer) { f.raw(ctx, w) }
@@ -153,6 +157,7 @@ var _ interface {
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper
+	handlers.Measured
 } = (*fakeAlloc)(nil)
 
 // recorded returns a file of testdata, decoded.
@@ -169,6 +174,18 @@ func recorded[T any](tb testing.TB, name string) T {
 	return value
 }
 
+// sending returns what sends one sample, or none for nil, until its context ends.
+func sending(sample *api.AllocResourceUsage) func(context.Context, time.Duration) (<-chan *api.AllocResourceUsage, error) {
+	return func(ctx context.Context, _ time.Duration) (<-chan *api.AllocResourceUsage, error) {
+		out := make(chan *api.AllocResourceUsage, 1)
+		if sample != nil {
+			out <- sample
+		}
+		context.AfterFunc(ctx, func() { close(out) })
+		return out, nil
+	}
+}
+
 // newAlloc returns the recorded allocation, with its checks and no actions.
 func newAlloc(tb testing.TB) *fakeAlloc {
 	tb.Helper()
@@ -177,6 +194,7 @@ func newAlloc(tb testing.TB) *fakeAlloc {
 	return &fakeAlloc{
 		snapshot: func() *api.Allocation { return alloc },
 		checks:   func() (api.AllocCheckStatuses, uint64) { return results, 1 },
+		stats:    sending(recorded[*api.AllocResourceUsage](tb, "stats.json")),
 	}
 }
 

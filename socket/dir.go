@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -13,11 +12,7 @@ import (
 )
 
 // directory is an open directory, which stays the same one whatever happens to its path.
-type directory struct {
-	fd   int // O_PATH: to look things up in, not to read
-	path string
-	stat unix.Stat_t
-}
+type directory struct{ *safedir.Dir }
 
 // fileID tells files of one machine apart for as long as they exist.
 type fileID struct{ dev, ino uint64 }
@@ -26,38 +21,20 @@ func idOf(st *unix.Stat_t) fileID { return fileID{dev: st.Dev, ino: st.Ino} }
 
 // openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if root or this process's
 // user owns it, so that a user who may write to a directory on the way can't lead elsewhere.
-func openDir(path string) (*directory, error) {
+func openDir(path string) (directory, error) {
 	d, err := safedir.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	return &directory{fd: d.FD, path: path, stat: d.Stat}, nil
+	return directory{d}, err
 }
-
-// checkSafe refuses a directory that anybody could tamper with but root, this process's user and uid.
-func (d *directory) checkSafe(uid int) error {
-	owner := int(d.stat.Uid)
-	if owner != 0 && owner != os.Geteuid() && owner != uid {
-		return fmt.Errorf("%w: %q belongs to uid %d; chown it to uid %d or choose another", ErrUnsafe, d.path, owner, uid)
-	}
-	if d.othersWrite() && d.stat.Mode&unix.S_ISVTX == 0 {
-		return fmt.Errorf("%w: group or others may write to %q (mode %#o); chmod go-w it or choose another",
-			ErrUnsafe, d.path, d.stat.Mode&0o7777)
-	}
-	return nil
-}
-
-func (d *directory) othersWrite() bool { return d.stat.Mode&0o022 != 0 }
 
 // lookup returns the identity and the type of a name, without following it.
-func (d *directory) lookup(name string) (fileID, unix.Stat_t, error) {
+func (d directory) lookup(name string) (fileID, unix.Stat_t, error) {
 	var st unix.Stat_t
-	err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(d.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return idOf(&st), st, err
 }
 
 // removeIf unlinks a name if it still is that file; a name that is gone, or another file by now, is left alone.
-func (d *directory) removeIf(name string, id fileID) error {
+func (d directory) removeIf(name string, id fileID) error {
 	got, _, err := d.lookup(name)
 	switch {
 	case errors.Is(err, unix.ENOENT), err == nil && got != id:
@@ -65,21 +42,18 @@ func (d *directory) removeIf(name string, id fileID) error {
 	case err != nil:
 		return fmt.Errorf("look at %q: %w", name, err)
 	}
-	if err := unix.Unlinkat(d.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unlinkat(d.FD, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove %q: %w", name, err)
 	}
 	return nil
 }
 
 // procPath returns a short path to a name in the directory, for the calls that take nothing but a path.
-func (d *directory) procPath(name string) string {
-	return procFD(d.fd) + "/" + name
+func (d directory) procPath(name string) string {
+	return d.Proc() + "/" + name
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
-
-// Close must be called once: the number of a closed descriptor may be another file's.
-func (d *directory) Close() error { return unix.Close(d.fd) }
 
 func closeOnError(c io.Closer, err *error) {
 	if *err != nil {

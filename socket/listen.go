@@ -86,7 +86,7 @@ func listen(cfg Config) (_ *Listener, err error) {
 		return nil, err
 	}
 	defer closeOnError(dir, &err)
-	if err := dir.checkSafe(cfg.UID); err != nil {
+	if err := dir.CheckSafe(cfg.UID); err != nil {
 		return nil, err
 	}
 	staging, err := newStagingDir(dir, filepath.Base(cfg.Path))

@@ -38,7 +38,7 @@ type Listener struct {
 	share   *Share
 	log     *slog.Logger
 	inner   *net.UnixListener
-	dir     *directory
+	dir     directory
 	id      fileID
 
 	readPeer func(*net.UnixConn) (Peer, error) // a field so that a test can make it fail
@@ -54,7 +54,7 @@ type Listener struct {
 	closeErr error // written in closing
 }
 
-func newListener(cfg Config, inner *net.UnixListener, dir *directory, id fileID) *Listener {
+func newListener(cfg Config, inner *net.UnixListener, dir directory, id fileID) *Listener {
 	return &Listener{
 		path:      cfg.Path,
 		refusal:   cfg.Refusal,

@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// linkDirMode lets every user pass to a socket that it may connect to, and list nothing.
-	linkDirMode = 0o711
 	// linkHashBytes makes names of 24 characters, short in sun_path, and without collisions: 96 bits.
 	linkHashBytes = 12
 	// dialableBytes may be in a path beside letters and digits: no client escapes them when it takes the path from a URL (RFC 3986), and no
@@ -90,15 +88,13 @@ func linkIn(dir, path string) (addr string, remove func() error, err error) {
 	if _, err := linkAddr(dir, name, path); err != nil {
 		return "", nil, err
 	}
-	d, err := openLinkDir(dir)
-	if errors.Is(err, ErrUnsafe) {
-		d, err = openBeside(dir, err)
-	}
+	own, err := safedir.Own(dir)
 	if err != nil {
 		return "", nil, err
 	}
+	d := directory{own}
 	defer d.Close()
-	dir = d.path
+	dir = d.Path
 	if addr, err = linkAddr(dir, name, path); err != nil {
 		return "", nil, err
 	}
@@ -119,90 +115,29 @@ func linkAddr(dir, name, path string) (string, error) {
 	return addr, nil
 }
 
-// openLinkDir opens a directory that this process's user owns and nobody else may write to; it makes a missing one.
-func openLinkDir(path string) (_ *directory, err error) {
-	parent, err := openDir(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer parent.Close()
-	if err := parent.checkSafe(os.Geteuid()); err != nil {
-		return nil, err
-	}
-	name := filepath.Base(path)
-	if err := unix.Mkdirat(parent.fd, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, fmt.Errorf("make directory %q: %w", path, err)
-	}
-	fd, st, err := safedir.OpenAt(parent.fd, name)
-	if err != nil {
-		return nil, fmt.Errorf("open directory %q: %w", path, err)
-	}
-	d := &directory{fd: fd, path: path, stat: st}
-	defer closeOnError(d, &err)
-	mode := st.Mode & 0o7777
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || mode&0o022 != 0 {
-		return nil, fmt.Errorf("%w: %q is not a directory that uid %d owns and alone may write to; remove it",
-			ErrUnsafe, path, os.Geteuid())
-	}
-	if mode&linkDirMode != linkDirMode {
-		if err := os.Chmod(procFD(fd), os.FileMode(mode|linkDirMode)&os.ModePerm); err != nil {
-			return nil, fmt.Errorf("let other users pass %q: %w", path, err)
-		}
-	}
-	return d, nil
-}
-
-// openBeside opens a directory of this process's user in place of one whose name another user has taken, in a sticky directory that
-// everybody may write to: path, a hyphen, and random characters. It makes one if there is none. unsafe is the reason.
-func openBeside(path string, unsafe error) (*directory, error) {
-	parent, err := openDir(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer parent.Close()
-	if parent.stat.Mode&unix.S_ISVTX == 0 || !parent.othersWrite() {
-		return nil, unsafe // its owner can mend it
-	}
-	entries, err := os.ReadDir(procFD(parent.fd))
-	if err != nil {
-		return nil, errors.Join(unsafe, err)
-	}
-	for _, e := range entries { // sorted, so that it is the same one each time
-		if !strings.HasPrefix(e.Name(), filepath.Base(path)+"-") {
-			continue
-		}
-		if _, st, err := parent.lookup(e.Name()); err == nil && int(st.Uid) == os.Geteuid() {
-			if d, err := openLinkDir(filepath.Join(filepath.Dir(path), e.Name())); err == nil {
-				return d, nil
-			}
-		}
-	}
-	return openLinkDir(path + "-" + rand.Text()[:8])
-}
-
 // link makes a symbolic link, in place of an older one if there is one, and returns its identity.
-func (d *directory) link(name, target string) (id fileID, err error) {
+func (d directory) link(name, target string) (id fileID, err error) {
 	if _, st, err := d.lookup(name); err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		return id, fmt.Errorf("%w: %q is not a symbolic link; remove it", ErrInTheWay, name)
 	}
 	temporary := ".link-" + rand.Text()
-	if err := unix.Symlinkat(target, d.fd, temporary); err != nil {
+	if err := unix.Symlinkat(target, d.FD, temporary); err != nil {
 		return id, err
 	}
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(d.fd, temporary, 0)
+			_ = unix.Unlinkat(d.FD, temporary, 0)
 		}
 	}()
 	if id, _, err = d.lookup(temporary); err != nil {
 		return id, err
 	}
-	return id, unix.Renameat(d.fd, temporary, d.fd, name)
+	return id, unix.Renameat(d.FD, temporary, d.FD, name)
 }
 
 // sweep removes links whose target is gone, with the allocation. It is best effort, since it saves but a few bytes.
-func (d *directory) sweep() {
-	entries, err := os.ReadDir(procFD(d.fd))
+func (d directory) sweep() {
+	entries, err := os.ReadDir(d.Proc())
 	if err != nil {
 		return
 	}

@@ -17,26 +17,26 @@ import (
 // stagingDir is a directory beside the socket's place that only this process's user can enter. The socket is made in it, gets its mode and
 // owner there, and is then renamed to its place; this rename(2) neither follows nor replaces anything.
 type stagingDir struct {
-	parent *directory
-	name   string     // of the staging directory in parent
-	dir    *directory // the staging directory
-	child  string     // of the socket in the staging directory
-	final  string     // of the socket in parent
+	parent directory
+	name   string    // of the staging directory in parent
+	dir    directory // the staging directory
+	child  string    // of the socket in the staging directory
+	final  string    // of the socket in parent
 }
 
 // staleName is the name of a stale socket in the staging directory.
 const staleName = ".dead"
 
-func newStagingDir(parent *directory, final string) (_ *stagingDir, err error) {
+func newStagingDir(parent directory, final string) (_ *stagingDir, err error) {
 	name := ".socket-" + rand.Text()
-	if err := unix.Mkdirat(parent.fd, name, 0o700); err != nil {
-		return nil, fmt.Errorf("make a directory in %q: %w", parent.path, err)
+	if err := unix.Mkdirat(parent.FD, name, 0o700); err != nil {
+		return nil, fmt.Errorf("make a directory in %q: %w", parent.Path, err)
 	}
-	fd, st, err := safedir.OpenAt(parent.fd, name)
+	fd, st, err := safedir.OpenAt(parent.FD, name)
 	if err != nil {
-		return nil, fmt.Errorf("open a directory just made in %q: %w", parent.path, err)
+		return nil, fmt.Errorf("open a directory just made in %q: %w", parent.Path, err)
 	}
-	n := &stagingDir{parent: parent, name: name, final: final, child: final, dir: &directory{fd: fd, path: name, stat: st}}
+	n := &stagingDir{parent: parent, name: name, final: final, child: final, dir: directory{&safedir.Dir{FD: fd, Path: name, Stat: st}}}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -44,7 +44,7 @@ func newStagingDir(parent *directory, final string) (_ *stagingDir, err error) {
 	}()
 	// A user who may write to the parent could have put another directory there.
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return nil, fmt.Errorf("%w: a directory just made in %q was replaced by another user", ErrUnsafe, parent.path)
+		return nil, fmt.Errorf("%w: a directory just made in %q was replaced by another user", ErrUnsafe, parent.Path)
 	}
 	// The name that bind is given shows in /proc/net/unix, so the real one is used where it fits.
 	if len(n.dir.procPath(final)) > maxSunPath || final == staleName {
@@ -60,11 +60,11 @@ func (d *stagingDir) setOwner(cfg Config) (fileID, error) {
 		return id, fmt.Errorf("look at the new socket: %w", err)
 	}
 	if int(st.Uid) != cfg.UID || int(st.Gid) != cfg.GID {
-		if err := unix.Fchownat(d.dir.fd, d.child, cfg.UID, cfg.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.Fchownat(d.dir.FD, d.child, cfg.UID, cfg.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return id, fmt.Errorf("give the socket to %d:%d (-1 keeps it): %w", cfg.UID, cfg.GID, err)
 		}
 	}
-	if err := unix.Fchmodat(d.dir.fd, d.child, uint32(cfg.Mode), 0); err != nil {
+	if err := unix.Fchmodat(d.dir.FD, d.child, uint32(cfg.Mode), 0); err != nil {
 		return id, fmt.Errorf("set mode %#o of the socket: %w", cfg.Mode, err)
 	}
 	return id, nil
@@ -72,7 +72,7 @@ func (d *stagingDir) setOwner(cfg Config) (fileID, error) {
 
 // publish renames the socket to its place. A stale socket there is removed first.
 func (d *stagingDir) publish(id fileID) error {
-	err := unix.Renameat2(d.dir.fd, d.child, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
+	err := unix.Renameat2(d.dir.FD, d.child, d.parent.FD, d.final, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
 		err = d.replaceStale()
 	}
@@ -80,7 +80,7 @@ func (d *stagingDir) publish(id fileID) error {
 		return err
 	}
 	if got, _, err := d.parent.lookup(d.final); err != nil || got != id {
-		return fmt.Errorf("%w: the new socket was replaced by a user who may write to %q", ErrUnsafe, d.parent.path)
+		return fmt.Errorf("%w: the new socket was replaced by a user who may write to %q", ErrUnsafe, d.parent.Path)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (d *stagingDir) replaceStale() error {
 	if err := d.removeStale(); err != nil {
 		return err
 	}
-	err = unix.Renameat2(d.dir.fd, d.child, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
+	err = unix.Renameat2(d.dir.FD, d.child, d.parent.FD, d.final, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%w: another process was quicker", ErrInUse)
 	}
@@ -105,7 +105,7 @@ func (d *stagingDir) replaceStale() error {
 
 // removeStale moves a stale socket into the staging directory and removes it there; any other file stays.
 func (d *stagingDir) removeStale() error {
-	fd, st, err := safedir.OpenAt(d.parent.fd, d.final)
+	fd, st, err := safedir.OpenAt(d.parent.FD, d.final)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -116,15 +116,15 @@ func (d *stagingDir) removeStale() error {
 	if err := d.checkStale(fd, st); err != nil {
 		return err
 	}
-	if err := unix.Renameat(d.parent.fd, d.final, d.dir.fd, staleName); err != nil {
+	if err := unix.Renameat(d.parent.FD, d.final, d.dir.FD, staleName); err != nil {
 		return fmt.Errorf("move a stale socket away: %w", err)
 	}
 	if got, _, err := d.dir.lookup(staleName); err != nil || got != idOf(&st) {
 		// Another file was moved: put it back.
-		_ = unix.Renameat2(d.dir.fd, staleName, d.parent.fd, d.final, unix.RENAME_NOREPLACE)
+		_ = unix.Renameat2(d.dir.FD, staleName, d.parent.FD, d.final, unix.RENAME_NOREPLACE)
 		return fmt.Errorf("%w: it was replaced meanwhile", ErrInTheWay)
 	}
-	return unix.Unlinkat(d.dir.fd, staleName, 0)
+	return unix.Unlinkat(d.dir.FD, staleName, 0)
 }
 
 func (d *stagingDir) checkStale(fd int, st unix.Stat_t) error {
@@ -132,7 +132,7 @@ func (d *stagingDir) checkStale(fd int, st unix.Stat_t) error {
 		return fmt.Errorf("%w: a %s is there; move it or choose another path", ErrInTheWay, kindName(kind))
 	}
 	// Where only trusted users write, any stale socket is a leftover of this user's.
-	if owner := int(st.Uid); d.parent.othersWrite() && owner != os.Geteuid() {
+	if owner := int(st.Uid); d.parent.OthersWrite() && owner != os.Geteuid() {
 		return fmt.Errorf("%w: a socket of uid %d is there; choose another path", ErrInTheWay, owner)
 	}
 	return probe(fd)
@@ -150,7 +150,7 @@ func RemoveStale(path string) error {
 	}
 	defer d.Close()
 	name := filepath.Base(path)
-	fd, st, err := safedir.OpenAt(d.fd, name)
+	fd, st, err := safedir.OpenAt(d.FD, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -187,26 +187,26 @@ const lockWait = time.Second
 
 // lock takes flock(2) on the directory itself, which leaves no file behind and ends with the process. An untrusted owner of the directory
 // can hold it, too, and so prevent only its own socket.
-func (d *directory) lock() (unlock func(), err error) {
-	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func (d directory) lock() (unlock func(), err error) {
+	fd, err := unix.Openat(d.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %q to lock it: %w", d.path, err)
+		return nil, fmt.Errorf("open %q to lock it: %w", d.Path, err)
 	}
 	if err = flock.Lock(fd, unix.LOCK_EX, lockWait); err == nil {
 		return func() { _ = unix.Close(fd) }, nil
 	}
 	_ = unix.Close(fd)
 	if errors.Is(err, flock.ErrLocked) {
-		return nil, fmt.Errorf("%w: another process holds the lock on %q", ErrInUse, d.path)
+		return nil, fmt.Errorf("%w: another process holds the lock on %q", ErrInUse, d.Path)
 	}
-	return nil, fmt.Errorf("lock %q: %w", d.path, err)
+	return nil, fmt.Errorf("lock %q: %w", d.Path, err)
 }
 
 // close removes the staging directory with what is left in it. It is best effort: an untrusted owner of the parent may have moved it.
 func (d *stagingDir) close() {
-	_ = unix.Unlinkat(d.dir.fd, d.child, 0)
+	_ = unix.Unlinkat(d.dir.FD, d.child, 0)
 	_ = d.dir.Close()
-	_ = unix.Unlinkat(d.parent.fd, d.name, unix.AT_REMOVEDIR)
+	_ = unix.Unlinkat(d.parent.FD, d.name, unix.AT_REMOVEDIR)
 }
 
 func kindName(mode uint32) string {

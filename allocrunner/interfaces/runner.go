@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -98,6 +99,11 @@ type AllocRunner interface {
 	// is shared and must not be changed; it is nil when the allocation has no checks or is being killed.
 	Checks() (results api.AllocCheckStatuses, version uint64)
 
+	// Stats sends what the tasks and their processes use of CPU and memory now, and once each interval from then on, until ctx ends, which closes
+	// the channel. An error, such as a keeper that does not answer, is logged and tried again, at growing intervals. What is sent is shared and must
+	// not be changed; its Timestamp differs whenever the rest does. Any number of readers share the samples. Errors: an interval that is not positive.
+	Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
+
 	// Terminal reports whether the allocation has ended: no task of it runs or ever will.
 	Terminal() bool
 
@@ -105,7 +111,8 @@ type AllocRunner interface {
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTerminal, also when the allocation began to end meanwhile.
 	RestartTask(ctx context.Context, task string) error
 
-	// RestartRunning restarts every task that runs. Errors: ErrTaskNotRunning when none does, ErrTerminal as above.
+	// RestartRunning restarts every task that runs; that none does is no error, as in Nomad: what is to run starts by itself. Errors:
+	// ErrTerminal as above.
 	RestartRunning(ctx context.Context) error
 
 	// RestartAll takes every task, dead ones included, through the life cycle again, and returns when the old processes are gone. When ctx

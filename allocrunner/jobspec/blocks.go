@@ -1,7 +1,9 @@
 package jobspec
 
 import (
+	"cmp"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +37,7 @@ func (d *decoder) index(body *hclsyntax.Body) {
 
 // field is one tagged field of a struct.
 type field struct {
-	index    int
+	index    []int
 	name     string // of the argument or block; empty for the label
 	kind     string // "attr", "optional", "block", "label"
 	inner    bool   // it belongs to the extension, not to the struct itself
@@ -50,30 +52,22 @@ func (f field) isMap() bool {
 // fieldsOf reads the hcl tags of a struct: "name,kind", the kind "attr" when it is left out.
 func fieldsOf(t reflect.Type, inner bool) []field {
 	var fields []field
-	for i := range t.NumField() {
-		tag, ok := t.Field(i).Tag.Lookup("hcl")
+	for _, f := range reflect.VisibleFields(t) {
+		tag, ok := f.Tag.Lookup("hcl")
 		if !ok {
 			continue
 		}
 		name, kind, _ := strings.Cut(tag, ",")
-		if kind == "" {
-			kind = "attr"
-		}
-		typ := t.Field(i).Type
-		fields = append(fields, field{index: i, name: name, kind: kind, inner: inner, typ: typ,
-			required: kind == "attr" && typ.Kind() != reflect.Pointer})
+		kind = cmp.Or(kind, "attr")
+		fields = append(fields, field{index: f.Index, name: name, kind: kind, inner: inner, typ: f.Type,
+			required: kind == "attr" && f.Type.Kind() != reflect.Pointer})
 	}
 	return fields
 }
 
 // labelled reports whether a struct, or its extension, takes a label.
 func labelled(t reflect.Type) bool {
-	for _, f := range allFields(t) {
-		if f.kind == "label" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(allFields(t), func(f field) bool { return f.kind == "label" })
 }
 
 // allFields returns the fields of a struct and of its extension. The extension's win.
@@ -138,7 +132,7 @@ func (d *decoder) structBody(body hcl.Body, ctx *hcl.EvalContext, target reflect
 		if f.inner {
 			owner = extra.Elem()
 		}
-		d.field(f, owner.Field(f.index), content, ctx, labels)
+		d.field(f, owner.FieldByIndex(f.index), content, ctx, labels)
 	}
 	if hasExtension {
 		d.add(extension.finish(target.Addr().Interface(), extra.Interface(), content)...)

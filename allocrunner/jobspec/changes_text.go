@@ -3,6 +3,7 @@ package jobspec
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,43 +84,28 @@ const (
 	longestName = 64
 )
 
-// keyDifference returns which keys of two maps differ, and how.
+// keyDifference returns which keys of two maps differ, sorted, and how.
 func keyDifference(a, b reflect.Value) string {
 	var parts []string
 	more := 0
-	for p := range keyPairs(a, b) {
-		if len(parts) == longestList {
+	names := append(sortedKeys(a), sortedKeys(b)...)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		key := reflect.ValueOf(name)
+		p := pair{name: name, old: a.MapIndex(key), new: b.MapIndex(key)}
+		switch {
+		case p.whole() == "" && same(p.old, p.new):
+		case len(parts) == longestList:
 			more++
-			continue
+		default:
+			parts = append(parts, quote(name)+" "+p.wholeOr("changes"))
 		}
-		parts = append(parts, quote(p.name)+" "+p.wholeOr("changes"))
 	}
 	text := strings.Join(parts, ", ")
 	if more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
-}
-
-// keyPairs returns the keys of two maps whose values differ, sorted.
-func keyPairs(a, b reflect.Value) func(func(pair) bool) {
-	keys := reflect.MakeMap(reflect.TypeFor[map[string]bool]())
-	for _, m := range []reflect.Value{a, b} {
-		for _, key := range sortedKeys(m) {
-			keys.SetMapIndex(reflect.ValueOf(key), reflect.ValueOf(true))
-		}
-	}
-	return func(yield func(pair) bool) {
-		for _, name := range sortedKeys(keys) {
-			p := pair{name: name, old: a.MapIndex(reflect.ValueOf(name)), new: b.MapIndex(reflect.ValueOf(name))}
-			if p.whole() == "" && same(p.old, p.new) {
-				continue
-			}
-			if !yield(p) {
-				return
-			}
-		}
-	}
 }
 
 // quote quotes a text from a job, cut to a bearable length.

@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"cmp"
 	"reflect"
 
 	"github.com/hashicorp/nomad/api"
@@ -15,9 +16,7 @@ func addServerDefaults(job *api.Job, audience string) {
 	if *job.NodePool == "" {
 		job.NodePool = new("default")
 	}
-	if job.DispatchIdempotencyToken == nil {
-		job.DispatchIdempotencyToken = new("")
-	}
+	job.DispatchIdempotencyToken = cmp.Or(job.DispatchIdempotencyToken, new(""))
 	job.Update = serverUpdate(job.Update)
 	for _, group := range job.TaskGroups {
 		//lint:ignore SA1019 a server still writes it
@@ -38,9 +37,7 @@ func serverUpdate(update *api.UpdateStrategy) *api.UpdateStrategy {
 	if update == nil {
 		return nil
 	}
-	zero := func() *api.UpdateStrategy {
-		return &api.UpdateStrategy{Stagger: update.Stagger, MaxParallel: update.MaxParallel, HealthCheck: new("")}
-	}()
+	zero := &api.UpdateStrategy{Stagger: update.Stagger, MaxParallel: update.MaxParallel, HealthCheck: new("")}
 	setNilPointers(reflect.ValueOf(zero).Elem())
 	return zero
 }
@@ -50,9 +47,7 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 	for _, network := range networks {
 		for _, ports := range [][]api.Port{network.DynamicPorts, network.ReservedPorts} {
 			for i := range ports {
-				if ports[i].HostNetwork == "" {
-					ports[i].HostNetwork = "default"
-				}
+				ports[i].HostNetwork = cmp.Or(ports[i].HostNetwork, "default")
 			}
 		}
 	}
@@ -60,9 +55,7 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 
 // serverIdentity returns a task's default identity, which every task has.
 func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.WorkloadIdentity {
-	if identity == nil {
-		identity = &api.WorkloadIdentity{}
-	}
+	identity = cmp.Or(identity, &api.WorkloadIdentity{})
 	identity.Name = defaultIdentity
 	if len(identity.Audience) == 0 && audience != "" {
 		identity.Audience = []string{audience}
@@ -73,9 +66,7 @@ func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.Worklo
 // serverResources sets what was left out to zero.
 func serverResources(resources *api.Resources) {
 	for _, field := range []**int{&resources.DiskMB, &resources.MemoryMaxMB, &resources.SecretsMB, &resources.IOPS} {
-		if *field == nil {
-			*field = new(0)
-		}
+		*field = cmp.Or(*field, new(0))
 	}
 	defaultHostNetworks(resources.Networks)
 }
@@ -90,31 +81,35 @@ func setNilPointers(v reflect.Value) {
 }
 
 // emptyMapsToNil makes a block without entries the same as no block, as a server does: meta {}.
-func emptyMapsToNil(job *api.Job) { emptyMaps(reflect.ValueOf(job)) }
+func emptyMapsToNil(job *api.Job) {
+	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
+		if m.Len() == 0 {
+			m.SetZero()
+		}
+	})
+}
 
-func emptyMaps(v reflect.Value) {
+// eachMap calls f with every map within v, but for those of which the type does not tell.
+func eachMap(v reflect.Value, f func(reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			emptyMaps(v.Elem())
+			eachMap(v.Elem(), f)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				emptyMaps(v.Field(i))
+		for field, value := range v.Fields() {
+			if field.IsExported() {
+				eachMap(value, f)
 			}
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			emptyMaps(v.Index(i))
+			eachMap(v.Index(i), f)
 		}
 	case reflect.Map:
-		if !v.IsNil() && v.Len() == 0 {
-			v.SetZero()
-			return
-		}
+		f(v)
 		for _, key := range v.MapKeys() {
-			emptyMaps(v.MapIndex(key))
+			eachMap(v.MapIndex(key), f)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package jobspec
 
 import (
+	"cmp"
 	"reflect"
+	"strconv"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
@@ -22,7 +24,7 @@ func init() {
 		reflect.TypeFor[api.TaskGroup]():  {func() any { return &groupExtra{} }, finishGroup},
 		reflect.TypeFor[api.Task]():       {func() any { return &taskExtra{} }, finishTask},
 		reflect.TypeFor[api.Constraint](): {func() any { return &shorthand{} }, finishConstraint},
-		reflect.TypeFor[api.Affinity]():   {func() any { return &affinityShorthand{} }, finishAffinity},
+		reflect.TypeFor[api.Affinity]():   {func() any { return &operators{} }, finishAffinity},
 	}
 }
 
@@ -87,10 +89,7 @@ func finishTask(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
 			diags = append(diags, diagAt(blocks[i].DefRange, "Unknown scaling label", `A task's scaling block is labelled "cpu" or "mem".`))
 			continue
 		}
-		enabled := s.Enabled
-		if enabled == nil {
-			enabled = new(true)
-		}
+		enabled := cmp.Or(s.Enabled, new(true))
 		task.ScalingPolicies = append(task.ScalingPolicies, &api.ScalingPolicy{Type: kind, Min: s.Min, Max: s.Max, Policy: s.Policy, Enabled: enabled})
 	}
 	if i := normalizeIdentities(task); i >= 0 {
@@ -100,19 +99,8 @@ func finishTask(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
 	return diags
 }
 
-// shorthand is the operator written as a key: `version = ">= 1.2"` for `operator = "version"` with a value.
-type shorthand struct {
-	Version          *string `hcl:"version,optional"`
-	Semver           *string `hcl:"semver,optional"`
-	Regexp           *string `hcl:"regexp,optional"`
-	SetContains      *string `hcl:"set_contains,optional"`
-	SetContainsAll   *string `hcl:"set_contains_all,optional"`
-	SetContainsAny   *string `hcl:"set_contains_any,optional"`
-	DistinctHosts    *bool   `hcl:"distinct_hosts,optional"`
-	DistinctProperty *string `hcl:"distinct_property,optional"`
-}
-
-type affinityShorthand struct {
+// operators are written as keys: `version = ">= 1.2"` for `operator = "version"` with a value.
+type operators struct {
 	Version        *string `hcl:"version,optional"`
 	Semver         *string `hcl:"semver,optional"`
 	Regexp         *string `hcl:"regexp,optional"`
@@ -121,55 +109,40 @@ type affinityShorthand struct {
 	SetContainsAny *string `hcl:"set_contains_any,optional"`
 }
 
+// shorthand is what a constraint has besides.
+type shorthand struct {
+	operators
+	DistinctHosts    *bool   `hcl:"distinct_hosts,optional"`
+	DistinctProperty *string `hcl:"distinct_property,optional"`
+}
+
+// set sets operand and value to those of the key that was written, and an operand that is left out to its default.
+func (o operators) set(operand, value *string) {
+	for name, v := range map[string]*string{"version": o.Version, "semver": o.Semver, "regexp": o.Regexp, "set_contains": o.SetContains,
+		"set_contains_all": o.SetContainsAll, "set_contains_any": o.SetContainsAny} {
+		if v != nil {
+			*operand, *value = name, *v
+		}
+	}
+	*operand = cmp.Or(*operand, "=")
+}
+
 func finishConstraint(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
 	c, s := target.(*api.Constraint), extra.(*shorthand)
-	operand, value := oneOf(map[string]*string{"version": s.Version, "semver": s.Semver, "regexp": s.Regexp, "set_contains": s.SetContains,
-		"set_contains_all": s.SetContainsAll, "set_contains_any": s.SetContainsAny})
-	if operand != "" {
-		c.Operand, c.RTarget = operand, value
-	}
+	s.set(&c.Operand, &c.RTarget)
 	switch {
 	case s.DistinctHosts != nil:
-		c.Operand, c.RTarget = api.ConstraintDistinctHosts, boolText(*s.DistinctHosts)
+		c.Operand, c.RTarget = api.ConstraintDistinctHosts, strconv.FormatBool(*s.DistinctHosts)
 	case s.DistinctProperty != nil:
 		c.Operand, c.LTarget = api.ConstraintDistinctProperty, *s.DistinctProperty
 	}
-	c.Operand = operandOr(c.Operand)
 	return tooManyOperators(content)
 }
 
 func finishAffinity(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
-	a, s := target.(*api.Affinity), extra.(*affinityShorthand)
-	operand, value := oneOf(map[string]*string{"version": s.Version, "semver": s.Semver, "regexp": s.Regexp, "set_contains": s.SetContains,
-		"set_contains_all": s.SetContainsAll, "set_contains_any": s.SetContainsAny})
-	if operand != "" {
-		a.Operand, a.RTarget = operand, value
-	}
-	a.Operand = operandOr(a.Operand)
+	a := target.(*api.Affinity)
+	extra.(*operators).set(&a.Operand, &a.RTarget)
 	return tooManyOperators(content)
-}
-
-func oneOf(values map[string]*string) (operand, value string) {
-	for name, v := range values {
-		if v != nil {
-			return name, *v
-		}
-	}
-	return "", ""
-}
-
-func boolText(b bool) string {
-	if b {
-		return "true"
-	}
-	return "false"
-}
-
-func operandOr(operand string) string {
-	if operand == "" {
-		return "="
-	}
-	return operand
 }
 
 // tooManyOperators refuses two ways of saying the operator in one block, of which one would be lost.

@@ -77,7 +77,7 @@ func freeSchema(raw *hclsyntax.Body) *hcl.BodySchema {
 			continue
 		}
 		seen[kind] = true
-		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: kind, LabelNames: labelNames(labels)})
+		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: kind, LabelNames: slices.Repeat([]string{"name"}, labels)})
 	}
 	return schema
 }
@@ -89,12 +89,4 @@ func dynamicLabels(block *hclsyntax.Block) int {
 	}
 	list, _ := hcl.ExprList(attr.Expr)
 	return len(list)
-}
-
-func labelNames(n int) []string {
-	var names []string
-	for range n {
-		names = append(names, "name")
-	}
-	return names
 }

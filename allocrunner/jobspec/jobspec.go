@@ -8,6 +8,7 @@ package jobspec
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -62,9 +63,7 @@ type Config struct {
 // Parse reads a job file into a job that is canonical and has the defaults that a Nomad server adds, unless it is to be as written. Errors that are about
 // the text are of type *Error, one finding for each place; all errors about content satisfy errors.Is(err, ErrInvalid).
 func Parse(cfg Config) (*api.Job, error) {
-	if cfg.Dir == "" {
-		cfg.Dir = filepath.Dir(cfg.Filename)
-	}
+	cfg.Dir = cmp.Or(cfg.Dir, filepath.Dir(cfg.Filename))
 	if err := checkText(cfg.Filename, cfg.Body); err != nil {
 		return nil, err
 	}

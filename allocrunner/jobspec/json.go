@@ -19,8 +19,7 @@ func parseJSON(filename string, src []byte) (*api.Job, error) {
 		return &Error{Diags: hcl.Diagnostics{diagAt(at, summary, format, args...)}, sources: map[string][]byte{filename: src}}
 	}
 	if err := shallowJSON(src); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 			return nil, fail(syntax.Offset, "Invalid JSON", "%s.", syntax)
 		}
 		return nil, fail(0, "Invalid JSON", "%s.", err)
@@ -43,13 +42,12 @@ func parseJSON(filename string, src []byte) (*api.Job, error) {
 		target = &document
 	}
 	if err := dec.Decode(target); err != nil {
-		var mismatch *json.UnmarshalTypeError
-		if errors.As(err, &mismatch) {
+		if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, fail(mismatch.Offset, "Unsuitable value", "%s", mismatchText(mismatch))
 		}
 		return nil, fail(0, "Invalid JSON", "%s.", err)
 	}
-	plainNumbers(reflect.ValueOf(document.Job))
+	plainNumbers(document.Job)
 	if document.Job == nil || document.Job.Name == nil && (document.Job.ID == nil || *document.Job.ID == "") {
 		return nil, fail(0, "Missing job", `A JSON job needs at least an "ID".`)
 	}
@@ -63,16 +61,8 @@ type jobDocument struct {
 
 // isWrapped reports that the outermost object has the key "Job".
 func isWrapped(src []byte) bool {
-	var keys map[string]json.RawMessage
-	if json.Unmarshal(src, &keys) != nil {
-		return false
-	}
-	for key := range keys {
-		if strings.EqualFold(key, "Job") {
-			return true
-		}
-	}
-	return false
+	var document struct{ Job json.RawMessage }
+	return json.Unmarshal(src, &document) == nil && document.Job != nil
 }
 
 func mismatchText(e *json.UnmarshalTypeError) string {
@@ -217,31 +207,12 @@ func fieldNames(t reflect.Type) []string {
 }
 
 // plainNumbers turns the json.Numbers inside map[string]any into int, or float64 when they are not whole, as HCL gives them.
-func plainNumbers(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			plainNumbers(v.Elem())
+func plainNumbers(job *api.Job) {
+	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
+		if values, ok := m.Interface().(map[string]any); ok {
+			plainNumber(values)
 		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				plainNumbers(v.Field(i))
-			}
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			plainNumbers(v.Index(i))
-		}
-	case reflect.Map:
-		for _, key := range v.MapKeys() {
-			if v.Type().Elem().Kind() == reflect.Interface {
-				v.SetMapIndex(key, reflect.ValueOf(plainNumber(v.MapIndex(key).Interface())))
-			} else {
-				plainNumbers(v.MapIndex(key))
-			}
-		}
-	}
+	})
 }
 
 func plainNumber(value any) any {

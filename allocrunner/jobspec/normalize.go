@@ -1,17 +1,14 @@
 package jobspec
 
 import (
+	"cmp"
+
 	"github.com/hashicorp/nomad/api"
 )
 
 // normalize moves what HCL has in one place and the API in another. label is that of the job block.
 func normalize(job *api.Job, label string) {
-	if job.ID == nil {
-		job.ID = new(label)
-	}
-	if job.Name == nil {
-		job.Name = new(label)
-	}
+	job.ID, job.Name = cmp.Or(job.ID, new(label)), cmp.Or(job.Name, new(label))
 	for _, group := range job.TaskGroups {
 		normalizeNetworks(group.Networks)
 		for _, task := range group.Tasks {

@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -62,12 +63,7 @@ var schedulerParts = []struct {
 }
 
 func anyTask(g *api.TaskGroup, used func(*api.Task) bool) bool {
-	for _, t := range g.Tasks {
-		if t != nil && used(t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t != nil && used(t) })
 }
 
 // rollsOut reports that the update block says more than how health is judged. A max_parallel of 0 is for that, too: it leaves the

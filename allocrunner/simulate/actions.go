@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/stats"
 )
 
 func (r *runner) Stop(_ context.Context, how interfaces.StopRequest) error {
@@ -39,6 +41,22 @@ func (r *runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 }
 
 func (r *runner) Checks() (api.AllocCheckStatuses, uint64) { return nil, 0 }
+
+// Stats says of the tasks that run that they have no process and use nothing.
+func (r *runner) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
+	return stats.New(stats.Config{Logger: r.cfg.Logger, Tasks: func(context.Context) (stats.Tasks, error) {
+		tasks := stats.Tasks{Ended: map[string]time.Time{}}
+		for name, state := range r.Alloc().TaskStates {
+			switch {
+			case state.State == "running":
+				tasks.Idle = append(tasks.Idle, name)
+			case !state.StartedAt.IsZero():
+				tasks.Ended[name] = state.FinishedAt
+			}
+		}
+		return tasks, nil
+	}}).Stream(ctx, interval)
+}
 
 func (r *runner) Terminal() bool { return r.terminal.Load() }
 

@@ -61,23 +61,11 @@ func (ev *evaluator) value(at string, v any) any {
 	case string:
 		return ev.template(at, v)
 	case []string:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = ev.template(fmt.Sprintf("%s[%d]", at, i), v[i])
-		}
-		return out
+		return list(ev, at, v)
 	case []any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), v[i])
-		}
-		return out
+		return list(ev, at, v)
 	case []map[string]any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), v[i])
-		}
-		return out
+		return list(ev, at, v)
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for _, k := range slices.Sorted(maps.Keys(v)) { // in order, so that problems are
@@ -86,6 +74,14 @@ func (ev *evaluator) value(at string, v any) any {
 		return out
 	}
 	return v
+}
+
+func list[T any](ev *evaluator, at string, elements []T) []any {
+	out := make([]any, len(elements))
+	for i, v := range elements {
+		out[i] = ev.value(fmt.Sprintf("%s[%d]", at, i), v)
+	}
+	return out
 }
 
 func (ev *evaluator) template(at, s string) any {

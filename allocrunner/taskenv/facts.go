@@ -44,10 +44,7 @@ func addAllocation(vars map[string]string, alloc *api.Allocation, node Node) {
 	vars["NOMAD_ALLOC_INDEX"] = allocIndex(alloc.Name)
 	vars["NOMAD_GROUP_NAME"] = alloc.TaskGroup
 	vars["NOMAD_DC"] = node.Datacenter
-	job := alloc.Job
-	if job == nil {
-		job = &api.Job{}
-	}
+	job := cmp.Or(alloc.Job, &api.Job{})
 	vars["NOMAD_JOB_ID"] = cmp.Or(ptr.Deref(job.ID), alloc.JobID)
 	vars["NOMAD_JOB_NAME"] = cmp.Or(ptr.Deref(job.Name), vars["NOMAD_JOB_ID"])
 	vars["NOMAD_NAMESPACE"] = cmp.Or(alloc.Namespace, ptr.Deref(job.Namespace), api.DefaultNamespace)

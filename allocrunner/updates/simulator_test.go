@@ -85,6 +85,13 @@ func (s *simulator) Wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
+// Stats sends nothing: nobody asks.
+func (s *simulator) Stats(ctx context.Context, _ time.Duration) (<-chan *api.AllocResourceUsage, error) {
+	none := make(chan *api.AllocResourceUsage)
+	context.AfterFunc(ctx, func() { close(none) })
+	return none, nil
+}
+
 func (s *simulator) Stop(context.Context, interfaces.StopRequest) error { s.Kill(); return nil }
 func (s *simulator) Kill()                                              { s.ask.Do(func() { close(s.stop) }) }
 func (s *simulator) Detach()                                            { s.Kill() }

@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"taskapi/identity/privatefile/flock"
+	"taskapi/socket/safedir"
 )
 
 // A port lock is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has
@@ -25,73 +25,36 @@ import (
 // neither make nor hold one: between users only a bound socket decides.
 func lockRoot() (string, error) {
 	uid := os.Geteuid()
-	parent := ""
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
 	candidates := []string{os.Getenv("XDG_RUNTIME_DIR"), fmt.Sprintf("/run/user/%d", uid)}
 	if uid == 0 {
 		candidates = []string{"/run"}
 	}
-	for _, dir := range candidates {
-		if filepath.IsAbs(dir) && private(dir) == nil {
-			parent = filepath.Join(dir, "taskapi")
+	for _, runtime := range candidates {
+		if filepath.IsAbs(runtime) && private(runtime) {
+			dir = filepath.Join(runtime, "taskapi")
 			break
 		}
 	}
 	space, err := os.Readlink("/proc/self/ns/net")
-	if err == nil && parent == "" {
-		parent, err = ownDir(os.TempDir(), fmt.Sprintf("taskapi-%d", uid))
-	}
 	if err != nil {
 		return "", err
 	}
-	dir := parent
 	for _, name := range []string{"", "ports", strings.Trim(strings.TrimPrefix(space, "net:"), "[]")} {
-		dir = filepath.Join(dir, name)
-		if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+		own, err := safedir.Own(filepath.Join(dir, name))
+		if err != nil {
 			return "", err
 		}
-		if err := private(dir); err != nil {
-			return "", err
-		}
+		dir = own.Path
+		own.Close()
 	}
 	return dir, nil
 }
 
-// ownDir returns our user's directory of that name in a directory that others may write to, or, when somebody else had made that first, one whose
-// name begins with it. What was found once is found again: nobody else can make one of ours, or remove it.
-func ownDir(parent, name string) (string, error) {
-	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return "", err
-	}
-	for _, e := range entries { // sorted
-		if dir := filepath.Join(parent, e.Name()); strings.HasPrefix(e.Name(), name+"-") && private(dir) == nil {
-			return dir, nil
-		}
-	}
-	dir := filepath.Join(parent, name)
-	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", err
-	}
-	err = private(dir)
-	if info, statErr := os.Lstat(dir); err == nil || statErr == nil && info.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) { // we can put it right
-		return dir, err
-	}
-	if dir, err = os.MkdirTemp(parent, name+"-"); err == nil {
-		err = os.Chmod(dir, 0o711)
-	}
-	return dir, err
-}
-
-// private makes sure that a directory is one, and that nobody but our user can put anything into it.
-func private(dir string) error {
+// private reports whether a directory is one, and nobody but our user can put anything into it.
+func private(dir string) bool {
 	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return &os.PathError{Op: "lstat", Path: dir, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o022 != 0 {
-		return fmt.Errorf("%s is not a directory that user %d alone can change: remove it, or correct its owner and mode", dir, os.Geteuid())
-	}
-	return nil
+	return unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == uint32(os.Geteuid()) && st.Mode&0o022 == 0
 }
 
 // lockPort keeps our user's other allocations from the address's port. A wildcard is every address, also of the other family: "::" takes

@@ -23,27 +23,54 @@ type Stat struct {
 
 // Read reads one process. The error is ENOENT or ESRCH when there is none.
 func Read(pid int) (Stat, error) {
+	var buf [statSize]byte
+	text, err := readStat(pid, &buf)
+	if err != nil {
+		return Stat{}, err
+	}
+	return parseStat(pid, text)
+}
+
+// statSize is more than /proc/PID/stat has: 52 numbers and a name of 15 bytes, or of a kernel thread's 63.
+const statSize = 2048
+
+// readStat reads /proc/PID/stat.
+func readStat(pid int, buf *[statSize]byte) (string, error) {
 	// By plain system calls: a tree is looked for among all processes of the machine, and package os takes twice as long.
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return Stat{}, err
+		return "", err
 	}
 	defer unix.Close(fd)
-	var buf [1024]byte // 52 numbers and a name of 15 bytes
 	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// statFields returns the fields of proc_pid_stat(5) that follow the program's name, at least so many. The name, in parentheses, may hold blanks,
+// newlines and parentheses.
+func statFields(pid int, text string, least int) ([]string, error) {
+	end := strings.LastIndexByte(text, ')')
+	fields := strings.Fields(text[end+1:])
+	if end < 0 || len(fields) < least {
+		return nil, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
+	}
+	return fields, nil
+}
+
+// parseStat reads proc_pid_stat(5).
+func parseStat(pid int, text string) (Stat, error) {
+	fields, err := statFields(pid, text, 20)
 	if err != nil {
 		return Stat{}, err
 	}
-	return parseStat(pid, string(buf[:n]))
+	return statOf(pid, fields)
 }
 
-// parseStat reads proc_pid_stat(5). The program's name, in parentheses, may hold blanks and parentheses.
-func parseStat(pid int, text string) (Stat, error) {
-	end := strings.LastIndexByte(text, ')')
-	fields := strings.Fields(text[end+1:])
-	if end < 0 || len(fields) < 20 {
-		return Stat{}, fmt.Errorf("/proc/%d/stat has an unknown form", pid)
-	}
+// statOf reads what statFields returns.
+func statOf(pid int, fields []string) (Stat, error) {
 	var err error
 	number := func(field int) int { // numbered as in the manual, where the state is 3
 		n, e := strconv.Atoi(fields[field-3])

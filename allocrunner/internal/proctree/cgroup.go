@@ -35,6 +35,9 @@ func prefix(name string) string {
 	return "taskapi-" + name + "-"
 }
 
+// taskPrefix begins the name of a task's cgroup.
+const taskPrefix = "task."
+
 // errOff is why there is none where none is to be used.
 var errOff = errors.New("cgroups are not to be used")
 
@@ -49,7 +52,7 @@ func (c *cgroups) add(task string) (*cgroup, error) {
 		if err := c.makeLocked(); err != nil {
 			return nil, err
 		}
-		g := &cgroup{dir: filepath.Join(c.dir, "task."+task)}
+		g := &cgroup{dir: filepath.Join(c.dir, taskPrefix+task)}
 		err := os.Mkdir(g.dir, 0o755)
 		switch {
 		case err == nil, errors.Is(err, os.ErrExist):

@@ -102,7 +102,7 @@ func newSearch(hints Hints) *search {
 		s.groups = append(s.groups, &cgroup{dir: dir})
 		entries, _ := os.ReadDir(dir) // gone
 		for _, entry := range entries {
-			if task, ok := strings.CutPrefix(entry.Name(), "task."); ok && entry.IsDir() {
+			if task, ok := strings.CutPrefix(entry.Name(), taskPrefix); ok && entry.IsDir() {
 				s.fenced[task] = true
 			}
 		}
@@ -244,7 +244,7 @@ func ancestors() map[int]bool {
 // orphanTask returns the task that a process's cgroup is named after, whose path below the supervisor's is given, or that its environment names.
 func orphanTask(pid int, path string) string {
 	for part := range strings.SplitSeq(path, "/") {
-		if task, ok := strings.CutPrefix(part, "task."); ok {
+		if task, ok := strings.CutPrefix(part, taskPrefix); ok {
 			return task
 		}
 	}

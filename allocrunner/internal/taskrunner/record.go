@@ -18,12 +18,31 @@ import (
 type record struct {
 	mu        sync.Mutex // guards the fields below
 	state     api.TaskState
-	phase     lifecycle.Phase
-	failed    bool
-	resets    bool      // it is being stopped for a reset
-	again     bool      // a restart is under way and the old process gone
-	start     time.Time // the latest, by the monotonic clock as well
+	standing  standing
 	savedTask interfaces.SavedTask
+}
+
+// standing is where a task stands, but for what is on the wire.
+type standing struct {
+	lifecycle.State           // in its group
+	resetting       bool      // it is being stopped for a reset
+	restarting      bool      // a restart is under way and the old process gone
+	start           time.Time // the latest, by the monotonic clock as well
+	running         bool      // and not being stopped
+}
+
+// up returns when the process started, and the zero time when there is none or it is being stopped.
+func (s standing) up() time.Time {
+	if !s.running {
+		return time.Time{}
+	}
+	return s.start
+}
+
+func (r *record) stands() standing {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.standing
 }
 
 // add stamps an event and appends it, dropping the oldest beyond maxEvents, and updates the fields that the event is about.
@@ -37,7 +56,7 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 	}
 	switch e.Type {
 	case api.TaskStarted:
-		r.state.StartedAt, r.start = now.UTC(), now
+		r.state.StartedAt, r.standing.start = now.UTC(), now
 	case api.TaskRestarting:
 		r.state.Restarts++
 		r.state.LastRestart = now.UTC()
@@ -49,8 +68,9 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 func (r *record) set(m machine, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase, r.failed, r.resets = m.lifecyclePhase(), m.failed, m.beingStopped() && m.intent == reset
-	r.again = m.restarting()
+	r.standing.State = lifecycle.State{Phase: m.lifecyclePhase(), Failed: m.failed}
+	r.standing.resetting, r.standing.restarting = m.beingStopped() && m.intent == reset, m.restarting()
+	r.standing.running = m.phase == running
 	r.savedTask.Phase, r.savedTask.Intent, r.savedTask.Failed, r.savedTask.SetUp = m.phase.String(), m.intent.String(), m.failed, m.setUp
 	r.savedTask.IntervalStart, r.savedTask.Attempts = m.tracker.Start, m.tracker.Count
 	switch timer := timer.(type) {
@@ -60,7 +80,7 @@ func (r *record) set(m machine, now time.Time, timer any) {
 		r.savedTask.Due = time.Time{}
 	}
 	r.state.Failed = m.failed
-	switch r.phase {
+	switch r.standing.Phase {
 	case lifecycle.Running:
 		r.state.State = "running"
 	case lifecycle.Dead:
@@ -88,7 +108,7 @@ func (r *record) restore(saved interfaces.SavedTask, now time.Time) {
 	r.savedTask = saved
 	if saved.State != nil {
 		r.state = *saved.State
-		r.start = now.Add(-max(0, now.Sub(r.state.StartedAt))) // never in the future, should the clock have been set back meanwhile
+		r.standing.start = now.Add(-max(0, now.Sub(r.state.StartedAt))) // never in the future, should the clock have been set back meanwhile
 	}
 }
 
@@ -148,38 +168,4 @@ func (r *record) setHookDone(hook string, resp *interfaces.TaskPrestartResponse)
 	data, err := json.Marshal(resp)
 	r.saveHookData(doneKey(hook), map[string]string{"response": string(data)})
 	return err
-}
-
-func (r *record) lifecycle() lifecycle.State {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return lifecycle.State{Phase: r.phase, Failed: r.failed}
-}
-
-// up returns when the process started, and the zero time when there is none or it is being stopped.
-func (r *record) up() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.savedTask.Phase != running.String() {
-		return time.Time{}
-	}
-	return r.start
-}
-
-func (r *record) running() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.phase == lifecycle.Running
-}
-
-func (r *record) resetting() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.resets
-}
-
-func (r *record) restarting() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.again
 }

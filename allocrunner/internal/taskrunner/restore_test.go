@@ -202,7 +202,7 @@ func TestWhoIsResetting(t *testing.T) {
 	} {
 		var r record
 		r.set(testRules.resume(interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}, nil, time.Unix(0, 0)).machine, time.Unix(0, 0), nil)
-		if got := r.resetting(); got != want {
+		if got := r.stands().resetting; got != want {
 			t.Errorf("phase %q, intent %q: %v", saved[0], saved[1], got)
 		}
 	}

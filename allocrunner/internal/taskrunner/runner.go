@@ -3,6 +3,7 @@
 package taskrunner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -123,9 +124,7 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Meter == nil {
-		cfg.Meter = new(hookmeter.Meter)
-	}
+	cfg.Meter = cmp.Or(cfg.Meter, new(hookmeter.Meter))
 	r := &Runner{
 		cfg:     cfg,
 		name:    cfg.Task.Name,
@@ -143,22 +142,22 @@ func New(cfg Config) (*Runner, error) {
 func (r *Runner) Name() string { return r.name }
 
 // State returns the task's phase in its group.
-func (r *Runner) State() lifecycle.State { return r.record.lifecycle() }
+func (r *Runner) State() lifecycle.State { return r.record.stands().State }
 
 // Wire returns the task's state as the API shows it.
 func (r *Runner) Wire() *api.TaskState { return r.record.wire() }
 
 // Running reports whether the task has a process that may be restarted.
-func (r *Runner) Running() bool { return r.record.running() }
+func (r *Runner) Running() bool { return r.record.stands().Phase == lifecycle.Running }
 
 // Restarting reports whether the task has no process because a restart was requested, whose new process does not run yet.
-func (r *Runner) Restarting() bool { return r.record.restarting() }
+func (r *Runner) Restarting() bool { return r.record.stands().restarting }
 
 // Up returns when the task's process started, also under an earlier runner, and the zero time when there is none or it is being stopped.
-func (r *Runner) Up() time.Time { return r.record.up() }
+func (r *Runner) Up() time.Time { return r.record.stands().up() }
 
 // Resetting reports whether the task's process, or its start, is being stopped for a reset.
-func (r *Runner) Resetting() bool { return r.record.resetting() }
+func (r *Runner) Resetting() bool { return r.record.stands().resetting }
 
 // Open lets the task start, now that the group's order has reached it.
 func (r *Runner) Open() { r.post(context.Background(), opened{}, nil) }

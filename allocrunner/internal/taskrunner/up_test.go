@@ -18,7 +18,7 @@ func TestSinceWhenATaskIsUp(t *testing.T) {
 		at := func(p phase, want time.Time) {
 			t.Helper()
 			r.set(machine{phase: p}, time.Now(), nil)
-			if got := r.up(); !got.Equal(want) {
+			if got := r.stands().up(); !got.Equal(want) {
 				t.Errorf("%v: up since %v, want %v", p, got, want)
 			}
 		}

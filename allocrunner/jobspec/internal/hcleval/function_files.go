@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"unicode/utf8"
 
@@ -215,11 +217,7 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, err
 	}
 	known := vars.AsValueMap()
-	names := make([]string, 0, len(known))
-	for name := range known {
-		names = append(names, name)
-	}
-	expr, diags := e.parseTemplate([]byte(src), path, newScope(names...))
+	expr, diags := e.parseTemplate([]byte(src), path, newScope(slices.Collect(maps.Keys(known))...))
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}

@@ -13,11 +13,7 @@ import (
 type scope map[string]bool
 
 func newScope(names ...string) scope {
-	s := scope{}
-	for _, name := range names {
-		s[name] = true
-	}
-	return s
+	return scope{}.with(names...)
 }
 
 func (s scope) with(names ...string) scope {
@@ -113,10 +109,7 @@ func (w *refWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 	}
 	switch n := node.(type) {
 	case hclsyntax.ChildScope:
-		names := make([]string, 0, len(n.LocalNames))
-		for name := range n.LocalNames {
-			names = append(names, name)
-		}
+		names := slices.Collect(maps.Keys(n.LocalNames))
 		w.scopes = append(w.scopes, w.scopes[len(w.scopes)-1].with(names...))
 	case *hclsyntax.FunctionCallExpr:
 		if n.Name == "convert" && len(n.Args) == 2 {

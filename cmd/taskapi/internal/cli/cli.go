@@ -140,8 +140,8 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetVersionTemplate(versionLine(w))
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		runCommand(w), attachCommand(w), updateCommand(w), isDestructive(stopCommand(w)), statusCommand(w), apiCommand(w), isDestructive(gcCommand(w)),
-		validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w),
+		runCommand(w), statusCommand(w), checksCommand(w), attachCommand(w), eventsCommand(w), isDestructive(restartCommand(w)),
+		isDestructive(signalCommand(w)), isDestructive(stopCommand(w)), updateCommand(w), isDestructive(gcCommand(w)), apiCommand(w), validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w),
 	)
 	strictHelp(root)
 	strictCompletion(root)

@@ -19,6 +19,7 @@ type follower struct {
 	printer *printer // nil before the allocation has been seen
 	make    func(*api.Allocation) *printer
 	quiet   bool                       // what has happened before is not printed
+	kills   bool                       // the stop that is followed kills every task immediately
 	until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
 
 	last  *api.Allocation           // as it was seen last
@@ -149,7 +150,11 @@ func (f *follower) compare(was, is *api.Allocation, at time.Time) {
 		f.printer.allocEventAt(at, "Updated", fmt.Sprintf("runs version %d of its job", jobNumber(is.Job)))
 	}
 	if was.DesiredStatus != is.DesiredStatus && is.DesiredStatus == api.AllocDesiredStatusStop {
-		f.printer.allocEventAt(at, "Stopping", "stopping gracefully")
+		if f.kills {
+			f.printer.allocEventAt(at, "Killing", "killing immediately")
+		} else {
+			f.printer.allocEventAt(at, "Stopping", "stopping gracefully")
+		}
 	}
 }
 

@@ -81,7 +81,7 @@ func (s *stopping) run(ctx context.Context) error {
 		found := c.Locate(ctx, client.Patient)
 		switch found.Holder {
 		case client.Serving:
-			f := &follower{layout: s.layout, id: s.id, make: printers(s.environment, false), quiet: true}
+			f := &follower{layout: s.layout, id: s.id, make: printers(s.environment, false), quiet: true, kills: s.how.Now}
 			f.show(found.Alloc)
 			err := s.request(ctx, c)
 			answer, answered := errors.AsType[*client.StatusError](err)

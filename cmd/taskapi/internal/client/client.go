@@ -106,7 +106,7 @@ func (c *Client) get(ctx context.Context, timeout time.Duration, path string, in
 	defer cancel()
 	meta, err := c.sdk.Raw().Query(path, into, (&api.QueryOptions{AuthToken: token}).WithContext(bounded))
 	if err != nil {
-		return 0, asError(ctx, err)
+		return 0, AsError(ctx, err)
 	}
 	return meta.LastIndex, nil
 }
@@ -120,11 +120,11 @@ func (c *Client) put(ctx context.Context, path string, body, into any) error {
 	bounded, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err = c.sdk.Raw().Write(path, body, into, (&api.WriteOptions{AuthToken: token}).WithContext(bounded))
-	return asError(ctx, err)
+	return AsError(ctx, err)
 }
 
-// asError returns the SDK's error as one of this package: a *StatusError, the cause of ctx's end, or ErrNoAnswer.
-func asError(ctx context.Context, err error) error {
+// AsError returns the SDK's error as one of this package: a *StatusError, the cause of ctx's end, or ErrNoAnswer.
+func AsError(ctx context.Context, err error) error {
 	status, answered := errors.AsType[api.UnexpectedResponseError](err)
 	switch {
 	case err == nil:
@@ -153,7 +153,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body io.Reader) (*
 	}
 	req.Header.Set("X-Nomad-Token", token)
 	resp, err := c.sdk.Raw().Do(req)
-	return resp, asError(ctx, err)
+	return resp, AsError(ctx, err)
 }
 
 // Allocation returns the allocation as it stands, and the body of the answer. Errors: ErrNoAnswer, *StatusError, ctx's.
@@ -187,6 +187,17 @@ type StopOptions struct {
 // Stop begins the stop of the allocation. Errors: those of Allocation.
 func (c *Client) Stop(ctx context.Context, how StopOptions) error {
 	return c.put(ctx, c.path(fmt.Sprintf("/stop?no_shutdown_delay=%t&now=%t", how.NoShutdownDelay, how.Now)), nil, nil)
+}
+
+// Restart restarts a task, those that run, or all of them, and returns when the old processes are gone: no time-out bounds that, since
+// their job says how long they may take. Errors: those of Allocation.
+func (c *Client) Restart(ctx context.Context, want api.AllocationRestartRequest) error {
+	sdk, err := c.SDK()
+	if err != nil {
+		return err
+	}
+	_, err = sdk.Raw().Write("/v1/client/allocation/"+c.id+"/restart", want, nil, (&api.WriteOptions{}).WithContext(ctx))
+	return AsError(ctx, err)
 }
 
 // Plan returns what a job would change. Errors: those of Allocation.

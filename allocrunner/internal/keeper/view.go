@@ -1,0 +1,32 @@
+package keeper
+
+import (
+	"context"
+
+	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctree"
+)
+
+// View returns what it takes to look at the tasks' processes from this one, and the latest process of each task. Errors: List's.
+func (s *Supervisor) View(ctx context.Context) (proctree.View, []processes.Status, error) {
+	list, err := s.List(ctx)
+	if err != nil {
+		return proctree.View{}, nil, err
+	}
+	conn, _ := s.current()
+	view := conn.client.view()
+	for _, status := range list {
+		if status.Exit == nil {
+			view.Roots = append(view.Roots, proctree.ViewRoot{
+				Task: status.Task, PID: status.PID, Start: status.Start, Fenced: status.NoCgroup == "", Marker: "NOMAD_TASK_NAME=" + status.Task,
+			})
+		}
+	}
+	return view, list, nil
+}
+
+func (c *Client) view() proctree.View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return proctree.View{Supervisor: c.id.PID, Cgroup: c.cgroup}
+}

@@ -1,0 +1,92 @@
+package proc_test
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/proc"
+)
+
+// TestUsage holds what is read of a process against what the kernel says of it elsewhere.
+func TestUsage(t *testing.T) {
+	before, err := proc.ReadUsage(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := make([]byte, 64<<20)
+	for i := range page {
+		page[i] = byte(i)
+	}
+	if err := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").Run(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := proc.ReadUsage(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.RSS < before.RSS+48<<20 || after.RSS < uint64(len(page)) {
+		t.Errorf("RSS went from %d to %d with %d more", before.RSS, after.RSS, len(page))
+	}
+	if after.Children.Since(before.Children).Sum() == 0 {
+		t.Error("a busy child that was waited for has used no time")
+	}
+	if after.Threads < 2 || after.CPU.Sum() < before.CPU.Sum() {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	var children unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &children); err != nil {
+		t.Fatal(err)
+	}
+	if want := time.Duration(children.Utime.Nano() + children.Stime.Nano()); (after.Children.Sum() - want).Abs() > 30*time.Millisecond {
+		t.Errorf("children's time = %v, want %v", after.Children.Sum(), want)
+	}
+	if stat, err := proc.Read(os.Getpid()); err != nil || stat != after.Stat {
+		t.Errorf("Read = %+v, %v; want %+v", stat, err, after.Stat)
+	}
+	if age := after.Age(proc.UptimeTicks()); age <= 0 || age > time.Hour {
+		t.Errorf("this process is %v old", age)
+	}
+	_ = page[len(page)-1]
+}
+
+// TestUsageOfNastyNames: a program may call itself what it likes, also what looks like the rest of the line.
+func TestUsageOfNastyNames(t *testing.T) {
+	for _, name := range []string{") R 1 1 1 (", "a\nb) Z 0", "((((", "))))", "\\", " ", "x) S 1 2 3 4"} {
+		cmd := exec.Command("/bin/sh", "-c", `printf %s "$NAME" > /proc/$$/comm && echo named; read line`)
+		cmd.Env = append(os.Environ(), "NAME="+name)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var said [5]byte
+		if _, err := out.Read(said[:]); err != nil {
+			t.Fatal(err)
+		}
+		comm, _ := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/comm")
+		if strings.TrimSuffix(string(comm), "\n") != name[:min(15, len(name))] {
+			t.Fatalf("the process is called %q, not %q", comm, name)
+		}
+		u, err := proc.ReadUsage(cmd.Process.Pid)
+		if err != nil || u.Parent != os.Getpid() || u.Dead || u.Threads != 1 || u.RSS == 0 || u.RSS > 1<<30 {
+			t.Errorf("%q: %+v, %v", name, u, err)
+		}
+		in.Close()
+		cmd.Wait()
+	}
+	if _, err := proc.ReadUsage(1 << 30); err == nil {
+		t.Error("nobody has used something")
+	}
+}

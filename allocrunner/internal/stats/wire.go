@@ -1,0 +1,125 @@
+package stats
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// MostPIDs is how many processes of a task an answer lists, those that use most. All of them are in the sums.
+const MostPIDs = 512
+
+// What is measured of a process, in Nomad's words. They are shared and not changed.
+var (
+	processCPU    = []string{"System Mode", "User Mode", "Percent"}
+	throttledCPU  = []string{"System Mode", "User Mode", "Throttled Periods", "Throttled Time", "Percent"}
+	processMemory = []string{"RSS", "Swap"}
+)
+
+func newAllocUsage() *api.AllocResourceUsage {
+	return &api.AllocResourceUsage{
+		ResourceUsage: &api.ResourceUsage{
+			MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{}, DeviceStats: []*api.DeviceGroupStats{},
+		},
+		Tasks: map[string]*api.TaskResourceUsage{},
+	}
+}
+
+// noUsage is that of a task that had no process at a time.
+func noUsage(at time.Time) *api.TaskResourceUsage {
+	return &api.TaskResourceUsage{
+		ResourceUsage: &api.ResourceUsage{
+			MemoryStats: &api.MemoryStats{Measured: processMemory}, CpuStats: &api.CpuStats{Measured: processCPU},
+		},
+		Timestamp: at.UnixNano(),
+		Pids:      map[string]*api.ResourceUsage{},
+	}
+}
+
+// add adds a running task to an allocation.
+func add(sum *api.AllocResourceUsage, task string, u *api.TaskResourceUsage) {
+	sum.Tasks[task] = u
+	sum.Timestamp = max(sum.Timestamp, u.Timestamp)
+	cpu, all := u.ResourceUsage.CpuStats, sum.ResourceUsage.CpuStats
+	all.Measured = union(all.Measured, cpu.Measured)
+	all.SystemMode += cpu.SystemMode
+	all.UserMode += cpu.UserMode
+	all.Percent += cpu.Percent
+	all.TotalTicks += cpu.TotalTicks
+	all.ThrottledPeriods += cpu.ThrottledPeriods
+	all.ThrottledTime += cpu.ThrottledTime
+	memory, whole := u.ResourceUsage.MemoryStats, sum.ResourceUsage.MemoryStats
+	whole.Measured = union(whole.Measured, memory.Measured)
+	whole.RSS += memory.RSS
+	whole.Cache += memory.Cache
+	whole.Swap += memory.Swap
+	whole.Usage += memory.Usage
+	whole.MaxUsage += memory.MaxUsage
+	whole.KernelUsage += memory.KernelUsage
+	whole.KernelMaxUsage += memory.KernelMaxUsage
+}
+
+func union(a, b []string) []string {
+	a = slices.Clip(a)
+	for _, s := range b {
+		if !slices.Contains(a, s) {
+			a = append(a, s)
+		}
+	}
+	return a
+}
+
+// taskUsage returns a task's measurement as the API has it.
+func taskUsage(m measurement, at time.Time, mhz float64) *api.TaskResourceUsage {
+	cpu := cpuStats(m.cpu, mhz)
+	if t := m.throttled; t != nil {
+		cpu.Measured, cpu.ThrottledPeriods, cpu.ThrottledTime = throttledCPU, t.periods, uint64(t.time)
+	}
+	u := &api.TaskResourceUsage{
+		ResourceUsage: &api.ResourceUsage{MemoryStats: memoryStats(m.memory), CpuStats: cpu},
+		Timestamp:     at.UnixNano(),
+		Pids:          make(map[string]*api.ResourceUsage, min(len(m.procs), MostPIDs)),
+	}
+	if len(m.procs) > MostPIDs {
+		slices.SortFunc(m.procs, func(a, b procUse) int {
+			return cmp.Or(-cmp.Compare(a.use.percent(), b.use.percent()), -cmp.Compare(a.RSS, b.RSS), cmp.Compare(a.PID, b.PID))
+		})
+		m.procs = m.procs[:MostPIDs]
+	}
+	for _, p := range m.procs {
+		u.Pids[strconv.Itoa(p.PID)] = &api.ResourceUsage{
+			MemoryStats: &api.MemoryStats{RSS: p.RSS, Swap: p.swap, Measured: processMemory},
+			CpuStats:    cpuStats(p.use, mhz),
+		}
+	}
+	return u
+}
+
+func cpuStats(use cpuUse, mhz float64) *api.CpuStats {
+	return &api.CpuStats{
+		SystemMode: 100 * use.system, UserMode: 100 * use.user, Percent: use.percent(), TotalTicks: use.percent() / 100 * mhz, Measured: processCPU,
+	}
+}
+
+// memoryStats returns what was measured and its names, in Nomad's order.
+func memoryStats(m memoryReading) *api.MemoryStats {
+	stats := &api.MemoryStats{}
+	put := func(to *uint64, name string, value *uint64) {
+		if value == nil {
+			return
+		}
+		*to = *value
+		stats.Measured = append(stats.Measured, name)
+	}
+	put(&stats.RSS, "RSS", m.rss)
+	put(&stats.Cache, "Cache", m.cache)
+	put(&stats.Swap, "Swap", m.swap)
+	put(&stats.Usage, "Usage", m.usage)
+	put(&stats.MaxUsage, "Max Usage", m.maxUsage)
+	put(&stats.KernelUsage, "Kernel Usage", m.kernel)
+	put(&stats.KernelMaxUsage, "Kernel Max Usage", m.maxKernel)
+	return stats
+}

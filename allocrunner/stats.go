@@ -1,0 +1,43 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctree"
+	"taskapi/allocrunner/internal/stats"
+)
+
+func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
+	return r.stats.Stream(ctx, interval)
+}
+
+// measuredTasks returns the tasks that have a process, and when the others that had one lost it.
+func (r *Runner) measuredTasks(ctx context.Context) (stats.Tasks, error) {
+	tasks := stats.Tasks{Ended: map[string]time.Time{}}
+	if supervisor := r.resources.measured.Load(); supervisor != nil {
+		view, list, err := supervisor.View(ctx)
+		if err != nil && !errors.Is(err, processes.ErrClosed) { // when it is closed, nothing runs
+			return tasks, err
+		}
+		tasks.View = view
+		for _, s := range list {
+			if s.Exit != nil {
+				tasks.Ended[s.Task] = s.Exit.At
+			}
+		}
+	}
+	for name, state := range r.Alloc().TaskStates {
+		_, known := tasks.Ended[name]
+		runs := slices.ContainsFunc(tasks.View.Roots, func(root proctree.ViewRoot) bool { return root.Task == name })
+		if !known && !runs && !state.StartedAt.IsZero() {
+			tasks.Ended[name] = state.FinishedAt
+		}
+	}
+	return tasks, nil
+}

@@ -1,0 +1,146 @@
+package allocrunner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// usage returns what the tasks use once that is as wanted.
+func (r *running) usage(ok func(*api.AllocResourceUsage) error) *api.AllocResourceUsage {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), deadline)
+	defer cancel()
+	samples, err := r.runner.Stats(ctx, 100*time.Millisecond)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	why := errors.New("no sample came")
+	for usage := range samples {
+		if why = ok(usage); why == nil {
+			return usage
+		}
+	}
+	r.t.Fatal(why)
+	return nil
+}
+
+// cpu and rss return figures of a task, zero while it is not there.
+func cpu(u *api.AllocResourceUsage, task string) float64 {
+	if t := u.Tasks[task]; t != nil {
+		return t.ResourceUsage.CpuStats.Percent
+	}
+	return 0
+}
+
+func rss(u *api.AllocResourceUsage, task string) uint64 {
+	if t := u.Tasks[task]; t != nil {
+		return t.ResourceUsage.MemoryStats.RSS
+	}
+	return 0
+}
+
+// TestStats measures a busy process, one that takes memory in a child, a daemon that has left its parents, one that idles, and one that has ended.
+func TestStats(t *testing.T) {
+	dir := t.TempDir()
+	daemon := filepath.Join(dir, "daemon")
+	r := run(t, "service",
+		shell("busy", `while :; do :; done`),
+		shell("large", `dd if=/dev/zero of=/dev/null bs=64M & wait`),
+		shell("daemon", `(setsid sh -c 'echo $$ > `+daemon+`; while :; do :; done' > /dev/null 2>&1 &); exec sleep 1000`),
+		shell("idle", `exec sleep 1000`),
+		shell("gone", `exit 0`, lifecycle("prestart", false)),
+	)
+	u := r.usage(func(u *api.AllocResourceUsage) error {
+		if cpu(u, "busy") < 5 || cpu(u, "daemon") < 5 || cpu(u, "large") < 5 || rss(u, "large") < 64<<20 || u.Tasks["idle"] == nil {
+			return fmt.Errorf("busy %v %%, daemon %v %%, large %v %% and %d bytes of %d tasks", cpu(u, "busy"), cpu(u, "daemon"), cpu(u, "large"),
+				rss(u, "large"), len(u.Tasks))
+		}
+		return nil
+	})
+	if got := cpu(u, "idle"); got > 5 {
+		t.Errorf("idle uses %v %%", got)
+	}
+	if got := cpu(u, "busy"); got > 150 {
+		t.Errorf("one thread uses %v %%", got)
+	}
+	pid, err := os.ReadFile(daemon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := u.Tasks["daemon"].Pids[strings.TrimSpace(string(pid))]; p == nil || p.CpuStats.Percent < 5 {
+		t.Errorf("the daemon %s is not among %v, or idle", pid, u.Tasks["daemon"].Pids)
+	}
+	if n := len(u.Tasks["large"].Pids); n != 2 {
+		t.Errorf("%d processes of large, want a shell and its child", n)
+	}
+	gone := u.Tasks["gone"]
+	if gone == nil || gone.Pids == nil || len(gone.Pids) > 0 || gone.ResourceUsage.MemoryStats.RSS != 0 || gone.Timestamp >= u.Timestamp {
+		t.Errorf("gone = %+v", gone)
+	}
+	var sum uint64
+	percent := 0.0
+	for _, task := range u.Tasks {
+		sum += task.ResourceUsage.MemoryStats.RSS
+		percent += task.ResourceUsage.CpuStats.Percent
+	}
+	if all := u.ResourceUsage; all.MemoryStats.RSS != sum || all.CpuStats.Percent-percent > 0.001 || percent-all.CpuStats.Percent > 0.001 {
+		t.Errorf("sum = %+v %+v, want %d and %v", all.MemoryStats, all.CpuStats, sum, percent)
+	}
+	for _, name := range []string{"Throttled Periods", "Throttled Time"} { // nothing here is limited
+		if slices.Contains(u.ResourceUsage.CpuStats.Measured, name) && u.ResourceUsage.CpuStats.ThrottledPeriods != 0 {
+			t.Errorf("%s is measured", name)
+		}
+	}
+
+	r.runner.Kill()
+	_ = r.end()
+	r.usage(func(u *api.AllocResourceUsage) error {
+		if len(u.Tasks) != 5 || u.Timestamp != 0 || u.ResourceUsage.MemoryStats.RSS != 0 || len(u.Tasks["busy"].Pids) > 0 {
+			return fmt.Errorf("after the end: %+v", u)
+		}
+		return nil
+	})
+}
+
+// TestStatsOfARestartedTask: the new process is not measured by the old one.
+func TestStatsOfARestartedTask(t *testing.T) {
+	r := run(t, "service", shell("a", `exec sleep 1000`))
+	first := r.usage(func(u *api.AllocResourceUsage) error {
+		if a := u.Tasks["a"]; a == nil || len(a.Pids) != 1 {
+			return fmt.Errorf("%+v", u.Tasks)
+		}
+		return nil
+	})
+	if err := r.runner.RestartTask(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	r.usage(func(u *api.AllocResourceUsage) error {
+		a := u.Tasks["a"]
+		if a == nil || len(a.Pids) != 1 {
+			return fmt.Errorf("%+v", a)
+		}
+		for pid := range a.Pids {
+			if first.Tasks["a"].Pids[pid] != nil {
+				return errors.New("still the old process")
+			}
+		}
+		return nil
+	})
+}
+
+// TestStatsInterval refuses what would be a tight loop.
+func TestStatsInterval(t *testing.T) {
+	r := run(t, "service", shell("a", `exec sleep 1000`))
+	if _, err := r.runner.Stats(t.Context(), 0); err == nil {
+		t.Error("an interval of 0 is taken")
+	}
+}

@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// eventsFlags are those of taskapi events.
+type eventsFlags struct {
+	out    outputFlags
+	follow bool
+	topics []string
+	index  uint64
+}
+
+func eventsCommand(w Environment) *cobra.Command {
+	var dataDir string
+	var flags eventsFlags
+	cmd := &cobra.Command{
+		Use:   "events [flags] [ALLOC]",
+		Short: "Print Nomad's event stream of an allocation",
+		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
+happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was. ` + allocArgs + `
+
+--json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event. What happens to the
+tasks, in words, is what 'taskapi attach' prints.`,
+		Example: `  taskapi events
+  taskapi events -f --topic Allocation --topic Service hello
+  taskapi events -t '{{.Index}} {{.Topic}} {{.Type}}'`,
+		Args:              targetArgs(toChange),
+		ValidArgsFunction: completeTarget(&dataDir, w, toChange),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := find(cmd.Context(), w, dataDir, args, toChange)
+			if err != nil {
+				return err
+			}
+			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer release()
+			s := &eventsStream{target: found, environment: w, flags: flags, next: flags.index}
+			if err := s.run(ctx); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		},
+	}
+	addDataDir(cmd, &dataDir)
+	addOutput(cmd, &flags.out)
+	f := cmd.Flags()
+	f.BoolVarP(&flags.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
+	f.StringArrayVar(&flags.topics, "topic", nil, "print events of this `topic` alone (may be repeated)")
+	f.Uint64Var(&flags.index, "index", 0, "print events from this index on")
+	parse := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		for _, topic := range flags.topics {
+			if !slices.Contains(eventTopics, topic) {
+				return usage(fmt.Errorf("--topic %q is none of %s", topic, strings.Join(eventTopics, ", ")))
+			}
+		}
+		return parse(cmd, args)
+	}
+	_ = cmd.RegisterFlagCompletionFunc("topic", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return eventTopics, cobra.ShellCompDirectiveNoFileComp
+	}) // the flag has just been added
+	return cmd
+}
+
+// eventTopics are those that an allocation's stream may have.
+var eventTopics = []string{string(api.TopicAllocation), string(api.TopicJob), string(api.TopicEvaluation), string(api.TopicDeployment), string(api.TopicNode),
+	string(api.TopicService)}
+
+// eventsStream is taskapi events.
+type eventsStream struct {
+	target      target
+	environment Environment
+	flags       eventsFlags
+
+	next  uint64                    // the index from which on events are wanted
+	seen  int                       // how many lines of that index have been printed
+	last  *api.Allocation           // as the last event of it had it
+	shown map[string]*api.TaskEvent // the last event of each task
+}
+
+// eventLine is a line of the stream. Error is the last line's.
+type eventLine struct {
+	Index  uint64
+	Events []*api.Event
+	Error  string `json:",omitempty"`
+}
+
+// reconnectPause is the pause before a stream that has ended is opened again: there may be no event for long.
+const reconnectPause = 100 * time.Millisecond
+
+// run prints events until those that there are have been printed or, when they are followed, until the allocation has ended.
+func (s *eventsStream) run(ctx context.Context) error {
+	c := s.target.client()
+	defer c.Close()
+	created := int64(0)
+	for {
+		alloc, _, err := c.Allocation(ctx)
+		if err == nil {
+			if created != 0 && created != alloc.CreateTime { // it has been replaced, and its successor counts from the beginning
+				s.next, s.seen, s.last, s.shown = 0, 0, nil, nil
+			}
+			created = alloc.CreateTime
+			var done bool
+			if done, err = s.read(ctx, c, alloc.ModifyIndex); done {
+				return err
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+		case created == 0 || !errors.Is(err, client.ErrNoAnswer) && !client.Refused(err):
+			return s.target.explain(ctx, c, err)
+		default:
+			if over, err := s.over(ctx, c); over || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnectPause):
+		}
+	}
+}
+
+// over finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it.
+func (s *eventsStream) over(ctx context.Context, c *client.Client) (bool, error) {
+	switch found := c.Locate(ctx, client.Following); found.Holder {
+	case client.Serving:
+		return false, nil
+	case client.Ended:
+		return true, nil
+	case client.Nobody:
+		return true, &abandonedError{s.target.layout, s.target.id}
+	case client.Unreadable:
+		return true, s.target.layout.errUnreadable(s.target.id, found.Err)
+	default:
+		return true, s.target.layout.errHeld(s.target.id, found.Err)
+	}
+}
+
+// read opens the stream and prints its events until it ends, which is no error, or until the latest one of those that there are.
+func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64) (done bool, err error) {
+	if !s.flags.follow && s.next > latest {
+		return true, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	resp, err := c.Do(ctx, http.MethodGet, fmt.Sprintf("/v1/event/stream?topic=*&index=%d", s.next), nil)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // the status says enough
+		return false, &client.StatusError{Status: resp.StatusCode, Message: string(bytes.TrimSpace(reason))}
+	}
+	skip := s.seen // of the index from which on it streams
+	for lines := json.NewDecoder(resp.Body); s.flags.follow || s.seen == 0 || s.next < latest; {
+		var raw json.RawMessage
+		var line eventLine
+		if lines.Decode(&raw) != nil || json.Unmarshal(raw, &line) != nil { // the stream has ended
+			return false, nil
+		}
+		if strings.Contains(line.Error, "lost") {
+			fmt.Fprintf(s.environment.Stderr, "taskapi: %s\n", linewriter.OneLine(line.Error))
+		}
+		switch {
+		case line.Index < s.next || len(line.Events) == 0: // a heartbeat
+			continue
+		case line.Index == s.next && skip > 0:
+			skip--
+			continue
+		case line.Index > s.next:
+			s.next, s.seen = line.Index, 0
+		}
+		s.seen++
+		if err := s.print(raw, line); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// print prints the events of a line that are wanted.
+func (s *eventsStream) print(raw json.RawMessage, line eventLine) error {
+	wanted := slices.DeleteFunc(slices.Clone(line.Events), func(e *api.Event) bool {
+		return len(s.flags.topics) > 0 && !slices.Contains(s.flags.topics, string(e.Topic))
+	})
+	out := s.environment.Stdout
+	switch {
+	case len(wanted) == 0:
+		return nil
+	case s.flags.out.json && len(wanted) == len(line.Events):
+		return output.JSON(out, raw)
+	case s.flags.out.json:
+		return json.NewEncoder(out).Encode(eventLine{Index: line.Index, Events: wanted})
+	}
+	for _, e := range wanted {
+		if s.flags.out.parsed != nil {
+			if err := asTemplateError(s.flags.out.parsed.Write(out, e)); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := fmt.Fprintln(out, s.line(e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line returns an event as a line for people: when, which, and what of it is new.
+func (s *eventsStream) line(e *api.Event) string {
+	at, about := "-", output.ShortID(e.Key)
+	for _, object := range e.Payload {
+		fields, _ := object.(map[string]any)
+		for _, field := range []string{"ModifyTime", "SubmitTime", "CreateTime"} {
+			if ns, ok := fields[field].(float64); ok && ns > 0 && at == "-" {
+				at = output.Date(time.Unix(0, int64(ns)))
+			}
+		}
+		if status, ok := fields["Status"].(string); ok && status != "" {
+			about += "  " + status
+		}
+	}
+	if alloc, err := e.Allocation(); err == nil && alloc != nil {
+		about += "  " + s.changed(alloc)
+	}
+	return linewriter.OneLine(fmt.Sprintf("%-19s  %5d  %-10s  %-29s  %s", at, e.Index, e.Topic, e.Type, about))
+}
+
+// changed says what an allocation's version has that the one before it had not.
+func (s *eventsStream) changed(alloc *api.Allocation) string {
+	var what []string
+	if s.last == nil || s.last.ClientStatus != alloc.ClientStatus {
+		what = append(what, alloc.ClientStatus)
+	}
+	if s.last != nil && s.last.DesiredStatus != alloc.DesiredStatus {
+		what = append(what, "desired: "+alloc.DesiredStatus)
+	}
+	if is, ok := healthOf(alloc); ok && s.last != nil {
+		if was, ok := healthOf(s.last); !ok || was != is {
+			what = append(what, is)
+		}
+	}
+	if s.shown == nil {
+		s.shown = map[string]*api.TaskEvent{}
+	}
+	for _, task := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+		events := alloc.TaskStates[task].Events
+		for _, e := range after(s.shown[task], events) {
+			what = append(what, task+" "+e.Type)
+		}
+		if len(events) > 0 {
+			s.shown[task] = events[len(events)-1]
+		}
+	}
+	s.last = alloc
+	return strings.Join(what, ", ")
+}
+
+// healthOf returns the health of an allocation in a word, and whether it is known.
+func healthOf(alloc *api.Allocation) (string, bool) {
+	if alloc.DeploymentStatus == nil || alloc.DeploymentStatus.Healthy == nil {
+		return "", false
+	}
+	if *alloc.DeploymentStatus.Healthy {
+		return "healthy", true
+	}
+	return "unhealthy", true
+}

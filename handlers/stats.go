@@ -1,0 +1,103 @@
+package handlers
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+)
+
+// Measured is an allocation whose tasks' use of CPU and memory is measured.
+type Measured interface {
+	// Stats sends what each task and each of its processes uses now, and once each interval from then on, until ctx ends, which closes the
+	// channel. Nothing is sent while it can't be known. What is sent is shared and not changed; its Timestamp differs when anything does.
+	Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
+}
+
+// statsTimeout is how long a request waits for figures that can't be had. They mostly come at once, the first in a while after 0.2 seconds.
+const statsTimeout = 5 * time.Second
+
+// latestUsage returns the first of an allocation's samples. Errors: Unavailable, ctx's.
+func latestUsage(ctx context.Context, alloc Measured) (*api.AllocResourceUsage, error) {
+	within, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	samples, err := alloc.Stats(within, statsTimeout)
+	if err != nil {
+		return nil, err
+	}
+	usage, ok := <-samples
+	switch {
+	case ok:
+		return usage, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	return nil, apierror.New(apierror.Unavailable, "what the tasks use can't be measured for now: try again")
+}
+
+// stats answers GET /v1/client/allocation/:id/stats?task=. A task that has never run is not in the answer, and one that has ended uses nothing.
+func (a *API) stats(ctx context.Context, r *request) (answer, error) {
+	alloc, err := r.alloc(apierror.NoAllocOnClient)
+	if err != nil {
+		return answer{}, err
+	}
+	measured, ok := alloc.(Measured)
+	if !ok {
+		return answer{}, apierror.New(apierror.NoRoute)
+	}
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	task := query.Get("task")
+	if task != "" && taskOf(alloc.Snapshot(), task) == nil {
+		return answer{}, apierror.New(apierror.NoTask)
+	}
+	usage, err := latestUsage(ctx, measured)
+	if err != nil {
+		return answer{}, err
+	}
+	if usage.Timestamp == 0 { // nothing runs, and nothing tells two such answers apart
+		return respond(ofTask(usage, task))
+	}
+	key := cacheKey{alloc: r.param("alloc"), version: uint64(usage.Timestamp), extra: task}
+	encoded, err := a.usage.get(key, func() any { return ofTask(usage, task) })
+	return answer{body: encoded}, err
+}
+
+// taskOf returns the task of an allocation's group, nil when there is none of that name.
+func taskOf(alloc *api.Allocation, name string) *api.Task {
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, task := range group.Tasks {
+			if task.Name == name {
+				return task
+			}
+		}
+	}
+	return nil
+}
+
+// ofTask returns the part of an allocation's usage that is of one task, or all of it for an empty name.
+func ofTask(all *api.AllocResourceUsage, name string) *api.AllocResourceUsage {
+	if name == "" {
+		return all
+	}
+	none := []*api.DeviceGroupStats{}
+	part := &api.AllocResourceUsage{
+		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{}, CpuStats: &api.CpuStats{}, DeviceStats: none},
+		Tasks:         map[string]*api.TaskResourceUsage{},
+	}
+	task, ok := all.Tasks[name]
+	if !ok {
+		return part
+	}
+	part.Tasks[name] = task
+	if task.Timestamp == all.Timestamp { // else it does not run
+		sum := *task.ResourceUsage
+		sum.DeviceStats = none
+		part.ResourceUsage, part.Timestamp = &sum, task.Timestamp
+	}
+	return part
+}

@@ -1,0 +1,104 @@
+package safedir
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownMode lets every user pass to what it may use, and list nothing.
+const ownMode = 0o711
+
+// Own opens the directory of this process's user at an absolute path, which nobody else may write to, and makes it, with mode 0711, where it is
+// missing; its parent must exist. Where another user has taken the name in a directory that everybody may write to, as /tmp is, it is one
+// beside: path, a hyphen, and random characters. What was found once is found again, since nobody else can make one of ours, or remove it.
+// Errors: ErrUnsafe, which says what to change.
+func Own(path string) (*Dir, error) {
+	parent, err := Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	if err := parent.CheckSafe(os.Geteuid()); err != nil {
+		return nil, err
+	}
+	name := filepath.Base(path)
+	if !parent.OthersWrite() {
+		return parent.own(name)
+	}
+	entries, err := os.ReadDir(parent.Proc())
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries { // sorted
+		if strings.HasPrefix(e.Name(), name+"-") && parent.isOurs(e.Name()) {
+			if d, err := parent.own(e.Name()); err == nil {
+				return d, nil
+			}
+		}
+	}
+	d, err := parent.own(name)
+	if err != nil && !parent.isOurs(name) { // else we can put it right
+		d, err = parent.own(name + "-" + rand.Text()[:8])
+	}
+	return d, err
+}
+
+// own opens, or makes, the directory of that name.
+func (d *Dir) own(name string) (_ *Dir, err error) {
+	path := filepath.Join(d.Path, name)
+	if err := unix.Mkdirat(d.FD, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("make directory %q: %w", path, err)
+	}
+	fd, st, err := OpenAt(d.FD, name)
+	if err != nil {
+		return nil, fmt.Errorf("open directory %q: %w", path, err)
+	}
+	own := &Dir{fd, path, st}
+	defer func() {
+		if err != nil {
+			own.Close()
+		}
+	}()
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || own.OthersWrite() {
+		return nil, fmt.Errorf("%w: %q is not a directory that uid %d owns and alone may write to; remove it, or correct its owner and mode",
+			ErrUnsafe, path, os.Geteuid())
+	}
+	if st.Mode&ownMode != ownMode {
+		if err := os.Chmod(own.Proc(), os.FileMode(st.Mode|ownMode)&os.ModePerm); err != nil {
+			return nil, fmt.Errorf("let other users pass %q: %w", path, err)
+		}
+	}
+	return own, nil
+}
+
+// isOurs reports whether a name is of a file of this process's user.
+func (d *Dir) isOurs(name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(d.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && int(st.Uid) == os.Geteuid()
+}
+
+// CheckSafe refuses a directory that anybody could tamper with but root, this process's user and uid. Errors: ErrUnsafe.
+func (d *Dir) CheckSafe(uid int) error {
+	owner := int(d.Stat.Uid)
+	if owner != 0 && owner != os.Geteuid() && owner != uid {
+		return fmt.Errorf("%w: %q belongs to uid %d; chown it to uid %d or choose another", ErrUnsafe, d.Path, owner, uid)
+	}
+	if d.OthersWrite() && d.Stat.Mode&unix.S_ISVTX == 0 {
+		return fmt.Errorf("%w: group or others may write to %q (mode %#o); chmod go-w it or choose another",
+			ErrUnsafe, d.Path, d.Stat.Mode&0o7777)
+	}
+	return nil
+}
+
+// OthersWrite reports whether others than the owner may write to the directory.
+func (d *Dir) OthersWrite() bool { return d.Stat.Mode&0o022 != 0 }
+
+// Proc returns a short path to the directory, for the calls that take nothing but a path.
+func (d *Dir) Proc() string { return "/proc/self/fd/" + strconv.Itoa(d.FD) }
