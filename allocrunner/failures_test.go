@@ -64,7 +64,7 @@ func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
 	check := script("", "")
 	check.Command = "/no/such/check"
 	r := run(t, "service", shell("main", "exec sleep 1000", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }))
-	const want = `nomad: program "/no/such/check" does not exist: install it, or correct the check's command`
+	const want = `nomad: program "/no/such/check" does not exist: install it, or correct the command`
 	r.untilCheck("a failure that says whose command it is", func(c api.AllocCheckStatus) bool { return c.Status == "failure" && c.Output == want })
 }
 

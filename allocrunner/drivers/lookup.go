@@ -17,7 +17,7 @@ import (
 // LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked for in the task
 // directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's own environment (KEY=value). A plain
 // file found in the task directory is made executable; links that lead out of it are followed only to what is executable already. whose
-// says what names the command, a "task" or a "check". The error is a *StartError.
+// says what names the command: "task's " or, for what runs beside a task, nothing. The error is a *StartError.
 func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	if command == "" || strings.Contains(command, "\x00") {
 		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
@@ -54,7 +54,7 @@ func absolute(whose, command string) (string, error) {
 	} else if err == nil {
 		problem = " (it is a directory)"
 	}
-	return "", notFound("program %q does not exist%s: install it, or correct the %s's command", command, problem, whose)
+	return "", notFound("program %q does not exist%s: install it, or correct the %scommand", command, problem, whose)
 }
 
 func notFound(format string, args ...any) error {

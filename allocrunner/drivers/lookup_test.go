@@ -45,7 +45,7 @@ func TestLookUp(t *testing.T) {
 		"tool": bin + "/tool", "tool-link": task + "/local/tool-link", "dir": bin + "/dir", bin + "/plain": bin + "/plain",
 		"escape": "", "plain": "", "../outside": "", "pipe": "", "nothing": "", "/no/such": "", bin: "", "": "", "sub/none": "",
 	} {
-		got, err := drivers.LookUp(task, "task", command, env)
+		got, err := drivers.LookUp(task, "task's ", command, env)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: got %q, %v; want %q", command, got, err, want)
 		}
@@ -58,7 +58,7 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
 		}
 	}
-	if got, err := drivers.LookUp(task, "task", "sh", nil); err != nil || !filepath.IsAbs(got) {
+	if got, err := drivers.LookUp(task, "task's ", "sh", nil); err != nil || !filepath.IsAbs(got) {
 		t.Errorf("without a PATH: %q, %v", got, err)
 	}
 }
@@ -75,13 +75,13 @@ func TestAbsoluteCommandIsThatFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := drivers.LookUp(task, "task", command, nil); got != command || err != nil {
+	if got, err := drivers.LookUp(task, "task's ", command, nil); got != command || err != nil {
 		t.Errorf("got %q, %v; want %q", got, err, command)
 	}
 	if err := os.Remove(command); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := drivers.LookUp(task, "task", command, nil); got != "" || err == nil {
+	if got, err := drivers.LookUp(task, "task's ", command, nil); got != "" || err == nil {
 		t.Errorf("got %q, %v when it is gone", got, err)
 	}
 }
@@ -119,7 +119,7 @@ func TestLookUpChangesNoFileOutside(t *testing.T) {
 		}
 	})
 	for range 3000 {
-		_, _ = drivers.LookUp(task, "task", "x", nil)
+		_, _ = drivers.LookUp(task, "task's ", "x", nil)
 	}
 	close(stop)
 	swaps.Wait()

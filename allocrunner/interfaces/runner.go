@@ -123,6 +123,11 @@ type AllocRunner interface {
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrUnknownSignal.
 	Signal(ctx context.Context, task, signal string) error
 
+	// Exec starts a program beside a running task's process: in its directory, with its environment, as its user, in its cgroup. It returns
+	// when the program runs, which is killed with everything that it has started when ctx ends, with the task, and with this runner.
+	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs, *ExecError.
+	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
+
 	// Update applies another version of the allocation's job, without a restart. Errors: *DestructiveError when it needs new processes,
 	// ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and tasks have been updated, the update goes
 	// on without the caller.

@@ -111,6 +111,14 @@ func (r *runner) Signal(_ context.Context, name, signal string) error {
 	return nil
 }
 
+// Exec refuses every command: a simulated task has no process to run one beside.
+func (r *runner) Exec(_ context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error) {
+	if _, err := r.task(req.Task); err != nil {
+		return nil, err
+	}
+	return nil, &interfaces.ExecError{Reason: "the task is simulated: it has no process to run a command beside", Err: errors.ErrUnsupported}
+}
+
 // Update refuses every other version of the job.
 func (r *runner) Update(context.Context, *api.Job) error {
 	return &interfaces.DestructiveError{ID: r.Alloc().ID, Changes: []string{"a simulated allocation has one version of its job"}}

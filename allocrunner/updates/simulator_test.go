@@ -101,5 +101,8 @@ func (s *simulator) RestartTask(context.Context, string) error          { return
 func (s *simulator) RestartRunning(context.Context) error               { return interfaces.ErrTaskNotRunning }
 func (s *simulator) RestartAll(context.Context) error                   { return interfaces.ErrTerminal }
 func (s *simulator) Signal(_ context.Context, _, _ string) error        { return interfaces.ErrTaskNotRunning }
-func (s *simulator) Update(context.Context, *api.Job) error             { return interfaces.ErrTerminal }
-func (s *simulator) Destroy(context.Context) error                      { return nil }
+func (s *simulator) Exec(context.Context, interfaces.ExecRequest) (interfaces.ExecSession, error) {
+	return nil, interfaces.ErrTaskNotRunning
+}
+func (s *simulator) Update(context.Context, *api.Job) error { return interfaces.ErrTerminal }
+func (s *simulator) Destroy(context.Context) error          { return nil }

@@ -24,6 +24,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/accounts",
 		"allocrunner/internal/allocdir",
 		"allocrunner/internal/checks",
+		"allocrunner/internal/execio",
 		"allocrunner/internal/processes",
 		"allocrunner/internal/health",
 		"allocrunner/internal/hookmeter",

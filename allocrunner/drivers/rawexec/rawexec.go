@@ -53,9 +53,9 @@ func (Driver) Build(_ context.Context, task drivers.Task) (drivers.Spec, error) 
 		Args: c.Args, Env: c.scrub(task.Env.List()), Dir: cmp.Or(c.WorkDir, task.Dir.Dir), User: task.User,
 		OOMScoreAdj: c.OOMScoreAdj,
 	}
-	whose, command := "task", c.Command
+	whose, command := "task's ", c.Command
 	if len(task.Exec) > 0 {
-		whose, command, spec.Args = "check", task.Exec[0], task.Exec[1:]
+		whose, command, spec.Args = "", task.Exec[0], task.Exec[1:]
 	}
 	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, command, spec.Env)
 	return spec, err

@@ -41,7 +41,7 @@ type Client struct {
 
 	mu      sync.Mutex // guards all below
 	lastID  uint64
-	pending map[uint64]chan answer
+	pending map[uint64]pendingCall
 	why     error                       // why the connection has ended, nil while it has not
 	over    proc.Moment                 // when it did
 	closing bool                        // by Close or Detach
@@ -50,12 +50,18 @@ type Client struct {
 	tasks   map[string]processes.Status // the latest process of each task that the keeper has reported
 }
 
+// pendingCall is a call that waits for its answer.
+type pendingCall struct {
+	answer  chan answer // has room for one
+	started func()      // called when a program runs; nil for nobody
+}
+
 var _ processes.Supervisor = (*Client)(nil)
 
 func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
 	c := &Client{
 		id: id, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), execs: make(chan struct{}, maxExecs),
-		pending: map[uint64]chan answer{}, tasks: map[string]processes.Status{},
+		pending: map[uint64]pendingCall{}, tasks: map[string]processes.Status{},
 	}
 	go c.receive(in)
 	return c
@@ -94,9 +100,11 @@ func (c *Client) receive(in *bufio.Reader) {
 			why = a.Err.unpack()
 			break
 		}
-		waiter := c.deliver(a)
-		if waiter != nil {
-			waiter <- a // has room for one
+		switch call := c.deliver(a); {
+		case a.Started && call.started != nil:
+			call.started()
+		case !a.Started && call.answer != nil:
+			call.answer <- a
 		}
 	}
 	c.mu.Lock()
@@ -109,8 +117,8 @@ func (c *Client) receive(in *bufio.Reader) {
 	close(c.done)
 }
 
-// deliver remembers what an answer reports, and returns the channel of the call that waits for it.
-func (c *Client) deliver(a answer) chan<- answer {
+// deliver remembers what an answer reports, and returns the call that waits for it.
+func (c *Client) deliver(a answer) pendingCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.Cgroup != "" {
@@ -124,9 +132,11 @@ func (c *Client) deliver(a answer) chan<- answer {
 			c.tasks[s.Task] = s
 		}
 	}
-	waiter := c.pending[a.ID]
-	delete(c.pending, a.ID)
-	return waiter
+	call := c.pending[a.ID]
+	if !a.Started {
+		delete(c.pending, a.ID)
+	}
+	return call
 }
 
 // close makes the end of the connection, should it not have come yet, one that this program wants. It reports whether it was so before.
@@ -139,6 +149,11 @@ func (c *Client) close() (before bool) {
 
 // call sends a request and waits for the answer. When ctx ends it cancels the request, and still waits for the answer.
 func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answer, error) {
+	return c.callStarting(ctx, req, nil, files)
+}
+
+// callStarting is call for a program with files; started is called when it runs.
+func (c *Client) callStarting(ctx context.Context, req request, started func(), files []*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
 	c.mu.Lock()
 	if c.why != nil {
@@ -147,7 +162,7 @@ func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answ
 	}
 	c.lastID++
 	req.ID = c.lastID
-	c.pending[req.ID] = waiter
+	c.pending[req.ID] = pendingCall{waiter, started}
 	c.mu.Unlock()
 	defer c.forget(req.ID)
 	if err := ctx.Err(); err != nil {
@@ -230,12 +245,16 @@ func (c *Client) forget(id uint64) {
 }
 
 // callTask is call, with operation and task in errors of the connection; the keeper's own have them already.
-func (c *Client) callTask(ctx context.Context, req request, files ...*os.File) (answer, error) {
-	a, err := c.call(ctx, req, files...)
+func (c *Client) callTask(ctx context.Context, req request) (answer, error) {
+	a, err := c.call(ctx, req)
+	return a, ofTask(req, a, err)
+}
+
+func ofTask(req request, a answer, err error) error {
 	if err != nil && a.Err == nil {
 		err = fmt.Errorf("%s task %q: %w", req.Op, req.Task, err)
 	}
-	return a, err
+	return err
 }
 
 // Start starts a process.
@@ -274,7 +293,9 @@ func (c *Client) Exec(ctx context.Context, spec processes.ExecSpec) (processes.E
 	case <-ctx.Done():
 		return processes.ExecResult{}, fmt.Errorf("run %q beside task %q: %w", spec.Path, spec.Task, ctx.Err())
 	}
-	a, err := c.callTask(ctx, packExec(spec), spec.Files...)
+	req := packExec(spec)
+	a, err := c.callStarting(ctx, req, spec.Started, spec.Files)
+	err = ofTask(req, a, err)
 	if a.Exec == nil {
 		if err == nil {
 			err = fmt.Errorf("run %q beside task %q: the keeper's answer has no result", spec.Path, spec.Task)

@@ -169,7 +169,9 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			break
 		}
 		var result processes.ExecResult
-		result, err = local.Exec(ctx, req.unpackExec(files))
+		spec := req.unpackExec(files)
+		spec.Started = func() { c.send(answer{ID: req.ID, Started: true}) }
+		result, err = local.Exec(ctx, spec)
 		a.Exec = &result
 	case opKeepOpen: // done, in the order in which the files came
 	case opSignal:

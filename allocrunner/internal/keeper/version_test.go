@@ -78,7 +78,7 @@ func TestAnotherClientsVersion(t *testing.T) {
 	if err := writeFrame(conn, `{"Version":99}`); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readFrame(conn); err != nil || got["Version"] != 2.0 {
+	if got, err := readFrame(conn); err != nil || got["Version"] != 3.0 {
 		t.Errorf("%v, %v", got, err)
 	}
 	if got, err := readFrame(conn); !errors.Is(err, io.EOF) {
@@ -98,7 +98,7 @@ func TestAnUnknownRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for _, text := range []string{`{"Version":2}`, `{"ID":1,"Op":"dance"}`, `{"ID":2,"Op":"list"}`} {
+	for _, text := range []string{`{"Version":3}`, `{"ID":1,"Op":"dance"}`, `{"ID":2,"Op":"list"}`} {
 		if err := writeFrame(conn, text); err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 
 // version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must let a newer client
 // speak the versions before.
-const version = 2
+const version = 3
 
 // maxFrame bounds a message. The longest is a Start with the arguments and environment that the kernel takes at most (2 MiB with
 // the usual stack limit, a third more in base64), with room.
@@ -27,7 +27,7 @@ const maxFrame = 8 << 20
 
 // A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each side.
 // Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels the one of
-// the same ID and is not answered itself. An answer with ID 0 is the keeper's last word on the connection.
+// the same ID and is not answered itself. An exec with files has two answers: the first says that the program runs. An answer with ID 0 is the keeper's last word on the connection.
 type hello struct{ Version int }
 
 // The operations: those of processes.Supervisor, and cancel.
@@ -67,6 +67,7 @@ type answer struct {
 	Leftover int                    `json:",omitempty"` // killtree
 	List     []processes.Status     `json:",omitempty"` // list
 	Exec     *processes.ExecResult  `json:",omitempty"` // exec, with an error, too
+	Started  bool                   `json:",omitempty"` // exec with files: the program runs, and another answer follows
 	Cgroup   string                 `json:",omitempty"` // start, list: Record's
 }
 

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/allocrunner/internal/proctree"
 )
@@ -64,6 +65,9 @@ func (l *Local) exec(ctx context.Context, spec ExecSpec) (ExecResult, error) {
 	close(e.started)
 	if err != nil {
 		return ExecResult{}, err
+	}
+	if spec.Started != nil && len(spec.Files) > 0 {
+		spec.Started()
 	}
 	err = l.finish(ctx, p)
 	result := ExecResult{Output: out.kept, Truncated: out.more}
@@ -159,7 +163,7 @@ func (p *process) execFiles(spec ExecSpec, out logs.Sink) ([]*os.File, error) {
 		return spec.Files, giveTo(spec.Files[0], spec.User)
 	}
 	if len(spec.Files) > 0 {
-		return spec.Files, nil
+		return spec.Files, giveAll(spec.Files, spec.User)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -171,6 +175,23 @@ func (p *process) execFiles(spec ExecSpec, out logs.Sink) ([]*os.File, error) {
 	}
 	p.drains = []*logs.Drain{logs.StartDrain(read, out)}
 	return []*os.File{null, write, write}, giveTo(write, spec.User)
+}
+
+// giveAll makes those of the files that are pipes the user's own.
+func giveAll(files []*os.File, user interfaces.User) error {
+	for _, f := range files {
+		info, err := f.Stat()
+		if err != nil {
+			return &drivers.StartError{Reason: fmt.Sprintf("the program's files: %v", err), Err: err}
+		}
+		if info.Mode()&os.ModeNamedPipe == 0 {
+			continue
+		}
+		if err := giveTo(f, user); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isTerminal reports whether a file is a terminal.

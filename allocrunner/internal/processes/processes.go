@@ -63,6 +63,9 @@ type ExecSpec struct {
 
 	// TTY makes Files[0], a terminal, the program's controlling one, and gives it to the user.
 	TTY bool
+
+	// Started is called once, when a program with Files runs, before Exec returns; nil for none. It must not block.
+	Started func()
 }
 
 // MaxExecOutput bounds ExecSpec.MaxOutput: some hundred times what a check shows, and not enough to fill a keeper's memory.

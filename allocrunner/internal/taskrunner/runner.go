@@ -109,6 +109,11 @@ type signalRequest struct {
 	sig  syscall.Signal
 }
 
+// besideRequest is something that uses the task's process while that runs.
+type besideRequest struct {
+	run func(context.Context, processes.Supervisor)
+}
+
 // updateRequest is another version of the task.
 type updateRequest struct{ req *interfaces.TaskUpdateRequest }
 
@@ -195,6 +200,17 @@ func (r *Runner) Signal(ctx context.Context, name string) error {
 		return err
 	}
 	return r.request(ctx, signalRequest{name, sig})
+}
+
+// Beside calls a function beside the task's process, with the supervisor of both, and does not wait for it: Run does. The function's context
+// ends with ctx, and with Run. Errors: interfaces.ErrTaskNotRunning, or ctx's.
+func (r *Runner) Beside(ctx context.Context, run func(context.Context, processes.Supervisor)) error {
+	return r.request(ctx, besideRequest{func(life context.Context, parent processes.Supervisor) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		run(ctx, parent)
+	}})
 }
 
 // Update gives the task another version of its job and calls the update hooks. What a process is started with takes effect with the next
@@ -296,6 +312,9 @@ func (r *Runner) receive(ctx context.Context, m message) {
 	case signalRequest:
 		m.reply <- r.signal(ctx, ev)
 		return
+	case besideRequest:
+		m.reply <- r.beside(ctx, ev)
+		return
 	case updateRequest:
 		m.reply <- r.update(ctx, ev)
 		return
@@ -333,6 +352,14 @@ func (r *Runner) signal(ctx context.Context, req signalRequest) error {
 	if err := r.send(ctx, req.sig); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrTaskNotRunning, err)
 	}
+	return nil
+}
+
+func (r *Runner) beside(ctx context.Context, req besideRequest) error {
+	if !r.machine.hasProcess() {
+		return interfaces.ErrTaskNotRunning
+	}
+	r.effects.Go(func() { req.run(ctx, r.processes) })
 	return nil
 }
 

@@ -1,0 +1,218 @@
+// Package execio makes the standard files of a program that runs beside a task: three pipes, or a terminal. One end is the program's, the
+// other this program's. It promises that a read ends when nothing more can come, though something that has escaped still holds the
+// program's end; that what the program has written before its end is read whole; and that no descriptor is left after Close. It starts
+// nothing.
+package execio
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files are this program's ends. Make them with Open, and Close them. The methods may be called from several goroutines.
+type Files struct {
+	Stdin  *Input
+	Stdout *Output
+	Stderr *Output // of a terminal: always at its end
+
+	terminal *os.File // nil: pipes
+	ended    chan struct{}
+	end      sync.Once
+}
+
+// Open returns the files of a program, and the three that are to become its own standard input, output and error, which the caller closes.
+// With tty they are a terminal of 24 lines and 80 columns.
+func Open(tty bool) (*Files, []*os.File, error) {
+	f := &Files{ended: make(chan struct{})}
+	child, err := f.openPipes, error(nil)
+	if tty {
+		child = f.openTerminal
+	}
+	files, err := child()
+	if err != nil {
+		return nil, nil, fmt.Errorf("files for the program: %w", err)
+	}
+	return f, files, nil
+}
+
+func (f *Files) openPipes() (child []*os.File, err error) {
+	var ours []*os.File
+	for _, name := range []string{"stdin", "stdout", "stderr"} {
+		mine, its, err := pipe(name)
+		if err != nil {
+			closeAll(ours)
+			closeAll(child)
+			return nil, err
+		}
+		ours, child = append(ours, mine), append(child, its)
+	}
+	f.Stdin = &Input{file: ours[0]}
+	f.Stdout, f.Stderr = &Output{ours[1], f.ended}, &Output{ours[2], f.ended}
+	return child, nil
+}
+
+// pipe returns a pipe. Our end alone is non-blocking: the flag would be the program's own, too, and most can't deal with it.
+func pipe(name string) (mine, its *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	our, child := fds[0], fds[1]
+	if name == "stdin" {
+		our, child = child, our
+	}
+	if err := unix.SetNonblock(our, true); err != nil {
+		unix.Close(our)
+		unix.Close(child)
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(our), name), os.NewFile(uintptr(child), name), nil
+}
+
+// End says that the program has ended: what it has written and nobody has read is all that the outputs still give.
+func (f *Files) End() {
+	f.end.Do(func() {
+		close(f.ended)
+		f.Stdout.wake()
+		f.Stderr.wake()
+	})
+}
+
+// Close closes everything. On a terminal the program gets a SIGHUP.
+func (f *Files) Close() error {
+	f.End()
+	err := f.Stdin.hangUp()
+	for _, out := range []*Output{f.Stdout, f.Stderr} {
+		if out.file != nil {
+			err = errors.Join(err, closed(out.file.Close()))
+		}
+	}
+	return err
+}
+
+// closed is the error of closing a file that may be closed already.
+func closed(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// Output is what the program writes.
+type Output struct {
+	file  *os.File // nil: nothing comes
+	ended <-chan struct{}
+}
+
+var _ io.Reader = (*Output)(nil)
+
+// Read waits for output. io.EOF comes when nobody has the other end any more, or when the program has ended and there is nothing left.
+func (o *Output) Read(p []byte) (int, error) {
+	if o.file == nil {
+		return 0, io.EOF
+	}
+	for {
+		select {
+		case <-o.ended:
+			return o.rest(p)
+		default:
+		}
+		n, err := o.file.Read(p)
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			continue // woken
+		}
+		return n, readError(err)
+	}
+}
+
+// wake makes a read that waits look again.
+func (o *Output) wake() {
+	if o.file != nil {
+		_ = o.file.SetReadDeadline(aMomentAgo) // fails when it is closed, and then nobody waits
+	}
+}
+
+// rest reads what is there, and waits for nothing.
+func (o *Output) rest(p []byte) (n int, err error) {
+	err = control(o.file, func(fd int) (err error) {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // a terminal's driver delivers first what is on its way
+		if _, err := unix.Poll(poll, 0); err != nil && err != unix.EINTR {
+			return err
+		}
+		for {
+			if n, err = unix.Read(fd, p); err != unix.EINTR {
+				return err
+			}
+		}
+	})
+	if errors.Is(err, unix.EAGAIN) || err == nil && n <= 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return max(n, 0), readError(err)
+}
+
+// readError returns io.EOF for a terminal that nobody has any more, and for a file that Close has closed.
+func readError(err error) error {
+	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
+		return io.EOF
+	}
+	return err
+}
+
+// Input is what the program reads.
+type Input struct {
+	file     *os.File
+	terminal bool
+
+	mu      sync.Mutex // guards the fields below; held over a write, so that the end of the input comes after it
+	closed  bool
+	midLine bool // what was written last did not end a line
+}
+
+var _ io.WriteCloser = (*Input)(nil)
+
+// Write waits until the program has room. The error is that the program reads no more, or that the input is closed.
+func (i *Input) Write(p []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return 0, os.ErrClosed
+	}
+	if len(p) > 0 {
+		i.midLine = p[len(p)-1] != '\n' && p[len(p)-1] != '\r'
+	}
+	return i.file.Write(p)
+}
+
+// Close is the end of the input. It waits for a write that is under way. A terminal stays open, and the program reads the end of a file.
+func (i *Input) Close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return nil
+	}
+	i.closed = true
+	if !i.terminal {
+		return closed(i.file.Close())
+	}
+	end := endOfFile(i.file)
+	if i.midLine { // the first one only sends the line that has begun
+		end = append(end, end...)
+	}
+	_, err := i.file.Write(end)
+	return closed(err)
+}
+
+// hangUp closes the file at once, also under a write, which fails then.
+func (i *Input) hangUp() error { return closed(i.file.Close()) }

@@ -1,0 +1,121 @@
+package execio_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/execio"
+)
+
+// open returns files and the program's ends.
+func open(t *testing.T, tty bool) (*execio.Files, []*os.File) {
+	t.Helper()
+	files, child, err := execio.Open(tty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		files.Close()
+		for _, f := range child {
+			f.Close()
+		}
+	})
+	return files, child
+}
+
+// TestEndThatSomebodyHolds: what was written before the end is read, and then there is nothing more, though the program's end is still open.
+func TestEndThatSomebodyHolds(t *testing.T) {
+	for name, tty := range map[string]bool{"pipes": false, "terminal": true} {
+		t.Run(name, func(t *testing.T) {
+			files, child := open(t, tty)
+			first := make([]byte, 3)
+			if _, err := child[1].WriteString("one"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(files.Stdout, first); err != nil || string(first) != "one" {
+				t.Fatalf("%q, %v", first, err)
+			}
+			waiting := make(chan string)
+			go func() {
+				text, err := io.ReadAll(files.Stdout)
+				if err != nil {
+					t.Error(err)
+				}
+				waiting <- string(text)
+			}()
+			long := strings.Repeat("x", 2000)
+			if _, err := child[1].WriteString(long); err != nil {
+				t.Fatal(err)
+			}
+			files.End()
+			if got := <-waiting; got != long {
+				t.Errorf("%d bytes, want %d", len(got), len(long))
+			}
+			if n, err := files.Stderr.Read(first); n != 0 || err != io.EOF {
+				t.Errorf("errors: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+// TestTheProgramsEndsBlock: most programs can't deal with files that do not.
+func TestTheProgramsEndsBlock(t *testing.T) {
+	for _, tty := range []bool{false, true} {
+		_, child := open(t, tty)
+		if len(child) != 3 {
+			t.Fatalf("%d files", len(child))
+		}
+		for i, f := range child {
+			raw, err := f.SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = raw.Control(func(fd uintptr) {
+				flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
+				if err != nil || flags&unix.O_NONBLOCK != 0 {
+					t.Errorf("terminal %v, file %d: flags %#x, %v", tty, i, flags, err)
+				}
+			})
+		}
+	}
+}
+
+// TestClose fails a write that waits for room, and ends a read that waits for something.
+func TestClose(t *testing.T) {
+	for _, tty := range []bool{false, true} {
+		files, _ := open(t, tty)
+		wrote := make(chan error)
+		go func() {
+			var err error
+			for err == nil {
+				_, err = files.Stdin.Write(make([]byte, 4096))
+			}
+			wrote <- err
+		}()
+		read := make(chan error)
+		go func() {
+			_, err := io.Copy(io.Discard, files.Stderr)
+			read <- err
+		}()
+		if err := files.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-wrote; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("terminal %v, write: %v", tty, err)
+		}
+		if err := <-read; err != nil {
+			t.Errorf("terminal %v, read: %v", tty, err)
+		}
+		if err := errors.Join(files.Close(), files.Stdin.Close()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		if err := files.Resize(1, 1); tty != (err != nil) {
+			t.Errorf("terminal %v, resize: %v", tty, err)
+		}
+	}
+}
