@@ -118,3 +118,9 @@ func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateReque
 	h.watch(req.Alloc)
 	return nil
 }
+
+// DecidesHealth reports whether an allocation's health is ever decided: a batch job's is not, nor one whose update block does not want it.
+func DecidesHealth(alloc *api.Allocation) bool {
+	_, ok := health.For(alloc.Job, alloc.GetTaskGroup())
+	return ok
+}

@@ -139,13 +139,41 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetErr(w.Stderr)
 	root.SetVersionTemplate(versionLine(w))
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(
-		runCommand(w), statusCommand(w), checksCommand(w), attachCommand(w), eventsCommand(w), isDestructive(restartCommand(w)),
-		isDestructive(signalCommand(w)), isDestructive(stopCommand(w)), updateCommand(w), isDestructive(gcCommand(w)), apiCommand(w), validateCommand(w), stateCommand(w), keyringCommand(w), versionCommand(w),
+	addGroup(root, "Run allocations:",
+		runCommand(w),
+		attachCommand(w),
+		updateCommand(w),
+		isDestructive(restartCommand(w)),
+		isDestructive(signalCommand(w)),
+		isDestructive(stopCommand(w)),
+		isDestructive(gcCommand(w)),
 	)
+	addGroup(root, "Look at allocations:",
+		statusCommand(w),
+		checksCommand(w),
+		eventsCommand(w),
+		apiCommand(w),
+	)
+	addGroup(root, "Other commands:",
+		validateCommand(w),
+		stateCommand(w),
+		keyringCommand(w),
+		versionCommand(w),
+	)
+	root.SetHelpCommandGroupID("Other commands:")
+	root.SetCompletionCommandGroupID("Other commands:")
 	strictHelp(root)
 	strictCompletion(root)
 	return root
+}
+
+// addGroup adds commands that the help lists under a heading.
+func addGroup(root *cobra.Command, heading string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: heading, Title: heading})
+	for _, cmd := range commands {
+		cmd.GroupID = heading
+	}
+	root.AddCommand(commands...)
 }
 
 // wanted describes a flag's value, by its type's name.

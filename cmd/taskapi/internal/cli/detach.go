@@ -47,13 +47,20 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	}
 	if !answered {
 		r.sayOwnUser()
-		args := append(givenFlags(cmd, "detach", "alloc-id"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
+		args := append(givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
 		err = r.layout.background(ctx, r.alloc.ID, r.environment, append([]string{"run"}, args...), tasksStarted)
 	}
-	if _, ok := errors.AsType[*startError](err); err != nil && !ok {
+	failed, ok := errors.AsType[*startError](err)
+	if err != nil && !ok {
 		return err
 	}
 	_, printErr := fmt.Fprintln(r.environment.Stdout, r.alloc.ID)
+	switch {
+	case ok:
+		err = r.layout.withOutput(failed.alloc, err)
+	case r.options.until.what != "":
+		err = r.await(ctx)
+	}
 	return errors.Join(err, printErr)
 }
 

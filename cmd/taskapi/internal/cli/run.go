@@ -38,6 +38,7 @@ type runOptions struct {
 	takeOver bool
 	detach   bool
 	detached bool // this is the process that --detach has started
+	until    waitOptions
 	json     bool
 	verbose  bool
 	simulate int
@@ -78,7 +79,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			if opts.detached {
 				w.Stdout, w.Stderr = boundedLogs(w)
 			}
-			if err := opts.checkSimulate(); err != nil {
+			if err := errors.Join(opts.checkSimulate(), opts.until.checkFlags(cmd.Flags(), opts.detach)); err != nil {
 				return err
 			}
 			log := queuedLog(w) // from the first line on: no reader is waited for
@@ -106,6 +107,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
 	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id exit, and resume the allocation in its place, as for an upgrade")
 	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
+	opts.until.add(f)
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
 	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
@@ -162,7 +164,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
 		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
-	if err := o.CheckUsers(group); err != nil {
+	if err := errors.Join(o.CheckUsers(group), o.until.check(alloc)); err != nil {
 		return nil, usage(err)
 	}
 	return &request{o, differ, jobFile, l, alloc, w}, nil

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/pflag"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// What run --detach --wait waits for.
+const (
+	waitHealthy  = "healthy"
+	waitRunning  = "running"
+	waitComplete = "complete"
+)
+
+// defaultWait is how long it waits; an allocation that runs to its end may take any time.
+const defaultWait = 10 * time.Minute
+
+// waitOptions are flags of taskapi run.
+type waitOptions struct {
+	what    string // empty to wait for nothing
+	timeout time.Duration
+}
+
+func (o *waitOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.what, "wait", "", "with --detach, return when the allocation is healthy, running or complete, or exit with 1 and the reason when it can't be any more")
+	f.Lookup("wait").NoOptDefVal = waitHealthy
+	f.DurationVar(&o.timeout, "wait-timeout", 0, "how long --wait waits (default "+defaultWait.String()+", without end for complete)")
+}
+
+// checkFlags checks the flags alone.
+func (o *waitOptions) checkFlags(f *pflag.FlagSet, detach bool) error {
+	switch {
+	case f.Changed("wait-timeout") && o.timeout <= 0:
+		return usage(fmt.Errorf("--wait-timeout %v is not more than 0", o.timeout))
+	case f.Changed("wait-timeout") && !f.Changed("wait"):
+		return usage(errors.New("--wait-timeout is for --wait"))
+	case !f.Changed("wait"):
+		return nil
+	case !slices.Contains([]string{waitHealthy, waitRunning, waitComplete}, o.what):
+		return usage(fmt.Errorf("--wait %q is none of healthy, running, complete", o.what))
+	case !detach:
+		return usage(errors.New("--wait is for --detach: in the foreground, run returns when the allocation has ended"))
+	}
+	return nil
+}
+
+// check refuses to wait for what never comes.
+func (o *waitOptions) check(alloc *api.Allocation) error {
+	if o.what == waitHealthy && !allocrunner.DecidesHealth(alloc) {
+		return fmt.Errorf("--wait=healthy: nothing decides whether group %q is healthy, since its job is of type batch, or its update block says so: "+
+			"give --wait=running or --wait=complete", alloc.TaskGroup)
+	}
+	return nil
+}
+
+// await returns when the allocation is as --wait says. Errors: why it is not and can't be any more, with the latest output of the task that
+// is to blame, or that the time is over.
+func (r *request) await(ctx context.Context) error {
+	timeout := r.options.until.timeout
+	if timeout == 0 && r.options.until.what != waitComplete {
+		timeout = defaultWait
+	}
+	if timeout > 0 {
+		over := fmt.Errorf("allocation %s is not %s after %v, and runs on", r.alloc.ID, r.options.until.what, timeout)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, over)
+		defer cancel()
+	}
+	f := &follower{layout: r.layout, id: r.alloc.ID, quiet: true, until: r.options.until.settled,
+		make: func(a *api.Allocation) *printer { return newPrinter(io.Discard, a, false) }}
+	alloc, err := f.follow(ctx)
+	if err != nil {
+		if ctx.Err() != nil && f.last != nil {
+			err = r.layout.withOutput(f.last, err)
+		}
+		return err
+	}
+	return r.layout.withOutput(alloc, r.options.until.result(alloc))
+}
+
+// settled reports whether the allocation is what is waited for, or can't be any more.
+func (o *waitOptions) settled(alloc *api.Allocation) bool {
+	_, decided := healthOf(alloc)
+	return o.what == waitHealthy && decided || o.what == waitRunning && alloc.ClientStatus == api.AllocClientStatusRunning ||
+		o.what != waitComplete && ended(alloc)
+}
+
+// result says why the allocation is not what was waited for; nil when it is.
+func (o *waitOptions) result(alloc *api.Allocation) error {
+	health, _ := healthOf(alloc)
+	switch {
+	case alloc.ClientStatus == api.AllocClientStatusFailed:
+		return fmt.Errorf("allocation %s has failed: %s", alloc.ID, linewriter.OneLine(cmp.Or(alloc.ClientDescription, "one of its tasks did")))
+	case o.what == waitHealthy && health == "unhealthy":
+		return fmt.Errorf("allocation %s is unhealthy: %s", alloc.ID, strings.Join(problems(alloc), ", "))
+	case o.what == waitHealthy && health == "":
+		return fmt.Errorf("allocation %s has ended (%s) before it was healthy", alloc.ID, alloc.ClientStatus)
+	}
+	return nil
+}
+
+// problems says of each task how it stands, the ones that don't run first.
+func problems(alloc *api.Allocation) []string {
+	var bad, good []string
+	for _, name := range taskNames(alloc) {
+		state := alloc.TaskStates[name]
+		if state == nil {
+			continue
+		}
+		text := fmt.Sprintf("task %q is %s, with %d %s", name, state.State, state.Restarts, plural(int(state.Restarts), "restart", "restarts"))
+		if state.State == "running" {
+			good = append(good, text)
+		} else {
+			bad = append(bad, text)
+		}
+	}
+	return append(bad, good...)
+}
+
+// troubled returns the tasks that have failed or ended with an error of late, in the order of the job.
+func troubled(alloc *api.Allocation) []string {
+	return slices.DeleteFunc(taskNames(alloc), func(name string) bool {
+		state := alloc.TaskStates[name]
+		if state == nil {
+			return true
+		}
+		if state.Failed {
+			return false
+		}
+		for _, e := range slices.Backward(state.Events) {
+			if e.Type == api.TaskTerminated {
+				return e.ExitCode == 0 && e.Signal == 0
+			}
+		}
+		return true
+	})
+}
+
+// withOutput adds to an error the latest lines of what its troubled tasks have written to standard error.
+func (l layout) withOutput(alloc *api.Allocation, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, task := range troubled(alloc) {
+		if lines := l.lastLines(alloc, task, "stderr"); len(lines) > 0 {
+			err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:\n  %s", err, task, output.ShortID(alloc.ID), strings.Join(lines, "\n  "))
+		}
+	}
+	return err
+}
