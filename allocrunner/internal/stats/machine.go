@@ -6,20 +6,6 @@ import (
 	"strings"
 )
 
-// machine is what does not change of the machine.
-type machine struct {
-	read bool
-	mhz  float64
-}
-
-// megahertz returns the speed of a CPU, 0 when the machine does not say.
-func (m *machine) megahertz() float64 {
-	if !m.read {
-		m.read, m.mhz = true, Megahertz()
-	}
-	return m.mhz
-}
-
 // Megahertz reads the speed of a CPU of this machine: its base frequency, else its highest, else what the kernel measures now. It is 0 when the machine
 // does not say.
 func Megahertz() float64 {

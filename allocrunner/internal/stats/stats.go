@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -22,24 +21,8 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 )
 
-const (
-	// fresh is how long a sample serves everybody who asks. Those who ask each second never get the same one twice.
-	fresh = 500 * time.Millisecond
-
-	// costShare bounds what samples may cost: one that took a twentieth of a second serves for a second.
-	costShare = 20
-
-	// longestWindow is how old the sample may be since which CPU time is counted: more than the usual 15 s between two scrapes, and still
-	// the present to a reader. A process that is younger is counted since its start.
-	longestWindow = 30 * time.Second
-
-	// firstWindow is the time between the two samples that are taken when there is none to count from. CPU time of cgroups is in microseconds, that of
-	// processes in hundredths of a second.
-	firstWindow = 200 * time.Millisecond
-
-	// longestRetry is the most between two attempts after an error.
-	longestRetry = 30 * time.Second
-)
+// longestRetry is the most between two attempts after an error.
+const longestRetry = 30 * time.Second
 
 // Config is what a Sampler is made of. All fields are required.
 type Config struct {
@@ -58,87 +41,60 @@ type Tasks struct {
 
 // Sampler samples on demand. It has no goroutine but those of streams, which end with their contexts.
 type Sampler struct {
-	cfg  Config
-	turn chan struct{} // held by the one who samples
+	cfg    Config
+	shared *Shared[api.AllocResourceUsage]
 
-	mu      sync.Mutex // guards the fields below
-	latest  *api.AllocResourceUsage
-	good    time.Time // how long latest serves
-	failing bool      // the latest attempt has failed
-
-	// Used by the holder of turn alone:
+	// Used by the one who samples alone:
 	trackers map[string]*tracker // by task
-	machine  machine
+	mhz      float64             // of a CPU; 0 while it has not been read
+	failing  bool                // the latest attempt has failed
 }
 
 // New returns a Sampler. It does no I/O.
 func New(cfg Config) *Sampler {
-	return &Sampler{cfg: cfg, turn: make(chan struct{}, 1), trackers: map[string]*tracker{}}
+	s := &Sampler{cfg: cfg, trackers: map[string]*tracker{}}
+	s.shared = NewShared(s.sample)
+	return s
 }
 
 // Usage returns a sample that is hardly older than half a second. It is shared and not changed. The first in a while takes a moment, for
 // CPU use is between two samples. Errors: those of Config.Tasks and of /proc, ctx's.
 func (s *Sampler) Usage(ctx context.Context) (*api.AllocResourceUsage, error) {
-	if kept := s.kept(); kept != nil {
-		return kept, nil
-	}
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if kept := s.kept(); kept != nil {
-		return kept, nil
-	}
-	return s.sample(ctx)
+	return s.shared.Get(ctx)
 }
 
-// kept returns the latest sample, nil when it is too old.
-func (s *Sampler) kept() *api.AllocResourceUsage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Now().After(s.good) {
-		return nil
-	}
-	return s.latest
-}
-
-func (s *Sampler) sample(ctx context.Context) (*api.AllocResourceUsage, error) {
-	usage, sure, began, err := s.measure(ctx)
+func (s *Sampler) sample(ctx context.Context) (*api.AllocResourceUsage, time.Duration, error) {
+	began := time.Now()
+	usage, sure, err := s.measure(ctx)
 	if err == nil && !sure {
 		select {
-		case <-time.After(firstWindow):
+		case <-time.After(FirstWindow):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		}
-		usage, _, began, err = s.measure(ctx)
+		began = time.Now()
+		usage, _, err = s.measure(ctx)
 	}
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		if !s.failing && ctx.Err() == nil {
-			s.failing = true
-			s.cfg.Logger.Warn("what the tasks use can't be measured; it is tried again when somebody asks", "error", err)
-		}
-		return nil, err
+	if err != nil && !s.failing && ctx.Err() == nil {
+		s.cfg.Logger.Warn("what the tasks use can't be measured; it is tried again when somebody asks", "error", err)
 	}
-	s.failing = false
-	s.latest, s.good = usage, now.Add(max(fresh, costShare*now.Sub(began)))
-	return usage, nil
+	s.failing = err != nil && (s.failing || ctx.Err() == nil)
+	return usage, time.Since(began), err
 }
 
 // measure takes one sample. sure says that the CPU use of every task is known.
-func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, sure bool, began time.Time, err error) {
+func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, sure bool, err error) {
 	tasks, err := s.cfg.Tasks(ctx)
 	if err != nil {
-		return nil, false, began, err
+		return nil, false, err
 	}
-	began = time.Now()
+	began := time.Now()
 	trees, err := proctree.Survey(tasks.View)
 	if err != nil {
-		return nil, false, began, err
+		return nil, false, err
+	}
+	if s.mhz == 0 {
+		s.mhz = Megahertz()
 	}
 	look := newLook(tasks.View)
 	usage, sure = newAllocUsage(), true
@@ -152,7 +108,7 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 		running[root.Task] = t
 		m := t.measure(began, members, look.sourcesOf(root, members))
 		sure = sure && m.sure
-		add(usage, root.Task, taskUsage(m, began, s.machine.megahertz()))
+		add(usage, root.Task, taskUsage(m, began, s.mhz))
 	}
 	for _, task := range tasks.Idle {
 		add(usage, task, noUsage(began))
@@ -163,7 +119,7 @@ func (s *Sampler) measure(ctx context.Context) (usage *api.AllocResourceUsage, s
 		}
 	}
 	s.trackers = running
-	return usage, sure, began, nil
+	return usage, sure, nil
 }
 
 // ErrInterval is Stream's for an interval that is none.

@@ -52,7 +52,7 @@ func useOf(t proc.CPUTime, window time.Duration) cpuUse {
 func (t *tracker) measure(now time.Time, members []proc.Usage, from sources) measurement {
 	ticks := proc.UptimeTicks()
 	window := now.Sub(t.at) // since the latest sample
-	if t.at.IsZero() || window > longestWindow {
+	if t.at.IsZero() || window > LongestWindow {
 		window = 0
 	}
 	procs := make(map[int]proc.Usage, len(members))
@@ -73,7 +73,7 @@ func (t *tracker) eachUse(members []proc.Usage, swapped map[int]uint64, ticks ui
 		uses[i] = procUse{Usage: p, swap: swapped[p.PID]}
 		if before, ok := t.procs[p.PID]; window > 0 && ok && before.Start == p.Start {
 			uses[i].use = useOf(p.CPU.Since(before.CPU), window)
-		} else if age := p.Age(ticks); age <= longestWindow {
+		} else if age := p.Age(ticks); age <= LongestWindow {
 			uses[i].use = sinceStart(p.CPU, age)
 		}
 	}
@@ -89,7 +89,7 @@ func (t *tracker) use(source namedCPU, reading cpuReading, procs map[int]proc.Us
 		return useOf(reading.Since(t.cpu.CPUTime), window), true
 	}
 	age := proc.Stat{Start: t.start}.Age(ticks)
-	if t.start == 0 || age > longestWindow || !source.fromStart {
+	if t.start == 0 || age > LongestWindow || !source.fromStart {
 		return cpuUse{}, false
 	}
 	if source.name == "" {

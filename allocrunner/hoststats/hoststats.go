@@ -1,0 +1,138 @@
+// Package hoststats measures the machine: its memory, each of its CPUs, the file system of a directory, and its uptime. It promises what the
+// measuring of tasks does: nothing is measured while nobody asks, and any number of readers cost no more than two samples a second.
+package hoststats
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/internal/stats"
+)
+
+// Host is this machine.
+type Host struct {
+	dir    string
+	shared *stats.Shared[api.HostStats]
+
+	// Used by the one who samples alone:
+	at     time.Time
+	before map[string]cpuTicks // of the latest sample
+}
+
+// New returns the machine, with the file system of dir. It does no I/O.
+func New(dir string) *Host {
+	h := &Host{dir: dir}
+	h.shared = stats.NewShared(h.sample)
+	return h
+}
+
+// Stats returns what the machine's parts are used for: memory in bytes, CPU use in percent of each, since the latest sample or in a fifth of a second,
+// the uptime in seconds. It is shared and not changed. Errors: those of /proc and of the directory, ctx's.
+func (h *Host) Stats(ctx context.Context) (*api.HostStats, error) { return h.shared.Get(ctx) }
+
+func (h *Host) sample(ctx context.Context) (_ *api.HostStats, cost time.Duration, err error) {
+	if h.before == nil || time.Since(h.at) > stats.LongestWindow {
+		if h.before, _, err = readCPUs(); err != nil {
+			return nil, 0, err
+		}
+		select {
+		case <-time.After(stats.FirstWindow):
+		case <-ctx.Done():
+			h.before = nil
+			return nil, 0, ctx.Err()
+		}
+	}
+	began := time.Now()
+	cpus, names, err := readCPUs()
+	if err != nil {
+		return nil, 0, err
+	}
+	all := &api.HostStats{CPU: []*api.HostCPUStats{}, DeviceStats: []*api.DeviceGroupStats{}}
+	busy := 0.0
+	for _, name := range names {
+		use := cpus[name].since(h.before[name])
+		busy += 100 - use.Idle
+		all.CPU = append(all.CPU, &api.HostCPUStats{CPU: name, User: use.User, System: use.System, Idle: use.Idle})
+	}
+	all.CPUTicksConsumed = busy / 100 * stats.Megahertz()
+	h.before, h.at = cpus, began
+	if all.Memory, err = memory(); err != nil {
+		return nil, 0, err
+	}
+	if all.AllocDirStats, err = disk(h.dir); err != nil {
+		return nil, 0, err
+	}
+	all.DiskStats = []*api.HostDiskStats{all.AllocDirStats}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return nil, 0, fmt.Errorf("uptime: %w", err)
+	}
+	all.Uptime = uint64(info.Uptime)
+	return all, time.Since(began), nil
+}
+
+// cpuTicks are the times of one CPU, in the kernel's ticks.
+type cpuTicks struct{ user, system, idle uint64 }
+
+// since returns the use of a CPU between two looks. A CPU that was not there before, or whose clock stood still, was idle.
+func (c cpuTicks) since(before cpuTicks) api.HostCPUStats {
+	if before == (cpuTicks{}) || c.user < before.user || c.system < before.system || c.idle < before.idle {
+		return api.HostCPUStats{Idle: 100}
+	}
+	user, system, idle := float64(c.user-before.user), float64(c.system-before.system), float64(c.idle-before.idle)
+	total := user + system + idle
+	if total == 0 {
+		return api.HostCPUStats{Idle: 100}
+	}
+	return api.HostCPUStats{User: 100 * user / total, System: 100 * system / total, Idle: 100 * idle / total}
+}
+
+// readCPUs reads the lines of /proc/stat with a CPU's times, "cpu0 user nice system idle iowait irq softirq steal ...", and the CPUs' names in
+// their order. Time that the machine waits for a disk is idle, and time that another machine has had is nobody's.
+func readCPUs() (map[string]cpuTicks, []string, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil, nil, fmt.Errorf("CPUs: %w", err)
+	}
+	cpus, names := map[string]cpuTicks{}, []string(nil)
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 || !strings.HasPrefix(fields[0], "cpu") || fields[0] == "cpu" {
+			continue
+		}
+		ticks := func(field int) uint64 {
+			n, _ := strconv.ParseUint(fields[field], 10, 64) // the kernel writes numbers
+			return n
+		}
+		cpus[fields[0]] = cpuTicks{user: ticks(1) + ticks(2), system: ticks(3) + ticks(6) + ticks(7), idle: ticks(4) + ticks(5)}
+		names = append(names, fields[0])
+	}
+	if len(names) == 0 {
+		return nil, nil, fmt.Errorf("/proc/stat names no CPU")
+	}
+	return cpus, names, nil
+}
+
+// memory reads /proc/meminfo. Used is what is not available.
+func memory() (*api.HostMemoryStats, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil, fmt.Errorf("memory: %w", err)
+	}
+	bytes := map[string]uint64{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		if kilobytes, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64); err == nil {
+			bytes[name] = kilobytes << 10
+		}
+	}
+	total, available := bytes["MemTotal"], bytes["MemAvailable"]
+	return &api.HostMemoryStats{Total: total, Available: available, Free: bytes["MemFree"], Used: total - min(total, available)}, nil
+}
