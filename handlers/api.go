@@ -95,7 +95,10 @@ type Config struct {
 	Events *Events
 
 	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
-	Metrics func() []Metric
+	Metrics func(context.Context) []Metric
+
+	// Host returns what this machine is used for; nil for none: GET /v1/client/stats is then 404. What it returns is shared and not changed.
+	Host func(context.Context) (*api.HostStats, error)
 }
 
 // API answers requests for the allocations of one process, on any number of sockets.

@@ -143,6 +143,7 @@ func everyRoute(c *handlers.Config) {
 	empty := func() ([]byte, error) { return []byte("{}"), nil }
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
 	c.Machine, c.Parser, c.History = newMachine(), fakeParser{}, twoVersions()
+	c.Host = func(context.Context) (*api.HostStats, error) { return &api.HostStats{}, nil }
 }
 
 // allocs is a handlers.Allocs of the one allocation, and of otherID, which is not the callers' to see.

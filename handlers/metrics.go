@@ -2,7 +2,9 @@ package handlers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 // Metric is one measurement.
 type Metric struct {
 	Name    string // as Prometheus spells names: taskapi_door_denied_total
+	Dotted  string // as Nomad spells its own in JSON: nomad.client.allocs.memory.rss; empty for Name
 	Labels  []Label
 	Value   float64
 	Counter bool // it only grows; otherwise it is a gauge
@@ -24,24 +27,32 @@ type Metric struct {
 type Label struct{ Name, Value string }
 
 // metrics answers GET /v1/metrics: JSON in Nomad's shape, or with ?format=prometheus the text that Prometheus reads.
-func (a *API) metrics(_ context.Context, r *request) (answer, error) {
+func (a *API) metrics(ctx context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
 		return answer{}, err
 	}
+	encoded, err := encodeMetrics(ctx, a.config.Metrics, query.Get("format"))
+	return answer{body: encoded}, err
+}
+
+// prometheus is the format of Prometheus' text; the other is JSON, which has no name.
+const prometheus = "prometheus"
+
+// encodeMetrics returns what is measured now, in a format. Errors: Invalid for an unknown format.
+func encodeMetrics(ctx context.Context, measure func(context.Context) []Metric, format string) (*body, error) {
+	if format != "" && format != prometheus {
+		return nil, invalid("format must be prometheus, or absent for JSON, not %s", clip(format))
+	}
 	measured := runtimeMetrics()
-	if a.config.Metrics != nil {
-		measured = append(measured, a.config.Metrics()...)
+	if measure != nil {
+		measured = append(measured, measure(ctx)...)
 	}
 	slices.SortStableFunc(measured, func(x, y Metric) int { return strings.Compare(x.Name, y.Name) })
-	switch format := query.Get("format"); format {
-	case "":
-		return respond(summary(measured, time.Now()))
-	case "prometheus":
-		return answer{body: newBody(exposition(measured), openType)}, nil
-	default:
-		return answer{}, invalid("format must be prometheus, or absent for JSON, not %s", clip(format))
+	if format == prometheus {
+		return newBody(exposition(measured), openType), nil
 	}
+	return encode(summary(measured, time.Now()))
 }
 
 // runtimeMetrics returns those of the Go runtime that both formats have. Prometheus gets its usual set as well.
@@ -66,16 +77,17 @@ func summary(measured []Metric, now time.Time) api.MetricsSummary {
 		Samples:   []api.SampledValue{},
 	}
 	for _, m := range measured {
+		name := cmp.Or(m.Dotted, m.Name)
 		labels := make(map[string]string, len(m.Labels))
 		for _, label := range m.Labels {
 			labels[label.Name] = label.Value
 		}
 		if !m.Counter {
-			all.Gauges = append(all.Gauges, api.GaugeValue{Name: m.Name, Value: float32(m.Value), DisplayLabels: labels})
+			all.Gauges = append(all.Gauges, api.GaugeValue{Name: name, Value: float32(m.Value), DisplayLabels: labels})
 			continue
 		}
 		all.Counters = append(all.Counters, api.SampledValue{
-			Name:            m.Name,
+			Name:            name,
 			AggregateSample: &api.AggregateSample{Count: int(m.Value), Sum: m.Value, Min: m.Value, Max: m.Value},
 			Mean:            m.Value,
 			DisplayLabels:   labels,
@@ -84,10 +96,19 @@ func summary(measured []Metric, now time.Time) api.MetricsSummary {
 	return all
 }
 
-// exposition returns the measurements in Prometheus' text format, with the library's set for the Go runtime and the process.
+// exposition returns the measurements, sorted by name, in Prometheus' text format, with the library's set for the Go runtime and the process.
 func exposition(measured []Metric) []byte {
 	var text bytes.Buffer
+	last := ""
 	for _, m := range measured {
+		if m.Name != last { // once for all series of the name
+			last = m.Name
+			kind := "gauge"
+			if m.Counter {
+				kind = "counter"
+			}
+			fmt.Fprintf(&text, "# TYPE %s %s\n", m.Name, kind)
+		}
 		if m.Counter {
 			metrics.WriteCounterFloat64(&text, m.series(), m.Value)
 		} else {
@@ -108,7 +129,7 @@ func (m Metric) series() string {
 	}
 	pairs := make([]string, len(m.Labels))
 	for i, label := range m.Labels {
-		pairs[i] = label.Name + `="` + labelEscapes.Replace(label.Value) + `"`
+		pairs[i] = label.Name + `="` + labelEscapes.Replace(strings.ToValidUTF8(label.Value, "\uFFFD")) + `"`
 	}
 	return m.Name + "{" + strings.Join(pairs, ",") + "}"
 }

@@ -159,10 +159,15 @@ func (a *API) setMetadata(_ context.Context, r *request) (answer, error) {
 
 // checkNode returns an error for another node than this machine, which may be left out, or when there is nothing to know of it.
 func (a *API) checkNode(id string) error {
-	switch {
-	case a.config.Machine == nil:
+	if a.config.Machine == nil {
 		return apierror.New(apierror.NoRoute)
-	case id != "" && !strings.EqualFold(id, a.config.Agent.NodeID):
+	}
+	return a.checkNodeID(id)
+}
+
+// checkNodeID returns an error for the ID of another node than this machine; an empty one stands for it.
+func (a *API) checkNodeID(id string) error {
+	if id != "" && !strings.EqualFold(id, a.config.Agent.NodeID) {
 		return apierror.New(apierror.NoNode)
 	}
 	return nil

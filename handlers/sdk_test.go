@@ -228,7 +228,7 @@ func TestSDKBlockingQuery(t *testing.T) {
 
 func TestSDKOperator(t *testing.T) {
 	client := newServer(t, newAlloc(t), func(c *handlers.Config) {
-		c.Metrics = func() []handlers.Metric {
+		c.Metrics = func(context.Context) []handlers.Metric {
 			return []handlers.Metric{{Name: "taskapi_door_denied_total", Value: 3, Counter: true}}
 		}
 	}).sdk(t, operator)
@@ -267,7 +267,7 @@ func TestWhoami(t *testing.T) {
 
 func TestPrometheus(t *testing.T) {
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) {
-		c.Metrics = func() []handlers.Metric {
+		c.Metrics = func(context.Context) []handlers.Metric {
 			return []handlers.Metric{{Name: "taskapi_x_total", Labels: []handlers.Label{{"reason", `a"b\`}}, Value: 3, Counter: true}}
 		}
 	})

@@ -51,6 +51,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/state",
 		"socket/safedir",
 	},
+	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},
 	"allocrunner/fingerprint":          {"allocrunner/internal/ports", "allocrunner/taskenv", "identity/privatefile"},
@@ -137,6 +138,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",
 		"allocrunner/fingerprint",
+		"allocrunner/hoststats",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/state",

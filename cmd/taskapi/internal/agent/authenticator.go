@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
@@ -49,6 +50,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	}
 	versions := &history{runner: s.runner}
 	versions.note(nil)
+	s.authStats = authenticator.Stats
 	config := handlers.Config{
 		Authenticator: authenticator,
 		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.control, s.cfg.Events, s.logger}},
@@ -62,7 +64,8 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		PeerOf:       peerOf,
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.Active().ID },
-		Metrics:      func() []handlers.Metric { return s.measure(authenticator) },
+		Metrics:      s.measure,
+		Host:         hoststats.New(s.paths.Alloc).Stats,
 		Events:       s.events,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,

@@ -1,15 +1,18 @@
 package agent
 
 import (
+	"context"
+
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/socket"
 )
 
-// measure returns everything that this process counts.
-func (s *wiring) measure(authenticator *auth.Authenticator) []handlers.Metric {
-	all := append(authMetrics(authenticator.Stats()), socketMetrics(s.sockets.stats())...)
+// measure returns everything that this process counts, and what the allocation uses.
+func (s *wiring) measure(ctx context.Context) []handlers.Metric {
+	all := append(authMetrics(s.authStats()), socketMetrics(s.sockets.stats())...)
+	all = append(all, s.allocMetrics(ctx)...)
 	all = append(all, auditMetrics(s.audit)...)
 	return append(all, hookMetrics(s.hookStats())...)
 }

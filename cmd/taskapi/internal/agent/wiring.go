@@ -38,6 +38,7 @@ type wiring struct {
 	tokens      *workload.Manager
 	audit       *auth.AuditLog // nil for none
 	policy      *auth.Policy
+	authStats   func() auth.Stats
 	shares      shares
 	sockets     sockets
 	runtimeDirs []string

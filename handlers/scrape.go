@@ -1,0 +1,49 @@
+package handlers
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// Scrape returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is Prometheus' text, and
+// /v1/metrics is answered as on a socket. It has none of the other routes. With localOnly it answers only requests that name this machine by an IP
+// address or as localhost: a page in a browser, whose name has been pointed here, is none of them.
+func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		format := r.URL.Query().Get("format")
+		switch r.URL.Path {
+		case "/metrics":
+			format = prometheus
+		case "/v1/metrics":
+		default:
+			http.Error(w, "resource not found", http.StatusNotFound)
+			return
+		}
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "Invalid method", http.StatusMethodNotAllowed)
+			return
+		case localOnly && !namesThisMachine(r.Host):
+			http.Error(w, "these measurements are for this machine: ask by an IP address, or as localhost", http.StatusForbidden)
+			return
+		}
+		encoded, err := encodeMetrics(r.Context(), measure, format)
+		if err != nil {
+			known := asError(err)
+			http.Error(w, known.Message, known.Kind.Status())
+			return
+		}
+		answer{body: encoded}.write(w, http.StatusOK) // net/http sends no body for HEAD
+	})
+}
+
+func namesThisMachine(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
+}
