@@ -79,3 +79,24 @@ func newAllocList(r *request) (*list[*api.Allocation], error) {
 		stub:      func(alloc *api.Allocation) any { return wireStubOf(alloc, resources, taskStates) },
 	})
 }
+
+// allocationServices answers GET /v1/allocation/:id/services: nothing registers a service yet, so the list is empty.
+func (a *API) allocationServices(ctx context.Context, r *request) (answer, error) {
+	list, err := newList(r, listing[*api.ServiceRegistration]{
+		order:     byNamespaceID,
+		id:        func(s *api.ServiceRegistration) string { return s.ID },
+		namespace: func(s *api.ServiceRegistration) string { return s.Namespace },
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	alloc, err := r.alloc(apierror.NoAlloc)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := r.snapshot(ctx, alloc)
+	if err != nil {
+		return answer{}, err
+	}
+	return list.answer(nil, current.ModifyIndex)
+}

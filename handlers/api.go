@@ -94,6 +94,10 @@ type Config struct {
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *Events
 
+	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0 for none; nil for
+	// nobody.
+	Answered func(owner auth.Owner, index uint64)
+
 	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
 	Metrics func(context.Context) []Metric
 

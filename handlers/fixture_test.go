@@ -84,6 +84,7 @@ type fakeAlloc struct {
 	signal         func(ctx context.Context, task, signal string) error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
 	kill           func()
+	collect        func(ctx context.Context) error
 	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 	raw            func(ctx context.Context, w io.Writer)
 	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
@@ -106,6 +107,7 @@ func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *
 	return f.stats(ctx, interval)
 }
 func (f *fakeAlloc) Kill()                                { f.kill() }
+func (f *fakeAlloc) Collect(ctx context.Context) error    { return f.collect(ctx) }
 func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer) { f.raw(ctx, w) }
 func (f *fakeAlloc) Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
 	return f.upgrade(ctx, w, r)
@@ -155,6 +157,7 @@ func (a allocs) Get(id string) (handlers.Alloc, bool) {
 
 var _ interface {
 	handlers.Checker
+	handlers.Collector
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper

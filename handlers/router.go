@@ -37,11 +37,15 @@ func newRouter(table []Route) *router {
 // find returns the route for a method and an uncleaned path, with the parameters left in scratch. Without a route allow lists the methods
 // that the path does take; it is empty when the path takes none.
 func (rt *router) find(scratch *chi.Context, method, path string) (found *Route, allow []string) {
+	get := method
 	if method == http.MethodHead {
-		method = http.MethodGet
+		get = http.MethodGet
 	}
-	if pattern := rt.mux.Find(scratch, method, path); pattern != "" {
-		return rt.routes[routeKey{method, pattern}], nil
+	if pattern := rt.mux.Find(scratch, get, path); pattern != "" {
+		if found = rt.routes[routeKey{get, pattern}]; method != http.MethodHead || !found.mutates() {
+			return found, nil
+		}
+		return nil, found.Methods
 	}
 	for _, other := range rt.methods {
 		scratch.Reset()

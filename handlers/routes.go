@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"taskapi/auth"
 )
@@ -83,6 +84,12 @@ func (r Route) withBody(most int64) Route {
 	return r
 }
 
+// alsoGet returns the route for GET, too: the SDK sends it for some actions. HEAD is refused.
+func (r Route) alsoGet() Route {
+	r.Methods = append(slices.Clone(r.Methods), http.MethodGet)
+	return r
+}
+
 // withoutRecord returns the route for what the operator may do even when no record of it can be kept.
 func (r Route) withoutRecord() Route {
 	r.evenUnrecorded = true
@@ -110,6 +117,7 @@ func (a *API) served() []Route {
 		read("/v1/allocations", auth.ReadJob, a.allocationList, "Lists the caller's allocation."),
 		read("/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet, "Returns an allocation."),
 		read("/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks, "Returns the latest results of an allocation's checks."),
+		read("/v1/allocation/{alloc}/services", auth.ReadJob, a.allocationServices, "Lists the services that an allocation has registered: none yet."),
 		write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop, "Begins to stop an allocation.").withoutRecord(),
 
 		read("/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks, "Returns the latest results of an allocation's checks."),
@@ -117,6 +125,11 @@ func (a *API) served() []Route {
 		read("/v1/client/allocation/{alloc}/stats", auth.ReadJob, a.stats, "Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
 		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
 		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
+
+		write("/v1/client/allocation/{alloc}/gc", auth.AllocLifecycle, a.allocGC, "Removes an allocation that has ended, with its directory.").alsoGet(),
+		write("/v1/client/gc", auth.OperatorOnly, a.nodeGC, "Removes the allocation if it has ended.").alsoGet(),
+		read("/v1/client/allocation/{alloc}/pause", auth.ReadJob, a.pauseGet, "Returns the state of a task's schedule: no task has one."),
+		write("/v1/client/allocation/{alloc}/pause", auth.AllocLifecycle, a.pauseSet, "Refuses to pause a task, which takes a schedule."),
 
 		read("/v1/jobs", auth.ReadJob, a.jobList, "Lists the caller's job."),
 		write("/v1/jobs", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),

@@ -108,6 +108,9 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 	}
 	s.pacer.answered(&s.bucket, len(result.body.bytes))
 	result.write(r.w, http.StatusOK)
+	if s.config.Answered != nil {
+		s.config.Answered(s.owner, result.index)
+	}
 	return http.StatusOK
 }
 

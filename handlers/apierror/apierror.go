@@ -64,6 +64,8 @@ const (
 	TaskNotRunning
 	AllocTerminal
 	AllocEnding     // AllocTerminal in the words of an update
+	NoSchedule      // of a task that is to be paused, or to run again
+	NotCollectable  // an allocation that has not ended
 	EnforcedMissing // the client expected no job
 	EnforcedIndex   // the client expected another version of the job
 
@@ -128,6 +130,8 @@ var table = [kinds]struct {
 	TaskNotRunning:  {http.StatusConflict, "Task not running"},
 	AllocTerminal:   {http.StatusConflict, "restart of an alloc that should not run"},
 	AllocEnding:     {http.StatusConflict, "the allocation is ending or over: it takes no other job"},
+	NoSchedule:      {http.StatusConflict, "task %q has no schedule: only a task that runs by one can be paused"},
+	NotCollectable:  {http.StatusConflict, "No such allocation on client, or allocation not eligible for GC"},
 	EnforcedMissing: {http.StatusConflict, "Enforcing job modify index 0: job already exists"},
 	EnforcedIndex: {http.StatusConflict,
 		"Enforcing job modify index %d: job exists with conflicting job modify index: %d"},

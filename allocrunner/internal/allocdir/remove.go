@@ -13,12 +13,14 @@ import (
 // removedPrefix begins the name that an allocation directory has while it is being removed.
 const removedPrefix = ".removed-"
 
-// Remove removes an allocation directory. It is renamed first: the state in it is the allocation's lock, and a process that finds that gone may
+// Remove removes an allocation directory; one that is missing is no error. It is renamed first: the state in it is the allocation's lock, and a process that finds that gone may
 // begin the allocation again under the same name while the rest is still being removed. Nothing is made, which a full disk would refuse.
 func Remove(dir string) error {
 	parent, name := filepath.Split(filepath.Clean(dir))
 	aside := filepath.Join(parent, removedPrefix+name+"-"+rand.Text())
-	if err := os.Rename(dir, aside); err != nil {
+	if err := os.Rename(dir, aside); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	return os.RemoveAll(aside)

@@ -13,15 +13,17 @@ import (
 // allocAdapter is a runner as the API serves it: the runner's errors become the API's, and a stop is the agent's business.
 type allocAdapter struct {
 	interfaces.AllocRunner
-	control control
-	events  Events
-	logger  *slog.Logger
+	control  control
+	audience *audience
+	events   Events
+	logger   *slog.Logger
 }
 
 var (
 	_ handlers.Allocs = singleAlloc{}
 	_ interface {
 		handlers.Checker
+		handlers.Collector
 		handlers.Restarter
 		handlers.Signaler
 		handlers.Stopper
@@ -46,7 +48,12 @@ func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 	return apiError(s.AllocRunner.Signal(ctx, task, signal))
 }
 
+func (s allocAdapter) Collect(ctx context.Context) error {
+	return apiError(s.control.collect(ctx))
+}
+
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
+	s.audience.stopping()
 	err := s.control.stop(ctx, interfaces.StopRequest{NoShutdownDelay: noShutdownDelay}, func() {
 		if !s.Terminal() && !s.control.present().killed {
 			s.events.AllocEvent("Stopping", "requested over the API: stopping gracefully")

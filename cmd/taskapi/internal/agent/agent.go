@@ -105,6 +105,9 @@ type Config struct {
 type Agent struct {
 	cfg Config
 
+	left  chan struct{} // closed by leave
+	leave func()        // has the process exit as soon as the allocation has ended, whoever reads that
+
 	saving sync.Mutex // held while a runner saves a stop, so that the latest stands; never within mu
 
 	mu   sync.Mutex // guards the fields below; never held while anything is waited for
@@ -114,7 +117,8 @@ type Agent struct {
 
 // New makes an agent. It touches nothing of the machine.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, life: life{next: cfg.Next, killed: cfg.Kill}}
+	a := &Agent{cfg: cfg, life: life{next: cfg.Next, killed: cfg.Kill}, left: make(chan struct{})}
+	a.leave = sync.OnceFunc(func() { close(a.left) })
 	if cfg.Stop != nil {
 		a.life.stopped, a.life.how = true, *cfg.Stop
 	}
@@ -143,8 +147,7 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		}
 		a.announce(w)
 		a.begin(ctx, w)
-		err = w.run(ctx)
-		err = a.concluded(err, w)
+		err = w.run(ctx, func(err error) error { return a.concluded(err, w) })
 		now, actions := a.apply(nil, event{kind: ended, terminal: w.runner.Terminal(), cancelled: ctx.Err() != nil})
 		if slices.Contains(actions, recreate) { // how what is replaced has ended is not the outcome
 			err = nil
@@ -247,6 +250,30 @@ func (a *Agent) stop(ctx context.Context, how interfaces.StopRequest, first func
 
 // kill ends the allocation immediately.
 func (a *Agent) kill() { a.apply(nil, event{kind: kill}) }
+
+// collect removes the allocation, which has ended, and has the process exit. Errors: interfaces.ErrNotTerminal.
+func (a *Agent) collect(ctx context.Context) error {
+	w := a.working()
+	if w == nil {
+		return interfaces.ErrNotTerminal
+	}
+	if err := w.collect(ctx); err != nil {
+		return err
+	}
+	a.cfg.Events.AllocEvent("Removed", "requested over the API")
+	a.leave()
+	return nil
+}
+
+// working returns what runs; nil while the agent waits.
+func (a *Agent) working() *wiring {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+// leaving returns what is closed when the process is to exit as soon as the allocation has ended.
+func (a *Agent) leaving() <-chan struct{} { return a.left }
 
 // detach ends this process's work and has the tasks run on. What is to follow the allocation, if it has ended, does so in another process.
 func (a *Agent) detach() {

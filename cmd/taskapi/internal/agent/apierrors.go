@@ -20,6 +20,8 @@ func apiError(err error) error {
 		kind = apierror.TaskNotRunning
 	case errors.Is(err, interfaces.ErrUnknownSignal):
 		kind = apierror.UnknownSignal
+	case errors.Is(err, interfaces.ErrNotTerminal):
+		kind = apierror.NotCollectable
 	case errors.Is(err, interfaces.ErrTerminal):
 		kind = apierror.AllocTerminal
 	case errors.Is(err, interfaces.ErrInvalidJob):

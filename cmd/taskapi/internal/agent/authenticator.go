@@ -53,7 +53,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	s.authStats = authenticator.Stats
 	config := handlers.Config{
 		Authenticator: authenticator,
-		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.control, s.cfg.Events, s.logger}},
+		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.control, s.audience, s.cfg.Events, s.logger}},
 		Agent: handlers.Agent{
 			Version:    s.cfg.Version,
 			Region:     *alloc.Job.Region,
@@ -67,6 +67,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Metrics:      s.measure,
 		Host:         hoststats.New(s.paths.Alloc).Stats,
 		Events:       s.events,
+		Answered:     s.audience.answered,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,
 			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events, history: versions,

@@ -190,6 +190,8 @@ type control interface {
 	kill()
 	replace(ctx context.Context, by *api.Allocation, changes []jobspec.Change) error
 	present() life
+	collect(ctx context.Context) error
+	leaving() <-chan struct{}
 }
 
 var _ control = (*Agent)(nil)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -16,9 +17,11 @@ import (
 	"taskapi/socket"
 )
 
-// operatorHook gives the operator a socket and a token while the allocation lives.
+// operatorHook gives the operator a socket and a token, from before the allocation begins until the wiring closes them.
 type operatorHook struct {
 	wiring *wiring
+
+	mu     sync.Mutex // guards the fields below
 	server *server
 	token  *workload.Tokens
 }
@@ -44,6 +47,8 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	if err := s.checkTaskSockets(alloc); err != nil {
 		return err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	var err error
 	if h.token, err = s.tokens.Operator(s.paths.OperatorToken); err != nil {
 		return err
@@ -57,21 +62,41 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 	return err
 }
 
-// Postrun closes the socket, after those who follow the allocation have got its end.
+// Postrun gives those who follow the allocation its end.
 func (h *operatorHook) Postrun(context.Context) error {
 	h.wiring.flush()
-	if h.token != nil {
-		h.token.Stop()
-	}
-	if h.server == nil {
-		return nil
-	}
-	return h.server.close()
+	return nil
 }
 
-// Shutdown does what Postrun does, for an allocation that runs on.
+// Shutdown closes the socket of an allocation that runs on.
 func (h *operatorHook) Shutdown() {
-	if err := h.Postrun(context.Background()); err != nil {
+	h.wiring.flush()
+	h.close()
+}
+
+// connections returns how many are open.
+func (h *operatorHook) connections() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.server == nil {
+		return 0
+	}
+	return h.server.listener.Stats().Open
+}
+
+// close ends the token and the socket, and waits for the requests on it. A second call does nothing.
+func (h *operatorHook) close() {
+	h.mu.Lock()
+	server, token := h.server, h.token
+	h.server, h.token = nil, nil
+	h.mu.Unlock()
+	if token != nil {
+		token.Stop()
+	}
+	if server == nil {
+		return
+	}
+	if err := server.close(); err != nil {
 		h.wiring.logger.Warn("the operator's socket could not be closed", "error", err)
 	}
 }

@@ -11,10 +11,11 @@ import (
 
 // server is one socket being served.
 type server struct {
-	addr   string // the path by which clients dial it
-	cancel context.CancelFunc
-	done   chan error
-	unlink func() error
+	addr     string // the path by which clients dial it
+	listener *socket.Listener
+	cancel   context.CancelFunc
+	done     chan error
+	unlink   func() error
 }
 
 // socketSpec says which socket, whose, and who may connect.
@@ -48,7 +49,7 @@ func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.sockets.add(listener)
-	srv := &server{addr: addr, cancel: cancel, done: make(chan error, 1), unlink: unlink}
+	srv := &server{addr: addr, listener: listener, cancel: cancel, done: make(chan error, 1), unlink: unlink}
 	go func() {
 		err := s.api.Serve(ctx, listener, spec.owner)
 		s.sockets.remove(listener)

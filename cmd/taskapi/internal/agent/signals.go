@@ -37,12 +37,14 @@ func (a *Agent) onSignals() (release func()) {
 			case sig := <-signals:
 				switch sig {
 				case syscall.SIGUSR1:
+					a.leave()
 					a.detach()
 					continue
 				case syscall.SIGHUP:
 					a.reopenAudit()
 					continue
 				}
+				a.leave()
 				if sig == kind && time.Since(first) < SameStop {
 					continue
 				}
@@ -73,10 +75,7 @@ func (a *Agent) stopBySignal() {
 
 // reopenAudit opens the audit log of what runs again.
 func (a *Agent) reopenAudit() {
-	a.mu.Lock()
-	w := a.at
-	a.mu.Unlock()
-	if w != nil {
+	if w := a.working(); w != nil {
 		w.reopenAudit()
 	}
 }

@@ -46,6 +46,12 @@ type wiring struct {
 	api         *handlers.API
 	events      *handlers.Events
 	updates     *updates.Buffer
+	audience    *audience
+	operator    *operatorHook // nil without an API
+
+	ended    chan struct{} // closed when the runner has returned
+	removing sync.Mutex    // guards the field below, and is held over a removal
+	removed  bool          // the allocation, with its directory
 }
 
 // newWiring puts the rooms together for the locked allocation, as it was saved or as given, and opens the files that they need. Nothing
@@ -61,6 +67,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		logger:      cfg.Logger,
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
 		events:      handlers.NewEvents(),
+		ended:       make(chan struct{}),
 	}
 	if err := s.openFiles(); err != nil {
 		return nil, err
@@ -70,6 +77,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
+	s.audience = &audience{Updates: s.updates}
 	isolate, err := cfg.Settings.idRange()
 	if err != nil {
 		return nil, invalid(err)
@@ -85,12 +93,13 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		State:        cfg.Lock.State(),
 		Saved:        saved,
 		Life:         s.life,
-		Updates:      s.updates,
+		Updates:      s.audience,
 		OnEvent:      cfg.Events.TaskEvent,
 	}
 	if !cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
-		config.Hooks = s.hooks()
+		s.operator = &operatorHook{wiring: s}
+		config.Hooks = []interfaces.RunnerHook{s.operator}
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
 		}
@@ -104,16 +113,11 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	return s, nil
 }
 
-// hooks returns the runner's hooks beside its own.
-func (s *wiring) hooks() []interfaces.RunnerHook {
-	return []interfaces.RunnerHook{&operatorHook{wiring: s}}
-}
-
 // Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
 // called.
 func Hooks(cfg Config) []interfaces.RunnerHook {
 	s := &wiring{cfg: cfg, settings: cfg.Settings, life: cfg.Lock.Life(), paths: cfg.Paths, logger: cfg.Logger}
-	return s.hooks()
+	return []interfaces.RunnerHook{&operatorHook{wiring: s}}
 }
 
 // openFiles reads what the API needs.
@@ -184,8 +188,8 @@ func gcPercent(tasks int) int {
 	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
 }
 
-// run runs the allocation to its end.
-func (s *wiring) run(ctx context.Context) error {
+// run runs the allocation to its end, calls conclude with the runner's error, whose error it returns, and lets clients read the end.
+func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	defer func() {
 		if err := s.close(); err != nil {
 			s.logger.Warn("the end of the audit log may be lost", "error", err)
@@ -211,7 +215,15 @@ func (s *wiring) run(ctx context.Context) error {
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
 	}
-	return s.runner.Run(ctx)
+	err := conclude(s.runner.Run(ctx))
+	close(s.ended)
+	if s.operator != nil {
+		if s.runner.Terminal() && s.control.present().next == nil {
+			s.audience.linger(ctx, s.operator.connections, s.control.leaving())
+		}
+		s.operator.close()
+	}
+	return err
 }
 
 // quiet is how long nothing has to happen to an allocation for its start to be over.

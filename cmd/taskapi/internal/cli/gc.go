@@ -105,12 +105,22 @@ func (l layout) answers(ctx context.Context, id string) bool {
 	return false
 }
 
+// collect has the taskapi that holds an allocation remove it: one that has ended is still there while a client reads its end.
+func (l layout) collect(ctx context.Context, id string) error {
+	c := l.client(id)
+	defer c.Close()
+	if c.Collect(ctx) != nil {
+		return l.errRunning(id)
+	}
+	return nil
+}
+
 // remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
 func (l layout) remove(ctx context.Context, id string, w Environment) (err error) {
 	logger := newLogger(false, w)
 	lock, err := l.lock(id, logger)
 	if errors.Is(err, state.ErrInUse) {
-		return l.errRunning(id)
+		return l.collect(ctx, id)
 	}
 	if err != nil {
 		return l.unreadable(id, err)

@@ -200,6 +200,11 @@ func (c *Client) Restart(ctx context.Context, want api.AllocationRestartRequest)
 	return AsError(ctx, err)
 }
 
+// Collect removes the allocation, which has ended, by its taskapi. Errors: those of Allocation.
+func (c *Client) Collect(ctx context.Context) error {
+	return c.put(ctx, "/v1/client/allocation/"+c.id+"/gc", nil, nil)
+}
+
 // Plan returns what a job would change. Errors: those of Allocation.
 func (c *Client) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, error) {
 	var plan api.JobPlanResponse

@@ -106,8 +106,10 @@ func (c *Client) Listening() os.FileInfo {
 	return info
 }
 
-// AwaitClosed waits until the operator's socket is another one than it was, or none: a taskapi whose allocation has ended closes it.
+// AwaitClosed waits until the operator's socket is another one than it was, or none: a taskapi whose allocation has ended closes it, once no
+// client that has read that has a connection open.
 func (c *Client) AwaitClosed(ctx context.Context, was os.FileInfo) {
+	c.Close()
 	if was == nil {
 		return
 	}

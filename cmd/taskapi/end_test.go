@@ -1,0 +1,182 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/cli"
+)
+
+// promptJob is a task that ends as soon as it is told to.
+const promptJob = `
+job "prompt" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+    }
+  }
+}
+`
+
+// startPrompt runs promptJob and returns the SDK as its operator.
+func startPrompt(t *testing.T) (*running, *api.Client) {
+	t.Helper()
+	r := startRun(t, shortDir(t), promptJob)
+	r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "Started") })
+	return r, r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
+}
+
+// TestTheEndCanBeRead stops a task that ends at once, as nomad alloc stop does, and reads the evaluation and the allocation until it has
+// ended, and again: a hundred times of a hundred.
+func TestTheEndCanBeRead(t *testing.T) {
+	t.Parallel()
+	const times = 100
+	done := make(chan struct{}, 8) // so many at once
+	for i := range times {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			done <- struct{}{}
+			defer func() { <-done }()
+			r, client := startPrompt(t)
+			stopped, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for {
+				eval, _, err := client.Evaluations().Info(stopped.EvalID, nil)
+				if err != nil || eval.Status != api.EvalStatusComplete {
+					t.Fatalf("evaluation: %+v, %v", eval, err)
+				}
+				if _, _, err := client.Evaluations().Allocations(eval.ID, nil); err != nil {
+					t.Fatal("its allocations:", err)
+				}
+				alloc, _, err := client.Allocations().Info(testAllocID, nil)
+				if err != nil {
+					t.Fatal("the allocation:", err)
+				}
+				if alloc.ClientTerminalStatus() && strings.Contains(r.stdout.String(), "Ended") {
+					break
+				}
+			}
+			if _, _, err := client.Evaluations().Info(stopped.EvalID, nil); err != nil { // Ended is the last that run says
+				t.Error("the evaluation after the end:", err)
+			}
+			client.Close()
+			if code := <-r.code; code != cli.ExitOK {
+				t.Errorf("exit code %d:\n%s", code, r.stderr.String())
+			}
+			r.code <- cli.ExitOK
+		})
+	}
+}
+
+// TestTheEndWithoutAConnection is read by a client that has a new connection for each request, as curl has, if it requested the end.
+func TestTheEndWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	r, _ := startPrompt(t)
+	token := r.file("operator.token")
+	ask := func(method, path string) int {
+		code, err := statusOf(t.Context(), r.layout.OperatorSocket(testAllocID), token, method, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return code
+	}
+	if code := ask(http.MethodPut, "/v1/allocation/"+testAllocID+"/stop"); code != http.StatusOK {
+		t.Fatalf("stop = %d", code)
+	}
+	r.eventually("ended", func() bool { return strings.Contains(r.stdout.String(), "Ended") })
+	if code := ask(http.MethodGet, "/v1/allocation/"+testAllocID); code != http.StatusOK {
+		t.Errorf("the end = %d, want 200", code)
+	}
+	if code := <-r.code; code != cli.ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+	r.code <- cli.ExitOK
+}
+
+// TestATaskReadsNoEnd: its identity is not good any more, whoever else reads.
+func TestATaskReadsNoEnd(t *testing.T) {
+	t.Parallel()
+	r, client := startPrompt(t)
+	if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("ended", func() bool { return strings.Contains(r.stdout.String(), "Ended") })
+	if conn, err := net.Dial("unix", r.allocDir("t", "secrets", "api.sock")); err == nil {
+		conn.Close()
+		t.Error("the task's socket is open after the end")
+	}
+	if _, _, err := client.Allocations().Info(testAllocID, nil); err != nil {
+		t.Error("the operator:", err)
+	}
+}
+
+// TestSDKGCOfARealAllocation: what runs is refused and stays; what has ended goes with its directory, and its taskapi exits.
+func TestSDKGCOfARealAllocation(t *testing.T) {
+	t.Parallel()
+	for name, collect := range map[string]func(r *running, client *api.Client) error{
+		"the allocation": func(_ *running, client *api.Client) error {
+			return client.Allocations().GC(&api.Allocation{ID: testAllocID}, nil)
+		},
+		"the node": func(_ *running, client *api.Client) error {
+			alloc, _, err := client.Allocations().Info(testAllocID, nil)
+			if err != nil {
+				return err
+			}
+			return client.Nodes().GC(alloc.NodeID, nil)
+		},
+		"taskapi gc": func(r *running, _ *api.Client) error {
+			var said syncBuffer
+			if code := cli.Run(r.t.Context(), []string{"gc", "--data-dir", string(r.layout), testAllocID}, testEnvironment(&said, &said)); code != 0 {
+				return fmt.Errorf("exit code %d: %s", code, said.String())
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, client := startPrompt(t)
+			err := client.Allocations().GC(&api.Allocation{ID: testAllocID}, nil)
+			if want := "409 (No such allocation on client, or allocation not eligible for GC)"; err == nil || !strings.Contains(err.Error(), want) {
+				t.Fatalf("gc of what runs: %v, want %s", err, want)
+			}
+			if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {
+				t.Fatal(err)
+			}
+			for ended := false; !ended; {
+				alloc, _, err := client.Allocations().Info(testAllocID, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended = alloc.ClientTerminalStatus() && strings.Contains(r.stdout.String(), "Ended")
+			}
+			if err := collect(r, client); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(r.allocDir()); !os.IsNotExist(err) {
+				t.Errorf("the directory after gc: %v", err)
+			}
+			if code := <-r.code; code != cli.ExitOK {
+				t.Errorf("exit code %d:\n%s", code, r.stderr.String())
+			}
+			r.code <- cli.ExitOK
+			if left := belongingTo(string(r.layout)); len(left) > 0 {
+				t.Errorf("left running: %v", left)
+			}
+			if said := r.stderr.String(); strings.Contains(said, "level=") {
+				t.Errorf("it logged:\n%s", said)
+			}
+		})
+	}
+}

@@ -1,0 +1,46 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"taskapi/handlers/apierror"
+)
+
+// Collector is an allocation that can be removed.
+type Collector interface {
+	// Collect removes an allocation that has ended, with its directory. Errors: NotCollectable.
+	Collect(ctx context.Context) error
+}
+
+// allocGC answers PUT and GET /v1/client/allocation/:id/gc: an allocation that has ended is removed.
+func (a *API) allocGC(ctx context.Context, r *request) (answer, error) {
+	alloc, err := resource[Collector](r, apierror.NoAllocOnClient)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := alloc.Collect(ctx); err != nil {
+		return answer{}, fmt.Errorf("collect: %w", err)
+	}
+	return respond(struct{}{}) // Nomad sends nothing, which the SDK's Allocations.GC takes for an error
+}
+
+// nodeGC answers PUT and GET /v1/client/gc: the allocation is removed if it has ended. As in Nomad, one that runs is left alone, and there is
+// no body.
+func (a *API) nodeGC(ctx context.Context, r *request) (answer, error) {
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	if node := query.Get("node_id"); node != "" && !strings.EqualFold(node, a.config.Agent.NodeID) {
+		return answer{}, apierror.New(apierror.NoNode)
+	}
+	found, _ := r.visible()
+	if alloc, ok := found.(Collector); ok {
+		if err := alloc.Collect(ctx); err != nil && asError(err).Kind != apierror.NotCollectable {
+			return answer{}, fmt.Errorf("collect: %w", err)
+		}
+	}
+	return answer{body: newBody(nil, jsonType)}, nil
+}

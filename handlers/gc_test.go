@@ -1,0 +1,96 @@
+package handlers_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+)
+
+const gcPath = "/v1/client/allocation/" + allocID + "/gc"
+
+func TestSDKGC(t *testing.T) {
+	alloc := newAlloc(t)
+	var calls int
+	var running bool
+	alloc.collect = func(context.Context) error {
+		calls++
+		if running {
+			return runnerError(apierror.NotCollectable)
+		}
+		return nil
+	}
+	s := newServer(t, alloc)
+	client, of := s.sdk(t, operator), &api.Allocation{ID: allocID}
+	if err := client.Allocations().GC(of, nil); err != nil || calls != 1 {
+		t.Errorf("gc = %v after %d calls", err, calls)
+	}
+	if err := client.Nodes().GC(otherID, nil); err != nil || calls != 2 { // the node's ID in the tests
+		t.Errorf("gc of the node = %v after %d calls", err, calls)
+	}
+	running = true
+	wantSDKError(t, client.Allocations().GC(of, nil), 409, "No such allocation on client, or allocation not eligible for GC")
+	if err := client.Nodes().GC(otherID, nil); err != nil || calls != 4 {
+		t.Errorf("gc of a node where all runs = %v after %d calls", err, calls)
+	}
+	wantSDKError(t, client.Nodes().GC(allocID, nil), 404, "node not found")
+	wantSDKError(t, s.sdk(t, goodToken).Nodes().GC(otherID, nil), 403, "Permission denied")
+	alloc.collect = func(context.Context) error { return runnerError(apierror.Internal) }
+	wantSDKError(t, client.Nodes().GC(otherID, nil), 500, "internal error")
+}
+
+// TestHeadChangesNothing: GET does something on some routes, and HEAD is GET elsewhere.
+func TestHeadChangesNothing(t *testing.T) {
+	s := newServer(t, newAlloc(t)) // whose Collect is nil
+	for _, path := range []string{gcPath, "/v1/client/gc"} {
+		got := s.do(t, http.MethodHead, path, operator, "")
+		if got.Status != 405 || got.Header.Get("Allow") != "PUT, POST, GET" {
+			t.Errorf("HEAD %s = %d, Allow %q, want 405 with PUT, POST, GET", path, got.Status, got.Header.Get("Allow"))
+		}
+	}
+}
+
+// TestGCIsAudited: also when it comes as a GET.
+func TestGCIsAudited(t *testing.T) {
+	s := newServer(t, quietAlloc(t))
+	if err := s.sdk(t, goodToken).Allocations().GC(&api.Allocation{ID: allocID}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.audited(); len(got) != 1 || got[0].Status != 200 {
+		t.Errorf("audited %+v, want one record of 200", got)
+	}
+}
+
+func TestSDKPause(t *testing.T) {
+	client, of := newServer(t, newAlloc(t)).sdk(t, goodToken), &api.Allocation{ID: allocID}
+	if state, _, err := client.Allocations().GetPauseState(of, nil, "server"); state != "" || err != nil {
+		t.Errorf("state = %q, %v, want none", state, err)
+	}
+	_, _, err := client.Allocations().GetPauseState(of, nil, "nope")
+	wantSDKError(t, err, 404, "Task not found")
+	for _, c := range []struct {
+		task, state string
+		status      int
+		want        string
+	}{
+		{"server", "pause", 409, `task "server" has no schedule: only a task that runs by one can be paused`},
+		{"server", "scheduled", 409, `task "server" has no schedule: only a task that runs by one can be paused`},
+		{"nope", "run", 404, "Task not found"},
+		{"server", "sleep", 400, `Not a valid task schedule state: give "pause", "run" or "scheduled", not "sleep"`},
+	} {
+		wantSDKError(t, client.Allocations().SetPauseState(of, nil, c.task, c.state), c.status, c.want)
+	}
+}
+
+func TestSDKServices(t *testing.T) {
+	client := newServer(t, newAlloc(t)).sdk(t, goodToken)
+	services, meta, err := client.Allocations().Services(allocID, nil)
+	if err != nil || services == nil || len(services) != 0 || meta.LastIndex != 34 {
+		t.Errorf("services = %v, %+v, %v, want an empty list at index 34", services, meta, err)
+	}
+	_, _, err = client.Allocations().Services(otherID, nil)
+	wantSDKError(t, err, 404, "alloc not found")
+}
