@@ -81,8 +81,14 @@ func printChecks(w Environment, t target, checks api.AllocCheckStatuses) error {
 		_, err := fmt.Fprintf(w.Stdout, "allocation %s has no results of checks\n", output.ShortID(t.id))
 		return err
 	}
+	_, err := fmt.Fprint(w.Stdout, checksTable(w, checks))
+	return err
+}
+
+// checksTable returns a line for each check.
+func checksTable(w Environment, checks api.AllocCheckStatuses) string {
 	table := output.Table{Colors: w.colors()}
-	table.Header("Status", "Check", "Service", "Task", "Mode", "At", "Output")
+	table.Header("Result", "Check", "Service", "Task", "Mode", "At", "Output")
 	for _, c := range sortedChecks(checks) {
 		at := "never"
 		if c.Timestamp > 0 {
@@ -91,8 +97,7 @@ func printChecks(w Environment, t target, checks api.AllocCheckStatuses) error {
 		table.Row(c.Status, c.Check, c.Service, c.Task, c.Mode, at, clipped(strings.TrimSpace(c.Output), maxOutput))
 		table.Paint(0, output.StatusColor(c.Status))
 	}
-	_, err := table.WriteTo(w.Stdout)
-	return err
+	return table.String()
 }
 
 // clipped returns the beginning of a text, with a mark where it was longer.

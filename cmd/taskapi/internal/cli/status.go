@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"slices"
 	"time"
 
@@ -131,20 +131,30 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 		ids = output.ShortIDs(ids)
 	}
 	table := output.Table{Colors: s.environment.colors()}
-	header := []string{"ID", "Job", "Group", "Status", "Created"}
+	header := []string{"ID", "Job", "Group", "Status", "Health", "Tasks", "Created"}
 	if dirs {
 		header = append(header, "Data directory")
 	}
 	table.Header(header...)
 	for i, a := range all {
-		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), output.Date(time.Unix(0, a.Alloc.CreateTime))}
+		health, _ := healthOf(a.Alloc)
+		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"), tasksText(a.Alloc),
+			output.Date(time.Unix(0, a.Alloc.CreateTime))}
 		if dirs {
 			row = append(row, string(a.layout.Dir))
 		}
 		table.Row(row...)
 		table.Paint(3, output.StatusColor(a.Alloc.ClientStatus))
+		table.Paint(4, output.StatusColor(health))
 	}
-	_, err := table.WriteTo(s.environment.Stdout)
+	text := table.String()
+	for i, a := range all {
+		if a.Holder == client.Nobody {
+			text += fmt.Sprintf("\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s %s\n  stop it:    %s\n", ids[i],
+				a.layout.Command("run", "--alloc-id", a.Alloc.ID), withJobFile, a.layout.Command("stop", ids[i]))
+		}
+	}
+	_, err := io.WriteString(s.environment.Stdout, text)
 	return err
 }
 
@@ -158,7 +168,12 @@ func (s *statusShow) one(ctx context.Context, dataDir string, args []string) err
 	if err != nil {
 		return err
 	}
-	return s.output.print(s.environment, found.Alloc, found.Body, func() error { return s.printAllocation(t.layout, found) })
+	return s.output.print(s.environment, found.Alloc, found.Body, func() error { return s.printAllocation(ctx, t, found) })
+}
+
+// tasksText returns how many of an allocation's tasks run, and how many there are.
+func tasksText(alloc *api.Allocation) string {
+	return fmt.Sprintf("%d of %d run", len(runningTasks(alloc)), len(taskNames(alloc)))
 }
 
 // statusText returns the allocation's status, and that its taskapi has exited before it ended.
@@ -167,50 +182,4 @@ func statusText(found client.Location) string {
 		return found.Alloc.ClientStatus + " (its taskapi has exited)"
 	}
 	return found.Alloc.ClientStatus
-}
-
-func (s *statusShow) printAllocation(l layout, found client.Location) error {
-	a, out := found.Alloc, s.environment.Stdout
-	table := output.Table{Colors: s.environment.colors()}
-	table.Row("ID", a.ID)
-	table.Row("Name", a.Name)
-	table.Row("Status", statusText(found))
-	table.Paint(1, output.StatusColor(a.ClientStatus))
-	table.Row("Description", a.ClientDescription)
-	if found.Holder == client.Nobody {
-		table.Row("Resume", l.Command("run", "--alloc-id", a.ID)+" "+withJobFile)
-		table.Row("Stop", l.Command("stop", a.ID))
-	}
-	table.Row("Created", output.Date(time.Unix(0, a.CreateTime)))
-	table.Row("Directory", l.Alloc(a.ID))
-	if a.AllocatedResources != nil {
-		for _, p := range a.AllocatedResources.Shared.Ports {
-			table.Row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))
-		}
-	}
-	if _, err := table.WriteTo(out); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		if err := s.printTask(name, a.TaskStates[name]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// printTask prints a task and its events, the oldest first.
-func (s *statusShow) printTask(name string, state *api.TaskState) error {
-	colors := s.environment.colors()
-	text, color := state.State, output.StatusColor(state.State)
-	if state.Failed {
-		text, color = text+" (failed)", output.Red
-	}
-	table := output.Table{Colors: colors, Indent: 2}
-	for _, e := range state.Events {
-		table.Row(output.Date(time.Unix(0, e.Time)), e.Type, e.DisplayMessage)
-	}
-	_, err := fmt.Fprintf(s.environment.Stdout, "\nTask %q: %s, %d %s\n%s", name, colors.Paint(color, text), state.Restarts,
-		plural(int(state.Restarts), "restart", "restarts"), table.String())
-	return err
 }
