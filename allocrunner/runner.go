@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/memory"
@@ -53,6 +54,7 @@ type Runner struct {
 	shared   interfaces.HookResources
 	meter    hookmeter.Meter
 	stats    *stats.Sampler
+	files    *allocfs.Tree
 }
 
 var (
@@ -118,6 +120,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 		r.tasks = append(r.tasks, tr)
 		r.byName[t.Name] = tr
 	}
+	r.files = newTree(cfg.Dir, group)
 	return r, nil
 }
 

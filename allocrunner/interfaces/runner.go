@@ -128,6 +128,9 @@ type AllocRunner interface {
 	// Errors: ErrTaskNotFound, ErrTaskNotRunning, ErrTooManyExecs, *ExecError.
 	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
 
+	// Files returns the allocation's files as the reader may see them, or as this program's user may: nil. Logs are for everybody.
+	Files(reader *Reader) Files
+
 	// Update applies another version of the allocation's job, without a restart. Errors: *DestructiveError when it needs new processes,
 	// ErrTerminal, or ErrInvalidJob, and nothing has changed then. When ctx ends before hooks and tasks have been updated, the update goes
 	// on without the caller.

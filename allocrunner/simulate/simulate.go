@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/signals"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/taskenv"
@@ -38,6 +39,7 @@ type runner struct {
 	detaching chan struct{} // closed by detach
 	detach    func()
 	snapshots snapshots.Snapshots
+	files     *allocfs.Tree
 	terminal  atomic.Bool
 }
 
@@ -68,13 +70,16 @@ func New(cfg interfaces.Config) (interfaces.AllocRunner, error) {
 	r.end = sync.OnceFunc(func() { close(r.ending) })
 	r.detach = sync.OnceFunc(func() { close(r.detaching) })
 	r.snapshots.Init(cfg.Alloc)
+	var names []string
 	for _, spec := range group.Tasks {
+		names = append(names, spec.Name)
 		t := &task{runner: r, spec: spec, dir: allocdir.Paths(cfg.Dir, spec.Name), saved: map[string]map[string]string{}}
 		if cfg.TaskHooks != nil {
 			t.hooks = cfg.TaskHooks(r.Alloc(), spec)
 		}
 		r.tasks = append(r.tasks, t)
 	}
+	r.files = allocfs.New(cfg.Dir, names)
 	return r, nil
 }
 

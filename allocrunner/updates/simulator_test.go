@@ -96,6 +96,7 @@ func (s *simulator) Stop(context.Context, interfaces.StopRequest) error { s.Kill
 func (s *simulator) Kill()                                              { s.ask.Do(func() { close(s.stop) }) }
 func (s *simulator) Detach()                                            { s.Kill() }
 func (s *simulator) Checks() (api.AllocCheckStatuses, uint64)           { return nil, 0 }
+func (s *simulator) Files(*interfaces.Reader) interfaces.Files          { return nil }
 func (s *simulator) Terminal() bool                                     { return s.Alloc().ClientTerminalStatus() }
 func (s *simulator) RestartTask(context.Context, string) error          { return interfaces.ErrTaskNotRunning }
 func (s *simulator) RestartRunning(context.Context) error               { return interfaces.ErrTaskNotRunning }

@@ -23,6 +23,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/internal/accounts",
 		"allocrunner/internal/allocdir",
+		"allocrunner/internal/allocfs",
 		"allocrunner/internal/checks",
 		"allocrunner/internal/execio",
 		"allocrunner/internal/processes",
@@ -58,6 +59,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/interfaces/storetest": {"allocrunner/interfaces"},
 	"allocrunner/internal/accounts":    {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":    {"allocrunner/interfaces", "identity/privatefile/atomicfile"},
+	"allocrunner/internal/allocfs":     {"allocrunner/interfaces", "allocrunner/internal/filewatch", "allocrunner/internal/logs"},
 	"allocrunner/internal/checks":      {"allocrunner/internal/services"},
 	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
@@ -102,6 +104,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/simulate": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation
+		"allocrunner/internal/allocfs",
 		"allocrunner/internal/signals",
 		"allocrunner/internal/snapshots",
 		"allocrunner/internal/stats",

@@ -2,7 +2,7 @@
 // the newest few remain and the numbers keep rising. It promises that a task is never hurt by what happens to its log files:
 // output is always read, and what can't be written (a full disk) is counted, and the file says so once there is space.
 // It never holds more than one small buffer for each stream, however long a line is, and never follows a link that a task has
-// put into the log directory. It does not read log files back.
+// put into the log directory. It does not read log files back: package allocfs does.
 package logs
 
 import (
@@ -85,14 +85,19 @@ func (r *Rotator) list() ([]int, error) {
 	}
 	var indexes []int
 	for _, name := range names {
-		digits, ok := strings.CutPrefix(name, r.cfg.Name+".")
-		n, err := strconv.Atoi(digits)
-		if ok && err == nil && n >= 0 && n <= maxIndex && digits == strconv.Itoa(n) {
+		if n, ok := Index(r.cfg.Name, name); ok {
 			indexes = append(indexes, n)
 		}
 	}
 	slices.Sort(indexes)
 	return indexes, nil
+}
+
+// Index returns the number of a stream's file, if that is the file's name.
+func Index(stream, file string) (n int, ok bool) {
+	digits, ok := strings.CutPrefix(file, stream+".")
+	n, err := strconv.Atoi(digits)
+	return n, ok && err == nil && n >= 0 && n <= maxIndex && digits == strconv.Itoa(n)
 }
 
 // Write writes p, or as much of it as the disk takes; the rest is counted as lost. It never fails and never waits for space.

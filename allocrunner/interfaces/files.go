@@ -1,0 +1,80 @@
+package interfaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Why a file of an allocation can't be had. A *FileError wraps one of them, or an error of the file system.
+var (
+	// ErrPathEscapes: the path, or a link on its way, leads out of the allocation directory.
+	ErrPathEscapes = errors.New("path escapes the allocation directory")
+	// ErrSecretFile and ErrPrivateFile: it is in a task's secrets or private directory, which nobody reads through the API.
+	ErrSecretFile  = errors.New("reading secret file prohibited")
+	ErrPrivateFile = errors.New("reading private file prohibited")
+	// ErrNotDirectory, ErrIsDirectory and ErrNotRegular: it is of another kind than what was asked for. Pipes, sockets and devices are not opened.
+	ErrNotDirectory = errors.New("not a directory")
+	ErrIsDirectory  = errors.New("is a directory")
+	ErrNotRegular   = errors.New("not a regular file")
+	// ErrTooDeep and ErrTooManyEntries: it is more than can be answered.
+	ErrTooDeep        = errors.New("too many directories or links on the way")
+	ErrTooManyEntries = errors.New("too many entries to list")
+	// ErrNoLogs: the task has no log files of the type.
+	ErrNoLogs = errors.New("no log files")
+)
+
+// FileError is an error about a file of an allocation.
+type FileError struct {
+	Path string // as it was asked for
+	Err  error
+}
+
+func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
+func (e *FileError) Unwrap() error { return e.Err }
+
+// Reader is the user in whose name files are read.
+type Reader struct{ UID, GID uint32 }
+
+// Files are the files that the tasks of an allocation share, and those of each task but for its secrets and private directories. Paths are
+// relative to the allocation directory, with or without a slash in front. Links are followed as long as they stay within. Errors: *FileError.
+type Files interface {
+	// List returns the entries of a directory, by name, without following links among them.
+	List(path string) ([]*api.AllocFileInfo, error)
+	// Stat returns what a path leads to.
+	Stat(path string) (*api.AllocFileInfo, error)
+	// Open returns the content of a regular file.
+	Open(path string, span Span) (Frames, error)
+	// Logs returns the output of a task over all of its log files.
+	Logs(task, kind string, span Span) (Frames, error)
+}
+
+// Span is the part of a file to read.
+type Span struct {
+	Offset  int64 // bytes, from the beginning or back from the end; never negative
+	FromEnd bool
+	Limit   int64 // bytes; 0 for no limit. Not of logs
+
+	// Follow waits for more at the end, until the file is deleted or the reader has enough.
+	Follow bool
+	// Await waits for log files where there are none yet.
+	Await bool
+}
+
+// Frames are a file's content piece by piece. Each has its File, Data, and the Offset in File after it; FileEvent says that the file was
+// truncated, and begins anew, or deleted, which is the last of a file that is followed.
+type Frames interface {
+	// Next returns the next frame, which is good until the next call. It waits only where there is nothing to return: an ended ctx does
+	// not keep it from returning what is there. Errors: io.EOF at the end, ctx's error, after which Next may be called again, or that of
+	// the file system.
+	Next(ctx context.Context) (*api.StreamFrame, error)
+	Close() error
+}
+
+// The events of frames, in Nomad's words.
+const (
+	FileTruncated = "file truncated"
+	FileDeleted   = "file deleted"
+)

@@ -1,0 +1,142 @@
+// Package allocfs reads the files of an allocation for others: directories, files and logs, also while they grow. It promises that nothing
+// outside of the tasks' directories is ever reached, whatever links a task makes, and however it exchanges directories for links meanwhile;
+// that nobody reads a task's secrets and private directories; that a reader gets no file that its user could not open; that only regular
+// files are opened; and that memory is bounded, however large a file is. It writes nothing.
+package allocfs
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/filewatch"
+)
+
+// maxEntries of a directory are listed: some 5 MB of an answer.
+const maxEntries = 20_000
+
+// Tree is the files of one allocation, for any number of readers.
+type Tree struct {
+	dir   string
+	tasks []string
+	watch filewatch.Watcher
+}
+
+// New returns the files below an allocation directory, absolute, of the tasks. It does no I/O.
+func New(dir string, tasks []string) *Tree { return &Tree{dir: dir, tasks: tasks} }
+
+// As returns the files as the reader may see them, or as this program's user may: nil.
+func (t *Tree) As(reader *interfaces.Reader) interfaces.Files { return files{t, reader} }
+
+type files struct {
+	*Tree
+	reader *interfaces.Reader
+}
+
+var _ interfaces.Files = files{}
+
+func (f files) List(path string) (list []*api.AllocFileInfo, err error) {
+	return list, f.at(path, func(end *place) error {
+		dir, err := end.openDir()
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		end.inParent(len(end.names)+1, func() { list, err = entries(dir, len(end.names) == 0, f.visible) })
+		return err
+	})
+}
+
+// entries lists a directory, by name.
+func entries(dir *os.File, top bool, visible func(string) bool) ([]*api.AllocFileInfo, error) {
+	names, err := dir.Readdirnames(maxEntries + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(names) > maxEntries {
+		return nil, interfaces.ErrTooManyEntries
+	}
+	slices.Sort(names)
+	list := []*api.AllocFileInfo{}
+	for _, name := range names {
+		if top && !visible(name) {
+			continue
+		}
+		info, err := lstat(dir, name)
+		if errors.Is(err, unix.ENOENT) { // meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, info)
+	}
+	return list, nil
+}
+
+func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
+	return info, f.at(path, func(end *place) error {
+		if info, err = end.stat(); err != nil || info.IsDir {
+			return err
+		}
+		info.ContentType = contentType(end, info.Name)
+		return nil
+	})
+}
+
+// contentType guesses from the name and the beginning, as Nomad does. It is a hint: a file that can't be read has the general one.
+func contentType(end *place, name string) string {
+	if strings.HasSuffix(name, ".json") {
+		return "application/json"
+	}
+	f, err := end.open()
+	if err != nil {
+		return "application/octet-stream"
+	}
+	defer f.Close()
+	begin := make([]byte, 512) // as many as net/http looks at
+	n, err := f.ReadAt(begin, 0)
+	if n == 0 && err != nil {
+		return "application/octet-stream"
+	}
+	return http.DetectContentType(begin[:n])
+}
+
+// visible reports whether the entry of the allocation directory is of its tasks: what else is there is taskapi's own, the operator's token
+// among it.
+func (t *Tree) visible(name string) bool { return name == sharedName || slices.Contains(t.tasks, name) }
+
+// fileInfo returns what Nomad says of a file.
+func fileInfo(name string, st *unix.Stat_t) *api.AllocFileInfo {
+	mode := modeOf(st.Mode)
+	return &api.AllocFileInfo{
+		Name: name, IsDir: mode.IsDir(), Size: st.Size, FileMode: mode.String(), ModTime: timeOf(st.Mtim),
+	}
+}
+
+// modeOf returns a mode of the system as Go has it.
+func modeOf(mode uint32) fs.FileMode {
+	m := fs.FileMode(mode & 0o777)
+	for bits, kind := range map[uint32]fs.FileMode{
+		unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
+		unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
+	} {
+		if mode&unix.S_IFMT == bits {
+			m |= kind
+		}
+	}
+	for bit, flag := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
+		if mode&bit != 0 {
+			m |= flag
+		}
+	}
+	return m
+}

@@ -1,0 +1,208 @@
+package allocfs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/filewatch"
+)
+
+// frameSize is Nomad's.
+const frameSize = 64 << 10
+
+// How often a file that is followed is looked at. Its watch says when it has changed, but for what that can't see: a directory above it
+// that was moved away. Where the system has no more watches, it is looked at all the time.
+const (
+	lookEvery     = 10 * time.Second
+	lookUnwatched = 100 * time.Millisecond
+)
+
+// frame is what every reader of frames has: the open file, where it is in that, and its buffer.
+type frame struct {
+	api.StreamFrame
+	file   *os.File
+	offset int64
+	buf    []byte
+}
+
+// read reads the next piece, of most bytes at most. Errors: io.EOF.
+func (f *frame) read(most int64) (*api.StreamFrame, error) {
+	if f.buf == nil {
+		f.buf = make([]byte, frameSize)
+	}
+	if f.offset > noLimit-frameSize { // the system calls it invalid; there is nothing
+		return nil, io.EOF
+	}
+	n, err := f.file.ReadAt(f.buf[:min(most, frameSize)], f.offset)
+	if n == 0 {
+		return nil, err
+	}
+	f.offset += int64(n)
+	f.Data, f.Offset = f.buf[:n], f.offset
+	return &f.StreamFrame, nil
+}
+
+// event returns a frame without data.
+func (f *frame) event(what string) *api.StreamFrame {
+	return &api.StreamFrame{File: f.File, FileEvent: what, Offset: f.offset}
+}
+
+// truncated reports whether the file is shorter than what has been read of it.
+func (f *frame) truncated() bool {
+	st, err := f.file.Stat()
+	return err == nil && st.Size() < f.offset
+}
+
+// waiting is the watches of one reader. Its zero value waits for nothing.
+type waiting struct{ file, dir *filewatch.Watch }
+
+// watch begins to watch what is not yet, and reports whether it has: then the reader has to look once more before it waits.
+func (w *waiting) watch(at **filewatch.Watch, add func(*os.File) (*filewatch.Watch, error), f *os.File) bool {
+	if *at != nil || f == nil {
+		return false
+	}
+	one, err := add(f)
+	if err != nil { // looked at all the time
+		return false
+	}
+	*at = one
+	return true
+}
+
+// wait returns when something may have changed, and whether that was the file alone. Errors: ctx's.
+func (w *waiting) wait(ctx context.Context, watched bool) (onlyFile bool, err error) {
+	every := lookEvery
+	if !watched {
+		every = lookUnwatched
+	}
+	tick := time.NewTimer(every)
+	defer tick.Stop()
+	select {
+	case <-changes(w.file):
+		return true, nil
+	case <-changes(w.dir):
+	case <-tick.C:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	return false, nil
+}
+
+func changes(w *filewatch.Watch) <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.Changed
+}
+
+func (w *waiting) forget(at **filewatch.Watch) {
+	if *at != nil {
+		(*at).Close()
+		*at = nil
+	}
+}
+
+func (w *waiting) close() {
+	w.forget(&w.file)
+	w.forget(&w.dir)
+}
+
+// fileFrames is one file, from an offset to its end or for ever.
+type fileFrames struct {
+	frame
+	files   files
+	path    string
+	left    int64 // of the limit
+	follow  bool
+	waiting waiting
+	over    bool
+}
+
+// noLimit is more than a file can hold.
+const noLimit = 1<<63 - 1
+
+func (f files) Open(path string, span interfaces.Span) (interfaces.Frames, error) {
+	file, err := f.open(path)
+	if err != nil {
+		return nil, err
+	}
+	offset := span.Offset
+	if span.FromEnd {
+		st, err := file.Stat()
+		if err != nil {
+			return nil, errors.Join(&interfaces.FileError{Path: path, Err: innermost(err)}, file.Close())
+		}
+		offset = max(st.Size()-span.Offset, 0)
+	}
+	s := &fileFrames{files: f, path: path, left: noLimit, follow: span.Follow}
+	s.file, s.offset, s.File = file, offset, path
+	if span.Limit > 0 {
+		s.left = span.Limit
+	}
+	return s, nil
+}
+
+func (f files) open(path string) (file *os.File, err error) {
+	return file, f.at(path, func(end *place) error {
+		file, err = end.open()
+		return err
+	})
+}
+
+func (s *fileFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
+	for !s.over && s.left > 0 {
+		next, err := s.read(s.left)
+		if next != nil {
+			s.left -= int64(len(next.Data))
+			return next, nil
+		}
+		if !errors.Is(err, io.EOF) {
+			return nil, &interfaces.FileError{Path: s.path, Err: innermost(err)}
+		}
+		if !s.follow {
+			break
+		}
+		if s.truncated() {
+			s.offset = 0
+			return s.event(interfaces.FileTruncated), nil
+		}
+		if s.waiting.watch(&s.waiting.file, s.files.watch.File, s.file) {
+			continue
+		}
+		if s.gone() {
+			s.over = true
+			return s.event(interfaces.FileDeleted), nil
+		}
+		if _, err := s.waiting.wait(ctx, s.waiting.file != nil); err != nil {
+			return nil, err
+		}
+	}
+	return nil, io.EOF
+}
+
+// gone reports whether the path leads to another file by now, or to none.
+func (s *fileFrames) gone() bool {
+	var here unix.Stat_t
+	if unix.Fstat(int(s.file.Fd()), &here) != nil || here.Nlink == 0 {
+		return true
+	}
+	now, err := s.files.open(s.path)
+	if err != nil {
+		return true
+	}
+	defer now.Close()
+	var there unix.Stat_t
+	return unix.Fstat(int(now.Fd()), &there) != nil || there.Ino != here.Ino || there.Dev != here.Dev
+}
+
+func (s *fileFrames) Close() error {
+	s.waiting.close()
+	return s.file.Close()
+}

@@ -1,0 +1,264 @@
+package allocfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/logs"
+)
+
+// logPath is where logs are, as frames name their files.
+const logPath = sharedName + "/" + logName + "/"
+
+// logFrames is a task's output over its log files, from the oldest to the newest. The file that is being read stays open when it is removed,
+// so that nothing of it is lost; those that were removed before they were begun are, and the frames say so.
+type logFrames struct {
+	frame
+	stream  string // TASK.stdout
+	dir     *os.File
+	follow  bool
+	last    int  // the file to end with, unless it is followed
+	index   int  // of the file; -1 before the first
+	final   bool // a newer file is there, so nothing is written to this one any more
+	listed  bool // the directory has not changed since the last list without a newer file
+	newline bool // what has been read ends with a newline, or is nothing
+	waiting waiting
+	tree    *Tree
+	over    bool
+}
+
+// Logs reads with this program's rights: a log file is for all who may read the task's logs.
+func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames, error) {
+	s := &logFrames{stream: task + "." + kind, follow: span.Follow, index: -1, newline: true, tree: f.Tree}
+	fail := func(err error) (interfaces.Frames, error) {
+		return nil, errors.Join(&interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}, s.Close())
+	}
+	err := files{f.Tree, nil}.at(logPath, func(end *place) (err error) {
+		s.dir, err = end.openDir()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.list()
+	if err != nil {
+		return fail(err)
+	}
+	if len(found) == 0 {
+		if span.Follow && span.Await {
+			return s, nil
+		}
+		return fail(interfaces.ErrNoLogs)
+	}
+	s.last = found[len(found)-1].index
+	at, offset := begin(found, span)
+	for ; at < len(found); at, offset = at+1, 0 { // one that is gone by now is passed over
+		if err = s.open(found[at].index, offset); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if errors.Is(err, unix.ENOENT) { // the writer is faster: from what there is
+		return f.Logs(task, kind, interfaces.Span{Follow: span.Follow, Await: span.Await})
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return s, nil
+}
+
+// logFile is a file of a stream.
+type logFile struct {
+	index int
+	size  int64
+}
+
+// begin returns the file and the offset in it at which a span begins. One that is more than there is begins at the end, or at the beginning.
+func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
+	offset = span.Offset
+	if !span.FromEnd {
+		for at < len(found)-1 && offset > found[at].size {
+			offset -= found[at].size
+			at++
+		}
+		return at, min(offset, found[at].size)
+	}
+	for at = len(found) - 1; at > 0 && offset > found[at].size; at-- {
+		offset -= found[at].size
+	}
+	return at, max(found[at].size-offset, 0)
+}
+
+// list returns the files of the stream, the oldest first.
+func (s *logFrames) list() ([]logFile, error) {
+	if _, err := s.dir.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	var found []logFile
+	for {
+		names, err := s.dir.Readdirnames(512)
+		for _, name := range names {
+			index, ok := logs.Index(s.stream, name)
+			if !ok {
+				continue
+			}
+			var st unix.Stat_t
+			if unix.Fstatat(int(s.dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && regular(&st) == nil {
+				found = append(found, logFile{index, st.Size})
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(found, func(a, b logFile) int { return a.index - b.index })
+	return found, nil
+}
+
+// open makes a file the one being read.
+func (s *logFrames) open(index int, offset int64) error {
+	file, err := openRegular(int(s.dir.Fd()), s.name(index))
+	if err != nil {
+		return err
+	}
+	s.waiting.forget(&s.waiting.file)
+	if s.file != nil {
+		_ = s.file.Close() // it was only read
+	}
+	s.file, s.index, s.offset, s.final = file, index, offset, false
+	s.File = logPath + file.Name()
+	return nil
+}
+
+func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
+	for !s.over {
+		if s.file != nil {
+			next, err := s.read(noLimit)
+			if next != nil {
+				s.newline = next.Data[len(next.Data)-1] == '\n'
+				return next, nil
+			}
+			if !errors.Is(err, io.EOF) {
+				return nil, &interfaces.FileError{Path: s.File, Err: innermost(err)}
+			}
+		}
+		if !s.follow && s.index >= s.last {
+			break
+		}
+		if s.final || !s.follow {
+			gap, err := s.advance()
+			if err != nil || gap != nil {
+				return gap, err
+			}
+			continue
+		}
+		if s.final = s.newer(); s.final {
+			continue // what was written before the newer file was made
+		}
+		if s.file != nil && s.truncated() {
+			s.offset = 0
+			return s.event(interfaces.FileTruncated), nil
+		}
+		if s.waiting.watch(&s.waiting.dir, s.tree.watch.Dir, s.dir) || s.waiting.watch(&s.waiting.file, s.tree.watch.File, s.file) {
+			s.listed = false
+			continue
+		}
+		if s.removed() {
+			s.over = true
+			return s.event(interfaces.FileDeleted), nil
+		}
+		onlyFile, err := s.waiting.wait(ctx, s.waiting.dir != nil && (s.file == nil || s.waiting.file != nil))
+		if err != nil {
+			return nil, err
+		}
+		s.listed = s.listed && onlyFile
+	}
+	return nil, io.EOF
+}
+
+// newer reports whether there is a newer file than the one being read. Most often it has the next number, which is found without a list.
+func (s *logFrames) newer() bool {
+	var st unix.Stat_t
+	if s.file != nil && unix.Fstatat(int(s.dir.Fd()), s.name(s.index+1), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && regular(&st) == nil {
+		return true
+	}
+	if s.listed {
+		return false
+	}
+	found, err := s.list()
+	s.listed = err == nil
+	return err == nil && len(found) > 0 && found[len(found)-1].index > s.index
+}
+
+func (s *logFrames) name(index int) string { return fmt.Sprintf("%s.%d", s.stream, index) }
+
+// advance goes on to the next file. It returns a frame that says so when files between the two were removed unread.
+func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
+	for {
+		found, err := s.list()
+		if err != nil {
+			return nil, &interfaces.FileError{Path: logPath, Err: innermost(err)}
+		}
+		at := slices.IndexFunc(found, func(f logFile) bool { return f.index > s.index })
+		if at < 0 { // what was there is gone, or is no log file: wait for the next
+			s.final = false
+			if !s.follow {
+				s.over = true
+			}
+			return nil, nil
+		}
+		was := s.index
+		err = s.open(found[at].index, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, &interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}
+		}
+		if was >= 0 && s.index > was+1 && s.missing(was+1) {
+			return s.gap(was+1, s.index-1), nil
+		}
+		return nil, nil
+	}
+}
+
+// missing reports whether there is nothing under the number: the writer passes over a name that something else has.
+func (s *logFrames) missing(index int) bool {
+	var st unix.Stat_t
+	return errors.Is(unix.Fstatat(int(s.dir.Fd()), s.name(index), &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
+}
+
+// gap says in the output itself what is not in it, as the writer does of what it could not write.
+func (s *logFrames) gap(first, last int) *api.StreamFrame {
+	text := fmt.Sprintf("[taskapi: output is missing here: %s.%d to .%d were removed before they were read]\n", s.stream, first, last)
+	if !s.newline {
+		text = "\n" + text
+	}
+	s.newline = true
+	return &api.StreamFrame{File: s.File, Offset: 0, Data: []byte(text), FileEvent: interfaces.FileDeleted}
+}
+
+// removed reports whether the log directory is gone, and with it the allocation.
+func (s *logFrames) removed() bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(s.dir.Fd()), &st) != nil || st.Nlink == 0
+}
+
+func (s *logFrames) Close() error {
+	s.waiting.close()
+	err := s.dir.Close()
+	if s.file != nil {
+		err = errors.Join(err, s.file.Close())
+	}
+	return err
+}

@@ -1,0 +1,327 @@
+package allocfs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// Names of directories, as Nomad has them.
+const (
+	sharedName  = "alloc"
+	logName     = "logs"
+	secretsName = "secrets"
+	privateName = "private"
+)
+
+// The bounds of a walk. Each directory on the way is an open file for as long as it lasts.
+const (
+	maxDepth = 128
+	maxLinks = 40 // the kernel's
+	maxSteps = 1024
+)
+
+// place is an entry of a directory that has been reached name by name, each directory through the descriptor of the one before it and
+// without following links: what a task exchanges meanwhile changes nothing of what is open.
+type place struct {
+	tree  *Tree
+	own   func(func()) // does a step with this program's rights
+	names []string     // of the directories on the way, which are no links, and of the entry; empty for the top
+	dirs  []int        // their descriptors, without the entry's: dirs[0] is the top
+}
+
+// at calls do with the place that a path leads to, with the rights of the reader. Errors: *interfaces.FileError.
+func (f files) at(path string, do func(end *place) error) error {
+	err := f.withRights(func(own func(func())) error {
+		p := &place{tree: f.Tree, own: own}
+		defer p.close()
+		if err := p.walk(path); err != nil {
+			return err
+		}
+		return do(p)
+	})
+	if err != nil {
+		return &interfaces.FileError{Path: path, Err: innermost(err)}
+	}
+	return nil
+}
+
+// innermost returns the cause, without paths of the host.
+func innermost(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+func (p *place) close() {
+	for _, fd := range p.dirs {
+		_ = unix.Close(fd)
+	}
+}
+
+// dirFlags open a directory and nothing else, and never through a link.
+const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+// walk goes to the end of a path and of the links that are in it.
+func (p *place) walk(path string) error {
+	if err := p.openTop(); err != nil {
+		return err
+	}
+	if strings.ContainsRune(path, 0) {
+		return unix.EINVAL
+	}
+	rest := strings.Split(path, "/")
+	for links, steps := 0, 0; len(rest) > 0; steps++ {
+		name := rest[0]
+		rest = rest[1:]
+		if steps > maxSteps || len(p.dirs) > maxDepth {
+			return interfaces.ErrTooDeep
+		}
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if err := p.up(); err != nil {
+				return err
+			}
+			continue
+		}
+		target, err := p.enter(name)
+		if err != nil {
+			return err
+		}
+		if target == "" {
+			continue
+		}
+		if links++; links > maxLinks {
+			return interfaces.ErrTooDeep
+		}
+		if rest, err = p.follow(target, rest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openTop opens the allocation directory, which is taskapi's own: no task can have replaced it or what is directly in it, and a reader need
+// not have rights on it.
+func (p *place) openTop() (err error) {
+	p.own(func() {
+		var top int
+		if top, err = unix.Open(p.tree.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			p.dirs = append(p.dirs, top)
+		}
+	})
+	return err
+}
+
+// inParent does a step in the directory of the entry, with the rights that it takes.
+func (p *place) inParent(names int, step func()) {
+	if names <= 1 {
+		p.own(step)
+		return
+	}
+	step()
+}
+
+// up goes to the directory above: that by which the walk came, not what has become of it.
+func (p *place) up() error {
+	if len(p.names) == 0 {
+		return interfaces.ErrPathEscapes
+	}
+	p.names = p.names[:len(p.names)-1]
+	if last := len(p.dirs) - 1; last > len(p.names) {
+		_ = unix.Close(p.dirs[last])
+		p.dirs = p.dirs[:last]
+	}
+	return nil
+}
+
+// enter makes name the entry, and opens the one before it. It returns the target of a link, which is not entered.
+func (p *place) enter(name string) (target string, err error) {
+	if err := p.descend(); err != nil {
+		return "", err
+	}
+	if len(p.names) == 0 && !p.tree.visible(name) {
+		return "", unix.ENOENT
+	}
+	var st unix.Stat_t
+	p.inParent(len(p.names)+1, func() { err = unix.Fstatat(p.dir(), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err != nil {
+		return "", err
+	}
+	buf := make([]byte, unix.PathMax)
+	n, err := 0, error(unix.EINVAL)
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		n, err = unix.Readlinkat(p.dir(), name, buf)
+	}
+	switch {
+	case errors.Is(err, unix.EINVAL): // no link, or none any more
+		p.names = append(p.names, name)
+		return "", nil
+	case err != nil:
+		return "", err
+	case n == 0:
+		return "", unix.ENOENT
+	}
+	return string(buf[:n]), nil
+}
+
+func (p *place) dir() int { return p.dirs[len(p.dirs)-1] }
+
+// name returns the entry's name in its directory.
+func (p *place) name() string { return p.names[len(p.names)-1] }
+
+// descend opens the entry as a directory.
+func (p *place) descend() error {
+	if len(p.dirs) > len(p.names) { // it is the top
+		return nil
+	}
+	if err := p.allowed(); err != nil {
+		return err
+	}
+	var fd int
+	var err error
+	p.inParent(len(p.names), func() { fd, err = unix.Openat(p.dir(), p.name(), dirFlags|unix.O_PATH, 0) })
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return interfaces.ErrNotDirectory
+	}
+	if err != nil {
+		return err
+	}
+	p.dirs = append(p.dirs, fd)
+	return nil
+}
+
+// allowed refuses what is within a task's secrets or private directory. The names are those of directories, so no link leads around it.
+func (p *place) allowed() error {
+	if len(p.names) < 2 || p.names[0] == sharedName {
+		return nil
+	}
+	switch p.names[1] {
+	case secretsName:
+		return interfaces.ErrSecretFile
+	case privateName:
+		return interfaces.ErrPrivateFile
+	}
+	return nil
+}
+
+// follow returns the way on after a link. An absolute one is followed when it leads into the allocation directory, as a task that takes its
+// path from NOMAD_ALLOC_DIR makes it.
+func (p *place) follow(target string, rest []string) ([]string, error) {
+	if filepath.IsAbs(target) {
+		within, ok := strings.CutPrefix(filepath.Clean(target)+"/", p.tree.dir+"/")
+		if !ok {
+			return nil, interfaces.ErrPathEscapes
+		}
+		for len(p.names) > 0 {
+			if err := p.up(); err != nil {
+				return nil, err
+			}
+		}
+		target = within
+	}
+	return append(strings.Split(target, "/"), rest...), nil
+}
+
+// openDir opens the entry to be listed.
+func (p *place) openDir() (*os.File, error) {
+	if err := p.descend(); err != nil {
+		return nil, err
+	}
+	if err := p.allowed(); err != nil {
+		return nil, err
+	}
+	var fd int
+	var err error
+	p.inParent(len(p.names)+1, func() { fd, err = unix.Openat(p.dir(), ".", dirFlags, 0) })
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "directory"), nil
+}
+
+// open opens the entry if it is a regular file. Anything else is not opened, but for a moment and without waiting when it has just been
+// exchanged.
+func (p *place) open() (*os.File, error) {
+	if len(p.names) == 0 || len(p.dirs) > len(p.names) {
+		return nil, interfaces.ErrIsDirectory
+	}
+	if err := p.allowed(); err != nil {
+		return nil, err
+	}
+	return openRegular(p.dir(), p.name())
+}
+
+func openRegular(dir int, name string) (*os.File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, err
+	}
+	if err := regular(&st); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a link, or a socket, by now
+		return nil, interfaces.ErrNotRegular
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil {
+		err = regular(&st)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, false)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func regular(st *unix.Stat_t) error {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return nil
+	case unix.S_IFDIR:
+		return interfaces.ErrIsDirectory
+	}
+	return interfaces.ErrNotRegular
+}
+
+// stat returns what the entry is. A task's secrets directory is seen, and nothing in it.
+func (p *place) stat() (info *api.AllocFileInfo, err error) {
+	var st unix.Stat_t
+	if len(p.names) == 0 {
+		err = unix.Fstat(p.dir(), &st)
+		return fileInfo("/", &st), err
+	}
+	if len(p.dirs) > len(p.names) { // the path came back from below
+		err = unix.Fstat(p.dir(), &st)
+		return fileInfo(p.name(), &st), err
+	}
+	p.inParent(len(p.names), func() { err = unix.Fstatat(p.dir(), p.name(), &st, unix.AT_SYMLINK_NOFOLLOW) })
+	return fileInfo(p.name(), &st), err
+}
+
+func lstat(dir *os.File, name string) (*api.AllocFileInfo, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return fileInfo(name, &st), err
+}
+
+func timeOf(t unix.Timespec) time.Time { return time.Unix(t.Unix()).UTC() }

@@ -1,0 +1,55 @@
+package allocfs
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// withRights calls do with the reader's rights on files, if these are not this process's. The kernel decides by the file system user and group
+// of the thread, and takes from it root's capabilities to pass over modes (setfsuid(2)). The thread ends with the call, so that nothing of
+// this process ever runs on it with too few or too many rights. What do gives to own is done with the rights of this process meanwhile.
+func (f files) withRights(do func(own func(func())) error) error {
+	if f.reader == nil || os.Geteuid() != 0 || f.reader.UID == 0 {
+		return do(func(step func()) { step() })
+	}
+	steps, stepped, result := make(chan func()), make(chan struct{}), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		err := becomeReader(*f.reader)
+		if err == nil {
+			err = do(func(step func()) { steps <- step; <-stepped })
+		}
+		result <- err
+	}()
+	for {
+		select {
+		case step := <-steps:
+			step()
+			stepped <- struct{}{}
+		case err := <-result:
+			return err
+		}
+	}
+}
+
+// becomeReader makes the thread the reader's for the file system. Other threads keep what they have.
+func becomeReader(r interfaces.Reader) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("leave the groups of %d: %w", os.Geteuid(), errno)
+	}
+	for _, set := range []struct {
+		id   int
+		call func(int) (int, error)
+	}{{int(r.GID), unix.SetfsgidRetGid}, {int(r.UID), unix.SetfsuidRetUid}} {
+		_, _ = set.call(set.id) // which fails without an error
+		if now, err := set.call(-1); err != nil || now != set.id {
+			return fmt.Errorf("read files as user %d, group %d: the system does not allow it", r.UID, r.GID)
+		}
+	}
+	return nil
+}

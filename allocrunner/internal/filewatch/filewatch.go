@@ -1,0 +1,162 @@
+// Package filewatch wakes those who wait for an open file or directory to change, through one inotify instance for all of them. It
+// watches descriptors, never names, which a task could exchange for others in the meantime. It promises no more than that nobody sleeps
+// through a change: who is woken looks for itself. Its goroutine lives while something is watched.
+package filewatch
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// What wakes: of a file, its content, its number of links and its name; of a directory, the names in it and its own end.
+const (
+	fileEvents = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
+	dirEvents  = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+)
+
+// Watcher watches any number of files. Its zero value watches none, and it must not be copied.
+type Watcher struct {
+	mu      sync.Mutex // guards the fields below, and those of watches
+	inotify *os.File   // nil while nothing is watched
+	fd      int        // of inotify, which os.File.Fd would make a blocking one
+	done    chan struct{}
+	watches map[int32]*watch
+}
+
+// watch is one inode.
+type watch struct {
+	number  int32
+	waiting map[*Watch]struct{}
+}
+
+// Watch is one who waits.
+type Watch struct {
+	// Changed gets an element when there was a change since the last was taken.
+	Changed chan struct{}
+
+	watcher *Watcher
+	at      *watch
+}
+
+// File watches an open file, and Dir an open directory. Errors: those of inotify, of which a user may have a bounded number.
+func (w *Watcher) File(f *os.File) (*Watch, error) { return w.add(f, fileEvents) }
+
+// Dir watches an open directory.
+func (w *Watcher) Dir(f *os.File) (*Watch, error) { return w.add(f, dirEvents) }
+
+func (w *Watcher) add(f *os.File, events uint32) (*Watch, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inotify == nil {
+		if err := w.openLocked(); err != nil {
+			return nil, err
+		}
+	}
+	// The link in /proc leads to the open file itself, whatever its name is by now.
+	number, err := unix.InotifyAddWatch(w.fd, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), events|unix.IN_MASK_ADD)
+	if err != nil {
+		w.closeIfIdleLocked()
+		return nil, fmt.Errorf("watch a file: %w", err)
+	}
+	at := w.watches[int32(number)]
+	if at == nil {
+		at = &watch{number: int32(number), waiting: map[*Watch]struct{}{}}
+		w.watches[at.number] = at
+	}
+	one := &Watch{Changed: make(chan struct{}, 1), watcher: w, at: at}
+	at.waiting[one] = struct{}{}
+	return one, nil
+}
+
+func (w *Watcher) openLocked() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("watch files: %w", err)
+	}
+	w.inotify, w.fd, w.done, w.watches = os.NewFile(uintptr(fd), "inotify"), fd, make(chan struct{}), map[int32]*watch{}
+	go w.run(w.inotify, w.done)
+	return nil
+}
+
+// closeIfIdleLocked ends the goroutine when nothing is watched. It does not wait for it, which may want the lock.
+func (w *Watcher) closeIfIdleLocked() (done <-chan struct{}) {
+	if len(w.watches) > 0 || w.inotify == nil {
+		return nil
+	}
+	done = w.done
+	_ = w.inotify.Close()
+	w.inotify, w.done, w.watches = nil, nil, nil
+	return done
+}
+
+// Close ends the watch. When it was the last one, it waits for the watcher's goroutine.
+func (o *Watch) Close() {
+	w := o.watcher
+	w.mu.Lock()
+	delete(o.at.waiting, o)
+	if len(o.at.waiting) == 0 && w.watches[o.at.number] == o.at {
+		delete(w.watches, o.at.number)
+		_, _ = unix.InotifyRmWatch(w.fd, uint32(o.at.number)) // gone already when the file is
+	}
+	done := w.closeIfIdleLocked()
+	w.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}
+
+// bufferSize holds some hundred events.
+const bufferSize = 8 << 10
+
+// run reads events until the instance is closed.
+func (w *Watcher) run(inotify *os.File, done chan<- struct{}) {
+	defer close(done)
+	buf := make([]byte, bufferSize)
+	for {
+		n, err := inotify.Read(buf)
+		if err != nil {
+			if !errors.Is(err, os.ErrClosed) { // can't be: let them look for themselves
+				w.wake(inotify, nil)
+			}
+			return
+		}
+		w.wake(inotify, buf[:n])
+	}
+}
+
+// wake wakes those whom the events are about: all of them when events were lost.
+func (w *Watcher) wake(inotify *os.File, events []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inotify != inotify {
+		return
+	}
+	for len(events) >= unix.SizeofInotifyEvent {
+		number := int32(binary.NativeEndian.Uint32(events))
+		mask, length := binary.NativeEndian.Uint32(events[4:]), binary.NativeEndian.Uint32(events[12:])
+		events = events[min(len(events), unix.SizeofInotifyEvent+int(length)):]
+		if mask&unix.IN_Q_OVERFLOW != 0 {
+			for _, at := range w.watches {
+				at.wake()
+			}
+			continue
+		}
+		if at := w.watches[number]; at != nil {
+			at.wake()
+		}
+	}
+}
+
+func (a *watch) wake() {
+	for one := range a.waiting {
+		select {
+		case one.Changed <- struct{}{}:
+		default: // it has not looked since the last
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package filewatch_test
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/internal/filewatch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func create(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// wakes reports whether the watch is woken. It waits long only when it is not, which fails the test.
+func wakes(t *testing.T, w *filewatch.Watch, why string) {
+	t.Helper()
+	select {
+	case <-w.Changed:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("nobody was woken when %s", why)
+	}
+}
+
+// TestFile: what happens to an open file wakes all that watch it, also after it has another name or none.
+func TestFile(t *testing.T) {
+	var w filewatch.Watcher
+	path := filepath.Join(t.TempDir(), "file")
+	f := create(t, path)
+	var watches []*filewatch.Watch
+	for range 3 {
+		one, err := w.File(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer one.Close()
+		watches = append(watches, one)
+	}
+	for _, step := range []struct {
+		why string
+		do  func() error
+	}{
+		{"it was written to", func() error { _, err := f.WriteString("x"); return err }},
+		{"it was truncated", func() error { return f.Truncate(0) }},
+		{"it was renamed", func() error { return os.Rename(path, path+"2") }},
+		{"it was written to under its new name", func() error { _, err := f.WriteString("x"); return err }},
+		{"it was removed", func() error { return os.Remove(path + "2") }},
+		{"it was written to after that", func() error { _, err := f.WriteString("x"); return err }},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range watches {
+			wakes(t, one, step.why)
+		}
+	}
+}
+
+// TestDir: a new name wakes.
+func TestDir(t *testing.T) {
+	var w filewatch.Watcher
+	path := t.TempDir()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	one, err := w.Dir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	create(t, filepath.Join(path, "file"))
+	wakes(t, one, "a file was made in it")
+	if err := os.Rename(filepath.Join(path, "file"), filepath.Join(path, "other")); err != nil {
+		t.Fatal(err)
+	}
+	wakes(t, one, "a file was renamed in it")
+	if other, err := w.Dir(create(t, filepath.Join(path, "plain"))); err == nil {
+		other.Close()
+		t.Error("a file was watched as a directory")
+	}
+}
+
+// TestCloseAndWatchAgain: watches come and go at once, and who remains is woken.
+func TestCloseAndWatchAgain(t *testing.T) {
+	var w filewatch.Watcher
+	f := create(t, filepath.Join(t.TempDir(), "file"))
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				one, err := w.File(f)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := f.WriteString("x"); err != nil {
+					t.Error(err)
+				}
+				wakes(t, one, "it was written to")
+				one.Close()
+			}
+		})
+	}
+	all.Wait()
+}
