@@ -20,6 +20,8 @@ type answer struct {
 	// stream writes frames until ctx ends: when the client has gone, or as in whileAuthorized.
 	stream      func(ctx context.Context, out *streamWriter)
 	contentType []string // of a stream
+	noSniff     bool     // of a stream: what a task has written must not be taken for anything else by a browser
+	release     func()   // gives back what a stream reads from, whether it has run or not; nil for nothing
 
 	// upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is the answer.
 	upgrade func(ctx context.Context, w http.ResponseWriter) error
@@ -34,10 +36,14 @@ type body struct {
 
 // The content types of answers, as header values.
 var (
-	jsonType  = []string{"application/json"}
-	plainType = []string{"text/plain; charset=utf-8"}
-	openType  = []string{"text/plain; version=0.0.4; charset=utf-8"} // Prometheus' text format
+	jsonType   = []string{"application/json"}
+	binaryType = []string{"application/octet-stream"}
+	plainType  = []string{"text/plain; charset=utf-8"}
+	openType   = []string{"text/plain; version=0.0.4; charset=utf-8"} // Prometheus' text format
 )
+
+// noSniffHeader is for content that others have made.
+var noSniffHeader = []string{"nosniff"}
 
 // The values of index headers that never change: this process is its own leader.
 var (

@@ -31,12 +31,6 @@ type (
 // Routes returns the whole table, in the order of the resources.
 func Routes() []Route { return new(API).table() }
 
-// or returns the route for callers who have another capability instead, too.
-func (r Route) or(other auth.Capability) Route {
-	r.AnyOf = r.AnyOf.With(other)
-	return r
-}
-
 // AllRoutes returns the table with routes of the kinds that it has none of yet, each for callers with either of two capabilities.
 func AllRoutes() []Route {
 	return append(Routes(),

@@ -48,7 +48,7 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 	case "":
 		return nil, unauthorized
 	case goodToken:
-		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.AllocLifecycle)
+		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
 	case operator:
 		principal.Claims.Role, principal.Claims.Task = identity.RoleOperator, ""
 		principal.Capabilities = ^auth.CapabilitySet(0)
@@ -86,6 +86,7 @@ type fakeAlloc struct {
 	kill           func()
 	collect        func(ctx context.Context) error
 	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
+	files          func(caller *auth.Peer) handlers.Files
 	raw            func(ctx context.Context, w io.Writer)
 	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
 }
@@ -106,9 +107,10 @@ func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	return f.stats(ctx, interval)
 }
-func (f *fakeAlloc) Kill()                                { f.kill() }
-func (f *fakeAlloc) Collect(ctx context.Context) error    { return f.collect(ctx) }
-func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer) { f.raw(ctx, w) }
+func (f *fakeAlloc) Kill()                                  { f.kill() }
+func (f *fakeAlloc) Collect(ctx context.Context) error      { return f.collect(ctx) }
+func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer)   { f.raw(ctx, w) }
+func (f *fakeAlloc) Files(caller *auth.Peer) handlers.Files { return f.files(caller) }
 func (f *fakeAlloc) Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
 	return f.upgrade(ctx, w, r)
 }
@@ -158,6 +160,7 @@ func (a allocs) Get(id string) (handlers.Alloc, bool) {
 var _ interface {
 	handlers.Checker
 	handlers.Collector
+	handlers.Filer
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper

@@ -78,6 +78,12 @@ func (r Route) answering(kind AnswerKind) Route {
 	return r
 }
 
+// or returns the route for callers who have another capability instead, too.
+func (r Route) or(other auth.Capability) Route {
+	r.AnyOf = r.AnyOf.With(other)
+	return r
+}
+
 // withBody returns the route for requests with a larger body than usual.
 func (r Route) withBody(most int64) Route {
 	r.maxBody = most
@@ -130,6 +136,12 @@ func (a *API) served() []Route {
 		write("/v1/client/gc", auth.OperatorOnly, a.nodeGC, "Removes the allocation if it has ended.").alsoGet(),
 		read("/v1/client/allocation/{alloc}/pause", auth.ReadJob, a.pauseGet, "Returns the state of a task's schedule: no task has one."),
 		write("/v1/client/allocation/{alloc}/pause", auth.AllocLifecycle, a.pauseSet, "Refuses to pause a task, which takes a schedule."),
+		read("/v1/client/fs/ls/{alloc}", auth.ReadFS, a.listFiles, "Lists a directory of an allocation."),
+		read("/v1/client/fs/stat/{alloc}", auth.ReadFS, a.statFile, "Describes a file of an allocation."),
+		read("/v1/client/fs/cat/{alloc}", auth.ReadFS, a.catFile, "Returns a file of an allocation.").answering(Raw),
+		read("/v1/client/fs/readat/{alloc}", auth.ReadFS, a.readFileAt, "Returns a part of a file of an allocation.").answering(Raw),
+		read("/v1/client/fs/stream/{alloc}", auth.ReadFS, a.streamFile, "Follows a file of an allocation.").answering(Stream),
+		read("/v1/client/fs/logs/{alloc}", auth.ReadLogs, a.logs, "Returns or follows what a task prints.").or(auth.ReadFS).answering(Stream),
 
 		read("/v1/jobs", auth.ReadJob, a.jobList, "Lists the caller's job."),
 		write("/v1/jobs", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),

@@ -25,8 +25,12 @@ var methods = []string{
 
 // target returns a path of the route for the allocation.
 func target(route handlers.Route, alloc string) string {
-	return strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
+	path := strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
 		Replace(route.Pattern)
+	if strings.HasPrefix(path, "/v1/client/fs/") {
+		path += "?path=alloc/data/file&offset=0&task=server&type=stdout"
+	}
+	return path
 }
 
 // anyEval is the evaluation that placed the allocation of newAlloc.
@@ -42,6 +46,9 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 	alloc.signal = func(context.Context, string, string) error { return nil }
 	alloc.stop = func(context.Context, bool) error { return nil }
 	alloc.collect = func(context.Context) error { return nil }
+	alloc.files = func(*auth.Peer) handlers.Files {
+		return &fakeFiles{frames: func() handlers.Frames { return newFakeFrames() }}
+	}
 	alloc.raw = func(_ context.Context, w io.Writer) { _, _ = w.Write([]byte("raw")) }
 	alloc.upgrade = func(_ context.Context, w http.ResponseWriter, _ *http.Request) error {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -72,6 +79,7 @@ func success(route handlers.Route) int {
 
 // routeOf returns the route that a request is for, if there is one, and all methods that the path takes.
 func routeOf(method, path string) (found *handlers.Route, allow []string) {
+	path, _, _ = strings.Cut(path, "?")
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}

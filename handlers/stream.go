@@ -111,12 +111,18 @@ func (o *streamWriter) flush(parts ...[]byte) error {
 
 // stream answers with what the handler writes as it comes, and returns the status.
 func (s *socketServer) stream(ctx context.Context, r *request, result answer) int {
+	if result.release != nil {
+		defer result.release()
+	}
 	leave, err := s.enterStream()
 	if err != nil {
 		return s.fail(r, err)
 	}
 	defer leave()
 	r.w.Header()["Content-Type"] = result.contentType
+	if result.noSniff {
+		r.w.Header()["X-Content-Type-Options"] = noSniffHeader
+	}
 	r.w.WriteHeader(http.StatusOK)
 	if r.Method != http.MethodHead {
 		r.whileAuthorized(ctx, func(ctx context.Context) {

@@ -57,6 +57,7 @@ func (r *runner) Stats(ctx context.Context, interval time.Duration) (<-chan *api
 		return tasks, nil
 	}}).Stream(ctx, interval)
 }
+
 // Files are those of the directories: simulated tasks print nothing.
 func (r *runner) Files(reader *interfaces.Reader) interfaces.Files { return r.files.As(reader) }
 

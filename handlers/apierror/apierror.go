@@ -38,6 +38,10 @@ const (
 	Unauthorized     // no token
 	Forbidden        // no valid token
 	PermissionDenied // a valid token without the capability
+	PathEscapes
+	SecretFile
+	PrivateFile
+	FilePermission // the file is not for the caller's user
 
 	// What does not exist, or is not the caller's to see.
 
@@ -56,7 +60,10 @@ const (
 	NoEval
 	NoTask
 	NoTaskRunner // NoTask in the words of a restart
-	WrongMethod  // the path exists and does not take this method
+	NoFile
+	NoLogs
+	TaskNotStarted // NoLogs of a task that has not run
+	WrongMethod    // the path exists and does not take this method
 
 	// Right requests for what is not in the state for them.
 
@@ -108,6 +115,10 @@ var table = [kinds]struct {
 	Unauthorized:     {http.StatusUnauthorized, "Unauthorized"},
 	Forbidden:        {http.StatusForbidden, "Forbidden"},
 	PermissionDenied: {http.StatusForbidden, "Permission denied"},
+	PathEscapes:      {http.StatusForbidden, "Path escapes the alloc directory"},
+	SecretFile:       {http.StatusForbidden, "Reading secret file prohibited: %s"},
+	PrivateFile:      {http.StatusForbidden, "Reading private file prohibited: %s"},
+	FilePermission:   {http.StatusForbidden, "%s: permission denied for the task's user"},
 
 	NoRoute:         {http.StatusNotFound, "resource not found"},
 	NotImplemented:  {http.StatusNotImplemented, "%s"},
@@ -124,6 +135,9 @@ var table = [kinds]struct {
 	NoEval:          {http.StatusNotFound, "eval not found"},
 	NoTask:          {http.StatusNotFound, "Task not found"},
 	NoTaskRunner:    {http.StatusNotFound, "Could not find task runner for task: %s"},
+	NoFile:          {http.StatusNotFound, "%s: no such file or directory"},
+	NoLogs:          {http.StatusNotFound, "log entry for task %q and log type %q not found"},
+	TaskNotStarted:  {http.StatusNotFound, "task %q not started yet. No logs available"},
 	WrongMethod:     {http.StatusMethodNotAllowed, "Invalid method"},
 
 	Conflict:        {http.StatusConflict, "%s"},

@@ -24,6 +24,7 @@ var (
 	_ interface {
 		handlers.Checker
 		handlers.Collector
+		handlers.Filer
 		handlers.Restarter
 		handlers.Signaler
 		handlers.Stopper

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"errors"
+	"io/fs"
+	"syscall"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
@@ -34,6 +36,38 @@ func apiError(err error) error {
 		return err
 	}
 	return apierror.New(kind, args...).Because(err)
+}
+
+// fileError returns an error about a file as the API has it. What is not here is a fault.
+func fileError(err error) error {
+	file, ok := errors.AsType[*interfaces.FileError](err)
+	if !ok {
+		return err
+	}
+	for _, known := range []struct {
+		err  error
+		kind apierror.Kind
+	}{
+		{interfaces.ErrPathEscapes, apierror.PathEscapes},
+		{interfaces.ErrSecretFile, apierror.SecretFile},
+		{interfaces.ErrPrivateFile, apierror.PrivateFile},
+		{interfaces.ErrNoLogs, apierror.NoFile},
+		{fs.ErrNotExist, apierror.NoFile},
+		{fs.ErrPermission, apierror.FilePermission},
+	} {
+		if errors.Is(file.Err, known.err) {
+			return apierror.New(known.kind, file.Path).Because(err)
+		}
+	}
+	for _, known := range []error{
+		interfaces.ErrNotDirectory, interfaces.ErrIsDirectory, interfaces.ErrNotRegular, interfaces.ErrTooDeep, interfaces.ErrTooManyEntries,
+		syscall.EINVAL, syscall.ENAMETOOLONG, syscall.EAGAIN, // a name that can't be, and a file that its owner holds a lease on
+	} {
+		if errors.Is(file.Err, known) {
+			return apierror.New(apierror.Invalid, err.Error()).Because(err)
+		}
+	}
+	return err
 }
 
 // updateError returns an error of an update as the API has it.

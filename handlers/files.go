@@ -1,0 +1,191 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+)
+
+// Filer is an allocation with files.
+type Filer interface {
+	// Files returns them as the caller may see them: the operator for nil, else a task's process.
+	Files(caller *auth.Peer) Files
+}
+
+// Files are what tasks share, and what each of them has but for its secrets. Errors: NoFile, PathEscapes, SecretFile, PrivateFile,
+// FilePermission, Invalid.
+type Files interface {
+	List(path string) ([]*api.AllocFileInfo, error)
+	Stat(path string) (*api.AllocFileInfo, error)
+	Open(path string, span Span) (Frames, error)
+	// Logs returns a task's stdout or stderr. Errors: NoLogs, too.
+	Logs(task, kind string, span Span) (Frames, error)
+}
+
+// Span is the part of a file to read. With Follow it has no end.
+type Span struct {
+	Offset  int64 // bytes, from the beginning or back from the end
+	FromEnd bool
+	Limit   int64 // bytes; 0 for none
+	Follow  bool
+}
+
+// Frames are a file's content piece by piece.
+type Frames interface {
+	// Next returns the next frame, which is good until the next call, and waits where there is none. An ended ctx ends the wait alone.
+	// Errors: io.EOF, ctx's, after which it may be called again, or a fault.
+	Next(ctx context.Context) (*api.StreamFrame, error)
+	Close() error
+}
+
+// files returns the files of the allocation that the path names, as the caller may see them.
+func files(r *request) (Files, error) {
+	alloc, err := resource[Filer](r, apierror.NoAllocOnClient)
+	if err != nil {
+		return nil, err
+	}
+	if r.Principal.Operator() {
+		return alloc.Files(nil), nil
+	}
+	caller := r.Peer // r is used again
+	return alloc.Files(&caller), nil
+}
+
+// listFiles answers GET /v1/client/fs/ls/:id; without a path that of the allocation.
+func (a *API) listFiles(_ context.Context, r *request) (answer, error) {
+	found, query, err := filesAndQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	list, err := found.List(query.Get("path"))
+	if err != nil {
+		return answer{}, err
+	}
+	wire := make([]wireFileInfo, len(list))
+	for i, f := range list {
+		wire[i] = wireFileInfo(*f)
+	}
+	return respond(wire)
+}
+
+// statFile answers GET /v1/client/fs/stat/:id.
+func (a *API) statFile(_ context.Context, r *request) (answer, error) {
+	found, query, err := filesAndQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	path, err := required(query, "path", "must provide a file name")
+	if err != nil {
+		return answer{}, err
+	}
+	info, err := found.Stat(path)
+	if err != nil {
+		return answer{}, err
+	}
+	return respond(wireFileInfo(*info))
+}
+
+// wireFileInfo is api.AllocFileInfo as Nomad sends it: a list has no content types.
+type wireFileInfo struct {
+	Name        string
+	IsDir       bool
+	Size        int64
+	FileMode    string
+	ModTime     time.Time
+	ContentType string `json:",omitempty"`
+}
+
+// catFile answers GET /v1/client/fs/cat/:id.
+func (a *API) catFile(ctx context.Context, r *request) (answer, error) {
+	return rawFile(ctx, r, func(url.Values) (Span, error) { return Span{}, nil })
+}
+
+// readFileAt answers GET /v1/client/fs/readat/:id. A limit of 0 or less is none, as in Nomad; an offset beyond the end is nothing.
+func (a *API) readFileAt(ctx context.Context, r *request) (answer, error) {
+	return rawFile(ctx, r, func(query url.Values) (span Span, err error) {
+		if !query.Has("offset") {
+			return span, invalid("must provide an offset")
+		}
+		if span.Offset, err = offsetOf(query); err != nil || query.Get("limit") == "" {
+			return span, err
+		}
+		limit, err := strconv.ParseInt(query.Get("limit"), 10, 64)
+		if err != nil {
+			return span, invalid("limit must be a number of bytes, not %s", clip(query.Get("limit")))
+		}
+		span.Limit = max(limit, 0)
+		return span, nil
+	})
+}
+
+func filesAndQuery(r *request) (Files, url.Values, error) {
+	found, err := files(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	query, err := r.values()
+	return found, query, err
+}
+
+// required returns a parameter that must not be empty.
+func required(query url.Values, name, missing string) (string, error) {
+	value := query.Get(name)
+	if value == "" {
+		return "", invalid("%s", missing)
+	}
+	return value, nil
+}
+
+// offsetOf returns the offset, 0 without one.
+func offsetOf(query url.Values) (int64, error) {
+	text := query.Get("offset")
+	if text == "" {
+		return 0, nil
+	}
+	offset, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || offset < 0 {
+		return 0, invalid("offset must be a number of bytes, 0 or more, not %s", clip(text))
+	}
+	return offset, nil
+}
+
+// rawFile answers with the bytes of a file. The first frame says what they are to a browser: text, or nothing that it could show or run.
+func rawFile(ctx context.Context, r *request, spanOf func(url.Values) (Span, error)) (answer, error) {
+	found, query, err := filesAndQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	path, err := required(query, "path", "must provide a file name")
+	if err != nil {
+		return answer{}, err
+	}
+	span, err := spanOf(query)
+	if err != nil {
+		return answer{}, err
+	}
+	frames, err := found.Open(path, span)
+	if err != nil {
+		return answer{}, err
+	}
+	first, err := frames.Next(ctx)
+	if err != nil && !errors.Is(err, io.EOF) {
+		_ = frames.Close() // what it says is nothing beside err
+		return answer{}, err
+	}
+	contentType := plainType
+	if first != nil && !strings.HasPrefix(http.DetectContentType(first.Data), "text/") {
+		contentType = binaryType
+	}
+	s := &frameWriter{frames: frames, plain: true, first: first}
+	return answer{contentType: contentType, noSniff: true, stream: s.run, release: s.close}, nil
+}

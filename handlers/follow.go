@@ -1,0 +1,243 @@
+package handlers
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+)
+
+// frameHeartbeat is Nomad's: a client that has had enough notices at the next frame.
+const frameHeartbeat = time.Second
+
+// drainFrames is how long a stream still sends what is there when the server stops: a task that goes on printing has no last line.
+const drainFrames = time.Second
+
+// streamFile answers GET /v1/client/fs/stream/:id: frames of the file, which is followed unless follow is false.
+func (a *API) streamFile(_ context.Context, r *request) (answer, error) {
+	found, query, err := filesAndQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	path, err := required(query, "path", "must provide a file name")
+	if err != nil {
+		return answer{}, err
+	}
+	span, err := spanOf(query, true)
+	if err != nil {
+		return answer{}, err
+	}
+	frames, err := found.Open(path, span)
+	if err != nil {
+		return answer{}, err
+	}
+	s := &frameWriter{frames: frames}
+	return answer{contentType: jsonType, noSniff: true, stream: s.run, release: s.close}, nil
+}
+
+// spanOf reads follow, origin and offset.
+func spanOf(query url.Values, follow bool) (span Span, err error) {
+	if span.Offset, err = offsetOf(query); err != nil {
+		return span, err
+	}
+	if query.Get("follow") != "" {
+		if follow, err = flag(query, "follow", follow); err != nil {
+			return span, err
+		}
+	}
+	span.Follow = follow
+	switch origin := query.Get("origin"); origin {
+	case "", api.OriginStart:
+	case api.OriginEnd:
+		span.FromEnd = true
+	default:
+		return span, invalid("origin must be start or end")
+	}
+	return span, nil
+}
+
+// logs answers GET /v1/client/fs/logs/:id: the output of a task over all of its log files, as frames or, with plain, as it is. A follow goes
+// on when the task ends, since it may start again: it ends with the server, which ends with the allocation.
+func (a *API) logs(_ context.Context, r *request) (answer, error) {
+	alloc, err := r.alloc(apierror.NoAllocOnClient)
+	if err != nil {
+		return answer{}, err
+	}
+	found, query, err := filesAndQuery(r)
+	if err != nil {
+		return answer{}, err
+	}
+	task, err := required(query, "task", "must provide task name")
+	if err != nil {
+		return answer{}, err
+	}
+	kind := query.Get("type")
+	if kind != api.FSLogNameStdout && kind != api.FSLogNameStderr {
+		return answer{}, invalid("must provide log type (stdout/stderr)")
+	}
+	plain := false
+	if query.Get("plain") != "" {
+		if plain, err = flag(query, "plain", false); err != nil {
+			return answer{}, err
+		}
+	}
+	span, err := spanOf(query, false)
+	if err != nil {
+		return answer{}, err
+	}
+	switch state := alloc.Snapshot().TaskStates[task]; {
+	case state == nil:
+		return answer{}, invalid("unknown task name %s", clip(task))
+	case state.StartedAt.IsZero():
+		return answer{}, apierror.New(apierror.TaskNotStarted, task)
+	}
+	frames, err := found.Logs(task, kind, span)
+	if err != nil {
+		return answer{}, apierror.Reword(err, apierror.NoFile, apierror.NoLogs, task, kind)
+	}
+	s, contentType := &frameWriter{frames: frames, plain: plain}, jsonType
+	if plain {
+		contentType = plainType
+	}
+	return answer{contentType: contentType, noSniff: true, stream: s.run, release: s.close}, nil
+}
+
+// frameWriter is one stream of a file.
+type frameWriter struct {
+	frames Frames
+	plain  bool             // send the data alone
+	first  *api.StreamFrame // has been read already
+	buf    []byte
+}
+
+func (s *frameWriter) close() { _ = s.frames.Close() } // it was only read
+
+// run sends frames until their end, or until the stream has to end. A plain stream that is cut short breaks off the connection, so that its
+// client does not take it for whole; others say why.
+func (s *frameWriter) run(ctx context.Context, out *streamWriter) {
+	if err := out.flush(); err != nil { // the head: there may be nothing to send for a long time
+		return
+	}
+	for {
+		frame, err := s.next(ctx)
+		switch {
+		case err == nil:
+			err = s.send(out, frame)
+		case errors.Is(err, io.EOF):
+			return
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			if !s.plain {
+				err = out.heartbeat(heartbeat)
+			} else {
+				err = nil
+			}
+		case errors.Is(context.Cause(ctx), errDraining):
+			if err = s.drain(out); err == nil {
+				return
+			}
+		case ctx.Err() != nil:
+			err = context.Cause(ctx)
+		default: // the file can't be read on
+			out.request.server.config.Logger.Warn("a file could not be read to its end", "error", err)
+		}
+		if err != nil {
+			s.breakOff(out, err)
+			return
+		}
+	}
+}
+
+// next waits for the next frame until a heartbeat is due.
+func (s *frameWriter) next(ctx context.Context) (*api.StreamFrame, error) {
+	if first := s.first; first != nil {
+		s.first = nil
+		return first, nil
+	}
+	if ctx.Err() != nil { // there may be more without end
+		return nil, ctx.Err()
+	}
+	wait, cancel := context.WithTimeout(ctx, frameHeartbeat)
+	defer cancel()
+	return s.frames.Next(wait)
+}
+
+// drain sends what is there when the server stops: the last lines say how it ended. Errors: those of out, errDraining when there was more.
+func (s *frameWriter) drain(out *streamWriter) error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for until := time.Now().Add(drainFrames); time.Now().Before(until); {
+		frame, err := s.frames.Next(ended)
+		if err != nil { // the end, for now or for good
+			return nil
+		}
+		if err := s.send(out, frame); err != nil {
+			return err
+		}
+	}
+	return errDraining
+}
+
+// breakOff ends the stream before its end.
+func (s *frameWriter) breakOff(out *streamWriter, err error) {
+	if s.plain {
+		panic(http.ErrAbortHandler)
+	}
+	if !denied(err) {
+		return
+	}
+	if line, err := json.Marshal(struct{ Error string }{endUnauthorized}); err == nil {
+		out.lastLine(line)
+	}
+}
+
+// send sends a frame. Errors: those of out.
+func (s *frameWriter) send(out *streamWriter, frame *api.StreamFrame) error {
+	if s.plain {
+		if len(frame.Data) == 0 {
+			return nil
+		}
+		_, err := out.Write(frame.Data)
+		return err
+	}
+	s.buf = appendFrame(s.buf[:0], frame)
+	return out.line(s.buf)
+}
+
+// appendFrame encodes a frame as encoding/json does, without a copy of its data.
+func appendFrame(b []byte, f *api.StreamFrame) []byte {
+	b = append(b, '{')
+	key := func(name string) {
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), '"', ':')
+	}
+	text := func(name, value string) {
+		if value == "" {
+			return
+		}
+		key(name)
+		quoted, _ := json.Marshal(value) // text can always be encoded
+		b = append(b, quoted...)
+	}
+	if len(f.Data) > 0 {
+		key("Data")
+		b = append(base64.StdEncoding.AppendEncode(append(b, '"'), f.Data), '"')
+	}
+	text("File", f.File)
+	text("FileEvent", f.FileEvent)
+	if f.Offset != 0 {
+		key("Offset")
+		b = strconv.AppendInt(b, f.Offset, 10)
+	}
+	return append(b, '}')
+}
