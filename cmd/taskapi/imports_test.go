@@ -131,6 +131,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/top",
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
@@ -157,6 +158,7 @@ var allowedImports = map[string][]string{
 		"socket",
 	},
 	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
+	"cmd/taskapi/internal/top":    {"cmd/taskapi/internal/client"},
 	"cmd/taskapi/bench":           {"cmd/taskapi/bench/internal/load"},
 }
 

@@ -150,6 +150,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	)
 	addGroup(root, "Look at allocations:",
 		statusCommand(w),
+		topCommand(w),
 		checksCommand(w),
 		eventsCommand(w),
 		apiCommand(w),

@@ -1,0 +1,154 @@
+package top
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// TestClean shows what a task wrote, and lets nothing of it steer the terminal.
+func TestClean(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain ASCII ~":                      "plain ASCII ~",
+		"\x1b[1;31mred\x1b[0m \x1b[38:5:1mx": "red x",
+		"\x1b]52;c;aGk=\x07":                 "^[]52;c;aGk=^G",
+		"\x1b]0;title\x1b\\":                 "^[]0;title^[\\",
+		"\x1b[2J\x1b[H\x1b[?1049h":           "^[[2J^[[H^[[?1049h",
+		"\x1bP+q544e\x1b\\\x1b[31":           "^[P+q544e^[\\^[[31",
+		"\x9b2J\u009b2J":                     "\ufffd2J<9b>2J",
+		"a\tb":                               "a       b",
+		"界\tb":                               "界      b",
+		"bell\x07 back\x08 null\x00 del\x7f": "bell^G back^H null^@ del^?",
+		"\u202eright to left\u2066":          "<202e>right to left<2066>",
+		"zero\u200bwidth\ufeff":              "zero<200b>width<feff>",
+		"\xff\xfe\xc3":                       "\ufffd\ufffd\ufffd",
+		"e\u0301 z\u0301\u0301\u0301\u0301\u0301\u0301": "e\u0301 z\u0301\u0301",
+		"\u0301x":        "x",
+		"👩\u200d👩\ufe0f": "👩👩",
+	} {
+		if got := (cleaner{}).line([]byte(text)); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+	if got, want := (cleaner{ascii: true}).line([]byte("größe 界 \x1b[31m\xff")), "gr??e ? ?"; got != want {
+		t.Errorf("on a terminal with ASCII alone: %q, want %q", got, want)
+	}
+	if got := (cleaner{}).text("two\nlines " + strings.Repeat("x", 1<<20)); len(got) > maxLineBytes+20 || !strings.HasPrefix(got, "two lines x") {
+		t.Errorf("%d bytes: %.40s", len(got), got)
+	}
+}
+
+// harmless fails the test for text that is more than text to a terminal.
+func harmless(t *testing.T, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) {
+		t.Fatalf("no UTF-8: %q", text)
+	}
+	for _, r := range text {
+		if !unicode.IsGraphic(r) {
+			t.Fatalf("%q has %U", text, r)
+		}
+	}
+	if ansi.Strip(text) != text {
+		t.Fatalf("%q has an escape sequence", text)
+	}
+}
+
+func FuzzClean(f *testing.F) {
+	f.Add([]byte("\x1b]52;c;aGk=\x07\xc2\x9b\x9b\u202e\x1b[31m\r\n\t界"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		harmless(t, cleaner{}.line(text))
+		harmless(t, cleaner{}.text(string(text)))
+		for _, r := range (cleaner{ascii: true}).line(text) {
+			if r > 0x7e {
+				t.Fatalf("%U", r)
+			}
+		}
+		b := buffer{}
+		b.write(text)
+		for _, line := range b.lines {
+			harmless(t, line)
+		}
+	})
+}
+
+// TestBuffer holds the latest lines, whatever the parts that they come in.
+func TestBuffer(t *testing.T) {
+	const text = "one\ntwo\r\nthree\rfour\r\rfive\n\n\r\n\rsix"
+	want := []string{"one", "two", "three", "four", "five", "", "", "six"}
+	for part := 1; part <= len(text); part++ {
+		b := buffer{}
+		for rest := []byte(text); len(rest) > 0; {
+			n := min(part, len(rest))
+			b.write(rest[:n])
+			b.write(nil)
+			rest = rest[n:]
+		}
+		if fmt.Sprintf("%q", b.lines) != fmt.Sprintf("%q", want) {
+			t.Errorf("in parts of %d: %q, want %q", part, b.lines, want)
+		}
+	}
+}
+
+// TestBufferIsBounded in its lines and its bytes, and in one line.
+func TestBufferIsBounded(t *testing.T) {
+	b := buffer{}
+	long := []byte(strings.Repeat("x", 1<<20))
+	for range 10 {
+		b.write(long)
+	}
+	b.write([]byte("\nnext"))
+	if want := fmt.Sprintf(" [%d more bytes]", 10<<20-maxLineBytes); !strings.HasSuffix(b.lines[0], want) || len(b.lines[0]) != maxLineBytes+len(want) {
+		t.Errorf("a long line is %d bytes and ends in %q", len(b.lines[0]), b.lines[0][maxLineBytes:])
+	}
+	if cap(b.open) > 4*maxLineBytes {
+		t.Errorf("%d bytes are held of a line", cap(b.open))
+	}
+	b.search("99")
+	for i := range 10 * maxLines {
+		b.write(fmt.Appendf(nil, "line %d\n", i))
+	}
+	if len(b.lines) > maxLines || b.lines[len(b.lines)-1] != fmt.Sprintf("line %d", 10*maxLines-1) {
+		t.Errorf("%d lines are held, the last one %q", len(b.lines), b.lines[len(b.lines)-1])
+	}
+	for _, match := range b.matches {
+		if match < b.first || !strings.Contains(b.lines[match-b.first], "99") {
+			t.Fatalf("line %d is no match", match)
+		}
+	}
+	for range 4 * maxBytes / len(long) * 300 {
+		b.write(long[:maxLineBytes-1])
+		b.write([]byte("\n"))
+	}
+	held := 0
+	for _, line := range b.lines {
+		held += len(line) + lineOverhead
+	}
+	if held > maxBytes || held != b.bytes {
+		t.Errorf("%d bytes are held, %d counted", held, b.bytes)
+	}
+}
+
+// TestBufferKeepsCount of its lines, bytes and matches, by what a whole search finds.
+func TestBufferKeepsCount(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	b := buffer{}
+	b.search("ab")
+	for range 20000 {
+		part := make([]byte, random.IntN(12))
+		for i := range part {
+			part[i] = "ab\n\r x"[random.IntN(6)]
+		}
+		b.write(part)
+	}
+	incremental := fmt.Sprint(b.matches)
+	b.search("ab")
+	if got := fmt.Sprint(b.matches); got != incremental {
+		t.Errorf("a search finds other lines than were found as they came")
+	}
+}

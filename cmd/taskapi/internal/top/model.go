@@ -1,0 +1,270 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/hashicorp/nomad/api"
+)
+
+// presence says whether a taskapi runs the allocation now.
+type presence int
+
+const (
+	connecting presence = iota // nothing has been seen yet
+	running
+	away  // no taskapi answers; what is shown was seen before
+	ended // nothing of the allocation runs any more
+)
+
+// Model is the screen: what it shows of an allocation, and what its keys do. It is a bubbletea model, changed by messages alone.
+type Model struct {
+	Config
+	work *work
+	now  time.Time
+
+	width, height int
+	presence      presence
+	since         time.Time // of presence
+	why           string    // of away and connecting
+	alloc         *api.Allocation
+	usage         *api.AllocResourceUsage
+	usageErr      error
+	checks        api.AllocCheckStatuses
+	checksErr     error
+
+	tasks  []task // in the order of the table
+	order  order
+	cursor int    // index of the chosen task
+	table  int    // index of the first one shown
+	chosen string // name of the chosen task, which stays chosen when the order changes
+
+	panels [panelCount]panel
+	panel  panelKind
+	focus  focus
+	zoomed bool
+	only   bool // events and checks of the chosen task alone
+
+	stream string // of the output: stdout or stderr
+	choice int    // counts what was chosen, to know what is late
+	opened string // the task and stream of the output shown
+	leave  context.CancelFunc
+
+	lent   atomic.Bool // a command has the terminal
+	dialog dialog      // nil for none
+	help   bool
+	notice notice
+}
+
+// notice is a short message that goes away by itself.
+type notice struct {
+	text  string
+	bad   bool
+	until time.Time
+}
+
+// noticeTime is how long a message stays.
+const noticeTime = 8 * time.Second
+
+// The streams of a task.
+const (
+	stdout = "stdout"
+	stderr = "stderr"
+)
+
+var _ tea.Model = (*Model)(nil)
+
+// newModel makes the screen of an allocation. The work is the owner of its commands.
+func newModel(c Config, w *work) *Model {
+	m := &Model{Config: c, work: w, now: c.Now, since: c.Now, stream: stdout, width: 80, height: 24, leave: func() {}}
+	for i := range m.panels {
+		m.panels[i] = panel{text: buffer{clean: m.clean()}, follow: panelKind(i) != checksPanel}
+	}
+	return m
+}
+
+func (m *Model) clean() cleaner { return cleaner{ascii: m.Terminal.ASCII} }
+
+// Init begins to look at the allocation.
+func (m *Model) Init() tea.Cmd {
+	return tea.Batch(m.clock(), m.readAllocation(0, 0), m.poll(0))
+}
+
+// Update changes the screen by a message.
+func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	return m, m.update(msg)
+}
+
+func (m *Model) update(msg tea.Msg) tea.Cmd {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case tea.KeyPressMsg:
+		return m.key(msg)
+	case tea.PasteMsg:
+		m.paste(msg.Content)
+	case clockMsg:
+		m.now = time.Time(msg)
+		return m.clock()
+	case snapshotMsg:
+		return m.seen(msg)
+	case pollMsg:
+		return m.polled(msg)
+	case openedMsg:
+		return m.outputOpened(msg)
+	case outputMsg:
+		return m.outputRead(msg)
+	case actionMsg:
+		m.acted(msg)
+	}
+	return nil
+}
+
+// seen takes over a version of the allocation, or that there is none.
+func (m *Model) seen(s snapshotMsg) tea.Cmd {
+	if s.err != nil {
+		m.unreachable(s.err)
+		return m.readAllocation(0, awayPause)
+	}
+	if m.presence == ended && !s.Ended { // it is run again
+		m.opened = ""
+	}
+	if s.Ended {
+		m.become(ended)
+	} else {
+		m.become(running)
+	}
+	m.alloc = s.Alloc
+	m.arrange()
+	m.tellEvents()
+	m.tellChecks()
+	follow := m.follow()
+	if s.Ended {
+		m.usage, m.usageErr = nil, ErrUnavailable
+		return tea.Batch(m.readAllocation(0, endedPause), follow)
+	}
+	return tea.Batch(m.readAllocation(s.Index, allocPause), follow)
+}
+
+// unreachable says that no taskapi answers, and why.
+func (m *Model) unreachable(err error) {
+	if m.presence == running {
+		m.become(away)
+	}
+	m.why = err.Error()
+}
+
+func (m *Model) become(p presence) {
+	if m.presence != p {
+		m.presence, m.since = p, m.now
+	}
+}
+
+// polled takes over the usage and the checks. What could not be read stays as it was.
+func (m *Model) polled(p pollMsg) tea.Cmd {
+	if m.presence != ended {
+		m.usageErr, m.checksErr = p.usageErr, p.checksErr
+		if p.usageErr == nil {
+			m.usage = p.usage
+		} else if errors.Is(p.usageErr, ErrUnavailable) {
+			m.usage = nil
+		}
+		if p.checksErr == nil {
+			m.checks = p.checks
+		}
+		m.arrange()
+		m.tellChecks()
+	}
+	return m.poll(pollPause)
+}
+
+// follow opens the output of the chosen task and stream, unless it is that which is open.
+func (m *Model) follow() tea.Cmd {
+	if m.chosen == "" || m.opened == m.chosen+" "+m.stream {
+		return nil
+	}
+	pause := chosenPause
+	if m.opened == "" {
+		pause = 0
+	}
+	m.leave()
+	m.opened = m.chosen + " " + m.stream
+	m.output().clear("opening")
+	return m.open(pause)
+}
+
+// open opens the output again, after a pause.
+func (m *Model) open(pause time.Duration) tea.Cmd {
+	m.choice++
+	ctx, leave := context.WithCancel(m.work.context)
+	m.leave = leave
+	return m.openOutput(ctx, m.choice, m.chosen, m.stream, pause)
+}
+
+func (m *Model) output() *panel { return &m.panels[outputPanel] }
+
+// outputOpened begins to read, if the output is still that of the chosen task.
+func (m *Model) outputOpened(o openedMsg) tea.Cmd {
+	switch {
+	case o.choice != m.choice:
+		return nil
+	case o.err != nil && m.lost(o.err):
+		m.leave()
+		return m.open(awayPause)
+	case o.err != nil:
+		return nil
+	}
+	m.output().note = ""
+	return m.readOutput(o.choice, o.output, 0)
+}
+
+// outputRead adds a part of the output.
+func (m *Model) outputRead(o outputMsg) tea.Cmd {
+	switch {
+	case o.choice != m.choice:
+		return nil
+	case o.err != nil && m.lost(o.err):
+		return m.readOutput(o.choice, o.output, awayPause)
+	case o.err != nil:
+		return nil
+	}
+	m.output().note = ""
+	if o.chunk.Gap {
+		m.output().text.note("[output is missing here: it came faster than it can be shown]")
+	}
+	m.output().text.write(o.chunk.Text)
+	return m.readOutput(o.choice, o.output, outputPause)
+}
+
+// lost says why there is no more output. It reports whether another attempt may help.
+func (m *Model) lost(err error) bool {
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		m.output().note = "not available"
+	case m.presence == ended, errors.Is(err, io.EOF):
+		m.output().note = "ended"
+	default:
+		m.output().note = m.clean().text(err.Error())
+		return true
+	}
+	return false
+}
+
+// acted says what became of an action.
+func (m *Model) acted(a actionMsg) {
+	if a.err != nil {
+		m.say(fmt.Sprintf("%s: %v", a.what, a.err), true)
+		return
+	}
+	m.say(a.what+": done", false)
+}
+
+// say shows a message for a while.
+func (m *Model) say(text string, bad bool) {
+	m.notice = notice{m.clean().text(text), bad, m.now.Add(noticeTime)}
+}

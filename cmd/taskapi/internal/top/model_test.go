@@ -1,0 +1,396 @@
+package top
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/hashicorp/nomad/api"
+)
+
+// TestScreens are the screens of 80 by 24, as text.
+func TestScreens(t *testing.T) {
+	for name, keys := range map[string][]string{
+		"output":   {"down"},
+		"events":   {"2"},
+		"checks":   {"3"},
+		"zoomed":   {"down", "down", "enter"},
+		"help":     {"?"},
+		"stop":     {"S"},
+		"signal":   {"down", "s"},
+		"search":   {"down", "down", "/", "e", " ", "9", "enter", "N"},
+		"scrolled": {"down", "down", "tab", "home"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScreen(t)
+			s.keys(keys...)
+			s.golden(name)
+		})
+	}
+}
+
+// TestPresence says that a taskapi is away, that it is back, and that the allocation has ended, and keeps what was seen last.
+func TestPresence(t *testing.T) {
+	s := newBlankScreen(t, &fake{err: errors.New("connection refused")})
+	s.send(snapshotMsg{err: s.fake.err})
+	s.has("connecting", "connection refused")
+
+	s = newScreen(t)
+	s.fake.err = errors.New("connection refused")
+	if s.send(snapshotMsg{err: s.fake.err}) == nil {
+		t.Error("it does not try again")
+	}
+	s.send(pollMsg{usageErr: s.fake.err, checksErr: s.fake.err})
+	s.send(clockMsg(start.Add(75 * time.Second)))
+	s.golden("away")
+	s.keys("r")
+	s.has("no taskapi answers now")
+
+	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: allocation(), Index: 1}})
+	s.lacks("AWAY")
+	s.has("running healthy")
+
+	alloc := allocation()
+	alloc.ClientStatus = "complete"
+	for _, state := range alloc.TaskStates {
+		state.State = "dead"
+	}
+	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: alloc, Ended: true}})
+	s.golden("ended")
+	s.send(snapshotMsg{err: s.fake.err})
+	s.has("ENDED complete")
+	for _, key := range []string{"r", "R", "s", "x", "S"} {
+		s.keys(key)
+		s.has("the allocation has ended")
+	}
+
+	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: allocation(), Index: 1}}) // it is run again
+	s.lacks("ENDED")
+	if s.opened == "" || s.output().note != "opening" {
+		t.Error("the output of one that is run again is not opened")
+	}
+}
+
+// TestActions ask first, and do nothing without a yes.
+func TestActions(t *testing.T) {
+	for _, tc := range []struct {
+		keys []string
+		want string
+	}{
+		{[]string{"down", "r", "y"}, "restart server"},
+		{[]string{"R", "y"}, "restart "},
+		{[]string{"S", "y"}, "stop"},
+		{[]string{"down", "s", "enter"}, "signal server SIGHUP"},
+		{[]string{"down", "s", "s", "i", "g", "q", "u", "i", "x", "backspace", "t", "enter"}, "signal server SIGQUIT"},
+		{[]string{"r", "n"}, ""},
+		{[]string{"r", "enter"}, ""},
+		{[]string{"S", "esc"}, ""},
+		{[]string{"S", "S"}, ""},
+		{[]string{"s", "esc"}, ""},
+		{[]string{"s", "ctrl+u", "enter"}, ""},
+		{[]string{"s", "ctrl+u", "backspace"}, ""},
+		{[]string{"x", "ctrl+w", "enter"}, ""},
+		{[]string{"y"}, ""},
+	} {
+		s := newScreen(t)
+		s.keys(tc.keys...)
+		if got := strings.Join(s.fake.done, ", "); got != tc.want {
+			t.Errorf("%v: did %q, want %q", tc.keys, got, tc.want)
+		}
+		if s.dialog != nil {
+			t.Errorf("%v: still asks", tc.keys)
+		}
+		if tc.want != "" {
+			s.has(": done")
+		}
+	}
+	s := newScreen(t)
+	s.fake.refuse = errors.New("Task not running")
+	s.keys("r", "y")
+	s.has("restart task migrate: Task not running")
+	s.send(clockMsg(s.now.Add(noticeTime + time.Second)))
+	s.lacks("Task not running")
+}
+
+// TestQuestionKeepsItsTask: what is asked is about the task that was chosen then, whatever becomes of the table.
+func TestQuestionKeepsItsTask(t *testing.T) {
+	s := newScreen(t)
+	s.keys("p", "p") // by memory: worker, server, migrate
+	s.keys("g", "r")
+	s.has("Restart task worker?")
+	s.chosen = "server"
+	s.send(pollMsg{})
+	s.keys("y")
+	if got := strings.Join(s.fake.done, ", "); got != "restart worker" {
+		t.Errorf("did %q", got)
+	}
+}
+
+// TestPasteIsNoAnswer: what a terminal pastes is text for a prompt, and nothing else.
+func TestPasteIsNoAnswer(t *testing.T) {
+	s := newScreen(t)
+	s.keys("S")
+	s.send(tea.PasteMsg{Content: "y"})
+	if len(s.fake.done) > 0 || s.dialog == nil {
+		t.Errorf("a paste answered the question: %v", s.fake.done)
+	}
+	s.keys("n")
+	s.send(tea.PasteMsg{Content: "q"})
+	s.keys("down", "s")
+	s.send(tea.PasteMsg{Content: "SIG\x1b[2JUSR1\n" + strings.Repeat("x", 10*maxAnswer)})
+	s.keys("enter")
+	if got := strings.Join(s.fake.done, ", "); !strings.HasPrefix(got, "signal server SIG[2JUSR1XXX") || len(got) > maxAnswer+20 {
+		t.Errorf("did %q", got)
+	}
+}
+
+// TestEveryKey has its own meaning, and shows a screen that fits, on every panel and on small terminals, too.
+func TestEveryKey(t *testing.T) {
+	seen := map[string]string{}
+	for _, b := range bindings {
+		if b.show == "" || b.does == "" {
+			t.Errorf("the help does not name %v", b.keys)
+		}
+		for _, key := range b.keys {
+			if other, twice := seen[key]; twice {
+				t.Errorf("%s is for %q and %q", key, b.does, other)
+			}
+			seen[key] = b.does
+			if got := keyOf(key).String(); got != key {
+				t.Errorf("the test has %s for %s", got, key)
+			}
+			for _, before := range []string{"1", "2", "3", "tab", "enter", "?"} {
+				s := newScreen(t)
+				s.send(keyOf(before))
+				s.send(keyOf(key))
+				s.rows()
+				s.send(tea.WindowSizeMsg{Width: 7, Height: 3})
+				s.rows()
+			}
+		}
+	}
+	s := newScreen(t)
+	s.keys("%")
+	s.has("no key %; ? shows all")
+}
+
+// TestMoving moves in the tasks or in the panel, whichever has the focus.
+func TestMoving(t *testing.T) {
+	s := newScreen(t)
+	for keys, want := range map[string]string{"": "migrate", "down": "server", "end": "worker", "down up": "migrate", "G k": "server", "end g": "migrate", "pgdown": "worker", "t w enter": "worker"} {
+		s.choose(0)
+		s.keys(strings.Fields(keys)...)
+		if s.chosen != want {
+			t.Errorf("%q: %s is chosen, want %s", keys, s.chosen, want)
+		}
+	}
+	s.keys("end")
+	s.has("line 100", "following")
+	s.keys("tab", "up")
+	s.lacks("line 100")
+	s.lacks("following")
+	s.send(outputMsg{choice: s.choice, chunk: Chunk{Text: []byte("later\n")}})
+	s.lacks("later")
+	s.keys("f")
+	s.has("later", "following")
+	s.keys("home")
+	s.has("line 1\n", "of 101")
+	s.keys("pgdown", "pgup", "end")
+	s.has("following")
+	if s.chosen != "worker" {
+		t.Errorf("%s is chosen", s.chosen)
+	}
+	s.keys("right")
+	s.has("column 17")
+	s.keys("left", "left", "esc", "1", "t", "n", "o", "n", "e", "enter")
+	s.has("no task is named like none")
+}
+
+// TestOrders sort the table, and keep the chosen task.
+func TestOrders(t *testing.T) {
+	s := newScreen(t)
+	s.keys("down")
+	var got []string
+	for range orderCount {
+		var names []string
+		for _, task := range s.tasks {
+			names = append(names, task.name)
+		}
+		got = append(got, strings.Join(names, " "))
+		if s.tasks[s.cursor].name != "server" {
+			t.Errorf("by %v, %s is chosen", s.order, s.tasks[s.cursor].name)
+		}
+		s.keys("p")
+	}
+	want := []string{"migrate server worker", "worker server migrate", "worker server migrate", "worker server migrate", "migrate server worker"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestSearch finds texts in the output, also in what comes later, and goes around.
+func TestSearch(t *testing.T) {
+	s := newScreen(t)
+	s.keys("end", "/")
+	s.typed("Line 7")
+	s.keys("enter")
+	s.has("no match for Line 7")
+	s.keys("/")
+	s.typed("line 7")
+	s.keys("enter")
+	s.has("match 11 of 11", "line 79\n")
+	s.keys("n")
+	s.has("match 1 of 11", "line 7\n", "began again")
+	s.keys("N")
+	s.has("match 11 of 11")
+	s.keys("N")
+	s.has("match 10 of 11")
+	s.send(outputMsg{choice: s.choice, chunk: Chunk{Text: []byte("another line 7\n")}})
+	s.has("match 10 of 12")
+	s.keys("esc", "n")
+	if s.dialog == nil {
+		t.Error("n without a search does not ask for one")
+	}
+}
+
+// TestStreams shows stderr, and says what of the output is not there.
+func TestStreams(t *testing.T) {
+	s := newScreen(t)
+	s.keys("down", "e")
+	s.has("Output of server (stderr)", "warning: slow")
+	s.keys("e")
+	s.has("GET /cart")
+	s.lacks("warning")
+	s.send(outputMsg{choice: s.choice, chunk: Chunk{Text: []byte("more\n"), Gap: true}})
+	s.has("[output is missing here", "more")
+	s.keys("down", "e")
+	s.has("not available")
+	late := outputMsg{choice: s.choice - 1, chunk: Chunk{Text: []byte("late\n")}}
+	if s.send(late) != nil {
+		t.Error("the output of a task that is not chosen any more is read on")
+	}
+	s.lacks("late")
+}
+
+// TestOnly shows the events and checks of the chosen task alone.
+func TestOnly(t *testing.T) {
+	s := newScreen(t)
+	s.keys("2", "a", "down")
+	s.has("Events of server", "08:00:02  server")
+	s.lacks("migrate  Terminated")
+	s.keys("3", "down")
+	s.has("shop/deep")
+	s.lacks("shop/alive")
+	s.keys("a")
+	s.has("shop/alive")
+}
+
+// TestSizes: a screen of any size fits, and a question can be read where there are two rows.
+func TestSizes(t *testing.T) {
+	for _, zoom := range []bool{false, true} {
+		s := newScreen(t)
+		if zoom {
+			s.keys("enter")
+		}
+		for width := 1; width < 100; width++ {
+			for height := 1; height < 40; height++ {
+				s.send(tea.WindowSizeMsg{Width: width, Height: height})
+				if rows := s.rows(); len(rows) != height {
+					t.Fatalf("%d by %d: %d rows", width, height, len(rows))
+				}
+			}
+		}
+	}
+	s := newScreen(t)
+	s.send(tea.WindowSizeMsg{})
+	if content := s.View().Content; content != "" {
+		t.Errorf("no terminal shows %q", content)
+	}
+	s.send(tea.WindowSizeMsg{Width: 40, Height: 12})
+	s.golden("small")
+	s.send(tea.WindowSizeMsg{Width: 30, Height: 2})
+	s.keys("r")
+	s.has("Restart task migrate? y/N")
+}
+
+// TestColours are those of the terminal, and none at all without.
+func TestColours(t *testing.T) {
+	s := newScreen(t)
+	s.keys("3", "/", "h", "enter")
+	if plain := s.View().Content; strings.Contains(plain, "\x1b[3") || strings.Contains(plain, ";3") || strings.Contains(plain, "[4") && !strings.Contains(plain, "[4m") {
+		t.Errorf("colours without Colour: %q", plain)
+	}
+	s.Terminal.Colour = true
+	if !strings.Contains(s.View().Content, "\x1b[31m") {
+		t.Error("no red for what fails")
+	}
+}
+
+// TestHostileNames are shown, and steer nothing.
+func TestHostileNames(t *testing.T) {
+	s := newScreen(t)
+	alloc := allocation()
+	evil := "\x1b]0;title\x07\u202eevil\x9b2J"
+	alloc.Job.TaskGroups[0].Tasks[0].Name = evil
+	alloc.TaskStates[evil], alloc.JobID = alloc.TaskStates["migrate"], evil
+	alloc.ClientStatus = evil
+	s.send(snapshotMsg{Snapshot: Snapshot{Alloc: alloc, Index: 1}})
+	for _, key := range []string{"1", "2", "3", "s"} {
+		s.keys(key)
+		s.has("^[]0;title^G<202e>evil")
+	}
+	s.send(actionMsg{"x", errors.New("refused \x1b[2J")})
+	s.keys("esc")
+}
+
+// TestManyTasks are scrolled through, and the chosen one is in sight.
+func TestManyTasks(t *testing.T) {
+	alloc := allocation()
+	for i := range 500 {
+		name := fmt.Sprintf("task-%03d", i)
+		alloc.Job.TaskGroups[0].Tasks = append(alloc.Job.TaskGroups[0].Tasks, &api.Task{Name: name})
+		alloc.TaskStates[name] = &api.TaskState{State: "running", StartedAt: start}
+	}
+	s := newBlankScreen(t, &fake{snapshot: Snapshot{Alloc: alloc, Index: 1}})
+	s.look()
+	s.has("tasks 502 of 503 running")
+	for _, key := range []string{"pgdown", "pgdown", "up", "end", "pgup", "home", "down"} {
+		s.send(keyOf(key))
+		s.has(">" + s.chosen)
+	}
+	s.keys("t")
+	s.typed("499")
+	s.send(keyOf("enter"))
+	s.has(">task-499")
+}
+
+// TestEndedWork: nothing that a screen has begun lasts longer than the screen.
+func TestEndedWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(t.Context())
+		f := &fake{snapshot: Snapshot{Alloc: allocation(), Index: 7}}
+		m := newModel(Config{ID: "x", Reader: f, Controller: f, Now: start}, w)
+		cmds := []tea.Cmd{m.readAllocation(0, time.Hour), m.poll(time.Hour), m.openOutput(t.Context(), 0, "server", stdout, 0)}
+		done := make(chan tea.Msg, len(cmds)+1)
+		for _, cmd := range cmds {
+			go func() { done <- cmd() }()
+		}
+		synctest.Wait()
+		began := time.Now()
+		w.Close()
+		for range cmds {
+			<-done
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("they were waited for %v", took)
+		}
+		if msg := m.poll(0)(); msg != nil {
+			t.Errorf("after the end, %v was read", msg)
+		}
+	})
+}

@@ -1,0 +1,199 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// panelKind is what the lower part of the screen shows.
+type panelKind int
+
+const (
+	outputPanel panelKind = iota
+	eventsPanel
+	checksPanel
+	panelCount
+)
+
+func (k panelKind) String() string { return [...]string{"Output", "Events", "Checks"}[k] }
+
+// focus is the part of the screen that the arrows move in.
+type focus int
+
+const (
+	onTasks focus = iota
+	onPanel
+)
+
+// panel shows lines of a text, from one on.
+type panel struct {
+	text   buffer
+	top    int    // number of the first line shown; see buffer
+	column int    // first column shown
+	follow bool   // the end stays in sight
+	note   string // what there is to say of the text
+	match  int    // number of the line of the current match, meaningful with a query
+	rows   int    // that were shown last
+}
+
+// clear empties the panel and follows the end again.
+func (p *panel) clear(note string) {
+	p.text.reset()
+	p.top, p.column, p.follow, p.note = 0, 0, true, note
+}
+
+// fit moves what is shown to where there are lines. rows is how many fit.
+func (p *panel) fit(rows int) {
+	p.rows = rows
+	last := max(p.text.after()-rows, p.text.first)
+	if p.follow {
+		p.top = last
+	}
+	p.top = min(max(p.top, p.text.first), last)
+}
+
+// scroll moves by lines; at the end it follows.
+func (p *panel) scroll(by int) {
+	p.top += by
+	p.follow = p.top >= p.text.after()-p.rows
+	p.fit(p.rows)
+}
+
+// search looks for a text, and shows the last match that is not below what is shown.
+func (p *panel) search(query string) (found bool) {
+	p.text.search(query)
+	matches := p.text.matches
+	if len(matches) == 0 {
+		return false
+	}
+	i, _ := slices.BinarySearch(matches, p.top+p.rows)
+	p.show(matches[(i+len(matches)-1)%len(matches)])
+	return true
+}
+
+// next shows another match: the next one downwards, or upwards for by -1. It goes around, and reports that.
+func (p *panel) next(by int) (found, around bool) {
+	matches := p.text.matches
+	if len(matches) == 0 {
+		return false, false
+	}
+	i, exact := slices.BinarySearch(matches, p.match)
+	switch {
+	case by < 0:
+		i--
+	case exact:
+		i++
+	}
+	around = i < 0 || i >= len(matches)
+	p.show(matches[(i+len(matches))%len(matches)])
+	return true, around
+}
+
+// show brings a line into sight.
+func (p *panel) show(line int) {
+	p.match = line
+	if line < p.top || line >= p.top+p.rows {
+		p.top = line - p.rows/2
+	}
+	p.follow = false
+	p.fit(p.rows)
+}
+
+// position says where what is shown stands in the text, and which match is the current one.
+func (p *panel) position() string {
+	if n := len(p.text.matches); p.text.query != "" {
+		i, exact := slices.BinarySearch(p.text.matches, p.match)
+		if !exact {
+			return fmt.Sprintf("%d matches", n)
+		}
+		return fmt.Sprintf("match %d of %d", i+1, n)
+	}
+	switch {
+	case p.follow:
+		return "following"
+	case len(p.text.lines) <= p.rows:
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", min(p.top+p.rows, p.text.after())-p.text.first, len(p.text.lines))
+}
+
+// passingStatus is that of a check whose last run was good.
+const passingStatus = "success"
+
+// tellEvents writes the events of the tasks into their panel, in the order of their times.
+func (m *Model) tellEvents() {
+	if m.alloc == nil {
+		return
+	}
+	type event struct {
+		task string
+		*api.TaskEvent
+	}
+	var events []event
+	width := len("TASK")
+	for name, s := range m.alloc.TaskStates {
+		if s == nil || m.only && name != m.chosen {
+			continue
+		}
+		width = max(width, min(len(name), maxNameColumn))
+		for _, e := range s.Events {
+			if e != nil {
+				events = append(events, event{name, e})
+			}
+		}
+	}
+	slices.SortStableFunc(events, func(a, b event) int {
+		return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.task, b.task))
+	})
+	clean := m.clean()
+	lines := make([]string, 0, len(events))
+	for _, e := range events {
+		at := m.clock24(time.Unix(0, e.Time))
+		lines = append(lines, fmt.Sprintf("%s  %s  %-15s %s", at, pad(clean.text(e.task), width), clean.text(e.Type), clean.text(e.DisplayMessage)))
+	}
+	m.panels[eventsPanel].text.replace(lines)
+}
+
+// maxNameColumn is how wide a column of names becomes at most.
+const maxNameColumn = 20
+
+// clock24 shows a time of today by its clock, others with the day.
+func (m *Model) clock24(t time.Time) string {
+	t = t.In(m.now.Location())
+	if t.YearDay() == m.now.YearDay() && t.Year() == m.now.Year() {
+		return t.Format("15:04:05")
+	}
+	return t.Format("Jan 02 15:04")
+}
+
+// tellChecks writes the results of the checks into their panel, those that fail first.
+func (m *Model) tellChecks() {
+	results := make([]api.AllocCheckStatus, 0, len(m.checks))
+	for _, c := range m.checks {
+		if !m.only || c.Task == m.chosen {
+			results = append(results, c)
+		}
+	}
+	rank := func(c api.AllocCheckStatus) int { return strings.Index("failure pending success", c.Status) }
+	slices.SortFunc(results, func(a, b api.AllocCheckStatus) int {
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Check, b.Check), cmp.Compare(a.ID, b.ID))
+	})
+	clean := m.clean()
+	lines := make([]string, 0, len(results))
+	for _, c := range results {
+		line := fmt.Sprintf("%-8s %s  %s/%s", clean.text(c.Status), m.clock24(time.Unix(c.Timestamp, 0)), clean.text(c.Service), clean.text(c.Check))
+		if c.Task != "" {
+			line += "  task " + clean.text(c.Task)
+		}
+		if c.StatusCode != 0 {
+			line += fmt.Sprintf("  %d", c.StatusCode)
+		}
+		lines = append(lines, line+"  "+clean.text(c.Output))
+	}
+	m.panels[checksPanel].text.replace(lines)
+}

@@ -1,0 +1,77 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// ErrUnavailable means that the allocation's taskapi does not offer what was asked of it.
+var ErrUnavailable = errors.New("not available")
+
+// Snapshot is an allocation at a moment.
+type Snapshot struct {
+	Alloc *api.Allocation
+	Index uint64 // to wait for what follows; 0 after the end
+	Ended bool   // nothing of it runs any more
+}
+
+// Reader reads an allocation. Its errors, but for ErrUnavailable, mean that no taskapi answers now, and say why.
+type Reader interface {
+	// Allocation returns the allocation once its index is above the one given, or when that takes long.
+	Allocation(ctx context.Context, index uint64) (Snapshot, error)
+	// Checks returns the latest results by the checks' IDs.
+	Checks(ctx context.Context) (api.AllocCheckStatuses, error)
+	// Stats returns what the tasks use.
+	Stats(ctx context.Context) (*api.AllocResourceUsage, error)
+	// Output opens the end of what a task has written, and all that it writes from now on. stream is stdout or stderr. It is closed when ctx
+	// ends.
+	Output(ctx context.Context, task, stream string) (Output, error)
+}
+
+// Output is what a task writes.
+type Output interface {
+	// Next returns what has been written since the last call; it waits for something. Errors: io.EOF when nothing will follow, ctx's, and those
+	// of a Reader, after which the next call goes on where this one was.
+	Next() (Chunk, error)
+}
+
+// Chunk is a part of a task's output.
+type Chunk struct {
+	Text []byte
+	Gap  bool // something is missing before it
+}
+
+// Controller changes an allocation. Its errors are for the reader of the screen.
+type Controller interface {
+	// Restart restarts a task, or all that run for an empty name.
+	Restart(ctx context.Context, task string) error
+	Signal(ctx context.Context, task, signal string) error
+	// Stop begins to stop the allocation.
+	Stop(ctx context.Context) error
+}
+
+// Shell returns the command that runs a command line inside a task, on the terminal.
+type Shell func(ctx context.Context, task, commandLine string) *exec.Cmd
+
+// Config is what a screen shows and changes. All of it is required.
+type Config struct {
+	ID         string // of the allocation
+	Reader     Reader
+	Controller Controller
+	Shell      Shell
+	Terminal   Terminal
+	Now        time.Time // the clock's zone is that of all times shown
+}
+
+// Terminal is what the screen is shown on.
+type Terminal struct {
+	In, Out *os.File
+	Env     []string // KEY=value; TERM is what the terminal understands
+	Colour  bool
+	ASCII   bool // it shows nothing else
+}

@@ -1,0 +1,181 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// task is a row of the table.
+type task struct {
+	name     string
+	place    int // in the job
+	state    string
+	bad      bool // it has failed
+	passing  int  // checks
+	checks   int
+	cpu      float64 // percent of one processor; negative when nothing is known
+	memory   uint64  // bytes
+	restarts uint64
+	up       time.Duration // of one that runs
+}
+
+// order is that of the table.
+type order int
+
+const (
+	byPlace order = iota
+	byCPU
+	byMemory
+	byRestarts
+	byName
+	orderCount
+)
+
+func (o order) String() string {
+	return [...]string{"the job", "CPU", "memory", "restarts", "name"}[o]
+}
+
+// arrange makes the rows of the table from what is known, and keeps the chosen task.
+func (m *Model) arrange() {
+	if m.alloc == nil {
+		return
+	}
+	m.tasks = m.tasks[:0]
+	passing, checks := m.countChecks()
+	for place, name := range taskNames(m.alloc) {
+		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1}
+		if s := m.alloc.TaskStates[name]; s != nil {
+			t.state, t.bad, t.restarts = stateWord(s), s.Failed, s.Restarts
+			if s.State == "running" && !s.StartedAt.IsZero() {
+				t.up = max(m.now.Sub(s.StartedAt), 0)
+			}
+		}
+		if m.usage != nil && m.usage.Tasks[name] != nil && t.up > 0 {
+			t.cpu, t.memory = usageOf(m.usage.Tasks[name].ResourceUsage)
+		}
+		m.tasks = append(m.tasks, t)
+	}
+	m.sort()
+}
+
+// sort brings the rows into their order. The chosen task stays chosen, the first one when there is none.
+func (m *Model) sort() {
+	slices.SortStableFunc(m.tasks, func(a, b task) int {
+		switch m.order {
+		case byCPU:
+			return cmp.Compare(b.cpu, a.cpu)
+		case byMemory:
+			return cmp.Compare(b.memory, a.memory)
+		case byRestarts:
+			return cmp.Compare(b.restarts, a.restarts)
+		case byName:
+			return strings.Compare(a.name, b.name)
+		}
+		return a.place - b.place
+	})
+	m.cursor = max(slices.IndexFunc(m.tasks, func(t task) bool { return t.name == m.chosen }), 0)
+	if len(m.tasks) > 0 {
+		m.chosen = m.tasks[m.cursor].name
+	}
+}
+
+// taskNames returns the names of the tasks as the job has them, and then those that it has no more.
+func taskNames(alloc *api.Allocation) []string {
+	var names []string
+	if group := alloc.GetTaskGroup(); group != nil {
+		for _, t := range group.Tasks {
+			names = append(names, t.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// stateWord returns a task's state in a word.
+func stateWord(s *api.TaskState) string {
+	switch {
+	case s.State == "dead" && s.Failed:
+		return "failed"
+	case s.State == "dead":
+		return "complete"
+	case s.State == "pending" && s.Restarts > 0:
+		return "restarting"
+	}
+	return s.State
+}
+
+// usageOf returns the processor time in percent of one processor, and the memory in bytes.
+func usageOf(u *api.ResourceUsage) (cpu float64, memory uint64) {
+	cpu = -1
+	if u == nil {
+		return cpu, 0
+	}
+	if u.CpuStats != nil {
+		cpu = max(u.CpuStats.Percent, 0)
+	}
+	if s := u.MemoryStats; s != nil {
+		memory = cmp.Or(s.RSS, s.Usage)
+	}
+	return cpu, memory
+}
+
+// countChecks counts the checks by their tasks; those of the group count for the group, under an empty name.
+func (m *Model) countChecks() (passing, all map[string]int) {
+	passing, all = map[string]int{}, map[string]int{}
+	for _, c := range m.checks {
+		all[c.Task]++
+		if c.Status == passingStatus {
+			passing[c.Task]++
+		}
+	}
+	return passing, all
+}
+
+// percent shows a share of one processor in at most five characters.
+func percent(share float64) string {
+	switch {
+	case share < 0:
+		return "-"
+	case share < 99.95:
+		return fmt.Sprintf("%.1f%%", share)
+	}
+	return fmt.Sprintf("%.0f%%", min(share, 999999))
+}
+
+// size shows a number of bytes in at most nine characters.
+func size(bytes uint64) string {
+	if bytes < 1<<10 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	value, unit := float64(bytes)/(1<<10), 0
+	for value >= 1023.95 && unit < len(sizeUnits)-1 {
+		value, unit = value/(1<<10), unit+1
+	}
+	return fmt.Sprintf("%.1f %ciB", value, sizeUnits[unit])
+}
+
+const sizeUnits = "KMGTPE"
+
+// age shows a duration by its two greatest units.
+func age(d time.Duration) string {
+	s := int(d / time.Second)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 60*60:
+		return fmt.Sprintf("%dm%02ds", s/60, s%60)
+	case s < 24*60*60:
+		return fmt.Sprintf("%dh%02dm", s/3600, s/60%60)
+	}
+	return fmt.Sprintf("%dd%02dh", s/86400, s/3600%24)
+}

@@ -1,0 +1,69 @@
+// Package top is the live view of an allocation for a terminal: a screen that is changed by messages alone, what it reads and does through two
+// small interfaces, and both on Nomad's SDK. It promises that nothing a task has written or is named reaches the terminal as anything but
+// text, that memory and processor time are bounded whatever the tasks write, and that the terminal is left as it was found.
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
+)
+
+// framesPerSecond is how often the screen is drawn at most: a terminal over ssh takes no more, and an idle screen costs by it.
+const framesPerSecond = 15
+
+// Run shows the screen until its user leaves it, SIGINT, SIGTERM or SIGHUP ends it, or ctx ends. Errors: those of a terminal that can't be
+// used or has gone away.
+func Run(ctx context.Context, c Config) error {
+	w := newWork(ctx)
+	defer w.Close()
+	m := newModel(c, w)
+	profile := colorprofile.Ascii
+	if c.Terminal.Colour {
+		profile = colorprofile.ANSI
+	}
+	ended, release := endedBySignal(ctx, m)
+	defer release()
+	_, err := tea.NewProgram(m,
+		tea.WithContext(ended),
+		tea.WithInput(c.Terminal.In), tea.WithOutput(c.Terminal.Out), tea.WithEnvironment(c.Terminal.Env),
+		tea.WithColorProfile(profile), tea.WithFPS(framesPerSecond), tea.WithoutSignalHandler(),
+	).Run()
+	if ended.Err() != nil && !errors.Is(err, tea.ErrProgramPanic) { // as it was asked to; a hung-up terminal can't be restored, either
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the screen: %w", err)
+	}
+	return nil
+}
+
+// endedBySignal returns a context that the first signal ends; a second one ends the process, when the terminal takes no output any more. While a
+// command has the terminal, an interrupt from the keyboard is for that alone.
+func endedBySignal(ctx context.Context, m *Model) (ended context.Context, release func()) {
+	ended, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer signal.Stop(signals)
+		for {
+			select {
+			case <-ended.Done():
+				return
+			case s := <-signals:
+				if s != syscall.SIGINT || !m.lent.Load() {
+					cancel()
+				}
+			}
+		}
+	}()
+	return ended, func() { cancel(); <-done }
+}

@@ -1,0 +1,53 @@
+package top
+
+import (
+	"context"
+	"sync"
+
+	tea "charm.land/bubbletea/v2"
+)
+
+// work owns the goroutines in which a screen's commands run: bubbletea starts them, and does not wait for them.
+type work struct {
+	context context.Context // of all of them: a command begins long after the call that made it
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex // guards the field below, and that nothing begins after it is set
+	closed bool
+	all    sync.WaitGroup
+}
+
+func newWork(ctx context.Context) *work {
+	w := &work{}
+	w.context, w.cancel = context.WithCancel(ctx)
+	return w
+}
+
+// command returns a command that does something until it is done, or until the work is closed.
+func (w *work) command(do func(ctx context.Context) tea.Msg) tea.Cmd {
+	return func() tea.Msg {
+		if !w.begin() {
+			return nil
+		}
+		defer w.all.Done()
+		return do(w.context)
+	}
+}
+
+func (w *work) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.all.Add(1)
+	}
+	return !w.closed
+}
+
+// Close ends all commands and waits for them.
+func (w *work) Close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.cancel()
+	w.all.Wait()
+}
