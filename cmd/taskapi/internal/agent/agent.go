@@ -134,6 +134,11 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	if a.cfg.Signals != nil {
 		defer a.onSignals()()
 	}
+	scrapes, err := a.startScraper()
+	if err != nil {
+		return false, err
+	}
+	defer scrapes.close()
 	defer a.cfg.Events.Flush() // while a reader that has gone away is no reason to die of SIGPIPE
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
 	if next := a.cfg.Next; next != nil {
@@ -146,6 +151,7 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 			return false, err
 		}
 		a.announce(w)
+		scrapes.serve(w)
 		a.begin(ctx, w)
 		err = w.run(ctx, func(err error) error { return a.concluded(err, w) })
 		now, actions := a.apply(nil, event{kind: ended, terminal: w.runner.Terminal(), cancelled: ctx.Err() != nil})
@@ -161,6 +167,16 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 			return now.phase == over, err
 		}
 	}
+}
+
+// startScraper serves the measurements over TCP, where that is wanted.
+func (a *Agent) startScraper() (*scraper, error) {
+	if a.cfg.NoAPI {
+		return nil, nil
+	}
+	return startScraper(a.cfg.Settings.MetricsListen, a.cfg.Lock.Saved() != nil, a.cfg.Logger, func(url string) {
+		a.cfg.Events.AllocEvent("Metrics", "served at "+url, "url", url)
+	})
 }
 
 // conclude performs an action of an allocation's end.

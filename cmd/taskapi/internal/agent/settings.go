@@ -42,6 +42,7 @@ type Settings struct {
 	IsolateUsers    string        `json:"isolate_users,omitempty"`
 	AllowSharedUser bool          `json:"allow_shared_user,omitempty"`
 	SealKey         string        `json:"seal_key,omitempty"`
+	MetricsListen   string        `json:"metrics_listen,omitempty"`
 }
 
 // DefaultSettings returns those of an allocation that is run without a flag.
@@ -64,6 +65,11 @@ func (s Settings) Check() error {
 	}
 	if s.IdentityTTL < minIdentityTTL {
 		return invalid(fmt.Errorf("--identity-ttl is %v: give at least %v, such as 24h", s.IdentityTTL, minIdentityTTL))
+	}
+	if s.MetricsListen != "" {
+		if _, err := metricsAddress(s.MetricsListen); err != nil {
+			return invalid(err)
+		}
 	}
 	if s.AuditRequired && s.AuditLog == "" {
 		return invalid(errors.New("--audit-required needs --audit-log FILE"))

@@ -18,6 +18,7 @@ func TestSettingsAreRemembered(t *testing.T) {
 	want := Settings{
 		JWKS: []string{"/a/keys.json", "https://example.com/keys"}, Audiences: []string{"x"}, Issuer: "https://i", Policy: "/a/policy",
 		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: time.Hour, SealKey: "/a/seal", IsolateUsers: "5-9", AllowSharedUser: true,
+		MetricsListen: "127.0.0.1:9100",
 	}
 	if err := want.Save(dir); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestFewConns: a connection too many is closed at once, and one that has ended makes room for another.
+func TestFewConns(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newFewConns(inner, 2)
+	accepted := make(chan net.Conn, 10)
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	})
+	defer accepting.Wait()
+	defer l.Close()
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second)) // a hung test ends
+		return conn
+	}
+	dial()
+	dial()
+	first := <-accepted
+	<-accepted
+	if n, err := dial().Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) && err == nil {
+		t.Errorf("the third reads %d bytes, %v; want it closed", n, err)
+	}
+	first.Close()
+	first.Close() // room for one, not two
+	dial()
+	last := <-accepted
+	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("the fourth reads %d bytes, %v; want it closed", n, err)
+	}
+	last.Close()
+}
+
+func TestMetricsAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"127.0.0.1:9100": "127.0.0.1:9100", "[::1]:0": "[::1]:0", "localhost:80": "127.0.0.1:80", "0.0.0.0:9100": "0.0.0.0:9100",
+	} {
+		if got, err := metricsAddress(text); err != nil || got.String() != want {
+			t.Errorf("%q = %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", ":9100", "9100", "localhost", "host:1", "127.0.0.1:-1", "127.0.0.1:65536", "::1:80", "unix:///x"} {
+		if got, err := metricsAddress(text); err == nil {
+			t.Errorf("%q = %v", text, got)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"taskapi/cmd/taskapi/internal/cli"
+)
+
+var servedAt = regexp.MustCompile(`served at (http://\S+)/metrics`)
+
+// scrape reads the measurements as Prometheus does.
+func scrape(t *testing.T, base string) map[string]*dto.MetricFamily {
+	t.Helper()
+	answer, err := http.Get(base + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("%d, %v", answer.StatusCode, err)
+	}
+	return families
+}
+
+// valueOf returns the value of the series of that name that has all the labels, given as name=value, and whether there is one.
+func valueOf(family *dto.MetricFamily, labels ...string) (float64, bool) {
+	for _, m := range family.GetMetric() {
+		has := map[string]bool{}
+		for _, l := range m.Label {
+			has[l.GetName()+"="+l.GetValue()] = true
+		}
+		all := true
+		for _, l := range labels {
+			all = all && has[l]
+		}
+		if all {
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue(), true
+		}
+	}
+	return 0, false
+}
+
+// TestMetricsListen: Prometheus reads without a token what the operator reads with one, by Nomad's names, and nothing else is there.
+func TestMetricsListen(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), testJob, "--metrics-listen", "127.0.0.1:0")
+	operator := r.operator()
+	base := servedAt.FindStringSubmatch(r.stdout.String())[1]
+	r.eventually("checked", func() bool {
+		ok, _ := valueOf(scrape(t, base)["taskapi_check_status"], "check=answers", "status=success")
+		return ok == 1
+	})
+	families := scrape(t, base)
+	labels := []string{"task=server", "alloc_id=" + testAllocID, "task_group=web", "job=demo", "namespace=default"}
+	for name, least := range map[string]float64{
+		"nomad_client_allocs_memory_rss":        1 << 20,
+		"nomad_client_allocs_cpu_total_percent": 0,
+		"nomad_client_allocs_running":           1,
+		"nomad_client_allocs_restart":           0,
+		"nomad_client_allocs_memory_allocated":  1 << 20,
+		"taskapi_task_processes":                1,
+		"taskapi_task_start_time_seconds":       1e9,
+	} {
+		if value, ok := valueOf(families[name], labels...); !ok || value < least {
+			t.Errorf("%s = %v (there: %t), want at least %v", name, value, ok, least)
+		}
+	}
+	for _, state := range []string{"state=running", "state=dead"} {
+		if value, ok := valueOf(families["taskapi_task_state"], "task=server", state); !ok || value != 1 && state == "state=running" || value != 0 && state == "state=dead" {
+			t.Errorf("%s = %v", state, value)
+		}
+	}
+	if value, _ := valueOf(families["nomad_client_allocs_complete"], "task=init"); value != 1 {
+		t.Errorf("init is complete %v times", value)
+	}
+	if families["nomad_client_allocs_running"].GetType() != dto.MetricType_COUNTER || families["taskapi_door_refused_total"] == nil {
+		t.Error("the counters are missing")
+	}
+	stats, err := operator.Allocations().Stats(&api.Allocation{ID: testAllocID}, nil)
+	if err != nil || stats.Tasks["server"].ResourceUsage.MemoryStats.RSS < 1<<20 {
+		t.Errorf("stats = %+v, %v", stats, err)
+	}
+	if own, err := r.task().Allocations().Stats(&api.Allocation{ID: testAllocID}, nil); err != nil || len(own.Tasks) != len(stats.Tasks) {
+		t.Errorf("stats to the task = %+v, %v", own, err)
+	}
+	if host, err := operator.Nodes().Stats("", nil); err != nil || host.Memory.Total == 0 || len(host.CPU) == 0 || host.AllocDirStats.Size == 0 {
+		t.Errorf("host stats = %+v, %v", host, err)
+	}
+
+	for _, path := range []string{"/", "/v1/allocations", "/v1/agent/self", "/v1/client/stats", "/v1/allocation/" + testAllocID, "/.well-known/jwks.json"} {
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
+		request.Header.Set("X-Nomad-Token", r.file("operator.token")) // not even with it
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %d", path, answer.StatusCode)
+		}
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+	if _, err := http.Get(base + "/metrics"); err == nil {
+		t.Error("it is still served after the end")
+	}
+}
+
+// TestMetricsListenRefused: an address that can't be had, or is none, ends the run before anything has begun.
+func TestMetricsListenRefused(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, test := range []struct{ address, words string }{
+		{taken.Addr().String(), "another program listens there"},
+		{":9100", "no address with a port"},
+		{"9100", "no address with a port"},
+		{"127.0.0.1", "no address with a port"},
+		{"example.com:9100", "no address with a port"},
+		{"127.0.0.1:99999", "no address with a port"},
+		{"192.0.2.1:0", "cannot assign requested address"},
+	} {
+		r := startRun(t, shortDir(t), testJob, "--metrics-listen", test.address)
+		select {
+		case code := <-r.code:
+			r.code <- code
+			if code != cli.ExitUsage || !strings.Contains(r.stderr.String(), "--metrics-listen "+test.address) && !strings.Contains(r.stderr.String(), test.words) {
+				t.Errorf("%s: %d\n%s", test.address, code, r.stderr.String())
+			}
+			if !strings.Contains(r.stderr.String(), test.words) {
+				t.Errorf("%s: %s, want %q", test.address, r.stderr.String(), test.words)
+			}
+		case <-t.Context().Done():
+		}
+		if strings.Contains(r.stdout.String(), "Started") {
+			t.Errorf("%s: a task has started:\n%s", test.address, r.stdout.String())
+		}
+		if _, err := os.Stat(r.layout.Alloc(testAllocID)); err == nil {
+			t.Errorf("%s: the allocation's directory is there", test.address)
+		}
+	}
+}
+
+// TestMetricsListenIsRemembered by what resumes the allocation, also in the background, and while something else has the address.
+func TestMetricsListenIsRemembered(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), survivorJob)
+	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", "--metrics-listen", address, file)
+	defer taskapi(t, "stop", "--data-dir", dir, testAllocID)
+	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
+		t.Error("nothing runs")
+	}
+	pid := detachedPID(t, dir)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", file)
+	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
+		t.Error("nothing runs after a kill")
+	}
+	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", "--take-over", file)
+	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
+		t.Error("nothing runs after an upgrade")
+	}
+
+	pid = detachedPID(t, dir)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var taken net.Listener
+	for taken == nil { // until the kernel has given it back
+		taken, _ = net.Listen("tcp", address)
+	}
+	defer taken.Close()
+	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", file) // resumes all the same
+	if answeringVersion(t, dir) == "" {
+		t.Error("nobody looks after the allocation")
+	}
+}
