@@ -50,8 +50,11 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	had, err := accounts.Load(r.cfg.Dir)
 	unknown := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !unknown {
-		if r.cfg.Saved == nil {
+		switch {
+		case r.cfg.Saved == nil:
 			return allocdir.OnlyOwner, err
+		case !isolate && !r.life.state().requested: // those that had users of their own would begin again as ours
+			return allocdir.OnlyOwner, fmt.Errorf("%w: stop the allocation or, if its tasks had no users of their own, remove that file", err)
 		}
 		r.logger.Warn("the users of the tasks are not known: from their next start on they may run as others", "error", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,4 +142,39 @@ func TestAUserThatIsAnothersByNow(t *testing.T) {
 	until(t, second, "has the task another user", func() bool { return number() != was && number() != 0 })
 	taskapi(t, "stop", "--now", "--data-dir", dir, testAllocID)
 	_ = second.Wait() // the task could not start in a directory that is another's
+}
+
+// TestTasksThatWereIsolated, of which both what says so and their users can't be read any more, do not go on as root's: they are left as they
+// are until somebody says what is to be.
+func TestTasksThatWereIsolated(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives users to tasks")
+	}
+	t.Parallel()
+	dir := shortDir(t)
+	if err := os.Chmod(dir, 0o711); err != nil { // tasks of other users pass through
+		t.Fatal(err)
+	}
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), isolatedJob)
+	alloc := datadir.Dir(dir).Alloc(testAllocID)
+	first := startProcess(t, dir, file, "--isolate-users")
+	until(t, first, "it runs", func() bool { return written(filepath.Join(alloc, "t", "local", "pid")) })
+	kill(t, first)
+	running := processesOf(t, dir)
+	mustWrite(t, filepath.Join(alloc, "users.json"), "no JSON")
+	if err := os.Remove(filepath.Join(alloc, "settings.json")); err != nil {
+		t.Fatal(err)
+	}
+
+	second := startProcess(t, dir, file)
+	if err := second.Wait(); err == nil || !strings.Contains(second.out.String(), "stop the allocation or") {
+		t.Errorf("%v: %s", err, second.out)
+	}
+	if now := processesOf(t, dir); !slices.Equal(now, running) {
+		t.Errorf("the processes %v ran, and now %v do", running, now)
+	}
+	taskapi(t, "stop", "--data-dir", dir, testAllocID)
+	if now := processesOf(t, dir); len(now) > 0 {
+		t.Errorf("stopped, and %v run", now)
+	}
 }
