@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -240,10 +241,7 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 }
 
 func grant(a *api.Allocation, t *api.Task, p *ports.Reservation) {
-	wanted := api.DefaultResources()
-	if t.Resources != nil {
-		wanted = t.Resources
-	}
+	wanted := cmp.Or(t.Resources, api.DefaultResources())
 	copied := *wanted
 	copied.Networks = p.TaskNetworks(t.Name)
 	a.TaskResources[t.Name] = &copied

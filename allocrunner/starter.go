@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -98,10 +99,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 
 // logSpec returns a task's logs block; a task without one has Nomad's defaults.
 func logSpec(t *api.Task, dir interfaces.TaskDir) drivers.LogSpec {
-	logs := api.DefaultLogConfig()
-	if t.LogConfig != nil {
-		logs = t.LogConfig
-	}
+	logs := cmp.Or(t.LogConfig, api.DefaultLogConfig())
 	return drivers.LogSpec{
 		Dir:          dir.LogDir,
 		Disabled:     ptr.Deref(logs.Disabled),

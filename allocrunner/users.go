@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,10 +70,7 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 	if len(isolated) == 0 && !others && had.Group == 0 {
 		return allocdir.OnlyOwner, nil
 	}
-	in := accounts.Default
-	if r.cfg.IsolateUsers != (interfaces.IDRange{}) {
-		in = r.cfg.IsolateUsers
-	}
+	in := cmp.Or(r.cfg.IsolateUsers, accounts.Default)
 	list, err := accounts.Registry{}.Take(r.cfg.Dir, had, r.cfg.Saved != nil && TasksRunning(r.cfg.Dir), isolated, in)
 	if err != nil && len(isolated) > 0 {
 		return allocdir.OnlyOwner, fmt.Errorf("isolate users: %w", err)

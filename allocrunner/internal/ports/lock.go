@@ -90,9 +90,9 @@ func (h *reservedPort) release() {
 
 // lock takes one lock, unless another process has it for the owner.
 func (h *reservedPort) lock(path, owner string, alone bool) error {
-	how := unix.LOCK_SH
+	how, text := unix.LOCK_SH, ""
 	if alone {
-		how = unix.LOCK_EX
+		how, text = unix.LOCK_EX, owner
 	}
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -105,10 +105,6 @@ func (h *reservedPort) lock(path, owner string, alone bool) error {
 			continue
 		}
 		if err == nil {
-			text := ""
-			if alone {
-				text = owner
-			}
 			_ = f.Truncate(0) // a name is for messages, and for the owner to know its own
 			_, _ = f.WriteAt([]byte(text), 0)
 			h.locks = append(h.locks, f)

@@ -158,9 +158,7 @@ func allocate(cfg Config, held *api.AllocatedResources) (_ *Reservation, err err
 			r.Close()
 		}
 	}()
-	if held == nil {
-		held = &api.AllocatedResources{}
-	}
+	held = cmp.Or(held, &api.AllocatedResources{})
 	if r.networks, r.mappings, err = a.reserve(cfg.Networks, held.Shared.Networks); err != nil {
 		return nil, err
 	}

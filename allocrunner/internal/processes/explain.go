@@ -67,21 +67,13 @@ func explain(spec drivers.Spec, err error) error {
 	if e, ok := errors.AsType[*launch.Error](err); ok {
 		return &drivers.StartError{Reason: e.Reason, Err: e.Errno}
 	}
-	switch {
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
-		return &drivers.StartError{Reason: fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", cause(err)), Err: err}
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+	switch errno, _ := errors.AsType[unix.Errno](err); {
+	case errno == unix.EAGAIN, errno == unix.ENOMEM:
+		return &drivers.StartError{Reason: fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", errno), Err: err}
+	case errno == unix.EMFILE, errno == unix.ENFILE:
 		return &drivers.StartError{Reason: "too many open files: raise the limit of open files", Err: err}
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunning), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
 	return &drivers.StartError{Reason: fmt.Sprintf("%q can't be started: %v", spec.Path, err), Err: err}
-}
-
-// cause is the innermost error.
-func cause(err error) error {
-	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
-		err = inner
-	}
-	return err
 }
