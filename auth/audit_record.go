@@ -52,7 +52,8 @@ type Record struct {
 	UID     uint32    `json:"uid"` // of the peer, as the kernel has it
 	PID     int32     `json:"pid"`
 	Method  string    `json:"method"`
-	Path    string    `json:"path"` // as in the request, escaped, without the query; what looks like a token is replaced
+	Path    string    `json:"path"`              // as in the request, escaped, without the query; what looks like a token is replaced
+	Program string    `json:"program,omitempty"` // that a request runs in a task, and the task's name: see Runs
 	Outcome Outcome   `json:"outcome"`
 	Status  int       `json:"status,omitempty"` // absent for Begun
 	Reason  string    `json:"reason,omitempty"` // of a denial: Reason.String
@@ -88,6 +89,13 @@ func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status
 		record.Outcome = Failed
 	}
 	return record
+}
+
+// Runs returns the record of a request that runs a program, or a job's action, in a task. The program's arguments are left out: they may hold
+// passwords.
+func (r Record) Runs(task, program string) Record {
+	r.Program = clean(tokenLike.ReplaceAllString(task+": "+program, "[token]"), maxTextBytes)
+	return r
 }
 
 // clean returns a text with what is not printable escaped, cut between characters to a number of bytes.

@@ -25,6 +25,8 @@ type answer struct {
 
 	// upgrade takes the connection by http.Hijacker and serves it until ctx ends. If it has not taken it, its error is the answer.
 	upgrade func(ctx context.Context, w http.ResponseWriter) error
+	// farewell is called before the connection is closed because ctx has ended, with its cause; nil for nothing.
+	farewell func(cause error)
 }
 
 // body is an encoded body that can be written any number of times. It is never changed once made.

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -38,7 +39,7 @@ type Allocs interface {
 }
 
 // Alloc is one allocation as it stands. What else can be done with one are the small interfaces beside the handlers: Checker, Restarter,
-// Signaler, Stopper. A route is NoRoute for an allocation without its interface. The errors of their methods are *apierror.Error, wrapped
+// Signaler, Stopper, Execer. A route is NoRoute for an allocation without its interface. The errors of their methods are *apierror.Error, wrapped
 // or not; anything else is a fault.
 type Alloc interface {
 	// Snapshot returns the allocation as it stands. It is shared and not changed; ModifyIndex grows with every change.
@@ -114,6 +115,7 @@ type API struct {
 	pacer    *pacer
 
 	evaluations evaluations
+	taskExecs   atomic.Int64 // commands that run over the sockets of tasks
 
 	allocation cache // by allocation, ModifyIndex and signing key
 	checks     cache // by allocation and version

@@ -10,7 +10,7 @@ func (s *socketServer) begin(r *request) error {
 	if s.config.Auditor == nil {
 		return nil
 	}
-	err := s.config.Auditor.Begin(auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, 0))
+	err := s.config.Auditor.Begin(s.recordOf(r, 0))
 	if err != nil {
 		return apierror.New(apierror.Unavailable, err)
 	}
@@ -22,9 +22,25 @@ func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 	if s.config.Auditor == nil {
 		return
 	}
-	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
+	record := s.recordOf(r, status)
 	if reason != auth.NotRefused {
 		record.Outcome, record.Reason = auth.Denied, reason.String()
 	}
 	s.config.Auditor.Audit(record)
+}
+
+// recordOf returns the record of a request; one that runs a program in a task has its name, as the query says it.
+func (s *socketServer) recordOf(r *request, status int) auth.Record {
+	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
+	query, err := r.values()
+	if err != nil {
+		return record
+	}
+	if action := query.Get("action"); action != "" {
+		return record.Runs(query.Get("task"), "action "+action)
+	}
+	if command, err := commandOf(query); err == nil {
+		return record.Runs(query.Get("task"), command[0])
+	}
+	return record
 }

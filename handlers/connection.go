@@ -18,6 +18,7 @@ const (
 	serving               // for the handler, which has bounds of its own
 	writing               // for the client to take the answer
 	idling                // for the next request
+	paging                // for the client to take a command's output, which it may be paging through
 )
 
 // limits are how long each phase may last; zero is without end.
@@ -27,6 +28,7 @@ var limits = [...]time.Duration{
 	serving:  0,
 	writing:  writeTimeout,
 	idling:   idleTimeout,
+	paging:   pagingTimeout,
 }
 
 // sweepEvery is how often the watchdog looks at connections, and so the most by which one is cut off late.
@@ -45,6 +47,7 @@ type connection struct {
 	// upgrading is the request whose handler may take the connection, and upgraded the one whose handler has taken it, written while nothing
 	// reads or writes: see upgrade.
 	upgrading, upgraded *request
+	patient             bool // writes on the upgraded connection may last as those of paging do
 
 	// state is the phase in the upper bits and the watchdog's tick at its begin in the lower: one store for each step of a request.
 	state atomic.Int64

@@ -30,11 +30,12 @@ const (
 	otherID   = "11111111-2222-3333-4444-555555555555"
 	goodToken = "good" // every capability that a task has
 	poorToken = "poor" // authenticated, nothing else
+	execToken = "exec" // may run commands, nothing else
 	operator  = "operator"
 	boom      = "boom" // makes the fake authenticator panic
 )
 
-// fakeAuthenticator knows four tokens.
+// fakeAuthenticator knows five tokens.
 type fakeAuthenticator struct{}
 
 func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*auth.Principal, *auth.Denial) {
@@ -52,6 +53,8 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 	case operator:
 		principal.Claims.Role, principal.Claims.Task = identity.RoleOperator, ""
 		principal.Capabilities = ^auth.CapabilitySet(0)
+	case execToken:
+		principal.Capabilities = principal.Capabilities.With(auth.AllocExec)
 	case poorToken:
 	case boom:
 		panic("the authenticator fell in")
@@ -87,6 +90,7 @@ type fakeAlloc struct {
 	collect        func(ctx context.Context) error
 	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 	files          func(caller *auth.Peer) handlers.Files
+	exec           func(ctx context.Context, req handlers.ExecRequest) (handlers.ExecSession, error)
 	raw            func(ctx context.Context, w io.Writer)
 	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
 }
@@ -111,6 +115,9 @@ func (f *fakeAlloc) Kill()                                  { f.kill() }
 func (f *fakeAlloc) Collect(ctx context.Context) error      { return f.collect(ctx) }
 func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer)   { f.raw(ctx, w) }
 func (f *fakeAlloc) Files(caller *auth.Peer) handlers.Files { return f.files(caller) }
+func (f *fakeAlloc) Exec(ctx context.Context, req handlers.ExecRequest) (handlers.ExecSession, error) {
+	return f.exec(ctx, req)
+}
 func (f *fakeAlloc) Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
 	return f.upgrade(ctx, w, r)
 }
@@ -161,6 +168,7 @@ var _ interface {
 	handlers.Checker
 	handlers.Collector
 	handlers.Filer
+	handlers.Execer
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper

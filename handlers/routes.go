@@ -130,6 +130,7 @@ func (a *API) served() []Route {
 		read("/v1/client/stats", auth.OperatorOnly, a.hostStats, "Returns what the machine's memory, CPUs and disk are used for."),
 		read("/v1/client/allocation/{alloc}/stats", auth.ReadJob, a.stats, "Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
 		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
+		read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, a.exec, "Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").answering(Upgrade),
 		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
 
 		write("/v1/client/allocation/{alloc}/gc", auth.AllocLifecycle, a.allocGC, "Removes an allocation that has ended, with its directory.").alsoGet(),
@@ -149,6 +150,8 @@ func (a *API) served() []Route {
 		ask("/v1/validate/job", auth.OperatorOnly, a.validate, "Returns what keeps a job from running here.").withBody(maxJob),
 		read("/v1/job/{job}", auth.ReadJob, a.jobRead(readJob), "Returns a job."),
 		remove("/v1/job/{job}", auth.AllocLifecycle, a.deregister, "Begins to stop the job's allocation.").withoutRecord(),
+		read("/v1/job/{job}/action", auth.AllocExec, a.action, "Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").answering(Upgrade),
+		read("/v1/job/{job}/actions", auth.ReadJob, a.jobRead(readActions), "Lists the actions of the job's tasks."),
 		read("/v1/job/{job}/deployment", auth.ReadJob, a.jobRead(readLatestDeployment), "Returns null: there are no deployments."),
 		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),
 		read("/v1/job/{job}/scale", auth.ReadJob, a.jobRead(readScale), "Returns how many allocations the job's groups have."),

@@ -23,6 +23,8 @@ const (
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s), so that none is closed under a
 	// request that is just being sent.
 	idleTimeout = 10 * time.Minute
+	// pagingTimeout is for one message of a command's output: as long as the operator's token lasts, which ends the session in any case.
+	pagingTimeout = time.Hour
 	// drainTimeout is for requests under way when the server stops; after it they are cut off.
 	drainTimeout = 3 * time.Second
 )

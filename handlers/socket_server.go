@@ -59,6 +59,9 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req := s.acquire(w, r, principal, conn.peer)
 	defer s.release(req)
 	route, allow := s.router.find(&req.route, r.Method, routePath(r))
+	if route != nil && route.Answer == Upgrade && r.Method == http.MethodHead {
+		route, allow = nil, route.Methods
+	}
 	if route == nil {
 		s.fail(req, noRoute(w, allow))
 		return

@@ -8,9 +8,6 @@ import (
 // upgrade lets the handler take the connection, by http.Hijacker, and closes it when the token is not valid any more or the server stops;
 // ServeHTTP does when the handler returns. It returns the status: 101 when the connection was taken.
 func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) int {
-	if r.Method == http.MethodHead {
-		return s.fail(r, noRoute(r.w, []string{http.MethodGet}))
-	}
 	leave, err := s.enterStream()
 	if err != nil {
 		return s.fail(r, err)
@@ -22,6 +19,9 @@ func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) i
 	r.whileAuthorized(ctx, func(ctx context.Context) {
 		closed := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
+			if result.farewell != nil {
+				result.farewell(context.Cause(ctx))
+			}
 			_ = conn.Close() // a read or a write that is under way fails
 			close(closed)
 		})
@@ -59,6 +59,9 @@ func (c *connection) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	c.enter(writing)
+	if c.patient {
+		c.enter(paging)
+	}
 	defer c.enter(serving)
 	return c.Conn.Write(b)
 }

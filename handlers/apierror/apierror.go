@@ -63,7 +63,8 @@ const (
 	NoFile
 	NoLogs
 	TaskNotStarted // NoLogs of a task that has not run
-	WrongMethod    // the path exists and does not take this method
+	NoAction
+	WrongMethod // the path exists and does not take this method
 
 	// Right requests for what is not in the state for them.
 
@@ -81,6 +82,7 @@ const (
 	BodyTooLarge
 	TooManyStreams
 	TooManyWaits
+	TooManyExecs
 	TooManyFailures // of authentication
 
 	// What may work later, without a change of the request.
@@ -138,6 +140,7 @@ var table = [kinds]struct {
 	NoFile:          {http.StatusNotFound, "%s: no such file or directory"},
 	NoLogs:          {http.StatusNotFound, "log entry for task %q and log type %q not found"},
 	TaskNotStarted:  {http.StatusNotFound, "task %q not started yet. No logs available"},
+	NoAction:        {http.StatusNotFound, "action %s not found in %s: %s"},
 	WrongMethod:     {http.StatusMethodNotAllowed, "Invalid method"},
 
 	Conflict:        {http.StatusConflict, "%s"},
@@ -153,6 +156,7 @@ var table = [kinds]struct {
 	BodyTooLarge:    {http.StatusRequestEntityTooLarge, "the body is larger than %d bytes"},
 	TooManyStreams:  {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
 	TooManyWaits:    {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
+	TooManyExecs:    {http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time"},
 	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
 
 	Unavailable: {http.StatusServiceUnavailable, "%s"},

@@ -25,6 +25,7 @@ var (
 		handlers.Checker
 		handlers.Collector
 		handlers.Filer
+		handlers.Execer
 		handlers.Restarter
 		handlers.Signaler
 		handlers.Stopper

@@ -14,6 +14,7 @@ import (
 func apiError(err error) error {
 	var kind apierror.Kind
 	var args []any
+	command, isCommand := errors.AsType[*interfaces.ExecError](err)
 	destructive, isDestructive := errors.AsType[*interfaces.DestructiveError](err)
 	switch {
 	case errors.Is(err, interfaces.ErrTaskNotFound):
@@ -28,6 +29,12 @@ func apiError(err error) error {
 		kind = apierror.AllocTerminal
 	case errors.Is(err, interfaces.ErrInvalidJob):
 		kind, args = apierror.Invalid, []any{err}
+	case errors.Is(err, interfaces.ErrTooManyExecs):
+		kind = apierror.TooManyExecs
+	case isCommand && errors.Is(err, errors.ErrUnsupported):
+		kind, args = apierror.Conflict, []any{command}
+	case isCommand:
+		kind, args = apierror.Invalid, []any{command}
 	case isDestructive:
 		kind, args = apierror.Conflict, []any{destructive}
 	case errors.Is(err, state.ErrFile):

@@ -1,0 +1,171 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers/apierror"
+)
+
+// Execer is an allocation in whose tasks commands can be run.
+type Execer interface {
+	// Exec starts a command in a task, and returns when it runs. It is killed, with everything that it has started, when ctx ends. Errors:
+	// NoTask, TaskNotRunning, TooManyExecs, Invalid for a command that can't be run.
+	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
+}
+
+// ExecRequest is a command to run in a task.
+type ExecRequest struct {
+	Task    string
+	Command []string // the program and its arguments
+	TTY     bool
+	Term    string // the type of the terminal, empty when it is not known
+}
+
+// ExecSession is a command that runs in a task. Its methods may be called from several goroutines.
+type ExecSession interface {
+	// Stdin is the command's input. A write waits for the command to read, and fails when it does not any more.
+	Stdin() io.WriteCloser
+	// Stdout and Stderr are its output, until io.EOF: it has closed it, or has ended and everything has been read.
+	Stdout() io.Reader
+	Stderr() io.Reader
+	// Resize gives the command's terminal another size, if it has one.
+	Resize(rows, columns uint16) error
+	// Wait returns the exit code, 128 and the number of the signal for one that a signal has ended. The error says why there is none.
+	Wait() (exitCode int, err error)
+	// Close ends the command, and returns when nothing of it is left.
+	Close() error
+}
+
+// maxTaskExecs is how many commands the tasks of an allocation run at once over their sockets: fewer than there may be, so that the
+// operator always gets in.
+const maxTaskExecs = 24
+
+// exec answers GET /v1/client/allocation/:id/exec: a WebSocket to a command in a task. task may be left out when there is one.
+func (a *API) exec(_ context.Context, r *request) (answer, error) {
+	alloc, err := r.alloc(apierror.NoAllocOnClient)
+	if err != nil {
+		return answer{}, err
+	}
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	task, err := chooseTask(alloc.Snapshot(), query.Get("task"))
+	if err != nil {
+		return answer{}, err
+	}
+	command, err := commandOf(query)
+	if err != nil {
+		return answer{}, err
+	}
+	return a.execAnswer(r, alloc, ExecRequest{Task: task, Command: command})
+}
+
+// commandOf returns the command of a query, a JSON array.
+func commandOf(query url.Values) (command []string, err error) {
+	const right = `: it must be a JSON array of strings, the program first, such as ["ls","-l"]`
+	if !query.Has("command") {
+		return nil, invalid("command is not present" + right)
+	}
+	if err := json.Unmarshal([]byte(query.Get("command")), &command); err != nil {
+		return nil, invalid("command %s can't be read"+right, clip(query.Get("command")))
+	}
+	if len(command) == 0 {
+		return nil, invalid("command is not present" + right)
+	}
+	return command, nil
+}
+
+// chooseTask returns the task of that name, or the only one when the name is empty.
+func chooseTask(alloc *api.Allocation, name string) (string, error) {
+	if taskOf(alloc, name) != nil {
+		return name, nil
+	}
+	var names []string
+	for _, task := range groupOf(alloc).Tasks {
+		names = append(names, task.Name)
+	}
+	switch {
+	case name != "":
+		return "", apierror.New(apierror.NoTask)
+	case len(names) == 1:
+		return names[0], nil
+	}
+	return "", invalid("must provide task name: the allocation has the tasks %s", strings.Join(names, ", "))
+}
+
+// terminalType is what the names of terminals in terminfo consist of.
+var terminalType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$`)
+
+// execAnswer returns the answer that runs a command, with what else the query says: tty, term, ws_handshake.
+func (a *API) execAnswer(r *request, alloc Alloc, req ExecRequest) (answer, error) {
+	execer, ok := alloc.(Execer)
+	if !ok {
+		return answer{}, apierror.New(apierror.NoRoute)
+	}
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	if req.TTY, err = flag(query, "tty", false); err != nil {
+		return answer{}, err
+	}
+	if req.Term = query.Get("term"); req.Term != "" && !terminalType.MatchString(req.Term) {
+		return answer{}, invalid("term %s is no type of a terminal, such as xterm-256color", clip(req.Term))
+	}
+	greets, err := flag(query, "ws_handshake", false)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := checkHandshake(r.Request); err != nil {
+		return answer{}, err
+	}
+	relay := &execRelay{raw: connectionOf(r.Context())}
+	if greets {
+		relay.token = tokenOf(r.Header)
+	}
+	return answer{farewell: relay.farewell, upgrade: func(ctx context.Context, w http.ResponseWriter) error {
+		leave, err := a.enterExec(r.Principal)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		session, err := execer.Exec(ctx, req)
+		if err != nil {
+			return err
+		}
+		defer session.Close() //nolint:errcheck // nothing depends on how its files close
+		return relay.serve(w, r.Request, session)
+	}}, nil
+}
+
+// enterExec takes a place among the commands that tasks run. Its error is TooManyExecs.
+func (a *API) enterExec(p *auth.Principal) (leave func(), err error) {
+	if p.Operator() {
+		return func() {}, nil
+	}
+	leave = func() { a.taskExecs.Add(-1) }
+	if a.taskExecs.Add(1) > maxTaskExecs {
+		leave()
+		return nil, apierror.New(apierror.TooManyExecs)
+	}
+	return leave, nil
+}
+
+// tokenOf returns the token of an authenticated request.
+func tokenOf(h http.Header) string {
+	if token := h.Get("X-Nomad-Token"); token != "" {
+		return token
+	}
+	_, token, _ := strings.Cut(h.Get("Authorization"), " ")
+	return strings.TrimLeft(token, " ")
+}

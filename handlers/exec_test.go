@@ -1,0 +1,361 @@
+package handlers_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/gorilla/websocket"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/handlers/apierror"
+)
+
+const execPath = "/v1/client/allocation/" + allocID + "/exec"
+
+// fakeCommand is a command whose files are the test's.
+type fakeCommand struct {
+	stdin          *io.PipeReader
+	stdout, stderr *io.PipeWriter
+	result         chan commandEnd // one is for Wait
+	sizes          chan [2]uint16
+	ctx            context.Context
+	request        handlers.ExecRequest
+
+	in        *io.PipeWriter
+	out, errs *io.PipeReader
+	close     sync.Once
+	closed    chan struct{}
+}
+
+type commandEnd struct {
+	code int
+	err  error
+}
+
+func (c *fakeCommand) Stdin() io.WriteCloser { return c.in }
+func (c *fakeCommand) Stdout() io.Reader     { return c.out }
+func (c *fakeCommand) Stderr() io.Reader     { return c.errs }
+func (c *fakeCommand) Resize(rows, columns uint16) error {
+	c.sizes <- [2]uint16{rows, columns}
+	return nil
+}
+
+func (c *fakeCommand) Wait() (int, error) {
+	end := <-c.result
+	return end.code, end.err
+}
+
+// Close ends the command as a kill does.
+func (c *fakeCommand) Close() error {
+	c.close.Do(func() {
+		c.stdin.Close()
+		c.end(137, nil)
+		close(c.closed)
+	})
+	return nil
+}
+
+// end ends the command.
+func (c *fakeCommand) end(code int, err error) {
+	select {
+	case c.result <- commandEnd{code, err}:
+	default: // it has ended
+	}
+	c.stdout.Close()
+	c.stderr.Close()
+}
+
+// commands has an allocation hand each command that is run to the test.
+func commands(alloc *fakeAlloc) <-chan *fakeCommand {
+	started := make(chan *fakeCommand, 100)
+	alloc.exec = func(ctx context.Context, req handlers.ExecRequest) (handlers.ExecSession, error) {
+		c := &fakeCommand{result: make(chan commandEnd, 1), sizes: make(chan [2]uint16, 10), ctx: ctx, request: req, closed: make(chan struct{})}
+		c.stdin, c.in = io.Pipe()
+		c.out, c.stdout = io.Pipe()
+		c.errs, c.stderr = io.Pipe()
+		started <- c
+		return c, nil
+	}
+	return started
+}
+
+// execQuery is the query for a command in the task server.
+func execQuery(more ...string) string {
+	query := url.Values{"task": {"server"}, "command": {`["sh","-c","x"]`}}
+	for i := 0; i < len(more); i += 2 {
+		query.Set(more[i], more[i+1])
+	}
+	return "?" + query.Encode()
+}
+
+// websocketTo opens a WebSocket; with a status other than 101 there is none.
+func websocketTo(t *testing.T, s *server, target, token string) (*websocket.Conn, int, string) {
+	t.Helper()
+	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", s.path) }}
+	c, response, err := dialer.Dial("ws://local"+target, http.Header{"X-Nomad-Token": {token}})
+	if response == nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	if c != nil {
+		t.Cleanup(func() { c.Close() })
+	}
+	return c, response.StatusCode, string(body)
+}
+
+// closeOf reads up to the close frame.
+func closeOf(t *testing.T, c *websocket.Conn) (code int, text string) {
+	t.Helper()
+	for {
+		_, _, err := c.ReadMessage()
+		if closed, ok := errors.AsType[*websocket.CloseError](err); ok {
+			return closed.Code, closed.Text
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestExec carries input, output, sizes and the exit code, in the frames that the SDK has types for.
+func TestExec(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	c, status, body := websocketTo(t, s, execPath+execQuery("tty", "true", "term", "xterm-256color"), operator)
+	if status != http.StatusSwitchingProtocols {
+		t.Fatal(status, body)
+	}
+	command := <-started
+	want := handlers.ExecRequest{Task: "server", Command: []string{"sh", "-c", "x"}, TTY: true, Term: "xterm-256color"}
+	if diff := cmp.Diff(want, command.request); diff != "" {
+		t.Error(diff)
+	}
+	expect := func(want api.ExecStreamingOutput) {
+		t.Helper()
+		var got api.ExecStreamingOutput
+		if err := c.ReadJSON(&got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	go func() {
+		_, _ = command.stdout.Write([]byte{0, 255, 'x'})
+	}()
+	expect(api.ExecStreamingOutput{Stdout: &api.ExecStreamingIOOperation{Data: []byte{0, 255, 'x'}}})
+	for _, message := range []string{
+		`{}`, `{"mood":"sunny"}`, `{"tty_size":{}}`, `{"tty_size":{"height":0,"width":7}}`, `{"stdin":{}}`, `{"stdin":{"data":""}}`,
+		`{"tty_size":{"height":33,"width":65535}}`, `{"stdin":{"data":"AP94","close":true}}`, `{"stdin":{"close":true}}`, `{"stdin":{"data":"eA=="}}`,
+	} {
+		if err := c.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := io.ReadAll(command.stdin); string(got) != "\x00\xffx" || err != nil {
+		t.Errorf("the input is %q, %v", got, err)
+	}
+	if got := <-command.sizes; got != [2]uint16{33, 65535} {
+		t.Errorf("size %v", got)
+	}
+	command.stderr.Close()
+	expect(api.ExecStreamingOutput{Stderr: &api.ExecStreamingIOOperation{Close: true}})
+	command.end(7, nil)
+	expect(api.ExecStreamingOutput{Stdout: &api.ExecStreamingIOOperation{Close: true}})
+	expect(api.ExecStreamingOutput{Exited: true, Result: &api.ExecStreamingExitResult{ExitCode: 7}})
+	if code, text := closeOf(t, c); code != websocket.CloseNormalClosure || text != "" {
+		t.Errorf("closed with %d %q", code, text)
+	}
+	<-command.closed
+}
+
+// TestExecRefusals come before the upgrade, with a status.
+func TestExecRefusals(t *testing.T) {
+	alloc := newAlloc(t)
+	alloc.exec = func(context.Context, handlers.ExecRequest) (handlers.ExecSession, error) {
+		return nil, apierror.New(apierror.TaskNotRunning)
+	}
+	s := newServer(t, alloc)
+	long := strings.Repeat("x", 70)
+	for name, tc := range map[string]struct {
+		target, token string
+		status        int
+		body          string
+	}{
+		"not running":     {execPath + execQuery(), operator, 409, "Task not running"},
+		"no capability":   {execPath + execQuery(), goodToken, 403, "Permission denied"},
+		"no token":        {execPath + execQuery(), "", 401, "Unauthorized"},
+		"another's":       {strings.Replace(execPath, allocID, otherID, 1) + execQuery(), operator, 404, `Unknown allocation "` + otherID + `"`},
+		"no UUID":         {"/v1/client/allocation/x/exec" + execQuery(), operator, 400, "must be a UUID"},
+		"unknown task":    {execPath + execQuery("task", "x"), operator, 404, "Task not found"},
+		"no task of two":  {execPath + execQuery("task", ""), operator, 400, "must provide task name: the allocation has the tasks server, init"},
+		"empty command":   {execPath + execQuery("command", "[]"), operator, 400, "command is not present"},
+		"no JSON":         {execPath + execQuery("command", "ls"), operator, 400, `command "ls" can't be read`},
+		"no strings":      {execPath + execQuery("command", `["ls",1]`), operator, 400, "must be a JSON array of strings"},
+		"tty":             {execPath + execQuery("tty", "maybe"), operator, 400, `tty must be true or false, not "maybe"`},
+		"term":            {execPath + execQuery("term", long), operator, 400, "is no type of a terminal"},
+		"handshake":       {execPath + execQuery("ws_handshake", "2"), operator, 400, "ws_handshake must be true or false"},
+		"unknown action":  {"/v1/job/demo/action?action=x", operator, 404, `action "x" not found in the allocation: it has none`},
+		"another job":     {"/v1/job/x/action?action=x", operator, 404, "job not found"},
+		"another's alloc": {"/v1/job/demo/action?action=x&allocID=" + otherID, operator, 404, "Unknown allocation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, status, body := websocketTo(t, s, tc.target, tc.token)
+			if status != tc.status || !strings.Contains(body, tc.body) {
+				t.Errorf("%d %q, want %d %q", status, body, tc.status, tc.body)
+			}
+		})
+	}
+	c := s.dial(t)
+	for headers, want := range map[string]string{
+		"": "send Connection: Upgrade",
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n": `must be 13, not "8"`,
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n":                       "16 bytes in base64",
+	} {
+		text := strings.Replace(head("GET", execPath+execQuery(), operator, ""), "\r\n\r\n", "\r\n"+headers+"\r\n", 1)
+		if got := c.send(t, "GET", text); got.Status != http.StatusBadRequest || !strings.Contains(got.Body, want) {
+			t.Errorf("%q = %d %q, want 400 %q", headers, got.Status, got.Body, want)
+		}
+	}
+}
+
+// TestExecBadMessages end the session, and the command, with the reason.
+func TestExecBadMessages(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	for name, tc := range map[string]struct {
+		message string
+		code    int
+		text    string
+	}{
+		"not JSON":       {"ls", websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"not an object":  {"[]", websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"no base64":      {`{"stdin":{"data":"~"}}`, websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"too wide":       {`{"tty_size":{"height":24,"width":1000000000}}`, websocket.ClosePolicyViolation, "each must be from 1 to 65535"},
+		"less than none": {`{"tty_size":{"height":-1,"width":80}}`, websocket.ClosePolicyViolation, "-1 lines"},
+		"beyond integer": {`{"tty_size":{"height":1e300,"width":80}}`, websocket.ClosePolicyViolation, "Failed to decode frame"},
+		"too long":       {`{"stdin":{"data":"` + strings.Repeat("A", 256<<10) + `"}}`, websocket.CloseMessageTooBig, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, status, body := websocketTo(t, s, execPath+execQuery(), operator)
+			if status != http.StatusSwitchingProtocols {
+				t.Fatal(status, body)
+			}
+			command := <-started
+			go func() { _ = c.WriteMessage(websocket.TextMessage, []byte(tc.message)) }()
+			if code, text := closeOf(t, c); code != tc.code || !strings.Contains(text, tc.text) {
+				t.Errorf("closed with %d %q", code, text)
+			}
+			<-command.closed
+		})
+	}
+}
+
+// TestExecHandshake: a client that announces a first message sends its version, and no other token than the request's.
+func TestExecHandshake(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	for first, want := range map[string]string{
+		`{"version":1,"auth_token":"` + operator + `"}`: "",
+		`{"version":1}`:                        "",
+		`{"version":2}`:                        "unexpected handshake value: 2",
+		`{"version":1,"auth_token":"another"}`: "mismatched",
+		`x`:                                    "Failed to decode handshake",
+	} {
+		c, status, body := websocketTo(t, s, execPath+execQuery("ws_handshake", "true"), operator)
+		if status != http.StatusSwitchingProtocols {
+			t.Fatal(status, body)
+		}
+		command := <-started
+		for _, message := range []string{first, `{"stdin":{"data":"eA==","close":true}}`} {
+			_ = c.WriteMessage(websocket.TextMessage, []byte(message)) // it may be closed by then
+		}
+		got, _ := io.ReadAll(command.stdin)
+		if (string(got) == "x") != (want == "") {
+			t.Errorf("%s: the input is %q", first, got)
+		}
+		command.end(0, nil)
+		if _, text := closeOf(t, c); !strings.Contains(text, want) {
+			t.Errorf("%s: closed with %q, want %q", first, text, want)
+		}
+	}
+}
+
+// TestExecEnds: an end of which nobody knows the exit code has its reason, and a client that goes away ends the command, also while that does
+// not read.
+func TestExecEnds(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	c, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
+	command := <-started
+	command.end(0, apierror.New(apierror.Conflict, "the task has ended"))
+	if code, text := closeOf(t, c); code != websocket.ClosePolicyViolation || text != "the task has ended" {
+		t.Errorf("closed with %d %q", code, text)
+	}
+	c, _, _ = websocketTo(t, s, execPath+execQuery(), operator)
+	command = <-started
+	c.Close()
+	<-command.closed
+	<-command.ctx.Done()
+}
+
+// TestTasksExecsAreBounded, so that the operator always gets in.
+func TestTasksExecsAreBounded(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	ask := func(token string) (*websocket.Conn, int) {
+		c, status, _ := websocketTo(t, s, execPath+execQuery(), token)
+		return c, status
+	}
+	for i := range 24 {
+		if _, status := ask(execToken); status != http.StatusSwitchingProtocols {
+			t.Fatalf("number %d = %d", i, status)
+		}
+	}
+	if _, status := ask(execToken); status != http.StatusTooManyRequests {
+		t.Errorf("one more = %d, want 429", status)
+	}
+	if _, status := ask(operator); status != http.StatusSwitchingProtocols {
+		t.Errorf("the operator's = %d, want 101", status)
+	}
+	first := <-started
+	first.end(0, nil)
+	<-first.closed
+}
+
+// TestExecIsRecorded with the task and the program, and not with its arguments.
+func TestExecIsRecorded(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	c, _, _ := websocketTo(t, s, execPath+execQuery("command", `["mysql","--password=secret"]`), operator)
+	command := <-started
+	command.end(0, nil)
+	closeOf(t, c)
+	<-command.closed
+	var found auth.Record
+	for _, record := range s.audited() {
+		if record.Path == execPath {
+			found = record
+		}
+	}
+	if text, _ := json.Marshal(found); found.Program != "server: mysql" || strings.Contains(string(text), "secret") {
+		t.Errorf("recorded: %s", text)
+	}
+}
