@@ -35,10 +35,9 @@ func apiCommand(w Environment) *cobra.Command {
 		Long: `Sends a request to the API of a running allocation, on its operator's socket and with the operator's token, and prints the
 body of the answer. {alloc} in PATH stands for the allocation's ID. The token is read from its file and shown nowhere.
 
-  taskapi api '/v1/allocation/{alloc}/checks?pretty'
-  taskapi api -d '{"Signal": "SIGHUP", "Task": "server"}' '/v1/client/allocation/{alloc}/signal'
-
 Exit code: 0 for an answer with a status below 400, else 1, with the status and the reason on standard error.`,
+		Example: `  taskapi api '/v1/allocation/{alloc}/checks?pretty'
+  taskapi api --alloc hello -d '{"Signal": "SIGHUP", "Task": "greeter"}' '/v1/client/allocation/{alloc}/signal'`,
 		Args: oneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.path, req.hasData = args[0], cmd.Flags().Changed("data")

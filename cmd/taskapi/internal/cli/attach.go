@@ -20,6 +20,8 @@ func attachCommand(w Environment) *cobra.Command {
 that runs. Ctrl-C ends the command, not the allocation. Of an allocation that has ended it prints the events.
 Exit code: that of run when the allocation ends (0 complete or stopped, 1 failed), 0 after Ctrl-C, 1 when its taskapi is killed or
 leaves it, with a message.`,
+		Example: `  taskapi attach
+  taskapi attach hello`,
 		Args:              targetArgs(toRead),
 		ValidArgsFunction: completeTarget(&dataDir, w, toRead),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -23,7 +23,8 @@ func checksCommand(w Environment) *cobra.Command {
 		Use:   "checks [flags] [ALLOC]",
 		Short: "Show the latest result of each check of an allocation",
 		Long: `Shows the latest result of each check of an allocation's services; of one that has ended, or whose taskapi has exited, the last one that
-was saved. ` + allocArgs + `
+was saved.
+` + allocArgs + `
 
 --json prints what GET /v1/client/allocation/:id/checks answers; --template is given the same, as the SDK's AllocCheckStatuses.`,
 		Example: `  taskapi checks

@@ -161,6 +161,9 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		keyringCommand(w),
 		versionCommand(w),
 	)
+	root.Example = `  taskapi run examples/hello.nomad.hcl
+  taskapi status
+  taskapi stop`
 	root.SetHelpCommandGroupID("Other commands:")
 	root.SetCompletionCommandGroupID("Other commands:")
 	strictHelp(root)
@@ -197,6 +200,7 @@ func flagError(cmd *cobra.Command, err error) error {
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"}) // it has just been made
+	help.Example = `  taskapi help run`
 	help.Args = func(_ *cobra.Command, args []string) error {
 		found, rest, err := root.Find(args)
 		if err != nil || len(rest) > 0 {
@@ -212,8 +216,10 @@ func strictCompletion(root *cobra.Command) {
 	completion, _, _ := root.Find([]string{"completion"}) // it has just been made
 	completion.Args = cobra.ArbitraryArgs
 	completion.RunE = root.RunE
+	completion.Example = `  source <(taskapi completion bash)`
 	for _, shell := range completion.Commands() {
 		shell.Args = noArgs
+		shell.Example = "  taskapi completion " + shell.Name()
 	}
 }
 

@@ -38,7 +38,8 @@ func eventsCommand(w Environment) *cobra.Command {
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print Nomad's event stream of an allocation",
 		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
-happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was. ` + allocArgs + `
+happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was.
+` + allocArgs + `
 
 --json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event. What happens to the
 tasks, in words, is what 'taskapi attach' prints.`,

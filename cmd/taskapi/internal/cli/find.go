@@ -55,11 +55,11 @@ var (
 )
 
 // allocArgs is what a command's help says of its arguments.
-const allocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task. Without it, the only one that runs.`
+const allocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task. Without it, the only one
+that runs.`
 
 // taskArgs is the same for [ALLOC] [TASK].
-const taskArgs = allocArgs + ` A single name may be an allocation's or a
-task's; where it is both, give ALLOC and TASK.`
+const taskArgs = allocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
 
 // find returns what args name: [ALLOC] [TASK], either of them, or neither. dataDir is the flag's value; without one, the data directories of
 // this user and of root are looked at. Errors: usage errors for names of several things, with what those are.

@@ -23,6 +23,8 @@ func gcCommand(w Environment) *cobra.Command {
 		Short: "Remove ended allocations with their directories",
 		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and state. An allocation that has not
 ended is refused and stays as it is.`,
+		Example: `  taskapi gc 115ef685
+  taskapi gc --all`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && !all:

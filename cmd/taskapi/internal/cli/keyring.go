@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -82,6 +79,8 @@ func keyringCommand(w Environment) *cobra.Command {
 		Short: "List, rotate and remove the keys that sign identities",
 		Long: `The keys that sign identities. A running allocation follows a change immediately: after a rotation new tokens are
 signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from then on.`,
+		Example: `  taskapi keyring list
+  taskapi keyring rotate`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage(unknownCommand(cmd, args[0]))
@@ -96,21 +95,26 @@ signed with the new key, and old ones are good until they expire; tokens of a re
 
 func keyringList(w Environment) *cobra.Command {
 	var flags keyFlags
-	var asJSON bool
+	var out outputFlags
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the keys, the active one first",
-		Args:  noArgs,
+		Use:     "list",
+		Short:   "List the keys, the active one first",
+		Example: `  taskapi keyring list`,
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			ring, err := flags.open(w)
 			if err != nil {
 				return err
 			}
-			return printKeys(w.Stdout, ring.List(), asJSON)
+			lines := []keyLine{}
+			for _, k := range ring.List() {
+				lines = append(lines, keyLine{k.ID, k.State, k.CreatedAt.UnixNano()})
+			}
+			return out.print(w, lines, nil, func() error { return printKeys(w, ring.List()) })
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	addOutput(cmd, &out)
 	return cmd
 }
 
@@ -121,30 +125,23 @@ type keyLine struct {
 	CreateTime int64 // nanoseconds since the Unix epoch
 }
 
-func printKeys(out io.Writer, keys []identity.KeyInfo, asJSON bool) error {
-	if asJSON {
-		lines := []keyLine{}
-		for _, k := range keys {
-			lines = append(lines, keyLine{k.ID, k.State, k.CreatedAt.UnixNano()})
-		}
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(lines)
-	}
-	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "Key\tState\tCreated")
+func printKeys(w Environment, keys []identity.KeyInfo) error {
+	table := output.Table{Colors: w.colors()}
+	table.Header("Key", "State", "Created")
 	for _, k := range keys {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", k.ID, k.State, output.Date(k.CreatedAt))
+		table.Row(k.ID, string(k.State), output.Date(k.CreatedAt))
 	}
-	return table.Flush()
+	_, err := table.WriteTo(w.Stdout)
+	return err
 }
 
 func keyringRotate(w Environment) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
-		Use:   "rotate",
-		Short: "Make a new key and sign with it from now on",
-		Args:  noArgs,
+		Use:     "rotate",
+		Short:   "Make a new key and sign with it from now on",
+		Example: `  taskapi keyring rotate`,
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			ring, err := flags.open(w)
 			if err != nil {
@@ -165,9 +162,10 @@ func keyringRotate(w Environment) *cobra.Command {
 func keyringRemove(w Environment) *cobra.Command {
 	var flags keyFlags
 	cmd := &cobra.Command{
-		Use:   "remove [flags] KEY",
-		Short: "Remove an inactive key: its tokens are refused from then on",
-		Args:  oneArg("KEY"),
+		Use:     "remove [flags] KEY",
+		Short:   "Remove an inactive key: its tokens are refused from then on",
+		Example: `  taskapi keyring remove 9d3b6c1e-7e1f-4e0c-8a39-0f1f6f3f5a11`,
+		Args:    oneArg("KEY"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			ring, err := flags.open(w)
 			if err != nil {
@@ -209,7 +207,8 @@ func keyringExport(w Environment) *cobra.Command {
 		Short: "Print the public keys as a JWK set, for others to trust",
 		Long: `Prints the public keys as a JWK set (RFC 7517): the document that /.well-known/jwks.json answers. With --openid it prints
 the OpenID configuration of the issuer instead. Redirect it to a file that others read, or that a web server serves.`,
-		Args: noArgs,
+		Example: `  taskapi keyring export`,
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := agent.CheckIssuer("--openid", openID); err != nil {
 				return err

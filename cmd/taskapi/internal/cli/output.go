@@ -43,6 +43,9 @@ func asTemplateError(err error) error {
 	return err
 }
 
+// forPrograms reports whether the output is for programs: JSON, or a template's.
+func (o *outputFlags) forPrograms() bool { return o.json || o.parsed != nil }
+
 // print prints a value: as JSON, by the template, or else by people. value is one of Nomad's SDK, so that a template has its fields; whole
 // is its JSON when that is at hand, else nil.
 func (o *outputFlags) print(w Environment, value any, whole []byte, people func() error) error {

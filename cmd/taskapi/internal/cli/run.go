@@ -59,6 +59,9 @@ If the allocation of --alloc-id exists, run resumes it. The flags of its last ru
 variables again. If the job is another version, changes that need no new process are applied; others are refused without --force, which
 stops the allocation gracefully and runs it again. If another taskapi runs the allocation, the job is sent to it, as by 'taskapi update'.
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
+		Example: `  taskapi run examples/hello.nomad.hcl
+  taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
+  taskapi run --var version=2 --take-over --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
 				return usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag, agent.IsolateFlag, args[0]))

@@ -26,7 +26,8 @@ func signalCommand(w Environment) *cobra.Command {
 		Use:   "signal [flags] [ALLOC] [TASK]",
 		Short: "Send a signal to a task, or to all tasks of an allocation",
 		Long: `Sends a signal to the process of a task, or without TASK to those of every task that runs. A task that ends by it is restarted, or not,
-by its restart policy. ` + taskArgs,
+by its restart policy.
+` + taskArgs,
 		Example: `  taskapi signal -s SIGHUP hello greeter
   taskapi signal -s SIGUSR1`,
 		Args:              targetArgs(s),

@@ -22,6 +22,8 @@ func stateCommand(w Environment) *cobra.Command {
 		Short: "Print an allocation's saved state, or repair it",
 		Long: `An allocation's saved state, from which another taskapi can resume it: state.db in its directory. These commands
 are for when something went wrong.`,
+		Example: `  taskapi state dump 115ef685
+  taskapi state repair 115ef685`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage(unknownCommand(cmd, args[0]))
@@ -40,6 +42,7 @@ func stateDump(w Environment) *cobra.Command {
 		Short: "Print an allocation's state as JSON",
 		Long: `Prints an allocation's saved state, also while it runs. Of a damaged state it prints what can be read, says
 on standard error what can't, and exits with 1.`,
+		Example: `  taskapi state dump 115ef685`,
 	}, dumpState)
 }
 
@@ -49,6 +52,7 @@ func stateRepair(w Environment) *cobra.Command {
 		Short: "Make a damaged state usable again",
 		Long: `Replaces a damaged state by a new one with everything that can be read of it, keeps the damaged one beside it, and says what is
 lost. A task whose record is lost or old may differ from what was saved: 'taskapi state dump' shows it.`,
+		Example: `  taskapi state repair 115ef685`,
 	}, repairState)
 }
 

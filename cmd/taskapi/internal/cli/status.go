@@ -27,7 +27,8 @@ func statusCommand(w Environment) *cobra.Command {
 		SuggestFor: []string{"ps", "ls", "list", "show", "top"},
 		Short:      "Show allocations, running or ended",
 		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first. With ALLOC, shows that allocation
-with its tasks and their events. ` + allocArgs + `
+with its tasks and their events.
+` + allocArgs + `
 
 --json prints what GET /v1/allocation/:id answers, or an array of these; --template is given the same, as the SDK's Allocation.`,
 		Example: `  taskapi status

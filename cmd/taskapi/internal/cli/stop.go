@@ -36,6 +36,8 @@ func stopCommand(w Environment) *cobra.Command {
 ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
 process has exited, this command resumes the allocation and stops it. If its state is missing or damaged, its tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
+		Example: `  taskapi stop
+  taskapi stop --now hello`,
 		Args:              targetArgs(toChange),
 		ValidArgsFunction: completeTarget(&dataDir, w, toChange),
 		RunE: func(cmd *cobra.Command, args []string) error {

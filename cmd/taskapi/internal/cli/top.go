@@ -26,6 +26,8 @@ of the chosen task, and keeps them up to date. Keys restart, signal and stop, af
 It ends with q or Ctrl-C, and the allocation goes on. When its taskapi is restarted it waits for it; of an allocation that has ended it
 shows what was seen last. Colours are left out when NO_COLOR is set.
 Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be used.`,
+		Example: `  taskapi top
+  taskapi top hello`,
 		Args:              targetArgs(toRead),
 		ValidArgsFunction: completeTarget(&dataDir, w, toRead),
 		RunE: func(cmd *cobra.Command, args []string) error {

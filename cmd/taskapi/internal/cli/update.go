@@ -28,6 +28,8 @@ func updateCommand(w Environment) *cobra.Command {
 		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it needs new processes, and gives the
 allocation the new version. Changes that need new processes are refused, with exit code 2, and nothing changes; with --force the
 allocation is stopped gracefully and run again, under the same ID and in the same directory.`,
+		Example: `  taskapi update hello examples/hello.nomad.hcl
+  taskapi update --force hello examples/hello.nomad.hcl`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usage(fmt.Errorf("want an allocation and a job file, not %d %s: taskapi update [flags] ALLOC JOBFILE",

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -63,7 +62,7 @@ func (f *jobFlags) load(path string, w Environment) (*api.Job, *api.TaskGroup, e
 
 func validateCommand(w Environment) *cobra.Command {
 	var flags jobFlags
-	var asJSON bool
+	var out outputFlags
 	var dataDir string
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
@@ -72,19 +71,21 @@ func validateCommand(w Environment) *cobra.Command {
 are refused. Without --group it checks every group of the job.
 --json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
+		Example: `  taskapi validate examples/hello.nomad.hcl
+  taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return validate(flags, dataDir, args[0], asJSON, w)
+			return validate(flags, dataDir, args[0], out, w)
 		},
 	}
 	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
 	flags.addVars(cmd)
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the job as JSON")
+	addOutput(cmd, &out)
 	return cmd
 }
 
-func validate(flags jobFlags, dataDir, path string, asJSON bool, w Environment) error {
+func validate(flags jobFlags, dataDir, path string, out outputFlags, w Environment) error {
 	l, err := newLayout(dataDir, w)
 	if err != nil {
 		return err
@@ -106,11 +107,9 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w Environment) 
 		findings = append(findings, agent.CheckOwnUser(g, false)...)
 	}
 	say := w.Stdout
-	if asJSON {
+	if out.forPrograms() {
 		say = w.Stderr
-		enc := json.NewEncoder(w.Stdout)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(job); err != nil {
+		if err := out.print(w, job, nil, nil); err != nil {
 			return err
 		}
 	}
@@ -118,7 +117,7 @@ func validate(flags jobFlags, dataDir, path string, asJSON bool, w Environment) 
 	if refused > 0 {
 		return usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused, plural(refused, "thing", "things")))
 	}
-	if asJSON {
+	if out.forPrograms() {
 		return nil
 	}
 	choice := ""

@@ -1,35 +1,86 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
+// versionInfo is what version prints: Version of the program, and the Commit that it was built from with its Date (RFC 3339), empty when
+// that is not known. The commit of a changed work tree ends with -dirty.
+type versionInfo struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit,omitempty"`
+	Date    string `json:"date,omitempty"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
 func versionCommand(w Environment) *cobra.Command {
-	var asJSON bool
+	var out outputFlags
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
+		Short: "Print the version, and the commit that it was built from",
+		Example: `  taskapi version
+  taskapi version -t '{{.Commit}}'`,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if asJSON {
-				return json.NewEncoder(w.Stdout).Encode(map[string]string{"version": w.Version, "go": runtime.Version()})
-			}
-			_, err := fmt.Fprint(w.Stdout, versionLine(w))
-			return err
+			return out.print(w, versionOf(w, debug.ReadBuildInfo), nil, func() error {
+				_, err := fmt.Fprint(w.Stdout, versionLine(w))
+				return err
+			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	addOutput(cmd, &out)
 	return cmd
 }
 
-// versionLine returns what "version" and --version print.
-func versionLine(w Environment) string {
-	return fmt.Sprintf("taskapi %s (%s, %s/%s)\n", w.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+// versionOf returns the version with what the Go toolchain has noted of the build.
+func versionOf(w Environment, read func() (*debug.BuildInfo, bool)) versionInfo {
+	info := versionInfo{Version: w.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	build, ok := read()
+	if !ok {
+		return info
+	}
+	dirty := false
+	for _, s := range build.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			info.Commit = s.Value
+		case "vcs.time":
+			info.Date = s.Value
+		case "vcs.modified":
+			dirty = s.Value == "true"
+		}
+	}
+	if dirty && info.Commit != "" {
+		info.Commit += "-dirty"
+	}
+	return info
 }
+
+// shortCommit is how much of a commit's hash is shown to people.
+const shortCommit = 12
+
+// line returns the version in a line.
+func (v versionInfo) line() string {
+	facts := []string{v.Go, v.OS + "/" + v.Arch}
+	if v.Commit != "" {
+		hash, dirty, _ := strings.Cut(v.Commit, "-")
+		if dirty != "" {
+			dirty = "-" + dirty
+		}
+		facts = append([]string{"commit " + hash[:min(len(hash), shortCommit)] + dirty}, facts...)
+	}
+	return fmt.Sprintf("taskapi %s (%s)\n", v.Version, strings.Join(facts, ", "))
+}
+
+// versionLine returns what "version" and --version print.
+func versionLine(w Environment) string { return versionOf(w, debug.ReadBuildInfo).line() }
 
 // noArgs accepts no argument.
 func noArgs(cmd *cobra.Command, args []string) error {

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"taskapi/examples/doctest"
+)
+
+// everyCommand returns the tree of commands, each before those below it, without what is hidden.
+func everyCommand() []*cobra.Command {
+	root := newRoot(Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"})
+	var all []*cobra.Command
+	var add func(cmd *cobra.Command)
+	add = func(cmd *cobra.Command) {
+		all = append(all, cmd)
+		for _, sub := range cmd.Commands() {
+			if !sub.Hidden {
+				add(sub)
+			}
+		}
+	}
+	add(root)
+	return all
+}
+
+// TestEveryCommandHasAnExample, and each can be typed: there is such a command, and it has the flags.
+func TestEveryCommandHasAnExample(t *testing.T) {
+	for _, cmd := range everyCommand() {
+		if cmd.Example == "" {
+			t.Errorf("'%s --help' has no example", cmd.CommandPath())
+		}
+		for line := range strings.Lines(cmd.Example) {
+			line, isIndented := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "  ")
+			_, line, ofUs := strings.Cut(line, "taskapi ")
+			if !isIndented || !ofUs {
+				t.Errorf("%s: the example %q is not indented by two, or not of taskapi", cmd.CommandPath(), line)
+				continue
+			}
+			named, rest, err := cmd.Root().Find(doubleDashes(shellWords(strings.TrimSuffix(line, ")"))))
+			if err != nil || !named.HasParent() {
+				t.Errorf("%s: the example %q names no command: %v", cmd.CommandPath(), line, err)
+				continue
+			}
+			if err := named.ParseFlags(rest); err != nil {
+				t.Errorf("%s: the example %q: %v", cmd.CommandPath(), line, err)
+			}
+		}
+	}
+}
+
+// shellWords splits a command line at spaces outside of single quotes, and drops the quotes.
+func shellWords(line string) (words []string) {
+	for i, part := range strings.Split(line, "'") {
+		switch {
+		case i%2 == 0:
+			words = append(words, strings.Fields(part)...)
+		default:
+			words = append(words, part)
+		}
+	}
+	return words
+}
+
+// TestCommandsAreDocumented holds the reference in docs/commands.md to the commands, their flags and examples.
+func TestCommandsAreDocumented(t *testing.T) {
+	var index, want strings.Builder
+	index.WriteString("| command | does |\n|---|---|\n")
+	for _, cmd := range everyCommand() {
+		if !cmd.HasParent() || slices.Contains([]string{"help", "completion"}, cmd.Name()) || cmd.Parent().Name() == "completion" {
+			continue
+		}
+		name := strings.TrimPrefix(cmd.CommandPath(), "taskapi ")
+		fmt.Fprintf(&index, "| [`%s`](#%s) | %s |\n", name, strings.ReplaceAll(name, " ", "-"), cmd.Short)
+		fmt.Fprintf(&want, "\n### %s\n\n    %s\n\n%s\n", name, cmd.UseLine(), orShort(cmd))
+		fmt.Fprintf(&want, "\n```sh\n%s\n```\n", unindented(cmd.Example))
+		if text := flagsOf(cmd); text != "" {
+			fmt.Fprintf(&want, "\n```\n%s```\n", text)
+		}
+	}
+	doctest.Table(t, "../../../../docs/commands.md", "cmd/taskapi/internal/cli", index.String()+want.String()+"\n")
+}
+
+// orShort returns what a command's help says of it.
+func orShort(cmd *cobra.Command) string {
+	if cmd.Long == "" {
+		return cmd.Short + "."
+	}
+	return strings.TrimSpace(cmd.Long)
+}
+
+// unindented returns an example without its indentation.
+func unindented(example string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(example, "  "), "\n  ", "\n")
+}
+
+// flagsOf returns a command's flags as its help does, without those that every command has.
+func flagsOf(cmd *cobra.Command) string {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" && f.Name != "data-dir" && !f.Hidden {
+			flags.AddFlag(f)
+		}
+	})
+	return flags.FlagUsagesWrapped(150)
+}
