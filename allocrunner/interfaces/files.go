@@ -57,6 +57,10 @@ type Span struct {
 	FromEnd bool
 	Limit   int64 // bytes; 0 for no limit. Not of logs
 
+	// File is the log file to begin in, as frames name it: Offset is in that, and with both a reader goes on where another has ended. One
+	// that is gone begins with the next that is there. Only of logs.
+	File string
+
 	// Follow waits for more at the end, until the file is deleted or the reader has enough.
 	Follow bool
 	// Await waits for log files where there are none yet.

@@ -160,6 +160,20 @@ func TestLogSpans(t *testing.T) {
 			frames.Close()
 		}
 	}
+	for span, want := range map[interfaces.Span]string{
+		{File: "alloc/logs/web.stdout.10", Offset: 2}: "bbb\ncc\n", {File: "alloc/logs/web.stdout.11", Offset: 3}: "",
+		{File: "alloc/logs/web.stdout.3", Offset: 2}: all, {File: "alloc/logs/web.stdout.12", Offset: 1}: "", {File: "x", Offset: 1}: all[1:],
+		{File: "alloc/logs/web.stdout.9", Offset: 100}: all[4:],
+	} {
+		frames, err := of(dir, nil).Logs("web", "stdout", span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readAll(frames); got != want || err != nil {
+			t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
+		}
+		frames.Close()
+	}
 	if _, err := of(dir, nil).Logs("web", "nope", interfaces.Span{Follow: true}); !errors.Is(err, interfaces.ErrNoLogs) {
 		t.Errorf("without files: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -60,6 +61,9 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	}
 	s.last = found[len(found)-1].index
 	at, offset := begin(found, span)
+	if index, ok := logs.Index(s.stream, path.Base(span.File)); ok {
+		at, offset = beginIn(found, index, span.Offset)
+	}
 	for ; at < len(found); at, offset = at+1, 0 { // one that is gone by now is passed over
 		if err = s.open(found[at].index, offset); !errors.Is(err, unix.ENOENT) {
 			break
@@ -94,6 +98,18 @@ func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 		offset -= found[at].size
 	}
 	return at, max(found[at].size-offset, 0)
+}
+
+// beginIn returns where to begin in a file by its number, or in the next that is there.
+func beginIn(found []logFile, index int, offset int64) (int, int64) {
+	at := slices.IndexFunc(found, func(f logFile) bool { return f.index >= index })
+	switch {
+	case at < 0: // there is nothing behind it
+		return len(found) - 1, found[len(found)-1].size
+	case found[at].index > index:
+		return at, 0
+	}
+	return at, min(offset, found[at].size)
 }
 
 // list returns the files of the stream, the oldest first.

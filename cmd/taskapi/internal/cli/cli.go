@@ -141,6 +141,8 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetFlagErrorFunc(flagError)
 	addGroup(root, "Run allocations:",
 		runCommand(w),
+		logsCommand(w),
+		fsCommand(w),
 		attachCommand(w),
 		updateCommand(w),
 		isDestructive(restartCommand(w)),
