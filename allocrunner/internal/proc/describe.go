@@ -1,0 +1,64 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Description is a process as people know it.
+type Description struct {
+	UID     uint32 // by whose rights it acts
+	Started time.Time
+	Command string // its arguments, or its name in brackets when it has none
+}
+
+// maxCommand bounds what is read of a process's arguments, which may be megabytes.
+const maxCommand = 4 << 10
+
+// Describe describes a process. The error is ENOENT or ESRCH when there is none.
+func Describe(pid int) (Description, error) {
+	s, err := Read(pid)
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{Started: time.Now().Add(-s.Age(UptimeTicks()))}
+	dir := "/proc/" + strconv.Itoa(pid)
+	status, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		return d, err
+	}
+	name := ""
+	for line := range strings.Lines(string(status)) {
+		key, value, _ := strings.Cut(line, ":")
+		switch fields := strings.Fields(value); {
+		case key == "Name":
+			name = strings.TrimSpace(value)
+		case key == "Uid" && len(fields) > 1: // real, effective, saved, of the file system
+			uid, err := strconv.ParseUint(fields[1], 10, 32)
+			if err != nil {
+				return d, fmt.Errorf("%s/status: %w", dir, err)
+			}
+			d.UID = uint32(uid)
+		}
+	}
+	d.Command = command(dir)
+	if d.Command == "" {
+		d.Command = "[" + name + "]"
+	}
+	return d, nil
+}
+
+// command returns the beginning of a process's arguments with blanks between them.
+func command(dir string) string {
+	f, err := os.Open(dir + "/cmdline")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text := make([]byte, maxCommand)
+	n, _ := f.Read(text) // nothing to be read is nothing to be shown
+	return strings.TrimSpace(strings.ReplaceAll(string(text[:n]), "\x00", " "))
+}
