@@ -40,10 +40,13 @@ func completeAllocations(ctx context.Context, w Environment, dataDir, begun stri
 		if k.alloc != nil {
 			about = "job " + k.alloc.JobID + ", " + k.alloc.ClientStatus
 		}
+		if !k.running && !s.reads && !s.exact {
+			continue
+		}
 		if strings.HasPrefix(k.id, strings.ToLower(begun)) {
 			ids = append(ids, cobra.CompletionWithDesc(k.id, about))
 		}
-		if k.alloc == nil || !k.running && !s.reads {
+		if k.alloc == nil || s.exact {
 			continue
 		}
 		if strings.HasPrefix(k.alloc.JobID, begun) {

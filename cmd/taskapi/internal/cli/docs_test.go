@@ -58,12 +58,11 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 // shellWords splits a command line at spaces outside of single quotes, and drops the quotes.
 func shellWords(line string) (words []string) {
 	for i, part := range strings.Split(line, "'") {
-		switch {
-		case i%2 == 0:
-			words = append(words, strings.Fields(part)...)
-		default:
+		if i%2 == 1 {
 			words = append(words, part)
+			continue
 		}
+		words = append(words, strings.Fields(part)...)
 	}
 	return words
 }
