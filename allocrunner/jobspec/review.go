@@ -236,6 +236,22 @@ func (r *reviewer) task(t *api.Task) {
 	r.restart(t.RestartPolicy)
 	restrict(r, logsLimits, t.LogConfig)
 	r.identities(t)
+	r.actions(t)
+}
+
+func (r *reviewer) actions(t *api.Task) {
+	seen := map[string]bool{}
+	for _, a := range t.Actions {
+		if a == nil {
+			r.refuse("action", "an action is null; leave it out")
+			continue
+		}
+		if seen[a.Name] {
+			r.refuse("action", "there are two actions of the name %q", a.Name)
+		}
+		seen[a.Name] = true
+		r.in("action", a.Name, func() { restrict(r, actionLimits, a) })
+	}
 }
 
 func (r *reviewer) networks(networks []*api.NetworkResource) {

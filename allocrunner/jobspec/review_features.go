@@ -79,7 +79,6 @@ var taskRows = []row[api.Task]{
 	{"kind", Refused, "there is no Consul service mesh to give a task's kind a meaning", func(t *api.Task) bool { return t.Kind != "" }},
 	{"restart render_templates", Warning, "nothing renders templates again at a restart",
 		func(t *api.Task) bool { return t.RestartPolicy != nil && ptr.Deref(t.RestartPolicy.RenderTemplates) }},
-	{"action", Warning, "actions can't be run yet", func(t *api.Task) bool { return len(t.Actions) > 0 }},
 	{"scaling", Note, "there is no autoscaler", func(t *api.Task) bool { return len(t.ScalingPolicies) > 0 }},
 }
 
@@ -206,6 +205,15 @@ var logsLimits = []limit[api.LogConfig]{
 }
 
 var identityName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
+
+// actionName is what Nomad takes for the name of an action.
+var actionName = regexp.MustCompile(`^[^\x00\s]{1,128}$`)
+
+var actionLimits = []limit[api.Action]{
+	{"action name", "it must be 1 to 128 characters without white space", func(a *api.Action) any { return a.Name },
+		func(a *api.Action) bool { return actionName.MatchString(a.Name) }},
+	{"action command", "it must name a program", func(a *api.Action) any { return a.Command }, func(a *api.Action) bool { return a.Command != "" }},
+}
 
 var identityLimits = []limit[api.WorkloadIdentity]{
 	{"identity name", "it must be 1 to 128 letters, digits and hyphens", func(w *api.WorkloadIdentity) any { return w.Name },

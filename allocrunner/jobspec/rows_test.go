@@ -41,6 +41,7 @@ func Rows() []Row {
 	tabulate(t, "lifecycle", nil, lifecycleLimits)
 	tabulate(t, "logs", nil, logsLimits)
 	tabulate(t, "identity", identityRows, identityLimits)
+	tabulate(t, "action", nil, actionLimits)
 	tabulate(t, "service", serviceRows, serviceLimits)
 	tabulate(t, "service", nomadServiceRows, nomadServiceLimits)
 	tabulate(t, "check", checkRows, checkLimits)
