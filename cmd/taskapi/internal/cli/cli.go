@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -145,6 +146,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		fsCommand(w),
 		attachCommand(w),
 		updateCommand(w),
+		execCommand(w),
 		isDestructive(restartCommand(w)),
 		isDestructive(signalCommand(w)),
 		isDestructive(stopCommand(w)),
@@ -247,19 +249,28 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q; see '%s --help'", name, cmd.CommandPath())
 }
 
-// doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay.
+// doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay, and of exec what
+// follows its flags: the command's own.
 func doubleDashes(args []string) []string {
 	out := make([]string, len(args))
 	copy(out, args)
 	for i, arg := range args {
-		if arg == "--" {
-			break
-		}
-		if len(arg) > 2 && arg[0] == '-' && isLetter(arg[1]) && arg[2] != '=' {
+		switch {
+		case arg == "--", i > 0 && args[0] == "exec" && !isFlag(arg) && !takesValue(args[i-1]):
+			return out
+		case args[0] == "exec" && (arg == "-it" || arg == "-ti"): // two flags of one letter
+		case len(arg) > 2 && arg[0] == '-' && isLetter(arg[1]) && arg[2] != '=':
 			out[i] = "-" + arg
 		}
 	}
 	return out
+}
+
+func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
+
+// takesValue reports whether the argument after one of exec's is its value.
+func takesValue(arg string) bool {
+	return isFlag(arg) && slices.Contains([]string{"e", "escape", "task", "action", "data-dir"}, strings.TrimLeft(arg, "-"))
 }
 
 func isLetter(c byte) bool {
