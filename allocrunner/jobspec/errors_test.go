@@ -114,6 +114,7 @@ func TestJSONErrorsHavePlaces(t *testing.T) {
 		"null group":        {`{"ID": "x", "TaskGroups": [null]}`, `Null value: TaskGroups[0] is null`},
 		"null volume":       {`{"ID": "x", "TaskGroups": [{"Volumes": {"v": null}}]}`, `TaskGroups[0].Volumes.v is null`},
 		"null region":       {`{"ID": "x", "Multiregion": {"Regions": [null]}}`, `Multiregion.Regions[0] is null`},
+		"huge number":       {`{"ID": "x", "TaskGroups": [{"Tasks": [{"Config": {"args": [1e400]}}]}]}`, "job.hcl:1:60: Number out of range: TaskGroups[0].Tasks[0].Config.args[0] is larger"},
 		"more after":        {`{"ID": "x"} {}`, `Invalid JSON`},
 		"no ID":             {`{}`, `A JSON job needs at least an "ID"`},
 		"null job":          {`{"Job": null}`, `A JSON job needs at least an "ID"`},

@@ -85,7 +85,7 @@ func rangeAt(filename string, src []byte, offset int64) hcl.Range {
 }
 
 // jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts without a word: unknown
-// fields, null elements, and more after the end.
+// fields, null elements, numbers that nothing can hold, and more after the end.
 type jsonChecker struct {
 	dec *json.Decoder
 	src []byte
@@ -106,6 +106,11 @@ func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
 	token, err := c.dec.Token()
 	if err != nil {
 		return &jsonProblem{c.dec.InputOffset(), "Invalid JSON", err.Error() + "."}
+	}
+	if n, ok := token.(json.Number); ok {
+		if _, err := n.Float64(); err != nil { // the job could not be saved with it
+			return &jsonProblem{c.dec.InputOffset() - int64(len(n)), "Number out of range", path + " is larger than any number of 64 bits."}
+		}
 	}
 	var problem *jsonProblem
 	switch token {
