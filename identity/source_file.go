@@ -29,16 +29,10 @@ type FileSource struct {
 
 	// mu guards what was last read and is held while reading. Nothing on a request's path takes it.
 	mu       sync.Mutex
-	seen     os.FileInfo
-	seenAt   time.Time
 	document []byte
-	err      error
+	err      error     // of that
 	good     time.Time // when the set was last found to be that of the file
 }
-
-// settled is how long a file must have been left alone for its time of change to prove that it is still the same: two changes
-// within one tick of the kernel's clock, at most 10 ms, bear the same time.
-const settled = 50 * time.Millisecond
 
 // OpenFileSource loads the set, which must be good.
 func OpenFileSource(path string) (*FileSource, error) {
@@ -54,7 +48,7 @@ func (s *FileSource) Keys() *KeySet { return s.current.Load() }
 
 // Reload looks at the file, takes over a set that changed, and reports whether it did. While the file is missing or bad it returns an
 // error, which wraps ErrKeySet for bad content, and the set is the last good one, for a while: ten seconds when the file was removed, a day
-// otherwise. Then no key of it is trusted. Without a change it costs one stat(2).
+// otherwise. Then no key of it is trusted. Without a change it costs one reading of the file.
 func (s *FileSource) Reload() (changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,35 +70,15 @@ func (s *FileSource) Reload() (changed bool, err error) {
 }
 
 func (s *FileSource) reloadLocked() (changed bool, err error) {
-	info, err := os.Stat(s.path)
-	if err != nil {
-		s.seen = nil
-		return false, fmt.Errorf("load key set: %w", err)
-	}
-	if s.unchangedLocked(info) {
-		return false, s.err
-	}
-	s.seen, s.seenAt = info, time.Now()
 	document, err := readBounded(s.path)
 	if err != nil {
-		s.seen = nil
 		return false, fmt.Errorf("load key set: %w", err)
 	}
 	if s.document != nil && bytes.Equal(document, s.document) {
 		return false, s.err
 	}
 	s.document = document
-	return s.takeLocked()
-}
-
-func (s *FileSource) unchangedLocked(info os.FileInfo) bool {
-	return s.seen != nil && os.SameFile(info, s.seen) && info.Size() == s.seen.Size() &&
-		info.ModTime().Equal(s.seen.ModTime()) && s.seenAt.Sub(info.ModTime()) > settled
-}
-
-// takeLocked publishes the document that was read, if it is good.
-func (s *FileSource) takeLocked() (changed bool, err error) {
-	set, err := ParseJWKS(s.document)
+	set, err := ParseJWKS(document)
 	if err != nil {
 		s.err = fmt.Errorf("load key set %s: %w", s.path, err)
 		return false, s.err

@@ -13,7 +13,7 @@ import (
 
 const (
 	// recheck is how often a watched file is looked at though nothing was heard of it: changes on network file systems, behind
-	// symbolic links, and after the directory was replaced cause no event. A look is one stat(2).
+	// symbolic links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
 	recheck = time.Second
 	// inotifyBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times over.
 	inotifyBuffer = 16 * (unix.SizeofInotifyEvent + unix.NAME_MAX + 1)
