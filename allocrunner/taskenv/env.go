@@ -108,10 +108,11 @@ func (e *Env) WithTask(t Task) *Env {
 
 // List returns the variables as KEY=value, sorted.
 func (e *Env) List() []string {
-	var list []string
-	for _, k := range slices.Sorted(maps.Keys(e.vars)) {
-		list = append(list, k+"="+e.vars[k])
+	list := make([]string, 0, len(e.vars))
+	for k, v := range e.vars {
+		list = append(list, k+"="+v)
 	}
+	slices.Sort(list)
 	return list
 }
 
