@@ -25,7 +25,11 @@ func Own(path string) (*Dir, error) {
 		return nil, err
 	}
 	defer parent.Close()
-	if err := parent.CheckSafe(os.Geteuid()); err != nil {
+	above := os.Geteuid()
+	if owner := int(parent.Stat.Uid); outside(owner) {
+		above = owner
+	}
+	if err := parent.CheckSafe(above); err != nil {
 		return nil, err
 	}
 	name := filepath.Base(path)
