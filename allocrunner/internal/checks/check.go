@@ -73,7 +73,7 @@ func prepare(cfg Config) ([]*check, error) {
 	if group == nil {
 		return nil, fmt.Errorf("%w: the job has no group %q", ErrInvalid, cfg.Alloc.TaskGroup)
 	}
-	r := resolver{cfg: cfg, clients: newClients(cfg.DialContext)}
+	r := resolver{cfg: cfg, clients: clients{}}
 	r.add("", group.Services)
 	for _, t := range group.Tasks {
 		r.add(t.Name, t.Services)
@@ -88,7 +88,7 @@ func prepare(cfg Config) ([]*check, error) {
 // resolver turns services' checks into runnable ones.
 type resolver struct {
 	cfg     Config
-	clients *clients
+	clients clients
 	list    []*check
 	errs    []error
 }
@@ -134,7 +134,7 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck) (out *c
 	case c.Type == services.TypeTCP:
 		out.probe = tcpProbe(r.cfg.DialContext, out.address)
 	case c.Type == services.TypeHTTP:
-		out.probe, err = newHTTPProbe(r.clients.of(c), c, out.address, r.cfg.Version)
+		out.probe, err = newHTTPProbe(r.clients.of(c, r.cfg.DialContext), c, out.address, r.cfg.Version)
 	case r.cfg.Exec == nil:
 		err = errors.New("script checks can't be run here")
 	default:

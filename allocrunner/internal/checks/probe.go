@@ -45,26 +45,19 @@ func tcpProbe(dial dialFunc, address string) func(context.Context) outcome {
 
 // clients are shared by the checks that treat TLS alike. They keep no connection, use no proxy of ours and no cookies, so the checks
 // that share one can't tell.
-type clients struct {
-	dial dialFunc
-	by   map[tlsOf]*http.Client
-}
+type clients map[tlsOf]*http.Client
 
 type tlsOf struct {
 	skipVerify bool
 	serverName string
 }
 
-func newClients(dial dialFunc) *clients {
-	return &clients{dial: dial, by: map[tlsOf]*http.Client{}}
-}
-
-func (c *clients) of(check api.ServiceCheck) *http.Client {
+func (c clients) of(check api.ServiceCheck, dial dialFunc) *http.Client {
 	key := tlsOf{check.TLSSkipVerify, check.TLSServerName}
-	if c.by[key] == nil {
-		c.by[key] = newClient(c.dial, key)
+	if c[key] == nil {
+		c[key] = newClient(dial, key)
 	}
-	return c.by[key]
+	return c[key]
 }
 
 func newClient(dial dialFunc, t tlsOf) *http.Client {

@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/allocrunner/internal/proctree"
 	"taskapi/identity/privatefile"
 )
 
@@ -101,7 +102,9 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	}
 	s := &server{
 		dir: dir, idle: set.Idle, logger: logger, self: self, previous: readPreviousExits(set.Dir, time.Now()),
-		local:   processes.New(processes.Config{Logger: logger, OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)}),
+		local: processes.New(processes.Config{
+			Logger: logger, Config: proctree.Config{OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
+		}),
 		changed: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	s.record()

@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // TestMain runs the tests, or is one of the programs that they start: "helper NAME ARGS...".
@@ -47,7 +48,7 @@ func helper(name string, args []string) int {
 		}
 		return 0
 	case "supervise": // LOGDIR PROGRAM ARGS...: runs the program as task t and waits for ever
-		l := processes.New(processes.Config{Logger: slog.New(slog.DiscardHandler), NoCgroup: true})
+		l := processes.New(processes.Config{Logger: slog.New(slog.DiscardHandler), Config: proctree.Config{NoCgroup: true}})
 		spec := drivers.Spec{Task: "t", Path: args[1], Args: args[2:], Dir: "/", Logs: drivers.LogSpec{Dir: args[0], MaxFiles: 2, MaxFileBytes: 1 << 20}}
 		if _, err := l.Start(context.Background(), spec); err != nil {
 			fmt.Println(err)

@@ -30,16 +30,8 @@ type Config struct {
 	// Logger is required.
 	Logger *slog.Logger
 
-	// OwnsAllChildren says that this program starts no children but through this Local. Then every orphan that it inherits belongs to
-	// one of its tasks: all are reaped, and all are killed with the last task. Otherwise only those are whose session or
-	// cgroup says so, for the rest may be somebody else's.
-	OwnsAllChildren bool
-
-	// NoCgroup leaves cgroups alone: trees are found by descent and session only.
-	NoCgroup bool
-
-	// Name tells this program's cgroups from others', so that they are found by it alone.
-	Name string
+	// Config is that of the processes' trees. OwnsAllChildren is for a program that starts no children but through this Local.
+	proctree.Config
 
 	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.
 	DrainTime time.Duration
@@ -81,7 +73,7 @@ func New(cfg Config) *Local {
 		life:      life,
 		end:       end,
 		starter:   &starter{calls: make(chan func()), quit: quit, swallow: make(chan os.Signal, 1)},
-		trees:     proctree.New(proctree.Config{OwnsAllChildren: cfg.OwnsAllChildren, NoCgroup: cfg.NoCgroup, Name: cfg.Name}),
+		trees:     proctree.New(cfg.Config),
 		execLimit: make(chan struct{}, maxExecs),
 		ttys:      make(chan struct{}, MaxInteractive),
 		procs:     map[string]*process{},

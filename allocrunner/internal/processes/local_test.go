@@ -316,7 +316,7 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 }
 
 func TestRestartLoopLeavesNothingBehind(t *testing.T) {
-	e := newLocal(t, processes.Config{OwnsAllChildren: false})
+	e := newLocal(t, processes.Config{})
 	run := func() {
 		e.start(e.shell("t", "sleep 1000 & (sleep 1000 &) ; echo run; exit 1"))
 		e.wait("t")

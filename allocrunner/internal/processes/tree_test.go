@@ -8,13 +8,14 @@ import (
 
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/allocrunner/internal/proctree"
 )
 
 // ways are the ways of finding a tree. Without cgroups a process that left its session is known only to a sole parent.
 var ways = map[string]processes.Config{
 	"cgroup": {},
-	"sole":   {NoCgroup: true, OwnsAllChildren: true},
-	"shared": {NoCgroup: true},
+	"sole":   {Config: proctree.Config{NoCgroup: true, OwnsAllChildren: true}},
+	"shared": {Config: proctree.Config{NoCgroup: true}},
 }
 
 // TestKillTreeSparesOthers: a sibling's processes, and children of this program that are no task's.
@@ -48,7 +49,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 
 // TestAnOrphanIsKnownByItsEnvironment while another task runs.
 func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
-	e := newLocal(t, processes.Config{NoCgroup: true, OwnsAllChildren: true})
+	e := newLocal(t, processes.Config{Config: proctree.Config{NoCgroup: true, OwnsAllChildren: true}})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &) ; exec sleep 1000`))
@@ -63,7 +64,7 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 
 // TestTheLastTaskTakesAllOrphans that a sole parent has, also one without session or environment to be known by.
 func TestTheLastTaskTakesAllOrphans(t *testing.T) {
-	e := newLocal(t, processes.Config{NoCgroup: true, OwnsAllChildren: true})
+	e := newLocal(t, processes.Config{Config: proctree.Config{NoCgroup: true, OwnsAllChildren: true}})
 	r := e.fifo()
 	e.start(e.shell("a", `exec sleep 1000`))
 	e.start(e.shell("b", `(env -i FIFO=$FIFO setsid /bin/sh -c 'echo $$ >$FIFO; exec sleep 1000' &) ; exec sleep 1000`))

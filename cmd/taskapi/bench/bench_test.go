@@ -64,11 +64,11 @@ func TestParseProcessorTime(t *testing.T) {
 func TestGrowthComparesRoundsMeasuredInTurn(t *testing.T) {
 	rounds := func(pss ...float64) (all []household) {
 		for _, v := range pss {
-			all = append(all, household{keeper: v})
+			all = append(all, household{{}, {pss: v}})
 		}
 		return all
 	}
-	got := growth(rounds(10, 20, 30), rounds(30, 60, 90), 10, household.keeperPSS)
+	got := growth(rounds(10, 20, 30), rounds(30, 60, 90), 10, func(h household) float64 { return h[1].pss })
 	if want := (figure{Median: 4, Min: 2, Max: 6}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

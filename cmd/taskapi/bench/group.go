@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -113,12 +114,7 @@ func (s *agent) keeper(env *environment) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var others []int
-	for _, pid := range pids {
-		if pid != s.cmd.Process.Pid {
-			others = append(others, pid)
-		}
-	}
+	others := slices.DeleteFunc(pids, func(pid int) bool { return pid == s.cmd.Process.Pid })
 	if len(others) != 1 {
 		return 0, fmt.Errorf("want one keeper beside the agent, found the processes %v", others)
 	}

@@ -28,10 +28,10 @@ type part struct {
 	Files int // descriptors, which RLIMIT_NOFILE must leave room for
 }
 
-// A household is the memory of both processes at one time.
-type household struct {
-	agent, keeper           float64
-	agentFiles, keeperFiles int
+// A household is the agent and the keeper at one time.
+type household [2]struct {
+	pss   float64
+	files int
 }
 
 // sizes are numbers of tasks.
@@ -51,23 +51,18 @@ func (all sizes) measure(ctx context.Context, env *environment, o options) (rows
 		}
 	}
 	for i, tasks := range all {
-		last := rounds[i][len(rounds[i])-1]
-		row := sizeRow{
-			Tasks:  tasks,
-			Agent:  part{PSS: figureOf(collect(rounds[i], household.agentPSS)), Files: last.agentFiles},
-			Keeper: part{PSS: figureOf(collect(rounds[i], household.keeperPSS)), Files: last.keeperFiles},
-		}
-		if further := float64(tasks - all[0]); further > 0 {
-			row.Agent.Each = growth(rounds[0], rounds[i], further, household.agentPSS)
-			row.Keeper.Each = growth(rounds[0], rounds[i], further, household.keeperPSS)
+		row := sizeRow{Tasks: tasks}
+		for process, p := range []*part{&row.Agent, &row.Keeper} {
+			pss := func(h household) float64 { return h[process].pss }
+			p.PSS, p.Files = figureOf(collect(rounds[i], pss)), rounds[i][o.rounds-1][process].files
+			if further := float64(tasks - all[0]); further > 0 {
+				p.Each = growth(rounds[0], rounds[i], further, pss)
+			}
 		}
 		rows = append(rows, row)
 	}
 	return rows, nil
 }
-
-func (h household) agentPSS() float64  { return h.agent }
-func (h household) keeperPSS() float64 { return h.keeper }
 
 // growth compares rounds that were measured in turn.
 func growth(from, to []household, tasks float64, of func(household) float64) figure {
@@ -92,11 +87,12 @@ func measureHousehold(ctx context.Context, env *environment, o options, tasks in
 	if err != nil {
 		return h, err
 	}
-	if h.agent, h.agentFiles, err = sizeOf(s.cmd.Process.Pid); err != nil {
-		return h, err
+	for process, pid := range []int{s.cmd.Process.Pid, keeper} {
+		if h[process].pss, h[process].files, err = sizeOf(pid); err != nil {
+			return h, err
+		}
 	}
-	h.keeper, h.keeperFiles, err = sizeOf(keeper)
-	return h, err
+	return h, nil
 }
 
 func sizeOf(pid int) (pss float64, files int, err error) {
