@@ -170,6 +170,16 @@ func (r *Runner) Stop(_ context.Context, how interfaces.StopRequest) error {
 	return nil
 }
 
+// Touch makes another version of the allocation, without a change, and reports whether one follows: none does when it has ended.
+func (r *Runner) Touch() bool {
+	if r.Terminal() {
+		return false
+	}
+	r.snapshots.Change(func(*api.Allocation) {})
+	r.updated()
+	return true
+}
+
 func (r *Runner) requestStop(how interfaces.StopRequest) {
 	if r.snapshots.Stop(how) {
 		r.updated()

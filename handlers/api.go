@@ -120,7 +120,6 @@ type API struct {
 	allocation cache // by allocation, ModifyIndex and signing key
 	checks     cache // by allocation and version
 	usage      cache // by allocation, time of the sample and task
-	lastEvent  cache // by allocation, ModifyIndex and signing key
 
 	registering chan struct{} // holds an element while a job is being registered
 	parsing     chan struct{} // holds an element while one is being parsed or judged
@@ -138,6 +137,7 @@ func New(config Config) *API {
 		pacer:       newPacer(),
 		requests:    sync.Pool{New: func() any { return new(request) }},
 	}
+	a.evaluations.made = a.announceEvaluation
 	a.router = newRouter(a.table())
 	return a
 }

@@ -43,7 +43,7 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	}
 	current := alloc.Snapshot()
 	encoded, err := encode(wireDeregistered{
-		EvalID: a.evaluations.add("job-deregister", current), EvalCreateIndex: current.ModifyIndex,
+		EvalID: a.evaluations.add(triggerDeregister, current), EvalCreateIndex: current.ModifyIndex,
 		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err

@@ -15,9 +15,14 @@ import (
 // maxEvaluations is how many of the latest evaluations are kept: a client reads one right after the answer that named it.
 const maxEvaluations = 64
 
+// triggerDeregister is what triggers the evaluation of a job that ends.
+const triggerDeregister = "job-deregister"
+
 // evaluations are those of stops and registrations. A cluster's scheduler would work on them; here everything is done when the answer
 // goes out, so each is complete from the start. Clients such as nomad alloc stop wait for that.
 type evaluations struct {
+	made func(e *api.Evaluation, of *api.Allocation) // is called for each; nil for nobody
+
 	mu     sync.Mutex // guards latest
 	latest []*api.Evaluation
 }
@@ -32,13 +37,50 @@ func (e *evaluations) add(triggeredBy string, alloc *api.Allocation) string {
 	if alloc.Job != nil {
 		made.Type, made.Priority, made.JobModifyIndex = valueOf(alloc.Job.Type), valueOf(alloc.Job.Priority), valueOf(alloc.Job.JobModifyIndex)
 	}
+	e.keep(made)
+	if e.made != nil {
+		e.made(made, alloc)
+	}
+	return made.ID
+}
+
+func (e *evaluations) keep(made *api.Evaluation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.latest) == maxEvaluations {
 		e.latest = e.latest[1:]
 	}
 	e.latest = append(e.latest, made)
-	return made.ID
+}
+
+// Toucher is an allocation that can have a version without a change.
+type Toucher interface {
+	// Touch makes another version of the allocation, whose event carries what has happened beside it, and reports whether one follows: none
+	// does when the allocation has ended.
+	Touch() bool
+}
+
+// announce makes events of what has happened beside the allocation, with its next version, which it has made.
+func (a *API) announce(allocID string, notes ...note) {
+	if a.config.Events == nil {
+		return
+	}
+	a.config.Events.add(notes...)
+	found, _ := a.config.Allocs.Get(allocID)
+	if alloc, ok := found.(Toucher); !ok || !alloc.Touch() {
+		a.config.Events.flush()
+	}
+}
+
+// announceEvaluation makes events of an evaluation, and of the end of the job that it is for.
+func (a *API) announceEvaluation(e *api.Evaluation, of *api.Allocation) {
+	notes := []note{evaluationNote(e)}
+	if e.TriggeredBy == triggerDeregister && of.Job != nil {
+		job := jobNow(of)
+		job.Stop = new(true)
+		notes = []note{jobNote(eventDeregistered, job, of), notes[0]}
+	}
+	a.announce(of.ID, notes...)
 }
 
 // find returns the evaluation with the ID, or nil.

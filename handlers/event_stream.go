@@ -1,9 +1,11 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -27,8 +29,8 @@ const (
 )
 
 // eventStream answers GET /v1/event/stream: a line for each event of the caller's allocation, from the index on, the oldest first; an empty
-// object at the start and every ten seconds. The stream ends with its client and with the server, and, after a line that says so, with the
-// token or when the client reads so slowly that events are lost.
+// object at the start and every ten seconds. When events from the index on are lost, a line says so before the others. The stream ends with
+// its client and with the server, and, after a line that says so, with the token or when the client reads so slowly that events are lost.
 func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if a.config.Events == nil {
 		return answer{}, apierror.New(apierror.NoRoute)
@@ -41,59 +43,87 @@ func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	want.maySee = r.Principal.MaySee
-	s := &eventWriter{api: a, want: want, reader: a.config.Events.reader()}
+	want.maySee, want.operator = r.Principal.MaySee, r.Principal.Operator()
+	s := &eventWriter{api: a, want: want}
+	if alloc, ok := r.visible(); ok {
+		s.current = alloc.Snapshot().ModifyIndex
+	}
 	return answer{stream: s.run, contentType: jsonType}, nil
 }
 
 // subscription selects events.
 type subscription struct {
 	maySee    func(allocID string) bool
+	operator  bool
 	namespace string // empty for that of the allocation
 	index     uint64
-	keys      []string // empty for all; otherwise of an allocation, a job or a deployment
+	topics    map[api.Topic][]string // the keys of each; empty for all topics
 }
 
 // allKeys stands for every topic, and for every key of a topic.
 const allKeys = "*"
 
-// subscriptionOf reads topic, index and namespace. Without a topic it selects all. Allocation is the only topic here; another one is an
-// error, since its client would wait without end.
+// maxTopics bounds the topics of a subscription: Nomad has some twenty.
+const maxTopics = 64
+
+// subscriptionOf reads topic, index and namespace. Without a topic it selects all. One that has no events here is silent, as in Nomad.
 func subscriptionOf(query url.Values) (want subscription, err error) {
 	if want.index, err = indexOf(query); err != nil {
 		return want, err
 	}
-	want.namespace = query.Get("namespace")
+	if n := len(query["topic"]); n > maxTopics {
+		return want, invalid("topic may be given %d times, not %d", maxTopics, n)
+	}
+	want.namespace, want.topics = query.Get("namespace"), map[api.Topic][]string{}
 	for _, topic := range query["topic"] {
 		name, key, _ := strings.Cut(topic, ":")
-		if name != string(api.TopicAllocation) && name != allKeys {
-			return want, invalid("topic must be Allocation, Allocation:key or *, not %s: there are no other events here", clip(topic))
+		if name == "" || strings.Contains(key, ":") {
+			return want, invalid("topic must be *, a topic such as Allocation, or with a key Allocation:key, not %s", clip(topic))
 		}
-		if key == "" {
-			key = allKeys
-		}
-		want.keys = append(want.keys, key)
-	}
-	if slices.Contains(want.keys, allKeys) {
-		want.keys = nil
+		want.topics[api.Topic(name)] = append(want.topics[api.Topic(name)], cmp.Or(key, allKeys))
 	}
 	return want, nil
 }
 
-func (s *subscription) matches(alloc *api.Allocation) bool {
-	if !s.maySee(alloc.ID) || alloc.ModifyIndex < s.index || !inNamespace(alloc, s.namespace) {
+// matches reports whether an event of the caller's allocation is one that the subscription selects.
+func (s *subscription) matches(n note) bool {
+	switch {
+	case n.operator && !s.operator, n.namespace != "" && !inQueriedNamespace(s.namespace, n.namespace):
 		return false
+	case len(s.topics) == 0:
+		return true
 	}
-	return len(s.keys) == 0 || slices.ContainsFunc(s.keys, func(key string) bool {
-		return key != "" && (key == alloc.ID || key == alloc.JobID || key == alloc.DeploymentID)
-	})
+	for _, keys := range [][]string{s.topics[allKeys], s.topics[n.topic]} {
+		for _, key := range keys {
+			if key == allKeys || key == n.key || slices.Contains(n.filterKeys, key) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // eventWriter is one stream of events.
 type eventWriter struct {
-	api    *API
-	want   subscription
-	reader *reader
+	api     *API
+	want    subscription
+	current uint64 // the allocation's index when the stream was requested
+	reader  *reader
+}
+
+// begin takes the stream's place among the events, and says what is lost of those from the index on.
+func (s *eventWriter) begin(out *streamWriter) error {
+	index := s.want.index
+	var lost uint64
+	s.reader, lost = s.api.config.Events.reader(index)
+	switch {
+	case lost > 0:
+		return s.say(out.line, fmt.Sprintf("events from index %d to %d may be lost: they are not kept any more", index, lost))
+	case index > s.current+1: // which this allocation has not had: it was another life's
+		s.want.index = 0
+		return s.say(out.line, fmt.Sprintf("index %d has not come: the allocation has %d; events of an earlier life may be lost", index, s.current))
+	}
+	return nil
 }
 
 // run writes events until the stream has to end.
@@ -101,6 +131,9 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()
 	err := out.heartbeat(heartbeat)
+	if err == nil {
+		err = s.begin(out)
+	}
 	for err == nil {
 		var more <-chan struct{}
 		if more, err = s.deliver(out); err != nil {
@@ -121,9 +154,9 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 	}
 	switch {
 	case errors.Is(err, errSlowConsumer):
-		s.end(out, endSlowConsumer)
+		_ = s.say(lastLine(out), endSlowConsumer)
 	case denied(err):
-		s.end(out, endUnauthorized)
+		_ = s.say(lastLine(out), endUnauthorized)
 	}
 }
 
@@ -137,61 +170,38 @@ func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err erro
 		return nil, errSlowConsumer
 	}
 	for _, e := range batch {
-		if !s.want.matches(e.alloc) {
+		if e.alloc.ModifyIndex < s.want.index || !s.want.maySee(e.alloc.ID) {
 			continue
 		}
-		line, err := s.api.encodeEvent(e)
+		encoded, err := s.api.encodeEvent(e)
 		if err != nil {
 			s.api.config.Logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
 			continue
 		}
-		if err := out.line(line.bytes); err != nil {
+		line := encoded.lineFor(&s.want)
+		if line == nil {
+			continue
+		}
+		if err := out.line(line); err != nil {
 			return nil, err
 		}
 	}
 	return more, nil
 }
 
-// end writes the last line. Programs take it for a heartbeat before the end; people read the reason.
-func (s *eventWriter) end(out *streamWriter, why string) {
-	if line, err := json.Marshal(struct{ Error string }{why}); err == nil {
+// say writes what people are to know. Programs take it for a heartbeat.
+func (s *eventWriter) say(write func([]byte) error, what string) error {
+	line, err := json.Marshal(struct{ Error string }{what})
+	if err != nil {
+		return err
+	}
+	return write(line)
+}
+
+// lastLine returns what writes the line that says why the stream ends.
+func lastLine(out *streamWriter) func([]byte) error {
+	return func(line []byte) error {
 		out.lastLine(line)
+		return nil
 	}
-}
-
-// wireEvents is one line of the stream: the events of one index, which is one event here.
-type wireEvents struct {
-	Index  uint64
-	Events []wireEvent
-}
-
-type wireEvent struct {
-	Topic      string
-	Type       string
-	Key        string
-	Namespace  string
-	FilterKeys []string
-	Index      uint64
-	Payload    wirePayload
-}
-
-type wirePayload struct{ Allocation *wireAllocation }
-
-// encodeEvent returns the event's line. That of the latest event is kept, for all streams.
-func (a *API) encodeEvent(e *event) (*body, error) {
-	keyID := a.keyID()
-	return a.lastEvent.get(cacheKey{e.alloc.ID, e.alloc.ModifyIndex, keyID}, func() any { return wireEventsOf(e, keyID) })
-}
-
-func wireEventsOf(e *event, keyID string) wireEvents {
-	alloc := wireAllocationOf(e.alloc, keyID)
-	alloc.Job = nil // Nomad leaves it out
-	filterKeys := []string{alloc.JobID}
-	if alloc.DeploymentID != "" {
-		filterKeys = append(filterKeys, alloc.DeploymentID)
-	}
-	return wireEvents{Index: alloc.ModifyIndex, Events: []wireEvent{{
-		Topic: string(api.TopicAllocation), Type: e.kind, Key: alloc.ID, Namespace: alloc.Namespace,
-		FilterKeys: filterKeys, Index: alloc.ModifyIndex, Payload: wirePayload{alloc},
-	}}}
 }

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -11,33 +12,61 @@ import (
 const (
 	// keptEvents is more than twice what Nomad keeps by default; a client that is away for a minute misses nothing.
 	keptEvents = 256
-	// keptStates bounds the task states in all events together: those of a group of 500 tasks have some 2 KiB each, so that even
-	// when no two events share any, 8 MiB are held.
+	// keptStates bounds the task states and notes in all events together: the states of a group of 500 tasks have some 2 KiB each, so that
+	// even when no two events share any, 8 MiB are held.
 	keptStates = 4096
+	// keptEncodings is how many of the latest events keep their JSON, for all streams. It may have a MiB.
+	keptEncodings = 4
+	// maxPending is how many notes wait for the next version of the allocation.
+	maxPending = 64
 )
 
-// Nomad's types of allocation events.
+// Nomad's types of events.
 const (
-	eventPlanned = "PlanResult"                    // a placement, or another version of the job
-	eventDesired = "AllocationUpdateDesiredStatus" // it shall stop
-	eventUpdated = "AllocationUpdated"             // the state of its tasks has changed
+	eventPlanned      = "PlanResult"                    // a placement, or another version of the job
+	eventDesired      = "AllocationUpdateDesiredStatus" // it shall stop
+	eventUpdated      = "AllocationUpdated"             // the state of its tasks has changed
+	eventRegistered   = "JobRegistered"
+	eventDeregistered = "JobDeregistered"
+	eventEvaluated    = "EvaluationUpdated"
+	eventNode         = "NodeRegistration"
 )
 
-// Events keeps the latest events of allocations for GET /v1/event/stream. It never waits for a reader, starts no goroutine, and needs no
-// closing.
+// Events keeps the latest events of allocations for GET /v1/event/stream. Each has an index of its own, which grows, so that a client that
+// resumes after the last index that it has seen neither misses nor repeats one. It never waits for a reader, starts no goroutine, and needs
+// no closing.
 type Events struct {
-	mu     sync.Mutex // guards the fields below
-	kept   []*event   // the oldest first
-	first  uint64     // the number of kept[0]; events are numbered from 0 as they come
-	states int        // of all kept events
+	mu      sync.Mutex // guards the fields below
+	kept    []*event   // the oldest first
+	first   uint64     // the number of kept[0]; events are numbered from 0 as they come
+	states  int        // of all kept events, with their notes
+	lost    uint64     // the highest index of which events may have been dropped
+	begins  bool       // the next event is the first of the allocation's life
+	pending []note     // what belongs to the next event
 
 	changed chan struct{} // closed, and replaced, with every new event
 }
 
-// event is one version of an allocation and why there is one.
+// event is one version of an allocation, why there is one, and what else has happened.
 type event struct {
-	alloc *api.Allocation
-	kind  string
+	alloc  *api.Allocation
+	kind   string // of the allocation's event; empty for none
+	job    bool   // the job was registered with this version
+	begins bool   // the allocation was placed with this version
+	notes  []note
+
+	encoded atomic.Pointer[encodedEvent] // nil for one that is not among the latest
+}
+
+// note is what has happened beside a change of an allocation.
+type note struct {
+	topic      api.Topic
+	kind       string
+	key        string
+	filterKeys []string
+	namespace  string // empty for none
+	operator   bool   // it is the operator's alone to see
+	payload    wirePayload
 }
 
 // NewEvents returns an empty Events.
@@ -46,23 +75,70 @@ func NewEvents() *Events { return &Events{changed: make(chan struct{})} }
 // Name identifies the sink in logs.
 func (*Events) Name() string { return "event stream" }
 
+// Begin says that the next version is the first of an allocation's life.
+func (e *Events) Begin() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.begins = true
+}
+
+// Resume begins with the version that another process has left, with another version of the job or not. What that process has streamed
+// before is not known: a client that asks for it is told that it is lost.
+func (e *Events) Resume(saved *api.Allocation, registered bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kind := eventUpdated
+	if registered {
+		kind = eventPlanned
+	}
+	e.lost = saved.ModifyIndex - 1
+	e.appendLocked(&event{alloc: saved, kind: kind, job: registered})
+}
+
 // PutAllocs adds an event for each allocation, unless the version was there before. It never fails, and keeps the values, which must not be
 // changed.
 func (e *Events) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	added := false
 	for _, alloc := range allocs {
-		added = e.addLocked(alloc) || added
-	}
-	if added {
-		close(e.changed)
-		e.changed = make(chan struct{})
+		e.addLocked(alloc)
 	}
 	return nil
 }
 
-func (e *Events) addLocked(alloc *api.Allocation) bool {
+// add keeps notes for the event of the allocation's next version.
+func (e *Events) add(notes ...note) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending = append(e.pending, notes...)
+	if len(e.pending) >= maxPending {
+		e.flushLocked()
+	}
+	if over := len(e.pending) - maxPending; over > 0 { // of an allocation that has had no version yet
+		e.pending = e.pending[over:]
+	}
+}
+
+// flush makes an event, with the index of the last, of the notes for a version that does not come.
+func (e *Events) flush() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.flushLocked()
+}
+
+func (e *Events) flushLocked() {
+	if len(e.kept) > 0 && len(e.pending) > 0 {
+		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, notes: e.takeLocked()})
+	}
+}
+
+func (e *Events) takeLocked() []note {
+	notes := e.pending
+	e.pending = nil
+	return notes
+}
+
+func (e *Events) addLocked(alloc *api.Allocation) {
 	var previous *api.Allocation
 	for _, kept := range e.kept { // there are few, and one allocation
 		if kept.alloc.ID == alloc.ID {
@@ -70,18 +146,34 @@ func (e *Events) addLocked(alloc *api.Allocation) bool {
 		}
 	}
 	if previous != nil && alloc.ModifyIndex <= previous.ModifyIndex {
-		return false
+		return
 	}
-	e.kept = append(e.kept, &event{alloc, kindOf(previous, alloc)})
-	e.states += len(alloc.TaskStates)
+	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins, notes: e.takeLocked()}
+	next.job = next.begins || previous != nil && jobIndexOf(previous) != jobIndexOf(alloc)
+	if next.begins {
+		next.kind, e.begins = eventPlanned, false
+	}
+	e.appendLocked(next)
+}
+
+func (e *Events) appendLocked(next *event) {
+	e.kept = append(e.kept, next)
+	e.states += next.states()
 	for len(e.kept) > keptEvents || e.states > keptStates && len(e.kept) > 1 {
-		e.states -= len(e.kept[0].alloc.TaskStates)
+		e.states -= e.kept[0].states()
+		e.lost = max(e.lost, e.kept[0].alloc.ModifyIndex)
 		e.kept[0] = nil
 		e.kept = e.kept[1:]
 		e.first++
 	}
-	return true
+	if old := len(e.kept) - 1 - keptEncodings; old >= 0 {
+		e.kept[old].encoded.Store(nil)
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
 }
+
+func (e *event) states() int { return len(e.alloc.TaskStates) + len(e.notes) }
 
 // kindOf returns why there is another version of an allocation; previous is nil when none is known.
 func kindOf(previous, now *api.Allocation) string {
@@ -111,11 +203,15 @@ type reader struct {
 	next   uint64
 }
 
-// reader returns a reader from the oldest event on.
-func (e *Events) reader() *reader {
+// reader returns a reader of the events that are kept. lost is the highest index, from the one given on, of which events may be missing; 0
+// when none is.
+func (e *Events) reader(index uint64) (r *reader, lost uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return &reader{e, e.first}
+	if index > 0 && index <= e.lost {
+		lost = e.lost
+	}
+	return &reader{e, e.first}, lost
 }
 
 // read returns the events since the last read, and what is closed when there are more. ok is false for a slow reader: events that it has

@@ -203,6 +203,8 @@ func TestEventFilters(t *testing.T) {
 		"?topic=Allocation:" + allocID[:8]:    nil,
 		"?namespace=default&index=41":         {41, 42},
 		"?namespace=prod":                     nil,
+		"?topic=Job&topic=Node&topic=Nope:x":  nil, // silent
+		"?topic=Job&topic=Allocation:demo":    {40, 41, 42},
 		"?index=1":                            {40, 41, 42},
 		"?index=43&topic=Allocation&topic=*:": nil,
 	} {
@@ -211,7 +213,7 @@ func TestEventFilters(t *testing.T) {
 			for index := range uint64(3) {
 				put(t, events, 40+index, nil)
 			}
-			s := newServer(t, newAlloc(t), streaming(events))
+			s := newServer(t, touched(t, events, 60), streaming(events))
 			c := s.dial(t)
 			if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, goodToken, "")); err != nil {
 				t.Fatal(err)
@@ -255,9 +257,11 @@ func TestEventStreamBadInput(t *testing.T) {
 		status        int
 		want          string
 	}{
-		{s, "GET", "?topic=Node", 400, `topic must be Allocation, Allocation:key or *, not "Node": there are no other events here`},
-		{s, "GET", "?topic=", 400, `topic must be Allocation, Allocation:key or *, not "": there are no other events here`},
-		{s, "GET", "?topic=Allocation&topic=Job:demo", 400, `topic must be Allocation, Allocation:key or *, not "Job:demo": there are no other events here`},
+		{s, "GET", "?topic=", 400, `topic must be *, a topic such as Allocation, or with a key Allocation:key, not ""`},
+		{s, "GET", "?topic=:x", 400, `topic must be *, a topic such as Allocation, or with a key Allocation:key, not ":x"`},
+		{s, "GET", "?topic=Job:a:b", 400, `topic must be *, a topic such as Allocation, or with a key Allocation:key, not "Job:a:b"`},
+		{s, "GET", "?topic=x" + strings.Repeat("&topic=x", 64), 400, "topic may be given 64 times, not 65"},
+		{s, "GET", "?index=18446744073709551616", 400, `index must be a whole number, as X-Nomad-Index gave it, not "18446744073709551616"`},
 		{s, "GET", "?index=x", 400, `index must be a whole number, as X-Nomad-Index gave it, not "x"`},
 		{s, "PUT", "", 405, "Invalid method"},
 		{s, "HEAD", "", 200, ""},

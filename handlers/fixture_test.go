@@ -87,6 +87,7 @@ type fakeAlloc struct {
 	signal         func(ctx context.Context, task, signal string) error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
 	kill           func()
+	touch          func() bool
 	collect        func(ctx context.Context) error
 	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
 	files          func(caller *auth.Peer) handlers.Files
@@ -112,6 +113,7 @@ func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *
 	return f.stats(ctx, interval)
 }
 func (f *fakeAlloc) Kill()                                  { f.kill() }
+func (f *fakeAlloc) Touch() bool                            { return f.touch != nil && f.touch() }
 func (f *fakeAlloc) Collect(ctx context.Context) error      { return f.collect(ctx) }
 func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer)   { f.raw(ctx, w) }
 func (f *fakeAlloc) Files(caller *auth.Peer) handlers.Files { return f.files(caller) }
@@ -172,6 +174,7 @@ var _ interface {
 	handlers.Restarter
 	handlers.Signaler
 	handlers.Stopper
+	handlers.Toucher
 	handlers.Measured
 } = (*fakeAlloc)(nil)
 

@@ -154,6 +154,12 @@ func (a *API) setMetadata(_ context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, fmt.Errorf("set metadata: %w", err)
 	}
+	if alloc, ok := r.visible(); ok {
+		current := alloc.Snapshot()
+		if n, err := a.node(current); err == nil {
+			a.announce(current.ID, nodeNote(n))
+		}
+	}
 	return respond(metadataOf(values))
 }
 

@@ -32,6 +32,15 @@ func (r *runner) requestStop(how interfaces.StopRequest) {
 	r.end()
 }
 
+// Touch makes another version of the allocation, without a change, unless it has ended.
+func (r *runner) Touch() bool {
+	if r.Terminal() {
+		return false
+	}
+	r.change(func(*api.Allocation) {})
+	return true
+}
+
 func (r *runner) Detach() { r.detach() }
 
 func (r *runner) Alloc() *api.Allocation { return r.snapshots.Latest() }

@@ -29,6 +29,7 @@ var (
 		handlers.Restarter
 		handlers.Signaler
 		handlers.Stopper
+		handlers.Toucher
 	} = allocAdapter{}
 )
 
@@ -52,6 +53,11 @@ func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
 
 func (s allocAdapter) Collect(ctx context.Context) error {
 	return apiError(s.control.collect(ctx))
+}
+
+func (s allocAdapter) Touch() bool {
+	v, ok := s.AllocRunner.(interface{ Touch() bool })
+	return ok && v.Touch()
 }
 
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {

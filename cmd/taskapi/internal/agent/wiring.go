@@ -74,6 +74,9 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	}
 	if saved != nil {
 		alloc = saved.Alloc
+		s.events.Resume(alloc, len(cfg.Changes) > 0)
+	} else {
+		s.events.Begin()
 	}
 	s.shares = newShares(alloc.GetTaskGroup())
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})

@@ -1,0 +1,135 @@
+package handlers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// wireEvent is one event as the SDK's Event decodes it.
+type wireEvent struct {
+	Topic      api.Topic
+	Type       string
+	Key        string
+	Namespace  string
+	FilterKeys []string
+	Index      uint64
+	Payload    wirePayload
+}
+
+// wirePayload has one object.
+type wirePayload struct {
+	Allocation *wireAllocation `json:",omitempty"`
+	Evaluation *api.Evaluation `json:",omitempty"`
+	Job        *wireJob        `json:",omitempty"`
+	Node       *api.Node       `json:",omitempty"`
+}
+
+// encodedEvent is the line of an event, and its parts for those who don't get all of it.
+type encodedEvent struct {
+	keyID string // the signing key that is shown in it
+	index uint64
+	parts []encodedPart
+	line  []byte
+}
+
+type encodedPart struct {
+	note
+	bytes []byte
+}
+
+// encodeEvent returns the event's line. Those of the latest events are kept, for all streams.
+func (a *API) encodeEvent(e *event) (*encodedEvent, error) {
+	keyID := a.keyID()
+	if kept := e.encoded.Load(); kept != nil && kept.keyID == keyID {
+		return kept, nil
+	}
+	line := &encodedEvent{keyID: keyID, index: e.alloc.ModifyIndex}
+	for _, n := range notesOf(e, keyID) {
+		wire := wireEvent{
+			Topic: n.topic, Type: n.kind, Key: n.key, Namespace: n.namespace, FilterKeys: n.filterKeys, Index: line.index, Payload: n.payload,
+		}
+		encoded, err := json.Marshal(wire)
+		if err != nil {
+			return nil, fmt.Errorf("encode event of %s: %w", n.topic, err)
+		}
+		n.payload = wirePayload{}
+		line.parts = append(line.parts, encodedPart{n, encoded})
+	}
+	line.line = line.join(line.parts)
+	e.encoded.Store(line)
+	return line, nil
+}
+
+// join returns a line with some of the events of an index.
+func (l *encodedEvent) join(parts []encodedPart) []byte {
+	line := fmt.Appendf(nil, `{"Index":%d,"Events":[`, l.index)
+	for i, part := range parts {
+		if i > 0 {
+			line = append(line, ',')
+		}
+		line = append(line, part.bytes...)
+	}
+	return append(line, "]}"...)
+}
+
+// lineFor returns the line for a subscription, nil when nothing is in it.
+func (l *encodedEvent) lineFor(want *subscription) []byte {
+	wanted := slices.DeleteFunc(slices.Clone(l.parts), func(p encodedPart) bool { return !want.matches(p.note) })
+	switch len(wanted) {
+	case 0:
+		return nil
+	case len(l.parts):
+		return l.line
+	}
+	return l.join(wanted)
+}
+
+// notesOf returns all that an event is about, in the order in which it has happened in Nomad.
+func notesOf(e *event, keyID string) []note {
+	var all []note
+	if job := e.alloc.Job; e.job && job != nil {
+		all = append(all, jobNote(eventRegistered, jobNow(e.alloc), e.alloc))
+		if e.begins && e.alloc.EvalID != "" {
+			all = append(all, evaluationNote(placementEvaluation(e.alloc)))
+		}
+	}
+	all = append(all, e.notes...)
+	if e.kind == "" {
+		return all
+	}
+	alloc := wireAllocationOf(e.alloc, keyID)
+	alloc.Job = nil // Nomad leaves it out
+	filterKeys := []string{alloc.JobID}
+	if alloc.DeploymentID != "" {
+		filterKeys = append(filterKeys, alloc.DeploymentID)
+	}
+	return append(all, note{
+		topic: api.TopicAllocation, kind: e.kind, key: alloc.ID, filterKeys: filterKeys, namespace: alloc.Namespace,
+		payload: wirePayload{Allocation: alloc},
+	})
+}
+
+func jobNote(kind string, job *api.Job, alloc *api.Allocation) note {
+	return note{
+		topic: api.TopicJob, kind: kind, key: alloc.JobID, filterKeys: []string{}, namespace: alloc.Namespace,
+		payload: wirePayload{Job: wireJobOf(job)},
+	}
+}
+
+func evaluationNote(e *api.Evaluation) note {
+	filterKeys := []string{e.JobID}
+	if e.DeploymentID != "" {
+		filterKeys = append(filterKeys, e.DeploymentID)
+	}
+	return note{
+		topic: api.TopicEvaluation, kind: eventEvaluated, key: e.ID, filterKeys: filterKeys, namespace: e.Namespace,
+		payload: wirePayload{Evaluation: e},
+	}
+}
+
+func nodeNote(n *api.Node) note {
+	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, filterKeys: []string{}, operator: true, payload: wirePayload{Node: n}}
+}

@@ -1,0 +1,283 @@
+package handlers_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+)
+
+// touched is an allocation whose Touch puts another version, as a runner does.
+func touched(t *testing.T, events *handlers.Events, index uint64) *fakeAlloc {
+	t.Helper()
+	alloc := newAlloc(t)
+	current := *recordedAlloc()
+	current.ModifyIndex = index
+	alloc.snapshot = func() *api.Allocation { now := current; return &now }
+	alloc.touch = func() bool {
+		current.ModifyIndex++
+		put(t, events, current.ModifyIndex, nil)
+		return true
+	}
+	alloc.stop = func(context.Context, bool) error { return nil }
+	return alloc
+}
+
+// topicsOf returns the topics and types of a line's events.
+func topicsOf(events *api.Events) (all []string) {
+	for _, e := range events.Events {
+		all = append(all, string(e.Topic)+" "+e.Type)
+		if e.Index != events.Index {
+			all = append(all, "with another index")
+		}
+	}
+	return all
+}
+
+// TestSDKTopics: each topic's payload is what the SDK decodes it to.
+func TestSDKTopics(t *testing.T) {
+	events := handlers.NewEvents()
+	events.Begin()
+	alloc := touched(t, events, 40)
+	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute, streaming(events)).sdk(t, operator)
+	stream, err := client.EventStream().Stream(t.Context(), nil, 0, &api.QueryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, events, 40, nil)
+	first := next(t, stream)
+	want := []string{"Job JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult"}
+	if diff := cmp.Diff(want, topicsOf(first)); diff != "" {
+		t.Fatalf("the beginning: -want +got\n%s", diff)
+	}
+	job, err := first.Events[0].Job()
+	if err != nil || *job.ID != "demo" || len(job.TaskGroups) != 1 || first.Events[0].Key != "demo" {
+		t.Errorf("job = %+v, %v", job, err)
+	}
+	placed, err := first.Events[1].Evaluation()
+	if err != nil || placed.ID != recordedAlloc().EvalID || placed.Status != api.EvalStatusComplete || first.Events[1].Key != placed.ID {
+		t.Errorf("evaluation = %+v, %v", placed, err)
+	}
+
+	stopped, err := client.Allocations().Stop(&api.Allocation{ID: allocID}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := next(t, stream)
+	if diff := cmp.Diff([]string{"Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
+		t.Errorf("a stop: index %d -want +got\n%s", line.Index, diff)
+	}
+	if e, err := line.Events[0].Evaluation(); err != nil || e.ID != stopped.EvalID || e.TriggeredBy != "alloc-stop" {
+		t.Errorf("its evaluation = %+v, %v, want %s", e, err, stopped.EvalID)
+	}
+
+	if _, _, err := client.Jobs().Deregister("demo", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	line = next(t, stream)
+	want = []string{"Job JobDeregistered", "Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}
+	if diff := cmp.Diff(want, topicsOf(line)); diff != "" {
+		t.Errorf("the job's end: -want +got\n%s", diff)
+	}
+	if ended, deleted, err := line.Events[0].DeregisteredJob(); err != nil || deleted || ended.Stop == nil || !*ended.Stop {
+		t.Errorf("job = %+v, %v, %v, want one that stops", ended, deleted, err)
+	}
+
+	put(t, events, 50, func(a *api.Allocation) {
+		job := *a.Job
+		job.JobModifyIndex, a.Job = new(uint64(50)), &job
+	})
+	if diff := cmp.Diff([]string{"Job JobRegistered", "Allocation PlanResult"}, topicsOf(next(t, stream))); diff != "" {
+		t.Errorf("another version: -want +got\n%s", diff)
+	}
+
+	alloc.touch = func() bool { return false } // it has ended
+	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"a": new("b")}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	line = next(t, stream)
+	if diff := cmp.Diff([]string{"Node NodeRegistration"}, topicsOf(line)); diff != "" || line.Index != 50 {
+		t.Errorf("metadata: index %d -want +got\n%s", line.Index, diff)
+	}
+	if n, err := line.Events[0].Node(); err != nil || n.ID != otherID || line.Events[0].Key != otherID {
+		t.Errorf("node = %+v, %v", n, err)
+	}
+}
+
+// streamed returns the lines of a stream with a query until the server stops: the indexes of its events, and what its other lines say.
+func streamed(t *testing.T, s *server, token, query string) (all []string) {
+	t.Helper()
+	c := s.dial(t)
+	if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, token, "")); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	if lines.Scan() { // the heartbeat, and with it the stream's place
+		go s.stop()
+	}
+	for lines.Scan() {
+		var line struct {
+			api.Events
+			Error string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Error != "" {
+			all = append(all, line.Error)
+			continue
+		}
+		all = append(all, fmt.Sprint(line.Index, " ", strings.Join(topicsOf(&line.Events), ", ")))
+	}
+	return all
+}
+
+// TestTopicsAreSelected: a line has the events that were asked for, by topic, by key and by what the caller may see.
+func TestTopicsAreSelected(t *testing.T) {
+	const (
+		job, eval, alloc, node = "Job JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult", "Node NodeRegistration"
+		all                    = job + ", " + eval + ", " + alloc
+	)
+	for query, want := range map[string][]string{
+		"":                              {"40 " + all, "40 " + node},
+		"?topic=*":                      {"40 " + all, "40 " + node},
+		"?topic=Job":                    {"40 " + job},
+		"?topic=Job:demo":               {"40 " + job},
+		"?topic=Job:other":              nil,
+		"?topic=Evaluation:demo":        {"40 " + eval},
+		"?topic=Node":                   {"40 " + node},
+		"?topic=Node&namespace=prod":    {"40 " + node}, // it is in none
+		"?topic=Job&topic=Allocation":   {"40 " + job + ", " + alloc},
+		"?topic=*:demo":                 {"40 " + all},
+		"?topic=Service&topic=Operator": nil,
+		"?namespace=prod&topic=Job":     nil,
+	} {
+		t.Run(query, func(t *testing.T) {
+			events := handlers.NewEvents()
+			events.Begin()
+			put(t, events, 40, nil)
+			fake := newAlloc(t)
+			fake.touch = func() bool { return false }
+			s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, fake, everyRoute, streaming(events))
+			if got := s.do(t, "PUT", "/v1/client/metadata", operator, `{"Meta":{"a":"b"}}`); got.Status != 200 {
+				t.Fatal(got)
+			}
+			if got := streamed(t, s, operator, query); !slices.Equal(got, want) {
+				t.Errorf("streamed %q, want %q", got, want)
+			}
+		})
+	}
+	events := handlers.NewEvents()
+	events.Begin()
+	put(t, events, 40, nil)
+	handlers.AddNode(events)
+	if got, want := streamed(t, newServer(t, newAlloc(t), streaming(events)), goodToken, ""), []string{"40 " + all}; !slices.Equal(got, want) {
+		t.Errorf("a task is streamed %q, want %q", got, want)
+	}
+}
+
+// TestResume: a client that resumes after the last index that it has seen misses nothing and gets nothing twice, or is told.
+func TestResume(t *testing.T) {
+	const lost = "events from index %d to %d may be lost: they are not kept any more"
+	const ahead = "index %d has not come: the allocation has %d; events of an earlier life may be lost"
+	updated := func(indexes ...int) (lines []string) {
+		for _, i := range indexes {
+			lines = append(lines, fmt.Sprint(i, " Allocation AllocationUpdated"))
+		}
+		return lines
+	}
+	for name, c := range map[string]struct {
+		fill  func(t *testing.T, e *handlers.Events)
+		index uint64
+		want  []string
+	}{
+		"after the last":          {index: 43, want: nil},
+		"at the last":             {index: 42, want: updated(42)},
+		"after the first":         {index: 41, want: updated(41, 42)},
+		"from the beginning":      {index: 1, want: updated(40, 41, 42)},
+		"what comes next":         {index: 51, want: nil},
+		"what was another life's": {index: 52, want: append([]string{fmt.Sprintf(ahead, 52, 50)}, updated(40, 41, 42)...)},
+		"the highest":             {index: 1<<64 - 1, want: append([]string{fmt.Sprintf(ahead, uint64(1<<64-1), 50)}, updated(40, 41, 42)...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := handlers.NewEvents()
+			for index := range uint64(3) {
+				put(t, events, 40+index, nil)
+			}
+			s := newServer(t, touched(t, events, 50), streaming(events))
+			if got := streamed(t, s, goodToken, fmt.Sprintf("?index=%d", c.index)); !slices.Equal(got, c.want) {
+				t.Errorf("streamed %q, want %q", got, c.want)
+			}
+		})
+	}
+	for name, c := range map[string]struct {
+		registered bool
+		index      uint64
+		want       []string
+	}{
+		"with nothing missed":   {false, 41, updated(10041)},
+		"with the last missed":  {false, 40, updated(40, 10041)},
+		"with more missed":      {false, 39, append([]string{fmt.Sprintf(lost, 39, 39)}, updated(40, 10041)...)},
+		"for the first time":    {false, 0, updated(40, 10041)},
+		"with another job":      {true, 40, append([]string{"40 Job JobRegistered, Allocation PlanResult"}, updated(10041)...)},
+		"after what is unsaved": {false, 57, updated(10041)},
+	} {
+		t.Run("in another process, "+name, func(t *testing.T) {
+			events := handlers.NewEvents()
+			saved := *recordedAlloc()
+			saved.ModifyIndex = 40
+			events.Resume(&saved, c.registered)
+			put(t, events, 10041, nil)
+			s := newServer(t, touched(t, events, 10041), streaming(events))
+			if got := streamed(t, s, goodToken, fmt.Sprintf("?index=%d", c.index)); !slices.Equal(got, c.want) {
+				t.Errorf("streamed %q, want %q", got, c.want)
+			}
+		})
+	}
+	t.Run("after many", func(t *testing.T) {
+		events := handlers.NewEvents()
+		for index := range uint64(300) {
+			put(t, events, 40+index, nil)
+		}
+		s := newServer(t, touched(t, events, 339), streaming(events))
+		got := streamed(t, s, goodToken, "?index=50")
+		if len(got) != 257 || got[0] != fmt.Sprintf(lost, 50, 83) || got[1] != "84 Allocation AllocationUpdated" {
+			t.Errorf("streamed %d lines, the first %q, want what is lost and 256 from index 84 on", len(got), got[:min(2, len(got))])
+		}
+	})
+}
+
+// TestManyNotes: what happens faster than versions come is bounded, and lost to nobody who is connected.
+func TestManyNotes(t *testing.T) {
+	events := handlers.NewEvents()
+	put(t, events, 40, nil)
+	for range 1000 {
+		handlers.AddNode(events)
+	}
+	put(t, events, 41, nil)
+	s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, touched(t, events, 41), streaming(events))
+	nodes := 0
+	for _, line := range streamed(t, s, operator, "?topic=Node") {
+		nodes += strings.Count(line, "Node ")
+	}
+	if nodes != 1000 {
+		t.Errorf("%d events, want 1000", nodes)
+	}
+}
