@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+)
+
+// streamLine is a line of the stream.
+type streamLine struct {
+	api.Events
+	Error string
+}
+
+// openEvents returns the lines of the stream from an index on, and what closes it.
+func openEvents(t *testing.T, client *api.Client, index uint64) (next func() (streamLine, error), done func()) {
+	t.Helper()
+	body, err := client.Raw().Response(fmt.Sprintf("/v1/event/stream?index=%d", index), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := json.NewDecoder(body)
+	return func() (streamLine, error) {
+		for {
+			var line streamLine
+			err := lines.Decode(&line)
+			if err != nil || line.Error != "" || len(line.Events.Events) > 0 {
+				return line, err
+			}
+		}
+	}, func() { body.Close() }
+}
+
+// untilEvent reads lines until one has it, and returns their indexes and topics.
+func untilEvent(t *testing.T, next func() (streamLine, error), what string, has func(streamLine) bool) (seen []string, last uint64) {
+	t.Helper()
+	for {
+		line, err := next()
+		if err != nil {
+			t.Fatalf("the stream ended before %s: %v, after %q", what, err, seen)
+		}
+		if line.Error != "" {
+			t.Errorf("the stream says %q", line.Error)
+			continue
+		}
+		topics := ""
+		for _, e := range line.Events.Events {
+			topics += " " + string(e.Topic)
+		}
+		seen, last = append(seen, fmt.Sprint(line.Index, topics)), line.Index
+		if has(line) {
+			return seen, last
+		}
+	}
+}
+
+// allocIn returns the allocation of a line, nil for none.
+func allocIn(line streamLine) *api.Allocation {
+	for _, e := range line.Events.Events {
+		if alloc, err := e.Allocation(); err == nil && alloc != nil {
+			return alloc
+		}
+	}
+	return nil
+}
+
+// TestEventsAreResumed reads the stream as one client that stays and as one that connects again after each line: both get the same.
+func TestEventsAreResumed(t *testing.T) {
+	t.Parallel()
+	r, client := startPrompt(t)
+	const restarts = 5
+	ended := func(line streamLine) bool {
+		alloc := allocIn(line)
+		return alloc != nil && alloc.ClientTerminalStatus() && alloc.TaskStates["t"].State == "dead"
+	}
+	staying := make(chan []string, 1)
+	next, done := openEvents(t, client, 0)
+	defer done()
+	go func() {
+		seen, _ := untilEvent(t, next, "the end", ended)
+		staying <- seen
+	}()
+	again := make(chan []string, 1)
+	go func() {
+		var all []string
+		for index, over := uint64(0), false; !over; index++ {
+			next, done := openEvents(t, client, index)
+			seen, last := untilEvent(t, next, "the next", func(line streamLine) bool { over = ended(line); return true })
+			done()
+			all, index = append(all, seen...), last
+		}
+		again <- all
+	}()
+	alloc := &api.Allocation{ID: testAllocID}
+	for i := range restarts {
+		if err := client.Allocations().Restart(alloc, "t", nil); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("restarted", func() bool {
+			now, _, err := client.Allocations().Info(testAllocID, nil)
+			return err == nil && now.TaskStates["t"].Restarts == uint64(i+1) && now.TaskStates["t"].State == "running"
+		})
+	}
+	if _, err := client.Allocations().Stop(alloc, nil); err != nil {
+		t.Fatal(err)
+	}
+	whole, pieces := <-staying, <-again
+	if !slices.Equal(whole, pieces) {
+		t.Errorf("the client that stays has read\n%q\nand the other\n%q", whole, pieces)
+	}
+	if got := strings.Join(whole, "\n"); strings.Count(got, "Evaluation") != 2 || strings.Count(got, "Job") != 1 {
+		t.Errorf("want two evaluations, of the placement and the stop, and one job:\n%s", got)
+	}
+}
+
+// TestEventsAcrossProcesses resumes the stream in the next taskapi: nothing is repeated, and the allocation's state is there.
+func TestEventsAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, p taskapiProcess){
+		"left":   func(t *testing.T, p taskapiProcess) { must(t, p.Process.Signal(syscall.SIGUSR1)); must(t, p.Wait()) },
+		"killed": func(t *testing.T, p taskapiProcess) { kill(t, p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDir(t)
+			job := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob)
+			p := startProcess(t, dir, job)
+			operator := func() *api.Client {
+				until(t, p, "it answers", func() bool { return exists(datadir.Dir(dir).OperatorToken(testAllocID)) })
+				config := api.DefaultConfig()
+				config.Address = "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID)
+				config.SecretID = strings.TrimSpace(readFile(t, datadir.Dir(dir).OperatorToken(testAllocID)))
+				client, err := api.NewClient(config)
+				must(t, err)
+				t.Cleanup(client.Close)
+				until(t, p, "the operator is answered", func() bool { _, _, err := client.Allocations().Info(testAllocID, nil); return err == nil })
+				return client
+			}
+			running := func(line streamLine) bool {
+				alloc := allocIn(line)
+				return alloc != nil && alloc.ClientStatus == api.AllocClientStatusRunning
+			}
+			next, done := openEvents(t, operator(), 0)
+			_, last := untilEvent(t, next, "the task runs", running)
+			end(t, p)
+			for line, err := next(); err == nil; line, err = next() {
+				last = max(last, line.Index)
+			}
+			done()
+
+			p = startProcess(t, dir, job)
+			t.Cleanup(func() { kill(t, p) })
+			client := operator()
+			next, done = openEvents(t, client, last+1)
+			defer done()
+			if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {
+				t.Fatal(err)
+			}
+			before := last
+			seen, _ := untilEvent(t, next, "the end", func(line streamLine) bool {
+				if line.Index <= before {
+					t.Errorf("index %d comes again", line.Index)
+				}
+				before = line.Index
+				alloc := allocIn(line)
+				return alloc != nil && alloc.ClientTerminalStatus()
+			})
+			if len(seen) == 0 {
+				t.Error("no events")
+			}
+
+			next, done = openEvents(t, client, 1)
+			defer done()
+			if line, err := next(); err != nil || !strings.Contains(line.Error, "may be lost") {
+				t.Errorf("from the beginning: %+v, %v, want a line that says what is lost", line, err)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
