@@ -18,6 +18,8 @@ const (
 	lingerFor = 3 * time.Second
 	// lingerAtMost bounds it, whatever the clients do.
 	lingerAtMost = 10 * time.Second
+	// replacedAtMost bounds it where another version of the job waits to begin.
+	replacedAtMost = time.Second
 	// lingerPause is the pause between two looks at them.
 	lingerPause = 10 * time.Millisecond
 )
@@ -80,14 +82,26 @@ func (a *audience) present(now time.Time, connections int) bool {
 	return connections > 0 || a.stops && a.seen < a.over
 }
 
+// misses reports whether a client asked lately, has its connection open, and nobody has read the end.
+func (a *audience) misses(now time.Time, connections int) bool {
+	a.mu.Lock()
+	unread := a.seen < a.over
+	a.mu.Unlock()
+	return unread && a.present(now, connections)
+}
+
 // linger returns when nobody reads the end of the allocation any more, or when the process is to leave. connections returns how many the
-// operator's clients have open.
-func (a *audience) linger(ctx context.Context, connections func() int, leaving <-chan struct{}) {
-	most := time.NewTimer(lingerAtMost)
+// operator's clients have open. An allocation that is replaced waits for its last events to be read alone.
+func (a *audience) linger(ctx context.Context, replaced bool, connections func() int, leaving <-chan struct{}) {
+	wanted, atMost := a.present, lingerAtMost
+	if replaced {
+		wanted, atMost = a.misses, replacedAtMost
+	}
+	most := time.NewTimer(atMost)
 	defer most.Stop()
 	tick := time.NewTicker(lingerPause)
 	defer tick.Stop()
-	for a.present(time.Now(), connections()) {
+	for wanted(time.Now(), connections()) {
 		select {
 		case <-tick.C:
 			continue

@@ -29,7 +29,9 @@ func TestLinger(t *testing.T) {
 		during func(a *audience) // in another goroutine
 		open   func(since time.Duration) int
 		leaves bool
-		want   time.Duration
+
+		replaced bool // another version of the job is to follow
+		want     time.Duration
 	}{
 		"nobody":                 {},
 		"a client that has gone": {before: func(a *audience) { a.answered(operator, 3) }},
@@ -80,6 +82,24 @@ func TestLinger(t *testing.T) {
 		"one that has requested the end, and read it as it came": {
 			before: func(a *audience) { a.stopping(); a.answered(operator, 7) },
 		},
+		"one that follows an allocation that is replaced, and asks again": {
+			before:   func(a *audience) { a.answered(operator, 6) },
+			during:   func(a *audience) { time.Sleep(time.Second / 2); a.answered(operator, 8) },
+			open:     func(time.Duration) int { return 1 },
+			replaced: true,
+			want:     time.Second / 2,
+		},
+		"one that holds its connection to an allocation that is replaced": {
+			before:   func(a *audience) { a.answered(operator, 6) },
+			open:     func(time.Duration) int { return 1 },
+			replaced: true,
+			want:     replacedAtMost,
+		},
+		"one that has read the end of an allocation that is replaced": {
+			before:   func(a *audience) { a.answered(operator, 7) },
+			open:     func(time.Duration) int { return 1 },
+			replaced: true,
+		},
 		"a signal": {
 			before: func(a *audience) { a.answered(operator, 3) },
 			open:   func(time.Duration) int { return 1 },
@@ -106,7 +126,7 @@ func TestLinger(t *testing.T) {
 					clients.Go(func() { c.during(a) })
 				}
 				began := time.Now()
-				a.linger(t.Context(), func() int {
+				a.linger(t.Context(), c.replaced, func() int {
 					if c.open == nil {
 						return 0
 					}

@@ -221,8 +221,9 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	err := conclude(s.runner.Run(ctx))
 	close(s.ended)
 	if s.operator != nil {
-		if s.runner.Terminal() && s.control.present().next == nil {
-			s.audience.linger(ctx, s.operator.connections, s.control.leaving())
+		if s.runner.Terminal() {
+			replaced := s.control.present().next != nil
+			s.audience.linger(ctx, replaced, s.operator.connections, s.control.leaving())
 		}
 		s.operator.close()
 	}
