@@ -99,6 +99,9 @@ type Config struct {
 	// nobody.
 	Answered func(owner auth.Owner, index uint64)
 
+	// Log is what GET /v1/agent/monitor shows; nil for none: it is then 404.
+	Log AgentLog
+
 	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
 	Metrics func(context.Context) []Metric
 

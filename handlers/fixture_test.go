@@ -155,8 +155,8 @@ func quietJobs() *fakeJobs {
 func everyRoute(c *handlers.Config) {
 	empty := func() ([]byte, error) { return []byte("{}"), nil }
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
-	c.Machine, c.Parser, c.History = newMachine(), fakeParser{}, twoVersions()
 	c.Host = func(context.Context) (*api.HostStats, error) { return &api.HostStats{}, nil }
+	c.Machine, c.Parser, c.History, c.Log = newMachine(), fakeParser{}, twoVersions(), &fakeLog{lines: make(chan []byte)}
 }
 
 // allocs is a handlers.Allocs of the one allocation, and of otherID, which is not the callers' to see.
@@ -413,7 +413,7 @@ func (c conn) send(tb testing.TB, method, text string) reply {
 	if err != nil {
 		tb.Fatalf("%q: %v", text[:min(len(text), 80)], err)
 	}
-	if strings.Contains(text, streamPath) && response.StatusCode == http.StatusOK { // it never ends
+	if (strings.Contains(text, streamPath) || strings.Contains(text, monitorPath+" ")) && response.StatusCode == http.StatusOK { // it never ends
 		return reply{Status: response.StatusCode, Header: response.Header}
 	}
 	return readReply(tb, response)

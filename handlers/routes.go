@@ -112,6 +112,7 @@ func (a *API) served() []Route {
 	return []Route{
 		read("/v1/agent/health", auth.Authenticated, a.agentHealth, "Reports that the agent is healthy; type=client or type=server for one part."),
 		read("/v1/agent/self", auth.Authenticated, a.agentSelf, "Returns the agent's version, place and configuration."),
+		read("/v1/agent/monitor", auth.OperatorOnly, a.monitor, "Streams what the agent logs.").answering(Stream),
 		read("/v1/agent/members", auth.OperatorOnly, a.agentMembers, "Lists the members of the cluster: this agent."),
 		read("/v1/agent/servers", auth.OperatorOnly, a.agentServers, "Lists the servers: the address of this agent's leader."),
 		read("/v1/regions", auth.Authenticated, a.regions, "Lists the regions: that of the agent."),

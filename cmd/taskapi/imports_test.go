@@ -148,6 +148,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/state",
 		"allocrunner/updates",
 		"auth",
+		"cmd/taskapi/internal/agentlog",
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"handlers/apierror",

@@ -56,6 +56,7 @@ const (
 	NoSubmission // of a version of a job
 	NoDeployment
 	NoNode
+	NoServer
 	NoNamespace
 	NoEval
 	NoTask
@@ -132,6 +133,7 @@ var table = [kinds]struct {
 	NoVersion:       {http.StatusNotFound, "job %q at version %d not found"},
 	NoSubmission:    {http.StatusNotFound, "job source not found"},
 	NoDeployment:    {http.StatusNotFound, "deployment not found"},
+	NoServer:        {http.StatusNotFound, "unknown Nomad server %s"},
 	NoNode:          {http.StatusNotFound, "node not found"},
 	NoNamespace:     {http.StatusNotFound, "Namespace not found"},
 	NoEval:          {http.StatusNotFound, "eval not found"},

@@ -74,6 +74,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		},
 		History: versions,
 		Machine: newMachine(s.paths.Alloc),
+		Log:     agentLog{s.log},
 		Parser:  parser{settings: s.settings, allocs: filepath.Dir(s.paths.Alloc)},
 		Auditor: auditor,
 		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },

@@ -2,12 +2,14 @@ package agent
 
 import (
 	"errors"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/fingerprint"
+	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
 )
@@ -19,6 +21,16 @@ type machine struct {
 }
 
 var _ handlers.Machine = machine{}
+
+// agentLog is the agent's log for the API.
+type agentLog struct{ *agentlog.Log }
+
+var _ handlers.AgentLog = agentLog{}
+
+func (l agentLog) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop func()) {
+	reader := l.Log.Follow(level, asJSON)
+	return reader.Lines(), reader.Close
+}
 
 // newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
 func newMachine(allocDir string) machine {

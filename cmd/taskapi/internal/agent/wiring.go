@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
 	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
 	"taskapi/identity"
 	"taskapi/identity/workload"
@@ -31,6 +32,7 @@ type wiring struct {
 	settings    Settings
 	life        string // the ID of the allocation's present life
 	paths       Paths
+	log         *agentlog.Log // what the logger logs, for readers
 	logger      *slog.Logger
 	keyring     *identity.Keyring
 	verifier    *identity.Verifier
@@ -64,11 +66,12 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		settings:    cfg.Settings,
 		life:        cfg.Lock.Life(),
 		paths:       cfg.Paths,
-		logger:      cfg.Logger,
+		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
 		events:      handlers.NewEvents(),
 		ended:       make(chan struct{}),
 	}
+	s.logger = slog.New(s.log)
 	if err := s.openFiles(); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,4 @@
+package agentlog
+
+// MaxUnread is how many lines wait for a slow reader.
+const MaxUnread = maxUnread
