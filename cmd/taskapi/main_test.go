@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv("TASKAPI_TEST_ASK"); addr != "" {
 		askForTest(addr)
 	}
+	if os.Getenv("TASKAPI_TEST_TOP") != "" {
+		topForTest()
+	}
 	if os.Getenv("TASKAPI_TEST_MAIN") != "" { // a test that has to kill it runs it as a process of its own
 		main()
 	}

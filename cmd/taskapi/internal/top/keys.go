@@ -53,7 +53,7 @@ var bindings = []binding{
 	{[]string{"s"}, "s", "send a signal to the task", (*Model).askSignal},
 	{[]string{"x"}, "x", "run a command in the task", (*Model).askCommand},
 	{[]string{"S"}, "S", "stop the allocation", (*Model).askStop},
-	{[]string{"esc"}, "Esc", "back; ends a search", (*Model).back},
+	{[]string{"esc", "alt+esc"}, "Esc", "back; ends a search", (*Model).back},
 	{[]string{"ctrl+l"}, "^L", "draw the screen again", func(*Model) tea.Cmd { return tea.ClearScreen }},
 	{[]string{"ctrl+z"}, "^Z", "to the shell; fg returns", func(*Model) tea.Cmd { return tea.Suspend }},
 	{[]string{"?", "h", "f1"}, "? h", "this help", func(m *Model) tea.Cmd { m.help = true; return nil }},

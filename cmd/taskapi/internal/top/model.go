@@ -59,6 +59,7 @@ type Model struct {
 	dialog dialog      // nil for none
 	help   bool
 	notice notice
+	failed error // why it ends by itself
 }
 
 // notice is a short message that goes away by itself.
@@ -121,6 +122,9 @@ func (m *Model) update(msg tea.Msg) tea.Cmd {
 		return m.outputRead(msg)
 	case actionMsg:
 		m.acted(msg)
+	case panicMsg:
+		m.failed = msg.err
+		return tea.Quit
 	}
 	return nil
 }

@@ -35,6 +35,9 @@ func Run(ctx context.Context, c Config) error {
 		tea.WithInput(c.Terminal.In), tea.WithOutput(c.Terminal.Out), tea.WithEnvironment(c.Terminal.Env),
 		tea.WithColorProfile(profile), tea.WithFPS(framesPerSecond), tea.WithoutSignalHandler(),
 	).Run()
+	if m.failed != nil {
+		return m.failed
+	}
 	if ended.Err() != nil && !errors.Is(err, tea.ErrProgramPanic) { // as it was asked to; a hung-up terminal can't be restored, either
 		return nil
 	}

@@ -41,8 +41,10 @@ func (f *fake) Allocation(context.Context, uint64) (Snapshot, error) { return f.
 
 func (f *fake) Checks(context.Context) (api.AllocCheckStatuses, error) {
 	return api.AllocCheckStatuses{
-		"1": {ID: "1", Check: "alive", Service: "shop", Task: "server", Status: "success", StatusCode: 200, Output: "nomad: http ok", Timestamp: start.Unix()},
-		"2": {ID: "2", Check: "deep", Service: "shop", Task: "worker", Status: "failure", Output: "nomad: dial tcp 127.0.0.1:9: connection refused", Timestamp: start.Unix()},
+		"1": {ID: "1", Check: "alive", Service: "shop", Task: "server", Status: "success", StatusCode: 200, Output: "nomad: http ok",
+			Timestamp: start.Unix()},
+		"2": {ID: "2", Check: "deep", Service: "shop", Task: "worker", Status: "failure", Output: "nomad: dial tcp 127.0.0.1:9: connection refused",
+			Timestamp: start.Unix()},
 	}, f.err
 }
 
@@ -91,10 +93,16 @@ func allocation() *api.Allocation {
 	return &api.Allocation{
 		ID: "c0284333-7053-4bd5-901d-ebabf09d52fb", JobID: "shop", TaskGroup: group, ClientStatus: "running", DesiredStatus: "run",
 		DeploymentStatus: &api.AllocDeploymentStatus{Healthy: &yes},
-		Job:              &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "migrate"}, {Name: "server"}, {Name: "worker"}}}}},
+		Job: &api.Job{TaskGroups: []*api.TaskGroup{
+			{Name: &group, Tasks: []*api.Task{{Name: "migrate"}, {Name: "server"}, {Name: "worker"}}},
+		}},
 		TaskStates: map[string]*api.TaskState{
-			"migrate": {State: "dead", Events: []*api.TaskEvent{event(0, "Started", "Task started by client"), event(time.Second, "Terminated", "Exit Code: 0")}},
-			"server":  {State: "running", StartedAt: start.Add(2 * time.Second), Events: []*api.TaskEvent{event(2*time.Second, "Started", "Task started by client")}},
+			"migrate": {State: "dead", Events: []*api.TaskEvent{
+				event(0, "Started", "Task started by client"), event(time.Second, "Terminated", "Exit Code: 0"),
+			}},
+			"server": {State: "running", StartedAt: start.Add(2 * time.Second), Events: []*api.TaskEvent{
+				event(2*time.Second, "Started", "Task started by client"),
+			}},
 			"worker": {State: "running", StartedAt: start.Add(20 * time.Second), Restarts: 2, Events: []*api.TaskEvent{
 				event(3*time.Second, "Started", "Task started by client"),
 				event(9*time.Second, "Terminated", "Exit Code: 3, Exit Message: \"a \x1b]52;c;aGk=\x07 title\""),
@@ -197,6 +205,7 @@ func keyOf(name string) tea.KeyPressMsg {
 		"pgup": {Code: tea.KeyPgUp}, "pgdown": {Code: tea.KeyPgDown}, "home": {Code: tea.KeyHome}, "end": {Code: tea.KeyEnd},
 		"enter": {Code: tea.KeyEnter}, "esc": {Code: tea.KeyEscape}, "tab": {Code: tea.KeyTab}, "backspace": {Code: tea.KeyBackspace},
 		"shift+tab": {Code: tea.KeyTab, Mod: tea.ModShift}, "space": {Code: tea.KeySpace, Text: " "}, "f1": {Code: tea.KeyF1}, "f10": {Code: tea.KeyF10},
+		"alt+esc": {Code: tea.KeyEscape, Mod: tea.ModAlt},
 	}
 	if key, ok := special[name]; ok {
 		return tea.KeyPressMsg(key)

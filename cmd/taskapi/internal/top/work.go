@@ -2,6 +2,8 @@ package top
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 
 	tea "charm.land/bubbletea/v2"
@@ -25,14 +27,22 @@ func newWork(ctx context.Context) *work {
 
 // command returns a command that does something until it is done, or until the work is closed.
 func (w *work) command(do func(ctx context.Context) tea.Msg) tea.Cmd {
-	return func() tea.Msg {
+	return func() (msg tea.Msg) {
 		if !w.begin() {
 			return nil
 		}
 		defer w.all.Done()
+		defer func() {
+			if r := recover(); r != nil {
+				msg = panicMsg{fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+			}
+		}()
 		return do(w.context)
 	}
 }
+
+// panicMsg is a panic of a command: it ends the screen, and is told when the terminal is restored.
+type panicMsg struct{ err error }
 
 func (w *work) begin() bool {
 	w.mu.Lock()

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// terminal is a real one, of tmux, with a shell.
+type terminal struct {
+	t   *testing.T
+	dir string // home of its shell
+}
+
+// newTerminal opens a terminal of a size, whose shell has taskapi as a command, and more of the environment as KEY=value.
+func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
+	t.Helper()
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skip("there is no tmux here: ", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := shortDir(t)
+	if err := os.Symlink(self, filepath.Join(dir, "taskapi")); err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t, dir}
+	args := []string{"new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
+	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=", "LC_ALL=C.UTF-8"}
+	for _, pair := range append(own, env...) {
+		args = append(args, "-e", pair)
+	}
+	term.tmux(append(args, "/bin/sh")...)
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", term.socket(), "kill-server").Run() }) // it may have ended with its last shell
+	term.tmux("set-option", "-g", "set-clipboard", "on")
+	term.runs("PS1='rea''dy> '") // no shell takes it from the environment
+	term.awaits("ready>")
+	return term
+}
+
+func (term *terminal) socket() string { return filepath.Join(term.dir, "tmux") }
+
+// file returns what a program has written into a file in the home of the shell.
+func (term *terminal) file(name string) string {
+	term.t.Helper()
+	text, err := os.ReadFile(filepath.Join(term.dir, name))
+	if err != nil {
+		term.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// tmux runs a command of tmux and returns its output.
+func (term *terminal) tmux(args ...string) string {
+	term.t.Helper()
+	out, err := exec.Command("tmux", append([]string{"-u", "-f", "/dev/null", "-S", term.socket()}, args...)...).CombinedOutput()
+	if err != nil {
+		term.t.Fatalf("tmux %q: %v\n%s", args, err, out)
+	}
+	return strings.TrimRight(string(out), "\n")
+}
+
+// keys presses keys, by tmux's names.
+func (term *terminal) keys(names ...string) {
+	term.t.Helper()
+	term.tmux(append([]string{"send-keys"}, names...)...)
+}
+
+// types types a text as it is.
+func (term *terminal) types(text string) { term.t.Helper(); term.tmux("send-keys", "-l", text) }
+
+// runs types a command line.
+func (term *terminal) runs(line string) {
+	term.t.Helper()
+	term.types(line)
+	term.keys("Enter")
+}
+
+// screen returns what is on the screen.
+func (term *terminal) screen() string { term.t.Helper(); return term.tmux("capture-pane", "-p") }
+
+// is asks tmux for something of the terminal, by its name of a format.
+func (term *terminal) is(format string) string {
+	term.t.Helper()
+	return term.tmux("display-message", "-p", "#{"+format+"}")
+}
+
+// awaits waits until all texts are on the screen.
+func (term *terminal) awaits(texts ...string) {
+	term.t.Helper()
+	term.until(fmt.Sprintf("%q on the screen", texts), func(screen string) bool {
+		for _, text := range texts {
+			if !strings.Contains(screen, text) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// until waits for something on the screen.
+func (term *terminal) until(what string, ok func(screen string) bool) {
+	term.t.Helper()
+	for give := time.Now().Add(2 * deadline); ; {
+		screen := term.screen()
+		if ok(screen) {
+			return
+		}
+		if time.Now().After(give) {
+			term.t.Fatalf("never %s:\n%s", what, screen)
+		}
+		time.Sleep(20 * time.Millisecond) // a terminal can only be polled
+	}
+}
+
+// restored fails the test unless the terminal is as a shell wants it.
+func (term *terminal) restored() {
+	term.t.Helper()
+	for format, want := range map[string]string{
+		"alternate_on": "0", "cursor_flag": "1", "mouse_any_flag": "0", "keypad_flag": "0", "keypad_cursor_flag": "0", "insert_flag": "0", "wrap_flag": "1",
+	} {
+		if got := term.is(format); got != want {
+			term.t.Errorf("%s is %s after it, want %s", format, got, want)
+		}
+	}
+	term.runs("clear; stty -a")
+	term.awaits("speed", "ready>")
+	screen := term.screen()
+	for _, mode := range []string{" icanon", " echo ", " isig", " icrnl", " opost"} {
+		if !strings.Contains(strings.ReplaceAll(screen, "\n", " ")+" ", mode) {
+			term.t.Errorf("the terminal is left without%s:\n%s", mode, screen)
+		}
+	}
+}
