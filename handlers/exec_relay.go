@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -187,11 +186,11 @@ func (x *execRelay) receive() error {
 	}
 	for {
 		_, message, err := x.conn.ReadMessage()
-		if errors.Is(err, websocket.ErrReadLimit) { // the library has said so
-			return nil
+		if denied(err) {
+			x.farewell(err)
 		}
 		if err != nil {
-			return nil //nolint:nilerr // the client has gone
+			return nil //nolint:nilerr // the client has gone, or the library has said that the message was too long
 		}
 		var in api.ExecStreamingInput
 		if err := json.Unmarshal(message, &in); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -314,6 +315,82 @@ func TestExecEnds(t *testing.T) {
 	<-command.ctx.Done()
 }
 
+// TestExecIsCut with a reason when the server stops, and when the token is not valid any more.
+func TestExecIsCut(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	var revoked atomic.Bool
+	s := newServer(t, alloc, func(c *handlers.Config) { c.Authenticator = revocable{c.Authenticator, &revoked} })
+	first, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
+	second, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
+	one, two := <-started, <-started
+	revoked.Store(true)
+	if err := first.WriteMessage(websocket.TextMessage, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := closeOf(t, first); code != websocket.ClosePolicyViolation || text != "the token is not valid any more" {
+		t.Errorf("revoked: closed with %d %q", code, text)
+	}
+	revoked.Store(false)
+	stopped := make(chan struct{})
+	go func() { s.stop(); close(stopped) }()
+	if code, text := closeOf(t, second); code != websocket.CloseGoingAway || text != "taskapi stops" {
+		t.Errorf("stopped: closed with %d %q", code, text)
+	}
+	<-one.closed
+	<-two.closed
+	<-stopped
+}
+
+// revocable is an authenticator that thinks again.
+type revocable struct {
+	handlers.Authenticator
+	revoked *atomic.Bool
+}
+
+func (r revocable) Recheck(q *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial {
+	if r.revoked.Load() {
+		return forbidden
+	}
+	return r.Authenticator.Recheck(q, p, owner, peer)
+}
+
+// TestExecClientThatDoesNotTake output makes the command wait, and no more is kept of it than a few messages; others go on.
+func TestExecClientThatDoesNotTake(t *testing.T) {
+	alloc := newAlloc(t)
+	started := commands(alloc)
+	s := newServer(t, alloc)
+	c, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
+	command := <-started
+	var written atomic.Int64
+	wrote := make(chan error)
+	go func() {
+		var err error
+		for err == nil {
+			var n int
+			n, err = command.stdout.Write(make([]byte, 32<<10))
+			written.Add(int64(n))
+		}
+		wrote <- err
+	}()
+	other, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
+	neighbour := <-started
+	for range 50 { // in its time the first would have written much more
+		go func() { _, _ = neighbour.stdout.Write([]byte("x")) }()
+		if _, _, err := other.ReadMessage(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := written.Load(); n > 4<<20 {
+		t.Errorf("%d bytes were taken of a command whose client takes nothing", n)
+	}
+	c.Close()
+	<-command.closed
+	if err := <-wrote; err == nil {
+		t.Error("the command still writes")
+	}
+}
+
 // TestTasksExecsAreBounded, so that the operator always gets in.
 func TestTasksExecsAreBounded(t *testing.T) {
 	alloc := newAlloc(t)
@@ -348,7 +425,7 @@ func TestExecIsRecorded(t *testing.T) {
 	command := <-started
 	command.end(0, nil)
 	closeOf(t, c)
-	<-command.closed
+	s.stop() // a session is recorded at its end
 	var found auth.Record
 	for _, record := range s.audited() {
 		if record.Path == execPath {
