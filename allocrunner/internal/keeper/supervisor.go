@@ -170,23 +170,23 @@ func (s *Supervisor) tryRestore(conn *connection, orphans OrphanCounts) error {
 }
 
 // call calls a method of the keeper's client, again when the connection broke and was restored. lost is set when the keeper was lost.
-func (s *Supervisor) call(ctx context.Context, method func(*Client) error) (lost *lostKeeper, err error) {
+func call[T any](ctx context.Context, s *Supervisor, method func(*Client) (T, error)) (result T, lost *lostKeeper, err error) {
 	for {
 		conn, _ := s.current()
-		err := method(conn.client)
+		result, err = method(conn.client)
 		if !errors.Is(err, processes.ErrLost) {
-			return nil, err
+			return result, nil, err
 		}
 		select {
 		case <-conn.settled:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return result, nil, ctx.Err()
 		}
 		if conn.lost != nil {
-			return conn.lost, err
+			return result, conn.lost, err
 		}
 		if now, _ := s.current(); now == conn { // the use of the keeper has ended before it was restored
-			return nil, processes.ErrClosed
+			return result, nil, processes.ErrClosed
 		}
 	}
 }
@@ -194,19 +194,17 @@ func (s *Supervisor) call(ctx context.Context, method func(*Client) error) (lost
 // Start starts a process. When the answer is lost, with the connection or with the keeper, the process may have been started, and may have
 // ended since: then it is not started again, and Wait says what became of it. That is found out also when ctx has ended: a process that
 // nobody knows of would be left running.
-func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (status processes.Status, err error) {
+func (s *Supervisor) Start(ctx context.Context, spec drivers.Spec) (processes.Status, error) {
 	began, sent := time.Now(), false
 	for keepers := 0; ; keepers++ {
-		lost, err := s.call(context.WithoutCancel(ctx), func(c *Client) (err error) {
+		status, lost, err := call(context.WithoutCancel(ctx), s, func(c *Client) (processes.Status, error) {
 			if sent {
-				var known bool
-				if status, known, err = startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known || err != nil {
-					return err
+				if status, known, err := startedSince(context.WithoutCancel(ctx), c, spec.Task, began); known || err != nil {
+					return status, err
 				}
 			}
 			sent = true
-			status, err = c.Start(ctx, spec)
-			return err
+			return c.Start(ctx, spec)
 		})
 		if lost == nil || keepers == maxKeepers {
 			if err == nil {
@@ -292,11 +290,8 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 
 // Wait waits for the end of a task's process. When the keeper was killed before it could record how that ended, the error says so, and what
 // had to be killed.
-func (s *Supervisor) Wait(ctx context.Context, task string) (exit interfaces.ExitResult, err error) {
-	lost, err := s.call(ctx, func(c *Client) (err error) {
-		exit, err = c.Wait(ctx, task)
-		return err
-	})
+func (s *Supervisor) Wait(ctx context.Context, task string) (interfaces.ExitResult, error) {
+	exit, lost, err := call(ctx, s, func(c *Client) (interfaces.ExitResult, error) { return c.Wait(ctx, task) })
 	if errors.Is(err, processes.ErrNotRunning) { // it was a lost keeper's, in whose place there is another by now
 		s.mu.Lock()
 		lost = s.lost
@@ -312,30 +307,24 @@ func (s *Supervisor) Wait(ctx context.Context, task string) (exit interfaces.Exi
 }
 
 // Exec runs a program beside a task's process. One with files ends with the connection to the keeper, with an error that is processes.ErrLost.
-func (s *Supervisor) Exec(ctx context.Context, spec processes.ExecSpec) (result processes.ExecResult, err error) {
+func (s *Supervisor) Exec(ctx context.Context, spec processes.ExecSpec) (processes.ExecResult, error) {
 	if len(spec.Files) > 0 {
 		conn, _ := s.current()
 		return conn.client.Exec(ctx, spec)
 	}
-	_, err = s.call(ctx, func(c *Client) (err error) {
-		result, err = c.Exec(ctx, spec)
-		return err
-	})
+	result, _, err := call(ctx, s, func(c *Client) (processes.ExecResult, error) { return c.Exec(ctx, spec) })
 	return result, err
 }
 
 // Signal sends a signal to a task's process.
 func (s *Supervisor) Signal(ctx context.Context, process processes.ProcessID, sig syscall.Signal) error {
-	_, err := s.call(ctx, func(c *Client) error { return c.Signal(ctx, process, sig) })
+	_, _, err := call(ctx, s, func(c *Client) (struct{}, error) { return struct{}{}, c.Signal(ctx, process, sig) })
 	return err
 }
 
 // KillTree kills what is left of a task's process. What a lost keeper has left of the task is dead by now, and counted once.
-func (s *Supervisor) KillTree(ctx context.Context, process processes.ProcessID) (leftover int, err error) {
-	lost, err := s.call(ctx, func(c *Client) (err error) {
-		leftover, err = c.KillTree(ctx, process)
-		return err
-	})
+func (s *Supervisor) KillTree(ctx context.Context, process processes.ProcessID) (int, error) {
+	leftover, lost, err := call(ctx, s, func(c *Client) (int, error) { return c.KillTree(ctx, process) })
 	if lost != nil {
 		err = nil
 	}
@@ -347,11 +336,8 @@ func (s *Supervisor) KillTree(ctx context.Context, process processes.ProcessID) 
 }
 
 // List returns the latest process of each task.
-func (s *Supervisor) List(ctx context.Context) (list []processes.Status, err error) {
-	_, err = s.call(ctx, func(c *Client) (err error) {
-		list, err = c.List(ctx)
-		return err
-	})
+func (s *Supervisor) List(ctx context.Context) ([]processes.Status, error) {
+	list, _, err := call(ctx, s, func(c *Client) ([]processes.Status, error) { return c.List(ctx) })
 	return list, err
 }
 
