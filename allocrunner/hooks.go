@@ -40,9 +40,7 @@ func (r *Runner) prerun(ctx context.Context) error {
 		err := r.meter.Call(r.logger, h.Name(), "prerun", func() error {
 			ctx, end := context.WithCancel(ctx)
 			defer end()
-			return h.Prerun(ctx, &interfaces.RunnerPrerunRequest{
-				Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.shared, Restored: r.cfg.Saved != nil,
-			})
+			return h.Prerun(ctx, r.prerunRequest())
 		})
 		if err != nil {
 			return fmt.Errorf("set up %s: %w", h.Name(), err)
@@ -51,15 +49,15 @@ func (r *Runner) prerun(ctx context.Context) error {
 	return nil
 }
 
+func (r *Runner) prerunRequest() *interfaces.RunnerPrerunRequest {
+	return &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.shared, Restored: r.cfg.Saved != nil}
+}
+
 // ending is called in place of prerun for an allocation that is to stop.
 func (r *Runner) ending(ctx context.Context) {
 	ctx, end := context.WithTimeout(ctx, hookTimeout)
 	defer end()
-	err := eachHook(r, "ending", func(h interfaces.RunnerEndingHook) error {
-		return h.Ending(ctx, &interfaces.RunnerPrerunRequest{
-			Alloc: r.Alloc(), Env: r.env(r.Alloc()), Resources: &r.shared, Restored: r.cfg.Saved != nil,
-		})
-	})
+	err := eachHook(r, "ending", func(h interfaces.RunnerEndingHook) error { return h.Ending(ctx, r.prerunRequest()) })
 	if err != nil {
 		r.logger.Warn("a hook failed before the stop, which goes on", "error", err)
 	}

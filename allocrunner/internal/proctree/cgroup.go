@@ -185,9 +185,6 @@ func (c *cgroups) has(pid int) bool {
 // cgroup is that of one run of one task. A nil *cgroup is an empty one.
 type cgroup struct{ dir string }
 
-// works reports whether there is one.
-func (g *cgroup) works() bool { return g != nil }
-
 // below makes a cgroup inside.
 func (g *cgroup) below(name string) (*cgroup, error) {
 	b := &cgroup{dir: filepath.Join(g.dir, name)}
@@ -204,7 +201,7 @@ func (g *cgroup) open() (*os.File, error) {
 
 // kill sends SIGKILL to all inside, descending cgroups included.
 func (g *cgroup) kill() error {
-	if !g.works() {
+	if g == nil {
 		return nil
 	}
 	return os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
@@ -212,7 +209,7 @@ func (g *cgroup) kill() error {
 
 // pids returns the processes directly inside.
 func (g *cgroup) pids() []int {
-	if !g.works() {
+	if g == nil {
 		return nil
 	}
 	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
@@ -227,7 +224,7 @@ func (g *cgroup) pids() []int {
 
 // populated reports whether anything lives inside, descending cgroups included.
 func (g *cgroup) populated() bool {
-	if !g.works() {
+	if g == nil {
 		return false
 	}
 	text, _ := os.ReadFile(filepath.Join(g.dir, "cgroup.events"))
@@ -237,7 +234,7 @@ func (g *cgroup) populated() bool {
 // oomKilled reports whether the kernel has killed something inside for want of memory. Without the memory controller nothing is known,
 // and nothing could have been the cgroup's fault.
 func (g *cgroup) oomKilled() bool {
-	if !g.works() {
+	if g == nil {
 		return false
 	}
 	text, _ := os.ReadFile(filepath.Join(g.dir, "memory.events"))
@@ -251,7 +248,7 @@ func (g *cgroup) oomKilled() bool {
 
 // remove removes the empty cgroup.
 func (g *cgroup) remove() {
-	if g.works() {
+	if g != nil {
 		_ = removeCgroup(g.dir) // as in close
 	}
 }

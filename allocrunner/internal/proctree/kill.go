@@ -66,7 +66,7 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 // looks returns how often in a row a tree must be found empty. /proc is no snapshot: a process whose parent ends between two reads has
 // none for one look. A cgroup can't be wrong.
 func (t *Tree) looks() int {
-	if t.group.works() {
+	if t.group != nil {
 		return 1
 	}
 	return 2
@@ -154,7 +154,7 @@ func (t *Tree) claims(s proc.Stat, last bool) bool {
 	switch {
 	case s.Session == t.root.Pid || last:
 		return true
-	case !t.set.ownsAllChildren || t.group.works() || !proc.HasEnv(s.PID, t.marker):
+	case !t.set.ownsAllChildren || t.group != nil || !proc.HasEnv(s.PID, t.marker):
 		return false
 	}
 	return !t.set.cgroups.has(s.PID)

@@ -83,7 +83,7 @@ type Tree struct {
 // with the task.
 func (t *Tree) ExecChild(name string) *Tree {
 	b := &Tree{set: t.set, noCgroup: t.noCgroup, ended: make(chan struct{})}
-	if t.group.works() {
+	if t.group != nil {
 		b.group, b.noCgroup = t.group.below(name)
 	}
 	return b
@@ -114,7 +114,7 @@ func (t *Tree) NoCgroup() error { return t.noCgroup }
 
 // fenced starts the process in the tree's cgroup if that can be.
 func (t *Tree) fenced(attr *os.ProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
-	if t.group.works() {
+	if t.group != nil {
 		first, err := t.startInside(attr, start)
 		for _, full := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE} { // no fault of the cgroup's
 			if errors.Is(err, full) {
