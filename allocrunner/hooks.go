@@ -18,11 +18,7 @@ func (r *Runner) HookStats() []interfaces.HookStat { return r.meter.Stats() }
 // eachHook calls the hooks of one kind one after another and joins their errors.
 func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) error) error {
 	var errs []error
-	for _, hook := range r.hookList {
-		h, ok := hook.(H)
-		if !ok {
-			continue
-		}
+	for h := range interfaces.Having[H](r.hookList) {
 		if err := r.meter.Call(r.logger, h.Name(), step, func() error { return call(h) }); err != nil {
 			errs = append(errs, fmt.Errorf("%s hook %q: %w", step, h.Name(), err))
 		}
@@ -32,11 +28,7 @@ func eachHook[H interfaces.RunnerHook](r *Runner, step string, call func(H) erro
 
 // prerun calls the prerun hooks until one fails. What a hook begins with its context ends with its call.
 func (r *Runner) prerun(ctx context.Context) error {
-	for _, hook := range r.hookList {
-		h, ok := hook.(interfaces.RunnerPrerunHook)
-		if !ok {
-			continue
-		}
+	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.hookList) {
 		err := r.meter.Call(r.logger, h.Name(), "prerun", func() error {
 			ctx, end := context.WithCancel(ctx)
 			defer end()
@@ -81,10 +73,8 @@ func (r *Runner) preTaskRestart(ctx context.Context) {
 }
 
 func (r *Runner) shutdownHooks() {
-	for _, hook := range r.hookList {
-		if h, ok := hook.(interfaces.ShutdownHook); ok {
-			_ = r.meter.Call(r.logger, h.Name(), "shutdown", func() error { h.Shutdown(); return nil })
-		}
+	for h := range interfaces.Having[interfaces.ShutdownHook](r.hookList) {
+		_ = r.meter.Call(r.logger, h.Name(), "shutdown", func() error { h.Shutdown(); return nil })
 	}
 	for _, t := range r.tasks {
 		t.Shutdown()

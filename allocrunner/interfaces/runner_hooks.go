@@ -2,6 +2,7 @@ package interfaces
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,6 +21,17 @@ import (
 type RunnerHook interface {
 	// Name identifies the hook in logs, errors and metrics.
 	Name() string
+}
+
+// Having yields those of the hooks that have a step, in their order.
+func Having[Step, Hook any](hooks []Hook) iter.Seq[Step] {
+	return func(yield func(Step) bool) {
+		for _, hook := range hooks {
+			if step, ok := any(hook).(Step); ok && !yield(step) {
+				return
+			}
+		}
+	}
 }
 
 // RunnerPrerunHook runs before the first task starts. An error fails the allocation: no further hook's Prerun is called, and nothing

@@ -91,7 +91,7 @@ func (r *runner) RestartTask(ctx context.Context, name string) error {
 }
 
 func (r *runner) RestartRunning(ctx context.Context) error {
-	for _, h := range hooksAs[interfaces.RunnerTaskRestartHook](r.cfg.Hooks) {
+	for h := range interfaces.Having[interfaces.RunnerTaskRestartHook](r.cfg.Hooks) {
 		if err := h.PreTaskRestart(ctx); err != nil {
 			r.cfg.Logger.Warn("a hook failed before a restart", "hook", h.Name(), "error", err)
 		}
@@ -141,7 +141,7 @@ func (r *runner) Destroy(ctx context.Context) error {
 		return interfaces.ErrNotTerminal
 	}
 	var errs []error
-	for _, h := range hooksAs[interfaces.RunnerDestroyHook](r.cfg.Hooks) {
+	for h := range interfaces.Having[interfaces.RunnerDestroyHook](r.cfg.Hooks) {
 		errs = append(errs, h.Destroy(ctx))
 	}
 	return errors.Join(append(errs, allocdir.Remove(r.cfg.Dir))...)

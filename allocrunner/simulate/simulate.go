@@ -100,7 +100,7 @@ func (r *runner) Run(ctx context.Context) error {
 		r.acting <- struct{}{}
 	}
 	r.end()
-	for _, h := range hooksAs[interfaces.RunnerPreKillHook](r.cfg.Hooks) {
+	for h := range interfaces.Having[interfaces.RunnerPreKillHook](r.cfg.Hooks) {
 		h.PreKill()
 	}
 	background := context.WithoutCancel(ctx)
@@ -108,7 +108,7 @@ func (r *runner) Run(ctx context.Context) error {
 		err = errors.Join(err, t.stop(background))
 	}
 	r.finish(err)
-	for _, h := range hooksAs[interfaces.RunnerPostrunHook](r.cfg.Hooks) {
+	for h := range interfaces.Having[interfaces.RunnerPostrunHook](r.cfg.Hooks) {
 		err = errors.Join(err, h.Postrun(background))
 	}
 	return err
@@ -131,7 +131,7 @@ func (r *runner) start(ctx context.Context) error {
 		return err
 	}
 	request := &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(), Resources: &r.resources}
-	for _, h := range hooksAs[interfaces.RunnerPrerunHook](r.cfg.Hooks) {
+	for h := range interfaces.Having[interfaces.RunnerPrerunHook](r.cfg.Hooks) {
 		if err := h.Prerun(ctx, request); err != nil {
 			return fmt.Errorf("prerun hook %q: %w", h.Name(), err)
 		}
@@ -162,25 +162,14 @@ func (r *runner) finish(err error) {
 }
 
 func (r *runner) shutdown() {
-	for _, h := range hooksAs[interfaces.ShutdownHook](r.cfg.Hooks) {
+	for h := range interfaces.Having[interfaces.ShutdownHook](r.cfg.Hooks) {
 		h.Shutdown()
 	}
 	for _, t := range r.tasks {
-		for _, h := range hooksAs[interfaces.ShutdownHook](t.hooks) {
+		for h := range interfaces.Having[interfaces.ShutdownHook](t.hooks) {
 			h.Shutdown()
 		}
 	}
-}
-
-// hooksAs returns those hooks that have a step.
-func hooksAs[Step, Hook any](hooks []Hook) []Step {
-	var steps []Step
-	for _, h := range hooks {
-		if step, ok := any(h).(Step); ok {
-			steps = append(steps, step)
-		}
-	}
-	return steps
 }
 
 func (r *runner) env() *taskenv.Env {
@@ -194,7 +183,7 @@ func (r *runner) env() *taskenv.Env {
 func (t *task) start(ctx context.Context) error {
 	t.enter("pending", api.TaskSetup, "Building Task Directory")
 	alloc, env := t.runner.Alloc(), t.runner.env().WithTask(taskenv.Task{Task: t.spec, User: t.user, Dir: t.dir})
-	for _, h := range hooksAs[interfaces.TaskPrestartHook](t.hooks) {
+	for h := range interfaces.Having[interfaces.TaskPrestartHook](t.hooks) {
 		response, err := h.Prestart(ctx, &interfaces.TaskPrestartRequest{
 			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Resources: &t.runner.resources,
 			Kept: t.kept(h.Name()), Keep: func(kept map[string]string) { t.keep(h.Name(), kept) },
@@ -208,7 +197,7 @@ func (t *task) start(ctx context.Context) error {
 		}
 	}
 	t.enter("running", api.TaskStarted, "Task started by client")
-	for _, h := range hooksAs[interfaces.TaskPoststartHook](t.hooks) {
+	for h := range interfaces.Having[interfaces.TaskPoststartHook](t.hooks) {
 		if err := h.Poststart(ctx, &interfaces.TaskPoststartRequest{Alloc: alloc, Task: t.spec, Env: env}); err != nil {
 			t.runner.cfg.Logger.Warn("a poststart hook failed", "task", t.spec.Name, "hook", h.Name(), "error", err)
 		}
@@ -222,11 +211,11 @@ func (t *task) exit(ctx context.Context, state string) error {
 		return nil
 	}
 	var errs []error
-	for _, h := range hooksAs[interfaces.TaskPreKillHook](t.hooks) {
+	for h := range interfaces.Having[interfaces.TaskPreKillHook](t.hooks) {
 		errs = append(errs, h.PreKilling(ctx))
 	}
 	t.enter(state, api.TaskTerminated, "Exit Code: 0")
-	for _, h := range hooksAs[interfaces.TaskExitedHook](t.hooks) {
+	for h := range interfaces.Having[interfaces.TaskExitedHook](t.hooks) {
 		errs = append(errs, h.Exited(ctx, interfaces.ExitResult{At: time.Now()}))
 	}
 	return errors.Join(errs...)
@@ -235,7 +224,7 @@ func (t *task) exit(ctx context.Context, state string) error {
 // stop ends the task for good.
 func (t *task) stop(ctx context.Context) error {
 	err := t.exit(ctx, "dead")
-	for _, h := range hooksAs[interfaces.TaskStopHook](t.hooks) {
+	for h := range interfaces.Having[interfaces.TaskStopHook](t.hooks) {
 		err = errors.Join(err, h.Stop(ctx))
 	}
 	return err

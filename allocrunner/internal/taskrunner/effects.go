@@ -156,11 +156,7 @@ func (r *Runner) killTree(ctx context.Context, process processes.ProcessID) int 
 func runHooks[H interfaces.TaskHook](ctx context.Context, r *Runner, step string, call func(H, context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
 	defer cancel()
-	for _, hook := range r.cfg.Hooks {
-		h, ok := hook.(H)
-		if !ok {
-			continue
-		}
+	for h := range interfaces.Having[H](r.cfg.Hooks) {
 		if err := r.cfg.Meter.Call(r.logger, h.Name(), step, func() error { return call(h, ctx) }); err != nil {
 			r.logger.Warn("task hook failed", "hook", h.Name(), "step", step, "error", err)
 		}

@@ -276,10 +276,8 @@ func (r *Runner) Close() { close(r.quit) }
 
 // Shutdown calls the task's shutdown hooks: this process ends and the task runs on.
 func (r *Runner) Shutdown() {
-	for _, hook := range r.cfg.Hooks {
-		if h, ok := hook.(interfaces.ShutdownHook); ok {
-			_ = r.cfg.Meter.Call(r.logger, h.Name(), "task_shutdown", func() error { h.Shutdown(); return nil })
-		}
+	for h := range interfaces.Having[interfaces.ShutdownHook](r.cfg.Hooks) {
+		_ = r.cfg.Meter.Call(r.logger, h.Name(), "task_shutdown", func() error { h.Shutdown(); return nil })
 	}
 }
 

@@ -79,11 +79,7 @@ func (r *Runner) runPrestart(ctx context.Context, req *interfaces.TaskPrestartRe
 	req.Lifecycle = r
 	req.Resources = r.cfg.Resources
 	given := &interfaces.TaskPrestartResponse{}
-	for _, hook := range r.cfg.Hooks {
-		h, ok := hook.(interfaces.TaskPrestartHook)
-		if !ok {
-			continue
-		}
+	for h := range interfaces.Having[interfaces.TaskPrestartHook](r.cfg.Hooks) {
 		resp := r.record.hookDone(h.Name())
 		if resp == nil {
 			var err error
