@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,4 +35,10 @@ func Mounts(text string) []string {
 		all = append(all, fmt.Sprintf("%v %s %s", m.controllers, m.root, m.dir))
 	}
 	return all
+}
+
+// Measure takes a sample, however fresh the last one is.
+func (s *Sampler) Measure(ctx context.Context) error {
+	_, _, err := s.measure(ctx)
+	return err
 }

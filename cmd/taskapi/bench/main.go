@@ -140,6 +140,7 @@ func (r *report) measurements() []measurement {
 		{"tasks", into(&r.Tasks, sizes(manyTasks).measure)},
 		{"restart", into(&r.Restart, measureRestart)},
 		{"idle", into(&r.Idle, measureIdle)},
+		{"stats", into(&r.Stats, measureStats)},
 		{"resume", into(&r.Resume, measureResume)},
 	}
 }

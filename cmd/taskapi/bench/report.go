@@ -24,6 +24,7 @@ type report struct {
 	Tasks      []sizeRow       `json:",omitempty"`
 	Restart    *restartReport  `json:",omitempty"`
 	Idle       []idleRow       `json:",omitempty"`
+	Stats      []statsRow      `json:",omitempty"`
 	Resume     []resumeRow     `json:",omitempty"`
 }
 
@@ -152,6 +153,9 @@ func (r *report) printTasks(w io.Writer) {
 	}
 	if r.Idle != nil {
 		printIdle(w, r.Idle)
+	}
+	if r.Stats != nil {
+		printStats(w, r.Stats)
 	}
 	if r.Resume != nil {
 		printResume(w, r.Resume)

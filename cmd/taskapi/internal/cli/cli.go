@@ -241,6 +241,9 @@ func isDestructive(cmd *cobra.Command) *cobra.Command {
 // unknownCommand returns the error for a name that is no command below cmd.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	cmd.SuggestionsMinimumDistance = 2 // two slips of the finger
+	if len(name) < 3 {
+		cmd.SuggestionsMinimumDistance = 1 // else any name of two letters is like any other
+	}
 	for _, near := range cmd.SuggestionsFor(name) {
 		if found, _, err := cmd.Find([]string{near}); err == nil && found.Annotations[destructive] == "" && name != "" {
 			return fmt.Errorf("unknown command %q; did you mean %q?", name, near)
