@@ -1,6 +1,12 @@
 package allocrunner
 
-import "taskapi/allocrunner/internal/proc"
+import (
+	"taskapi/allocrunner/internal/proc"
+	"taskapi/allocrunner/internal/stats"
+)
+
+// MostPIDs is how many processes of a task Stats lists, those that use most; all of them are in its sums.
+const MostPIDs = stats.MostPIDs
 
 // Process is a process as people know it: whose rights it has, since when it runs, and its arguments.
 type Process = proc.Description
