@@ -29,7 +29,7 @@ job "hello" {
 
       config {
         command = "/bin/sh"
-        args    = ["-c", "while :; do echo \"hello from $NOMAD_TASK_NAME\" > \"$NOMAD_TASK_DIR/greeting\"; sleep 1; done"]
+        args    = ["-c", "while :; do echo \"hello from $NOMAD_TASK_NAME\"; echo \"hello from $NOMAD_TASK_NAME\" > \"$NOMAD_TASK_DIR/greeting\"; sleep 1; done"]
       }
     }
   }

@@ -11,7 +11,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/agext/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -142,8 +144,6 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	root.SetFlagErrorFunc(flagError)
 	addGroup(root, "Run allocations:",
 		runCommand(w),
-		logsCommand(w),
-		fsCommand(w),
 		attachCommand(w),
 		updateCommand(w),
 		execCommand(w),
@@ -154,11 +154,13 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	)
 	addGroup(root, "Look at allocations:",
 		statusCommand(w),
+		logsCommand(w),
 		topCommand(w),
 		psCommand(w),
 		statsCommand(w),
 		checksCommand(w),
 		eventsCommand(w),
+		fsCommand(w),
 		apiCommand(w),
 	)
 	addGroup(root, "Other commands:",
@@ -240,16 +242,32 @@ func isDestructive(cmd *cobra.Command) *cobra.Command {
 
 // unknownCommand returns the error for a name that is no command below cmd.
 func unknownCommand(cmd *cobra.Command, name string) error {
-	cmd.SuggestionsMinimumDistance = 2 // two slips of the finger
-	if len(name) < 3 {
-		cmd.SuggestionsMinimumDistance = 1 // else any name of two letters is like any other
-	}
-	for _, near := range cmd.SuggestionsFor(name) {
-		if found, _, err := cmd.Find([]string{near}); err == nil && found.Annotations[destructive] == "" && name != "" {
-			return fmt.Errorf("unknown command %q; did you mean %q?", name, near)
-		}
+	if near := nearest(cmd.Commands(), name); near != nil && near.Annotations[destructive] == "" {
+		return fmt.Errorf("unknown command %q; did you mean %q?", name, near.Name())
 	}
 	return fmt.Errorf("unknown command %q; see '%s --help'", name, cmd.CommandPath())
+}
+
+// maxSlips is how many letters a mistyped name may differ in: two slips of the finger.
+const maxSlips = 2
+
+// nearest returns the command that a mistyped name is most like, nil for none. Of several that are as near, it is one that ends and removes
+// nothing.
+func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
+	least := min(maxSlips+1, utf8.RuneCountInString(name))
+	for _, cmd := range commands {
+		if cmd.Hidden {
+			continue
+		}
+		if slices.Contains(cmd.SuggestFor, name) {
+			return cmd
+		}
+		slips := levenshtein.Distance(strings.ToLower(name), cmd.Name(), nil)
+		if slips < least || slips == least && found != nil && found.Annotations[destructive] != "" {
+			least, found = slips, cmd
+		}
+	}
+	return found
 }
 
 // doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay, and of exec what

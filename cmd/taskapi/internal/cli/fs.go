@@ -24,6 +24,8 @@ func fsCommand(w Environment) *cobra.Command {
 of a task's secrets and private directories. PATH is relative to the allocation directory. ` + allocArgs + `
 
 The files are read from the data directory with the rights of the user who runs the command.`,
+		Example: `  taskapi fs ls
+  taskapi fs cat hello greeter/local/greeting`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {

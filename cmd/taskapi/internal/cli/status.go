@@ -24,7 +24,7 @@ func statusCommand(w Environment) *cobra.Command {
 	show := statusShow{environment: w}
 	cmd := &cobra.Command{
 		Use:        "status [flags] [ALLOC]",
-		SuggestFor: []string{"ls", "list", "show", "top"},
+		SuggestFor: []string{"ls", "list", "show"},
 		Short:      "Show allocations, running or ended",
 		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first. With ALLOC, shows that allocation
 with its tasks and their events.

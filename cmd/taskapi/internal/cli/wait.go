@@ -154,10 +154,19 @@ func (l layout) withOutput(alloc *api.Allocation, err error) error {
 	if err == nil {
 		return nil
 	}
+	words := lastWords{files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())}
 	for _, task := range troubled(alloc) {
-		if lines := l.lastLines(alloc, task, "stderr"); len(lines) > 0 {
-			err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:\n  %s", err, task, output.ShortID(alloc.ID), strings.Join(lines, "\n  "))
+		lines := words.of(task)
+		if len(lines) == 0 {
+			continue
 		}
+		for i, line := range lines {
+			lines[i] = "\n  " + clipped(linewriter.OneLine(strings.TrimSuffix(line, "\r")), maxLastLine)
+		}
+		err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:%s", err, task, output.ShortID(alloc.ID), strings.Join(lines, ""))
 	}
 	return err
 }
+
+// maxLastLine is how much of each of these lines is printed, in letters.
+const maxLastLine = 300
