@@ -33,12 +33,6 @@ const (
 // format is the layout of the file. It is raised when an older taskapi could not read what a newer one writes.
 const format = 3
 
-// bboltMagic is at bboltAt in the files of formats 1 and 2.
-const (
-	bboltMagic = 0xED0CDAED
-	bboltAt    = 16
-)
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func header(acknowledged int64, version string) []byte {
@@ -55,13 +49,11 @@ func headerSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[headerTail:headerSize])
 }
 
-// readHeader returns up to where a file was synced. Errors: ErrNewer, ErrOlder; that it is damaged.
+// readHeader returns up to where a file was synced. Errors: ErrNewer; that it is damaged.
 func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	switch {
 	case len(b) < headerSize:
 		return 0, "", errors.New("the file is cut short: it has no header")
-	case string(b[:8]) != fileMagic && binary.NativeEndian.Uint32(b[bboltAt:]) == bboltMagic:
-		return 0, "", fmt.Errorf("%w: it has format 2 or 1, this one reads %d", ErrOlder, format)
 	case string(b[:8]) != fileMagic || binary.BigEndian.Uint32(b[12:]) != headerSum(b):
 		return 0, "", errors.New("its header can't be read")
 	}
@@ -184,14 +176,14 @@ type contents struct {
 	stale        map[string]bool // those of which that is not known, and may be so
 }
 
-// parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
+// parse reads a file. Errors: ErrNewer. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
 // the length of data, whatever is in it.
 func parse(data []byte) (*contents, error) {
 	c := &contents{values: values{}, live: map[string]span{}, damaged: map[string]bool{}, stale: map[string]bool{}, end: headerSize}
 	var err error
 	c.acknowledged, c.version, err = readHeader(data)
 	switch {
-	case errors.Is(err, ErrNewer), errors.Is(err, ErrOlder):
+	case errors.Is(err, ErrNewer):
 		return nil, err
 	case err != nil:
 		c.problems = append(c.problems, err)
@@ -271,7 +263,7 @@ func (c *contents) batches(data []byte) {
 	}
 }
 
-// load reads an open file. Errors: ErrNotFound when it is empty; ErrNewer, ErrOlder, ErrFile.
+// load reads an open file. Errors: ErrNotFound when it is empty; ErrNewer, ErrFile.
 func load(file *os.File, path string) (*contents, error) {
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {

@@ -33,8 +33,6 @@ var (
 	ErrDamaged = errors.New("state is damaged")
 	// ErrNewer: the state has a format that only a newer taskapi reads.
 	ErrNewer = errors.New("state is of a newer taskapi")
-	// ErrOlder: the state has a format that is no longer read.
-	ErrOlder = errors.New("state is of an older taskapi")
 	// ErrFile: the file system refuses. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
 	ErrFile = errors.New("state can't be read or written")
 )
@@ -76,7 +74,7 @@ type DB struct {
 }
 
 // Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
-// find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
+// find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrFile.
 func Open(path, version string) (*DB, error) {
 	file, err := lock(path, os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
@@ -309,7 +307,7 @@ func (db *DB) Close() error {
 	return file.Close()
 }
 
-// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
+// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer, ErrFile.
 func Read(path string) (*interfaces.Saved, error) {
 	saved, release, err := hold(path, unix.LOCK_SH)
 	if err != nil {

@@ -1,7 +1,6 @@
 package state_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -248,13 +247,6 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// bbolt returns the beginning of a file of the formats 1 and 2.
-func bbolt() []byte {
-	b := make([]byte, 8192)
-	binary.NativeEndian.PutUint32(b[16:], 0xED0CDAED)
-	return b
-}
-
 // newer returns a file of the next format, of which nothing is known but the header.
 func newer() []byte {
 	b := state.Header(state.HeaderSize)
@@ -278,7 +270,6 @@ func TestFilesThatAreRefused(t *testing.T) {
 	}{
 		"zeros":    {write(make([]byte, 8192)), state.ErrDamaged, "its header can't be read"},
 		"text":     {write([]byte("hello\n")), state.ErrDamaged, "it has no header"},
-		"bbolt":    {write(bbolt()), state.ErrOlder, "it has format 2 or 1"},
 		"newer":    {write(newer()), state.ErrNewer, "taskapi 9.1 wrote it in format 4, this one reads 3"},
 		"fifo":     {func(t *testing.T, path string) { _ = unix.Mkfifo(path, 0o600) }, state.ErrFile, "not a file"},
 		"a folder": {func(t *testing.T, path string) { _ = os.Mkdir(path, 0o700) }, state.ErrFile, ""},

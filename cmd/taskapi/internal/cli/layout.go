@@ -77,9 +77,6 @@ func (l layout) explain(err error) error {
 	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
 		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
 	}
-	if errors.Is(err, state.ErrOlder) {
-		return fmt.Errorf("%w; stop it with the taskapi that started it, then give another --alloc-id", err)
-	}
 	if errors.Is(err, state.ErrNewer) {
 		return fmt.Errorf("%w; use that taskapi or a newer one", err)
 	}

@@ -120,7 +120,7 @@ func (s *stopping) run(ctx context.Context) error {
 // or a later try can still stop them gracefully. It is nil when nothing else would end them.
 func (s *stopping) keeps(err error) error {
 	switch {
-	case errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
+	case errors.Is(err, state.ErrNewer):
 		if !s.how.Now {
 			return fmt.Errorf("%w; that version can, and '%s' kills its tasks", err, s.layout.Command("stop", "--now", s.id))
 		}
