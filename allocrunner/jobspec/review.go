@@ -49,9 +49,6 @@ func AnyRefused(findings []Finding) bool {
 // that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and ErrInvalid,
 // wrapped with the names that there are. job may be any value, canonical or not; known are the drivers that tasks may name.
 func Review(job *api.Job, group string, known *drivers.Registry) (*api.TaskGroup, []Finding, error) {
-	if job == nil {
-		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)
-	}
 	chosen, err := chooseGroup(job, group)
 	if err != nil {
 		return nil, nil, err
@@ -64,9 +61,6 @@ func Review(job *api.Job, group string, known *drivers.Registry) (*api.TaskGroup
 
 // ReviewAll reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Review.
 func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Finding, error) {
-	if job == nil {
-		return nil, nil, fmt.Errorf("%w: there is no job", ErrInvalid)
-	}
 	var groups []*api.TaskGroup
 	var all []Finding
 	if _, err := chooseGroup(job, ""); err != nil && !errors.Is(err, ErrGroupNotNamed) {
@@ -91,6 +85,9 @@ func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Findi
 }
 
 func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
+	if job == nil {
+		return nil, fmt.Errorf("%w: there is no job", ErrInvalid)
+	}
 	var groups []*api.TaskGroup
 	var names []string
 	for _, g := range job.TaskGroups {

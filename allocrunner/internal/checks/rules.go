@@ -90,12 +90,10 @@ func (r rules) next(s standing, up, began time.Time, o outcome) (_ standing, res
 }
 
 func inRow(row int, ok bool) int {
-	switch {
-	case ok:
+	if ok {
 		return max(row, 0) + 1
-	default:
-		return min(row, 0) - 1
 	}
+	return min(row, 0) - 1
 }
 
 // initially returns the status of a check that has not run.

@@ -14,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar"
-	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/mitchellh/go-homedir"
 	"github.com/zclconf/go-cty/cty"
@@ -217,7 +216,7 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, err
 	}
 	known := vars.AsValueMap()
-	expr, diags := e.parseTemplate([]byte(src), path, newScope(slices.Collect(maps.Keys(known))...))
+	expr, diags := e.expression([]byte(src), path, hclsyntax.LexTemplate, hclsyntax.ParseTemplate, newScope(slices.Collect(maps.Keys(known))...))
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
@@ -228,23 +227,6 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, diags
 	}
 	return v, nil
-}
-
-func (e *Evaluator) parseTemplate(src []byte, path string, s scope) (hclsyntax.Expression, hcl.Diagnostics) {
-	tokens, diags := hclsyntax.LexTemplate(src, path, hcl.InitialPos)
-	if diags.HasErrors() {
-		return nil, diags
-	}
-	if diag := checkNesting(tokens); diag != nil {
-		return nil, hcl.Diagnostics{diag}
-	}
-	expr, diags := hclsyntax.ParseTemplate(src, path, hcl.InitialPos)
-	if diags.HasErrors() {
-		return nil, diags
-	}
-	p := preparer{Evaluator: e, src: src}
-	expr = p.expression(expr, s)
-	return expr, p.diags
 }
 
 // withoutTemplateFile returns the function table for templates. A name that the table lacks is looked up in the parent context, so

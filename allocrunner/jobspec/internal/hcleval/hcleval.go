@@ -68,16 +68,26 @@ func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value,
 	return v, diags
 }
 
-// ParseBody parses HCL after refusing sources that would nest too deep.
-func ParseBody(src []byte, filename string) (*hclsyntax.Body, hcl.Diagnostics) {
-	tokens, diags := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
+type (
+	lexer         func(src []byte, filename string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
+	parser[T any] func(src []byte, filename string, start hcl.Pos) (T, hcl.Diagnostics)
+)
+
+// parse parses a source of one kind after refusing one that would nest too deep.
+func parse[T any](src []byte, filename string, lex lexer, read parser[T]) (parsed T, diags hcl.Diagnostics) {
+	tokens, diags := lex(src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
-		return nil, diags
+		return parsed, diags
 	}
 	if diag := checkNesting(tokens); diag != nil {
-		return nil, hcl.Diagnostics{diag}
+		return parsed, hcl.Diagnostics{diag}
 	}
-	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	return read(src, filename, hcl.InitialPos)
+}
+
+// ParseBody parses HCL.
+func ParseBody(src []byte, filename string) (*hclsyntax.Body, hcl.Diagnostics) {
+	file, diags := parse(src, filename, hclsyntax.LexConfig, hclsyntax.ParseConfig)
 	if diags.HasErrors() {
 		return nil, diags
 	}
@@ -86,19 +96,18 @@ func ParseBody(src []byte, filename string) (*hclsyntax.Body, hcl.Diagnostics) {
 
 // ParseExpression parses and prepares one expression.
 func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expression, hcl.Diagnostics) {
-	tokens, diags := hclsyntax.LexExpression(src, filename, hcl.InitialPos)
-	if diags.HasErrors() {
-		return nil, diags
-	}
-	if diag := checkNesting(tokens); diag != nil {
-		return nil, hcl.Diagnostics{diag}
-	}
-	expr, diags := hclsyntax.ParseExpression(src, filename, hcl.InitialPos)
+	return e.expression(src, filename, hclsyntax.LexExpression, hclsyntax.ParseExpression, newScope(knownRoots...))
+}
+
+func (e *Evaluator) expression(
+	src []byte, filename string, lex lexer, read parser[hclsyntax.Expression], s scope,
+) (hclsyntax.Expression, hcl.Diagnostics) {
+	expr, diags := parse(src, filename, lex, read)
 	if diags.HasErrors() {
 		return nil, diags
 	}
 	p := preparer{Evaluator: e, src: src}
-	expr = p.expression(expr, newScope(knownRoots...))
+	expr = p.expression(expr, s)
 	return expr, p.diags
 }
 
