@@ -12,6 +12,7 @@
 //	tasks    the same with 10, 100 and 500 tasks in one group
 //	restart  time from a restart's request to the new process, beside the time that the task takes to stop by itself
 //	idle     processor time with 100 tasks that sleep, without checks and with one a second for each
+//	exec     time to run /bin/true in a task over the operator's socket, beside fork and exec, and nsenter
 //	resume   time from exec to the operator's first 200 when taskapi was killed and its tasks run on
 //
 // The servers, the hostile clients and the tasks are processes of their own (this program, executed again in a role), so that
@@ -142,6 +143,7 @@ func (r *report) measurements() []measurement {
 		{"idle", into(&r.Idle, measureIdle)},
 		{"stats", into(&r.Stats, measureStats)},
 		{"resume", into(&r.Resume, measureResume)},
+		{"exec", into(&r.Exec, measureExec)},
 	}
 }
 

@@ -26,6 +26,7 @@ type report struct {
 	Idle       []idleRow       `json:",omitempty"`
 	Stats      []statsRow      `json:",omitempty"`
 	Resume     []resumeRow     `json:",omitempty"`
+	Exec       *execReport     `json:",omitempty"`
 }
 
 // A speed is the medians of several rounds.
@@ -159,6 +160,9 @@ func (r *report) printTasks(w io.Writer) {
 	}
 	if r.Resume != nil {
 		printResume(w, r.Resume)
+	}
+	if r.Exec != nil {
+		r.Exec.print(w)
 	}
 }
 
