@@ -90,7 +90,7 @@ func routeOf(method, path string) (found *handlers.Route, allow []string) {
 		method = http.MethodGet
 	}
 	for _, route := range handlers.AllRoutes() { // one without parameters comes before one with them
-		if !regexp.MustCompile("^" + strings.ReplaceAll(parameter.ReplaceAllString(route.Pattern, "[^/]+"), "*", ".+") + "$").MatchString(path) {
+		if !regexp.MustCompile("^" + strings.ReplaceAll(parameter.ReplaceAllString(route.Pattern, "[^/]+"), "*", ".*") + "$").MatchString(path) {
 			continue
 		}
 		allow = append(allow, route.Methods...)

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+)
+
+// endsAlloc are the calls that end the allocation.
+var endsAlloc = map[string]bool{
+	"Allocations.Stop": true, "Jobs.Deregister": true, "Jobs.DeregisterOpts": true,
+}
+
+// Why calls are not answered, for several rows.
+const (
+	noACL        = "no ACL policies, roles or stored tokens: identities say who calls, and a policy file what it may do"
+	noCluster    = "no cluster: no servers, scheduler or Raft"
+	noKeyring    = "signing keys are managed on the machine, with `taskapi keyring`"
+	noDeploy     = "no deployments: an update is applied in place, or by a new allocation"
+	noVolumes    = "no volumes and no plugins"
+	noPools      = "one machine, no node pools"
+	noVariables  = "no variables yet"
+	noRegistry   = "no registry of services yet"
+	noEnterprise = "Nomad Enterprise"
+	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
+	oneAlloc     = "a job runs one allocation: it is neither scaled, dispatched nor run periodically"
+	operatorOnly = "the machine and the agent are the operator's"
+)
+
+// sdkTable is every call of the SDK and what it gets: works, a status, an error of the SDK's own, or local for what makes no request.
+var sdkTable = []sdkCalls{
+	{"Allocations", "Checks Info List PrefixList Restart RestartAllTasks Services Signal Stats Stop GetPauseState", works, works, ""},
+	{"Allocations", "Exec", works, "403", "a policy may give a task alloc-exec"},
+	{"Allocations", "GC", "409", "409", "of one that runs; an ended one is removed"},
+	{"Allocations", "SetPauseState", "409", "409", "no task has a schedule"},
+	{"AllocFS", "Cat List Logs ReadAt Stat Stream", works, works, ""},
+	{"EventStream", "Stream", works, works, ""},
+
+	{"Jobs", "Allocations Deployments Deregister DeregisterOpts Evaluations Info LatestDeployment List ListOptions PrefixList ScaleStatus " +
+		"Submission Summary Versions VersionsOpts", works, works, ""},
+	{"Jobs", "EnforceRegister ForceEvaluate ParseHCL ParseHCLOpts Plan PlanOpts Register RegisterOpts Revert Validate", works, "403",
+		"another version of the job is the operator's to give"},
+	{"Jobs", "EvaluateWithOpts", works, "403", "501 with ForceReschedule"},
+	{"Jobs", "ActionExec", works, "403", "a policy may give a task alloc-exec"},
+	{"Jobs", "VersionByTag", sdkError, sdkError, "versions have no tags: none is found"},
+	{"Jobs", "Dispatch DispatchOpts PeriodicForce Scale ScaleWithRequest", "501", "501", oneAlloc},
+	{"Jobs", "Services", "501", "501", noRegistry},
+	{"Jobs", "Stable TagVersion TagVersionOpts UntagVersion", "501", "501", "versions are neither marked stable nor tagged"},
+
+	{"Evaluations", "Allocations Count Info List PrefixList", works, works, ""},
+	{"Evaluations", "Delete DeleteOpts", "501", "501", "the latest are kept, and go by themselves"},
+	{"Deployments", "List PrefixList", works, works, "none"},
+	{"Deployments", "Allocations Info", "404", "404", noDeploy},
+	{"Deployments", "Fail Pause PromoteAll PromoteGroups SetAllocHealth Unblock", "501", "501", noDeploy},
+
+	{"Namespaces", "Info List PrefixList", works, works, "that of the job"},
+	{"Namespaces", "Delete Register", "501", "501", "there is one namespace, that of the job"},
+	{"Search", "FuzzySearch PrefixSearch", works, works, "what the caller may see"},
+	{"Regions", "List", works, works, ""},
+	{"Status", "Leader Peers RegionLeader", works, works, ""},
+
+	{"Nodes", "Allocations Info List PrefixList PrefixListOpts Stats", works, "403", operatorOnly},
+	{"Nodes.Meta", "Apply Read", works, "403", operatorOnly},
+	{"Nodes", "MonitorDrain", works, works, "its channel says that there is no drain, or that the node is not a task's to see"},
+	{"Nodes", "GC", works, "403", "removes the allocation if it has ended"},
+	{"Nodes", "GcAlloc", "409", "409", "of one that runs; an ended one is removed"},
+	{"Nodes", "CSIVolumes", "501", "501", noVolumes},
+	{"Nodes", "ForceEvaluate Purge ToggleEligibility UpdateDrain UpdateDrainOpts", "501", "501", oneMachine},
+	{"Nodes.Identity", "Get Renew", "501", "501", "no node identities: the machine's users decide who may use a socket"},
+
+	{"Agent", "Datacenter Health NodeName Region Self", works, works, ""},
+	{"Agent", "Members MembersOpts Monitor Servers", works, "403", operatorOnly},
+	{"Agent", "ForceLeave ForceLeaveWithOptions GetSchedulerWorkerConfig GetSchedulerWorkersInfo Join SetSchedulerWorkerConfig SetServers",
+		"501", "501", noCluster},
+	{"Agent", "CPUProfile Host Lookup MonitorExport Trace", "501", "501", "the agent is looked at by its log, `Monitor` and metrics"},
+	{"Agent", "InstallKey ListKeys RemoveKey UseKey", "501", "501", noKeyring},
+	{"Agent", "Reload", "501", "501", "by SIGHUP"},
+	{"Operator", "Metrics MetricsSummary", works, "403", operatorOnly},
+	{"Operator", "AutopilotCASConfiguration AutopilotGetConfiguration AutopilotServerHealth AutopilotSetConfiguration RaftGetConfiguration " +
+		"RaftRemovePeerByAddress RaftRemovePeerByID RaftTransferLeadershipByAddress RaftTransferLeadershipByID SchedulerCASConfiguration " +
+		"SchedulerGetConfiguration SchedulerSetConfiguration Snapshot SnapshotRestore UpgradeCheckVaultWorkloadIdentity Utilization",
+		"501", "501", noCluster},
+	{"Operator", "ApplyLicense LicenseGet LicensePut", "501", "501", noEnterprise},
+	{"System", "GarbageCollect ReconcileSummaries", works, "403", operatorOnly},
+	{"Keyring", "Delete List Rotate", "501", "501", noKeyring},
+
+	{"ACLTokens", "Self", works, "403", "a task's token is no ACL token; GET /v1/acl/whoami has its claims"},
+	{"ACLTokens", "Bootstrap BootstrapOpts Create Delete ExchangeOneTimeToken Info List Update Upload UpsertOneTimeToken", "501", "501", noACL},
+	{"ACLPolicies", "Delete Info List Self Upsert", "501", "501", noACL},
+	{"ACLRoles", "Create Delete Get GetByName List Update", "501", "501", noACL},
+	{"ACLAuth", "CompleteAuth GetAuthURL Login", "501", "501", noACL},
+	{"ACLOIDC", "CompleteAuth GetAuthURL Login", noRequest, noRequest, "the SDK panics: this client of its lacks a connection; ACLAuth has the same calls"},
+	{"ACLAuthMethods", "Create Delete Get List Update", "501", "501", noACL},
+	{"ACLBindingRules", "Create Delete Get List Update", "501", "501", noACL},
+	{"ACLIdentity", "CreateClientIntroductionToken", "501", "501", noACL},
+
+	{"Variables", "AcquireLock CheckedCreate CheckedDelete CheckedUpdate Create Delete GetItems GetVariableItems List Peek PrefixList Read " +
+		"ReleaseLock RenewLock Update", "501", "501", noVariables},
+	{"Services", "Delete Get List", "501", "501", noRegistry},
+	{"Scaling", "GetPolicy ListPolicies", "501", "501", oneAlloc},
+	{"NodePools", "Delete Info List ListJobs ListNodes PrefixList Register", "501", "501", noPools},
+	{"CSIPlugins", "Info List", "501", "501", noVolumes},
+	{"CSIVolumes", "Create CreateOpts CreateSnapshot Delete DeleteOpts DeleteSnapshot Deregister Detach Info List ListExternal ListSnapshots " +
+		"ListSnapshotsOpts PluginList Register RegisterOpts", "501", "501", noVolumes},
+	{"HostVolumes", "Create Delete Get List Register", "501", "501", noVolumes},
+	{"TaskGroupHostVolumeClaims", "Delete List", "501", "501", noVolumes},
+	{"Quotas", "Delete Info List ListUsage PrefixList PrefixListUsage Register Usage", "501", "501", noEnterprise},
+	{"Recommendations", "Apply Delete Info List Upsert", "501", "501", noEnterprise},
+	{"SentinelPolicies", "Delete Info List Upsert", "501", "501", noEnterprise},
+
+	{"Raw", "Query Response", works, works, "what its path gets"},
+	{"Raw", "Delete Do Write", noRequest, noRequest, "what its path gets"},
+	{"", "GetNodeClient GetNodeClientWithTimeout", sdkError, "403", "the node has no HTTP address: clients stay on the socket"},
+	{"", "Address Close Locks NewLockLeaser SetNamespace SetRegion SetSecretID", noRequest, noRequest, ""},
+}
+
+// sdkArgumentsOf returns the arguments that a call needs to make sense, by its name.
+func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string][]any {
+	node, eval := alloc.NodeID, alloc.EvalID
+	const id = "demo"
+	hcl := "job \"parsed\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n    }\n  }\n}\n"
+	return map[string][]any{
+		"Allocations.Checks": {alloc.ID}, "Allocations.Info": {alloc.ID}, "Allocations.Services": {alloc.ID}, "Allocations.PrefixList": {alloc.ID[:8]},
+		"Allocations.Exec":          {nil, nil, "server", nil, []string{"/bin/true"}, nil, nil, new(bytes.Buffer)},
+		"Allocations.GetPauseState": {nil, nil, "server"}, "Allocations.SetPauseState": {nil, nil, "server", "pause"},
+		"Allocations.Restart": {nil, "other"}, "Allocations.Signal": {nil, nil, "other", "SIGCONT"},
+		"AllocFS.Cat": {nil, log}, "AllocFS.List": {nil, "/"}, "AllocFS.ReadAt": {nil, log, int64(0), int64(1)}, "AllocFS.Stat": {nil, log},
+		"AllocFS.Stream": {nil, log, "start"}, "AllocFS.Logs": {nil, nil, "server", "stdout", "start"},
+		"EventStream.Stream": {nil, map[api.Topic][]string{api.TopicAllocation: {"*"}}},
+
+		"Jobs.Allocations": {id}, "Jobs.Deployments": {id}, "Jobs.Deregister": {id}, "Jobs.DeregisterOpts": {id}, "Jobs.Evaluations": {id},
+		"Jobs.Info": {id}, "Jobs.LatestDeployment": {id}, "Jobs.ScaleStatus": {id}, "Jobs.Submission": {id, 1}, "Jobs.Summary": {id},
+		"Jobs.Versions": {id, true}, "Jobs.VersionsOpts": {id, &api.VersionsOptions{Diffs: true}}, "Jobs.VersionByTag": {id, "x"},
+		"Jobs.ForceEvaluate": {id}, "Jobs.EvaluateWithOpts": {id}, "Jobs.ParseHCL": {hcl, true},
+		"Jobs.ParseHCLOpts": {&api.JobsParseRequest{JobHCL: hcl}}, "Jobs.EnforceRegister": {job, *job.JobModifyIndex}, "Jobs.Revert": {id, uint64(0)},
+		"Jobs.ActionExec": {nil, nil, id, "other", false, nil, "greet", nil, nil, new(bytes.Buffer)},
+		"Jobs.Scale":      {id, "web", new(2), "x"}, "Jobs.Dispatch": {id}, "Jobs.DispatchOpts": {&api.DispatchOptions{JobID: id}},
+
+		"Evaluations.Allocations": {eval}, "Evaluations.Info": {eval}, "Evaluations.PrefixList": {eval[:8]},
+		"Deployments.Allocations": {alloc.ID}, "Deployments.Info": {alloc.ID}, "Deployments.PrefixList": {"ab"},
+		"Namespaces.Info": {"default"}, "Search.FuzzySearch": {"demo", contexts.All}, "Search.PrefixSearch": {"de", contexts.Jobs},
+		"Status.RegionLeader": {"global"},
+
+		"Nodes.Allocations": {node}, "Nodes.Info": {node}, "Nodes.PrefixList": {node[:8]}, "Nodes.PrefixListOpts": {node[:8]}, "Nodes.Stats": {node},
+		"Nodes.GC": {node}, "Nodes.GcAlloc": {alloc.ID}, "Nodes.MonitorDrain": {nil, node},
+		"Nodes.Meta.Apply": {&api.NodeMetaApplyRequest{NodeID: node, Meta: map[string]*string{"rack": new("r1")}}}, "Nodes.Meta.Read": {node},
+		"GetNodeClient": {node}, "GetNodeClientWithTimeout": {node, time.Second},
+		"Agent.Lookup": {"heap"}, "Agent.InstallKey": {"x"}, "Agent.SetServers": {[]string{"127.0.0.1:4647"}},
+		"ACLTokens.Upload": {&api.ACLToken{AccessorID: alloc.ID, SecretID: alloc.ID, Type: "client"}}, "ACLTokens.Create": {&api.ACLToken{Type: "client"}}, "ACLTokens.Update": {&api.ACLToken{AccessorID: alloc.ID}},
+		"ACLPolicies.Upsert": {&api.ACLPolicy{Name: "x"}}, "ACLRoles.Update": {&api.ACLRole{ID: alloc.ID}},
+		"ACLAuthMethods.Create": {&api.ACLAuthMethod{Name: "x"}}, "ACLAuthMethods.Update": {&api.ACLAuthMethod{Name: "x"}},
+		"ACLBindingRules.Update": {&api.ACLBindingRule{ID: alloc.ID}},
+		"Variables.AcquireLock":  {sdkVariable}, "Variables.CheckedCreate": {sdkVariable}, "Variables.CheckedUpdate": {sdkVariable}, "Variables.Create": {sdkVariable},
+		"Variables.ReleaseLock": {sdkVariable}, "Variables.RenewLock": {sdkVariable}, "Variables.Update": {sdkVariable},
+		"Quotas.Register": {&api.QuotaSpec{Name: "x"}}, "SentinelPolicies.Upsert": {&api.SentinelPolicy{Name: "x"}},
+		"CSIVolumes.Create": {sdkVolume}, "CSIVolumes.Register": {sdkVolume},
+		"CSIVolumes.CreateOpts":   {&api.CSIVolumeCreateRequest{Volumes: []*api.CSIVolume{sdkVolume}}},
+		"CSIVolumes.RegisterOpts": {&api.CSIVolumeRegisterRequest{Volumes: []*api.CSIVolume{sdkVolume}}},
+		"Keyring.Delete":          {&api.KeyringDeleteOptions{KeyID: alloc.ID}},
+		"HostVolumes.Delete":      {&api.HostVolumeDeleteRequest{ID: alloc.ID}},
+		"NodePools.Register":      {&api.NodePool{Name: "x"}},
+		"Namespaces.Register":     {&api.Namespace{Name: "x"}},
+		"Raw.Query":               {"/v1/regions", new([]string)}, "Raw.Response": {"/v1/regions"},
+	}
+}
+
+var (
+	sdkVariable = &api.Variable{Path: "x", Items: map[string]string{"a": "b"}, Lock: &api.VariableLock{ID: "x"}}
+	sdkVolume   = &api.CSIVolume{ID: "x", Name: "x"}
+)
