@@ -22,7 +22,7 @@ func (r *Runner) measuredTasks(ctx context.Context) (stats.Tasks, error) {
 	tasks := stats.Tasks{Ended: map[string]time.Time{}}
 	if supervisor := r.resources.measured.Load(); supervisor != nil {
 		view, list, err := supervisor.View(ctx)
-		if err != nil && !errors.Is(err, processes.ErrClosed) { // when it is closed, nothing runs
+		if err != nil && !errors.Is(err, processes.ErrClosed) && !errors.Is(err, processes.ErrLost) { // else nothing runs
 			return tasks, err
 		}
 		tasks.View = view

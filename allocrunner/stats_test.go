@@ -2,16 +2,20 @@ package allocrunner_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // usage returns what the tasks use once that is as wanted.
@@ -132,6 +136,36 @@ func TestStatsOfARestartedTask(t *testing.T) {
 			if first.Tasks["a"].Pids[pid] != nil {
 				return errors.New("still the old process")
 			}
+		}
+		return nil
+	})
+}
+
+// TestStatsAfterTheKeeperWasKilled: its tasks have gone with it, and the others are still answered for.
+func TestStatsAfterTheKeeperWasKilled(t *testing.T) {
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *interfaces.Config) {
+		g.RestartPolicy.Attempts, g.RestartPolicy.Delay, g.RestartPolicy.Mode = new(1), new(time.Hour), new("delay")
+	}, shell("a", `exec sleep 1000`))
+	r.usage(func(u *api.AllocResourceUsage) error {
+		if u.Tasks["a"] == nil || len(u.Tasks["a"].Pids) != 1 {
+			return fmt.Errorf("%+v", u.Tasks)
+		}
+		return nil
+	})
+	var record struct{ Keeper struct{ PID int } }
+	text, err := os.ReadFile(filepath.Join(r.dir, "keeper.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &record)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(record.Keeper.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.usage(func(u *api.AllocResourceUsage) error {
+		if a := u.Tasks["a"]; a == nil || len(a.Pids) != 0 || u.Timestamp != 0 {
+			return fmt.Errorf("%+v", a)
 		}
 		return nil
 	})

@@ -5,15 +5,16 @@ package fingerprint
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/taskenv"
 )
@@ -54,19 +55,11 @@ func noResources() *api.Resources {
 	return &api.Resources{CPU: new(int), MemoryMB: new(int), DiskMB: new(int)}
 }
 
-// measureCPU adds the processor's attributes and returns its megahertz: the most that it can do, else what it does now, else 0.
+// measureCPU adds the processor's attributes and returns its megahertz, 0 when the machine does not say.
 func measureCPU(attributes map[string]string) (mhz int) {
 	info, _ := os.ReadFile("/proc/cpuinfo") // what is missing is left out
 	set(attributes, "cpu.modelname", field(info, "model name"))
-	if most, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"); err == nil {
-		if khz, err := strconv.Atoi(strings.TrimSpace(string(most))); err == nil {
-			mhz = khz / 1000
-		}
-	}
-	if mhz == 0 {
-		now, _ := strconv.ParseFloat(field(info, "cpu MHz"), 64)
-		mhz = int(now)
-	}
+	mhz = int(hoststats.Megahertz())
 	setNumber(attributes, "cpu.frequency", mhz)
 	return mhz
 }
@@ -97,7 +90,7 @@ func measureDisk(dir string, attributes map[string]string) (free uint64) {
 		return 0
 	}
 	size := uint64(fs.Bsize)
-	attributes["unique.storage.volume"] = dir
+	set(attributes, "unique.storage.volume", cmp.Or(hoststats.Device(dir), dir)) // as in GET /v1/client/stats
 	attributes["unique.storage.bytestotal"] = strconv.FormatUint(fs.Blocks*size, 10)
 	attributes["unique.storage.bytesfree"] = strconv.FormatUint(fs.Bavail*size, 10)
 	return fs.Bavail * size

@@ -29,6 +29,13 @@ func disk(dir string) (*api.HostDiskStats, error) {
 	return d, nil
 }
 
+// Device returns the device of the file system that a directory is on, as DiskStats name it; empty when it can't be found.
+func Device(dir string) string {
+	text, _ := os.ReadFile("/proc/self/mountinfo") // nothing is found in nothing
+	device, _ := mountOf(dir, string(text))
+	return device
+}
+
 // mountOf finds the mount that a directory is on in the text of mountinfo(5): the last one of those with its device.
 func mountOf(dir, mounts string) (device, mountpoint string) {
 	var st unix.Stat_t

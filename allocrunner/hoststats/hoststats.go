@@ -78,6 +78,10 @@ func (h *Host) sample(ctx context.Context) (_ *api.HostStats, cost time.Duration
 	return all, time.Since(began), nil
 }
 
+// Megahertz returns the speed of a CPU of this machine, in which the ticks of CPU use are counted: its base frequency, else its highest, else what the
+// kernel measures now. It is 0 when the machine does not say.
+func Megahertz() float64 { return stats.Megahertz() }
+
 // cpuTicks are the times of one CPU, in the kernel's ticks.
 type cpuTicks struct{ user, system, idle uint64 }
 

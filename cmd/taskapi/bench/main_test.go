@@ -36,7 +36,7 @@ func TestMeasure(t *testing.T) {
 	if err := got.print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "busy callers", "few tasks", "many tasks", "own stop", "checks a second", "after SIGKILL"} {
+	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "busy callers", "few tasks", "many tasks", "own stop", "checks a second", "GET stats once a second", "after SIGKILL"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
@@ -83,6 +83,9 @@ func checkTasks(t *testing.T, got report) {
 	}
 	if len(got.Idle) != 2 || got.Idle[0].Checks != 0 || got.Idle[1].Checks != 10 || got.Idle[1].Agent.Max > 100 {
 		t.Errorf("idle: %+v", got.Idle)
+	}
+	if len(got.Stats) != 2 || got.Stats[1].Processes != 10 || got.Stats[0].Bare <= 0 || got.Stats[1].Asked.Max <= 0 {
+		t.Errorf("stats: %+v", got.Stats)
 	}
 	if len(got.Resume) != 1 || got.Resume[0].Tasks != 1 || got.Resume[0].Resume.Min <= 0 {
 		t.Errorf("resume: %+v", got.Resume)

@@ -129,20 +129,19 @@ func (s *scraper) run(ctx context.Context, listener net.Listener) {
 		return
 	}
 	s.say("http://" + listener.Addr().String() + "/metrics")
-	serving := make(chan error, 1)
-	go func() { serving <- s.server.Serve(listener) }() // ends with the server, below
-	select {
-	case err := <-serving:
-		s.logger.Warn("the metrics can't be scraped any more", "error", err)
-		serving <- err
-	case <-ctx.Done():
-	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	serving.Go(func() {
+		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			s.logger.Warn("the metrics can't be scraped any more", "error", err)
+		}
+	})
+	<-ctx.Done()
 	within, cancel := context.WithTimeout(context.Background(), scrapeEndTime)
 	defer cancel()
 	if s.server.Shutdown(within) != nil {
 		_ = s.server.Close() // who still reads has had its time
 	}
-	<-serving
 }
 
 // measure returns what the allocation at work measures.
