@@ -142,6 +142,7 @@ func (r *report) measurements() []measurement {
 		{"restart", into(&r.Restart, measureRestart)},
 		{"idle", into(&r.Idle, measureIdle)},
 		{"stats", into(&r.Stats, measureStats)},
+		{"waits", into(&r.Waits, measureWaits)},
 		{"resume", into(&r.Resume, measureResume)},
 		{"exec", into(&r.Exec, measureExec)},
 	}

@@ -59,15 +59,21 @@ func callers(tasks int) string {
 
 // caller returns the socket of one of them, and the request for the allocation with its token.
 func (s *agent) caller(i int) (target, error) {
-	secrets := filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets")
-	token, err := os.ReadFile(filepath.Join(secrets, "nomad_token"))
+	dir := filepath.Join(s.dir, fmt.Sprintf("t%d", i))
+	token, err := tokenIn(dir)
 	if err != nil {
 		return target{}, err
 	}
-	t := target{socket: filepath.Join(secrets, "api.sock"), requests: [][]byte{get("/v1/allocation/"+s.allocID, strings.TrimSpace(string(token)))}}
+	t := target{socket: filepath.Join(dir, "secrets", "api.sock"), requests: [][]byte{get("/v1/allocation/"+s.allocID, token)}}
 	r, err := exchange(t.socket, t.requests[0])
 	if err == nil && r.status != http.StatusOK {
 		err = fmt.Errorf("status %d on %s", r.status, t.socket)
 	}
 	return t, err
+}
+
+// tokenIn returns the token of the task in a directory.
+func tokenIn(dir string) (string, error) {
+	token, err := os.ReadFile(filepath.Join(dir, "secrets", "nomad_token"))
+	return strings.TrimSpace(string(token)), err
 }

@@ -25,6 +25,7 @@ type report struct {
 	Restart    *restartReport  `json:",omitempty"`
 	Idle       []idleRow       `json:",omitempty"`
 	Stats      []statsRow      `json:",omitempty"`
+	Waits      *waitsReport    `json:",omitempty"`
 	Resume     []resumeRow     `json:",omitempty"`
 	Exec       *execReport     `json:",omitempty"`
 }
@@ -157,6 +158,9 @@ func (r *report) printTasks(w io.Writer) {
 	}
 	if r.Stats != nil {
 		printStats(w, r.Stats)
+	}
+	if r.Waits != nil {
+		r.Waits.print(w)
 	}
 	if r.Resume != nil {
 		printResume(w, r.Resume)
