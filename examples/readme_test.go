@@ -84,7 +84,7 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	for _, want := range []string{" would run: ", "running", `"Status": "success"`, `{"Index":`, "allocation is complete"} {
+	for _, want := range []string{" would run: ", "running", "\ngreeter | hello from greeter\n", "\nsuccess  greets ", "Restarting ", "allocation is complete"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("nothing says %q:\n%s", want, out)
 		}

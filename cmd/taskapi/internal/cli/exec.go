@@ -35,7 +35,8 @@ func execCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]...",
 		Short: "Run a command in a task",
-		Long: `Runs a command in a running task: in its directory, with its environment, as its user. ` + taskArgs + `
+		Long: `Runs a command in a running task: in its directory, with its environment, as its user.
+` + taskArgs + `
 Without "--", the first argument is ALLOC and the others are COMMAND, as with 'nomad alloc exec'.
 
 On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character followed by a dot, at

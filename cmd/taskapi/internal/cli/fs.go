@@ -21,7 +21,8 @@ func fsCommand(w Environment) *cobra.Command {
 		Use:   "fs",
 		Short: "Show the files of an allocation, that runs or has ended",
 		Long: `Shows the files that an allocation's tasks share (alloc/) and those of each task (TASK/), as the API does: nothing beside them, and nothing
-of a task's secrets and private directories. PATH is relative to the allocation directory. ` + allocArgs + `
+of a task's secrets and private directories. PATH is relative to the allocation directory.
+` + allocArgs + `
 
 The files are read from the data directory with the rights of the user who runs the command.`,
 		Example: `  taskapi fs ls

@@ -40,7 +40,8 @@ func logsCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [flags] [ALLOC] [TASK]",
 		Short: "Print what tasks have printed, of an allocation that runs or has ended",
-		Long: `Prints the output of an allocation's tasks from the files in its directory, so that it needs no taskapi that runs. ` + taskArgs + `
+		Long: `Prints the output of an allocation's tasks from the files in its directory, so that it needs no taskapi that runs.
+` + taskArgs + `
 
 Of several tasks each line has its task in front, with | for standard output and ! for standard error, and what could steer a terminal is
 replaced. The output of one TASK is copied as it is, its standard error to standard error. Without -f, a task's standard output comes before

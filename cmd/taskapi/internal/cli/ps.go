@@ -28,7 +28,8 @@ func psCommand(w Environment) *cobra.Command {
 		Use:   "ps [flags] [ALLOC] [TASK]",
 		Short: "List the processes of an allocation's tasks",
 		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number, user, CPU in percent of one core, resident
-memory, time since the start, and command. ` + taskArgs + `
+memory, time since the start, and command.
+` + taskArgs + `
 
 --json prints a list of the tasks with their processes; --template is given the same: .Task .State .Failed .Restarts .Health .Processes,
 each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,

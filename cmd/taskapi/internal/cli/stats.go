@@ -46,7 +46,8 @@ func statsCommand(w Environment) *cobra.Command {
 		Short: "Show what an allocation's tasks use of CPU and memory",
 		Long: `Shows what each task of an allocation uses of CPU and memory: CPU in percent of one core, since the last time that anybody asked within half a
 minute, or in a fifth of a second; memory in the words of Nomad's API, as far as this machine measures it. With --follow it is shown again
-each --interval until the allocation ends. ` + taskArgs + `
+each --interval until the allocation ends.
+` + taskArgs + `
 
 --json prints what GET /v1/client/allocation/:id/stats answers, with --follow a line each time; --template is given the same, as the SDK's
 AllocResourceUsage. Processes are shown by 'taskapi ps'.`,
