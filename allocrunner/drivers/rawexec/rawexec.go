@@ -4,7 +4,6 @@ package rawexec
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -173,8 +172,6 @@ func text(v any, to *string) error {
 		*to = strconv.FormatInt(v, 10)
 	case float64:
 		*to = strconv.FormatFloat(v, 'f', -1, 64)
-	case json.Number:
-		*to = v.String()
 	default:
 		return fmt.Errorf("must be a string, not %s", kind(v))
 	}
@@ -223,7 +220,7 @@ func kind(v any) string {
 		return "a string"
 	case bool:
 		return "a boolean"
-	case int, int64, float64, json.Number:
+	case int, int64, float64:
 		return "a number"
 	case []any, []string:
 		return "a list"
