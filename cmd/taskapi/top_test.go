@@ -95,6 +95,20 @@ func TestTop(t *testing.T) {
 	term.keys("2")
 	term.awaits("[2 Events]", "Restart Signaled")
 
+	term.keys("x") // a command, whose output can be read, and a shell
+	term.awaits("Run in task idle: /bin/sh")
+	term.keys("C-u")
+	term.types("echo I am $NOMAD_TASK_NAME; exit 3")
+	term.keys("Enter")
+	term.awaits("I am idle", "exit status 3", "Enter returns to taskapi top")
+	term.keys("Enter")
+	term.awaits("tasks 3 of 3 running", "exit status 3")
+	term.keys("x", "Enter")
+	term.awaits("\n#", "returns to taskapi top") // the first command's line, above the prompt
+	term.types("echo shell of $NOMAD_TASK_NAME; exit")
+	term.keys("Enter")
+	term.awaits("tasks 3 of 3 running", "/bin/sh: done")
+
 	term.keys("1", "e", "Home", "Enter") // a search
 	term.awaits("Output of counter (stdout)")
 	term.awaits("count 40")

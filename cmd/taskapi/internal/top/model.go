@@ -249,9 +249,9 @@ func (m *Model) outputRead(o outputMsg) tea.Cmd {
 func (m *Model) lost(err error) bool {
 	switch {
 	case errors.Is(err, ErrUnavailable):
-		m.output().note = "not available"
+		m.output().note = "the output is not available from this taskapi"
 	case m.presence == ended, errors.Is(err, io.EOF):
-		m.output().note = "ended"
+		m.output().note = "ended; 'taskapi logs' prints it"
 	default:
 		m.output().note = m.clean().text(err.Error())
 		return true

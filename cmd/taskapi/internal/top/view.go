@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -238,7 +239,7 @@ func (m *Model) barRow() string {
 	if p.column > 0 {
 		right = fmt.Sprintf("column %d  %s", p.column+1, right)
 	}
-	if p.note != "" {
+	if p.note != "" && len(p.text.lines) > 0 {
 		right = p.note
 	}
 	right = ansi.TruncateWc(right, max(m.width/2, 0), "~") + " "
@@ -268,8 +269,8 @@ func (m *Model) panelRows(rows int) []string {
 		line := ansi.CutWc(p.text.lines[n-p.text.first], p.column, p.column+m.width)
 		out = append(out, m.highlight(line, p.text.query, n == p.match))
 	}
-	if len(out) == 0 && rows > 0 && p.note == "" {
-		out = append(out, m.paint(faintStyle, " nothing yet"))
+	if len(p.text.lines) == 0 && rows > 0 {
+		out = append(out, m.paint(faintStyle, " "+cmp.Or(p.note, "nothing yet")))
 	}
 	for len(out) < rows {
 		out = append(out, "")
