@@ -290,8 +290,47 @@ func walk(t *testing.T, r *running, client *api.Client) {
 		}
 		return err == nil && healthy == 2
 	})
+	askForMore(t, client, alloc)
 	restartAndSignal(t, r, client, alloc)
 }
+
+// askForMore asks for what an allocation has none of, or not yet, and lists it with every query option.
+func askForMore(t *testing.T, client *api.Client, alloc *api.Allocation) {
+	t.Helper()
+	for options, want := range map[*api.QueryOptions]int{
+		{Filter: `ClientStatus == "running" and "server" in TaskStates and Job.Type == "service"`}:               1,
+		{Filter: `ClientStatus == "complete"`}:                                                                   0,
+		{Prefix: testAllocID[:3], PerPage: 1, Reverse: true, Namespace: "*", AllowStale: true, Region: "global"}: 1,
+		{Params: map[string]string{"resources": "true", "task_states": "false"}}:                                 1,
+	} {
+		if stubs, meta, err := client.Allocations().List(options); err != nil || len(stubs) != want || meta.NextToken != "" {
+			t.Errorf("allocations with %+v: %+v, %+v, %v, want %d", *options, stubs, meta, err, want)
+		}
+	}
+	if services, _, err := client.Allocations().Services(alloc.ID, nil); err != nil || services == nil || len(services) != 0 {
+		t.Errorf("services: %+v, %v, want none yet", services, err)
+	}
+	if state, _, err := client.Allocations().GetPauseState(alloc, nil, "server"); err != nil || state != "" {
+		t.Errorf("pause state: %q, %v", state, err)
+	}
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"a pause":      {client.Allocations().SetPauseState(alloc, nil, "server", "pause"), `409 (task "server" has no schedule`},
+		"a gc":         {client.Allocations().GC(alloc, nil), "409 (No such allocation on client, or allocation not eligible for GC)"},
+		"a bad filter": {second(client.Allocations().List(&api.QueryOptions{Filter: "=="})), "400 (failed to read filter expression"},
+		"a far region": {second(client.Allocations().List(&api.QueryOptions{Region: "mars"})), "400 (No path to region)"},
+		"a bad token":  {second(client.Allocations().List(&api.QueryOptions{NextToken: "x"})), "400 (next_token must be as X-Nomad-NextToken gave it"},
+		"a bad page":   {second(client.Allocations().List(&api.QueryOptions{PerPage: -1})), "400 (per_page must be a whole number"},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, c.err, c.want)
+		}
+	}
+}
+
+func second(_ []*api.AllocationListStub, _ *api.QueryMeta, err error) error { return err }
 
 // restartAndSignal does what changes something, and everything about it that a caller may get wrong.
 func restartAndSignal(t *testing.T, r *running, client *api.Client, alloc *api.Allocation) {
