@@ -22,6 +22,10 @@ type follower struct {
 	kills   bool                       // the stop that is followed kills every task immediately
 	until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
 
+	output bool        // what tasks print is printed, too
+	words  bool        // the last words of tasks that fail are
+	tasks  *taskOutput // does that
+
 	last  *api.Allocation           // as it was seen last
 	shown map[string]*api.TaskEvent // the last event of each task
 }
@@ -139,7 +143,17 @@ func (f *follower) show(alloc *api.Allocation) {
 	for _, e := range news {
 		if !f.quiet {
 			f.printer.taskEvent(e.task, e.event)
+			if e.event.Type == api.TaskStarted {
+				f.tasks.started(e.task)
+			}
 		}
+	}
+	if f.output && f.tasks == nil && !ended(alloc) {
+		f.tasks = newTaskOutput(f.printer, f.layout, alloc)
+	}
+	if f.words && f.printer.failures == nil { // of those that have been, the files may say no more
+		f.printer.failures = newFailures(f.layout, alloc)
+		f.printer.failures.begin(taskNames(alloc))
 	}
 	f.last, f.quiet = alloc, false
 }

@@ -289,12 +289,13 @@ func newPrefixes(colors output.Colors, tasks []string) *prefixes {
 
 // of returns the prefix of a stream's lines: the task's name, and a mark of its own for standard error.
 func (p *prefixes) of(s taskStream) string {
-	return p.colors.Paint(p.paint[s.task], fmt.Sprintf("%-*s", p.width, linewriter.OneLine(s.task))) + " " + p.mark(s.kind) + " "
+	return p.colors.Paint(p.paint[s.task], fmt.Sprintf("%-*s", p.width, linewriter.OneLine(s.task))) + " " + markOf(s.kind, p.colors) + " "
 }
 
-func (p *prefixes) mark(kind string) string {
+// markOf returns what stands between a task and its line: ! for standard error, | for standard output.
+func markOf(kind string, colors output.Colors) string {
 	if kind == api.FSLogNameStderr {
-		return p.colors.Paint(output.Red, "!")
+		return colors.Paint(output.Red, "!")
 	}
-	return p.colors.Paint(output.Dim, "|")
+	return colors.Paint(output.Dim, "|")
 }

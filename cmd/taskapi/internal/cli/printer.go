@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // printer says what happens to an allocation, a line for each thing: for people, or as JSON lines.
@@ -24,6 +25,10 @@ type printer struct {
 	json  bool
 	queue *linewriter.Writer // to out; nil when a print waits for the reader
 	width atomic.Int64       // of the column of task names
+
+	colors   output.Colors // of tasks' output; events have none
+	failures *failures     // whose last words stand under the events; nil for none
+	turn     sync.Mutex    // held while a line of output waits for the reader, so that one does at a time
 
 	mu  sync.Mutex // guards the field below; held while a line is written, so that lines stay whole
 	out io.Writer
@@ -102,7 +107,8 @@ func (p *printer) fit(alloc *api.Allocation) {
 
 // taskEvent prints an event of a task.
 func (p *printer) taskEvent(task string, e *api.TaskEvent) {
-	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, e.Details})
+	words := p.failures.of(task, e)
+	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, withWords(e.Details, words)}, words...)
 }
 
 // allocEvent prints something that happens to the allocation as a whole; pairs are keys and values of its details.
@@ -131,8 +137,12 @@ func (p *printer) announce(at time.Time, kind string, alloc *api.Allocation, l l
 		"dir", dir, "operator_socket", l.OperatorSocket(alloc.ID), "operator_token", l.OperatorToken(alloc.ID))
 }
 
-func (p *printer) print(l line) {
+// print prints a line, with the last words of its task under it.
+func (p *printer) print(l line, words ...string) {
 	text := p.format(l)
+	if !p.json {
+		text = append(text, p.underneath(words)...)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, _ = p.out.Write(text) // a reader that has gone away must not end the allocation

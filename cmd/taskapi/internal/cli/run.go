@@ -42,6 +42,7 @@ type runOptions struct {
 	json     bool
 	verbose  bool
 	simulate int
+	output   outputFlag
 }
 
 func runCommand(w Environment) *cobra.Command {
@@ -49,7 +50,8 @@ func runCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] JOBFILE",
 		Short: "Run an allocation, in the foreground or with --detach",
-		Long: `Runs one allocation of the job file and prints its events, one a line.
+		Long: `Runs one allocation of the job file and prints its events, one a line; on a terminal, also what its tasks print: after | what goes to
+standard output, after ! what goes to standard error. Elsewhere the last lines of a task's standard error stand under the event of its failure.
 
 SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task immediately. SIGUSR1 ends
 taskapi and leaves the tasks running: the next run with the same --alloc-id resumes the allocation, as it does after a kill of taskapi.
@@ -82,7 +84,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			if opts.detached {
 				w.Stdout, w.Stderr = boundedLogs(w)
 			}
-			if err := errors.Join(opts.checkSimulate(), opts.until.checkFlags(cmd.Flags(), opts.detach)); err != nil {
+			if err := errors.Join(opts.output.check(), opts.checkSimulate(), opts.until.checkFlags(cmd.Flags(), opts.detach)); err != nil {
 				return err
 			}
 			log := queuedLog(w) // from the first line on: no reader is waited for
@@ -114,6 +116,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
 	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
+	opts.output.add(f)
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
 	return cmd
@@ -232,7 +235,15 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Saved() != nil {
 		now = lock.Saved().Alloc
 	}
-	cfg := agentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, newQueuedPrinter(r.environment.Stdout, now, r.options.json), log, r.environment)
+	p := newQueuedPrinter(r.environment.Stdout, now, r.options.json)
+	p.colors, p.failures = r.environment.colors(), newFailures(r.layout, now)
+	cfg := agentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, log, r.environment)
+	if r.options.output.wanted(r.environment, r.options.json) {
+		o := newTaskOutput(p, r.layout, now)
+		defer o.finish()
+		cfg.Events = agentEvents{p, log, r.layout, o}
+		p.failures = nil // what they have to say is printed
+	}
 	cfg.Signals, cfg.Changes, cfg.Next = starting.handOver(), changes, next
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err

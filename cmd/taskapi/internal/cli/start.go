@@ -22,17 +22,28 @@ type agentEvents struct {
 	*printer
 	log    *linewriter.Writer
 	layout layout
+	output *taskOutput // nil when it is not printed
 }
 
 var _ agent.Events = agentEvents{}
 
-func (e agentEvents) TaskEvent(task string, event *api.TaskEvent) { e.taskEvent(task, event) }
+func (e agentEvents) TaskEvent(task string, event *api.TaskEvent) {
+	e.taskEvent(task, event)
+	if event.Type == api.TaskStarted {
+		e.output.started(task)
+	}
+}
+
 func (e agentEvents) AllocEvent(kind, message string, pairs ...string) {
 	e.allocEvent(kind, message, pairs...)
 }
-func (e agentEvents) Ended(alloc *api.Allocation, why string) { e.ended(alloc, why) }
-func (e agentEvents) Fit(alloc *api.Allocation)               { e.fit(alloc) }
-func (e agentEvents) Flush()                                  { flushAll(e.queue, e.log) }
+func (e agentEvents) Ended(alloc *api.Allocation, why string) {
+	e.output.finish()
+	e.ended(alloc, why)
+}
+
+func (e agentEvents) Fit(alloc *api.Allocation) { e.fit(alloc) }
+func (e agentEvents) Flush()                    { flushAll(e.queue, e.log) }
 func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 	e.announce(time.Now(), kind, alloc, e.layout)
 }
@@ -50,7 +61,7 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		},
 		Lock:       lock,
 		Keyring:    func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
-		Events:     agentEvents{p, log, l},
+		Events:     agentEvents{p, log, l, nil},
 		Logger:     logger,
 		Version:    w.Version,
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),

@@ -36,6 +36,7 @@ const maxLine = 64 << 10
 
 // lineSplitter makes lines of a stream's frames.
 type lineSplitter struct {
+	most    int // bytes of a line; 0 for maxLine
 	partial []byte
 	print   func(line []byte) error // without the newline
 }
@@ -43,7 +44,7 @@ type lineSplitter struct {
 func (s *lineSplitter) add(data []byte) error {
 	for len(data) > 0 {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
-		if room := maxLine - len(s.partial); len(line) > room {
+		if room := cmp.Or(s.most, maxLine) - len(s.partial); len(line) > room {
 			line, rest, whole = data[:room], data[room:], true
 		}
 		data = rest

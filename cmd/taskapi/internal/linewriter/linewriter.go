@@ -14,6 +14,9 @@ import (
 // maxQueued is how many bytes wait for the reader at most: some hundred lines.
 const maxQueued = 64 << 10
 
+// MaxPiece is the longest text that a writer which waits for Room may write, so that what can't wait has room left.
+const MaxPiece = 4 << 10
+
 // Writer is an io.Writer, safe for concurrent use. Each call of Write has whole lines.
 type Writer struct {
 	out io.Writer
@@ -25,6 +28,7 @@ type Writer struct {
 	lost   int           // lines that have not been queued since the last one that was
 	passed uint64        // lines that out has taken
 	idle   chan struct{} // closed when the queue is empty; nil when it is
+	room   chan struct{} // closed when the queue is half empty; nil when nobody waits for that
 }
 
 var _ io.Writer = (*Writer)(nil)
@@ -68,6 +72,10 @@ func (w *Writer) drain() {
 		w.mu.Lock()
 		w.queued -= len(p)
 		w.passed++
+		if w.room != nil && w.queued <= maxQueued/2 {
+			close(w.room)
+			w.room = nil
+		}
 		w.mu.Unlock()
 	}
 }
@@ -87,6 +95,25 @@ func (w *Writer) next() []byte {
 	p := w.queue[0]
 	w.queue = w.queue[1:]
 	return p
+}
+
+// Room returns when the queue is at most half full, or when ctx ends. It is for a writer that can wait for the reader: one at a time.
+func (w *Writer) Room(ctx context.Context) {
+	w.mu.Lock()
+	for w.queued > maxQueued/2 {
+		if w.room == nil {
+			w.room = make(chan struct{})
+		}
+		room := w.room
+		w.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return
+		}
+		w.mu.Lock()
+	}
+	w.mu.Unlock()
 }
 
 // Flush waits until all lines have been written. It gives up when ctx ends, or when none has got through within timeout.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -109,4 +110,32 @@ func TestALongLine(t *testing.T) {
 	if out.String() != line {
 		t.Errorf("got %d bytes", out.Len())
 	}
+}
+
+// TestRoom: who waits for room is let go when the reader has made some, or when nobody is waited for any more.
+func TestRoom(t *testing.T) {
+	read, out := io.Pipe()
+	w := linewriter.New(out, func(int) []byte { return nil })
+	w.Room(t.Context()) // there is
+	line := append(bytes.Repeat([]byte("x"), 64<<10-1), '\n')
+	if _, err := w.Write(line); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.Room(ended)
+	let := make(chan struct{})
+	go func() {
+		w.Room(t.Context())
+		close(let)
+	}()
+	select {
+	case <-let:
+		t.Error("there is no room before anything is read")
+	default:
+	}
+	if _, err := io.ReadFull(read, make([]byte, len(line))); err != nil {
+		t.Fatal(err)
+	}
+	<-let
 }
