@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"strconv"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,9 +144,12 @@ func TestShortLivedProcesses(t *testing.T) {
 // TestManyProcesses: the answer lists those that use most, and the sum has all.
 func TestManyProcesses(t *testing.T) {
 	const many = stats.MostPIDs + 100
-	c := start(t, "many", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done; while :; do :; done`, many))
+	file := filepath.Join(t.TempDir(), "busy")
+	c := start(t, "many", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done; (while :; do :; done) & echo $! > %s; wait`, many, file))
 	u := until(t, sampler(c.root), "many", func(u *api.TaskResourceUsage) bool {
-		return len(u.Pids) == stats.MostPIDs && u.Pids[strconv.Itoa(c.pid)] != nil && u.Pids[strconv.Itoa(c.pid)].CpuStats.Percent > 1
+		busy, _ := os.ReadFile(file) // the last of all to start
+		pid := strings.TrimSpace(string(busy))
+		return len(u.Pids) == stats.MostPIDs && u.Pids[pid] != nil && u.Pids[pid].CpuStats.Percent > 1
 	})
 	var listed uint64
 	for _, p := range u.Pids {
