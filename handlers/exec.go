@@ -143,7 +143,7 @@ func (a *API) execAnswer(r *request, alloc Alloc, req ExecRequest) (answer, erro
 		if err != nil {
 			return err
 		}
-		defer session.Close() //nolint:errcheck // nothing depends on how its files close
+		defer session.Close()
 		return relay.serve(w, r.Request, session)
 	}}, nil
 }

@@ -143,7 +143,12 @@ func (x *execRelay) beat(over <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if x.send([]byte("{}")) != nil {
+		if !x.writing.TryLock() { // a message is on its way
+			continue
+		}
+		err := x.conn.WriteMessage(websocket.TextMessage, []byte("{}"))
+		x.writing.Unlock()
+		if err != nil {
 			x.over() // receive may be waiting for the command to read
 		}
 	}
@@ -256,6 +261,6 @@ func (x *execRelay) farewell(cause error) {
 	}
 	frame := []byte{0x80 | websocket.CloseMessage, byte(2 + len(reason))}
 	frame = append(binary.BigEndian.AppendUint16(frame, uint16(status)), reason...)
-	_ = x.raw.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout)) // fails when it is closed, as the write does
+	_ = x.raw.SetWriteDeadline(time.Now().Add(farewellTimeout)) // fails when it is closed, as the write does
 	_, _ = x.raw.Conn.Write(frame)
 }

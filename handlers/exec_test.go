@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/websocket"
@@ -389,6 +391,66 @@ func TestExecClientThatDoesNotTake(t *testing.T) {
 	if err := <-wrote; err == nil {
 		t.Error("the command still writes")
 	}
+}
+
+// bubbledExec opens a session in a bubble.
+func bubbledExec(t *testing.T, conn net.Conn) *websocket.Conn {
+	t.Helper()
+	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
+	c, _, err := dialer.Dial("ws://local"+execPath+execQuery(), http.Header{"X-Nomad-Token": {operator}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestExecHeartbeats come every ten seconds. By them it shows within that time that a client has gone, also while its command does not read what
+// the client has sent.
+func TestExecHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc(t)
+		started := commands(alloc)
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		c := bubbledExec(t, dial())
+		command, start := <-started, time.Now()
+		for i := range 3 {
+			_, message, err := c.ReadMessage()
+			if took := time.Since(start); string(message) != "{}" || err != nil || took != time.Duration(i+1)*10*time.Second {
+				t.Fatalf("after %v: %q, %v", took, message, err)
+			}
+		}
+		if err := c.WriteMessage(websocket.TextMessage, []byte(`{"stdin":{"data":"eA=="}}`)); err != nil { // which nobody reads
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		gone := time.Now()
+		c.Close()
+		<-command.closed
+		if took := time.Since(gone); took > 10*time.Second {
+			t.Errorf("the command was ended after %v", took)
+		}
+	})
+}
+
+// TestExecPaging: a client may take an hour for a piece of the output, and no longer.
+func TestExecPaging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc(t)
+		started := commands(alloc)
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		c := bubbledExec(t, dial())
+		defer c.Close()
+		command := <-started
+		go func() { _, _ = command.stdout.Write([]byte("x")) }()
+		synctest.Wait()
+		start := time.Now()
+		<-command.closed
+		if took := time.Since(start); took < time.Hour || took > time.Hour+2*time.Second {
+			t.Errorf("cut off after %v, want an hour", took)
+		}
+	})
 }
 
 // TestTasksExecsAreBounded, so that the operator always gets in.

@@ -29,11 +29,11 @@ type Files struct {
 // With tty they are a terminal of 24 lines and 80 columns.
 func Open(tty bool) (*Files, []*os.File, error) {
 	f := &Files{ended: make(chan struct{})}
-	child, err := f.openPipes, error(nil)
+	open := f.openPipes
 	if tty {
-		child = f.openTerminal
+		open = f.openTerminal
 	}
-	files, err := child()
+	files, err := open()
 	if err != nil {
 		return nil, nil, fmt.Errorf("files for the program: %w", err)
 	}

@@ -56,7 +56,7 @@ func TestEndThatSomebodyHolds(t *testing.T) {
 			if got := <-waiting; got != long {
 				t.Errorf("%d bytes, want %d", len(got), len(long))
 			}
-			if n, err := files.Stderr.Read(first); n != 0 || err != io.EOF {
+			if n, err := files.Stderr.Read(first); n != 0 || !errors.Is(err, io.EOF) {
 				t.Errorf("errors: %d, %v", n, err)
 			}
 		})

@@ -107,8 +107,9 @@ func (s *agent) execOnce(ctx context.Context) error {
 	}}
 	query := url.Values{"task": {taskName}, "command": {strconv.Quote(trueProgram)}}
 	query.Set("command", "["+query.Get("command")+"]")
-	conn, response, err := dialer.DialContext(ctx, "ws://bench/v1/client/allocation/"+s.allocID+"/exec?"+query.Encode(),
-		http.Header{"X-Nomad-Token": {strings.TrimSpace(string(token))}})
+	target := "ws://bench/v1/client/allocation/" + s.allocID + "/exec?" + query.Encode()
+	header := http.Header{"X-Nomad-Token": {strings.TrimSpace(string(token))}}
+	conn, response, err := dialer.DialContext(ctx, target, header) //nolint:bodyclose // the library has read it whole
 	if err != nil {
 		if response != nil {
 			text, _ := io.ReadAll(response.Body) // the status says enough
