@@ -107,6 +107,11 @@ func TestSDKVersions(t *testing.T) {
 	if err != nil || len(versions) != 2 || *versions[0].Version != 2 || *versions[0].Status != "running" || *versions[1].Version != 1 {
 		t.Fatalf("versions = %+v, %v", versions, err)
 	}
+	for _, v := range versions { // which nomad job history does without asking
+		if v.SubmitTime == nil || v.Stable == nil || v.Version == nil {
+			t.Errorf("version %+v lacks its time, number or stability", v)
+		}
+	}
 	if len(diffs) != 1 || diffs[0].Fields[0].New != "earlier to latest" {
 		t.Errorf("diffs = %+v, want what the second has changed", diffs)
 	}

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -65,11 +66,14 @@ func (a *API) jobVersions(ctx context.Context, r *request) (answer, error) {
 	}
 	response := wireVersions{Versions: []*wireJob{}}
 	for i, v := range versions {
-		job := v.Job
+		job := *v.Job
 		if i == 0 {
-			job = jobNow(current)
+			job = *jobNow(current)
+			job.SubmitTime = cmp.Or(v.Job.SubmitTime, job.SubmitTime)
 		}
-		response.Versions = append(response.Versions, wireJobOf(job))
+		// nomad job history needs these.
+		job.SubmitTime, job.Stable, job.Version = cmp.Or(job.SubmitTime, new(int64)), cmp.Or(job.Stable, new(bool)), cmp.Or(job.Version, new(uint64))
+		response.Versions = append(response.Versions, wireJobOf(&job))
 	}
 	if diffs {
 		if response.Diffs, err = a.diffs(versions, current, with); err != nil {
@@ -188,8 +192,10 @@ func (a *API) revert(ctx context.Context, r *request) (answer, error) {
 	case found < 0:
 		return answer{}, apierror.New(apierror.NoVersion, r.param("job"), want.JobVersion)
 	}
+	job := *versions[found].Job
+	job.SubmitTime = nil // it is submitted now
 	return a.registerAs(ctx, r, registering{
-		job: versions[found].Job, submission: versions[found].Submission, force: force,
+		job: &job, submission: versions[found].Submission, force: force,
 		first: func() error {
 			if now := a.jobVersion(r); want.EnforcePriorVersion != nil && now != *want.EnforcePriorVersion {
 				return apierror.New(apierror.Conflict, fmt.Sprintf("Current job has version %d; enforcing version %d", now, *want.EnforcePriorVersion))

@@ -3,6 +3,7 @@ package agent
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -24,7 +25,8 @@ type history struct {
 
 var _ handlers.History = (*history)(nil)
 
-// note adds the present version, if it is new, with the text that it was made from.
+// note adds the present version, if it is new, with the text that it was made from. It was submitted now, or, if it is the first, with the
+// allocation.
 func (h *history) note(submission *api.JobSubmission) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -32,15 +34,21 @@ func (h *history) note(submission *api.JobSubmission) {
 }
 
 func (h *history) noteLocked(submission *api.JobSubmission) {
-	job := h.runner.Alloc().Job
-	if len(h.kept) > 0 && versionNumber(h.kept[0].Job) == versionNumber(job) {
-		h.kept[0].Job = job
+	alloc := h.runner.Alloc()
+	if len(h.kept) > 0 && versionNumber(h.kept[0].Job) == versionNumber(alloc.Job) {
 		if submission != nil {
 			h.kept[0].Submission = submission
 		}
 		return
 	}
-	h.kept = slices.Insert(h.kept, 0, handlers.JobVersion{Job: job, Submission: submission})
+	job, submitted := *alloc.Job, alloc.CreateTime
+	if len(h.kept) > 0 {
+		submitted = time.Now().UnixNano()
+	}
+	if job.SubmitTime = &submitted; job.Stable == nil {
+		job.Stable = new(bool)
+	}
+	h.kept = slices.Insert(h.kept, 0, handlers.JobVersion{Job: &job, Submission: submission})
 	h.kept = h.kept[:min(len(h.kept), maxVersions)]
 }
 

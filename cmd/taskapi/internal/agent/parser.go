@@ -23,8 +23,14 @@ type parser struct {
 
 var _ handlers.Parser = parser{}
 
+// largeText is what a text has that takes much memory to read: some 200 times its size.
+const largeText = 64 << 10
+
 // Parse reads no file, whatever the text says.
 func (p parser) Parse(_ context.Context, text api.JobsParseRequest) (*api.Job, error) {
+	if len(text.JobHCL)+len(text.Variables) > largeText {
+		defer allocrunner.GiveBackMemory()
+	}
 	job, err := jobspec.Parse(jobspec.Config{
 		Filename: "job.hcl", Body: []byte(text.JobHCL), VarText: text.Variables, NoFiles: true, AsWritten: !text.Canonicalize,
 		Audience: identity.DefaultAudience,

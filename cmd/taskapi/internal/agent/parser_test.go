@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+)
+
+// hclJob returns a job file with what is put into the job.
+func hclJob(more string) string {
+	return "job \"x\" {\n" + more + "\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        command = \"/bin/true\"\n" +
+		"      }\n    }\n  }\n}\n"
+}
+
+// TestParse: texts from anybody become jobs or errors with a place, and read no file.
+func TestParse(t *testing.T) {
+	p := parser{settings: DefaultSettings(), allocs: t.TempDir()}
+	text := "variable \"n\" {}\n" + hclJob("  priority = var.n\n")
+	job, err := p.Parse(t.Context(), api.JobsParseRequest{JobHCL: text, Variables: "n = 70\n"})
+	if err != nil || *job.Priority != 70 || job.Region != nil {
+		t.Fatalf("job = %+v, %v; want it as written", job, err)
+	}
+	if job, err = p.Parse(t.Context(), api.JobsParseRequest{JobHCL: text, Variables: "n = 70\n", Canonicalize: true}); err != nil || *job.Region != "global" {
+		t.Errorf("job = %+v, %v; want it canonical", job, err)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"no job":     {"x = 1\n", "job.hcl:1"},
+		"a file":     {hclJob("  meta = { a = file(\"/etc/passwd\") }"), "files of this machine can't be used here"},
+		"deep":       {hclJob("  meta = " + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000)), "nested more than"},
+		"many":       {hclJob(strings.Repeat("  constraint {\n  }\n", 12_000)), "more than 10000 blocks"},
+		"a bomb":     {"locals {\n  a = join(\"\", [for i in range(1000) : \"xxxxxxxxxxxxxxxx\"])\n" + bomb(20) + "}\n" + hclJob(""), "Too large"},
+		"no text":    {hclJob("\x00"), "not UTF-8 text"},
+		"four MiB":   {strings.Repeat("#", 4<<20+1), "larger than 4 MiB"},
+		"a JSON one": {`{"Job": {"ID": `, "job.hcl"},
+	} {
+		_, err := p.Parse(t.Context(), api.JobsParseRequest{JobHCL: c.text})
+		known, ok := errors.AsType[*apierror.Error](err)
+		if !ok || known.Kind != apierror.Invalid || !strings.Contains(known.Message, c.want) || len(known.Message) > 4096 {
+			t.Errorf("%s: %.500v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// bomb doubles a local value so many times.
+func bomb(times int) string {
+	var text strings.Builder
+	for i := range times {
+		next, last := string(rune('b'+i)), string(rune('a'+i))
+		text.WriteString("  " + next + " = \"${local." + last + "}${local." + last + "}\"\n")
+	}
+	return text.String()
+}
+
+// TestValidate: what keeps a job from running, whatever its ID, is an answer.
+func TestValidate(t *testing.T) {
+	p := parser{settings: DefaultSettings(), allocs: t.TempDir()}
+	job := func(change string) *api.Job {
+		var job api.Job
+		text := `{"ID":"other","Name":"other","Type":"service","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"raw_exec","Config":{"command":"/bin/true"}}]}]}`
+		if err := json.Unmarshal([]byte(strings.Replace(text, `"raw_exec"`, change, 1)), &job); err != nil {
+			t.Fatal(err)
+		}
+		return &job
+	}
+	if found, err := p.Validate(t.Context(), job(`"raw_exec"`)); err != nil || len(found.Errors) != 0 {
+		t.Errorf("a good job: %+v, %v", found, err)
+	}
+	if found, err := p.Validate(t.Context(), job(`"docker"`)); err != nil || len(found.Errors) != 1 || !strings.Contains(found.Errors[0], "docker") {
+		t.Errorf("a job for docker: %+v, %v; want why not", found, err)
+	}
+	if found, err := p.Validate(t.Context(), &api.Job{ID: new("empty")}); err != nil || len(found.Errors) == 0 {
+		t.Errorf("a job without groups: %+v, %v; want why not", found, err)
+	}
+}
