@@ -17,7 +17,8 @@ type wireDeregistered struct {
 	Index           uint64
 }
 
-// deregister answers DELETE /v1/job/:job: its allocation begins to stop, as by /v1/allocation/:id/stop, and the answer does not wait.
+// deregister answers DELETE /v1/job/:job: its allocation begins to stop, as by /v1/allocation/:id/stop, and the answer does not wait. With
+// purge=true one that has ended is removed, as by /v1/client/allocation/:id/gc: a job is forgotten with its allocation's directory.
 func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	query, err := r.values()
 	if err != nil {
@@ -27,7 +28,8 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if _, err := flag(query, "purge", false); err != nil {
+	purge, err := flag(query, "purge", false)
+	if err != nil {
 		return answer{}, err
 	}
 	if _, err := a.ownJob(ctx, r); err != nil {
@@ -40,6 +42,11 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	}
 	if err := alloc.Stop(ctx, hurry); err != nil {
 		return answer{}, fmt.Errorf("stop: %w", err)
+	}
+	if ended, ok := found.(Collector); ok && purge {
+		if err := ended.Collect(ctx); err != nil && asError(err).Kind != apierror.NotCollectable {
+			return answer{}, fmt.Errorf("collect: %w", err)
+		}
 	}
 	current := alloc.Snapshot()
 	encoded, err := encode(wireDeregistered{

@@ -189,6 +189,18 @@ func TestSDKDeregister(t *testing.T) {
 	if !slices.Equal(stops, []bool{false, true}) {
 		t.Errorf("stopped %v, want once with its shutdown delay and once without", stops)
 	}
+	collected, fault := 0, error(apierror.New(apierror.NotCollectable))
+	alloc.collect = func(context.Context) error { collected++; return fault }
+	if _, _, err := client.Jobs().Deregister("demo", true, nil); err != nil || collected != 1 {
+		t.Errorf("purge of one that runs: %v, %d removals tried; want it stopped", err, collected)
+	}
+	fault = nil
+	if _, _, err := client.Jobs().Deregister("demo", true, nil); err != nil || collected != 2 {
+		t.Errorf("purge of one that has ended: %v, %d removals; want it removed", err, collected)
+	}
+	fault = errors.New("a fault")
+	_, _, err = client.Jobs().Deregister("demo", true, nil)
+	wantSDKError(t, err, 500, "internal error")
 	_, _, err = s.sdk(t, poorToken).Jobs().Deregister("demo", true, nil)
 	wantSDKError(t, err, 403, "Permission denied")
 	for query, want := range map[string]string{

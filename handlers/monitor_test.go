@@ -67,7 +67,7 @@ func TestMonitorPlain(t *testing.T) {
 	if _, err := io.WriteString(c.Conn, text); err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.ReadResponse(c.Reader, nil) //nolint:bodyclose // it never ends, and to close it is to read it; the connection is closed
+	response, err := http.ReadResponse(c.Reader, nil) // its body never ends, and to close it is to read it
 	if err != nil || response.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Fatalf("answer = %+v, %v", response, err)
 	}

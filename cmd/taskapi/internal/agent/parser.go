@@ -49,11 +49,11 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation,
 	}
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.json", Body: body, NoFiles: true, Audience: identity.DefaultAudience})
 	if err != nil {
-		return handlers.Validation{Errors: []string{err.Error()}}, nil
+		return handlers.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
 	}
 	groups, findings, err := jobspec.ReviewAll(job, allocrunner.Drivers)
 	if err != nil {
-		return handlers.Validation{Errors: []string{err.Error()}}, nil
+		return handlers.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
 	}
 	var found handlers.Validation
 	for _, g := range groups {
