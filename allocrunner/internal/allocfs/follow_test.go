@@ -251,6 +251,42 @@ func TestLogsThatAreGone(t *testing.T) {
 	}
 }
 
+// TestLogsAreHeld: a reader that sees files come in time has them, though they are removed before it comes to them.
+func TestLogsAreHeld(t *testing.T) {
+	dir := newDir(t)
+	writer := newRotator(t, dir, 2, 10)
+	writer.Write([]byte("line 0\n"))
+	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frames.Close()
+	var got, want strings.Builder
+	for i := range 8 {
+		if i > 0 {
+			writer.Write(fmt.Appendf(nil, "line %d\n", i))
+		}
+		fmt.Fprintf(&want, "line %d\n", i)
+		if i < 2 || i%2 == 0 { // it falls behind, by less than the writer keeps each time
+			f, err := frames.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Write(f.Data)
+		}
+	}
+	for got.Len() < want.Len() {
+		f, err := frames.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Write(f.Data)
+	}
+	if got.String() != want.String() {
+		t.Errorf("got %q, want %q", got.String(), want.String())
+	}
+}
+
 // TestLogsBeforeTheTaskStarts: a reader that awaits it has it from the first byte.
 func TestLogsBeforeTheTaskStarts(t *testing.T) {
 	dir := newDir(t)

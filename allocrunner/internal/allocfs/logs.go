@@ -19,8 +19,12 @@ import (
 // logPath is where logs are, as frames name their files.
 const logPath = sharedName + "/" + logName + "/"
 
-// logFrames is a task's output over its log files, from the oldest to the newest. The file that is being read stays open when it is removed,
-// so that nothing of it is lost; those that were removed before they were begun are, and the frames say so.
+// maxAhead is how many files after the one that is being read are held open, in case that they are removed before they are read: as many as a
+// task keeps by default, so that a reader may be twice as far behind. Files that are removed and open still take space.
+const maxAhead = 10
+
+// logFrames is a task's output over its log files, from the oldest to the newest. The file that is being read, and the next that are followed,
+// stay open when they are removed, so that nothing of them is lost; those that were removed before they were seen are, and the frames say so.
 type logFrames struct {
 	frame
 	stream  string // TASK.stdout
@@ -30,6 +34,7 @@ type logFrames struct {
 	index   int  // of the file; -1 before the first
 	final   bool // a newer file is there, so nothing is written to this one any more
 	listed  bool // the directory has not changed since the last list without a newer file
+	ahead   []openLog
 	newline bool // what has been read ends with a newline, or is nothing
 	waiting waiting
 	tree    *Tree
@@ -74,6 +79,9 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 	}
 	if err != nil {
 		return fail(err)
+	}
+	if s.follow {
+		s.waiting.watch(&s.waiting.dir, s.tree.watch.Dir, s.dir)
 	}
 	return s, nil
 }
@@ -141,23 +149,68 @@ func (s *logFrames) list() ([]logFile, error) {
 	return found, nil
 }
 
+// openLog is a file that is open.
+type openLog struct {
+	index int
+	file  *os.File
+}
+
+// lookAhead opens the next files when the directory has changed.
+func (s *logFrames) lookAhead() {
+	if s.waiting.dir == nil || len(s.ahead) == maxAhead {
+		return
+	}
+	select {
+	case <-s.waiting.dir.Changed:
+	default:
+		return
+	}
+	s.listed = false
+	s.openAhead()
+}
+
+// openAhead opens the next files that are there.
+func (s *logFrames) openAhead() {
+	found, err := s.list()
+	if err != nil { // said by the one who needs it
+		return
+	}
+	last := s.index
+	if n := len(s.ahead); n > 0 {
+		last = s.ahead[n-1].index
+	}
+	for _, f := range found {
+		if f.index <= last || len(s.ahead) == maxAhead {
+			continue
+		}
+		if file, err := openRegular(int(s.dir.Fd()), s.name(f.index)); err == nil {
+			s.ahead = append(s.ahead, openLog{f.index, file})
+		}
+	}
+}
+
 // open makes a file the one being read.
 func (s *logFrames) open(index int, offset int64) error {
 	file, err := openRegular(int(s.dir.Fd()), s.name(index))
 	if err != nil {
 		return err
 	}
+	s.use(file, index, offset)
+	return nil
+}
+
+func (s *logFrames) use(file *os.File, index int, offset int64) {
 	s.waiting.forget(&s.waiting.file)
 	if s.file != nil {
 		_ = s.file.Close() // it was only read
 	}
 	s.file, s.index, s.offset, s.final = file, index, offset, false
 	s.File = logPath + file.Name()
-	return nil
 }
 
 func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 	for !s.over {
+		s.lookAhead()
 		if s.file != nil {
 			next, err := s.read(noLimit)
 			if next != nil {
@@ -205,6 +258,9 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 // newer reports whether there is a newer file than the one being read. Most often it has the next number, which is found without a list.
 func (s *logFrames) newer() bool {
 	var st unix.Stat_t
+	if len(s.ahead) > 0 {
+		return true
+	}
 	if s.file != nil && unix.Fstatat(int(s.dir.Fd()), s.name(s.index+1), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && regular(&st) == nil {
 		return true
 	}
@@ -220,6 +276,13 @@ func (s *logFrames) name(index int) string { return fmt.Sprintf("%s.%d", s.strea
 
 // advance goes on to the next file. It returns a frame that says so when files between the two were removed unread.
 func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
+	if len(s.ahead) > 0 {
+		was, next := s.index, s.ahead[0]
+		s.ahead = s.ahead[1:]
+		s.use(next.file, next.index, 0)
+		s.openAhead()
+		return s.gapSince(was), nil
+	}
 	for {
 		found, err := s.list()
 		if err != nil {
@@ -241,11 +304,19 @@ func (s *logFrames) advance() (gap *api.StreamFrame, err error) {
 		if err != nil {
 			return nil, &interfaces.FileError{Path: logPath + s.stream, Err: innermost(err)}
 		}
-		if was >= 0 && s.index > was+1 && s.missing(was+1) {
-			return s.gap(was+1, s.index-1), nil
+		if s.follow {
+			s.openAhead()
 		}
-		return nil, nil
+		return s.gapSince(was), nil
 	}
+}
+
+// gapSince returns a frame that says which files are missing between the one that was read and the present one, nil when none is.
+func (s *logFrames) gapSince(was int) *api.StreamFrame {
+	if was >= 0 && s.index > was+1 && s.missing(was+1) {
+		return s.gap(was+1, s.index-1)
+	}
+	return nil
 }
 
 // missing reports whether there is nothing under the number: the writer passes over a name that something else has.
@@ -273,6 +344,9 @@ func (s *logFrames) removed() bool {
 func (s *logFrames) Close() error {
 	s.waiting.close()
 	err := s.dir.Close()
+	for _, next := range s.ahead {
+		err = errors.Join(err, next.file.Close())
+	}
 	if s.file != nil {
 		err = errors.Join(err, s.file.Close())
 	}

@@ -121,6 +121,7 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-first": firstRole,
 	"role-flood": floodRole,
 	"role-begin": beginRole,
+	"role-print": printRole,
 }
 
 // A measurement is what -run may name.
@@ -145,6 +146,7 @@ func (r *report) measurements() []measurement {
 		{"waits", into(&r.Waits, measureWaits)},
 		{"resume", into(&r.Resume, measureResume)},
 		{"exec", into(&r.Exec, measureExec)},
+		{"follow", into(&r.Follow, measureFollow)},
 	}
 }
 

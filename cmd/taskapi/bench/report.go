@@ -28,6 +28,7 @@ type report struct {
 	Waits      *waitsReport    `json:",omitempty"`
 	Resume     []resumeRow     `json:",omitempty"`
 	Exec       *execReport     `json:",omitempty"`
+	Follow     *followReport   `json:",omitempty"`
 }
 
 // A speed is the medians of several rounds.
@@ -167,6 +168,9 @@ func (r *report) printTasks(w io.Writer) {
 	}
 	if r.Exec != nil {
 		r.Exec.print(w)
+	}
+	if r.Follow != nil {
+		r.Follow.print(w)
 	}
 }
 
