@@ -216,7 +216,7 @@ func TestMoving(t *testing.T) {
 // TestOrders sort the table, and keep the chosen task.
 func TestOrders(t *testing.T) {
 	s := newScreen(t)
-	s.keys("down")
+	s.keys("end")
 	var got []string
 	for range orderCount {
 		var names []string
@@ -224,7 +224,7 @@ func TestOrders(t *testing.T) {
 			names = append(names, task.name)
 		}
 		got = append(got, strings.Join(names, " "))
-		if s.tasks[s.cursor].name != "server" {
+		if s.tasks[s.cursor].name != "worker" {
 			t.Errorf("by %v, %s is chosen", s.order, s.tasks[s.cursor].name)
 		}
 		s.keys("p")
