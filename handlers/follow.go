@@ -176,8 +176,8 @@ func (s *frameWriter) drain(out *streamWriter) error {
 	cancel()
 	for until := time.Now().Add(drainFrames); time.Now().Before(until); {
 		frame, err := s.frames.Next(ended)
-		if err != nil { // the end, for now or for good
-			return nil
+		if err != nil {
+			return nil //nolint:nilerr // the end, for now or for good
 		}
 		if err := s.send(out, frame); err != nil {
 			return err

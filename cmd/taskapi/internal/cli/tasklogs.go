@@ -81,7 +81,7 @@ func copyFrames(ctx, following context.Context, frames interfaces.Frames, to fun
 		frame, err := frames.Next(following)
 		switch {
 		case errors.Is(err, io.EOF), err != nil && following.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the end of what is there
 		case err != nil:
 			return err
 		}
