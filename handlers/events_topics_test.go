@@ -188,7 +188,9 @@ func TestTopicsAreSelected(t *testing.T) {
 	events.Begin()
 	put(t, events, 40, nil)
 	handlers.AddNode(events)
-	if got, want := streamed(t, newServer(t, newAlloc(t), streaming(events)), goodToken, ""), []string{"40 " + all}; !slices.Equal(got, want) {
+	put(t, events, 41, nil)
+	want := []string{"40 " + all, "41 Allocation AllocationUpdated"}
+	if got := streamed(t, newServer(t, newAlloc(t), streaming(events)), goodToken, ""); !slices.Equal(got, want) {
 		t.Errorf("a task is streamed %q, want %q", got, want)
 	}
 }
