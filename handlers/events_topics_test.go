@@ -118,6 +118,12 @@ func TestSDKTopics(t *testing.T) {
 // streamed returns the lines of a stream with a query until the server stops: the indexes of its events, and what its other lines say.
 func streamed(t *testing.T, s *server, token, query string) (all []string) {
 	t.Helper()
+	return streamedUntil(t, s, token, query, "")
+}
+
+// streamedUntil is streamed, for as long as the server needs, until a line that begins so.
+func streamedUntil(t *testing.T, s *server, token, query, last string) (all []string) {
+	t.Helper()
 	c := s.dial(t)
 	if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, token, "")); err != nil {
 		t.Fatal(err)
@@ -127,12 +133,13 @@ func streamed(t *testing.T, s *server, token, query string) (all []string) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
+	defer c.Conn.Close() // before: to close the body is to read it to its end, which does not come by itself
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 1<<20)
-	if lines.Scan() { // the heartbeat, and with it the stream's place
+	if lines.Scan() && last == "" { // the heartbeat, and with it the stream's place
 		go s.stop()
 	}
-	for lines.Scan() {
+	for (last == "" || len(all) == 0 || !strings.HasPrefix(all[len(all)-1], last)) && lines.Scan() {
 		var line struct {
 			api.Events
 			Error string
@@ -259,7 +266,7 @@ func TestResume(t *testing.T) {
 			put(t, events, 40+index, nil)
 		}
 		s := newServer(t, touched(t, events, 339), streaming(events))
-		got := streamed(t, s, goodToken, "?index=50")
+		got := streamedUntil(t, s, goodToken, "?index=50", "339 ")
 		if len(got) != 257 || got[0] != fmt.Sprintf(lost, 50, 83) || got[1] != "84 Allocation AllocationUpdated" {
 			t.Errorf("streamed %d lines, the first %q, want what is lost and 256 from index 84 on", len(got), got[:min(2, len(got))])
 		}
@@ -276,7 +283,7 @@ func TestManyNotes(t *testing.T) {
 	put(t, events, 41, nil)
 	s := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, touched(t, events, 41), streaming(events))
 	nodes := 0
-	for _, line := range streamed(t, s, operator, "?topic=Node") {
+	for _, line := range streamedUntil(t, s, operator, "?topic=Node&topic=Allocation", "41 ") {
 		nodes += strings.Count(line, "Node ")
 	}
 	if nodes != 1000 {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -90,7 +91,7 @@ func routeOf(method, path string) (found *handlers.Route, allow []string) {
 		method = http.MethodGet
 	}
 	for _, route := range handlers.AllRoutes() { // one without parameters comes before one with them
-		if !regexp.MustCompile("^" + strings.ReplaceAll(parameter.ReplaceAllString(route.Pattern, "[^/]+"), "*", ".*") + "$").MatchString(path) {
+		if !formOf(route.Pattern).MatchString(path) {
 			continue
 		}
 		allow = append(allow, route.Methods...)
@@ -99,6 +100,19 @@ func routeOf(method, path string) (found *handlers.Route, allow []string) {
 		}
 	}
 	return found, allow
+}
+
+// forms are the expressions of formOf, by pattern.
+var forms sync.Map
+
+// formOf returns the expression of the paths that a pattern is for.
+func formOf(pattern string) *regexp.Regexp {
+	if form, ok := forms.Load(pattern); ok {
+		return form.(*regexp.Regexp)
+	}
+	form := regexp.MustCompile("^" + strings.ReplaceAll(parameter.ReplaceAllString(pattern, "[^/]+"), "*", ".*") + "$")
+	forms.Store(pattern, form)
+	return form
 }
 
 // parameter is what of a pattern stands for anything.
