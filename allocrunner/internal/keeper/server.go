@@ -171,7 +171,7 @@ func (s *server) change() {
 }
 
 func (s *server) accept(listener net.Listener) {
-	for {
+	for number := uint64(1); ; number++ {
 		conn, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
@@ -183,15 +183,15 @@ func (s *server) accept(listener net.Listener) {
 		}
 		s.wg.Go(func() {
 			defer conn.Close()
-			if err := s.attend(conn.(*net.UnixConn)); err != nil {
+			if err := s.attend(conn.(*net.UnixConn), number); err != nil {
 				s.logger.Warn("client", "error", err)
 			}
 		})
 	}
 }
 
-// attend serves one connection to its end.
-func (s *server) attend(conn *net.UnixConn) error {
+// attend serves the connection that came as the one with this number to its end.
+func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	peer, err := peercred.Of(conn)
 	if err != nil {
 		return err
@@ -209,6 +209,7 @@ func (s *server) attend(conn *net.UnixConn) error {
 		return fmt.Errorf("process %d speaks version %d: %w", peer.Pid, theirs.Version, ErrVersion)
 	}
 	c := newSession(s, conn)
+	c.number = number
 	defer close(c.done)
 	if !s.admit(c) {
 		return nil // without a hello: who gets one can rely on us
@@ -224,10 +225,11 @@ func (s *server) attend(conn *net.UnixConn) error {
 }
 
 // admit makes c the client, and ends the one before: what that has begun, such as a start, is done or given up when the new one sends its
-// first request, or it takes very long. It reports false when the keeper is about to end.
+// first request, or it takes very long. It reports false when the keeper is about to end, or when a client that came later is there: of those
+// that have waited for a frozen keeper all but the latest have given up.
 func (s *server) admit(c *session) bool {
 	s.mu.Lock()
-	if s.ended {
+	if s.ended || s.client != nil && s.client.number > c.number {
 		s.mu.Unlock()
 		return false
 	}

@@ -16,6 +16,7 @@ import (
 // session is one client's connection.
 type session struct {
 	server *server
+	number uint64 // those that come later have greater ones
 	conn   *net.UnixConn
 	out    frameWriter
 	wg     sync.WaitGroup

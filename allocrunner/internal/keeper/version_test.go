@@ -10,7 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
 )
@@ -110,5 +113,59 @@ func TestAnUnknownRequest(t *testing.T) {
 		if refused != (got["ID"] == 1.0) {
 			t.Errorf("%s: %v", text, got)
 		}
+	}
+}
+
+// TestAnEarlierConnection does not take the keeper from a client that came later: while the keeper was frozen its client has given up one
+// attempt after the other, and all of them are found at once.
+func TestAnEarlierConnection(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, keeper.Config{Dir: dir})
+	pid := first.Keeper().PID
+	freeze(t, pid)
+	defer unix.Kill(pid, unix.SIGCONT)
+	var ended sync.WaitGroup
+	for range 20 {
+		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := writeFrame(conn, `{"Version":3}`); err != nil {
+			t.Fatal(err)
+		}
+		ended.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+	}
+	before := unread(t, pid)
+	attached := make(chan *keeper.Client, 1)
+	go func() {
+		c, err := keeper.Attach(t.Context(), dir)
+		if err != nil {
+			t.Error(err)
+		}
+		attached <- c
+	}()
+	for unread(t, pid) == before {
+		unix.Poll(nil, 2)
+	}
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	latest := <-attached
+	if latest == nil {
+		return
+	}
+	closeLater(t, latest)
+	others := make(chan struct{})
+	go func() {
+		ended.Wait()
+		close(others)
+	}()
+	select {
+	case <-others:
+	case <-latest.Done():
+	}
+	if _, err := latest.List(t.Context()); err != nil {
+		t.Errorf("the client that came last: %v", err)
 	}
 }

@@ -27,7 +27,8 @@ const maxFrame = 8 << 20
 
 // A connection carries frames: four bytes of length, big endian, then a JSON object. It begins with one hello from each side.
 // Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels the one of
-// the same ID and is not answered itself. An exec with files has two answers: the first says that the program runs. An answer with ID 0 is the keeper's last word on the connection.
+// the same ID and is not answered itself. An exec with files has two answers: the first says that the program runs. An answer with ID 0 is
+// the keeper's last word on the connection.
 type hello struct{ Version int }
 
 // The operations: those of processes.Supervisor, and cancel.
