@@ -75,6 +75,7 @@ func (f files) Logs(task, kind string, span interfaces.Span) (interfaces.Frames,
 		}
 	}
 	if errors.Is(err, unix.ENOENT) { // the writer is faster: from what there is
+		_ = s.Close() // nothing but the directory is open
 		return f.Logs(task, kind, interfaces.Span{Follow: span.Follow, Await: span.Await})
 	}
 	if err != nil {
