@@ -1,50 +1,113 @@
-package allocrunner
+package allocrunner_test
 
 import (
-	"log/slog"
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctest"
 )
 
-// TestKillOrphans kills what runs of an allocation that nobody controls, and counts it.
-func TestKillOrphans(t *testing.T) {
-	dir := t.TempDir()
-	r := &Runner{cfg: interfaces.Config{Dir: dir}, logger: slog.New(slog.DiscardHandler)}
-	s, _, err := r.supervise(t.Context())
-	if err != nil {
-		t.Fatal(err)
+// killKeeper kills the parent process of the tasks.
+func (r *running) killKeeper() {
+	r.t.Helper()
+	var record struct{ Keeper struct{ PID int } }
+	text, err := os.ReadFile(filepath.Join(r.dir, "keeper.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &record)
 	}
-	t.Cleanup(func() { s.Close() })
-	_, err = s.Start(t.Context(), drivers.Spec{
-		Task: "t", Path: "/bin/sh", Args: []string{"-c", "setsid sh -c '>child; exec sleep 1000' & exec sleep 1000"}, Dir: dir,
-		Logs: drivers.LogSpec{Disabled: true}, Env: []string{"PATH=" + os.Getenv("PATH"), "NOMAD_TASK_NAME=t", keeperConfig(dir).Marker},
+	if err == nil {
+		err = syscall.Kill(record.Keeper.PID, syscall.SIGKILL)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// restarted runs a task that is restarted once. Each of its processes says its number.
+func restarted(t *testing.T) *running {
+	t.Helper()
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *interfaces.Config) {
+		g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1), new(time.Hour)
+	}, shell("t", `echo $$; exec sleep 1000`))
+	r.untilState("t", "running")
+	return r
+}
+
+func (r *running) untilRestarted() {
+	r.t.Helper()
+	r.until("the task runs again", func(a *api.Allocation) bool {
+		return a.TaskStates["t"].Restarts == 1 && a.TaskStates["t"].State == "running"
 	})
+}
+
+// TestExecThroughAKilledKeeper: the sessions end with it, say why, and leave no process; the task's next process has others.
+func TestExecThroughAKilledKeeper(t *testing.T) {
+	r := restarted(t)
+	sessions := map[interfaces.ExecSession][]int{}
+	for _, tty := range []bool{false, true} {
+		s := r.exec(tty, `trap "" HUP; setsid sleep 1000 & echo $!; echo $$; cat`)
+		lines := bufio.NewReader(s.Stdout())
+		sessions[s] = []int{proctest.ReadPID(t, lines), proctest.ReadPID(t, lines)}
+	}
+	r.killKeeper()
+	for s, pids := range sessions {
+		if exit, err := s.Wait(); !errors.Is(err, interfaces.ErrTaskNotRunning) || !strings.Contains(err.Error(), "the keeper was killed") {
+			t.Errorf("%+v, %v; want that the task does not run any more, and why", exit, err)
+		}
+		for _, pid := range pids {
+			gonePID(t, pid)
+		}
+		if _, err := io.Copy(io.Discard, s.Stdout()); err != nil {
+			t.Error(err)
+		}
+	}
+	r.untilRestarted()
+	if out, errs, code := whole(t, r.exec(false, "echo again; exit 3")); out != "again\n" || errs != "" || code != 3 {
+		t.Errorf("%q, %q, %d", out, errs, code)
+	}
+}
+
+// TestLogsThroughAKilledKeeper: a reader that follows gets what both processes have written, each line once.
+func TestLogsThroughAKilledKeeper(t *testing.T) {
+	r := restarted(t)
+	r.untilLines("alloc/logs/t.stdout.0", 1)
+	frames, err := r.runner.Files(nil).Logs("t", "stdout", interfaces.Span{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for err := os.ErrNotExist; err != nil; unix.Poll(nil, 2) {
-		_, err = os.Stat(filepath.Join(dir, "child"))
+	defer frames.Close()
+	read, stop := context.WithTimeout(t.Context(), deadline)
+	defer stop()
+	var said strings.Builder
+	for killed := false; strings.Count(said.String(), "\n") < 2; {
+		frame, err := frames.Next(read)
+		if err != nil {
+			t.Fatalf("%v after %q", err, said.String())
+		}
+		said.Write(frame.Data)
+		if !killed {
+			killed = true
+			r.killKeeper()
+		}
 	}
-	if _, err := KillOrphans(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "controlled by another taskapi") || !TasksRunning(dir) {
-		t.Errorf("while it is controlled: %v", err)
+	r.untilRestarted()
+	stop() // an ended context does not keep what is there
+	if frame, err := frames.Next(read); !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v after %q", frame, err, said.String())
 	}
-	if err := s.Detach(); err != nil {
-		t.Fatal(err)
-	}
-	if !TasksRunning(dir) {
-		t.Error("no keeper is left")
-	}
-	if n, err := KillOrphans(t.Context(), dir); n != 2 || err != nil || TasksRunning(dir) {
-		t.Errorf("%d killed, %v; left: %v", n, err, TasksRunning(dir))
-	}
-	if n, err := KillOrphans(t.Context(), dir); n != 0 || err != nil {
-		t.Errorf("the second time: %d, %v", n, err)
+	if lines := strings.Fields(said.String()); len(lines) != 2 || lines[0] == lines[1] {
+		t.Errorf("%q, want one line of each process", lines)
 	}
 }

@@ -2,14 +2,12 @@ package allocrunner_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -148,17 +146,7 @@ func TestStatsAfterTheKeeperWasKilled(t *testing.T) {
 		}
 		return nil
 	})
-	var record struct{ Keeper struct{ PID int } }
-	text, err := os.ReadFile(filepath.Join(r.dir, "keeper.json"))
-	if err == nil {
-		err = json.Unmarshal(text, &record)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(record.Keeper.PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	r.killKeeper()
 	r.usage(func(u *api.AllocResourceUsage) error {
 		if a := u.Tasks["a"]; a == nil || len(a.Pids) != 0 || u.Timestamp != 0 {
 			return fmt.Errorf("%+v", a)
