@@ -3,7 +3,6 @@ package handlers
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"taskapi/handlers/apierror"
 )
@@ -33,8 +32,8 @@ func (a *API) nodeGC(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if node := query.Get("node_id"); node != "" && !strings.EqualFold(node, a.config.Agent.NodeID) {
-		return answer{}, apierror.New(apierror.NoNode)
+	if err := a.checkNodeID(query.Get("node_id")); err != nil {
+		return answer{}, err
 	}
 	found, _ := r.visible()
 	if alloc, ok := found.(Collector); ok {

@@ -70,12 +70,10 @@ func (a *API) checkTarget(query url.Values) error {
 	switch {
 	case node != "" && server != "":
 		return invalid("Cannot target node and server simultaneously")
-	case node != "" && !strings.EqualFold(node, agent.NodeID):
-		return apierror.New(apierror.NoNode)
 	case server != "" && server != "leader" && server != agent.NodeID && server != agent.member().Name:
 		return apierror.New(apierror.NoServer, clip(server))
 	}
-	return nil
+	return a.checkNodeID(node)
 }
 
 // monitorTo writes the lines until ctx ends, with a heartbeat while there are none: as text that is nothing.

@@ -22,11 +22,8 @@ func (a *API) pauseGet(_ context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if task := query.Get("task"); task != "" {
-		err = checkTask(alloc.Snapshot(), task)
-	}
-	if err != nil {
-		return answer{}, err
+	if task := query.Get("task"); task != "" && taskOf(alloc.Snapshot(), task) == nil {
+		return answer{}, apierror.New(apierror.NoTask)
 	}
 	return respond(api.AllocGetPauseResponse{})
 }
@@ -46,20 +43,8 @@ func (a *API) pauseSet(_ context.Context, r *request) (answer, error) {
 	default:
 		return answer{}, invalid(`Not a valid task schedule state: give "pause", "run" or "scheduled", not %s`, clip(want.ScheduleState))
 	}
-	if err := checkTask(alloc.Snapshot(), want.Task); err != nil {
-		return answer{}, err
+	if taskOf(alloc.Snapshot(), want.Task) == nil {
+		return answer{}, apierror.New(apierror.NoTask)
 	}
 	return answer{}, apierror.New(apierror.NoSchedule, want.Task)
-}
-
-// checkTask returns an error unless the allocation's group has the task.
-func checkTask(alloc *api.Allocation, name string) error {
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, task := range group.Tasks {
-			if task.Name == name {
-				return nil
-			}
-		}
-	}
-	return apierror.New(apierror.NoTask)
 }

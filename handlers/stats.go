@@ -69,11 +69,9 @@ func (a *API) stats(ctx context.Context, r *request) (answer, error) {
 
 // taskOf returns the task of an allocation's group, nil when there is none of that name.
 func taskOf(alloc *api.Allocation, name string) *api.Task {
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, task := range group.Tasks {
-			if task.Name == name {
-				return task
-			}
+	for _, task := range groupOf(alloc).Tasks {
+		if task.Name == name {
+			return task
 		}
 	}
 	return nil
