@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"net/url"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -52,6 +53,14 @@ func (a *API) action(ctx context.Context, r *request) (answer, error) {
 		return answer{}, apierror.New(apierror.NoJob)
 	}
 	return a.execAnswer(r, alloc, ExecRequest{Task: task, Command: append([]string{action.Command}, action.Args...)})
+}
+
+// actionOf returns what the record of a request for an action has of its query, empty without an action.
+func actionOf(query url.Values) string {
+	if name := query.Get("action"); name != "" {
+		return "action " + name
+	}
+	return ""
 }
 
 // findAction returns the action of that name, and the task that has it. An empty task is the one that does.

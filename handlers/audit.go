@@ -32,15 +32,15 @@ func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 // recordOf returns the record of a request; one that runs a program in a task has its name, as the query says it.
 func (s *socketServer) recordOf(r *request, status int) auth.Record {
 	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
+	if r.matched == nil || r.matched.program == nil {
+		return record
+	}
 	query, err := r.values()
 	if err != nil {
 		return record
 	}
-	if action := query.Get("action"); action != "" {
-		return record.Runs(query.Get("task"), "action "+action)
-	}
-	if command, err := commandOf(query); err == nil {
-		return record.Runs(query.Get("task"), command[0])
+	if program := r.matched.program(query); program != "" {
+		return record.Runs(query.Get("task"), program)
 	}
 	return record
 }

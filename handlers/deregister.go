@@ -32,6 +32,9 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if purge && r.unrecorded != nil { // a stop may be without a record, a removal may not
+		return answer{}, r.unrecorded
+	}
 	if _, err := a.ownJob(ctx, r); err != nil {
 		return answer{}, err
 	}

@@ -85,6 +85,15 @@ func commandOf(query url.Values) (command []string, err error) {
 	return command, nil
 }
 
+// programOf returns the program of a query's command, empty when there is none.
+func programOf(query url.Values) string {
+	command, err := commandOf(query)
+	if err != nil {
+		return ""
+	}
+	return command[0]
+}
+
 // chooseTask returns the task of that name, or the only one when the name is empty.
 func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	if taskOf(alloc, name) != nil {

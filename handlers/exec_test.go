@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -344,6 +345,29 @@ func TestExecIsCut(t *testing.T) {
 	<-stopped
 }
 
+// TestExecEndsWithItsToken: a session of which nobody hears is ended at the first heartbeat after the token has expired.
+func TestExecEndsWithItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc(t)
+		started := commands(alloc)
+		const lasts = 25 * time.Second
+		begin := time.Now()
+		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = &streamAuthenticator{expires: begin.Add(lasts).Unix()} })
+		defer stop()
+		c := bubbledExec(t, dial())
+		defer c.Close()
+		command := <-started
+		if code, text := closeOf(t, c); code != websocket.ClosePolicyViolation || text != "the token is not valid any more" {
+			t.Errorf("closed with %d %q", code, text)
+		}
+		<-command.closed
+		<-command.ctx.Done()
+		if took := time.Since(begin); took < lasts || took > lasts+10*time.Second {
+			t.Errorf("ended after %v; the token lasts %v", took, lasts)
+		}
+	})
+}
+
 // revocable is an authenticator that thinks again.
 type revocable struct {
 	handlers.Authenticator
@@ -478,23 +502,38 @@ func TestTasksExecsAreBounded(t *testing.T) {
 	<-first.closed
 }
 
-// TestExecIsRecorded with the task and the program, and not with its arguments.
+// TestExecIsRecorded with the task and the program, and not with its arguments. What else the query holds hides nothing.
 func TestExecIsRecorded(t *testing.T) {
 	alloc := newAlloc(t)
+	alloc.signal = func(context.Context, string, string) error { return nil }
 	started := commands(alloc)
 	s := newServer(t, alloc)
-	c, _, _ := websocketTo(t, s, execPath+execQuery("command", `["mysql","--password=secret"]`), operator)
+	c, _, _ := websocketTo(t, s, execPath+execQuery("command", `["mysql","--password=secret"]`, "action", "harmless"), operator)
 	command := <-started
 	command.end(0, nil)
 	closeOf(t, c)
-	s.stop() // a session is recorded at its end
-	var found auth.Record
-	for _, record := range s.audited() {
-		if record.Path == execPath {
-			found = record
+	for target, want := range map[string]int{
+		"/v1/job/demo/action?task=server&action=restore&command=%5B%22ls%22%5D": 404, // there is none
+		execPath + execQuery("command", "ls"):                                   400,
+	} {
+		if _, status, body := websocketTo(t, s, target, operator); status != want {
+			t.Errorf("%s = %d %s, want %d", target, status, body, want)
 		}
 	}
-	if text, _ := json.Marshal(found); found.Program != "server: mysql" || strings.Contains(string(text), "secret") {
-		t.Errorf("recorded: %s", text)
+	const signalPath = "/v1/client/allocation/" + allocID + "/signal"
+	if got := s.do(t, "PUT", signalPath+execQuery(), operator, `{"Signal":"SIGHUP","Task":"server"}`); got.Status != 200 {
+		t.Error(got)
+	}
+	s.stop() // a session is recorded at its end
+	var programs []string
+	for _, record := range s.audited() {
+		if text, _ := json.Marshal(record); strings.Contains(string(text), "secret") {
+			t.Errorf("recorded: %s", text)
+		}
+		programs = append(programs, record.Program)
+	}
+	slices.Sort(programs)
+	if want := []string{"", "", "server: action restore", "server: mysql"}; !slices.Equal(programs, want) {
+		t.Errorf("recorded programs: %q, want %q: a signal runs none, nor does what is no command", programs, want)
 	}
 }

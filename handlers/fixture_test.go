@@ -30,12 +30,13 @@ const (
 	otherID   = "11111111-2222-3333-4444-555555555555"
 	goodToken = "good" // every capability that a task has
 	poorToken = "poor" // authenticated, nothing else
+	readToken = "read" // may read, and change nothing
 	execToken = "exec" // may run commands, nothing else
 	operator  = "operator"
 	boom      = "boom" // makes the fake authenticator panic
 )
 
-// fakeAuthenticator knows five tokens.
+// fakeAuthenticator knows these tokens.
 type fakeAuthenticator struct{}
 
 func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*auth.Principal, *auth.Denial) {
@@ -50,6 +51,8 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 		return nil, unauthorized
 	case goodToken:
 		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
+	case readToken:
+		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.ReadLogs, auth.ReadFS)
 	case operator:
 		principal.Claims.Role, principal.Claims.Task = identity.RoleOperator, ""
 		principal.Capabilities = ^auth.CapabilitySet(0)

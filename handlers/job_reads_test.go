@@ -3,14 +3,18 @@ package handlers_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
 )
@@ -170,6 +174,25 @@ func TestRevert(t *testing.T) {
 	}
 }
 
+// TestPurgeIsRecorded: the operator may stop a job while the audit log can't be written, and not remove what it has left.
+func TestPurgeIsRecorded(t *testing.T) {
+	alloc, stops := newAlloc(t), 0
+	alloc.stop = func(context.Context, bool) error { stops++; return nil }
+	alloc.collect = func(context.Context) error { t.Error("removed without a record"); return nil }
+	s := newServer(t, alloc)
+	s.mu.Lock()
+	s.full = true
+	s.mu.Unlock()
+	_, _, err := s.sdk(t, operator).Jobs().Deregister("demo", true, nil)
+	wantSDKError(t, err, 503, auth.ErrAudit.Error())
+	if stops != 0 {
+		t.Error("what is refused was half done: the allocation stops")
+	}
+	if _, _, err := s.sdk(t, operator).Jobs().Deregister("demo", false, nil); err != nil || stops != 1 {
+		t.Errorf("stopped %d times: %v", stops, err)
+	}
+}
+
 // TestSDKDeregister begins to stop the allocation, for those who may.
 func TestSDKDeregister(t *testing.T) {
 	alloc, stops := newAlloc(t), []bool{}
@@ -201,8 +224,14 @@ func TestSDKDeregister(t *testing.T) {
 	fault = errors.New("a fault")
 	_, _, err = client.Jobs().Deregister("demo", true, nil)
 	wantSDKError(t, err, 500, "internal error")
-	_, _, err = s.sdk(t, poorToken).Jobs().Deregister("demo", true, nil)
-	wantSDKError(t, err, 403, "Permission denied")
+	collected, stops = 0, nil
+	for _, token := range []string{poorToken, readToken} {
+		_, _, err = s.sdk(t, token).Jobs().Deregister("demo", true, nil)
+		wantSDKError(t, err, 403, "Permission denied")
+	}
+	if collected > 0 || len(stops) > 0 {
+		t.Errorf("for those who may not, %d removals and %d stops; want none", collected, len(stops))
+	}
 	for query, want := range map[string]string{
 		"purge=maybe":             `purge must be true or false, not "maybe"`,
 		"no_shutdown_delay=maybe": `no_shutdown_delay must be true or false, not "maybe"`,
@@ -277,5 +306,48 @@ func TestParse(t *testing.T) {
 		if got := s.do(t, "POST", path, goodToken, anyBody); got.Status != 403 {
 			t.Errorf("%s by a task = %d, want 403", path, got.Status)
 		}
+	}
+}
+
+// slowParser judges a job once it may.
+type slowParser struct {
+	fakeParser
+	begun, may chan struct{}
+}
+
+func (p slowParser) Validate(ctx context.Context, job *api.Job) (handlers.Validation, error) {
+	p.begun <- struct{}{}
+	<-p.may
+	return p.fakeParser.Validate(ctx, job)
+}
+
+// TestParsingIsDecidedAgain: who has waited for another job to be judged, and is not authorized any more, gets no answer.
+func TestParsingIsDecidedAgain(t *testing.T) {
+	for path, body := range map[string]string{"/v1/jobs/parse": `{"JobHCL":"x"}`, "/v1/validate/job": `{"Job":{"ID":"good"}}`} {
+		synctest.Test(t, func(t *testing.T) {
+			parser := slowParser{begun: make(chan struct{}), may: make(chan struct{})}
+			var revoked atomic.Bool
+			dial, stop := bubbled(t, newAlloc(t), func(c *handlers.Config) {
+				c.Parser, c.Authenticator = parser, revocable{c.Authenticator, &revoked}
+			})
+			defer stop()
+			first, second := dial(), dial()
+			defer first.Close()
+			defer second.Close()
+			go func() {
+				_, _ = io.WriteString(first, head("PUT", "/v1/validate/job", operator, `{"Job":{"ID":"good"}}`))
+			}()
+			<-parser.begun
+			go func() { _, _ = io.WriteString(second, head("PUT", path, operator, body)) }()
+			synctest.Wait() // it waits for its turn
+			revoked.Store(true)
+			close(parser.may)
+			if got := answer(t, first); got != http.StatusOK {
+				t.Errorf("the first = %d, want 200", got)
+			}
+			if got := answer(t, second); got != http.StatusForbidden {
+				t.Errorf("%s after its wait = %d, want 403", path, got)
+			}
+		})
 	}
 }

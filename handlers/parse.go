@@ -38,14 +38,11 @@ func (a *API) parse(ctx context.Context, r *request) (answer, error) {
 	if text.JobHCL == "" {
 		return answer{}, invalid("Job spec is empty")
 	}
-	leave, err := a.enterParsing(ctx)
+	leave, err := a.enterParsing(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
 	defer leave()
-	if err := r.recheck(); err != nil {
-		return answer{}, err
-	}
 	job, err := a.config.Parser.Parse(ctx, text)
 	if err != nil {
 		return answer{}, fmt.Errorf("parse: %w", err)
@@ -68,7 +65,7 @@ func (a *API) validate(ctx context.Context, r *request) (answer, error) {
 	case valueOf(want.Job.ID) == "":
 		return answer{}, apierror.New(apierror.JobWithoutID)
 	}
-	leave, err := a.enterParsing(ctx)
+	leave, err := a.enterParsing(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -87,12 +84,18 @@ func (a *API) validate(ctx context.Context, r *request) (answer, error) {
 	return respond(response)
 }
 
-// enterParsing waits until no other job is parsed or judged: one may take many times its size in memory. leave ends the turn.
-func (a *API) enterParsing(ctx context.Context) (leave func(), err error) {
+// enterParsing waits until no other job is parsed or judged: one may take many times its size in memory. leave ends the turn. Errors:
+// *auth.Denial when the token is not valid any more after the wait, ctx's.
+func (a *API) enterParsing(ctx context.Context, r *request) (leave func(), err error) {
 	select {
 	case a.parsing <- struct{}{}:
-		return func() { <-a.parsing }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	leave = func() { <-a.parsing }
+	if err := r.recheck(); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
 }

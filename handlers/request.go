@@ -26,10 +26,12 @@ type request struct {
 	Principal *auth.Principal
 	Peer      auth.Peer
 
-	server *socketServer
-	w      http.ResponseWriter
-	route  chi.Context // the matcher's scratch; the parameters live here
-	query  url.Values  // parsed on first use
+	server     *socketServer
+	w          http.ResponseWriter
+	route      chi.Context // the matcher's scratch; the parameters live here
+	matched    *Route
+	query      url.Values // parsed on first use
+	unrecorded error      // why a change goes on without a record; nil for one that has it, or needs none
 }
 
 // param returns the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path

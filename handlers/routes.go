@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"taskapi/auth"
@@ -33,7 +34,8 @@ type Route struct {
 	Doc     string // what it answers or does, in one line
 
 	handle         handlerFunc
-	maxBody        int64 // of a request; 0 for the usual ceiling
+	maxBody        int64                   // of a request; 0 for the usual ceiling
+	program        func(url.Values) string // what a request with that query runs in a task, for its record; nil for nothing
 	evenUnrecorded bool
 	asks           bool // changes nothing, whatever its method
 }
@@ -96,6 +98,12 @@ func (r Route) alsoGet() Route {
 	return r
 }
 
+// running returns the route with the program that its requests run in a task, for their records.
+func (r Route) running(program func(url.Values) string) Route {
+	r.program = program
+	return r
+}
+
 // withoutRecord returns the route for what the operator may do even when no record of it can be kept.
 func (r Route) withoutRecord() Route {
 	r.evenUnrecorded = true
@@ -131,7 +139,7 @@ func (a *API) served() []Route {
 		read("/v1/client/stats", auth.OperatorOnly, a.hostStats, "Returns what the machine's memory, CPUs and disk are used for."),
 		read("/v1/client/allocation/{alloc}/stats", auth.ReadJob, a.stats, "Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
 		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
-		read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, a.exec, "Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").answering(Upgrade),
+		read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, a.exec, "Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").answering(Upgrade).running(programOf),
 		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
 
 		write("/v1/client/allocation/{alloc}/gc", auth.AllocLifecycle, a.allocGC, "Removes an allocation that has ended, with its directory.").alsoGet(),
@@ -151,7 +159,8 @@ func (a *API) served() []Route {
 		ask("/v1/validate/job", auth.OperatorOnly, a.validate, "Returns what keeps a job from running here.").withBody(maxJob),
 		read("/v1/job/{job}", auth.ReadJob, a.jobRead(readJob), "Returns a job."),
 		remove("/v1/job/{job}", auth.AllocLifecycle, a.deregister, "Begins to stop the job's allocation.").withoutRecord(),
-		read("/v1/job/{job}/action", auth.AllocExec, a.action, "Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").answering(Upgrade),
+		read("/v1/job/{job}/action", auth.AllocExec, a.action, "Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").answering(Upgrade).
+			running(actionOf),
 		read("/v1/job/{job}/actions", auth.ReadJob, a.jobRead(readActions), "Lists the actions of the job's tasks."),
 		read("/v1/job/{job}/deployment", auth.ReadJob, a.jobRead(readLatestDeployment), "Returns null: there are no deployments."),
 		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),

@@ -66,6 +66,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(req, noRoute(w, allow))
 		return
 	}
+	req.matched = route
 
 	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
 		denial.Write(w)
@@ -79,8 +80,9 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
 		ctx = s.open
-		if err := s.begin(req); err != nil && (!route.evenUnrecorded || !principal.Operator()) {
-			s.fail(req, err)
+		req.unrecorded = s.begin(req)
+		if req.unrecorded != nil && (!route.evenUnrecorded || !principal.Operator()) {
+			s.fail(req, req.unrecorded)
 			return
 		}
 	}
