@@ -137,6 +137,26 @@ func TestExecIsRefused(t *testing.T) {
 	}
 }
 
+// TestExecSaysHowATaskIsNamed where the words without "--" are read otherwise than meant.
+func TestExecSaysHowATaskIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	startRun(t, dir, execJob).operator()
+	for words, want := range map[string]string{
+		"demo server no-such-program -x": "\nTASK stands before --, as in 'taskapi exec demo TASK -- COMMAND'\n",
+		"server server no-such -x":       "; \"server\" is a task: to run a command in it, write 'taskapi exec server server -- no-such -x'\n",
+		"server server":                  "; \"server\" is a task: to run a command in it, write 'taskapi exec server server -- COMMAND'\n",
+		"server no-such":                 ", set PATH in the task's env block, or give an absolute path\n",
+		"nobody ls":                      "; to run \"nobody\" in the only task, write 'taskapi exec -- nobody ls'\n",
+	} {
+		var out, errs bytes.Buffer
+		code := cli.Run(t.Context(), append([]string{"exec", "--data-dir", dir}, strings.Fields(words)...), testEnvironment(&out, &errs))
+		if !strings.HasSuffix(errs.String(), want) || code == 0 || out.Len() > 0 {
+			t.Errorf("%s: %q and exit code %d, want an error that ends with %q", words, errs.String(), code, want)
+		}
+	}
+}
+
 // TestExecEndsWithItsClient, and with taskapi when that is killed; the task goes on, and another taskapi runs commands in it again.
 func TestExecEndsWithItsClient(t *testing.T) {
 	t.Parallel()

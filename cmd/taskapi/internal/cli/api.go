@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/cmd/taskapi/internal/agent"
-	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // allocPlaceholder stands for the allocation's ID in a PATH of taskapi api.
@@ -45,10 +46,13 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 				return err
 			}
 			found, err := find(cmd.Context(), w, dataDir, nameOf(alloc), toChange)
+			if _, wrong := errors.AsType[usageError](err); wrong && alloc == "" {
+				return fmt.Errorf("%w\nwith --alloc", err)
+			}
 			if err != nil {
 				return err
 			}
-			return req.send(cmd.Context(), found.id, found.client(), w)
+			return req.send(cmd.Context(), found, w)
 		},
 	}
 	addDataDir(cmd, &dataDir)
@@ -107,16 +111,17 @@ func (r *apiRequest) body(w Environment) (io.Reader, error) {
 }
 
 // send sends the request and prints the answer as it comes: an event stream has no end.
-func (r *apiRequest) send(ctx context.Context, id string, c *client.Client, w Environment) error {
+func (r *apiRequest) send(ctx context.Context, t target, w Environment) error {
+	c := t.client()
 	defer c.Close()
 	body, err := r.body(w)
 	if err != nil {
 		return err
 	}
-	path := strings.ReplaceAll(r.path, allocPlaceholder, id)
+	path := strings.ReplaceAll(r.path, allocPlaceholder, t.id)
 	resp, err := c.Do(ctx, r.method, path, body)
 	if err != nil {
-		return fmt.Errorf("allocation %s: %w", id, err)
+		return t.explain(ctx, c, fmt.Errorf("allocation %s: %w", output.ShortID(t.id), err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= http.StatusBadRequest {

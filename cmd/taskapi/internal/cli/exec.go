@@ -63,7 +63,10 @@ argument is wrong.`,
 				s.tasks = anyTasks
 			}
 			found, err := find(cmd.Context(), w, dataDir, line.names, s)
-			if err != nil && dash < 0 && len(args) > 0 && line.action == "" {
+			switch given := dash < 0 && len(args) > 0 && line.action == ""; {
+			case given && isUsage(err):
+				err = fmt.Errorf("%w\nTASK stands before --, as in '%s %s TASK -- COMMAND'", err, cmd.CommandPath(), args[0])
+			case given && err != nil:
 				err = fmt.Errorf("%w; to run %q in the only task, write '%s -- %s'", err, args[0], cmd.CommandPath(), strings.Join(args, " "))
 			}
 			if err != nil {
@@ -72,7 +75,11 @@ argument is wrong.`,
 			if line.task != "" {
 				found.task = line.task
 			}
-			return line.run(cmd.Context(), w, found)
+			err = line.run(cmd.Context(), w, found)
+			if _, ended := errors.AsType[silentError](err); !ended && dash < 0 && line.action == "" {
+				err = withDashes(err, cmd.CommandPath(), args, taskNames(found.alloc))
+			}
+			return err
 		},
 	}
 	addDataDir(cmd, &dataDir)
@@ -96,6 +103,18 @@ func dashAmong(args []string, dash int) ([]string, int) {
 		args = slices.Delete(slices.Clone(args), dash, dash+1)
 	}
 	return args, dash
+}
+
+// withDashes adds to the error of a command whose first word is a task how to run the other words in that.
+func withDashes(err error, path string, args, tasks []string) error {
+	if err == nil || len(args) < 2 || !slices.Contains(tasks, args[1]) {
+		return err
+	}
+	command := "COMMAND"
+	if len(args) > 2 {
+		command = strings.Join(args[2:], " ")
+	}
+	return fmt.Errorf("%w; %q is a task: to run a command in it, write '%s %s %s -- %s'", err, args[1], path, args[0], args[1], command)
 }
 
 // read divides the arguments into names and the command. dash is where "--" stood, below 0 for nowhere.

@@ -259,8 +259,9 @@ func (f *finder) matching(name string, s sought) ([]match, error) {
 	}
 	latest := all[len(all)-1]
 	if !s.reads {
-		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s)", name, latest.alloc.JobID,
-			output.ShortID(latest.id), latest.alloc.ClientStatus)
+		short := output.ShortID(latest.id)
+		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", name, latest.alloc.JobID,
+			short, latest.alloc.ClientStatus, latest.layout.Command("status", short))
 	}
 	if slices.ContainsFunc(all, func(m match) bool { return m.alloc.JobID != latest.alloc.JobID }) {
 		return all, nil
