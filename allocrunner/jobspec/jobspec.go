@@ -101,9 +101,35 @@ func isJSON(cfg Config) bool {
 	return strings.EqualFold(filepath.Ext(cfg.Filename), ".json") || len(trimmed) > 0 && trimmed[0] == '{'
 }
 
-// ParseFile reads the job file at path and parses it; "-" is stdin. Body and Filename of cfg are filled in. Besides Parse's
-// errors it returns those of opening and reading: fs.ErrNotExist, fs.ErrPermission, and ErrInvalid for what is no regular file.
+// MaxSubmission is how long a text is kept at most, in bytes: Nomad's job_max_source_size.
+const MaxSubmission = 1 << 20
+
+// Submission returns the text of a job file as clients submit it with its job, without the values of its variables, which may be secret; nil
+// for one that is longer than MaxSubmission.
+func Submission(cfg Config) *api.JobSubmission {
+	if len(cfg.Body) > MaxSubmission {
+		return nil
+	}
+	format := "hcl2"
+	if isJSON(cfg) {
+		format = "json"
+	}
+	return &api.JobSubmission{Source: string(cfg.Body), Format: format}
+}
+
+// ParseFile reads the job file at path and parses it; "-" is stdin. Body and Filename of cfg are filled in. Besides Parse's errors it returns
+// those of ReadFile.
 func ParseFile(path string, stdin io.Reader, cfg Config) (*api.Job, error) {
+	cfg, err := ReadFile(path, stdin, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(cfg)
+}
+
+// ReadFile returns cfg with Body and Filename of the job file at path; "-" is stdin. Errors: fs.ErrNotExist, fs.ErrPermission, and ErrInvalid
+// for what is no regular file.
+func ReadFile(path string, stdin io.Reader, cfg Config) (Config, error) {
 	var err error
 	cfg.Filename = path
 	if path == "-" {
@@ -114,13 +140,13 @@ func ParseFile(path string, stdin io.Reader, cfg Config) (*api.Job, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("job file %q: %w", path, fs.ErrNotExist)
+		return cfg, fmt.Errorf("job file %q: %w", path, fs.ErrNotExist)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("job file %q can't be read by this user: %w", path, fs.ErrPermission)
+		return cfg, fmt.Errorf("job file %q can't be read by this user: %w", path, fs.ErrPermission)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return cfg, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return Parse(cfg)
+	return cfg, nil
 }
 
 // checkText refuses what is no text before a parser makes a riddle of it.

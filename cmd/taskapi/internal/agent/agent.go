@@ -97,6 +97,8 @@ type Config struct {
 	Next    *api.Allocation         // what is to follow the allocation, which is to end for that
 	Changes []jobspec.Change        // what has changed of the job since the allocation was last run
 
+	Submission *api.JobSubmission // the text of the job: of Next's, if there is one
+
 	Signals chan os.Signal // gets the process's signals, and has those that have come before; nil for an agent that heeds none
 }
 
@@ -118,6 +120,11 @@ type Agent struct {
 // New makes an agent. It touches nothing of the machine.
 func New(cfg Config) *Agent {
 	a := &Agent{cfg: cfg, life: life{next: cfg.Next, killed: cfg.Kill}, left: make(chan struct{})}
+	if cfg.Next != nil {
+		a.life.nextText = cfg.Submission
+	} else {
+		a.life.text = cfg.Submission
+	}
 	a.leave = sync.OnceFunc(func() { close(a.left) })
 	if cfg.Stop != nil {
 		a.life.stopped, a.life.how = true, *cfg.Stop
@@ -298,13 +305,13 @@ func (a *Agent) detach() {
 	}
 }
 
-// replace stops the allocation gracefully, and has another one follow it. Errors: interfaces.ErrTerminal when it ends for another reason,
+// replace stops the allocation gracefully, and has another one follow it; text is that of its job, nil when it is not known. Errors: interfaces.ErrTerminal when it ends for another reason,
 // and those of a disk on which nothing could begin; nothing ends then.
-func (a *Agent) replace(ctx context.Context, next *api.Allocation, changes []jobspec.Change) error {
+func (a *Agent) replace(ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobspec.Change) error {
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}
-	if _, actions := a.apply(nil, event{kind: replace, by: next}); slices.Contains(actions, refuse) {
+	if _, actions := a.apply(nil, event{kind: replace, by: next, text: text}); slices.Contains(actions, refuse) {
 		return fmt.Errorf("replace the job: %w", interfaces.ErrTerminal)
 	}
 	err := a.stopRunner(ctx)

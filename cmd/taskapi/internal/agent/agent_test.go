@@ -215,8 +215,12 @@ func TestAReplacementBegins(t *testing.T) {
 	r := w.untilRunning()
 	close(r.save)
 	next := newAllocationOf("next")
-	if err := w.replace(t.Context(), next, nil); err != nil {
+	text := &api.JobSubmission{Source: "next"}
+	if err := w.replace(t.Context(), next, text, nil); err != nil {
 		t.Fatal(err)
+	}
+	if present := w.present().text; present != nil {
+		t.Errorf("what runs was made from %+v, want what it was made from, which is not known", present)
 	}
 	if stops := r.saved(); len(stops) != 1 || !stops[0].Replaced {
 		t.Errorf("saved %+v, want a stop for a replacement", stops)
@@ -225,6 +229,9 @@ func TestAReplacementBegins(t *testing.T) {
 	second := w.untilRunning()
 	if second.alloc != next || len(w.lock.recreated) != 1 || w.lock.recreated[0] != next {
 		t.Errorf("began %+v, recreated %+v", second.alloc, w.lock.recreated)
+	}
+	if present := w.present().text; present != text {
+		t.Errorf("what follows was made from %+v, want %+v", present, text)
 	}
 	close(second.save)
 	if err := w.stop(t.Context(), interfaces.StopRequest{}, func() {}); err != nil {
@@ -267,7 +274,7 @@ func TestADetachedAgent(t *testing.T) {
 	w := agentAtWork(t, nil)
 	r := w.untilRunning()
 	w.detach()
-	if err := w.replace(t.Context(), newAllocationOf("next"), nil); !errors.Is(err, interfaces.ErrTerminal) {
+	if err := w.replace(t.Context(), newAllocationOf("next"), nil, nil); !errors.Is(err, interfaces.ErrTerminal) {
 		t.Errorf("a replacement: %v, want ErrTerminal", err)
 	}
 	if over := <-w.over; over || len(r.saved()) > 0 || r.kills > 0 || w.lock.finished > 0 {

@@ -49,7 +49,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		return err
 	}
 	versions := &history{runner: s.runner}
-	versions.note(nil)
+	versions.note(s.control.present().text)
 	s.authStats = authenticator.Stats
 	config := handlers.Config{
 		Authenticator: authenticator,

@@ -15,7 +15,8 @@ import (
 // maxVersions is how many versions of a job are kept: Nomad's job_tracked_versions.
 const maxVersions = 6
 
-// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation knows the present one alone.
+// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation, or runs
+// it again from its beginning, knows the present one alone.
 type history struct {
 	runner interfaces.AllocRunner
 

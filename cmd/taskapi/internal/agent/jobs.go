@@ -111,12 +111,11 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSu
 	j.history.note(nil) // before it is the one before
 	u, err := j.review(sent)
 	if err == nil {
-		err = j.update(ctx, u, force)
+		err = j.update(ctx, u, submission, force)
 	}
 	if err != nil {
 		return handlers.Registration{}, err
 	}
-	j.history.note(submission)
 	registration := handlers.Registration{Warnings: u.warnings}
 	if index := j.runner.Alloc().Job.JobModifyIndex; index != nil {
 		registration.Index = *index
@@ -125,16 +124,21 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSu
 }
 
 // update has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it.
-func (j jobs) update(ctx context.Context, u jobUpdate, force bool) error {
+func (j jobs) update(ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool) error {
 	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
 	switch {
-	case err != nil || decision == allocrunner.Unchanged:
+	case err != nil:
+	case decision == allocrunner.Unchanged:
+		if !u.current.Pending {
+			j.history.note(text)
+		}
 	case decision == allocrunner.InPlace:
 		if err = j.runner.Update(ctx, u.wanted.Job); err == nil {
+			j.history.note(text)
 			sayUpdated(j.events, changes)
 		}
 	default:
-		err = j.control.replace(ctx, u.wanted, changes)
+		err = j.control.replace(ctx, u.wanted, text, changes)
 	}
 	return updateError(err)
 }

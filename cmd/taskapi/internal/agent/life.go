@@ -46,6 +46,8 @@ type life struct {
 	detach  bool
 	next    *api.Allocation // the replacement that was accepted; nil for none
 	alloc   *api.Allocation // what begins when nothing was left of it: the first, or the replacement whose turn it is
+
+	text, nextText *api.JobSubmission // what the jobs of alloc and next were made from; nil when it is not known
 }
 
 // event is what happens to an agent.
@@ -54,6 +56,7 @@ type event struct {
 
 	how       interfaces.StopRequest // of stop
 	by        *api.Allocation        // of replace
+	text      *api.JobSubmission     // of replace: what the job was made from
 	ending    bool                   // of replace: the allocation ends already
 	terminal  bool                   // of ended: nothing of the allocation runs
 	cancelled bool                   // of ended: the context of the agent's work has ended, which is a stop
@@ -160,7 +163,7 @@ func (l life) replace(e event) (life, []action) {
 	if l.phase != running || l.stopped || l.detach || e.ending && l.next == nil {
 		return l, []action{refuse}
 	}
-	l.next = e.by
+	l.next, l.nextText = e.by, e.text
 	return l, []action{stopRunner}
 }
 
@@ -181,6 +184,7 @@ func (l life) end(e event) (life, []action) {
 		return l, []action{recreate, sayLeftNext}
 	}
 	l.phase, l.alloc, l.next = waiting, next, nil
+	l.text, l.nextText = l.nextText, nil
 	return l, []action{recreate}
 }
 
@@ -188,7 +192,7 @@ func (l life) end(e event) (life, []action) {
 type control interface {
 	stop(ctx context.Context, how interfaces.StopRequest, first func()) error
 	kill()
-	replace(ctx context.Context, by *api.Allocation, changes []jobspec.Change) error
+	replace(ctx context.Context, by *api.Allocation, text *api.JobSubmission, changes []jobspec.Change) error
 	present() life
 	collect(ctx context.Context) error
 	leaving() <-chan struct{}

@@ -129,6 +129,7 @@ type request struct {
 	jobFile     string
 	layout      layout
 	alloc       *api.Allocation // as it would begin
+	submission  *api.JobSubmission
 	environment Environment
 }
 
@@ -162,18 +163,18 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	if o.group == "" {
 		o.group = before
 	}
-	job, group, err := o.load(jobFile, w)
+	loaded, err := o.load(jobFile, w)
 	if err != nil {
 		return nil, err
 	}
-	alloc := agent.NewAllocation(id, job, group)
+	alloc := agent.NewAllocation(id, loaded.job, loaded.group)
 	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
 		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
-	if err := errors.Join(o.CheckUsers(group), o.until.check(alloc)); err != nil {
+	if err := errors.Join(o.CheckUsers(loaded.group), o.until.check(alloc)); err != nil {
 		return nil, usage(err)
 	}
-	return &request{o, differ, jobFile, l, alloc, w}, nil
+	return &request{o, differ, jobFile, l, alloc, loaded.submission, w}, nil
 }
 
 // warnings returns the findings that keep no job from running. What the machine refuses, a start reports.
@@ -244,7 +245,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		cfg.Events = agentEvents{p, log, r.layout, o}
 		p.failures = nil // what they have to say is printed
 	}
-	cfg.Signals, cfg.Changes, cfg.Next = starting.handOver(), changes, next
+	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = starting.handOver(), changes, next, r.submission
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	return err
 }

@@ -81,11 +81,11 @@ func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w Env
 			u.layout.Command("run", "--alloc-id", u.id), withJobFile)
 	}
 	flags.group = found.Alloc.TaskGroup
-	job, _, err := flags.load(jobFile, w)
+	loaded, err := flags.load(jobFile, w)
 	if err != nil {
 		return err
 	}
-	return u.update(ctx, c, found.Alloc, job)
+	return u.update(ctx, c, found.Alloc, loaded.job)
 }
 
 // update gives the allocation, which was as before, a job, prints what that changes, and returns when the allocation runs it. Errors:

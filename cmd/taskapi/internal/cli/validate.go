@@ -34,30 +34,41 @@ func (f *jobFlags) addVars(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "file of variables' values; may be repeated")
 }
 
+// loadedJob is the job of a job file, its group that is to run, and its text; nil for one that is too long to be kept.
+type loadedJob struct {
+	job        *api.Job
+	group      *api.TaskGroup
+	submission *api.JobSubmission
+}
+
 // read reads a job file. Every error is a usage error.
-func (f *jobFlags) read(path string, w Environment) (*api.Job, error) {
-	job, err := jobspec.ParseFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience})
-	return job, usage(err)
+func (f *jobFlags) read(path string, w Environment) (*api.Job, *api.JobSubmission, error) {
+	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience})
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	job, err := jobspec.Parse(cfg)
+	return job, jobspec.Submission(cfg), usage(err)
 }
 
 // load reads and reviews a job that is to run. What is refused is an error; warnings go to standard error.
-func (f *jobFlags) load(path string, w Environment) (*api.Job, *api.TaskGroup, error) {
-	job, err := f.read(path, w)
+func (f *jobFlags) load(path string, w Environment) (*loadedJob, error) {
+	job, submission, err := f.read(path, w)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	group, findings, err := jobspec.Review(job, f.group, allocrunner.Drivers)
 	if errors.Is(err, jobspec.ErrGroupNotNamed) {
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
 	if err != nil {
-		return nil, nil, usage(fmt.Errorf("%s: %w", path, err))
+		return nil, usage(fmt.Errorf("%s: %w", path, err))
 	}
 	if refused := printFindings(w.Stderr, findings); refused > 0 {
-		return nil, nil, usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
+		return nil, usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
 			path, refused, plural(refused, "thing", "things")))
 	}
-	return job, group, nil
+	return &loadedJob{job, group, submission}, nil
 }
 
 func validateCommand(w Environment) *cobra.Command {
@@ -90,7 +101,7 @@ func validate(flags jobFlags, dataDir, path string, out outputFlags, w Environme
 	if err != nil {
 		return err
 	}
-	job, err := flags.read(path, w)
+	job, _, err := flags.read(path, w)
 	if err != nil {
 		return err
 	}

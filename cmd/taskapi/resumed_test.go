@@ -1,0 +1,129 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/client"
+)
+
+// submitted returns the text of the job's present version, and which version that is; empty when there is none.
+func submitted(t *testing.T, operator *client.Client) (text string, version uint64) {
+	t.Helper()
+	sdk, err := operator.SDK()
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, _, err := sdk.Jobs().Info("prompt", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := sdk.Jobs().Submission("prompt", int(*job.Version), nil)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "404"):
+		return "", *job.Version
+	case err != nil:
+		t.Fatal(err)
+	}
+	return found.Source, *job.Version
+}
+
+// TestWhatAResumedAgentKnows: the machine's metadata, which operators have set, and the text of the job that run was given, and of those
+// that are registered each with its own version.
+func TestWhatAResumedAgentKnows(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), promptJob)
+	operator := client.New(datadir.Dir(dir), testAllocID)
+	defer operator.Close()
+	answers := func() bool {
+		_, _, err := operator.Allocation(t.Context())
+		return err == nil
+	}
+
+	p := startProcess(t, dir, file)
+	until(t, p, "the first answers", answers)
+	if text, version := submitted(t, operator); text != promptJob || version != 0 {
+		t.Errorf("version %d was made from\n%s\nwant version 0 from the job file", version, text)
+	}
+	sdk, err := operator.SDK()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rack := "r1"
+	if _, err := sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	endsOf(t, p, syscall.SIGUSR1)
+
+	p = startProcess(t, dir, file)
+	until(t, p, "the second answers", answers)
+	if text, _ := submitted(t, operator); text != promptJob {
+		t.Errorf("after a resume the job was made from\n%s\nwant the job file", text)
+	}
+	if sdk, err = operator.SDK(); err != nil {
+		t.Fatal(err)
+	}
+	if meta, err := sdk.Nodes().Meta().Read("", nil); err != nil || meta.Meta["rack"] != rack {
+		t.Errorf("metadata after a resume = %+v, %v; want rack %s", meta, err, rack)
+	}
+	node, _, err := sdk.Nodes().List(nil)
+	if err != nil || len(node) != 1 {
+		t.Fatalf("nodes = %v, %v", node, err)
+	}
+	if whole, _, err := sdk.Nodes().Info(node[0].ID, nil); err != nil || whole.Meta["rack"] != rack {
+		t.Errorf("node after a resume = %+v, %v; want rack %s", whole, err, rack)
+	}
+
+	job, _, err := sdk.Jobs().Info("prompt", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*job.Priority = 77
+	const text = "the text of version 1"
+	if _, _, err := sdk.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: text, Format: "hcl2"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, version := submitted(t, operator); got != text || version != 1 {
+		t.Errorf("version %d was made from %q, want version 1 from %q", version, got, text)
+	}
+	job.TaskGroups[0].Tasks[0].Config["args"] = []string{"2000"} // which needs a new process
+	before := begunAt(t, operator)
+	const forced = "the text of what replaces it"
+	if _, _, err := sdk.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil); err == nil {
+		t.Error("a change that needs a new process was accepted without force")
+	}
+	if got, version := submitted(t, operator); got != text || version != 1 {
+		t.Errorf("after a refusal version %d was made from %q, want version 1 from %q", version, got, text)
+	}
+	query := struct {
+		Job        *api.Job
+		Submission *api.JobSubmission
+	}{job, &api.JobSubmission{Source: forced, Format: "hcl2"}}
+	if _, err := sdk.Raw().Write("/v1/jobs?force=true", query, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, p, "what replaces it runs", func() bool {
+		at := begunAt(t, operator)
+		return at != 0 && at != before
+	})
+	if got, _ := submitted(t, operator); got != forced {
+		t.Errorf("what has replaced it was made from %q, want %q", got, forced)
+	}
+	endsOf(t, p, syscall.SIGTERM)
+}
+
+// begunAt returns when the allocation began; 0 while nobody answers.
+func begunAt(t *testing.T, operator *client.Client) int64 {
+	t.Helper()
+	alloc, _, err := operator.Allocation(t.Context())
+	if err != nil {
+		return 0
+	}
+	return alloc.CreateTime
+}
