@@ -54,7 +54,7 @@ func (a *API) WithTestRoutes() *API {
 // Handler returns the API on one socket without a server around it, for requests from the peer.
 func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 	life := context.Background()
-	s := &socketServer{API: a, owner: owner, draining: life, open: life}
+	s := newSocketServer(a, owner, life, life)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &connection{peer: peer, watchdog: &watchdog{}, server: s}
 		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, c)))

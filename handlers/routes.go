@@ -38,6 +38,7 @@ type Route struct {
 	program        func(url.Values) string // what a request with that query runs in a task, for its record; nil for nothing
 	evenUnrecorded bool
 	asks           bool // changes nothing, whatever its method
+	bulky          bool // an answer may take megabytes, so that few are made at a time; see enterBulky
 }
 
 // mutates reports whether the route may change something, so that its requests are recorded.
@@ -89,6 +90,12 @@ func (r Route) or(other auth.Capability) Route {
 // withBody returns the route for requests with a larger body than usual.
 func (r Route) withBody(most int64) Route {
 	r.maxBody = most
+	return r
+}
+
+// withBulk returns the route for answers of megabytes that are made for each request.
+func (r Route) withBulk() Route {
+	r.bulky = true
 	return r
 }
 
@@ -146,7 +153,7 @@ func (a *API) served() []Route {
 		write("/v1/client/gc", auth.OperatorOnly, a.nodeGC, "Removes the allocation if it has ended.").alsoGet(),
 		read("/v1/client/allocation/{alloc}/pause", auth.ReadJob, a.pauseGet, "Returns the state of a task's schedule: no task has one."),
 		write("/v1/client/allocation/{alloc}/pause", auth.AllocLifecycle, a.pauseSet, "Refuses to pause a task, which takes a schedule."),
-		read("/v1/client/fs/ls/{alloc}", auth.ReadFS, a.listFiles, "Lists a directory of an allocation."),
+		read("/v1/client/fs/ls/{alloc}", auth.ReadFS, a.listFiles, "Lists a directory of an allocation.").withBulk(),
 		read("/v1/client/fs/stat/{alloc}", auth.ReadFS, a.statFile, "Describes a file of an allocation."),
 		read("/v1/client/fs/cat/{alloc}", auth.ReadFS, a.catFile, "Returns a file of an allocation.").answering(Raw),
 		read("/v1/client/fs/readat/{alloc}", auth.ReadFS, a.readFileAt, "Returns a part of a file of an allocation.").answering(Raw),
@@ -167,7 +174,7 @@ func (a *API) served() []Route {
 		read("/v1/job/{job}/scale", auth.ReadJob, a.jobRead(readScale), "Returns how many allocations the job's groups have."),
 		read("/v1/job/{job}/submission", auth.ReadJob, a.jobSubmission, "Returns the text that a version of the job was made from."),
 		read("/v1/job/{job}/summary", auth.ReadJob, a.jobRead(readSummary), "Counts the job's allocations by status."),
-		read("/v1/job/{job}/versions", auth.ReadJob, a.jobVersions, "Lists the versions of a job, with what each has changed."),
+		read("/v1/job/{job}/versions", auth.ReadJob, a.jobVersions, "Lists the versions of a job, with what each has changed.").withBulk(),
 		write("/v1/job/{job}/revert", auth.OperatorOnly, a.revert, "Gives the allocation an earlier version of its job."),
 		write("/v1/job/{job}/plan", auth.OperatorOnly, a.plan, "Returns what another version of the job would change.").withBody(maxJob),
 

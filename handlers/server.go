@@ -55,7 +55,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	defer stopWatching()
 	dog := newWatchdog()
 	watch.Go(func() { dog.run(watching) })
-	s := &socketServer{API: a, owner: owner, draining: draining, open: open}
+	s := newSocketServer(a, owner, draining, open)
 	defer a.pacer.forget(&s.bucket)
 	server := a.server(s, dog.state)
 	served := make(chan error, 1)

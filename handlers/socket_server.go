@@ -26,7 +26,12 @@ type socketServer struct {
 	waits   waits
 	bucket  bucket
 
-	filtering sync.Mutex // held while a filter is read and applied
+	filtering sync.Mutex    // held while a filter is read and applied
+	bulk      chan struct{} // holds one for each bulky answer that is made or sent
+}
+
+func newSocketServer(a *API, owner auth.Owner, draining, open context.Context) *socketServer {
+	return &socketServer{API: a, owner: owner, draining: draining, open: open, bulk: make(chan struct{}, maxBulky)}
 }
 
 // ServeHTTP leads a request from its head to its answer: authentication, route, capability, handler, encoding. Authentication comes first,
@@ -88,6 +93,12 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var result answer
 	err := req.checkPlace()
+	if err == nil && route.bulky {
+		var leave func()
+		if leave, err = req.enterBulky(ctx); err == nil {
+			defer leave() // when the client has taken the answer
+		}
+	}
 	if err == nil {
 		result, err = route.handle(ctx, req)
 	}

@@ -83,6 +83,7 @@ const (
 	BodyTooLarge
 	TooManyStreams
 	TooManyWaits
+	TooManyBulky
 	TooManyExecs
 	TooManyFailures // of authentication
 
@@ -158,6 +159,7 @@ var table = [kinds]struct {
 	BodyTooLarge:    {http.StatusRequestEntityTooLarge, "the body is larger than %d bytes"},
 	TooManyStreams:  {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
 	TooManyWaits:    {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
+	TooManyBulky:    {http.StatusTooManyRequests, "%d long answers are being made on this socket, or not being read, and no more are possible"},
 	TooManyExecs:    {http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time"},
 	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
 

@@ -20,8 +20,11 @@ import (
 	"taskapi/allocrunner/internal/filewatch"
 )
 
-// maxEntries of a directory are listed: some 5 MB of an answer.
-const maxEntries = 20_000
+// How much of a directory is listed: some 5 MB of an answer, and 15 MB when the names are of characters that JSON writes in six.
+const (
+	maxEntries = 20_000
+	maxNames   = 2 << 20 // bytes of all names
+)
 
 // Tree is the files of one allocation, for any number of readers.
 type Tree struct {
@@ -61,7 +64,11 @@ func entries(dir *os.File, top bool, visible func(string) bool) ([]*api.AllocFil
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if len(names) > maxEntries {
+	size := 0
+	for _, name := range names {
+		size += len(name)
+	}
+	if len(names) > maxEntries || size > maxNames {
 		return nil, interfaces.ErrTooManyEntries
 	}
 	slices.Sort(names)
@@ -122,18 +129,27 @@ func fileInfo(name string, st *unix.Stat_t) *api.AllocFileInfo {
 	}
 }
 
+// special are the flags of a mode beside its rights.
+var special = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
+
 // modeOf returns a mode of the system as Go has it.
 func modeOf(mode uint32) fs.FileMode {
 	m := fs.FileMode(mode & 0o777)
-	for bits, kind := range map[uint32]fs.FileMode{
-		unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
-		unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
-	} {
-		if mode&unix.S_IFMT == bits {
-			m |= kind
-		}
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		m |= fs.ModeDir
+	case unix.S_IFLNK:
+		m |= fs.ModeSymlink
+	case unix.S_IFIFO:
+		m |= fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		m |= fs.ModeSocket
+	case unix.S_IFBLK:
+		m |= fs.ModeDevice
+	case unix.S_IFCHR:
+		m |= fs.ModeDevice | fs.ModeCharDevice
 	}
-	for bit, flag := range map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky} {
+	for bit, flag := range special {
 		if mode&bit != 0 {
 			m |= flag
 		}

@@ -374,6 +374,14 @@ func TestTooManyEntries(t *testing.T) {
 	if list, err := of(dir, nil).List("alloc/data"); !errors.Is(err, interfaces.ErrTooManyEntries) {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
+	for i := range 10_000 { // of the longest names
+		if err := os.Symlink("x", fmt.Sprintf("%s/alloc/tmp/%0255d", dir, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := of(dir, nil).List("alloc/tmp"); !errors.Is(err, interfaces.ErrTooManyEntries) {
+		t.Errorf("%d entries with long names, %v", len(list), err)
+	}
 }
 
 // TestHugeFile: a sparse file of a terabyte takes no more memory than any other.

@@ -1,0 +1,113 @@
+package handlers_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+)
+
+// countedFiles counts the lists that were made.
+type countedFiles struct {
+	*fakeFiles
+	lists *atomic.Int64
+}
+
+func (f countedFiles) List(string) ([]*api.AllocFileInfo, error) {
+	f.lists.Add(1)
+	return []*api.AllocFileInfo{{Name: strings.Repeat("x", 1<<20)}}, nil // more than net/http buffers
+}
+
+// TestBulkyAnswers: however many clients ask for long answers that they don't read, a socket makes two at a time. Other requests don't wait, and
+// neither does a client that reads for longer than the others are given.
+func TestBulkyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := quietAlloc(t)
+		var lists atomic.Int64
+		alloc.files = func(*auth.Peer) handlers.Files { return countedFiles{&fakeFiles{}, &lists} }
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		ask := func(path string) net.Conn {
+			c := dial()
+			if _, err := fmt.Fprintf(c, "GET %s%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\nConnection: close\r\n\r\n", fsPath, path); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return c
+		}
+		status := func(c net.Conn) int {
+			response, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			_, _ = io.Copy(io.Discard, response.Body)
+			return response.StatusCode
+		}
+
+		for range 2 { // which read nothing
+			defer ask("ls/" + allocID).Close()
+		}
+		gone := ask("ls/" + allocID)
+		waiting := ask("ls/" + allocID)
+		if n := lists.Load(); n != 2 {
+			t.Errorf("%d lists were made while nobody read, want 2", n)
+		}
+		gone.Close()
+		start := time.Now()
+		if got := status(ask("stat/" + allocID + "?path=file")); got != http.StatusOK || time.Since(start) != 0 {
+			t.Errorf("another request got %d after %v, want 200 at once", got, time.Since(start))
+		}
+		if got := status(waiting); got != http.StatusOK || time.Since(start) > 35*time.Second {
+			t.Errorf("the client that reads got %d after %v, want 200 when the others are cut off", got, time.Since(start))
+		}
+		if n := lists.Load(); n != 3 {
+			t.Errorf("%d lists were made, want 3: none for the client that has gone", n)
+		}
+	})
+}
+
+// TestTooManyBulkyAnswers: who waits behind many is told so.
+func TestTooManyBulkyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := quietAlloc(t)
+		block := make(chan struct{})
+		alloc.files = func(*auth.Peer) handlers.Files {
+			<-block
+			return &fakeFiles{}
+		}
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		defer close(block)
+		for range 2 {
+			c := dial()
+			defer c.Close()
+			fmt.Fprintf(c, "GET %sls/%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", fsPath, allocID)
+		}
+		synctest.Wait()
+		c := dial()
+		defer c.Close()
+		fmt.Fprintf(c, "GET %sls/%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", fsPath, allocID)
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
+			t.Errorf("answered %d with %v, want 429 with a Retry-After", response.StatusCode, response.Header)
+		}
+	})
+}
