@@ -2,6 +2,7 @@ package allocrunner_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,43 @@ func TestHealthIsShown(t *testing.T) {
 			alloc := r.until("its health is known", healthKnown)
 			if got := *alloc.DeploymentStatus.Healthy; got != tc.healthy || alloc.DeploymentStatus.Timestamp.IsZero() {
 				t.Errorf("got %+v, want healthy %v", alloc.DeploymentStatus, tc.healthy)
+			}
+		})
+	}
+}
+
+// TestADeadlineOfHealthIsAnEvent of the tasks that were not healthy then, and of no others.
+func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
+	t.Parallel()
+	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 10 * time.Millisecond, Timeout: time.Second}
+	for name, tc := range map[string]struct {
+		change func(*api.TaskGroup)
+		tasks  []*api.Task
+	}{
+		"a task": {
+			func(g *api.TaskGroup) { g.Tasks[0].Lifecycle = &api.TaskLifecycle{Hook: "prestart"} },
+			[]*api.Task{shell("a", "exec sleep 1000"), shell("b", "exec sleep 1000")},
+		},
+		"a group's check": {
+			func(g *api.TaskGroup) { g.Services = []*api.Service{service("", check)} },
+			[]*api.Task{shell("a", "exec sleep 1000")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
+				g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: new(time.Millisecond),
+					HealthyDeadline: new(100 * time.Millisecond)}
+				tc.change(g)
+			}, tc.tasks...)
+			r.untilEvents("a", "Alloc Unhealthy", 1)
+			alloc := r.until("its health is known", healthKnown)
+			said := event(alloc, "a", "Alloc Unhealthy").DisplayMessage
+			if *alloc.DeploymentStatus.Healthy || !strings.HasPrefix(said, "not healthy within 100ms: ") {
+				t.Errorf("healthy %v, and the event says %q", *alloc.DeploymentStatus.Healthy, said)
+			}
+			if n := count(r.of("b"), "Alloc Unhealthy"); n > 0 {
+				t.Errorf("b, which nothing is said of, has %d events", n)
 			}
 		})
 	}

@@ -16,6 +16,8 @@ type evaluatedAlloc interface {
 	Alloc() *api.Allocation
 	checkResults() api.AllocCheckStatuses
 	setHealth(healthy *bool) // nil: not known yet
+	// unhealthy adds an event to a task, or with an empty name to all that serve.
+	unhealthy(ctx context.Context, task, reason string)
 }
 
 // healthHook evaluates the allocation's health by its job's update block, and shows the decision in the DeploymentStatus. Each version of
@@ -56,10 +58,12 @@ func (h *healthHook) watch(alloc *api.Allocation) {
 	if !ok {
 		return
 	}
-	watcher := health.NewWatcher(policy, h.decided)
+	ctx, end := context.WithCancel(context.Background())
+	watcher := health.NewWatcher(policy, func(s health.State) { h.decided(ctx, s) })
 	h.mu.Lock()
-	if !h.ended {
-		ctx, end := context.WithCancel(context.Background())
+	if h.ended {
+		end()
+	} else {
 		h.watcher, h.end = watcher, end
 		h.running.Go(func() { watcher.Run(ctx) })
 	}
@@ -76,12 +80,16 @@ func (h *healthHook) observe() {
 	}
 }
 
-func (h *healthHook) decided(healthy bool, reason string) {
+func (h *healthHook) decided(ctx context.Context, s health.State) {
+	healthy := s.Decision == health.Healthy
 	h.mu.Lock()
 	h.watcher = nil
 	h.mu.Unlock()
 	h.alloc.setHealth(&healthy)
-	h.logger.Info("allocation's health decided", "healthy", healthy, "reason", reason)
+	h.logger.Info("allocation's health decided", "healthy", healthy, "reason", s.Reason)
+	if s.Late { // a task that has failed has events that say so
+		h.alloc.unhealthy(ctx, s.About, s.Reason)
+	}
 }
 
 // PreKill ends the evaluation: an allocation that ends has no health.

@@ -1,6 +1,7 @@
 package allocrunner
 
 import (
+	"context"
 	"maps"
 	"time"
 
@@ -87,6 +88,14 @@ func (r *Runner) setHealth(healthy *bool) {
 		}
 	})
 	r.updated()
+}
+
+func (r *Runner) unhealthy(ctx context.Context, task, reason string) {
+	for _, t := range r.order() {
+		if t.Name == task || task == "" && t.Serves() {
+			r.task(t.Name).AllocUnhealthy(ctx, reason)
+		}
+	}
 }
 
 func (r *Runner) checkConfig(alloc *api.Allocation) checks.Config {

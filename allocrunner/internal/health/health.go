@@ -100,11 +100,19 @@ const (
 type State struct {
 	Decision Decision
 	Reason   string // of a decision: a sentence
+	Late     bool   // it is Unhealthy because the deadline has passed
+	About    string // the task that was not healthy then; empty for all that serve
 
 	deadline time.Time
 	healthy  time.Time // since when all is well; zero when it is not
 	lives    lives     // of the tasks that were well then
-	problem  string    // why it is not
+	problem  problem   // why it is not
+}
+
+// problem is what is not healthy; the zero problem is none.
+type problem struct {
+	task string // empty for the whole group
+	text string
 }
 
 // lives shows that some task was started again, even when it was never seen not to run.
@@ -115,7 +123,7 @@ type lives struct {
 
 // New returns the state of an allocation that begins at start, from which the deadline is counted.
 func (p Policy) New(start time.Time) State {
-	return State{deadline: start.Add(p.deadline), problem: "nothing is known of its tasks"}
+	return State{deadline: start.Add(p.deadline), problem: problem{text: "nothing is known of its tasks"}}
 }
 
 // Next returns the state with the allocation as it is at now. Until now it was as before. A decision stays.
@@ -130,7 +138,7 @@ func (p Policy) Next(s State, in Input, now time.Time) State {
 	s.problem = p.problem(in)
 	lives := p.lives(in)
 	switch {
-	case s.problem != "":
+	case s.problem.text != "":
 		s.healthy = time.Time{}
 	case s.healthy.IsZero() || s.lives != lives:
 		s.healthy = now
@@ -151,10 +159,14 @@ func (p Policy) At(s State, now time.Time) State {
 		return s.decide(Healthy, fmt.Sprintf("healthy for %v", p.minHealthy))
 	case now.Before(s.deadline):
 		return s
-	case s.problem != "":
-		return s.decide(Unhealthy, fmt.Sprintf("not healthy within %v: %s", p.deadline, s.problem))
+	case s.problem.text != "":
+		return s.late(fmt.Sprintf("not healthy within %v: %s", p.deadline, s.problem.text))
 	}
-	return s.decide(Unhealthy, fmt.Sprintf("not healthy for %v without a break within %v", p.minHealthy, p.deadline))
+	return s.late(fmt.Sprintf("not healthy for %v without a break within %v", p.minHealthy, p.deadline))
+}
+
+func (s State) late(reason string) State {
+	return State{Decision: Unhealthy, Reason: reason, Late: true, About: s.problem.task}
 }
 
 func (s State) decide(d Decision, reason string) State {
@@ -182,29 +194,29 @@ func (p Policy) failed(in Input) string {
 	return ""
 }
 
-// problem returns what is not healthy, empty for nothing.
-func (p Policy) problem(in Input) string {
+// problem returns what is not healthy.
+func (p Policy) problem(in Input) problem {
 	for _, t := range p.tasks {
 		state := "pending"
 		if s := in.Tasks[t.name]; s != nil {
 			state = s.State
 		}
 		if t.ends && state != "dead" {
-			return fmt.Sprintf("task %q is %s and has not ended", t.name, state)
+			return problem{t.name, fmt.Sprintf("task %q is %s and has not ended", t.name, state)}
 		}
 		if !t.ends && state != "running" {
-			return fmt.Sprintf("task %q is %s", t.name, state)
+			return problem{t.name, fmt.Sprintf("task %q is %s", t.name, state)}
 		}
 	}
 	if !p.checks {
-		return ""
+		return problem{}
 	}
 	return p.checkProblem(in.Checks)
 }
 
-func (p Policy) checkProblem(checks api.AllocCheckStatuses) string {
+func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
 	if p.wantChecks && len(checks) == 0 {
-		return "its checks have no results"
+		return problem{text: "its checks have no results"}
 	}
 	first := "" // of the checks' IDs, so that the same results always say the same
 	for id, c := range checks {
@@ -213,10 +225,10 @@ func (p Policy) checkProblem(checks api.AllocCheckStatuses) string {
 		}
 	}
 	if first == "" {
-		return ""
+		return problem{}
 	}
 	c := checks[first]
-	return fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)
+	return problem{c.Task, fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)}
 }
 
 // mustRun reports whether a task's checks can be expected to succeed; so can the group's, which have no task.

@@ -11,16 +11,16 @@ import (
 // Watcher waits for the decision about one allocation. Its methods are safe for concurrent use.
 type Watcher struct {
 	policy     Policy
-	onDecision func(healthy bool, reason string)
+	onDecision func(State)
 	wake       chan struct{} // has a token when state has changed
 
 	mu    sync.Mutex // guards state
 	state State
 }
 
-// NewWatcher returns a watcher, and counts the deadline from now on. It starts nothing. onDecision is called once, from Run, with a sentence
-// that says why.
-func NewWatcher(policy Policy, onDecision func(healthy bool, reason string)) *Watcher {
+// NewWatcher returns a watcher, and counts the deadline from now on. It starts nothing. onDecision is called once, from Run, with the
+// state that has the decision.
+func NewWatcher(policy Policy, onDecision func(State)) *Watcher {
 	return &Watcher{policy: policy, onDecision: onDecision, wake: make(chan struct{}, 1), state: policy.New(time.Now())}
 }
 
@@ -52,7 +52,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			return p.At(s, time.Now())
 		})
 		if s.Decision != Undecided {
-			w.onDecision(s.Decision == Healthy, s.Reason)
+			w.onDecision(s)
 			return
 		}
 		if ctx.Err() != nil {

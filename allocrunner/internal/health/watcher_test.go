@@ -26,8 +26,8 @@ func watch(t *testing.T, ctx context.Context) watched {
 	t.Helper()
 	begun := time.Now()
 	w := watched{said: make(chan string, 2), done: make(chan struct{})}
-	w.Watcher = health.NewWatcher(policy(t, nil), func(healthy bool, reason string) {
-		w.said <- fmt.Sprintf("%v after %v: %s", healthy, time.Since(begun), reason)
+	w.Watcher = health.NewWatcher(policy(t, nil), func(s health.State) {
+		w.said <- fmt.Sprintf("%v after %v: %s", s.Decision == health.Healthy, time.Since(begun), s.Reason)
 	})
 	go func() { defer close(w.done); w.Run(ctx) }()
 	return w

@@ -112,6 +112,12 @@ func signalingEvent(name string) *api.TaskEvent {
 	return event(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
 }
 
+func allocUnhealthyEvent(reason string) *api.TaskEvent {
+	e := event("Alloc Unhealthy", reason, map[string]string{"message": reason})
+	e.Message = reason
+	return e
+}
+
 // SiblingFailedEvent returns the reason for killing a task when another of its group failed.
 func SiblingFailedEvent(sibling string) *api.TaskEvent {
 	e := event(api.TaskSiblingFailed, fmt.Sprintf("Task's sibling %q failed", sibling),

@@ -103,6 +103,9 @@ type message struct {
 	reply chan<- error // nil for none
 }
 
+// allocUnhealthy is the allocation's health deadline, which has passed.
+type allocUnhealthy struct{ reason string }
+
 // signalRequest is a signal to the process, in sequence with the task's other events.
 type signalRequest struct {
 	name string
@@ -191,6 +194,12 @@ func (r *Runner) Restart(ctx context.Context, reason string) error {
 // wait, and does nothing to a task that does not run.
 func (r *Runner) Unhealthy(reason string) {
 	r.post(context.Background(), restartRequested{reason: reason, counted: true}, nil)
+}
+
+// AllocUnhealthy adds an event that says why the allocation was not healthy in time, and changes nothing else. It does not wait for the
+// event, which is lost if ctx or Run ends first.
+func (r *Runner) AllocUnhealthy(ctx context.Context, reason string) {
+	r.post(ctx, allocUnhealthy{reason}, nil)
 }
 
 // Signal sends a signal to the task's first process. Errors: interfaces.ErrUnknownSignal, interfaces.ErrTaskNotRunning.
@@ -307,6 +316,9 @@ func (r *Runner) Run(ctx context.Context, processes processes.Supervisor) {
 // receive handles a message and replies to its sender, now or when the old process is gone.
 func (r *Runner) receive(ctx context.Context, m message) {
 	switch ev := m.event.(type) {
+	case allocUnhealthy:
+		r.show([]any{emit{allocUnhealthyEvent(ev.reason)}})
+		return
 	case signalRequest:
 		m.reply <- r.signal(ctx, ev)
 		return
