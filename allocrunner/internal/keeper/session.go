@@ -28,7 +28,7 @@ type session struct {
 
 func newSession(s *server, conn *net.UnixConn) *session {
 	return &session{
-		server: s, conn: conn, out: frameWriter{w: conn}, done: make(chan struct{}), cancels: map[uint64]context.CancelFunc{},
+		server: s, conn: conn, out: frameWriter{w: conn, most: helloTime}, done: make(chan struct{}), cancels: map[uint64]context.CancelFunc{},
 	}
 }
 
@@ -131,9 +131,8 @@ func (c *session) cancel(id uint64) {
 	}
 }
 
-// send answers. One who takes no answers is cut off: its memory is not ours to fill.
+// send answers. One who does not take an answer in helloTime is cut off: its memory is not ours to fill.
 func (c *session) send(a answer) {
-	_ = c.conn.SetWriteDeadline(time.Now().Add(helloTime))
 	if c.out.write(a) != nil {
 		c.conn.Close()
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
@@ -191,8 +192,9 @@ func readFrame(r io.Reader, v any) error {
 
 // frameWriter writes whole messages from many goroutines.
 type frameWriter struct {
-	mu sync.Mutex // held while writing, which keeps frames whole
-	w  io.Writer
+	mu   sync.Mutex // held while writing, which keeps frames whole
+	w    io.Writer
+	most time.Duration // that the other side may take for one message, not for all that wait; 0 for any time, else w is a net.Conn
 }
 
 func (f *frameWriter) write(v any) error { return f.writeWith(v, nil) }
@@ -209,6 +211,9 @@ func (f *frameWriter) writeWith(v any, files []*os.File) error {
 	body = append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.most > 0 {
+		_ = f.w.(net.Conn).SetWriteDeadline(time.Now().Add(f.most)) // fails on a closed connection only, which writing shows
+	}
 	if len(files) > 0 {
 		n, err := sendFiles(f.w.(*net.UnixConn), body, files)
 		if err != nil {

@@ -3,8 +3,12 @@ package keeper
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"reflect"
+	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -27,6 +31,47 @@ func TestSpecArrivesWhole(t *testing.T) {
 	}
 	if diff := cmp.Diff(spec, got.Spec.unpack()); diff != "" {
 		t.Errorf("(-sent +received):\n%s", diff)
+	}
+}
+
+// timedConn notes what is done to a connection.
+type timedConn struct {
+	net.Conn
+	mu    sync.Mutex // guards the field below
+	calls []string
+}
+
+func (c *timedConn) note(call string) {
+	c.mu.Lock()
+	c.calls = append(c.calls, call)
+	c.mu.Unlock()
+	runtime.Gosched()
+}
+
+func (c *timedConn) SetWriteDeadline(time.Time) error { c.note("deadline"); return nil }
+
+func (c *timedConn) Write(p []byte) (int, error) { c.note("write"); return len(p), nil }
+
+// TestEachMessageHasItsTime: it begins when the ones before are written. One who takes thousands that wait needs longer than for one.
+func TestEachMessageHasItsTime(t *testing.T) {
+	conn := new(timedConn)
+	out := &frameWriter{w: conn, most: helloTime}
+	var writers sync.WaitGroup
+	for range 100 {
+		writers.Go(func() {
+			if err := out.write(hello{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	writers.Wait()
+	for i, call := range conn.calls {
+		if want := []string{"deadline", "write"}[i%2]; call != want {
+			t.Fatalf("call %d is %s, want %s: %v", i, call, want, conn.calls[:i+1])
+		}
+	}
+	if len(conn.calls) != 200 {
+		t.Errorf("%d calls", len(conn.calls))
 	}
 }
 
