@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"strings"
+	"path"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -51,7 +52,8 @@ func (l *lentTerminal) Run() error {
 	return err
 }
 
-// isShell reports whether a command line is for a shell to work in.
-func isShell(line string) bool {
-	return strings.HasSuffix(line, "sh") && !strings.ContainsAny(line, " \t")
-}
+// shells are those that people work in.
+var shells = []string{"sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh"}
+
+// isShell reports whether a command line is for a shell to work in: its name or its path, and nothing else.
+func isShell(line string) bool { return slices.Contains(shells, path.Base(line)) }
