@@ -136,6 +136,9 @@ func lastLines(ctx context.Context, files interfaces.Files, s taskStream, lines 
 		inLine bool
 	)
 	err = copyFrames(ctx, ctx, frames, func(f *api.StreamFrame) error {
+		if f.FileEvent != "" { // its text says what is missing, and is in no file
+			return nil
+		}
 		at := f.Offset - int64(len(f.Data))
 		for i, c := range f.Data {
 			if !inLine {
