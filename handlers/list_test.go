@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"slices"
@@ -47,9 +48,7 @@ func TestPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			page := func(extra ...string) ([]string, string) {
 				query := url.Values{}
-				for key, value := range order.query {
-					query[key] = value
-				}
+				maps.Copy(query, order.query)
 				for i := 0; i < len(extra); i += 2 {
 					query.Set(extra[i], extra[i+1])
 				}

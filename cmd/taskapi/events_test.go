@@ -51,11 +51,11 @@ func untilEvent(t *testing.T, next func() (streamLine, error), what string, has 
 			t.Errorf("the stream says %q", line.Error)
 			continue
 		}
-		topics := ""
+		var topics strings.Builder
 		for _, e := range line.Events.Events {
-			topics += " " + string(e.Topic)
+			topics.WriteString(" " + string(e.Topic))
 		}
-		seen, last = append(seen, fmt.Sprint(line.Index, topics)), line.Index
+		seen, last = append(seen, fmt.Sprint(line.Index, topics.String())), line.Index
 		if has(line) {
 			return seen, last
 		}

@@ -10,13 +10,11 @@ import (
 	"taskapi/handlers/internal/filter"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // alloc returns an allocation with so many tasks.
 func alloc(tasks int) *api.Allocation {
 	a := &api.Allocation{
 		ID: "c0d1e142-a4a0-95b1-a59a-729f2d54a5d4", ClientStatus: "running", TaskGroup: "web", CreateIndex: 7,
-		Job:        &api.Job{ID: ptr("demo"), Type: ptr("service"), Priority: ptr(50), Datacenters: []string{"dc1", "dc2"}},
+		Job:        &api.Job{ID: new("demo"), Type: new("service"), Priority: new(50), Datacenters: []string{"dc1", "dc2"}},
 		TaskStates: map[string]*api.TaskState{},
 	}
 	for i := range tasks {

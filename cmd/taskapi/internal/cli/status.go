@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -148,14 +149,15 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 		table.Paint(3, output.StatusColor(a.Alloc.ClientStatus))
 		table.Paint(4, output.StatusColor(health))
 	}
-	text := table.String()
+	var text strings.Builder
+	text.WriteString(table.String())
 	for i, a := range all {
 		if a.Holder == client.Nobody {
-			text += fmt.Sprintf("\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s %s\n  stop it:    %s\n", ids[i],
+			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s %s\n  stop it:    %s\n", ids[i],
 				a.layout.Command("run", "--alloc-id", a.Alloc.ID), withJobFile, a.layout.Command("stop", ids[i]))
 		}
 	}
-	_, err := io.WriteString(s.environment.Stdout, text)
+	_, err := io.WriteString(s.environment.Stdout, text.String())
 	return err
 }
 

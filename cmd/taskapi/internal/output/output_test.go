@@ -78,7 +78,7 @@ func TestColors(t *testing.T) {
 		{file, "CLICOLOR_FORCE=0", false},
 	} {
 		env := map[string]string{}
-		for _, pair := range strings.Fields(tc.env) {
+		for pair := range strings.FieldsSeq(tc.env) {
 			key, value, _ := strings.Cut(pair, "=")
 			env[key] = value
 		}

@@ -183,11 +183,12 @@ func (m *Model) fitColumns() (n, name int) {
 
 func (m *Model) headingRow() string {
 	n, name := m.fitColumns()
-	row := " " + pad("TASK", name)
+	var row strings.Builder
+	row.WriteString(" " + pad("TASK", name))
 	for _, c := range columns[:n] {
-		row += " " + aligned(c.head, c.wide)
+		row.WriteString(" " + aligned(c.head, c.wide))
 	}
-	return m.paint(headStyle, row)
+	return m.paint(headStyle, row.String())
 }
 
 // taskRows returns the rows of the tasks that are in sight. The chosen one always is.
@@ -198,11 +199,12 @@ func (m *Model) taskRows(rows int) []string {
 	out := make([]string, 0, rows)
 	for i := m.table; i < min(m.table+rows, len(m.tasks)); i++ {
 		t := m.tasks[i]
-		row := pad(ansi.TruncateWc(m.clean().text(t.name), name, "~"), name)
+		var row strings.Builder
+		row.WriteString(pad(ansi.TruncateWc(m.clean().text(t.name), name, "~"), name))
 		for _, c := range columns[:n] {
-			row += " " + aligned(c.cell(t), c.wide)
+			row.WriteString(" " + aligned(c.cell(t), c.wide))
 		}
-		out = append(out, m.taskRow(t, row, i == m.cursor))
+		out = append(out, m.taskRow(t, row.String(), i == m.cursor))
 	}
 	for len(out) < rows {
 		out = append(out, "")
