@@ -100,3 +100,19 @@ func (a *API) allocationServices(ctx context.Context, r *request) (answer, error
 	}
 	return list.answer(nil, current.ModifyIndex)
 }
+
+// jobAllocations answers GET /v1/job/:job/allocations.
+func (a *API) jobAllocations(ctx context.Context, r *request) (answer, error) {
+	list, err := newAllocList(r)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := a.withJob(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	if r.param("job") != current.JobID {
+		return list.answer(nil, current.ModifyIndex)
+	}
+	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
+}

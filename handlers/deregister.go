@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/handlers/apierror"
 )
 
@@ -54,28 +52,6 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	current := alloc.Snapshot()
 	encoded, err := encode(wireDeregistered{
 		EvalID: a.evaluations.add(triggerDeregister, current), EvalCreateIndex: current.ModifyIndex,
-		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
-	})
-	return answer{body: encoded, index: current.ModifyIndex}, err
-}
-
-// evaluate answers PUT /v1/job/:job/evaluate: the job's one allocation has its place, so the evaluation is complete at once.
-func (a *API) evaluate(ctx context.Context, r *request) (answer, error) {
-	var want api.JobEvaluateRequest
-	if err := r.decode(&want, true); err != nil {
-		return answer{}, err
-	}
-	current, err := a.ownJob(ctx, r)
-	switch {
-	case err != nil:
-		return answer{}, err
-	case want.JobID != "" && want.JobID != current.JobID:
-		return answer{}, apierror.New(apierror.JobMismatch)
-	case want.EvalOptions.ForceReschedule:
-		return answer{}, apierror.New(apierror.NotImplemented, "an allocation is not rescheduled here: run the job again when it has failed")
-	}
-	encoded, err := encode(wireRegistered{
-		EvalID: a.evaluations.add("job-register", current), EvalCreateIndex: current.ModifyIndex,
 		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err

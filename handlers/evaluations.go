@@ -53,36 +53,6 @@ func (e *evaluations) keep(made *api.Evaluation) {
 	e.latest = append(e.latest, made)
 }
 
-// Toucher is an allocation that can have a version without a change.
-type Toucher interface {
-	// Touch makes another version of the allocation, whose event carries what has happened beside it, and reports whether one follows: none
-	// does when the allocation has ended.
-	Touch() bool
-}
-
-// announce makes events of what has happened beside the allocation, with its next version, which it has made.
-func (a *API) announce(allocID string, notes ...note) {
-	if a.config.Events == nil {
-		return
-	}
-	a.config.Events.add(notes...)
-	found, _ := a.config.Allocs.Get(allocID)
-	if alloc, ok := found.(Toucher); !ok || !alloc.Touch() {
-		a.config.Events.flush()
-	}
-}
-
-// announceEvaluation makes events of an evaluation, and of the end of the job that it is for.
-func (a *API) announceEvaluation(e *api.Evaluation, of *api.Allocation) {
-	notes := []note{evaluationNote(e)}
-	if e.TriggeredBy == triggerDeregister && of.Job != nil {
-		job := jobNow(of)
-		job.Stop = new(true)
-		notes = []note{jobNote(eventDeregistered, job, of), notes[0]}
-	}
-	a.announce(of.ID, notes...)
-}
-
 // find returns the evaluation with the ID, or nil.
 func (e *evaluations) find(id string) *api.Evaluation {
 	e.mu.Lock()
@@ -229,18 +199,24 @@ func (a *API) evaluationCount(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// jobAllocations answers GET /v1/job/:job/allocations.
-func (a *API) jobAllocations(ctx context.Context, r *request) (answer, error) {
-	list, err := newAllocList(r)
-	if err != nil {
+// evaluate answers PUT /v1/job/:job/evaluate: the job's one allocation has its place, so the evaluation is complete at once.
+func (a *API) evaluate(ctx context.Context, r *request) (answer, error) {
+	var want api.JobEvaluateRequest
+	if err := r.decode(&want, true); err != nil {
 		return answer{}, err
 	}
-	current, err := a.withJob(ctx, r)
-	if err != nil {
+	current, err := a.ownJob(ctx, r)
+	switch {
+	case err != nil:
 		return answer{}, err
+	case want.JobID != "" && want.JobID != current.JobID:
+		return answer{}, apierror.New(apierror.JobMismatch)
+	case want.EvalOptions.ForceReschedule:
+		return answer{}, apierror.New(apierror.NotImplemented, "an allocation is not rescheduled here: run the job again when it has failed")
 	}
-	if r.param("job") != current.JobID {
-		return list.answer(nil, current.ModifyIndex)
-	}
-	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
+	encoded, err := encode(wireRegistered{
+		EvalID: a.evaluations.add("job-register", current), EvalCreateIndex: current.ModifyIndex,
+		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
+	})
+	return answer{body: encoded, index: current.ModifyIndex}, err
 }

@@ -201,14 +201,14 @@ func (x *execRelay) receive() error {
 		if err := json.Unmarshal(message, &in); err != nil {
 			return invalid("Failed to decode frame: %v", err)
 		}
-		if err := x.take(in); err != nil {
+		if err := x.handle(in); err != nil {
 			return err
 		}
 	}
 }
 
-// take hands one message to the command. Input that the command does not read any more is dropped, as by a pipe.
-func (x *execRelay) take(in api.ExecStreamingInput) error {
+// handle hands one message to the command. Input that the command does not read any more is dropped, as by a pipe.
+func (x *execRelay) handle(in api.ExecStreamingInput) error {
 	if in.Stdin != nil {
 		stdin := x.session.Stdin()
 		_, _ = stdin.Write(in.Stdin.Data)

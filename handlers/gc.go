@@ -43,3 +43,10 @@ func (a *API) nodeGC(ctx context.Context, r *request) (answer, error) {
 	}
 	return answer{body: newBody(nil, jsonType)}, nil
 }
+
+// systemGC answers PUT /v1/system/gc. It forgets the evaluations that are kept for clients; a directory of an allocation that has ended is removed by
+// taskapi gc, which alone knows of other allocations.
+func (a *API) systemGC(context.Context, *request) (answer, error) {
+	a.evaluations.forget()
+	return respond(nil)
+}

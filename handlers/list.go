@@ -82,7 +82,7 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 		return nil, err
 	}
 	if text := query.Get("filter"); text != "" {
-		defer l.turn()()
+		defer l.lockFilters()()
 		if l.chosen, err = filter.New(text); err != nil {
 			return nil, invalid("failed to read filter expression: %v", err)
 		}
@@ -90,9 +90,9 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 	return l, nil
 }
 
-// turn waits until no other filter is read or applied on the socket, and returns what ends the turn: whoever sends many costly ones waits for
-// them alone.
-func (l *list[T]) turn() (end func()) {
+// lockFilters waits until no other filter is read or applied on the socket, and returns what lets the next one: who sends many costly ones waits
+// for them alone.
+func (l *list[T]) lockFilters() (unlock func()) {
 	l.request.server.filtering.Lock()
 	return l.request.server.filtering.Unlock
 }
@@ -129,7 +129,7 @@ func (l *list[T]) answer(values []T, index uint64) (answer, error) {
 // page returns the page of the values, and the token of what follows it.
 func (l *list[T]) page(values []T) (page []T, next string, err error) {
 	if l.chosen != nil {
-		defer l.turn()()
+		defer l.lockFilters()()
 	}
 	sorted := slices.SortedFunc(slices.Values(values), func(a, b T) int { return l.compare(l.place(a), l.place(b)) })
 	for _, v := range sorted {

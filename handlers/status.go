@@ -15,12 +15,5 @@ func (a *API) regions(context.Context, *request) (answer, error) {
 	return respond([]string{a.config.Agent.Region})
 }
 
-// systemGC answers PUT /v1/system/gc. It forgets the evaluations that are kept for clients; a directory of an allocation that has ended is removed by
-// taskapi gc, which alone knows of other allocations.
-func (a *API) systemGC(context.Context, *request) (answer, error) {
-	a.evaluations.forget()
-	return respond(nil)
-}
-
 // reconcileSummaries answers PUT /v1/system/reconcile/summaries: a summary is made for each request, so none can be out of step.
 func (a *API) reconcileSummaries(context.Context, *request) (answer, error) { return respond(nil) }

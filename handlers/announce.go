@@ -1,0 +1,33 @@
+package handlers
+
+import "github.com/hashicorp/nomad/api"
+
+// Toucher is an allocation that can have a version without a change.
+type Toucher interface {
+	// Touch makes another version of the allocation, whose event carries what has happened beside it, and reports whether one follows: none
+	// does when the allocation has ended.
+	Touch() bool
+}
+
+// announce makes events of what has happened beside the allocation, with its next version, which it has made.
+func (a *API) announce(allocID string, notes ...note) {
+	if a.config.Events == nil {
+		return
+	}
+	a.config.Events.add(notes...)
+	found, _ := a.config.Allocs.Get(allocID)
+	if alloc, ok := found.(Toucher); !ok || !alloc.Touch() {
+		a.config.Events.flush()
+	}
+}
+
+// announceEvaluation makes events of an evaluation, and of the end of the job that it is for.
+func (a *API) announceEvaluation(e *api.Evaluation, of *api.Allocation) {
+	notes := []note{evaluationNote(e)}
+	if e.TriggeredBy == triggerDeregister && of.Job != nil {
+		job := jobNow(of)
+		job.Stop = new(true)
+		notes = []note{jobNote(eventDeregistered, job, of), notes[0]}
+	}
+	a.announce(of.ID, notes...)
+}
