@@ -25,6 +25,7 @@ var heartbeat = []byte("{}")
 // The last lines of streams that the server ends.
 const (
 	endSlowConsumer = "events were lost, because they were not read in time: connect again"
+	endDraining     = "the server stops, and there was more: connect again"
 	endUnauthorized = "the token is not valid any more: connect again with a new one"
 )
 

@@ -284,6 +284,51 @@ func TestFollowedFile(t *testing.T) {
 	}
 }
 
+// endlessFrames are those of a task that goes on printing: one each millisecond, however late it is.
+type endlessFrames struct{ *fakeFrames }
+
+func (f endlessFrames) Next(context.Context) (*api.StreamFrame, error) {
+	time.Sleep(time.Millisecond)
+	return &api.StreamFrame{Data: []byte("more\n")}, nil
+}
+
+// TestFollowIsCutShort by the server's end, and says so.
+func TestFollowIsCutShort(t *testing.T) {
+	for name, plain := range map[string]bool{"frames": false, "plain": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				alloc, frames := quietAlloc(t), openFakeFrames()
+				alloc.files = func(*auth.Peer) handlers.Files {
+					return &fakeFiles{frames: func() handlers.Frames { return endlessFrames{frames} }}
+				}
+				dial, stop := bubbled(t, alloc, func(*handlers.Config) {})
+				c := dial()
+				defer c.Close()
+				target := fsPath + "logs/" + allocID + "?task=server&type=stdout&follow=true"
+				if plain {
+					target += "&plain=true"
+				}
+				go func() { _, _ = io.WriteString(c, head("GET", target, goodToken, "")) }()
+				response, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil || response.StatusCode != http.StatusOK {
+					t.Fatalf("%v, %v", response, err)
+				}
+				stopped := make(chan struct{})
+				go func() { stop(); close(stopped) }()
+				got, err := io.ReadAll(response.Body)
+				<-stopped
+				switch {
+				case plain && !errors.Is(err, io.ErrUnexpectedEOF):
+					t.Errorf("error %v, want an unexpected end", err)
+				case !plain && (err != nil || !strings.HasSuffix(string(got), `{"Error":"the server stops, and there was more: connect again"}`+"\n")):
+					t.Errorf("error %v, and no reason at the end of %q", err, got[max(0, len(got)-100):])
+				}
+				<-frames.closed
+			})
+		})
+	}
+}
+
 // TestFollowEndsWithItsToken, with the reason in a line that programs take for a heartbeat; a plain one breaks off.
 func TestFollowEndsWithItsToken(t *testing.T) {
 	for name, plain := range map[string]bool{"frames": false, "plain": true} {

@@ -20,7 +20,7 @@ import (
 const frameHeartbeat = time.Second
 
 // drainFrames is how long a stream still sends what is there when the server stops: a task that goes on printing has no last line.
-const drainFrames = time.Second
+const drainFrames = drainTimeout - time.Second/2
 
 // streamFile answers GET /v1/client/fs/stream/:id: frames of the file, which is followed unless follow is false.
 func (a *API) streamFile(_ context.Context, r *request) (answer, error) {
@@ -191,10 +191,14 @@ func (s *frameWriter) breakOff(out *streamWriter, err error) {
 	if s.plain {
 		panic(http.ErrAbortHandler)
 	}
-	if !denied(err) {
+	why := endUnauthorized
+	switch {
+	case errors.Is(err, errDraining):
+		why = endDraining
+	case !denied(err):
 		return
 	}
-	if line, err := json.Marshal(struct{ Error string }{endUnauthorized}); err == nil {
+	if line, err := json.Marshal(struct{ Error string }{why}); err == nil {
 		out.lastLine(line)
 	}
 }

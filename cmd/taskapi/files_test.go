@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -259,6 +260,14 @@ func followFile(t *testing.T, r *running, client *api.Client) {
 	}
 }
 
+// counter counts what is written.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(b []byte) (int, error) {
+	c.n.Add(int64(len(b)))
+	return len(b), nil
+}
+
 // followLogs has both callers, and one without frames, read what the task prints over rotations, to the end of the allocation.
 func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 	t.Helper()
@@ -267,8 +276,8 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 		text string
 		err  error
 	}
-	results := make(chan result)
-	for _, client := range clients {
+	results, read := make(chan result), make([]atomic.Int64, len(clients)+1)
+	for i, client := range clients {
 		frames, errs := client.AllocFS().Logs(alloc, true, "server", "stdout", api.OriginStart, 0, nil, nil)
 		if frames == nil {
 			t.Fatal(<-errs)
@@ -277,6 +286,7 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 			var text strings.Builder
 			for frame := range frames {
 				text.Write(frame.Data)
+				read[i].Store(int64(text.Len()))
 			}
 			select {
 			case err := <-errs:
@@ -293,8 +303,10 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 		t.Fatal(err)
 	}
 	go func() {
-		text, err := content(plain, nil)
-		results <- result{text, err}
+		defer plain.Close()
+		var text strings.Builder
+		_, err := io.Copy(&text, io.TeeReader(plain, counter{&read[len(clients)]}))
+		results <- result{text.String(), err}
 	}()
 	want := new(strings.Builder)
 	want.WriteString("first\n")
@@ -303,23 +315,27 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 		t.Fatal(err)
 	}
 	defer input.Close()
-	line := strings.Repeat("x", 1000)
-	for i := range 3000 { // three files of a megabyte
-		text := fmt.Sprintf("%d %s\n", i, line)
+	write := func(text string) {
 		want.WriteString(text)
 		if _, err := input.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.eventually("rotated", func() bool {
-		list, _, err := clients[0].AllocFS().List(alloc, "alloc/logs", nil)
-		size := int64(0)
-		for _, f := range list {
-			if strings.HasPrefix(f.Name, "server.stdout.") {
-				size += f.Size
+	for i := range 3000 { // three files of a megabyte
+		write(fmt.Sprintf("%d %s\n", i, strings.Repeat("x", 1000)))
+	}
+	r.eventually("all have read all of it", func() bool {
+		for i := range read {
+			if read[i].Load() < int64(want.Len()) {
+				return false
 			}
 		}
-		return err == nil && size >= 2<<20 && len(list) >= 5
+		return true
+	})
+	write("the end\n") // and the end of the allocation with it
+	r.eventually("written", func() bool {
+		text, err := os.ReadFile(r.allocDir("alloc", "logs", "server.stdout.2"))
+		return err == nil && strings.HasSuffix(string(text), "the end\n")
 	})
 	if code := r.stop(); code != cli.ExitOK {
 		t.Errorf("exit code %d", code)
