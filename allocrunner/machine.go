@@ -16,7 +16,8 @@ import (
 
 // CheckTasks finds what the tasks of an allocation's group need and this machine does not have. A user that this process can't become is
 // refused, and so is one that can't reach dir, in which the allocation's directory would be; Run refuses them, too, before anything starts.
-// Users and programs that do not exist may be created before their task starts, so there are only warnings. Nothing is started or changed.
+// Users and programs that do not exist may be created before their task starts, so there are only warnings, as there are for references
+// that can't be resolved at a task's start. Nothing is started or changed.
 func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 	var findings []jobspec.Finding
 	for _, t := range alloc.GetTaskGroup().Tasks {
@@ -39,6 +40,16 @@ func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 		}
 		if reason := missingProgram(alloc, t); reason != "" {
 			add(jobspec.Warning, "command", reason+"; unless it is there before, the task fails to start")
+		}
+		if user.Name == "" {
+			user.Name = t.User
+		}
+		config, env := unresolved(alloc, t, user)
+		for _, problem := range config {
+			add(jobspec.Warning, "config", problem+" The task fails to start.")
+		}
+		for _, problem := range env {
+			add(jobspec.Warning, "env", problem)
 		}
 	}
 	return findings

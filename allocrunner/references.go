@@ -1,0 +1,69 @@
+package allocrunner
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/taskenv"
+)
+
+// runtimeReference is a ${…} in an env block that a job file means for the start of the task, and no shell's.
+var runtimeReference = regexp.MustCompile(`\$\{(NOMAD_|attr\.|meta\.|node\.)[A-Za-z0-9_.-]+\}`)
+
+// unresolvable is how a problem of a config begins that is about a name, whatever its value.
+var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
+
+// unresolved returns what of a task's config and env block refers to something that it will not have at its start, a sentence each.
+func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User) (config, env []string) {
+	e := referable(alloc, t, user)
+	_, err := e.EvalConfig(t.Config)
+	if invalid, ok := errors.AsType[*taskenv.ConfigError](err); ok {
+		for _, problem := range invalid.Problems {
+			if slices.ContainsFunc(unresolvable, func(kind string) bool { return strings.HasPrefix(problem, kind) }) {
+				config = append(config, problem)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
+		for _, ref := range runtimeReference.FindAllString(t.Env[name], -1) {
+			if e.ReplaceEnv(ref) == ref {
+				env = append(env, fmt.Sprintf("%s refers to %s, which does not exist: it stays as it is written", name, ref))
+			}
+		}
+	}
+	return config, env
+}
+
+// referable returns an environment with the names that the task's has at its start, and made-up values where those are known only then.
+func referable(alloc *api.Allocation, t *api.Task, user interfaces.User) *taskenv.Env {
+	const later = "1"
+	node := taskenv.DetectNode()
+	node.Cgroup = later
+	hooks := map[string]string{"NOMAD_UNIX_ADDR": later}
+	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {
+		switch {
+		case id == nil || !id.Env:
+		case id.Name == "" || id.Name == "default":
+			hooks["NOMAD_TOKEN"] = later
+		default:
+			hooks["NOMAD_TOKEN_"+id.Name] = later
+		}
+	}
+	group := alloc.GetTaskGroup()
+	var mappings []api.PortMapping
+	for _, n := range slices.Concat(group.Networks, taskNetworks(group)[t.Name]) {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			mappings = append(mappings, api.PortMapping{Label: p.Label, Value: 1, HostIP: later})
+		}
+	}
+	return taskenv.New(taskenv.Config{Alloc: alloc, Node: node}).With(hooks).WithTask(taskenv.Task{
+		Task: t, User: user, Dir: interfaces.TaskDir{SharedDir: later, LocalDir: later, SecretsDir: later}, Ports: mappings,
+	})
+}
