@@ -40,12 +40,24 @@ func newMachine(allocDir string) machine {
 
 func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, allocrunner.Drivers.Names()) }
 
-func (m machine) Metadata() (map[string]string, error) { return m.metadata.Read() }
+func (m machine) Metadata() (map[string]string, error) {
+	values, err := m.metadata.Read()
+	return values, metadataError(err)
+}
 
 func (m machine) SetMetadata(changes map[string]*string) (map[string]string, error) {
 	values, err := m.metadata.Apply(changes)
-	if errors.Is(err, fingerprint.ErrMetadata) {
-		return nil, apierror.New(apierror.Invalid, err)
+	return values, metadataError(err)
+}
+
+// metadataError returns an error about the metadata as the API has it. What is wrong with their file, such as a full disk, is for the operator,
+// who alone asks for them, to mend.
+func metadataError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fingerprint.ErrMetadata):
+		return apierror.New(apierror.Invalid, err)
 	}
-	return values, err
+	return apierror.New(apierror.Unavailable, err).Because(err)
 }

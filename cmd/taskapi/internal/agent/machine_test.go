@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskapi/handlers/apierror"
+)
+
+// TestMetadataThatCannotBeKept: an operator whose data directory takes no file, or holds a damaged one, reads which.
+func TestMetadataThatCannotBeKept(t *testing.T) {
+	value := "value"
+	changes := map[string]*string{"key": &value}
+	gone := newMachine(filepath.Join(t.TempDir(), "gone", "allocs", "id"))
+	dataDir := t.TempDir()
+	damaged := newMachine(filepath.Join(dataDir, "allocs", "id"))
+	if err := os.WriteFile(damaged.metadata.Path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, written := gone.SetMetadata(changes)
+	_, read := damaged.Metadata()
+	for what, err := range map[string]error{"no such file or directory": written, damaged.metadata.Path + " holds no JSON": read} {
+		known, ok := errors.AsType[*apierror.Error](err)
+		if !ok || known.Kind != apierror.Unavailable || !strings.Contains(known.Message, what) {
+			t.Errorf("%v, want 503 and %q", err, what)
+		}
+	}
+	if _, err := gone.SetMetadata(nil); err == nil || strings.Contains(err.Error(), "lock") {
+		t.Errorf("no changes: %v, want the request's fault", err)
+	}
+}
