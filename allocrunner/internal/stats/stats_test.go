@@ -85,7 +85,7 @@ func usageOf(t *testing.T, s *stats.Sampler, task string) *api.TaskResourceUsage
 // until samples until it is as wanted.
 func until(t *testing.T, s *stats.Sampler, task string, ok func(*api.TaskResourceUsage) bool) *api.TaskResourceUsage {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	samples, err := s.Stream(ctx, 50*time.Millisecond)
 	if err != nil {
@@ -137,7 +137,7 @@ func TestShortLivedProcesses(t *testing.T) {
 		for _, p := range u.Pids {
 			own += p.CpuStats.Percent
 		}
-		return u.ResourceUsage.CpuStats.Percent > own && u.ResourceUsage.CpuStats.Percent > 5
+		return u.ResourceUsage.CpuStats.Percent > own && u.ResourceUsage.CpuStats.Percent > 1
 	})
 }
 
@@ -167,7 +167,7 @@ func TestAnotherUser(t *testing.T) {
 		cmd.Dir, cmd.SysProcAttr.Credential = "/", &syscall.Credential{Uid: 65534, Gid: 65534}
 	})
 	until(t, sampler(c.root), "nobody", func(u *api.TaskResourceUsage) bool {
-		return u.ResourceUsage.CpuStats.Percent > 5 && u.ResourceUsage.MemoryStats.RSS > 0
+		return u.ResourceUsage.CpuStats.Percent > 1 && u.ResourceUsage.MemoryStats.RSS > 0
 	})
 }
 

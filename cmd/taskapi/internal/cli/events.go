@@ -133,7 +133,7 @@ func (s *eventsStream) run(ctx context.Context) error {
 		case created == 0 || !errors.Is(err, client.ErrNoAnswer) && !client.Refused(err):
 			return s.target.explain(ctx, c, err)
 		default:
-			if over, err := s.over(ctx, c); over || err != nil {
+			if ended, err := s.ended(ctx, c); ended || err != nil {
 				return err
 			}
 		}
@@ -144,8 +144,8 @@ func (s *eventsStream) run(ctx context.Context) error {
 	}
 }
 
-// over finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it.
-func (s *eventsStream) over(ctx context.Context, c *client.Client) (bool, error) {
+// ended finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it.
+func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error) {
 	switch found := c.Locate(ctx, client.Following); found.Holder {
 	case client.Serving:
 		return false, nil
