@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -204,20 +205,22 @@ var logsLimits = []limit[api.LogConfig]{
 		func(l *api.LogConfig) bool { return l.Enabled == nil || *l.Enabled != ptr.Deref(l.Disabled) }},
 }
 
-var identityName = regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`)
-
-// actionName is what Nomad takes for the name of an action.
-var actionName = regexp.MustCompile(`^[^\x00\s]{1,128}$`)
+// What Nomad takes for the names of identities and actions. They are compiled when a job has one: every program that is run in a task first
+// executes this one, and waits for its packages.
+var (
+	identityName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9-]{1,128}$`) })
+	actionName   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[^\x00\s]{1,128}$`) })
+)
 
 var actionLimits = []limit[api.Action]{
 	{"action name", "it must be 1 to 128 characters without white space", func(a *api.Action) any { return a.Name },
-		func(a *api.Action) bool { return actionName.MatchString(a.Name) }},
+		func(a *api.Action) bool { return actionName().MatchString(a.Name) }},
 	{"action command", "it must name a program", func(a *api.Action) any { return a.Command }, func(a *api.Action) bool { return a.Command != "" }},
 }
 
 var identityLimits = []limit[api.WorkloadIdentity]{
 	{"identity name", "it must be 1 to 128 letters, digits and hyphens", func(w *api.WorkloadIdentity) any { return w.Name },
-		func(w *api.WorkloadIdentity) bool { return w.Name == "" || identityName.MatchString(w.Name) }},
+		func(w *api.WorkloadIdentity) bool { return w.Name == "" || identityName().MatchString(w.Name) }},
 	{"identity aud", "it must hold no empty audience", func(w *api.WorkloadIdentity) any { return w.Audience },
 		func(w *api.WorkloadIdentity) bool { return !slices.Contains(w.Audience, "") }},
 	atLeast("identity ttl", 0, func(w *api.WorkloadIdentity) time.Duration { return w.TTL }),
