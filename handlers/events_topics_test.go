@@ -133,7 +133,7 @@ func streamedUntil(t *testing.T, s *server, token, query, last string) (all []st
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	defer c.Conn.Close() // before: to close the body is to read it to its end, which does not come by itself
+	defer c.Close() // before: to close the body is to read it to its end, which does not come by itself
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 1<<20)
 	if lines.Scan() && last == "" { // the heartbeat, and with it the stream's place
