@@ -113,6 +113,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id exit, and resume the allocation in its place, as for an upgrade")
 	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
 	opts.until.add(f)
+	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
 	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")

@@ -28,6 +28,8 @@ const (
 // defaultWait is how long it waits; an allocation that runs to its end may take any time.
 const defaultWait = 10 * time.Minute
 
+var waits = []string{waitHealthy, waitRunning, waitComplete}
+
 // waitOptions are flags of taskapi run.
 type waitOptions struct {
 	what    string // empty to wait for nothing
@@ -49,7 +51,7 @@ func (o *waitOptions) checkFlags(f *pflag.FlagSet, detach bool) error {
 		return usage(errors.New("--wait-timeout is for --wait"))
 	case !f.Changed("wait"):
 		return nil
-	case !slices.Contains([]string{waitHealthy, waitRunning, waitComplete}, o.what):
+	case !slices.Contains(waits, o.what):
 		return usage(fmt.Errorf("--wait %q is none of healthy, running, complete", o.what))
 	case !detach:
 		return usage(errors.New("--wait is for --detach: in the foreground, run returns when the allocation has ended"))
