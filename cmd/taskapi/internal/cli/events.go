@@ -176,7 +176,7 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // the status says enough
 		return false, &client.StatusError{Status: resp.StatusCode, Message: string(bytes.TrimSpace(reason))}
 	}
-	skip := s.seen // of the index from which on it streams
+	skip, beats := s.seen, 0 // lines of the index from which on it streams; heartbeats, the first of which begins the stream
 	for lines := json.NewDecoder(resp.Body); s.flags.follow || s.seen == 0 || s.next < latest; {
 		var raw json.RawMessage
 		var line eventLine
@@ -186,8 +186,13 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 		if strings.Contains(line.Error, "lost") {
 			fmt.Fprintf(s.environment.Stderr, "taskapi: %s\n", linewriter.OneLine(line.Error))
 		}
+		if len(line.Events) == 0 && line.Error == "" {
+			if beats++; beats > 1 && !s.flags.follow { // there is no more, whatever the index says
+				return true, nil
+			}
+		}
 		switch {
-		case line.Index < s.next || len(line.Events) == 0: // a heartbeat
+		case line.Index < s.next || len(line.Events) == 0:
 			continue
 		case line.Index == s.next && skip > 0:
 			skip--
