@@ -42,9 +42,9 @@ func (r *Runner) exec(ctx context.Context, req interfaces.ExecRequest) (*execSes
 		return nil, err
 	}
 	s := &execSession{files: files, started: make(chan struct{}), done: make(chan struct{})}
-	ctx, s.kill = context.WithCancel(ctx)
 	beside := processes.ExecSpec{Spec: spec, Files: child, TTY: req.TTY, Started: func() { close(s.started) }}
 	err = r.task(req.Task).Beside(ctx, func(ctx context.Context, parent processes.Supervisor) {
+		ctx, s.kill = context.WithCancel(ctx) // not the request's context, whose end is an error of the request
 		defer close(s.done)
 		defer s.kill()
 		defer files.End()
