@@ -32,16 +32,34 @@ func newTerminal(t *testing.T, width, height int, env ...string) *terminal {
 	}
 	term := &terminal{t, dir}
 	args := []string{"new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height)}
-	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=", "LC_ALL=C.UTF-8"}
+	own := []string{"TASKAPI_TEST_MAIN=1", "HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "NO_COLOR=", "LC_ALL=C.UTF-8",
+		"GORACE=exitcode=0 atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "race")}
 	for _, pair := range append(own, env...) {
 		args = append(args, "-e", pair)
 	}
 	term.tmux(append(args, "/bin/sh")...)
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", term.socket(), "kill-server").Run() }) // it may have ended with its last shell
 	term.tmux("set-option", "-g", "set-clipboard", "on")
+	t.Cleanup(term.races)
 	term.runs("PS1='rea''dy> '") // no shell takes it from the environment
 	term.awaits("ready>")
 	return term
+}
+
+// races fails the test for the data races that a program on the terminal has had. One is left out, of a library and at the end of its process:
+// bubbletea gives its reader half a second to notice the end and then closes the file under it, which a busy machine lets one see.
+func (term *terminal) races() {
+	logs, err := filepath.Glob(filepath.Join(term.dir, "race.*"))
+	if err != nil {
+		term.t.Error(err)
+	}
+	for _, log := range logs {
+		for report := range strings.SplitSeq(term.file(filepath.Base(log)), "WARNING: DATA RACE") {
+			if strings.Contains(report, "goroutine") && !strings.Contains(report, "cancelreader.(*epollCancelReader).Close()") {
+				term.t.Errorf("a data race%s", report)
+			}
+		}
+	}
 }
 
 func (term *terminal) socket() string { return filepath.Join(term.dir, "tmux") }
