@@ -58,15 +58,11 @@ func (a *API) allocationList(ctx context.Context, r *request) (answer, error) {
 
 // newAllocList returns a request for a list of allocations: resources=true adds the resources, task_states=false leaves the task states out.
 func newAllocList(r *request) (*list[*api.Allocation], error) {
-	query, err := r.values()
+	resources, err := r.flag("resources", false)
 	if err != nil {
 		return nil, err
 	}
-	resources, err := flag(query, "resources", false)
-	if err != nil {
-		return nil, err
-	}
-	taskStates, err := flag(query, "task_states", true)
+	taskStates, err := r.flag("task_states", true)
 	if err != nil {
 		return nil, err
 	}

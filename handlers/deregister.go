@@ -18,15 +18,11 @@ type wireDeregistered struct {
 // deregister answers DELETE /v1/job/:job: its allocation begins to stop, as by /v1/allocation/:id/stop, and the answer does not wait. With
 // purge=true one that has ended is removed, as by /v1/client/allocation/:id/gc: a job is forgotten with its allocation's directory.
 func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
-	query, err := r.values()
+	hurry, err := r.flag("no_shutdown_delay", false)
 	if err != nil {
 		return answer{}, err
 	}
-	hurry, err := flag(query, "no_shutdown_delay", false)
-	if err != nil {
-		return answer{}, err
-	}
-	purge, err := flag(query, "purge", false)
+	purge, err := r.flag("purge", false)
 	if err != nil {
 		return answer{}, err
 	}

@@ -80,11 +80,7 @@ func (a *API) listFiles(_ context.Context, r *request) (answer, error) {
 
 // statFile answers GET /v1/client/fs/stat/:id.
 func (a *API) statFile(_ context.Context, r *request) (answer, error) {
-	found, query, err := filesAndQuery(r)
-	if err != nil {
-		return answer{}, err
-	}
-	path, err := required(query, "path", "must provide a file name")
+	found, path, _, err := fileAndQuery(r)
 	if err != nil {
 		return answer{}, err
 	}
@@ -137,6 +133,15 @@ func filesAndQuery(r *request) (Files, url.Values, error) {
 	return found, query, err
 }
 
+// fileAndQuery is filesAndQuery with the path that the query must have.
+func fileAndQuery(r *request) (found Files, path string, query url.Values, err error) {
+	if found, query, err = filesAndQuery(r); err != nil {
+		return nil, "", nil, err
+	}
+	path, err = required(query, "path", "must provide a file name")
+	return found, path, query, err
+}
+
 // required returns a parameter that must not be empty.
 func required(query url.Values, name, missing string) (string, error) {
 	value := query.Get(name)
@@ -161,11 +166,7 @@ func offsetOf(query url.Values) (int64, error) {
 
 // rawFile answers with the bytes of a file. The first frame says what they are to a browser: text, or nothing that it could show or run.
 func rawFile(ctx context.Context, r *request, spanOf func(url.Values) (Span, error)) (answer, error) {
-	found, query, err := filesAndQuery(r)
-	if err != nil {
-		return answer{}, err
-	}
-	path, err := required(query, "path", "must provide a file name")
+	found, path, query, err := fileAndQuery(r)
 	if err != nil {
 		return answer{}, err
 	}

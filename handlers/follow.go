@@ -24,11 +24,7 @@ const drainFrames = drainTimeout - time.Second/2
 
 // streamFile answers GET /v1/client/fs/stream/:id: frames of the file, which is followed unless follow is false.
 func (a *API) streamFile(_ context.Context, r *request) (answer, error) {
-	found, query, err := filesAndQuery(r)
-	if err != nil {
-		return answer{}, err
-	}
-	path, err := required(query, "path", "must provide a file name")
+	found, path, query, err := fileAndQuery(r)
 	if err != nil {
 		return answer{}, err
 	}

@@ -164,11 +164,7 @@ type wireSubmission struct {
 // revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration. force=true, which Nomad
 // does not have, allows changes that need new processes.
 func (a *API) revert(ctx context.Context, r *request) (answer, error) {
-	query, err := r.values()
-	if err != nil {
-		return answer{}, err
-	}
-	force, err := flag(query, "force", false)
+	force, err := r.flag("force", false)
 	if err != nil {
 		return answer{}, err
 	}

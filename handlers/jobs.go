@@ -11,11 +11,7 @@ import (
 
 // jobList answers GET /v1/jobs: the caller's own job. meta=true adds its meta.
 func (a *API) jobList(ctx context.Context, r *request) (answer, error) {
-	query, err := r.values()
-	if err != nil {
-		return answer{}, err
-	}
-	meta, err := flag(query, "meta", false)
+	meta, err := r.flag("meta", false)
 	if err != nil {
 		return answer{}, err
 	}

@@ -41,15 +41,11 @@ func (a *API) node(current *api.Allocation) (*api.Node, error) {
 
 // nodeList answers GET /v1/nodes: this machine. resources=true adds its resources, and os=true its operating system.
 func (a *API) nodeList(ctx context.Context, r *request) (answer, error) {
-	query, err := r.values()
+	resources, err := r.flag("resources", false)
 	if err != nil {
 		return answer{}, err
 	}
-	resources, err := flag(query, "resources", false)
-	if err != nil {
-		return answer{}, err
-	}
-	system, err := flag(query, "os", false)
+	system, err := r.flag("os", false)
 	if err != nil {
 		return answer{}, err
 	}

@@ -57,11 +57,7 @@ type wireRegistered struct {
 // register answers PUT /v1/jobs: the allocation gets another version of its job. force=true, which Nomad does not have, allows changes that
 // need new processes.
 func (a *API) register(ctx context.Context, r *request) (answer, error) {
-	query, err := r.values()
-	if err != nil {
-		return answer{}, err
-	}
-	force, err := flag(query, "force", false)
+	force, err := r.flag("force", false)
 	if err != nil {
 		return answer{}, err
 	}

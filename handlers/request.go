@@ -64,6 +64,15 @@ func (r *request) values() (url.Values, error) {
 	return r.query, nil
 }
 
+// flag returns a true-or-false parameter of the query, as the function flag reads it.
+func (r *request) flag(name string, absent bool) (bool, error) {
+	query, err := r.values()
+	if err != nil {
+		return false, err
+	}
+	return flag(query, name, absent)
+}
+
 // flag returns a true-or-false query parameter; absent is the given default, and a bare name ("?resources") is true.
 func flag(query url.Values, name string, absent bool) (bool, error) {
 	if !query.Has(name) {

@@ -30,15 +30,11 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	query, err := r.values()
+	hurry, err := r.flag("no_shutdown_delay", false)
 	if err != nil {
 		return answer{}, err
 	}
-	hurry, err := flag(query, "no_shutdown_delay", false)
-	if err != nil {
-		return answer{}, err
-	}
-	now, err := flag(query, "now", false)
+	now, err := r.flag("now", false)
 	if err != nil {
 		return answer{}, err
 	}
