@@ -21,7 +21,7 @@ func (a *API) announce(allocID string, notes ...note) {
 	}
 }
 
-// announceEvaluation makes events of an evaluation, and of the end of the job that it is for.
+// announceEvaluation makes events of an evaluation, and of the end of its job.
 func (a *API) announceEvaluation(e *api.Evaluation, of *api.Allocation) {
 	notes := []note{evaluationNote(e)}
 	if e.TriggeredBy == triggerDeregister && of.Job != nil {

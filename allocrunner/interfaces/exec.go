@@ -28,7 +28,7 @@ type ExecRequest struct {
 	Term string
 }
 
-// ExecSession is a program that runs beside a task's process. Its methods may be called from several goroutines. Whoever has it calls Close.
+// ExecSession is a program that runs beside a task's process. Its methods may be called from several goroutines. The caller closes it.
 type ExecSession interface {
 	// Stdin is the program's standard input. A write waits while the program does not read, and fails when it has closed its input or has ended.
 	// Close is the end of the file; a program with a terminal gets the terminal's character for that.

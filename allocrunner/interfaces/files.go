@@ -68,7 +68,7 @@ type Span struct {
 }
 
 // Frames are a file's content piece by piece. Each has its File, Data, and the Offset in File after it; FileEvent says that the file was
-// truncated, and begins anew, or deleted, which is the last of a file that is followed.
+// truncated, and is read again from its beginning, or deleted, which is the last of a file that is followed.
 type Frames interface {
 	// Next returns the next frame, which is good until the next call. It waits only where there is nothing to return: an ended ctx does
 	// not keep it from returning what is there. Errors: io.EOF at the end, ctx's error, after which Next may be called again, or that of

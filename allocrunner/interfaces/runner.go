@@ -70,6 +70,16 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 // Replaced reports whether an allocation ends, or has ended, for another version of it to follow.
 func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
 
+// Ended reports whether no task of an allocation runs or ever will, as its version has it: that may have to be saved yet.
+func Ended(a *api.Allocation) bool {
+	for _, s := range a.TaskStates {
+		if s.State != "dead" {
+			return false
+		}
+	}
+	return a.ClientTerminalStatus()
+}
+
 // AllocRunner runs one allocation: one task group of one job, on this machine.
 type AllocRunner interface {
 	// Run runs the allocation to its end and returns nil when it completed or was stopped, or an error when it failed.

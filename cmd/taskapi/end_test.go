@@ -105,7 +105,7 @@ func TestTheEndWithoutAConnection(t *testing.T) {
 	r.code <- cli.ExitOK
 }
 
-// TestATaskReadsNoEnd: its identity is not good any more, whoever else reads.
+// TestATaskReadsNoEnd: its identity is not good any more, even while an operator reads.
 func TestATaskReadsNoEnd(t *testing.T) {
 	t.Parallel()
 	r, client := startPrompt(t)

@@ -159,7 +159,7 @@ var allowedImports = map[string][]string{
 		"socket",
 	},
 	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
-	"cmd/taskapi/internal/top":    {"cmd/taskapi/internal/client"},
+	"cmd/taskapi/internal/top":    {"allocrunner/interfaces", "cmd/taskapi/internal/client"},
 	"cmd/taskapi/bench":           {"cmd/taskapi/bench/internal/load"},
 }
 

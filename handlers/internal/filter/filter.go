@@ -41,7 +41,7 @@ type Filter struct {
 	steps     int // of the value that is being matched
 }
 
-// New reads an expression. Its errors are for whoever wrote it.
+// New reads an expression. Its errors are for the author of the expression.
 func New(text string) (*Filter, error) {
 	if len(text) > maxLength {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxLength)
@@ -80,7 +80,7 @@ func (f *Filter) measure(tree grammar.Expression) error {
 }
 
 // Matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names of Go's fields, which
-// are Nomad's. Its errors are for whoever wrote the expression.
+// are Nomad's. Its errors are for the author of the expression.
 func (f *Filter) Matches(value any) (matches bool, err error) {
 	f.steps = 0
 	defer func() { // go-bexpr panics when a selector leads to nil, and step when there are too many

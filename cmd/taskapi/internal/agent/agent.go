@@ -108,7 +108,7 @@ type Agent struct {
 	cfg Config
 
 	left  chan struct{} // closed by leave
-	leave func()        // has the process exit as soon as the allocation has ended, whoever reads that
+	leave func()        // has the process exit as soon as the allocation has ended, even while clients read that
 
 	saving sync.Mutex // held while a runner saves a stop, so that the latest stands; never within mu
 

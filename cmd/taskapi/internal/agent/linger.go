@@ -40,10 +40,7 @@ var _ interfaces.Updates = (*audience)(nil)
 // AllocUpdated looks whether a version is one of an allocation that has ended.
 func (a *audience) AllocUpdated(alloc *api.Allocation) {
 	a.Updates.AllocUpdated(alloc)
-	ended := alloc.ClientTerminalStatus()
-	for _, s := range alloc.TaskStates {
-		ended = ended && s.State == "dead"
-	}
+	ended := interfaces.Ended(alloc)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -91,7 +92,7 @@ type startError struct {
 
 func (e *startError) Error() string {
 	goesOn := "continues under its restart policy"
-	if ended(e.alloc) {
+	if interfaces.Ended(e.alloc) {
 		goesOn = "has ended: it is " + e.alloc.ClientStatus
 	}
 	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID, goesOn)

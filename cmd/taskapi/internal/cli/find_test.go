@@ -90,7 +90,7 @@ func TestFind(t *testing.T) {
 		{"the beginning of two", alone, toRead, "1111", "", `"1111" may be any of 2 allocations: give the ID of one`, true},
 		{"a job and the beginning of an ID", both, toRead, "beef", "", `"beef" may be any of 2 allocations`, true},
 		{"a job that runs again", both, toChange, "shop", "11111111", "", false},
-		{"which is not gone on with by a name", both, toRemove, "shop", "", `"shop" may be any of 2 allocations`, true},
+		{"which no name continues", both, toRemove, "shop", "", `"shop" may be any of 2 allocations`, true},
 		{"the name of an allocation", both, toChange, "web.g[0]", "44444444", "", false},
 		{"a job that has ended, to read", both, toRead, "batch", "33333333", "", false},
 		{"to change", both, toChange, "batch", "", `"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status 33333333' shows it`,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -53,7 +54,7 @@ func (f *follower) follow(ctx context.Context) (*api.Allocation, error) {
 		if f.until != nil && f.until(alloc) {
 			return alloc, nil
 		}
-		if ended(alloc) {
+		if interfaces.Ended(alloc) {
 			c.AwaitClosed(ctx, listening)
 		}
 	}
@@ -116,9 +117,6 @@ func allDead(alloc *api.Allocation) bool {
 	return len(alloc.TaskStates) > 0
 }
 
-// ended reports whether the allocation has ended, though its taskapi may have to save that yet.
-func ended(alloc *api.Allocation) bool { return alloc.ClientTerminalStatus() && allDead(alloc) }
-
 // show prints what is new.
 func (f *follower) show(alloc *api.Allocation) {
 	switch {
@@ -148,7 +146,7 @@ func (f *follower) show(alloc *api.Allocation) {
 			}
 		}
 	}
-	if f.output && f.tasks == nil && !ended(alloc) {
+	if f.output && f.tasks == nil && !interfaces.Ended(alloc) {
 		f.tasks = newTaskOutput(f.printer, f.layout, alloc)
 	}
 	if f.words && f.printer.failures == nil { // of those that have been, the files may say no more

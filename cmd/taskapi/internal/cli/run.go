@@ -21,6 +21,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -282,7 +283,7 @@ func (r *request) updateRunning(ctx, waiting context.Context) (done bool, err er
 	switch {
 	case found.Holder == client.Refusing, found.Holder == client.Hanging:
 		return true, r.layout.errHeld(r.alloc.ID, found.Err)
-	case found.Holder != client.Serving, ended(found.Alloc): // in the latter case its taskapi is about to exit
+	case found.Holder != client.Serving, interfaces.Ended(found.Alloc): // in the latter case its taskapi is about to exit
 		return false, nil
 	}
 	if waiting.Err() != nil {

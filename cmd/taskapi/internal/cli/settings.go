@@ -27,7 +27,7 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
 	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user and can bypass it")
-	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen, "serve the metrics, and nothing else, at http://`ADDRESS:PORT`/metrics to whoever connects, without a token; for Prometheus")
+	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen, "serve the metrics, and nothing else, at http://`ADDRESS:PORT`/metrics to everyone who connects, without a token; for Prometheus")
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
 }
 

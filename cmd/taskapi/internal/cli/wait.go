@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
 )
@@ -97,7 +98,7 @@ func (r *request) await(ctx context.Context) error {
 func (o *waitOptions) settled(alloc *api.Allocation) bool {
 	_, decided := healthOf(alloc)
 	return o.what == waitHealthy && decided || o.what == waitRunning && alloc.ClientStatus == api.AllocClientStatusRunning ||
-		o.what != waitComplete && ended(alloc)
+		o.what != waitComplete && interfaces.Ended(alloc)
 }
 
 // result says why the allocation is not what was waited for; nil when it is.

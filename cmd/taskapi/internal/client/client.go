@@ -86,7 +86,7 @@ func (c *Client) token() (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// SDK returns Nomad's SDK on the operator's socket, with the operator's token as it is now: whoever uses it for longer than the token lasts
+// SDK returns Nomad's SDK on the operator's socket, with the operator's token as it is now: a caller that uses it for longer than the token lasts
 // calls SDK again. Errors: ErrNoAnswer.
 func (c *Client) SDK() (*api.Client, error) {
 	token, err := c.token()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -51,11 +52,11 @@ func (s *SDK) Close() {
 func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	alloc, next, err := s.client.Changed(ctx, index)
 	if err == nil {
-		return Snapshot{alloc, next, over(alloc)}, nil
+		return Snapshot{alloc, next, interfaces.Ended(alloc)}, nil
 	}
 	switch found := s.client.Locate(ctx, client.Timeouts{}); found.Holder {
 	case client.Serving:
-		return Snapshot{found.Alloc, 0, over(found.Alloc)}, nil
+		return Snapshot{found.Alloc, 0, interfaces.Ended(found.Alloc)}, nil
 	case client.Ended:
 		return Snapshot{found.Alloc, 0, true}, nil
 	case client.Nobody:
@@ -63,16 +64,6 @@ func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	default:
 		return Snapshot{}, errors.New(strings.TrimPrefix(found.Err.Error(), client.ErrNoAnswer.Error()+": ")) // the screen says that itself
 	}
-}
-
-// over reports whether an allocation has ended, though its taskapi may have to save that yet.
-func over(alloc *api.Allocation) bool {
-	for _, t := range alloc.TaskStates {
-		if t.State != "dead" {
-			return false
-		}
-	}
-	return alloc.ClientTerminalStatus()
 }
 
 // Checks is Reader's.
