@@ -189,6 +189,13 @@ type Config struct {
 	// TaskHooks makes the hooks of one task; nil for none. It is called once for each task.
 	TaskHooks func(alloc *api.Allocation, task *api.Task) []TaskHook
 
+	// ServiceProviders make the allocation's services known, each those whose provider attribute is its name. A job with another provider is
+	// refused, but for "nomad": without that provider nobody learns of its services, and their checks run.
+	ServiceProviders []ServiceProvider
+
+	// Leases end with the allocation, whatever happens to this process: its keeper holds them, too.
+	Leases []Lease
+
 	// OnEvent is called for every task event as it happens, in order, from one goroutine at a time; nil for none.
 	OnEvent func(task string, event *api.TaskEvent)
 }

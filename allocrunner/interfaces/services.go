@@ -2,6 +2,7 @@ package interfaces
 
 import (
 	"context"
+	"os"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -39,4 +40,44 @@ type ServiceProvider interface {
 
 	// Deregister ends services by their IDs. Those that are not known are no error.
 	Deregister(ctx context.Context, ids []string) error
+
+	// Registered returns the IDs of the services of an allocation that are known, also those that an earlier process has registered: a runner
+	// that resumes the allocation ends those that it no longer has.
+	Registered(ctx context.Context, allocID string) ([]string, error)
+}
+
+// CheckingProvider is a ServiceProvider that has services checked by what it writes to, such as Consul's agent. The runner runs none of their
+// checks but scripts, in their tasks, and applies check_restart, the allocation's health and its API to what Result returns.
+type CheckingProvider interface {
+	ServiceProvider
+
+	// Result returns the latest result of a check of a registered service, which is the n-th of the instance's Checks. The runner calls it
+	// once each interval of the check. It does not wait; ok is false while there is none.
+	Result(id string, n int) (result CheckResult, ok bool)
+
+	// Feed takes the result of a script check, as each run of it ends.
+	Feed(ctx context.Context, id string, n int, result CheckResult) error
+}
+
+// CheckResult is what one run of a check has found.
+type CheckResult struct {
+	Status CheckStatus
+	Output string
+}
+
+// CheckStatus is whether a check has passed.
+type CheckStatus int
+
+// A check has failed, is a warning, which restarts nothing where ignore_warnings says so, or has passed.
+const (
+	CheckFailure CheckStatus = iota
+	CheckWarning
+	CheckSuccess
+)
+
+// Lease is what others know of an allocation for as long as somebody holds it, such as its registered services.
+type Lease interface {
+	// Files are what the allocation's keeper keeps open, so that the lease outlives this process while tasks run. Each keeper gets those of
+	// the moment at which it starts.
+	Files() []*os.File
 }
