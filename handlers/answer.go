@@ -12,8 +12,9 @@ import (
 
 // answer is what a handler returns, of the kind of its route: a body for JSON, and one of the functions for the others.
 type answer struct {
-	body  *body
-	index uint64 // of a read that a client can block on; 0: no index headers
+	body   *body
+	index  uint64 // of a read that a client can block on; 0: no index headers
+	shared bool   // the index is that of what allocations have in common, not the allocation's
 
 	nextToken string // of a list that goes on; empty for none
 

@@ -82,7 +82,7 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 		return nil, err
 	}
 	if text := query.Get("filter"); text != "" {
-		defer l.lockFilters()()
+		defer r.lockFilters()()
 		if l.chosen, err = filter.New(text); err != nil {
 			return nil, invalid("failed to read filter expression: %v", err)
 		}
@@ -92,9 +92,9 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 
 // lockFilters waits until no other filter is read or applied on the socket, and returns what lets the next one: who sends many costly ones waits
 // for them alone.
-func (l *list[T]) lockFilters() (unlock func()) {
-	l.request.server.filtering.Lock()
-	return l.request.server.filtering.Unlock
+func (r *request) lockFilters() (unlock func()) {
+	r.server.filtering.Lock()
+	return r.server.filtering.Unlock
 }
 
 func perPage(query url.Values) (int, error) {
@@ -129,7 +129,7 @@ func (l *list[T]) answer(values []T, index uint64) (answer, error) {
 // page returns the page of the values, and the token of what follows it.
 func (l *list[T]) page(values []T) (page []T, next string, err error) {
 	if l.chosen != nil {
-		defer l.lockFilters()()
+		defer l.request.lockFilters()()
 	}
 	sorted := slices.SortedFunc(slices.Values(values), func(a, b T) int { return l.compare(l.place(a), l.place(b)) })
 	for _, v := range sorted {
@@ -174,7 +174,12 @@ func (l *list[T]) matches(v T) (bool, error) {
 	if l.matched != nil {
 		subject = l.matched(v)
 	}
-	matches, err := l.chosen.Matches(subject)
+	return matches(l.chosen, subject)
+}
+
+// matches reports whether a filter selects a value.
+func matches(chosen *filter.Filter, subject any) (bool, error) {
+	matches, err := chosen.Matches(subject)
 	if err != nil {
 		return false, invalid("the filter can't be applied: %v", err)
 	}

@@ -125,7 +125,11 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 	s.pacer.answered(&s.bucket, len(result.body.bytes))
 	result.write(r.w, http.StatusOK)
 	if s.config.Answered != nil {
-		s.config.Answered(s.owner, result.index)
+		index := result.index
+		if result.shared {
+			index = 0
+		}
+		s.config.Answered(s.owner, index)
 	}
 	return http.StatusOK
 }

@@ -21,8 +21,7 @@ const (
 )
 
 // snapshot returns the allocation as it stands, or, when the query has an index, once its ModifyIndex has passed that index, the wait is
-// over, the client has gone or the server drains. Errors: those of the query, and *auth.Denial when the token is not valid any more after
-// the wait.
+// over, the client has gone or the server drains. Errors: those of the query and of await.
 func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
 	query, err := r.values()
 	if err != nil {
@@ -36,17 +35,24 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	if index == 0 || now.ModifyIndex > index {
 		return now, nil
 	}
+	err = r.await(ctx, wait, func(ctx context.Context) { now = alloc.Wait(ctx, index) })
+	return now, err
+}
+
+// await calls until, whose context ends when the wait is over, the client has gone or the server drains. Errors: TooManyWaits, and
+// *auth.Denial when the token is not valid any more after the wait.
+func (r *request) await(ctx context.Context, wait time.Duration, until func(context.Context)) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	leave, err := r.server.waits.enter(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer leave()
 	stop := context.AfterFunc(r.server.draining, cancel)
 	defer stop()
-	now = alloc.Wait(ctx, index)
-	return now, r.recheck()
+	until(ctx)
+	return r.recheck()
 }
 
 // maxWaits is how many blocking queries wait on a socket at once: other requests need connections, too. One more is refused: a client that
