@@ -7,17 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-const (
-	// recheck is how often a watched file is looked at though nothing was heard of it: changes on network file systems, behind
-	// symbolic links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
-	recheck = time.Second
-	// inotifyBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times over.
-	inotifyBuffer = 16 * (unix.SizeofInotifyEvent + unix.NAME_MAX + 1)
-)
+// recheck is how often a watched file is looked at though nothing was heard of it: changes on network file systems, behind
+// symbolic links, and after the directory was replaced cause no event. A look is one stat(2), or the reading of a key set.
+const recheck = time.Second
 
 // watch calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
 func watch(ctx context.Context, path string, look func() bool) {
@@ -40,21 +34,6 @@ func watch(ctx context.Context, path string, look func() bool) {
 			return
 		}
 	}
-}
-
-// inotify returns a descriptor that becomes readable when a name in the directory changes, or nil where that can't be had.
-func inotify(dir string) *os.File {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return nil
-	}
-	events := os.NewFile(uintptr(fd), "inotify")
-	const mask = unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CLOSE_WRITE | unix.IN_DELETE
-	if _, err := unix.InotifyAddWatch(fd, dir, mask); err != nil {
-		events.Close()
-		return nil
-	}
-	return events
 }
 
 // poll is watch by the clock alone.

@@ -50,8 +50,8 @@ func readPeer(c *net.UnixConn) (Peer, error) {
 	if err != nil {
 		return Peer{}, err
 	}
-	if cred.Uid == noUID {
+	if cred.UID == noUID {
 		return Peer{}, errNoPeer
 	}
-	return Peer{UID: cred.Uid, GID: cred.Gid, PID: cred.Pid}, nil
+	return Peer{UID: cred.UID, GID: cred.GID, PID: cred.PID}, nil
 }

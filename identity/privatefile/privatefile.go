@@ -68,11 +68,6 @@ type Version struct {
 	changed       syscall.Timespec
 }
 
-func versionOf(info fs.FileInfo) Version {
-	st := info.Sys().(*syscall.Stat_t)
-	return Version{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Ctim}
-}
-
 // Stat returns the version of the file at path.
 func Stat(path string) (Version, error) {
 	info, err := os.Lstat(path)

@@ -5,21 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
-// Of returns the process, user and group at the other end of a connection, as the kernel saw them at connect time (SO_PEERCRED, unix(7)).
-func Of(conn syscall.Conn) (*unix.Ucred, error) {
+// Cred is a process with its user and group.
+type Cred struct {
+	PID      int32 // 0 across PID namespaces
+	UID, GID uint32
+}
+
+// Of returns the process, user and group at the other end of a connection, as the kernel saw them at connect time (SO_PEERCRED, unix(7);
+// LOCAL_PEERCRED on macOS).
+func Of(conn syscall.Conn) (Cred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("reach the descriptor: %w", err)
+		return Cred{}, fmt.Errorf("reach the descriptor: %w", err)
 	}
-	var cred *unix.Ucred
+	var cred Cred
 	var optErr error
-	err = raw.Control(func(fd uintptr) { cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	err = raw.Control(func(fd uintptr) { cred, optErr = of(int(fd)) })
 	if err := errors.Join(err, optErr); err != nil {
-		return nil, fmt.Errorf("getsockopt SO_PEERCRED: %w", err)
+		return Cred{}, err
 	}
 	return cred, nil
 }

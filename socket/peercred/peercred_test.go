@@ -27,12 +27,12 @@ func TestOf(t *testing.T) {
 	}
 	for name, c := range map[string]net.Conn{"of the client": accepted, "of the server": conn} {
 		got, err := peercred.Of(c.(*net.UnixConn))
-		if err != nil || int(got.Pid) != os.Getpid() || int(got.Uid) != os.Geteuid() || int(got.Gid) != os.Getegid() {
+		if err != nil || int(got.PID) != os.Getpid() || int(got.UID) != os.Geteuid() || int(got.GID) != os.Getegid() {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 	accepted.Close()
-	if got, err := peercred.Of(accepted.(*net.UnixConn)); !errors.Is(err, net.ErrClosed) || got != nil {
+	if got, err := peercred.Of(accepted.(*net.UnixConn)); !errors.Is(err, net.ErrClosed) || got != (peercred.Cred{}) {
 		t.Errorf("of a closed connection: %+v, %v", got, err)
 	}
 }

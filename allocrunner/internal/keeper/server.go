@@ -196,17 +196,17 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	if err != nil {
 		return err
 	}
-	if peer.Uid != uint32(os.Geteuid()) {
-		return fmt.Errorf("process %d of user %d may not control this keeper", peer.Pid, peer.Uid)
+	if peer.UID != uint32(os.Geteuid()) {
+		return fmt.Errorf("process %d of user %d may not control this keeper", peer.PID, peer.UID)
 	}
 	_ = conn.SetDeadline(time.Now().Add(helloTime)) // fails on a closed connection only, which reading shows
 	var theirs hello
 	if err := readFrame(conn, &theirs); err != nil {
-		return fmt.Errorf("hello of process %d: %w", peer.Pid, err)
+		return fmt.Errorf("hello of process %d: %w", peer.PID, err)
 	}
 	if theirs.Version != version { // it hears why, and who controls the keeper goes on
 		_ = (&frameWriter{w: conn}).write(hello{Version: version})
-		return fmt.Errorf("process %d speaks version %d: %w", peer.Pid, theirs.Version, ErrVersion)
+		return fmt.Errorf("process %d speaks version %d: %w", peer.PID, theirs.Version, ErrVersion)
 	}
 	c := newSession(s, conn)
 	c.number = number
@@ -217,7 +217,7 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	defer s.leave(c)
 	s.showControlled()
 	if err := c.out.write(hello{Version: version}); err != nil {
-		return fmt.Errorf("hello to process %d: %w", peer.Pid, err)
+		return fmt.Errorf("hello to process %d: %w", peer.PID, err)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	s.change()

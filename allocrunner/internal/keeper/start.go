@@ -246,8 +246,8 @@ func greet(ctx context.Context, conn *net.UnixConn, id proc.Identity) (in *bufio
 	if err != nil {
 		return nil, err
 	}
-	if peer.Uid != uint32(os.Geteuid()) || int(peer.Pid) != id.PID {
-		return nil, fmt.Errorf("the socket belongs to process %d of user %d", peer.Pid, peer.Uid)
+	if peer.UID != uint32(os.Geteuid()) || int(peer.PID) != id.PID {
+		return nil, fmt.Errorf("the socket belongs to process %d of user %d", peer.PID, peer.UID)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -1,0 +1,25 @@
+package identity
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// inotifyBuffer holds the longest single event (inotify(7): the structure and a name of NAME_MAX + 1 bytes), many times over.
+const inotifyBuffer = 16 * (unix.SizeofInotifyEvent + unix.NAME_MAX + 1)
+
+// inotify returns a descriptor that becomes readable when a name in the directory changes, or nil where that can't be had.
+func inotify(dir string) *os.File {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	const mask = unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CLOSE_WRITE | unix.IN_DELETE
+	if _, err := unix.InotifyAddWatch(fd, dir, mask); err != nil {
+		events.Close()
+		return nil
+	}
+	return events
+}
