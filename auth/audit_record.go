@@ -56,7 +56,7 @@ type Record struct {
 	Program string    `json:"program,omitempty"` // that a request runs in a task, and the task's name: see Runs
 	Outcome Outcome   `json:"outcome"`
 	Status  int       `json:"status,omitempty"` // absent for Begun
-	Reason  string    `json:"reason,omitempty"` // of a denial: Reason.String
+	Reason  string    `json:"reason,omitempty"` // of a denial: Reason.String; "fault" of a request that a test had fail
 
 	// Suppressed is how many records of the same caller, token, outcome and reason before this one were left out, because there were
 	// too many.

@@ -37,6 +37,9 @@ type Config struct {
 
 	Auditor Auditor // gets what Authenticate refuses; nil for none
 	Limits  Limits  // of failed look-ups; zero fields have the defaults
+
+	// Now returns the time that tokens and limits are held against; nil: time.Now. Tests move it.
+	Now func() time.Time
 }
 
 // Authenticator decides on requests. It is safe for any number of goroutines, starts none, and needs no closing.
@@ -47,6 +50,7 @@ type Authenticator struct {
 	logger      *slog.Logger
 	policy      *Policy
 	auditor     Auditor
+	now         func() time.Time
 	self        uint32 // the user that this process runs as
 
 	digests       *tokenDigests
@@ -68,7 +72,11 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 	if err != nil {
 		return nil, err
 	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
 	return &Authenticator{
+		now:      config.Now,
 		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
 		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, auditor: config.Auditor,
 		self:    uint32(os.Geteuid()),
@@ -102,7 +110,7 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	} else {
 		a.counters.hits.Add(1)
 	}
-	if why = a.recheck(e, time.Now(), owner); why != NotRefused {
+	if why = a.recheck(e, a.now(), owner); why != NotRefused {
 		return nil, a.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
 	return &e.principal, nil
@@ -130,7 +138,7 @@ func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer
 	if p == nil || p.entry == nil { // no Authenticator has let it in
 		return a.refuse(r, owner, peer, verdict{why: NoToken})
 	}
-	why := a.recheck(p.entry, time.Now(), owner)
+	why := a.recheck(p.entry, a.now(), owner)
 	if why == NotRefused || why == TerminalAllocation {
 		return nil
 	}

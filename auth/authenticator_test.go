@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -328,4 +329,25 @@ func FuzzCredentials(f *testing.F) {
 			t.Fatalf("refused with %d", denial.Kind.Status())
 		}
 	})
+}
+
+// TestNow: tokens and limits are held against the configured clock alone.
+func TestNow(t *testing.T) {
+	var ahead atomic.Int64
+	w := newFixture(t, func(c *auth.Config) {
+		c.Limits = auth.Limits{}
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	token := w.token(web)
+	w.expect("a token of an hour", token, web, auth.NotRefused)
+	for n := range 20 {
+		w.expect("a forged token", forge(token, n), web, auth.BadSignature)
+	}
+	w.expect("one too many", forge(token, 20), web, auth.CallerLimited)
+	ahead.Store(int64(10 * time.Second))
+	w.expect("ten seconds later", forge(token, 21), web, auth.BadSignature)
+	ahead.Store(int64(2 * hour))
+	w.expect("the same token two hours later", token, web, auth.Expired)
+	ahead.Store(-int64(hour))
+	w.expect("an hour before", token, web, auth.NotYetValid)
 }

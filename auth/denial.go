@@ -43,7 +43,7 @@ func (d *Denial) Write(w http.ResponseWriter) {
 // refuse counts, audits and logs a refusal, delays it if the caller is over a limit, and returns it.
 func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdict) *Denial {
 	a.counters.refused[v.why].Add(1)
-	now := time.Now()
+	now := a.now()
 	a.auditDenial(r, owner, peer, v)
 	if suppressed, ok := a.logs.pass(now); ok {
 		a.logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,
@@ -56,7 +56,7 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 		return &denials[v.why]
 	}
 	denial := denials[v.why]
-	denial.RetryAfter = a.limits.lookups.Peek(time.Now(), owner).RetryAfter
+	denial.RetryAfter = a.limits.lookups.Peek(a.now(), owner).RetryAfter
 	return &denial
 }
 

@@ -46,7 +46,7 @@ func (a *Authenticator) lookUp(token string, who Owner) verdict {
 		a.counters.hits.Add(1)
 		return verdict{entry: e}
 	}
-	now := time.Now()
+	now := a.now()
 	if r, ok := a.cache.refused(key, now, a.keys.generation()); ok {
 		a.counters.negativeHits.Add(1)
 		return a.repeatedBadToken(a.digests.tag(token), key, r, who, now)
@@ -96,7 +96,7 @@ func (a *Authenticator) verifyShared(f firstUse) verdict {
 	}
 	a.counters.shared.Add(1)
 	if countsAsFailure(v.why) {
-		return a.limits.countFailure(f.who, time.Now(), v)
+		return a.limits.countFailure(f.who, a.now(), v)
 	}
 	return v
 }
@@ -111,16 +111,17 @@ func (a *Authenticator) verify(f firstUse) verdict {
 		a.counters.shared.Add(1)
 		return verdict{entry: e}
 	}
-	now := time.Now()
+	now := a.now()
 	reserved, decision := a.limits.lookups.Reserve(now, f.who)
 	if !decision.OK {
 		return verdict{why: limitReason(decision)}
 	}
 	r := refusal{until: now.Add(badFor), generation: a.keys.generation()} // before the look-up: a change between voids the verdict
+	began := time.Now()
 	var err error
 	r.token, err = a.verifier.VerifyChecked(f.unverified, now)
 	a.counters.verified.Add(1)
-	a.counters.verifyNanos.Add(int64(time.Since(now)))
+	a.counters.verifyNanos.Add(int64(time.Since(began)))
 	var e *entry
 	if err != nil {
 		r.why = tokenReason(err)

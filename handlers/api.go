@@ -73,6 +73,14 @@ type Config struct {
 	// refuse a change before it is carried out, which is 503. The authenticator records its refusals itself.
 	Auditor auth.Auditor
 
+	// AuditReads has the Auditor get a record of every other request, too, whose caller is known, before the client has the answer.
+	AuditReads bool
+
+	// Fault returns what answers a request in the place of its route, as a server in trouble would, and with which status, 0 for none; a nil
+	// handler leaves the request to its route. It is called for callers who are known, and may wait until the request's context ends. Nil for no
+	// faults: they are for tests of clients, and nothing else.
+	Fault func(r *http.Request, owner auth.Owner) (status int, answer http.Handler)
+
 	// SigningKeyID returns the ID of the key that signs new identities, shown in the allocation; nil for none.
 	SigningKeyID func() string
 

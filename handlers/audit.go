@@ -29,6 +29,14 @@ func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 	s.config.Auditor.Audit(record)
 }
 
+// recordRead records a request of a known caller that changes nothing, if such are recorded: before the client has the answer, and for a stream at
+// its begin.
+func (s *socketServer) recordRead(r *request, status int) {
+	if s.config.AuditReads && r.Principal != nil && (r.matched == nil || !r.matched.mutates()) {
+		s.record(r, status, auth.NotRefused)
+	}
+}
+
 // recordOf returns the record of a request; one that runs a program in a task has its name, as the query says it.
 func (s *socketServer) recordOf(r *request, status int) auth.Record {
 	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)

@@ -63,6 +63,9 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	req := s.acquire(w, r, principal, conn.peer)
 	defer s.release(req)
+	if s.fault(req) {
+		return
+	}
 	route, allow := s.router.find(&req.route, r.Method, routePath(r))
 	if route != nil && route.Answer == Upgrade && r.Method == http.MethodHead {
 		route, allow = nil, route.Methods
@@ -123,6 +126,7 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 		result.body = result.body.pretty()
 	}
 	s.pacer.answered(&s.bucket, len(result.body.bytes))
+	s.recordRead(r, http.StatusOK)
 	result.write(r.w, http.StatusOK)
 	if s.config.Answered != nil {
 		index := result.index
@@ -165,6 +169,7 @@ func (s *socketServer) fail(r *request, err error) int {
 		s.config.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", clip(r.URL.EscapedPath()),
 			"alloc", s.owner.AllocationID, "task", s.owner.Task, "error", err)
 	}
+	s.recordRead(r, status)
 	if known.RetryAfter > 0 {
 		r.w.Header().Set("Retry-After", apierror.RetryAfter(known.RetryAfter))
 	}

@@ -123,6 +123,7 @@ func (s *socketServer) stream(ctx context.Context, r *request, result answer) in
 	if result.noSniff {
 		r.w.Header()["X-Content-Type-Options"] = noSniffHeader
 	}
+	s.recordRead(r, http.StatusOK)
 	r.w.WriteHeader(http.StatusOK)
 	if r.Method != http.MethodHead {
 		r.whileAuthorized(ctx, func(ctx context.Context) {

@@ -35,6 +35,7 @@ func (s *socketServer) upgrade(ctx context.Context, r *request, result answer) i
 	if conn.upgraded == nil {
 		return s.fail(r, err)
 	}
+	s.recordRead(r, http.StatusSwitchingProtocols)
 	return http.StatusSwitchingProtocols
 }
 

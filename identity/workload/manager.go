@@ -45,6 +45,9 @@ type Config struct {
 	Issuer    string
 	Audiences []string      // of identities that name none
 	TTL       time.Duration // of identities that have none
+
+	// Now returns the time; nil: time.Now. Tests move it, and call Renew.
+	Now func() time.Time
 }
 
 // Manager issues and renews the tokens of one allocation. All of its methods may be called at any time, also concurrently.
@@ -58,6 +61,9 @@ type Manager struct {
 
 // New returns a manager without tokens.
 func New(c Config) *Manager {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	return &Manager{config: c, kick: make(chan struct{}, 1), active: map[*Tokens]time.Time{}}
 }
 
@@ -66,20 +72,31 @@ func (m *Manager) Run(ctx context.Context) {
 	replaced := m.config.Keyring.Replaced()
 	m.scheduleAll()
 	for ctx.Err() == nil {
-		for _, t := range m.due(time.Now()) {
-			m.schedule(t, earliest(time.Now().Add(lookInterval), t.look(ctx)))
-		}
+		m.renew(ctx)
 		select {
 		case <-ctx.Done():
 		case <-m.kick:
-		case <-time.After(time.Until(m.next())):
+		case <-time.After(m.next().Sub(m.config.Now())):
 		case <-replaced:
 			replaced = m.config.Keyring.Replaced() // before the look: what changes during it is looked at again
 			m.scheduleAll()
 		}
 	}
-	for _, t := range m.due(time.Now().Add(lookInterval)) {
+	for _, t := range m.due(m.config.Now().Add(lookInterval)) {
 		t.reactions.Wait()
+	}
+}
+
+// Renew does what is due of all tokens, and returns when it is done: files are written, and tasks are being notified. Run does it, too, at the
+// latest half a minute after the clock was moved.
+func (m *Manager) Renew(ctx context.Context) {
+	m.scheduleAll()
+	m.renew(ctx)
+}
+
+func (m *Manager) renew(ctx context.Context) {
+	for _, t := range m.due(m.config.Now()) {
+		m.schedule(t, earliest(m.config.Now().Add(lookInterval), t.look(ctx)))
 	}
 }
 
@@ -99,7 +116,7 @@ func (m *Manager) due(now time.Time) (due []*Tokens) {
 func (m *Manager) next() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	next := time.Now().Add(lookInterval)
+	next := m.config.Now().Add(lookInterval)
 	for _, at := range m.active {
 		if at.Before(next) {
 			next = at

@@ -110,7 +110,7 @@ func (t *Tokens) begin(host Host, get func(*state, time.Time) (string, error)) (
 	defer t.mu.Unlock()
 	t.host, t.pending = host, nil // the tokens of this start are new
 	env := map[string]string{}
-	now := time.Now()
+	now := t.manager.config.Now()
 	for _, s := range t.identities {
 		*s = state{WorkloadIdentity: s.WorkloadIdentity, out: issued{File: s.out.File}}
 		token, err := get(s, now)
@@ -219,7 +219,7 @@ func (t *Tokens) look(ctx context.Context) (next time.Time) {
 	if !t.active {
 		return next
 	}
-	now, changed := time.Now(), false
+	now, changed := t.manager.config.Now(), false
 	for _, s := range t.identities {
 		renewed, at := t.renewLocked(s, now)
 		changed = changed || renewed

@@ -1,0 +1,56 @@
+package workload_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity"
+	"taskapi/identity/identitytest"
+	"taskapi/identity/workload"
+)
+
+// TestRenew: what is due by the configured clock is done when Renew returns, with no Run beside it.
+func TestRenew(t *testing.T) {
+	ring, now, file := identitytest.Keyring(t), time.Now(), ""
+	manager := workload.New(workload.Config{
+		Keyring: ring, Logger: slog.New(slog.DiscardHandler), Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
+		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
+		Now: func() time.Time { return now },
+	})
+	dir := t.TempDir()
+	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
+	_, err := tokens.Start(workload.Host{Dir: dir, WriteFile: func(_ string, data []byte) error {
+		file = string(data)
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tokens.Stop()
+	renewed := func(what string, want bool) {
+		t.Helper()
+		before := file
+		manager.Renew(t.Context())
+		if got := file != before; got != want {
+			t.Fatalf("%s: renewed %v, want %v", what, got, want)
+		}
+		read, err := identity.Check(file)
+		if err != nil || read.Claims.ExpiresAt < now.Add(30*time.Minute).Unix() || !ring.Keys().Has(read.KeyID) {
+			t.Fatalf("%s: %+v, %v at %v", what, read, err, now)
+		}
+	}
+	renewed("at once", false)
+	now = now.Add(29 * time.Minute)
+	renewed("before half of its life", false)
+	now = now.Add(2 * time.Minute)
+	renewed("after half of its life", true)
+	old := identitytest.Rotate(t, ring)
+	renewed("a rotation", false)
+	if err := ring.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	renewed("a removed key", true)
+}
