@@ -111,3 +111,11 @@ func (r Reason) String() string {
 	}
 	return meanings[r].name
 }
+
+// Status returns the HTTP status with which the reason is answered, 0 for NotRefused.
+func (r Reason) Status() int {
+	if r == NotRefused || r >= reasons {
+		return 0
+	}
+	return meanings[r].kind.Status()
+}

@@ -18,9 +18,9 @@ import (
 func FuzzCheck(f *testing.F) {
 	forger := identitytest.NewIssuer("forger-1", 'f')
 	f.Add(forger.Token(forger.Header(""), asNomad))
-	for _, bad := range identitytest.BadTokens(forger, epoch) {
-		if len(bad.Token) <= identity.MaxTokenLength {
-			f.Add(bad.Token)
+	for _, bad := range badTokens(f, forger) {
+		if len(bad.token) <= identity.MaxTokenLength {
+			f.Add(bad.token)
 		}
 	}
 	f.Fuzz(func(t *testing.T, token string) {
@@ -60,12 +60,12 @@ func FuzzVerify(f *testing.F) {
 	f.Add(forger.Header(""), asNomad, int64(0), false)
 	f.Add(forger.Header(""), identitytest.GoodClaims(epoch, ""), int64(3599), false)
 	f.Add(forger.Header(""), identitytest.GoodClaims(epoch, ""), int64(3600), true)
-	for _, bad := range identitytest.BadTokens(forger, epoch) {
-		header, rest, _ := strings.Cut(bad.Token, ".")
+	for _, bad := range badTokens(f, forger) {
+		header, rest, _ := strings.Cut(bad.token, ".")
 		claims, _, _ := strings.Cut(rest, ".")
 		h, errH := base64.RawURLEncoding.DecodeString(header)
 		c, errC := base64.RawURLEncoding.DecodeString(claims)
-		if errH == nil && errC == nil && len(bad.Token) <= identity.MaxTokenLength {
+		if errH == nil && errC == nil && len(bad.token) <= identity.MaxTokenLength {
 			f.Add(string(h), string(c), int64(0), false)
 		}
 	}
@@ -103,7 +103,7 @@ func compareClaims(t *testing.T, got identity.Claims, read jwt.MapClaims) {
 	var want identity.Claims
 	for name, field := range map[string]*string{
 		"jti": &want.ID, "iss": &want.Issuer, "sub": &want.Subject, "nomad_namespace": &want.Namespace, "nomad_job_id": &want.JobID,
-		"nomad_allocation_id": &want.AllocationID, "nomad_task": &want.Task,
+		"nomad_allocation_id": &want.AllocationID, "nomad_task": &want.Task, "taskapi_allocation_life": &want.Life,
 	} {
 		*field, _ = read[name].(string)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"taskapi/auth/badtokens"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 )
@@ -82,7 +83,7 @@ func TestBadKeySets(t *testing.T) {
 		{"x of 31 bytes", withX(strings.Repeat("11", 31)), "x is not 32 bytes"},
 		{"x of 33 bytes", withX(strings.Repeat("11", 33)), "x is not 32 bytes"},
 		{"x padded", strings.Replace(bad.JWK(""), x, x+"=", 1), "x is not 32 bytes"},
-		{"x with trailing bits", strings.Replace(bad.JWK(""), x, identitytest.TrailingBits(x), 1), "canonical base64url"},
+		{"x with trailing bits", strings.Replace(bad.JWK(""), x, badtokens.TrailingBits(x), 1), "canonical base64url"},
 		{"order 1", withX("01" + strings.Repeat("00", 31)), "small order"},
 		{"order 2", withX("ec" + strings.Repeat("ff", 30) + "7f"), "small order"},
 		{"order 4", withX(strings.Repeat("00", 32)), "small order"},

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto"
 	"fmt"
 	"reflect"
 
@@ -33,6 +34,13 @@ func (k *Keyring) Sign(c Claims) (string, error) {
 		return "", fmt.Errorf("sign token: %w", refuse(ReasonClaims, "a claim is not valid UTF-8"))
 	}
 	return signed, nil
+}
+
+// Signer returns the active key's ID and the key itself, which signs anything: for the bad tokens that tests need, and that Sign refuses to
+// make.
+func (k *Keyring) Signer() (keyID string, key crypto.Signer) {
+	ring := k.current.Load()
+	return ring.infos[0].ID, ring.signer
 }
 
 // wire returns the claims under the names that they have in a token.

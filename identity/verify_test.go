@@ -92,6 +92,8 @@ func TestIssuers(t *testing.T) {
 		{plain, `"nomadproject.io"`, "", ""},
 		{plain, `"nomadproject.io"`, iss, identity.ReasonIssuer},
 		{plain, `"taskapi"`, "", identity.ReasonAudience},
+		{plain, `"nomadproject.io"`, `,"taskapi_role":"operator"`, identity.ReasonRole},
+		{own, `"nomadproject.io"`, `,"taskapi_role":"operator"`, ""},
 		{own, `"nomadproject.io"`, iss, ""}, // what our own are called may change
 		{own, `"taskapi"`, iss, identity.ReasonAudience},
 	} {

@@ -112,6 +112,7 @@ var allowedImports = map[string][]string{
 	},
 	"allocrunner/updates":   {"allocrunner/interfaces"},
 	"auth":                  {"handlers/apierror", "identity", "ratelimit"},
+	"auth/badtokens":        {"auth", "identity"},
 	"handlers":              {"auth", "handlers/apierror", "handlers/internal/filter", "identity"},
 	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
 	"identity/workload":     {"identity", "identity/privatefile"},

@@ -1,4 +1,4 @@
-// Package identitytest makes key rings and tokens for tests, good ones and every kind of bad ones. Nothing but tests may import it.
+// Package identitytest makes key rings and tokens for tests. Nothing but tests may import it; auth/badtokens has the bad tokens.
 package identitytest
 
 import (
@@ -24,6 +24,9 @@ func NewIssuer(id string, seed byte) Issuer {
 }
 
 func (f Issuer) Public() ed25519.PublicKey { return f.key.Public().(ed25519.PublicKey) }
+
+// Key returns the issuer's private key.
+func (f Issuer) Key() ed25519.PrivateKey { return f.key }
 
 // JWK returns the issuer's public key, with more members if wanted.
 func (f Issuer) JWK(more string) string {
@@ -70,6 +73,15 @@ func WithExp(exp string) string { return `{"aud":"nomadproject.io","exp":` + exp
 // WithAud returns good claims except for aud, a JSON value.
 func WithAud(now time.Time, aud string) string {
 	return fmt.Sprintf(`{"aud":%s,"exp":%d}`, aud, now.Unix()+3600)
+}
+
+// ManyNames returns n more members for GoodClaims.
+func ManyNames(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"n%d":0`, i)
+	}
+	return b.String()
 }
 
 // Keyring returns a new key ring.

@@ -1,0 +1,174 @@
+package badtokens_test
+
+import (
+	"log/slog"
+	"net/http"
+	"regexp"
+	"testing"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/auth/badtokens"
+	"taskapi/identity"
+	"taskapi/identity/identitytest"
+	"taskapi/ratelimit"
+)
+
+const (
+	allocID = "5fc98185-17ff-26bc-a802-0c74fa471c99"
+	issuer  = "https://nomad.example"
+)
+
+var (
+	owner = auth.Owner{AllocationID: allocID, Task: "web", UID: 1000}
+	peer  = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
+)
+
+// running is an allocation that runs.
+type running struct{}
+
+var alloc = auth.Allocation{Region: "global", Namespace: "default", JobID: "shop", TaskGroup: "group", Life: "this life"}
+
+func (running) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	if id != allocID {
+		return nil, auth.Unknown
+	}
+	return &alloc, auth.Live
+}
+
+// claims are good at now.
+func claims(now time.Time) identity.Claims {
+	return identity.Claims{
+		ID: "11111111-2222-4333-8444-555555555555", Subject: identity.Subject("global", "default", "shop", "group", "web", identity.DefaultName), Issuer: issuer,
+		Audience: []string{identity.DefaultAudience}, IssuedAt: now.Unix() - 5, NotBefore: now.Unix() - 5, ExpiresAt: now.Unix() + 3600,
+		Namespace: "default", JobID: "shop", AllocationID: allocID, Task: "web", Life: "this life",
+	}
+}
+
+// door is an authenticator with a ring of its own and another issuer.
+type door struct {
+	*auth.Authenticator
+	own, foreign badtokens.Good
+}
+
+func newDoor(t *testing.T) door {
+	t.Helper()
+	ring, another := identitytest.Keyring(t), identitytest.NewIssuer("another", 'a')
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{
+		Local: ring, Foreign: []identity.Issuer{{Keys: another.KeySet(t), Name: issuer}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unfelt := ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
+	a, err := auth.NewAuthenticator(auth.Config{
+		Verifier: verifier, Allocations: running{}, Logger: slog.New(slog.DiscardHandler),
+		Limits: auth.Limits{Caller: unfelt, Global: unfelt, Refusals: unfelt},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	return door{
+		Authenticator: a,
+		own:           badtokens.Good{Key: badtokens.NewKey(ring.Signer()), Now: now, Claims: claims(now)},
+		foreign:       badtokens.Good{Key: badtokens.NewKey(another.ID, another.Key()), Now: now, Claims: claims(now)},
+	}
+}
+
+// refusal returns why the door refuses a token.
+func (d door) refusal(t *testing.T, token string) (auth.Reason, int) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, "http://socket/v1/agent/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header["X-Nomad-Token"] = []string{token}
+	principal, denial := d.Authenticate(r, owner, peer)
+	if denial == nil {
+		if principal == nil {
+			t.Fatal("neither a principal nor a denial")
+		}
+		return auth.NotRefused, http.StatusOK
+	}
+	return denial.Reason, denial.Kind.Status()
+}
+
+// TestDoor has every kind refused by the real authenticator for its own reason, the second time as well as the first, and lets in the good tokens
+// that the bad ones are made of.
+func TestDoor(t *testing.T) {
+	d := newDoor(t)
+	for _, good := range []badtokens.Good{d.own, d.foreign} {
+		if why, _ := d.refusal(t, good.Token()); why != auth.NotRefused {
+			t.Fatalf("the good token of key %s: %s", good.Key.ID, why)
+		}
+	}
+	for _, k := range badtokens.All() {
+		t.Run(k.Name, func(t *testing.T) {
+			good := d.own
+			if k.Foreign {
+				good = d.foreign
+			}
+			token, err := k.Token(good)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, when := range []string{"first", "second"} {
+				if why, status := d.refusal(t, token); why != k.Reason || status != k.Status() || status < 400 {
+					t.Errorf("the %s time: %d %s, want %d %s", when, status, why, k.Status(), k.Reason)
+				}
+			}
+			if k.Foreign {
+				token, err := k.Token(d.own)
+				if why, _ := d.refusal(t, token); err != nil || why == k.Reason {
+					t.Errorf("with a key of the door's own: %s, %v; then it is not Foreign", why, err)
+				}
+			}
+		})
+	}
+}
+
+// TestCatalogue holds what others rely on: names that stay, and words for each.
+func TestCatalogue(t *testing.T) {
+	all := badtokens.All()
+	if len(all) < 100 {
+		t.Fatalf("%d kinds, want 100 at least", len(all))
+	}
+	names, words, met := map[string]bool{}, map[string]string{}, map[auth.Reason]bool{}
+	name := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	for _, k := range all {
+		if !name.MatchString(k.Name) || names[k.Name] {
+			t.Errorf("%q is no name, or is there twice", k.Name)
+		}
+		if before := words[k.Wrong]; k.Wrong == "" || before != "" {
+			t.Errorf("%s: %q is said of %q, too", k.Name, k.Wrong, before)
+		}
+		names[k.Name], words[k.Wrong], met[k.Reason] = true, k.Name, true
+		if k.Class == "" || k.Status() < 400 || k.Status() >= 500 {
+			t.Errorf("%s: class %q, status %d", k.Name, k.Class, k.Status())
+		}
+		if found, ok := badtokens.Find(k.Name); !ok || found.Wrong != k.Wrong {
+			t.Errorf("Find(%q): %+v, %t", k.Name, found, ok)
+		}
+	}
+	if _, ok := badtokens.Find("good"); ok {
+		t.Error("Find found a kind that does not exist")
+	}
+	// Reasons that a token alone can cause.
+	for _, why := range auth.Reasons() {
+		token := why == auth.NoToken || why >= auth.TooLong && why <= auth.WrongSocket && why != auth.KeyRemoved && why != auth.TerminalAllocation
+		if token != met[why] {
+			t.Errorf("reason %s has a kind: %t, want %t", why, met[why], token)
+		}
+	}
+}
+
+// TestInHeader: what a header carries is what arrives.
+func TestInHeader(t *testing.T) {
+	d := newDoor(t)
+	for token, want := range map[string]bool{d.own.Token(): true, "": false, " a": false, "a ": false, "a\n": false, "a\x00b": false, "a b": true, "Bearer a": true} {
+		if got := badtokens.InHeader(token); got != want {
+			t.Errorf("InHeader(%q): %t", token, got)
+		}
+	}
+}
