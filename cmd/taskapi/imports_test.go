@@ -114,6 +114,7 @@ var allowedImports = map[string][]string{
 	"auth":                  {"handlers/apierror", "identity", "ratelimit"},
 	"auth/badtokens":        {"auth", "identity"},
 	"handlers":              {"auth", "handlers/apierror", "handlers/internal/filter", "identity"},
+	"handlers/faults":       {"auth", "handlers/apierror"},
 	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
 	"identity/workload":     {"identity", "identity/privatefile"},
 	"identity/identitytest": {"identity"},
