@@ -164,7 +164,7 @@ func TestPrincipal(t *testing.T) {
 	} {
 		claims := claimsOf(test.owner)
 		claims.ID = "jti"
-		want := &auth.Principal{Claims: claims, KeyID: w.ring.List()[0].ID, Capabilities: test.want}
+		want := &auth.Principal{Claims: claims, TaskGroup: demo.TaskGroup, KeyID: w.ring.List()[0].ID, Capabilities: test.want}
 		got, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer)
 		if denial != nil {
 			t.Fatal(denial)

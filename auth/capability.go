@@ -10,31 +10,35 @@ import (
 type Capability uint16
 
 const (
-	// Authenticated is what every caller with a valid token has: health, leader, the agent's own description.
+	// Authenticated is what every caller with a valid token has: health, leader, public keys, who it is, the services of its namespace.
 	Authenticated  Capability = 1 << iota
-	ReadJob                   // status, checks, stats, services
+	ReadJob                   // status, checks, stats, events
 	ReadLogs                  // a task's output
 	ReadFS                    // files of the allocation
 	AllocLifecycle            // restart, signal, stop, garbage collection
 	AllocExec                 // commands inside a task
-	VariablesRead             // variables of the allocation's job
-	VariablesWrite            //
+	VariablesRead             // variables: which of them is up to Principal.MayVariable
+	VariablesWrite            // the same, and their locks
+	AgentRead                 // the agent's own description
 	OperatorOnly              // what belongs to the operator alone, such as metrics
 )
 
 // capabilityNames are the names, by bit. Those that a policy can't give (see grantable) have one for logs alone.
 var capabilityNames = [...]string{
 	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec",
-	"variables-read", "variables-write", "operator-only",
+	"variables-read", "variables-write", "agent:read", "operator-only",
 }
 
 const (
 	// grantable are the capabilities that a policy gives and takes. Authenticated can't be taken from a valid token, and
 	// OperatorOnly can't be given to another.
-	grantable = CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec | VariablesRead | VariablesWrite)
+	grantable = CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec | VariablesRead | VariablesWrite | AgentRead)
 
-	// DefaultTask is what a task's own identity has on its allocation when no policy says otherwise.
-	DefaultTask = CapabilitySet(Authenticated | ReadJob | ReadLogs | ReadFS | AllocLifecycle)
+	// ImplicitTask is what Nomad's implicit policy gives a workload identity: the preset "nomad".
+	ImplicitTask = CapabilitySet(Authenticated | VariablesRead)
+
+	// DefaultTask is what a task's own identity has on its allocation when no policy says otherwise: the preset "local".
+	DefaultTask = ImplicitTask | CapabilitySet(ReadJob|ReadLogs|ReadFS|AllocLifecycle|AgentRead)
 
 	// All is what the operator has, whatever a policy says.
 	All = grantable | CapabilitySet(Authenticated|OperatorOnly)

@@ -69,6 +69,6 @@ func Example() {
 	fmt.Println(principal, denial.Reason)
 	// Output:
 	// server <nil>
-	// authenticated, read-job, read-logs, read-fs, alloc-lifecycle
+	// authenticated, read-job, read-logs, read-fs, alloc-lifecycle, variables-read, agent:read
 	// <nil> wrong_socket
 }

@@ -151,10 +151,12 @@ func (a *Authenticator) entry(t tag, v *identity.Verified) (*entry, Reason) {
 	if why := alloc.mismatch(v); why != NotRefused {
 		return nil, why
 	}
-	e := &entry{tag: t, token: v, alloc: alloc, principal: Principal{Claims: v.Claims, KeyID: v.KeyID, Capabilities: All}}
+	e := &entry{tag: t, token: v, alloc: alloc, principal: Principal{
+		Claims: v.Claims, TaskGroup: alloc.TaskGroup, KeyID: v.KeyID, Capabilities: All,
+	}}
 	e.principal.entry = e
 	if !e.principal.Operator() {
-		e.principal.Capabilities = a.policy.Task(alloc.Namespace, v.Claims.Task)
+		e.principal.Capabilities, e.principal.paths = a.policy.grant(alloc.Namespace, v.Claims.Task)
 	}
 	return e, NotRefused
 }

@@ -18,28 +18,50 @@ var ErrPolicy = errors.New("the policy can't be used")
 // maxPolicyBytes bounds a policy file. A rule takes some 100 bytes, and the HCL parser recurses once for every bracket.
 const maxPolicyBytes = 64 << 10
 
-// Policy says which capabilities tasks have, where that differs from DefaultTask. It is immutable. A nil Policy is no policy.
+// Policy says which capabilities tasks have, where that differs from DefaultTask. It is immutable. A nil Policy is no policy: the
+// preset "local".
 //
 // A policy file is HCL, in the manner of Nomad's ACL policies:
 //
-//	namespace "default" {                      # what the tasks of this namespace have, instead of the default
+//	preset = "nomad"                           # what tasks have that no block is about; without it "local"
+//
+//	namespace "default" {                      # what the tasks of this namespace have, instead of the preset
 //	  policy       = "read"                    # a name for several: "read", "write" or "deny"
 //	  capabilities = ["read-logs", "read-fs"]  # and these
+//	  variables {
+//	    path "shared/*" {                      # variables of this namespace; * is for any characters
+//	      capabilities = ["read", "write"]     # of read, list, write, destroy, deny
+//	    }
+//	  }
 //	}
 //
 //	task "web" {                               # this task: that, and more, and less
-//	  capabilities = ["alloc-exec"]            # widens (policy = "..." does too)
+//	  capabilities = ["alloc-exec"]            # widens (policy = "..." and variables do too)
 //	  deny         = ["alloc-lifecycle"]       # narrows, and wins; policy = "deny" leaves nothing
 //	}
 //
-// "read" is read-job; "write" is read-job, read-logs, read-fs, alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves
-// only what every valid token has. The capabilities are those of grantable: read-job, read-logs, read-fs,
-// alloc-lifecycle, alloc-exec, variables-read and variables-write; "deny" among them is the policy "deny". Both kinds of block
+// The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job; "write" is read-job, read-logs, read-fs,
+// alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves only what every valid token has. A namespace block keeps ImplicitTask, as
+// every policy does in Nomad; "deny" doesn't. The capabilities are those of grantable; "deny" among them is the policy "deny".
+// MayVariable says how rules about variables are read; a task's rule replaces its namespace's for the same path. Both kinds of block
 // may come any number of times. Labels may hold the wildcards of path.Match; of several labels that match, the exact one counts,
 // else the one with the most characters that are no wildcard, else the first by the alphabet. The operator has every
 // capability, always.
 type Policy struct {
+	base              CapabilitySet
 	namespaces, tasks []rule // the best match first
+}
+
+// presets are the policies that have a name, by it.
+var presets = map[string]CapabilitySet{"local": DefaultTask, "nomad": ImplicitTask}
+
+// Preset returns the policy of that name, "local" or "nomad", and whether there is one.
+func Preset(name string) (*Policy, bool) {
+	base, ok := presets[name]
+	if !ok {
+		return nil, false
+	}
+	return &Policy{base: base}, true
 }
 
 // rule is one block.
@@ -47,6 +69,7 @@ type rule struct {
 	label        string
 	allow, taken CapabilitySet
 	denyAll      bool
+	paths        []pathRule
 }
 
 // coarse are the values of policy.
@@ -57,27 +80,46 @@ var coarse = map[string]CapabilitySet{
 }
 
 var (
-	policySchema = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{
+	policySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "preset"}}, Blocks: []hcl.BlockHeaderSchema{
 		{Type: "namespace", LabelNames: []string{"name"}},
 		{Type: "task", LabelNames: []string{"name"}},
 	}}
-	namespaceSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}}}
-	taskSchema      = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}, {Name: "deny"}}}
+	variablesBlock  = []hcl.BlockHeaderSchema{{Type: "variables"}}
+	namespaceSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}}, Blocks: variablesBlock}
+	taskSchema      = &hcl.BodySchema{
+		Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}, {Name: "deny"}}, Blocks: variablesBlock,
+	}
 )
 
 // Task returns the capabilities of a task's identities on its allocation.
 func (p *Policy) Task(namespace, task string) CapabilitySet {
-	set := DefaultTask
-	if p == nil {
-		return set
-	}
-	if r := match(p.namespaces, namespace); r != nil {
-		set = r.apply(CapabilitySet(Authenticated))
-	}
-	if r := match(p.tasks, task); r != nil {
-		set = r.apply(set)
-	}
+	set, _ := p.grant(namespace, task)
 	return set
+}
+
+// grant returns them with the task's rules about variables, nil for none.
+func (p *Policy) grant(namespace, task string) (CapabilitySet, *pathRules) {
+	if p == nil {
+		return DefaultTask, nil
+	}
+	set := p.base
+	var paths []pathRule
+	if r := match(p.namespaces, namespace); r != nil {
+		set, paths = r.apply(ImplicitTask, nil)
+	}
+	r := match(p.tasks, task)
+	if r != nil {
+		set, paths = r.apply(set, paths)
+	}
+	if len(paths) == 0 {
+		return set, nil
+	}
+	rules := &pathRules{rules: paths, job: set}
+	set |= gates(paths)
+	if r != nil {
+		set &^= r.taken
+	}
+	return set, rules
 }
 
 // Idle returns the blocks that decide nothing for the tasks of a namespace, such as one with a misspelt name. In a file that serves
@@ -103,12 +145,12 @@ func (p *Policy) Idle(namespace string, tasks []string) []string {
 	return idle
 }
 
-// apply returns the set as the rule changes it.
-func (r *rule) apply(set CapabilitySet) CapabilitySet {
+// apply returns the capabilities and the rules about variables as the rule changes them.
+func (r *rule) apply(set CapabilitySet, paths []pathRule) (CapabilitySet, []pathRule) {
 	if r.denyAll {
-		return CapabilitySet(Authenticated)
+		return CapabilitySet(Authenticated), nil
 	}
-	return (set | r.allow) &^ r.taken
+	return (set | r.allow) &^ r.taken, mergePaths(paths, r.paths)
 }
 
 // match returns the first rule whose label matches the name, or nil; the rules are sorted by rank.
@@ -145,7 +187,15 @@ func ParsePolicy(filename string, src []byte) (*Policy, error) {
 		return nil, policyError(diags)
 	}
 	content, diags := file.Body.Content(policySchema)
-	policy := new(Policy)
+	policy := &Policy{base: DefaultTask}
+	if attr := content.Attributes["preset"]; attr != nil {
+		name, more := text(attr.Expr)
+		base, known := presets[name]
+		if !known && !more.HasErrors() {
+			more = append(more, mistake(attr.Expr.Range(), `unknown preset %q; there are "local" and "nomad"`, name))
+		}
+		policy.base, diags = base, append(diags, more...)
+	}
 	for _, block := range content.Blocks {
 		list, schema := &policy.namespaces, namespaceSchema
 		if block.Type == "task" {
@@ -172,8 +222,16 @@ func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics)
 	if _, err := path.Match(r.label, ""); err != nil || r.label == "" {
 		diags = append(diags, mistake(block.LabelRanges[0], "%q is no name and no pattern; a pattern may hold *, ? and [a-z]", r.label))
 	}
-	if len(content.Attributes) == 0 && !diags.HasErrors() {
+	if len(content.Attributes)+len(content.Blocks) == 0 && !diags.HasErrors() {
 		diags = append(diags, mistake(block.DefRange, "the block says nothing; set policy or capabilities"))
+	}
+	for i, variables := range content.Blocks {
+		if i > 0 {
+			diags = append(diags, mistake(variables.DefRange, "a second variables block; write one with all paths"))
+			continue
+		}
+		paths, more := parsePaths(variables)
+		r.paths, diags = paths, append(diags, more...)
 	}
 	if attr := content.Attributes["policy"]; attr != nil {
 		name, more := text(attr.Expr)
@@ -200,26 +258,41 @@ func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics)
 
 // capabilities parses a list of capability names; deny reports whether "deny" is among them.
 func capabilities(expr hcl.Expression) (set CapabilitySet, deny bool, diags hcl.Diagnostics) {
+	names, diags := texts(expr, `["read-job", "read-logs"]`)
+	for _, name := range names {
+		if name.text == "deny" {
+			deny = true
+			continue
+		}
+		c, err := ParseCapability(name.text)
+		if err != nil {
+			diags = append(diags, mistake(name.at, "%v", err))
+		}
+		set = set.With(c)
+	}
+	return set, deny, diags
+}
+
+// placed is a string with its place in the file.
+type placed struct {
+	text string
+	at   hcl.Range
+}
+
+// texts returns the strings of a list; example is shown where there is none.
+func texts(expr hcl.Expression, example string) (list []placed, diags hcl.Diagnostics) {
 	items, diags := hcl.ExprList(expr)
 	if diags.HasErrors() {
-		return 0, false, hcl.Diagnostics{mistake(expr.Range(), `not a list; write it as ["read-job", "read-logs"]`)}
+		return nil, hcl.Diagnostics{mistake(expr.Range(), "not a list; write it as %s", example)}
 	}
 	for _, item := range items {
-		name, more := text(item)
-		switch {
-		case more.HasErrors():
-		case name == "deny":
-			deny = true
-		default:
-			c, err := ParseCapability(name)
-			if err != nil {
-				more = append(more, mistake(item.Range(), "%v", err))
-			}
-			set = set.With(c)
+		value, more := text(item)
+		if !more.HasErrors() {
+			list = append(list, placed{value, item.Range()})
 		}
 		diags = append(diags, more...)
 	}
-	return set, deny, diags
+	return list, diags
 }
 
 // text returns the value of an expression that is a string without references.

@@ -10,21 +10,27 @@ import (
 )
 
 func TestPolicy(t *testing.T) {
-	const defaults = "authenticated, read-job, read-logs, read-fs, alloc-lifecycle"
+	const (
+		implicit = "authenticated, variables-read"
+		some     = "authenticated, read-job, read-logs, read-fs, alloc-lifecycle"
+		defaults = some + ", variables-read, agent:read"
+	)
 	for _, test := range []struct{ name, policy, namespace, task, want string }{
 		{"empty", ``, "default", "web", defaults},
-		{"namespace replaces", `namespace "default" { policy = "read" }`, "default", "web", "authenticated, read-job"},
+		{"namespace replaces", `namespace "default" { policy = "read" }`, "default", "web", "authenticated, read-job, variables-read"},
 		{"another namespace", `namespace "prod" { policy = "read" }`, "default", "web", defaults},
 		{"write", `namespace "default" { policy = "write" }`, "default", "web",
-			"authenticated, read-job, read-logs, read-fs, alloc-lifecycle, alloc-exec"},
+			some + ", alloc-exec, variables-read"},
 		{"policy and capabilities", `namespace "default" {
 			policy       = "read"
 			capabilities = ["variables-read", "read-logs"]
 		}`, "default", "web", "authenticated, read-job, read-logs, variables-read"},
 		{"deny", `namespace "default" { policy = "deny" }`, "default", "web", "authenticated"},
 		{"deny among capabilities", `namespace "default" { capabilities = ["read-job", "deny"] }`, "default", "web", "authenticated"},
-		{"task widens", `task "web" { capabilities = ["alloc-exec"] }`, "default", "web", defaults + ", alloc-exec"},
-		{"task narrows", `task "web" { deny = ["alloc-lifecycle", "read-fs"] }`, "default", "web", "authenticated, read-job, read-logs"},
+		{"task widens", `task "web" { capabilities = ["alloc-exec"] }`, "default", "web", some + ", alloc-exec, variables-read, agent:read"},
+		{"task narrows", `task "web" { deny = ["alloc-lifecycle", "read-fs", "agent:read"] }`, "default", "web",
+			"authenticated, read-job, read-logs, variables-read"},
+		{"task loses what Nomad gives", `task "web" { deny = ["variables-read"] }`, "default", "web", some + ", agent:read"},
 		{"deny wins", `task "web" {
 			capabilities = ["alloc-exec"]
 			deny         = ["alloc-exec"]
@@ -32,22 +38,37 @@ func TestPolicy(t *testing.T) {
 		{"another task", `task "db" { policy = "deny" }`, "default", "web", defaults},
 		{"task upon namespace", `
 			task "web" { capabilities = ["read-logs"] }
-			namespace "*" { policy = "read" }`, "default", "web", "authenticated, read-job, read-logs"},
+			namespace "*" { policy = "read" }`, "default", "web", "authenticated, read-job, read-logs, variables-read"},
 		{"task given back what the namespace lost", `
 			namespace "*" { policy = "deny" }
 			task "web" { capabilities = ["read-job"] }`, "default", "web", "authenticated, read-job"},
 		{"exact before pattern", `
 			task "*"   { policy = "deny" }
 			task "w*"  { deny = ["read-job"] }
-			task "web" { deny = ["read-fs"] }`, "default", "web", "authenticated, read-job, read-logs, alloc-lifecycle"},
+			task "web" { deny = ["read-fs"] }`, "default", "web", "authenticated, read-job, read-logs, alloc-lifecycle, variables-read, agent:read"},
 		{"longer pattern before shorter", `
 			task "*"   { policy = "deny" }
 			task "we*" { deny = ["read-job"] }
-			task "w*"  { deny = ["read-fs"] }`, "default", "web", "authenticated, read-logs, read-fs, alloc-lifecycle"},
-		{"nothing can be given beyond the list", `task "web" { policy = "write" }`, "default", "web", defaults + ", alloc-exec"},
+			task "w*"  { deny = ["read-fs"] }`, "default", "web", "authenticated, read-logs, read-fs, alloc-lifecycle, variables-read, agent:read"},
+		{"nothing can be given beyond the list", `task "web" { policy = "write" }`, "default", "web", some + ", alloc-exec, variables-read, agent:read"},
+		{"preset", `preset = "nomad"`, "default", "web", implicit},
+		{"the other preset", `preset = "local"`, "default", "web", defaults},
+		{"task upon a preset", `
+			preset = "nomad"
+			task "web" { capabilities = ["read-job"] }`, "default", "web", "authenticated, read-job, variables-read"},
+		{"namespace instead of a preset", `
+			preset = "local"
+			namespace "default" { capabilities = [] }`, "default", "web", implicit},
+		{"rules about variables", `task "web" { variables { path "a" { capabilities = ["write"] } } }`, "default", "web",
+			some + ", variables-read, variables-write, agent:read"},
+		{"rules that give nothing", `namespace "default" { variables { path "a" { capabilities = ["deny"] } } }`, "default", "web", implicit},
+		{"deny wins over rules", `task "web" {
+			deny = ["variables-write"]
+			variables { path "a" { capabilities = ["write"] } }
+		}`, "default", "web", defaults},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			policy, err := auth.ParsePolicy("p.hcl", []byte(test.policy))
+			policy, err := auth.ParsePolicy("p.hcl", []byte(spread(test.policy)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +99,7 @@ func TestIdleBlocks(t *testing.T) {
 	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := policy.Task("default", "other"); got != auth.CapabilitySet(auth.Authenticated) {
+	if got := policy.Task("default", "other"); got != auth.ImplicitTask {
 		t.Errorf("the tasks of a namespace without capabilities have %s", got)
 	}
 	if got := (*auth.Policy)(nil).Idle("default", nil); got != nil {
@@ -110,6 +131,17 @@ func TestPolicyErrors(t *testing.T) {
 		{"a variable", `task "web" { policy = var.x }`, []string{`p.hcl:1:23: Variables not allowed`}},
 		{"syntax", "task \"web\" {\n", []string{`p.hcl:1:12: Unclosed configuration block`}},
 		{"two mistakes", `task "a" { policy = "x" }` + "\n" + `task "b" { policy = "y" }`, []string{"p.hcl:1:21", "p.hcl:2:21"}},
+		{"unknown preset", `preset = "consul"`, []string{`p.hcl:1:10: unknown preset "consul"; there are "local" and "nomad"`}},
+		{"preset that is no string", `preset = 1`, []string{`p.hcl:1:10: not a string`}},
+		{"variables without a path", "namespace \"a\" {\n variables {}\n}", []string{`p.hcl:2:2: the block says nothing; write path`}},
+		{"variables twice", "namespace \"a\" {\n variables {\n path \"a\" { capabilities = [\"read\"] }\n}\n variables {\n path \"b\" { capabilities = [\"read\"] }\n}\n}",
+			[]string{`p.hcl:5:2: a second variables block`}},
+		{"path twice", paths("path \"a\" { capabilities = [\"read\"] }\npath \"a\" { capabilities = [\"read\"] }"), []string{`p.hcl:4:6: path "a" has a block already`}},
+		{"path of no variable", paths(`path "a b" { capabilities = ["read"] }`), []string{`p.hcl:3:6: no variable has a path like "a b"`}},
+		{"path without capabilities", paths(`path "a" {}`), []string{`p.hcl:3:10: Missing required argument`}},
+		{"path with an empty list", paths(`path "a" { capabilities = [] }`), []string{`p.hcl:3:27: an empty list; to refuse the path, write ["deny"]`}},
+		{"unknown right", paths(`path "a" { capabilities = ["submit"] }`),
+			[]string{`p.hcl:3:28: unknown capability "submit" of variables; there are read, list, write, destroy and deny`}},
 		{"too long", strings.Repeat("#\n", 40000), []string{"p.hcl has 80000 bytes; at most 65536 are read"}},
 		{"binary", "\x00\x01\xff", []string{"p.hcl:1:"}},
 	} {
@@ -127,10 +159,14 @@ func TestPolicyErrors(t *testing.T) {
 	}
 }
 
+// paths returns a policy with rules about variables, which begin in its third line.
+func paths(rules string) string { return "namespace \"a\" {\nvariables {\n" + rules + "\n}\n}" }
+
 func FuzzParsePolicy(f *testing.F) {
 	f.Add([]byte(`namespace "default" { policy = "read" }`))
 	f.Add([]byte(`task "w*" { capabilities = ["alloc-exec"] deny = ["read-fs"] }`))
 	f.Add([]byte(`task "web" { capabilities = [for x in [1]: "read-job"] }`))
+	f.Add([]byte("preset = \"nomad\"\n" + paths(`path "a/*" { capabilities = ["write"] }`)))
 	f.Add([]byte("task \"${a}\" {\n policy = <<E\nread\nE\n}"))
 	f.Add([]byte(strings.Repeat("[", 1000)))
 	f.Fuzz(func(t *testing.T, src []byte) {
@@ -160,7 +196,7 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("a policy can name %s", c)
 		}
 	}
-	if got := len(auth.All.List()); got != 9 {
+	if got := len(auth.All.List()); got != 10 {
 		t.Errorf("there are %d capabilities; is the new one in All, in a policy's list, and here?", got)
 	}
 	if auth.All.Has(0) {

@@ -9,10 +9,12 @@ import (
 // Principal is who a request comes from. It is shared between requests of the same token and never changed.
 type Principal struct {
 	Claims       identity.Claims
+	TaskGroup    string // of the allocation
 	KeyID        string // the key that signed the token
 	Capabilities CapabilitySet
 
-	entry *entry // of the token in the cache; nil in a Principal that no Authenticator has made
+	paths *pathRules // of variables, from the policy
+	entry *entry     // of the token in the cache; nil in a Principal that no Authenticator has made
 }
 
 // MaySee reports whether the principal may know of an allocation, by an ID in any case: of its own and of no other.

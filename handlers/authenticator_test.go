@@ -107,7 +107,7 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 		"an unknown key":   {stranger(func(*identity.Claims) {}), 403, "Forbidden"},
 		"another audience": {sign(func(c *identity.Claims) { c.Audience = []string{"vault.io"} }), 403, "Forbidden"},
 	}
-	taskHas := auth.CapabilitySet(auth.Authenticated).With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
+	taskHas := auth.DefaultTask
 
 	paths := []string{"/v1/nothing"}
 	for _, route := range handlers.AllRoutes() {

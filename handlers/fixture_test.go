@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	allocID   = "c0d1e142-a4a0-95b1-a59a-729f2d54a5d4" // the one in testdata
-	otherID   = "11111111-2222-3333-4444-555555555555"
-	goodToken = "good" // every capability that a task has
-	poorToken = "poor" // authenticated, nothing else
-	readToken = "read" // may read, and change nothing
-	execToken = "exec" // may run commands, nothing else
-	operator  = "operator"
-	boom      = "boom" // makes the fake authenticator panic
+	allocID    = "c0d1e142-a4a0-95b1-a59a-729f2d54a5d4" // the one in testdata
+	otherID    = "11111111-2222-3333-4444-555555555555"
+	goodToken  = "good"  // every capability that a task has
+	nomadToken = "nomad" // what Nomad's implicit policy gives
+	poorToken  = "poor"  // authenticated, nothing else
+	readToken  = "read"  // may read, and change nothing
+	execToken  = "exec"  // may run commands, nothing else
+	operator   = "operator"
+	boom       = "boom" // makes the fake authenticator panic
 )
 
 // fakeAuthenticator knows these tokens.
@@ -50,7 +51,9 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 	case "":
 		return nil, unauthorized
 	case goodToken:
-		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.ReadLogs, auth.ReadFS, auth.AllocLifecycle)
+		principal.Capabilities = auth.DefaultTask
+	case nomadToken:
+		principal.Capabilities = auth.ImplicitTask
 	case readToken:
 		principal.Capabilities = principal.Capabilities.With(auth.ReadJob, auth.ReadLogs, auth.ReadFS)
 	case operator:

@@ -77,7 +77,7 @@ func shape(at string, value any, into map[string]string) map[string]string {
 // TestAgentSelfAsRecorded compares names and types: the values are those of another machine.
 func TestAgentSelfAsRecorded(t *testing.T) {
 	s := newServer(t, newAlloc(t))
-	got := s.do(t, http.MethodGet, "/v1/agent/self", poorToken, "")
+	got := s.do(t, http.MethodGet, "/v1/agent/self", goodToken, "")
 	want := recorded[json.RawMessage](t, "agent-self.json")
 	if diff := cmp.Diff(shape("", tree(t, string(want)), map[string]string{}), shape("", tree(t, got.Body), map[string]string{})); diff != "" {
 		t.Errorf("-recorded +ours\n%s", diff)

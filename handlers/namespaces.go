@@ -5,8 +5,12 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
+
+// seesNamespace are the capabilities of which a caller needs one to see the namespace in the list of them, as in Nomad.
+const seesNamespace = auth.CapabilitySet(auth.ReadJob | auth.ReadLogs | auth.ReadFS | auth.AllocLifecycle | auth.AllocExec)
 
 // namespaceOf returns the namespace of the caller's job, the only one that it sees.
 func namespaceOf(current *api.Allocation) *api.Namespace {
@@ -25,6 +29,9 @@ func (a *API) namespaceList(ctx context.Context, r *request) (answer, error) {
 	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return answer{}, err
+	}
+	if r.Principal.Capabilities&seesNamespace == 0 {
+		return list.answer(nil, current.ModifyIndex)
 	}
 	return list.answer([]*api.Namespace{namespaceOf(current)}, current.ModifyIndex)
 }

@@ -48,6 +48,16 @@ func (r *request) param(name string) string {
 	return decoded
 }
 
+// need refuses a caller without the capability, where that depends on more than the route. Errors: *auth.Denial.
+func (r *request) need(c auth.Capability) error {
+	denial := r.server.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
+	if denial == nil {
+		return nil
+	}
+	r.server.record(r, denial.Kind.Status(), denial.Reason)
+	return denial
+}
+
 // values returns the parsed query. Pairs that can't be parsed are an error: without them it would be another query.
 func (r *request) values() (url.Values, error) {
 	if r.query == nil {

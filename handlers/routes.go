@@ -126,7 +126,7 @@ func (a *API) table() []Route {
 func (a *API) served() []Route {
 	return []Route{
 		read("/v1/agent/health", auth.Authenticated, a.agentHealth, "Reports that the agent is healthy; type=client or type=server for one part."),
-		read("/v1/agent/self", auth.Authenticated, a.agentSelf, "Returns the agent's version, place and configuration."),
+		read("/v1/agent/self", auth.AgentRead, a.agentSelf, "Returns the agent's version, place and configuration."),
 		read("/v1/agent/monitor", auth.OperatorOnly, a.monitor, "Streams what the agent logs.").answering(Stream),
 		read("/v1/agent/members", auth.OperatorOnly, a.agentMembers, "Lists the members of the cluster: this agent."),
 		read("/v1/agent/servers", auth.OperatorOnly, a.agentServers, "Lists the servers: the address of this agent's leader."),
@@ -186,10 +186,10 @@ func (a *API) served() []Route {
 		read("/v1/deployment/{deployment}", auth.ReadJob, a.deploymentGet, "Is 404: there are no deployments."),
 		read("/v1/deployment/allocations/{deployment}", auth.ReadJob, a.deploymentGet, "Is 404: there are no deployments."),
 
-		ask("/v1/search", auth.ReadJob, a.search, "Finds IDs by their beginning, of what the caller may see."),
-		ask("/v1/search/fuzzy", auth.ReadJob, a.fuzzySearch, "Finds names by a part of them, of what the caller may see."),
+		ask("/v1/search", auth.Authenticated, a.search, "Finds IDs by their beginning, of what the caller may see."),
+		ask("/v1/search/fuzzy", auth.Authenticated, a.fuzzySearch, "Finds names by a part of them, of what the caller may see."),
 
-		read("/v1/namespaces", auth.ReadJob, a.namespaceList, "Lists the namespace of the caller's job."),
+		read("/v1/namespaces", auth.Authenticated, a.namespaceList, "Lists the namespace of the caller's job, if the caller may do something in it."),
 		read("/v1/namespace/{namespace}", auth.ReadJob, a.namespaceGet, "Returns the namespace of the caller's job."),
 
 		read("/v1/nodes", auth.OperatorOnly, a.nodeList, "Lists this machine."),

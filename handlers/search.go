@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
 
+	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
@@ -35,8 +36,15 @@ func contextsOf(r *request, wanted contexts.Context) ([]contexts.Context, error)
 	if r.Principal.Operator() {
 		all = append(slices.Clone(searched), contexts.Nodes)
 	}
+	anywhere := wanted == contexts.All || wanted == ""
+	if !r.Principal.Capabilities.Has(auth.ReadJob) { // as in Nomad: everywhere it finds nothing, in one context it is refused
+		if !anywhere {
+			return nil, r.need(auth.ReadJob)
+		}
+		return nil, nil
+	}
 	switch {
-	case wanted == contexts.All || wanted == "":
+	case anywhere:
 		return all, nil
 	case slices.Contains(all, wanted):
 		return []contexts.Context{wanted}, nil

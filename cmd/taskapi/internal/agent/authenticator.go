@@ -121,10 +121,13 @@ func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 	return log, nil
 }
 
-// openPolicy reads a policy file, nil for none.
+// openPolicy returns what --policy names: a preset, or what a file says; nil for nothing.
 func openPolicy(path string) (*auth.Policy, error) {
 	if path == "" {
 		return nil, nil
+	}
+	if policy, ok := auth.Preset(path); ok {
+		return policy, nil
 	}
 	err := checkTrusted(path)
 	var src []byte
@@ -132,7 +135,7 @@ func openPolicy(path string) (*auth.Policy, error) {
 		src, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, invalid(fmt.Errorf("--policy %s: %w", path, UnwrapPath(err)))
+		return nil, invalid(fmt.Errorf("--policy %s: %w; give a file, or one of the presets local and nomad", path, UnwrapPath(err)))
 	}
 	policy, err := auth.ParsePolicy(path, src)
 	return policy, invalid(err)

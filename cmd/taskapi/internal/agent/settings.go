@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/privatefile"
 )
@@ -82,7 +83,10 @@ func (s Settings) Check() error {
 
 // Absolute returns the settings with paths that are good from anywhere.
 func (s Settings) Absolute() Settings {
-	s.Policy, s.AuditLog, s.SealKey = absolute(s.Policy), absolute(s.AuditLog), absolute(s.SealKey)
+	s.AuditLog, s.SealKey = absolute(s.AuditLog), absolute(s.SealKey)
+	if _, preset := auth.Preset(s.Policy); !preset { // which has no path; a file of that name is given as ./nomad
+		s.Policy = absolute(s.Policy)
+	}
 	s.JWKS = slices.Clone(s.JWKS)
 	for i, place := range s.JWKS {
 		if source, options := cutOptions(place); !isURL(source) {

@@ -1,0 +1,137 @@
+package handlers_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"taskapi/auth"
+	"taskapi/examples/doctest"
+	"taskapi/handlers"
+)
+
+// nomadOpens are the routes that a Nomad agent with ACLs answers to a workload identity without any policy, by method and pattern. Every
+// other route of the table is refused there (403 "Permission denied", or 404 for GET /v1/allocation/:id). The sources, of Nomad 2.0: an ACL
+// object of no policies (nomad/auth/auth.go, resolveClaims), and what the endpoints allow beside it.
+var nomadOpens = map[string]string{
+	"GET /v1/agent/health":                  "no rule",
+	"GET /v1/regions":                       "no rule",
+	"GET /v1/status/leader":                 "no rule",
+	"GET /v1/status/peers":                  "no rule",
+	"GET /.well-known/jwks.json":            "no rule",
+	"GET /.well-known/openid-configuration": "no rule",
+	"GET /v1/acl/whoami":                    "every identity",
+	"GET /v1/namespaces":                    "filtered: none is listed",
+	"PUT /v1/search":                        "filtered: nothing is found in all contexts, and one context is refused",
+	"PUT /v1/search/fuzzy":                  "filtered: nothing is found in all contexts, and one context is refused",
+	"GET /v1/services":                      "every workload",
+	"GET /v1/service/{service}":             "every workload",
+	"GET /v1/vars":                          "filtered: the variables of the implicit policy are listed",
+	"GET /v1/var/*":                         "by path: nomad/jobs, and that of its job, group and task below",
+}
+
+// nomadAnyone are routes that a Nomad agent answers to everyone, and that are the operator's here, on purpose.
+var nomadAnyone = []string{"GET /v1/metrics"}
+
+// rowOf returns a route as these tables have it: a parameter has whatever name, and that of a variable any number of elements.
+func rowOf(route handlers.Route) string {
+	if strings.HasPrefix(route.Pattern, "/v1/var/") {
+		return route.Methods[0] + " /v1/var/*"
+	}
+	if method := route.Methods[0]; method == http.MethodGet && strings.HasPrefix(route.Pattern, "/v1/service/") {
+		return "GET /v1/service/{service}"
+	}
+	return route.Methods[0] + " " + route.Pattern
+}
+
+// TestPresetNomad holds the preset to Nomad's facts: it lets through what Nomad's implicit policy does, and nothing else.
+func TestPresetNomad(t *testing.T) {
+	for _, route := range handlers.Routes() {
+		if route.Answer == handlers.Absent {
+			continue
+		}
+		row := rowOf(route)
+		_, want := nomadOpens[row]
+		if got := auth.ImplicitTask&route.AnyOf != 0; got != want {
+			t.Errorf("%s: the preset lets it through: %v; Nomad does: %v. Is the row in nomadOpens, with a fact of Nomad's?", row, got, want)
+		}
+		if slices.Contains(nomadAnyone, row) && route.AnyOf != auth.CapabilitySet(auth.OperatorOnly) {
+			t.Errorf("%s is not the operator's alone", row)
+		}
+	}
+}
+
+// TestPresetLocal: what the preset lets through beyond Nomad's is within the caller's allocation, and nothing of the operator's.
+func TestPresetLocal(t *testing.T) {
+	if auth.DefaultTask&auth.ImplicitTask != auth.ImplicitTask {
+		t.Errorf("local lacks something of nomad: %s and %s", auth.DefaultTask, auth.ImplicitTask)
+	}
+	if auth.DefaultTask.Has(auth.OperatorOnly) || auth.DefaultTask.Has(auth.AllocExec) || auth.DefaultTask.Has(auth.VariablesWrite) {
+		t.Errorf("local gives %s", auth.DefaultTask)
+	}
+}
+
+// TestNomadOnTheWire asks as a task of the preset: what Nomad filters is empty here too, and the rest is refused in its words.
+func TestNomadOnTheWire(t *testing.T) {
+	s := newServer(t, quietAlloc(t))
+	for _, test := range []struct {
+		method, path, body string
+		want               reply
+	}{
+		{"GET", "/v1/namespaces", "", reply{Status: 200, Body: "[]"}},
+		{"GET", "/v1/namespace/default", "", reply{Status: 403, Body: "Permission denied"}},
+		{"PUT", "/v1/search", `{"Prefix":""}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
+		{"PUT", "/v1/search", `{"Prefix":"","Context":"all"}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
+		{"PUT", "/v1/search", `{"Prefix":"","Context":"jobs"}`, reply{Status: 403, Body: "Permission denied"}},
+		{"PUT", "/v1/search", `{"Prefix":"","Context":"variables"}`, reply{Status: 403, Body: "Permission denied"}},
+		{"PUT", "/v1/search/fuzzy", `{"Text":"demo"}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
+		{"PUT", "/v1/search/fuzzy", `{"Text":"demo","Context":"jobs"}`, reply{Status: 403, Body: "Permission denied"}},
+		{"GET", "/v1/agent/self", "", reply{Status: 403, Body: "Permission denied"}},
+		{"GET", "/v1/agent/health", "", reply{Status: 200, Body: `{"client":`}},
+		{"GET", "/v1/acl/whoami", "", reply{Status: 200, Body: `{"`}},
+		{"GET", "/v1/allocations", "", reply{Status: 403, Body: "Permission denied"}},
+		{"GET", "/v1/event/stream", "", reply{Status: 403, Body: "Permission denied"}},
+		{"GET", "/v1/metrics", "", reply{Status: 403, Body: "Permission denied"}},
+		{"PUT", restartPath, "", reply{Status: 403, Body: "Permission denied"}},
+	} {
+		got := s.do(t, test.method, test.path, nomadToken, test.body)
+		if got.Status != test.want.Status || !strings.HasPrefix(got.Body, test.want.Body) {
+			t.Errorf("%s %s %s = %d %q, want %d %q", test.method, test.path, test.body, got.Status, got.Body, test.want.Status, test.want.Body)
+		}
+	}
+}
+
+// TestCapabilitiesGuardSomething: one that a policy can give and no route needs would promise what nothing keeps.
+func TestCapabilitiesGuardSomething(t *testing.T) {
+	var guards auth.CapabilitySet
+	for _, route := range handlers.Routes() {
+		guards |= route.AnyOf
+		if route.Answer == handlers.Absent && route.Pattern == "/v1/vars" {
+			t.Skip("there are no variables yet")
+		}
+	}
+	for _, c := range auth.All.List() {
+		if !guards.Has(c) {
+			t.Errorf("%s guards no route", c)
+		}
+	}
+}
+
+// TestPresetsAreDocumented holds docs/security.md to what the preset "nomad" lets a task ask for.
+func TestPresetsAreDocumented(t *testing.T) {
+	var want strings.Builder
+	want.WriteString("| request | with `nomad` | a Nomad agent |\n|---|---|---|\n")
+	for _, route := range handlers.Routes() {
+		row, answered := rowOf(route), "answered"
+		fact := nomadOpens[row]
+		if slices.Contains(nomadAnyone, row) {
+			fact, answered = "answers everyone, without a token", "refused: it is the operator's"
+		}
+		if route.Answer != handlers.Absent && fact != "" {
+			fmt.Fprintf(&want, "| `%s %s` | %s | %s |\n", route.Methods[0], route.Pattern, answered, fact)
+		}
+	}
+	doctest.Table(t, "../docs/security.md", "handlers", want.String())
+}
