@@ -53,7 +53,7 @@ func Review(job *api.Job, group string, known *drivers.Registry) (*api.TaskGroup
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &reviewer{job: job, group: chosen, drivers: known}
+	r := &reviewer{job: job, group: chosen, drivers: known, services: map[string]bool{}}
 	r.jobLevel()
 	r.groupLevel()
 	return chosen, r.findings, nil
@@ -121,6 +121,7 @@ type reviewer struct {
 	drivers  *drivers.Registry
 	path     []string
 	findings []Finding
+	services map[string]bool // IDs
 }
 
 // in calls f with one more step in the path: in("task", "x", f).
@@ -175,7 +176,7 @@ func (r *reviewer) groupLevel() {
 		restrict(r, groupLimits, g)
 		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
-		r.services(g.Services, nil)
+		r.reviewServices(g.Services, nil)
 		r.restart(g.RestartPolicy)
 		if g.Update != nil && ptr.Deref(g.Update.MaxParallel) != 0 {
 			restrict(r, updateLimits, g.Update)
@@ -229,7 +230,7 @@ func (r *reviewer) task(t *api.Task) {
 	r.environment("env", t.Env)
 	r.environment("meta", t.Meta)
 	restrict(r, lifecycleLimits, t.Lifecycle)
-	r.services(t.Services, t)
+	r.reviewServices(t.Services, t)
 	r.restart(t.RestartPolicy)
 	restrict(r, logsLimits, t.LogConfig)
 	r.identities(t)
@@ -266,7 +267,7 @@ func (r *reviewer) networks(networks []*api.NetworkResource) {
 	}
 }
 
-func (r *reviewer) services(services []*api.Service, task *api.Task) {
+func (r *reviewer) reviewServices(services []*api.Service, task *api.Task) {
 	for _, s := range services {
 		if s == nil {
 			r.refuse("service", "a service is null; leave it out")

@@ -243,6 +243,7 @@ var serviceLimits = []limit[api.Service]{
 var nomadServiceLimits = []limit[api.Service]{
 	{"service address_mode", services.AddressModeWords, func(s *api.Service) any { return s.AddressMode },
 		func(s *api.Service) bool { return services.ValidAddressMode(s.AddressMode) }},
+	{"service address", services.AddressWords, func(s *api.Service) any { return s.Address }, services.ValidAddress},
 }
 
 var checkLimits = append(sharedCheckLimits(),

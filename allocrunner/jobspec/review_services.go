@@ -17,14 +17,21 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 	if s.TaskName != "" && !r.hasTask(s.TaskName) {
 		r.refuse("service task", "the group has no task %q", s.TaskName)
 	}
+	owner := ""
+	if task != nil {
+		owner = task.Name
+	}
+	id := services.ID("", ptr.Deref(r.group.Name), owner, s.Name, s.PortLabel)
+	if r.services[id] {
+		r.refuse("service name", "another service has this name and port; one of them must differ")
+	}
+	r.services[id] = true
 	if s.Provider != services.ProviderNomad {
 		return // it is not registered, and what it says has no effect: serviceRows say so
 	}
 	apply(r, nomadServiceRows, s)
 	restrict(r, nomadServiceLimits, s)
-	if s.Address == "" {
-		r.portLabel("service port", s.PortLabel)
-	}
+	r.portLabel("service port", s.PortLabel)
 	r.checkRestart(s.CheckRestart, nil)
 	for i := range s.Checks {
 		check := &s.Checks[i]

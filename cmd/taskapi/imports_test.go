@@ -61,6 +61,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/internal/allocdir":    {"allocrunner/interfaces", "identity/privatefile/atomicfile"},
 	"allocrunner/internal/allocfs":     {"allocrunner/interfaces", "allocrunner/internal/filewatch", "allocrunner/internal/logs"},
 	"allocrunner/internal/checks":      {"allocrunner/internal/services"},
+	"allocrunner/internal/services":    {"allocrunner/interfaces"},
 	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
 	"allocrunner/internal/snapshots":   {"allocrunner/interfaces"},

@@ -11,12 +11,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// What the port and the address_mode of a service, or of a check, must be.
-const (
-	PortWords        = "it must be the label of a port of the group, or a number from 1 to 65535"
-	AddressModeWords = `it must be "auto" or "host", or left out`
-)
-
 // The types of checks.
 const (
 	TypeHTTP   = "http"
@@ -80,9 +74,6 @@ func Validate(c *api.ServiceCheck) error {
 	}
 	return errors.Join(errs...)
 }
-
-// ValidAddressMode reports whether an address_mode is one that there is without network namespaces.
-func ValidAddressMode(mode string) bool { return slices.Contains([]string{"", "auto", "host"}, mode) }
 
 func validPath(path string) bool {
 	server := &url.URL{Scheme: "http", Host: "some.invalid"}

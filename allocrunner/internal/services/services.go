@@ -5,12 +5,12 @@ package services
 import (
 	"cmp"
 	"fmt"
-	"strconv"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
 
-// ProviderNomad is the provider of the services that are registered, and whose checks run. Others' are their provider's business.
+// ProviderNomad is Nomad's own registry.
 const ProviderNomad = "nomad"
 
 // Resolver knows what text and ports of services stand for.
@@ -20,6 +20,9 @@ type Resolver struct {
 
 	// Ports returns what port labels stand for: the group's, and a task's own when the task is not empty. nil has none.
 	Ports func(task string) []api.PortMapping
+
+	// Job and Group are the names that ${JOB}, ${TASKGROUP} and ${BASE} stand for in the name of a service. Without them such a name stays.
+	Job, Group string
 
 	// HostIP is the address of a port that is given as a number; empty is 127.0.0.1.
 	HostIP string
@@ -36,7 +39,16 @@ type Service struct {
 
 // Resolve resolves a service of a task, or of the group for the empty name.
 func (r Resolver) Resolve(task string, s *api.Service) Service {
-	return Service{Task: task, Name: r.text(task, s.Name), written: s, resolver: r}
+	return Service{Task: task, Name: r.text(task, r.name(task, s.Name)), written: s, resolver: r}
+}
+
+// name replaces what Nomad's servers replace in the name of a service, before its client knows any environment.
+func (r Resolver) name(task, name string) string {
+	if r.Job == "" || !strings.Contains(name, "${") {
+		return name
+	}
+	task = cmp.Or(task, "group")
+	return strings.NewReplacer("${JOB}", r.Job, "${TASKGROUP}", r.Group, "${TASK}", task, "${BASE}", r.Job+"-"+r.Group+"-"+task).Replace(name)
 }
 
 func (r Resolver) text(task, s string) string {
@@ -46,48 +58,14 @@ func (r Resolver) text(task, s string) string {
 	return r.Replace(task, s)
 }
 
-// Address returns where the service is to be reached.
-func (s Service) Address() (host string, port int, err error) {
-	return s.address(s.text(s.written.PortLabel), s.written.AddressMode)
-}
-
-// CheckAddress returns where a check, as Check returns it, connects to: its port and address_mode come before the service's.
-func (s Service) CheckAddress(c api.ServiceCheck) (host string, port int, err error) {
-	return s.address(cmp.Or(c.PortLabel, s.text(s.written.PortLabel)), cmp.Or(c.AddressMode, s.written.AddressMode))
-}
-
-// address returns the address of a port. An address that the service gives replaces the port's.
-func (s Service) address(label, mode string) (host string, port int, err error) {
-	if !ValidAddressMode(mode) {
-		return "", 0, fmt.Errorf("address_mode is %q: %s", mode, AddressModeWords)
-	}
-	var ports []api.PortMapping
-	if s.resolver.Ports != nil {
-		ports = s.resolver.Ports(s.Task)
-	}
-	found, ok := FindPort(label, ports)
-	if !ok {
-		return "", 0, fmt.Errorf("port is %q: %s", label, PortWords)
-	}
-	return cmp.Or(s.text(s.written.Address), found.HostIP, s.resolver.HostIP, "127.0.0.1"), found.Value, nil
-}
-
 func (s Service) text(v string) string { return s.resolver.text(s.Task, v) }
-
-// FindPort returns the port of a label. A number is a port by itself, with no address, unless it is a label.
-func FindPort(label string, ports []api.PortMapping) (found api.PortMapping, ok bool) {
-	for _, p := range ports {
-		if p.Label == label {
-			return p, true
-		}
-	}
-	n, err := strconv.Atoi(label)
-	return api.PortMapping{Label: label, Value: n}, err == nil && n > 0 && n < 1<<16
-}
 
 // Check returns a check of the service with its text resolved, and with what it has from its service.
 func (s Service) Check(c api.ServiceCheck) api.ServiceCheck {
-	for _, field := range []*string{&c.Name, &c.Type, &c.Command, &c.Path, &c.Protocol, &c.PortLabel, &c.Method, &c.Body, &c.TLSServerName} {
+	for _, field := range []*string{
+		&c.Name, &c.Type, &c.Command, &c.Path, &c.Protocol, &c.PortLabel, &c.Method, &c.Body, &c.TLSServerName,
+		&c.InitialStatus, &c.Notes, &c.GRPCService,
+	} {
 		*field = s.text(*field)
 	}
 	c.Name = cmp.Or(c.Name, fmt.Sprintf("service: %q check", s.Name)) // Nomad's default

@@ -32,14 +32,30 @@ func TestAddress(t *testing.T) {
 		"label":               {"web", api.Service{PortLabel: "${PORT}"}, "127.0.0.1", 20530},
 		"label like a number": {"web", api.Service{PortLabel: "7"}, "127.0.0.9", 20532},
 		"number":              {"", api.Service{PortLabel: "7"}, "127.0.0.9", 7},
-		"address given":       {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "host"}, "web.example", 20530},
+		"address given":       {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "auto"}, "web.example", 20530},
+		"address and host":    {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "host"}, "", 0},
+		"address and number":  {"", api.Service{PortLabel: "7", Address: "example"}, "example", 7},
 		"no such label":       {"", api.Service{PortLabel: "http"}, "", 0},
 		"no number":           {"", api.Service{PortLabel: "65536"}, "", 0},
 		"another mode":        {"web", api.Service{PortLabel: "http", AddressMode: "driver"}, "", 0},
+		"alloc":               {"web", api.Service{PortLabel: "http", AddressMode: "alloc"}, "", 0},
 	} {
 		host, port, err := resolver.Resolve(c.task, &c.service).Address()
 		if host != c.host || port != c.port || (err == nil) != (c.port != 0) {
 			t.Errorf("%s: got %s, %d, %v; want %s, %d", name, host, port, err, c.host, c.port)
+		}
+	}
+}
+
+// TestAServiceNeedsNoPort, and a check does.
+func TestAServiceNeedsNoPort(t *testing.T) {
+	for address, want := range map[string]string{"": "127.0.0.9", "example": "example"} {
+		service := resolver.Resolve("", &api.Service{Address: address})
+		if host, port, err := service.Address(); host != want || port != 0 || err != nil {
+			t.Error(host, port, err)
+		}
+		if _, _, err := service.CheckAddress(api.ServiceCheck{}); err == nil {
+			t.Error("a check without a port has an address")
 		}
 	}
 }

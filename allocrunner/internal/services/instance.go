@@ -1,0 +1,120 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// ID returns Nomad's ID of a service, by its resolved name and port label. task is empty for a service of the group.
+func ID(allocID, group, task, name, port string) string {
+	owner := task
+	if task == "" {
+		owner = "group-" + group
+	}
+	return fmt.Sprintf("_nomad-task-%s-%s-%s-%s", allocID, owner, name, port)
+}
+
+// Owned is the services of an allocation by whose they are: a task's, or the group's for the empty name.
+type Owned map[string][]*interfaces.ServiceInstance
+
+// ResolveAll returns the services of the allocation's group and tasks as providers make them known. Each has the text of its own task's
+// environment, and a group's that of the allocation alone. Errors: those of every service without an address, or with the ID of another.
+func (r Resolver) ResolveAll(alloc *api.Allocation, datacenter string) (Owned, error) {
+	group := alloc.GetTaskGroup()
+	if group == nil {
+		return nil, fmt.Errorf("the job has no group %q", alloc.TaskGroup)
+	}
+	b := builder{resolver: r, alloc: alloc, datacenter: datacenter, owned: Owned{}, seen: map[string]bool{}}
+	b.add("", group.Services)
+	for _, t := range group.Tasks {
+		b.add(t.Name, t.Services)
+	}
+	if err := errors.Join(b.errs...); err != nil {
+		return nil, err
+	}
+	return b.owned, nil
+}
+
+// builder makes the instances of one allocation.
+type builder struct {
+	resolver   Resolver
+	alloc      *api.Allocation
+	datacenter string
+	owned      Owned
+	seen       map[string]bool // IDs
+	errs       []error
+}
+
+func (b *builder) add(task string, list []*api.Service) {
+	for _, written := range list {
+		made, err := b.make(b.resolver.Resolve(task, written))
+		if err == nil && b.seen[made.ID] {
+			err = fmt.Errorf("another service has its ID, %s: its name or its port must differ", made.ID)
+		}
+		if err != nil {
+			b.errs = append(b.errs, fmt.Errorf("service %q: %w", made.Name, err))
+		}
+		b.seen[made.ID] = true
+		b.owned[task] = append(b.owned[task], made)
+	}
+}
+
+func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
+	host, port, err := s.Address()
+	whole := s.whole()
+	tags, meta := whole.Tags, whole.Meta
+	if status := b.alloc.DeploymentStatus; status != nil && status.Canary {
+		if len(whole.CanaryTags) > 0 {
+			tags = whole.CanaryTags
+		}
+		if len(whole.CanaryMeta) > 0 {
+			meta = whole.CanaryMeta
+		}
+	}
+	return &interfaces.ServiceInstance{
+		ID:   ID(b.alloc.ID, b.alloc.TaskGroup, s.Task, s.Name, whole.PortLabel),
+		Task: s.Task,
+		Name: s.Name, Tags: tags, Meta: meta, Address: host, Port: port,
+		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID, Datacenter: b.datacenter,
+		Checks: slices.Clone(whole.Checks), Service: whole,
+	}, err
+}
+
+// whole returns the block of the job file with its text resolved.
+func (s Service) whole() *api.Service {
+	whole := *s.written
+	whole.Name, whole.PortLabel, whole.Address = s.Name, s.text(whole.PortLabel), s.text(whole.Address)
+	whole.Tags, whole.CanaryTags = s.texts(whole.Tags), s.texts(whole.CanaryTags)
+	whole.Meta, whole.CanaryMeta = s.textMap(whole.Meta), s.textMap(whole.CanaryMeta)
+	whole.TaggedAddresses = s.textMap(whole.TaggedAddresses)
+	whole.Checks = slices.Clone(whole.Checks)
+	for i, c := range whole.Checks {
+		whole.Checks[i] = s.Check(c)
+	}
+	return &whole
+}
+
+func (s Service) texts(list []string) []string {
+	list = slices.Clone(list)
+	for i, v := range list {
+		list[i] = s.text(v)
+	}
+	return list
+}
+
+func (s Service) textMap(m map[string]string) map[string]string {
+	if m == nil {
+		return nil
+	}
+	resolved := make(map[string]string, len(m))
+	for _, key := range slices.Sorted(maps.Keys(m)) { // of two keys that become the same, always the same one stays
+		resolved[s.text(key)] = s.text(m[key])
+	}
+	return resolved
+}

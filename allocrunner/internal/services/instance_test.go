@@ -1,0 +1,123 @@
+package services_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/services"
+)
+
+const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
+
+// allocOf returns an allocation of a group with services of its own and of two tasks.
+func allocOf(group []*api.Service, a, b []*api.Service) *api.Allocation {
+	g := api.NewTaskGroup("g", 1)
+	g.Services, g.Tasks = group, []*api.Task{{Name: "a", Services: a}, {Name: "b", Services: b}}
+	return &api.Allocation{ID: allocID, Namespace: "team", JobID: "job", NodeID: "node", TaskGroup: "g",
+		Job: &api.Job{ID: new("job"), TaskGroups: []*api.TaskGroup{g}}}
+}
+
+// ofTask resolves references by the task that they are resolved for.
+var ofTask = services.Resolver{
+	Replace: func(task, s string) string {
+		known := []string{"${NOMAD_ALLOC_INDEX}", "0", "${LABEL}", "http"}
+		if task != "" {
+			known = append(known, "${NOMAD_TASK_NAME}", task, "${COLOUR}", "blue of "+task)
+		}
+		return strings.NewReplacer(known...).Replace(s)
+	},
+	Ports: func(task string) []api.PortMapping {
+		return []api.PortMapping{{Label: "http", Value: 20530, To: 80, HostIP: "127.0.0.2"}}
+	},
+	Job: "job", Group: "g",
+}
+
+// TestInstances: IDs, addresses and texts of a group's service and of tasks' own, each with its own task's environment.
+func TestInstances(t *testing.T) {
+	t.Parallel()
+	tags := []string{"${NOMAD_TASK_NAME}", "${COLOUR}", "${NOMAD_ALLOC_INDEX}", "$${x}"}
+	service := func() *api.Service {
+		return &api.Service{
+			Name: "web-${NOMAD_TASK_NAME}", Provider: "nomad", PortLabel: "${LABEL}", Tags: tags, CanaryTags: []string{"canary-${COLOUR}"},
+			Meta: map[string]string{"k-${NOMAD_TASK_NAME}": "${COLOUR}"}, CanaryMeta: map[string]string{"canary": "${NOMAD_TASK_NAME}"},
+			Checks: []api.ServiceCheck{{Type: "http", Path: "/${NOMAD_TASK_NAME}", Interval: time.Second, Timeout: time.Second}},
+		}
+	}
+	alloc := allocOf([]*api.Service{service()}, []*api.Service{service()}, []*api.Service{service()})
+	for _, canary := range []bool{false, true} {
+		alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: canary}
+		owned, err := ofTask.ResolveAll(alloc, "dc1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for task, colour := range map[string]string{"": "${COLOUR}", "a": "blue of a", "b": "blue of b"} {
+			name, owner := task, task
+			if task == "" {
+				name, owner = "${NOMAD_TASK_NAME}", "group-g"
+			}
+			want := &interfaces.ServiceInstance{
+				ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), Task: task, Name: "web-" + name,
+				Tags: []string{name, colour, "0", "$${x}"}, Meta: map[string]string{"k-" + name: colour},
+				Address: "127.0.0.2", Port: 20530, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
+			}
+			if canary {
+				want.Tags, want.Meta = []string{"canary-" + colour}, map[string]string{"canary": name}
+			}
+			got := *owned[task][0]
+			if path := got.Checks[0].Path; path != "/"+name {
+				t.Errorf("%q: the check's path is %q", task, path)
+			}
+			if got.Service.Name != got.Name || got.Service.PortLabel != "http" {
+				t.Errorf("%q: the block is %+v", task, got.Service)
+			}
+			got.Checks, got.Service = nil, nil
+			if diff := cmp.Diff(want, &got); diff != "" {
+				t.Errorf("canary %t, of %q (-want +got):\n%s", canary, task, diff)
+			}
+		}
+	}
+	if tags[0] != "${NOMAD_TASK_NAME}" {
+		t.Error("the job has changed")
+	}
+}
+
+// TestNames that Nomad's servers resolve.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	for task, want := range map[string]string{"": "job-g-group job g group", "a": "job-g-a job g a"} {
+		if got := ofTask.Resolve(task, &api.Service{Name: "${BASE} ${JOB} ${TASKGROUP} ${TASK}"}).Name; got != want {
+			t.Errorf("%q: got %q, want %q", task, got, want)
+		}
+	}
+}
+
+// TestServicesThatCanNotBe are refused, each by its name.
+func TestServicesThatCanNotBe(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		group, a []*api.Service
+		want     string
+	}{
+		"no such port": {[]*api.Service{{Name: "x", PortLabel: "nope"}}, nil, `service "x": port is "nope"`},
+		"alloc":        {[]*api.Service{{Name: "x", PortLabel: "http", AddressMode: "alloc"}}, nil, `service "x": address_mode is "alloc"`},
+		"driver":       {nil, []*api.Service{{Name: "x", PortLabel: "http", AddressMode: "driver"}}, `service "x": address_mode is "driver"`},
+		"an address and host": {
+			[]*api.Service{{Name: "x", PortLabel: "http", Address: "example.com", AddressMode: "host"}}, nil, `service "x": with an address`},
+		"twice":                {[]*api.Service{{Name: "x", PortLabel: "http"}, {Name: "x", PortLabel: "${LABEL}"}}, nil, `service "x": another service has its ID`},
+		"not the second alone": {[]*api.Service{{Name: "x", PortLabel: "nope"}, {Name: "y", AddressMode: "alloc"}}, nil, `service "y"`},
+	} {
+		_, err := ofTask.ResolveAll(allocOf(c.group, c.a, nil), "dc1")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+	}
+	if _, err := ofTask.ResolveAll(&api.Allocation{TaskGroup: "g", Job: &api.Job{}}, ""); err == nil {
+		t.Error("a job without the group has services")
+	}
+}
