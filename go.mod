@@ -7,6 +7,7 @@ require (
 	filippo.io/edwards25519 v1.2.0
 	github.com/VictoriaMetrics/metrics v1.35.1
 	github.com/agext/levenshtein v1.2.1
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/bmatcuk/doublestar v1.3.4
 	github.com/charmbracelet/colorprofile v0.4.3
 	github.com/charmbracelet/x/ansi v0.11.7

@@ -9,11 +9,18 @@ import (
 	"os"
 )
 
+// The bounds of a transaction.
+const (
+	MaxKeyBytes   = 1 << 10 // of a lease's owner, too
+	MaxValueBytes = 512 << 10
+	MaxOperations = 128     // and as many conditions
+	MaxTxnBytes   = 4 << 20 // of all its values
+)
+
 // The bounds of a Store.
 const (
-	MaxKeyBytes   = 1 << 10
-	MaxValueBytes = 512 << 10
-	MaxOperations = 128 // of one transaction
+	MaxEntries = 100_000
+	MaxBytes   = 64 << 20 // of keys, owners and values
 )
 
 var (
@@ -22,6 +29,8 @@ var (
 	// ErrUnavailable: the store can't be read or written now, such as on a full disk. After a Commit it may or may not have been applied
 	// only when the error is ErrUncertain, too.
 	ErrUnavailable = errors.New("the store is not available")
+	// ErrFull: the store has as many entries, or bytes, as it may. Nothing has changed, and what needs no more room than before still can.
+	ErrFull = errors.New("the store is full")
 	// ErrUncertain: nobody knows whether a Commit has been applied.
 	ErrUncertain = errors.New("it is not known whether the change was made")
 	// ErrLeaseEnded: nobody holds the lease that an operation names. Nothing has changed.
@@ -37,7 +46,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s has changed: its index is %d", e.Entry.Key, e.Entry.ModifyIndex)
 }
 
-// Entry is a key with its value. Its slices are shared and never changed.
+// Entry is a key with its value. A key is valid UTF-8 without control characters, and so is a lease's owner. Its slices are shared and never changed.
 type Entry struct {
 	Key         string
 	Value       []byte
@@ -47,8 +56,9 @@ type Entry struct {
 }
 
 // Store keeps entries, ordered by key, for any number of processes at once. Every Commit that changes something has an index of its own,
-// above all earlier ones, also across processes and restarts. A read sees every Commit that had returned, in any process, before the read
-// began, and never waits for a writer. Methods may be called from several goroutines. Errors besides those named: ErrUnavailable, ctx's.
+// above all earlier ones, also across processes and restarts; an empty store has index 1. A read sees every Commit that had returned, in any
+// process, before the read began, and never waits for a writer. Methods may be called from several goroutines. Errors besides those named:
+// ErrUnavailable, ctx's.
 type Store interface {
 	// Get returns the entry of a key, with ModifyIndex 0 when there is none, and the store's index at that moment.
 	Get(ctx context.Context, key string) (Entry, uint64, error)
@@ -58,13 +68,15 @@ type Store interface {
 
 	// Commit applies all operations of a transaction at once if all of its conditions hold, and returns the index of that. When it returns, a
 	// crash or a power cut loses nothing of it. A transaction that changes nothing, such as the deletion of what is not there, returns the
-	// store's index. Errors: *ConflictError, ErrInvalid, ErrLeaseEnded, ErrUncertain.
+	// store's index. Errors: *ConflictError, ErrInvalid, ErrLeaseEnded, ErrFull, ErrUncertain.
 	Commit(ctx context.Context, txn Txn) (uint64, error)
 
-	// Watch waits until a key with the prefix has been changed or deleted after an index, and returns what has been by then. Errors: ctx's.
+	// Watch waits until a key with the prefix has been changed or deleted after an index, and returns what has been by then. Whoever lists
+	// first goes on from the Page's index.
 	Watch(ctx context.Context, prefix string, after uint64) (Changes, error)
 
-	// Hold joins the holders of an owner's lease, or is its first. The lease lives while anyone holds it.
+	// Hold joins the holders of an owner's lease, or is its first. The lease lives while anyone holds it; the next Hold then begins another
+	// one, which has none of the entries. Errors: ErrInvalid.
 	Hold(ctx context.Context, owner string) (Lease, error)
 
 	// Close ends what this process has of the store: watches return ErrUnavailable. Leases are their holders'.

@@ -52,6 +52,16 @@ var allowedImports = map[string][]string{
 		"allocrunner/state",
 		"socket/safedir",
 	},
+	"allocrunner/cluster/clustertest": {
+		"allocrunner/cluster",
+	},
+	"allocrunner/cluster/internal/table": {
+		"allocrunner/cluster",
+	},
+	"allocrunner/cluster/memory": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/internal/table",
+	},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},

@@ -1,0 +1,220 @@
+package clustertest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// Event is what a client of a store did, and what came of it.
+type Event struct {
+	ID           int    // of the client, and
+	Call, Return int64  // nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share; Return is 0 while nothing has come of it
+	Kind         string // get, set, cas, delete
+	Key, Value   string
+	If           uint64 // the ModifyIndex that cas requires
+	Modify       uint64 // of the entry that get found; the index of a commit
+	Index        uint64 // the store's
+	Conflict     bool
+	Uncertain    bool
+	Err          string // a get, or a commit that is known not to have been made
+}
+
+func now() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err)
+	}
+	return t.Nano()
+}
+
+// Work uses a store as one of several clients, until ctx ends or it has done so many steps. Each step is emitted before it is begun, and again when
+// it is over. Values are unlike all others.
+func Work(ctx context.Context, s cluster.Store, id, steps int, emit func(Event)) {
+	seen := map[string]uint64{}
+	for n := 0; n < steps && ctx.Err() == nil; n++ {
+		e := Event{ID: id, Kind: []string{"get", "get", "set", "cas", "cas", "delete"}[rand.IntN(6)], Key: fmt.Sprintf("k/%d", rand.IntN(3))}
+		if e.Kind == "set" || e.Kind == "cas" {
+			e.Value, e.If = fmt.Sprintf("%d/%d", id, n), seen[e.Key]
+		}
+		e.Call = now()
+		emit(e)
+		e.do(ctx, s)
+		e.Return = now()
+		seen[e.Key] = e.Modify
+		emit(e)
+	}
+}
+
+func (e *Event) do(ctx context.Context, s cluster.Store) {
+	if e.Kind == "get" {
+		entry, index, err := s.Get(ctx, e.Key)
+		if err != nil {
+			e.Err = err.Error()
+		}
+		e.Value, e.Modify, e.Index = string(entry.Value), entry.ModifyIndex, index
+		return
+	}
+	txn := cluster.Txn{Then: []cluster.Operation{Set(e.Key, e.Value)}}
+	switch e.Kind {
+	case "cas":
+		txn.If = []cluster.Condition{{Key: e.Key, ModifyIndex: e.If}}
+	case "delete":
+		txn.Then[0] = Delete(e.Key)
+	}
+	index, err := s.Commit(ctx, txn)
+	conflict, lost := errors.AsType[*cluster.ConflictError](err)
+	switch {
+	case lost:
+		e.Conflict, e.Modify = true, conflict.Entry.ModifyIndex
+	case errors.Is(err, cluster.ErrUncertain):
+		e.Uncertain = true
+	case err != nil:
+		e.Err = err.Error()
+	default:
+		e.Index, e.Modify = index, index
+	}
+	if e.Kind == "delete" {
+		e.Modify = 0
+	}
+}
+
+// register is the state of one key: a value, empty for none, and its ModifyIndex, 0 while that of a commit that nobody has heard of is unknown.
+type register struct {
+	value  string
+	modify uint64
+}
+
+// step is what an event makes of a register.
+func (r register) step(e Event) (bool, register) {
+	unknown := r.value != "" && r.modify == 0
+	switch e.Kind {
+	case "get":
+		if r.value != e.Value || !unknown && r.modify != e.Modify {
+			return false, r
+		}
+		return true, register{e.Value, e.Modify}
+	case "delete":
+		return true, register{}
+	case "cas":
+		holds := !unknown && r.modify == e.If
+		switch {
+		case e.Return == 0 && !holds:
+			return true, r
+		case e.Conflict && unknown:
+			return !holds, register{r.value, e.Modify}
+		case e.Conflict:
+			return !holds && r.modify == e.Modify, r
+		case !holds:
+			return false, r
+		}
+	}
+	return e.Modify > r.modify || e.Return == 0, register{e.Value, e.Modify}
+}
+
+// model is a register for porcupine.
+var model = porcupine.Model{
+	Init: func() any { return register{} },
+	Step: func(state, input, _ any) (bool, any) {
+		ok, next := state.(register).step(input.(Event))
+		return ok, next
+	},
+}
+
+// CheckLinearizable requires that the events can have happened one after the other, each between its call and its return: what clients saw of each
+// key, and that the store's index only grows. An event without a return may have happened at any time after its call, or never.
+func CheckLinearizable(t testing.TB, events []Event) {
+	t.Helper()
+	byKey := map[string][]porcupine.Operation{}
+	var done []Event
+	for i, e := range events {
+		switch {
+		case e.Return == 0 && e.Kind == "get", e.Err != "":
+			continue
+		case e.Return == 0 || e.Uncertain:
+			e.Return = 0
+		default:
+			done = append(done, e)
+		}
+		op := porcupine.Operation{ClientId: i, Input: e, Call: e.Call, Return: e.Return}
+		if e.Return == 0 {
+			op.Return = math.MaxInt64
+		}
+		byKey[e.Key] = append(byKey[e.Key], op)
+	}
+	for key, ops := range byKey {
+		result := porcupine.CheckOperationsTimeout(model, ops, 2*time.Minute)
+		if result == porcupine.Illegal {
+			t.Errorf("%s: %d operations that can't have happened one after the other", key, len(ops))
+		} else if result == porcupine.Unknown {
+			t.Errorf("%s: %d operations are too many to check", key, len(ops))
+		}
+	}
+	checkIndexes(t, done)
+}
+
+// checkIndexes requires that no commits share an index, and that whoever begins after another has returned sees an index that is no lower.
+func checkIndexes(t testing.TB, events []Event) {
+	t.Helper()
+	byReturn := slices.SortedFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.Return, b.Return) })
+	byCall := slices.SortedFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.Call, b.Call) })
+	committed := map[uint64]Event{}
+	var latest Event
+	for _, e := range byCall {
+		for len(byReturn) > 0 && byReturn[0].Return < e.Call {
+			if byReturn[0].Index > latest.Index {
+				latest = byReturn[0]
+			}
+			byReturn = byReturn[1:]
+		}
+		if e.Conflict {
+			continue
+		}
+		if e.Index < latest.Index {
+			t.Errorf("%+v came after %+v", e, latest)
+		}
+		if e.Kind != "set" && e.Kind != "cas" { // a deletion of nothing has the index of what was before it
+			continue
+		}
+		if other, twice := committed[e.Index]; twice || e.Index == latest.Index {
+			t.Errorf("%+v has the index of %+v %+v", e, other, latest)
+		}
+		committed[e.Index] = e
+	}
+}
+
+// testLinearizable has clients with openings of their own work at the same time.
+func testLinearizable(t *testing.T, open Opener) {
+	var mu sync.Mutex
+	var events []Event
+	var all sync.WaitGroup
+	for id := range 6 {
+		s := open()
+		all.Go(func() {
+			Work(t.Context(), s, id, 100, func(e Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				if e.Err != "" {
+					t.Error(e.Err)
+				}
+				if e.Return != 0 {
+					events = append(events, e)
+				}
+			})
+		})
+	}
+	all.Wait()
+	CheckLinearizable(t, events)
+}

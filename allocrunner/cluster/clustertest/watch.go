@@ -1,0 +1,202 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// watched is what a Watch has returned.
+type watched struct {
+	cluster.Changes
+	err error
+}
+
+// watch begins a Watch.
+func watch(t testing.TB, s cluster.Store, prefix string, after uint64) <-chan watched {
+	got := make(chan watched, 1)
+	go func() {
+		changes, err := s.Watch(t.Context(), prefix, after)
+		got <- watched{changes, err}
+	}()
+	return got
+}
+
+func wantChanges(t testing.TB, got watched, index uint64, keys ...string) {
+	t.Helper()
+	if got.err != nil || got.Gap || got.Index < index || !slices.Equal(got.Keys, keys) {
+		t.Errorf("got %+v, want %q at %d", got, keys, index)
+	}
+}
+
+func testWatch(t *testing.T, open Opener) {
+	a, b := open(), open()
+	i := index(t, a)
+	one := watch(t, b, "a/", i)
+	other := Put(t, a, "b/1", "v")
+	j := Put(t, a, "a/1", "v")
+	wantChanges(t, <-one, j, "a/1")
+	wantChanges(t, <-watch(t, a, "", other), j, "a/1")
+	wantChanges(t, <-watch(t, b, "a", i), j, "a/1")
+
+	two := watch(t, b, "a/", j)
+	Commit(t, a, cluster.Txn{Then: []cluster.Operation{Delete("none"), Delete("a/none")}}) // which wakes nobody
+	k := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Delete("a/1"), Set("b/1", "w")}})
+	wantChanges(t, <-two, k, "a/1")
+
+	Put(t, b, "a/2", "v")
+	Put(t, b, "a/3", "v")
+	l := Put(t, b, "a/2", "w")
+	wantChanges(t, <-watch(t, a, "a/", k), l, "a/3", "a/2")
+	wantChanges(t, <-watch(t, a, "a/2", i), l, "a/2")
+	wantChanges(t, <-watch(t, open(), "", l-1), l, "a/2")
+}
+
+// testWatchMany has watches wait for changes that come at the same time, from several openings of the store: each sees every one of its own.
+func testWatchMany(t *testing.T, open Opener) {
+	const watchers, changes = 20, 20
+	a, b := open(), open()
+	var all sync.WaitGroup
+	begin := index(t, a)
+	for n := range watchers {
+		all.Go(func() {
+			prefix := fmt.Sprintf("w/%02d/", n)
+			seen := map[string]bool{}
+			for after := begin; len(seen) < changes; {
+				got, err := b.Watch(t.Context(), prefix, after)
+				if err != nil || got.Gap || got.Index <= after || len(got.Keys) == 0 {
+					t.Errorf("%s after %d: %+v, %v", prefix, after, got, err)
+					return
+				}
+				for _, key := range got.Keys {
+					seen[key] = true
+				}
+				after = got.Index
+			}
+		})
+	}
+	writers := []cluster.Store{a, b, open()}
+	for n := range changes {
+		all.Go(func() {
+			for w := range watchers {
+				key := fmt.Sprintf("w/%02d/%d", w, n)
+				if _, err := writers[n%len(writers)].Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{Set(key, "v")}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// testGap: whoever comes back after many changes hears of all of them, or that some are not known any more.
+func testGap(t *testing.T, open Opener) {
+	a := open()
+	begin := index(t, a)
+	const most = 100 << 10
+	for n := 0; n < most; n += cluster.MaxOperations {
+		var ops []cluster.Operation
+		for i := range cluster.MaxOperations {
+			ops = append(ops, Set(fmt.Sprintf("k/%03d", i), fmt.Sprint(n)))
+		}
+		Commit(t, a, cluster.Txn{Then: ops})
+	}
+	Put(t, a, "early", "v")
+	for _, s := range []cluster.Store{a, open()} {
+		got := <-watch(t, s, "k/", begin)
+		if got.err != nil || !got.Gap && len(got.Keys) != cluster.MaxOperations || got.Index != index(t, a) {
+			t.Errorf("got %+v", got)
+		}
+		wantChanges(t, <-watch(t, s, "", index(t, a)-1), index(t, a), "early")
+	}
+}
+
+func testLeases(t *testing.T, open Opener) {
+	a, b := open(), open()
+	_, err := a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{Set("before", "v"), Leased("k", "v", "nobody")}})
+	wantErr(t, "a lease that nobody holds", err, cluster.ErrLeaseEnded)
+	wantEntry(t, b, "before", "", 0, 0)
+
+	lease := Hold(t, a, "alloc")
+	if lease.Owner() != "alloc" {
+		t.Errorf("the owner is %q", lease.Owner())
+	}
+	i := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Leased("s/1", "v", "alloc"), Leased("s/2", "v", "alloc"), Set("s/3", "v"),
+		Leased("s/4", "v", "alloc")}})
+	if e := Get(t, b, "s/1"); e.Lease != "alloc" {
+		t.Errorf("got %s", describe(e))
+	}
+	second := Hold(t, b, "alloc") // by another process, which writes with it too
+	Commit(t, b, cluster.Txn{Then: []cluster.Operation{Set("s/4", "its own now")}})
+	Commit(t, b, cluster.Txn{Then: []cluster.Operation{Leased("s/5", "v", "alloc")}})
+	if got := keys(List(t, a, cluster.Span{}).Entries); !slices.Equal(got, []string{"s/1", "s/2", "s/3", "s/4", "s/5"}) {
+		t.Errorf("got %q: a lease's own entries are nobody's", got)
+	}
+	i = max(i, index(t, a))
+	lease.Close()
+	lease.Close()
+	wantEntry(t, b, "s/2", "v", Get(t, a, "s/2").CreateIndex, Get(t, a, "s/2").ModifyIndex)
+	if Get(t, a, "s/2").ModifyIndex == 0 {
+		t.Error("the lease ended with the first of its two holders")
+	}
+
+	gone := watch(t, a, "s/", i)
+	second.Close()
+	for _, s := range []cluster.Store{a, b, open()} {
+		for _, key := range []string{"s/1", "s/2", "s/5"} {
+			wantEntry(t, s, key, "", 0, 0)
+		}
+		if got := keys(List(t, s, cluster.Span{Prefix: "s"}).Entries); !slices.Equal(got, []string{"s/3", "s/4"}) {
+			t.Errorf("after the end of the lease: %q", got)
+		}
+	}
+	got := <-gone
+	slices.Sort(got.Keys)
+	wantChanges(t, got, i+1, "s/1", "s/2", "s/5")
+	_, err = a.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{Leased("s/1", "v", "alloc")}})
+	wantErr(t, "a lease that has ended", err, cluster.ErrLeaseEnded)
+}
+
+// testLeaseAgain: what an owner's lease had, the next one of that owner does not bring back, and a condition sees none of it.
+func testLeaseAgain(t *testing.T, open Opener) {
+	a, b := open(), open()
+	for round := range 5 {
+		lease := Hold(t, a, "alloc")
+		wantEntry(t, a, "old", "", 0, 0)
+		i := Commit(t, a, cluster.Txn{If: []cluster.Condition{{Key: "k"}}, Then: []cluster.Operation{
+			Leased("k", fmt.Sprint(round), "alloc"), Leased("old", "v", "alloc")}})
+		wantEntry(t, b, "k", fmt.Sprint(round), i, i)
+		lease.Close()
+		if round%2 == 0 {
+			Put(t, b, "k", "free", cluster.Condition{Key: "k"})
+			Hold(t, b, "alloc").Close()
+			Commit(t, b, cluster.Txn{Then: []cluster.Operation{Delete("k")}})
+		}
+	}
+	Hold(t, b, "alloc")
+	if got := keys(List(t, a, cluster.Span{}).Entries); len(got) > 0 {
+		t.Errorf("got %q", got)
+	}
+}
+
+// testLeaseOutlives: a holder holds on when its store is closed.
+func testLeaseOutlives(t *testing.T, open Opener) {
+	a, b := open(), open()
+	lease := Hold(t, a, "alloc")
+	i := Commit(t, a, cluster.Txn{Then: []cluster.Operation{Leased("k", "v", "alloc")}})
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantEntry(t, b, "k", "v", i, i)
+	gone := watch(t, b, "k", i)
+	lease.Close()
+	wantEntry(t, b, "k", "", 0, 0)
+	wantChanges(t, <-gone, i+1, "k")
+	if _, err := a.Hold(context.Background(), "alloc"); err == nil {
+		t.Error("a closed store has given a lease")
+	}
+}

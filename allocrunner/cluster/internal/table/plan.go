@@ -1,0 +1,110 @@
+package table
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// Plan returns the writes that a transaction comes to, one for each key, or the key of the first condition that does not hold. Errors:
+// cluster.ErrLeaseEnded, cluster.ErrFull.
+func (t *Table[V]) Plan(txn cluster.Txn, live func(lease uint64) bool) (writes []Write, conflict string, err error) {
+	for _, c := range txn.If {
+		var index uint64
+		if e := t.Live(c.Key, live); e != nil {
+			index = e.ModifyIndex
+		}
+		if index != c.ModifyIndex {
+			return nil, c.Key, nil
+		}
+	}
+	last := map[string]Write{}
+	for _, op := range txn.Then {
+		w := Write{Key: op.Key, Value: op.Value, Delete: op.Delete, Lease: op.Lease}
+		if w.Lease != "" {
+			lease := t.Lease(w.Lease)
+			if lease == 0 || !live(lease) {
+				return nil, "", fmt.Errorf("%w: nobody holds that of %s", cluster.ErrLeaseEnded, w.Lease)
+			}
+			w.LeaseIndex = lease
+		}
+		if before, ok := last[op.Key]; ok {
+			w.CreateIndex = before.CreateIndex
+		} else if e := t.Live(op.Key, live); e != nil {
+			w.CreateIndex = e.CreateIndex
+		}
+		if w.Delete {
+			w.CreateIndex = 0
+		}
+		last[op.Key] = w
+	}
+	for _, key := range slices.Sorted(maps.Keys(last)) {
+		if w := last[key]; !w.Delete || t.Get(key) != nil {
+			writes = append(writes, w)
+		}
+	}
+	return writes, "", t.fits(writes)
+}
+
+// fits returns cluster.ErrFull for writes that need more room than there was, and than there may be.
+func (t *Table[V]) fits(writes []Write) error {
+	entries, bytes := 0, 0
+	for _, w := range writes {
+		if e := t.Get(w.Key); e != nil {
+			entries, bytes = entries-1, bytes-e.bytes()
+		}
+		if !w.Delete {
+			entries, bytes = entries+1, bytes+len(w.Key)+len(w.Lease)+len(w.Value)
+		}
+	}
+	switch {
+	case entries > 0 && len(t.entries)+entries > cluster.MaxEntries:
+		return fmt.Errorf("%w: it has %d entries of %d; delete some", cluster.ErrFull, len(t.entries), cluster.MaxEntries)
+	case bytes > 0 && t.bytes+bytes > cluster.MaxBytes:
+		return fmt.Errorf("%w: it has %d bytes of %d, and this needs %d more; delete something", cluster.ErrFull, t.bytes, cluster.MaxBytes, bytes)
+	}
+	return nil
+}
+
+// Lease returns which of an owner's leases is the latest; 0 for none.
+func (t *Table[V]) Lease(owner string) uint64 {
+	if e := t.Get(leasePrefix + owner); e != nil {
+		return e.ModifyIndex
+	}
+	return 0
+}
+
+// BeginLease returns the writes of a new lease, whose index is that of the commit. What the owner's lease before had goes.
+func (t *Table[V]) BeginLease(owner string) ([]Write, error) {
+	writes := []Write{{Key: leasePrefix + owner}}
+	if before := t.Lease(owner); before != 0 {
+		writes = append(t.ended(func(lease uint64) bool { return lease != before }), writes...)
+		writes = slices.DeleteFunc(writes, func(w Write) bool { return w.Delete && w.Key == leasePrefix+owner })
+	}
+	return writes, t.fits(writes)
+}
+
+// HasLeases reports whether there are leases that may end.
+func (t *Table[V]) HasLeases() bool { return len(t.leases) > 0 }
+
+// Ended returns the writes that delete the leases that have ended, with all of their entries.
+func (t *Table[V]) Ended(live func(lease uint64) bool) []Write {
+	for lease := range t.leases {
+		if !live(lease) {
+			return t.ended(live)
+		}
+	}
+	return nil
+}
+
+func (t *Table[V]) ended(live func(lease uint64) bool) (writes []Write) {
+	for _, e := range t.entries {
+		if !e.alive(live) || strings.HasPrefix(e.Key, leasePrefix) && !live(e.ModifyIndex) {
+			writes = append(writes, Write{Key: e.Key, Delete: true})
+		}
+	}
+	return writes
+}

@@ -1,0 +1,140 @@
+// Package table is what the stores of cluster have in memory: the entries by key, which of them changed last, and who waits for a change. It
+// says what a transaction comes to, and keeps no value: V says where one is. Nothing here locks, reads or writes: the store does.
+package table
+
+import (
+	"slices"
+	"strings"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// Entry is an entry but for its value.
+type Entry[V any] struct {
+	Key, Lease               string
+	LeaseIndex               uint64 // which of the owner's leases; 0 for none
+	CreateIndex, ModifyIndex uint64
+	Size                     int // of the value, in bytes
+	Value                    V
+}
+
+// bytes is what the entry counts as.
+func (e *Entry[V]) bytes() int { return len(e.Key) + len(e.Lease) + e.Size }
+
+// Write is one entry that a commit writes or deletes.
+type Write struct {
+	Key, Lease              string
+	Value                   []byte
+	Delete                  bool
+	LeaseIndex, CreateIndex uint64 // CreateIndex is 0 for the commit's own index
+}
+
+// leasePrefix is of the keys of leases, which no caller's key begins with. Such an entry's ModifyIndex tells the owner's lease from those before.
+const leasePrefix = "\x00"
+
+// Table is the entries. New makes one.
+type Table[V any] struct {
+	Index     uint64
+	entries   []*Entry[V]    // by key
+	bytes     int            // of all entries
+	leases    map[uint64]int // how many entries a lease has, its own included
+	recent    []change       // the latest, oldest first
+	forgotten uint64         // up to here recent lacks changes
+	waiters   map[*Waiter]struct{}
+}
+
+// New returns an empty table.
+func New[V any]() *Table[V] {
+	return &Table[V]{Index: 1, leases: map[uint64]int{}, waiters: map[*Waiter]struct{}{}}
+}
+
+// Len returns the number of entries, leases included.
+func (t *Table[V]) Len() int { return len(t.entries) }
+
+func (t *Table[V]) find(key string) (int, bool) {
+	return slices.BinarySearchFunc(t.entries, key, func(e *Entry[V], key string) int { return strings.Compare(e.Key, key) })
+}
+
+// Get returns the entry of a key; nil for none.
+func (t *Table[V]) Get(key string) *Entry[V] {
+	if i, ok := t.find(key); ok {
+		return t.entries[i]
+	}
+	return nil
+}
+
+// Entries returns all entries by key, leases included. The slice is the table's own.
+func (t *Table[V]) Entries() []*Entry[V] { return t.entries }
+
+// List returns the entries of a span but for those whose lease has ended, and whether the limit left some out.
+func (t *Table[V]) List(span cluster.Span, live func(lease uint64) bool) (found []*Entry[V], more bool) {
+	from := max(span.Prefix, span.After, leasePrefix+"\xff")
+	i, _ := t.find(from)
+	for _, e := range t.entries[i:] {
+		if !strings.HasPrefix(e.Key, span.Prefix) {
+			break
+		}
+		if e.Key <= span.After && span.After != "" || !e.alive(live) {
+			continue
+		}
+		if span.Limit > 0 && len(found) == span.Limit {
+			return found, true
+		}
+		found = append(found, e)
+	}
+	return found, false
+}
+
+func (e *Entry[V]) alive(live func(lease uint64) bool) bool {
+	return e.LeaseIndex == 0 || live(e.LeaseIndex)
+}
+
+// Live returns the entry of a key while its lease lives; nil for none.
+func (t *Table[V]) Live(key string, live func(lease uint64) bool) *Entry[V] {
+	if e := t.Get(key); e != nil && e.alive(live) {
+		return e
+	}
+	return nil
+}
+
+// Apply performs the writes of the commit with that index. value says where each value is.
+func (t *Table[V]) Apply(index uint64, writes []Write, value func(i int) V) {
+	t.Index = index
+	for i, w := range writes {
+		at, found := t.find(w.Key)
+		if found {
+			t.count(t.entries[at], -1)
+		}
+		switch {
+		case w.Delete && found:
+			t.entries = slices.Delete(t.entries, at, at+1)
+		case !w.Delete:
+			e := &Entry[V]{Key: w.Key, Lease: w.Lease, LeaseIndex: w.LeaseIndex, CreateIndex: w.CreateIndex, ModifyIndex: index,
+				Size: len(w.Value), Value: value(i)}
+			if e.CreateIndex == 0 {
+				e.CreateIndex = index
+			}
+			if t.count(e, 1); found {
+				e.Key = t.entries[at].Key // which recent has, too
+				t.entries[at] = e
+			} else {
+				t.entries = slices.Insert(t.entries, at, e)
+			}
+		}
+		t.note(change{index, w.Key})
+	}
+}
+
+func (t *Table[V]) count(e *Entry[V], by int) {
+	t.bytes += by * e.bytes()
+	lease := e.LeaseIndex
+	if strings.HasPrefix(e.Key, leasePrefix) {
+		lease = e.ModifyIndex
+	}
+	if lease == 0 {
+		return
+	}
+	if t.leases[lease] += by; t.leases[lease] == 0 {
+		delete(t.leases, lease)
+	}
+}
