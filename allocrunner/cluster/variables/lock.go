@@ -1,0 +1,160 @@
+package variables
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// Nomad's bounds and defaults of locks.
+const (
+	minTTL       = 10 * time.Second
+	maxTTL       = 24 * time.Hour
+	defaultTTL   = api.DefaultLockTTL
+	defaultDelay = api.DefaultLockDelay
+	maxLockID    = 128 // a UUID has 36
+)
+
+// Acquire locks a variable, which it makes if there is none, and returns it with its lock. Items replace those that are there; without any
+// these stay. Whoever holds the lock may acquire it again. Errors: *ConflictError, ErrFull.
+func (s *Service) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, uint64, error) {
+	at := place{v.Namespace, v.Path}
+	wanted, err := checkAcquire(v)
+	if err != nil {
+		return nil, 0, err
+	}
+	sealed, err := s.seal(at, v.Items)
+	if err != nil {
+		return nil, 0, err
+	}
+	return s.change(ctx, at, func(found state, now Moment) (write, error) {
+		if found.locked() && (!found.heldBy(v.LockID()) || found.phase == delayed) {
+			return write{}, &ConflictError{Variable: found.nothing(), Locked: true}
+		}
+		w := write{record: found.next(sealed), items: v.Items, lease: new(newLease(wanted.ID, now))}
+		if len(v.Items) == 0 && found.exists() && found.damage == nil {
+			w.record.sealed = found.sealed
+		}
+		w.record.Lock = &wanted
+		return w, nil
+	})
+}
+
+// Renew has a lock that is held begin its TTL again, and returns what is known of the variable. Errors: ErrNotFound, ErrNotLocked, ErrLocked.
+func (s *Service) Renew(ctx context.Context, namespace, path, lockID string) (*api.VariableMetadata, uint64, error) {
+	if lockID == "" {
+		return nil, 0, invalid("missing lock ID")
+	}
+	if err := errors.Join(checkNamespace(namespace), CheckPath(path)); err != nil {
+		return nil, 0, err
+	}
+	for attempt := 0; ; attempt++ {
+		if err := pause(ctx, attempt); err != nil {
+			return nil, 0, err
+		}
+		found, err := s.look(ctx, place{namespace, path})
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := found.canRenew(lockID); err != nil {
+			return nil, 0, err
+		}
+		now, err := s.clock()
+		if err != nil {
+			return nil, 0, err
+		}
+		value, err := newLease(lockID, now).encode()
+		if err != nil {
+			return nil, 0, err
+		}
+		_, err = s.store.Commit(ctx, cluster.Txn{If: found.conditions(), Then: []cluster.Operation{{Key: found.at.leaseKey(), Value: value}}})
+		if !isConflict(err) {
+			return found.metadata(), found.entry.ModifyIndex, err
+		}
+	}
+}
+
+func (s state) canRenew(lockID string) error {
+	switch {
+	case !s.exists():
+		return ErrNotFound
+	case !s.locked():
+		return ErrNotLocked
+	case !s.heldBy(lockID), s.phase == delayed:
+		return ErrLocked
+	}
+	return nil
+}
+
+// Release ends a lock at once, without its delay. The items stay. Errors: ErrNotFound, ErrNotLocked, *ConflictError.
+func (s *Service) Release(ctx context.Context, namespace, path, lockID string) (*api.Variable, uint64, error) {
+	if lockID == "" {
+		return nil, 0, invalid("missing lock information")
+	}
+	if err := errors.Join(checkNamespace(namespace), CheckPath(path)); err != nil {
+		return nil, 0, err
+	}
+	return s.change(ctx, place{namespace, path}, func(found state, _ Moment) (write, error) {
+		switch {
+		case !found.exists():
+			return write{}, ErrNotFound
+		case !found.locked():
+			return write{}, ErrNotLocked
+		case !found.heldBy(lockID):
+			return write{}, &ConflictError{Variable: found.nothing(), Locked: true}
+		}
+		w := write{record: found.record}
+		w.record.Lock = nil
+		return w, nil
+	})
+}
+
+// checkAcquire returns the lock that is wanted, with what is left out.
+func checkAcquire(v *api.Variable) (lock, error) {
+	if err := errors.Join(checkNamespace(v.Namespace), checkItems(v.Items), CheckPath(v.Path)); err != nil {
+		return lock{}, err
+	}
+	wanted := lock{ID: uuid.NewString(), TTL: defaultTTL, Delay: defaultDelay}
+	if v.Lock == nil {
+		return wanted, nil
+	}
+	if len(v.Lock.ID) > maxLockID {
+		return lock{}, invalid("the lock's ID has %d characters, and at most %d are allowed", len(v.Lock.ID), maxLockID)
+	}
+	if v.Lock.ID != "" {
+		wanted.ID = v.Lock.ID
+	}
+	if err := setDuration(&wanted.TTL, v.Lock.TTL); err != nil {
+		return lock{}, err
+	}
+	if err := setDuration(&wanted.Delay, v.Lock.LockDelay); err != nil {
+		return lock{}, err
+	}
+	if wanted.TTL > maxTTL || wanted.TTL < minTTL {
+		return lock{}, invalid("TTL must be between 10 seconds and 24 hours")
+	}
+	return wanted, nil
+}
+
+// setDuration sets a duration by its text, if that is none of zero or nothing.
+func setDuration(to *time.Duration, text string) error {
+	if text == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return invalid("%v", err)
+	}
+	if d < 0 {
+		return invalid("Lock delay and TTL must be positive")
+	}
+	if d > 0 {
+		*to = d
+	}
+	return nil
+}

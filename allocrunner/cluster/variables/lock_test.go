@@ -1,0 +1,286 @@
+package variables_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster/variables"
+)
+
+// locked runs a test under a clock of its own, which boot makes another one's.
+func locked(t *testing.T, test func(t *testing.T, f *fixture, boot *string)) {
+	sealer := newSealer(t) // a key ring waits for the disk
+	synctest.Test(t, func(t *testing.T) {
+		boot := "boot 1"
+		test(t, newVariables(t).at(sealer, &boot), &boot)
+	})
+}
+
+// acquire locks the variable "l" with a TTL of 10 seconds and a delay of 5, by an ID or, when that is empty, by a new one.
+func (f *fixture) acquire(id string, items ...string) (*api.Variable, error) {
+	v := variable("l", items...)
+	v.Lock = &api.VariableLock{ID: id, TTL: "10s", LockDelay: "5s"}
+	got, _, err := f.Acquire(f.ctx(), v)
+	return got, err
+}
+
+func (f *fixture) mustAcquire(items ...string) string {
+	f.tb.Helper()
+	v, err := f.acquire("", items...)
+	if err != nil || v.LockID() == "" {
+		f.tb.Fatalf("acquire: %+v, %v", v, err)
+	}
+	return v.LockID()
+}
+
+func (f *fixture) renew(id string) error {
+	_, _, err := f.Renew(f.ctx(), ns, "l", id)
+	return err
+}
+
+func (f *fixture) release(id string) error {
+	_, _, err := f.Release(f.ctx(), ns, "l", id)
+	return err
+}
+
+// write writes the variable with a lock's ID, empty for none.
+func (f *fixture) write(id, value string) error {
+	v := variable("l", "k", value)
+	if id != "" {
+		v.Lock = &api.VariableLock{ID: id}
+	}
+	_, _, err := f.Put(f.ctx(), v, nil)
+	return err
+}
+
+func TestLock(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		id := f.mustAcquire("k", "v")
+		if v := f.read("l"); v.Lock == nil || *v.Lock != (api.VariableLock{ID: id, TTL: "10s", LockDelay: "5s"}) || v.Items["k"] != "v" {
+			t.Errorf("locked: %+v", v)
+		}
+		_, err := f.acquire("")
+		f.wantConflict(err, 0, true)
+		_, err = f.acquire("another")
+		f.wantConflict(err, 0, true)
+		f.wantConflict(f.write("", "w"), 0, true)
+		f.wantConflict(f.write("another", "w"), 0, true)
+		_, err = f.Delete(t.Context(), ns, "l", nil)
+		f.wantConflict(err, 0, true)
+		f.wantConflict(f.release("another"), 0, true)
+		if err := f.renew("another"); !errors.Is(err, variables.ErrLocked) {
+			t.Errorf("renewed by another: %v", err)
+		}
+		if err := f.write(id, "w"); err != nil {
+			t.Errorf("the holder can't write: %v", err)
+		}
+		if v := f.read("l"); v.Items["k"] != "w" || v.LockID() != id || v.Lock.TTL != "10s" {
+			t.Errorf("after the holder wrote: %+v", v)
+		}
+		if _, err := f.acquire(id, "k", "again"); err != nil || f.read("l").Items["k"] != "again" {
+			t.Errorf("acquired again by the holder: %v", err)
+		}
+		before := f.read("l")
+		if err := f.renew(id); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(before, f.read("l")); diff != "" {
+			t.Errorf("a renewal has changed the variable: %s", diff)
+		}
+		if err := f.release(id); err != nil {
+			t.Fatal(err)
+		}
+		after := f.read("l")
+		if after.Lock != nil || after.Items["k"] != "again" || after.ModifyIndex <= before.ModifyIndex {
+			t.Errorf("released: %+v", after)
+		}
+		if err := f.release(id); !errors.Is(err, variables.ErrNotLocked) {
+			t.Errorf("released twice: %v", err)
+		}
+		if err := f.renew(id); !errors.Is(err, variables.ErrNotLocked) {
+			t.Errorf("renewed after its release: %v", err)
+		}
+		f.wantConflict(f.write(id, "late"), 0, true) // it does not know yet that it holds nothing
+		if f.mustAcquire() == id {
+			t.Error("two locks have one ID")
+		}
+		if v := f.read("l"); v.Items["k"] != "again" {
+			t.Errorf("acquired without items: %+v, want those that were there", v)
+		}
+	})
+}
+
+func TestLockOfNothing(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		if err := f.renew("x"); !errors.Is(err, variables.ErrNotFound) {
+			t.Errorf("renew: %v", err)
+		}
+		if err := f.release("x"); !errors.Is(err, variables.ErrNotFound) {
+			t.Errorf("release: %v", err)
+		}
+		f.wantInvalid(f.renew(""), "missing lock ID")
+		f.wantInvalid(f.release(""), "missing lock information")
+		f.wantConflict(f.write("x", "v"), 0, true)
+		if f.read("l") != nil {
+			t.Error("a variable was made for a lock that nobody has")
+		}
+		f.mustAcquire()
+		if v := f.read("l"); v == nil || len(v.Items) != 0 {
+			t.Errorf("a variable that was made for its lock: %+v", v)
+		}
+	})
+}
+
+// TestLockBounds has a row for each rule of a lock's times.
+func TestLockBounds(t *testing.T) {
+	f := newVariables(t)
+	for _, c := range []struct{ ttl, delay, want string }{ // want is TTL and delay, or an error
+		{"", "", "15s 15s"}, {"0s", "0", "15s 15s"}, {"10s", "1s", "10s 1s"}, {"24h", "90h", "24h0m0s 90h0m0s"},
+		{"9.999s", "", "TTL must be between 10 seconds and 24 hours"}, {"24h0m1s", "", "TTL must be between"},
+		{"-1s", "", "must be positive"}, {"", "-1ns", "must be positive"}, {"soon", "", "invalid duration"}, {"", "1", "missing unit"},
+	} {
+		v := variable("p")
+		v.Lock = &api.VariableLock{TTL: c.ttl, LockDelay: c.delay}
+		got, _, err := f.Acquire(t.Context(), v)
+		if err != nil {
+			f.wantInvalid(err, c.want)
+			continue
+		}
+		if times := got.Lock.TTL + " " + got.Lock.LockDelay; times != c.want {
+			t.Errorf("%q and %q: %s, want %s", c.ttl, c.delay, times, c.want)
+		}
+		if _, _, err := f.Release(t.Context(), ns, "p", got.Lock.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, _, err := f.Acquire(t.Context(), variable("p"))
+	if err != nil || got.Lock.TTL != "15s" || got.Lock.LockDelay != "15s" {
+		t.Errorf("without a word on its lock: %+v, %v", got, err)
+	}
+}
+
+// TestLockExpires: a lock that nobody renews is held for twice its TTL, can't be acquired during its delay, and then is gone; its holder, who
+// may have been suspended for all that time, changes nothing any more.
+func TestLockExpires(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		id := f.mustAcquire("k", "v")
+		time.Sleep(19 * time.Second)
+		if err := f.renew(id); err != nil {
+			t.Fatalf("renewed late, within what Nomad grants: %v", err)
+		}
+		time.Sleep(20*time.Second - 1)
+		_, err := f.acquire("")
+		f.wantConflict(err, 0, true)
+		time.Sleep(1) // the delay begins
+		if err := f.renew(id); !errors.Is(err, variables.ErrLocked) {
+			t.Errorf("renewed during the delay: %v", err)
+		}
+		_, err = f.acquire(id)
+		f.wantConflict(err, 0, true)
+		_, err = f.acquire("")
+		f.wantConflict(err, 0, true)
+		f.wantConflict(f.write("", "w"), 0, true)
+		if err := f.write(id, "in time"); err != nil {
+			t.Errorf("nobody else can have it: %v", err)
+		}
+		time.Sleep(5*time.Second - 1)
+		_, err = f.acquire("")
+		f.wantConflict(err, 0, true)
+		if v := f.read("l"); v.LockID() != id {
+			t.Errorf("during the delay: %+v", v)
+		}
+		time.Sleep(1)
+		if v := f.read("l"); v.Lock != nil {
+			t.Errorf("after the delay: %+v", v)
+		}
+		if err := f.release(id); !errors.Is(err, variables.ErrNotLocked) {
+			t.Errorf("released after its end: %v", err)
+		}
+		f.wantConflict(f.write(id, "late"), 0, true)
+		if err := f.write("", "free"); err != nil {
+			t.Errorf("written after its end: %v", err)
+		}
+		next := f.mustAcquire()
+		f.wantConflict(f.write(id, "late"), 0, true)
+		if err := f.write(next, "next"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestReleaseHasNoDelay: whoever releases says that it has stopped.
+func TestReleaseHasNoDelay(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		if err := f.release(f.mustAcquire()); err != nil {
+			t.Fatal(err)
+		}
+		late := f.mustAcquire()
+		time.Sleep(21 * time.Second)
+		if err := f.release(late); err != nil {
+			t.Errorf("released during the delay: %v", err)
+		}
+		f.mustAcquire()
+	})
+}
+
+// TestLockAfterReboot: a lock of an earlier start of the machine is held for its whole time from when somebody is refused for it, or is renewed
+// by its holder; a clock that was set makes no difference, since none of them is looked at.
+func TestLockAfterReboot(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, boot *string) {
+		id := f.mustAcquire("k", "v")
+		*boot = "boot 2"
+		time.Sleep(time.Hour) // nobody has looked
+		if v := f.read("l"); v.LockID() != id {
+			t.Errorf("read: %+v", v)
+		}
+		_, err := f.acquire("")
+		f.wantConflict(err, 0, true)
+		time.Sleep(25*time.Second - 1)
+		_, err = f.acquire("")
+		f.wantConflict(err, 0, true)
+		time.Sleep(1)
+		next := f.mustAcquire()
+
+		*boot = "boot 3"
+		if err := f.renew(next); err != nil {
+			t.Errorf("renewed after a reboot: %v", err)
+		}
+		time.Sleep(25 * time.Second)
+		f.mustAcquire()
+	})
+}
+
+// TestLeaseDamage: a lease that can't be read, or that has gone, is that of a lock whose time begins, and locks nobody out for good.
+func TestLeaseDamage(t *testing.T) {
+	for name, value := range map[string]string{"no JSON": "x", "another's": `{"id":"x","boot":"boot 1"}`, "of later": `{"id":"ID","boot":"boot 1","since_ns":9000000000000}`} {
+		t.Run(name, func(t *testing.T) {
+			locked(t, func(t *testing.T, f *fixture, _ *string) {
+				if _, err := f.acquire("ID"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				f.plant("locks/default/l", []byte(value))
+				_, err := f.acquire("")
+				f.wantConflict(err, 0, true)
+				time.Sleep(25 * time.Second)
+				f.mustAcquire()
+			})
+		})
+	}
+}
+
+// TestMachineClock: the machine's own clock goes on, for all who look at it from the same start of the machine.
+func TestMachineClock(t *testing.T) {
+	first, err := variables.Now()
+	if err != nil || first.Boot == "" || first.Since <= 0 {
+		t.Fatalf("now is %+v, %v", first, err)
+	}
+	if second, err := variables.Now(); err != nil || second.Boot != first.Boot || second.Since < first.Since {
+		t.Errorf("after %+v comes %+v, %v", first, second, err)
+	}
+}

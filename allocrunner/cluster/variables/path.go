@@ -1,0 +1,94 @@
+package variables
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Nomad's bounds of names.
+const (
+	maxPath      = 128
+	maxNamespace = 128
+)
+
+// CheckPath returns an *InvalidError, in Nomad's words, for a path that no variable can have.
+func CheckPath(path string) error {
+	if path == "" {
+		return invalid("variable requires path")
+	}
+	if len(path) > maxPath {
+		return invalid("invalid path %q: it has %d characters, and at most %d are allowed", path[:maxPath]+"...", len(path), maxPath)
+	}
+	if strings.IndexFunc(path, func(c rune) bool { return !inPath(c) }) >= 0 {
+		return invalid("invalid path %q: letters, digits and the characters - _ ~ / are allowed", path)
+	}
+	return checkReserved(strings.Split(path, "/"))
+}
+
+func inPath(c rune) bool { return inName(c) || c == '_' || c == '~' || c == '/' }
+
+func inName(c rune) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-'
+}
+
+// checkReserved refuses what Nomad keeps free below nomad/.
+func checkReserved(parts []string) error {
+	switch {
+	case parts[0] != "nomad":
+		return nil
+	case len(parts) == 1:
+		return invalid(`"nomad" is a reserved top-level directory path, but you may write variables to "nomad/jobs", "nomad/job-templates", ` +
+			`"nomad/sentinel", or below`)
+	case parts[1] == "jobs", parts[1] == "sentinel", parts[1] == "job-templates" && len(parts) == 3:
+		return nil
+	case parts[1] == "job-templates":
+		return invalid(`"nomad/job-templates" is a reserved directory path, but you may write variables at the level below it, for example, ` +
+			`"nomad/job-templates/template-name"`)
+	}
+	return invalid(`only paths at "nomad/jobs" or "nomad/job-templates" and below are valid paths under the top-level "nomad" directory`)
+}
+
+// checkNamespace refuses what is no namespace of Nomad's.
+func checkNamespace(name string) error {
+	switch {
+	case name == AllNamespaces:
+		return invalid(`can not target wildcard ("*")namespace`)
+	case name == "" || len(name) > maxNamespace || strings.IndexFunc(name, func(c rune) bool { return !inName(c) }) >= 0:
+		return invalid("invalid namespace %q: 1 to %d letters, digits and hyphens are allowed", name[:min(len(name), maxNamespace)], maxNamespace)
+	}
+	return nil
+}
+
+// place is where a variable is.
+type place struct{ namespace, path string }
+
+// The keys of the store. The leases of locks are apart, since a renewal changes no variable.
+const (
+	variablePrefix = "vars/"
+	leasePrefix    = "locks/"
+	usageKey       = "usage/vars"
+)
+
+func (p place) key() string      { return variablePrefix + p.String() }
+func (p place) leaseKey() string { return leasePrefix + p.String() }
+
+// String returns the place as keys have it, and as items are sealed for it. No namespace has a slash in its name.
+func (p place) String() string { return p.namespace + "/" + p.path }
+
+// prefixOf returns what the keys of a list begin with; with AllNamespaces it says nothing of the path.
+func prefixOf(namespace, prefix string) string {
+	if namespace == AllNamespaces {
+		return variablePrefix
+	}
+	return place{namespace, prefix}.key()
+}
+
+// placeOf returns the place that a key is of.
+func placeOf(key string) (place, bool) {
+	rest, ok := strings.CutPrefix(key, variablePrefix)
+	namespace, path, found := strings.Cut(rest, "/")
+	return place{namespace, path}, ok && found && namespace != "" && path != ""
+}
+
+// invalid returns the error for a request that is wrong in the way that the words say.
+func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }

@@ -1,0 +1,186 @@
+// Package variables keeps Nomad's variables, and the locks on them, in a cluster.Store: their paths, sizes and check-and-set, items that are
+// sealed for their place, and leases of locks that outlive processes. It promises that one of two writers who expect the same index wins, that
+// nobody changes a variable whose lock another holds, that items can be read from the store with the sealer's key alone and at their own path
+// alone, and that one damaged variable is an error of that variable and of no list. It decides nothing about who may read what, and knows
+// neither HTTP nor tokens.
+package variables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// AllNamespaces stands for every namespace in a list.
+const AllNamespaces = api.AllNamespacesNamespace
+
+// Sealer keeps items from whoever reads the store. What is sealed for a place opens for that place alone.
+type Sealer interface {
+	Seal(items []byte, place string) ([]byte, error)
+	// Open returns what was sealed. Its errors say whether the key is another one or the value is damaged.
+	Open(sealed []byte, place string) ([]byte, error)
+}
+
+// Config holds the parts of a Service. Store and Sealer are required.
+type Config struct {
+	Store  cluster.Store
+	Sealer Sealer
+	Now    func() (Moment, error) // the clock of leases; nil for this machine's
+}
+
+// Service is the variables of a store. Any number of processes may have one. Its methods may be called from several goroutines; what they
+// return is the caller's. Errors besides those named: *InvalidError, *DamagedError, those of cluster.Store, ctx's.
+type Service struct {
+	store  cluster.Store
+	sealer Sealer
+	now    func() (Moment, error)
+}
+
+// New returns the variables of a store. It touches nothing.
+func New(c Config) *Service {
+	if c.Now == nil {
+		c.Now = now
+	}
+	return &Service{store: c.Store, sealer: c.Sealer, now: c.Now}
+}
+
+// Read returns a variable, nil for none, and the index to wait from: the variable's, or the store's when there is none.
+func (s *Service) Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error) {
+	if err := checkNamespace(namespace); err != nil {
+		return nil, 0, err
+	}
+	if CheckPath(path) != nil { // as in Nomad, where what can't be there is not there
+		_, index, err := s.store.Get(ctx, usageKey)
+		return nil, index, err
+	}
+	found, err := s.look(ctx, place{namespace, path})
+	if err != nil || !found.exists() {
+		return nil, found.index, err
+	}
+	v, err := s.open(found)
+	return v, found.entry.ModifyIndex, err
+}
+
+// List returns what is known of variables beside their items, by namespace and path, and the store's index: of those of a namespace, or of
+// AllNamespaces, whose paths begin with the prefix.
+func (s *Service) List(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, uint64, error) {
+	if namespace != AllNamespaces {
+		if err := checkNamespace(namespace); err != nil {
+			return nil, 0, err
+		}
+	}
+	page, err := s.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, prefix)})
+	if err != nil {
+		return nil, 0, err
+	}
+	list := make([]*api.VariableMetadata, 0, len(page.Entries))
+	for _, entry := range page.Entries {
+		at, ok := placeOf(entry.Key)
+		if !ok || !strings.HasPrefix(at.path, prefix) {
+			continue
+		}
+		found, err := s.lockOf(ctx, newState(at, entry))
+		if err != nil {
+			return nil, 0, err
+		}
+		list = append(list, found.metadata())
+	}
+	return list, page.Index, nil
+}
+
+// Await returns when a variable of those that List would be about, and that concerns the caller, has been changed or deleted after the index,
+// or may have been.
+func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns func(namespace, path string) bool) error {
+	for {
+		changes, err := s.store.Watch(ctx, prefixOf(namespace, prefix), after)
+		if err != nil || changes.Gap {
+			return err
+		}
+		for _, key := range changes.Keys {
+			if at, ok := placeOf(key); ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path) {
+				return nil
+			}
+		}
+		after = changes.Index
+	}
+}
+
+// look returns what is at a place, with its lock as it stands now.
+func (s *Service) look(ctx context.Context, at place) (state, error) {
+	for {
+		entry, index, err := s.store.Get(ctx, at.key())
+		if err != nil {
+			return state{}, err
+		}
+		found := newState(at, entry)
+		found.index = index
+		if found.Lock == nil {
+			return found, nil
+		}
+		found, err = s.lockOf(ctx, found)
+		if err != nil || decodeLease(found.leased.Value).ID == found.Lock.ID {
+			return found, err
+		}
+		// The lock was released or has changed hands between the two reads; or its lease is damaged.
+		if same, _, err := s.store.Get(ctx, at.key()); err != nil || same.ModifyIndex == entry.ModifyIndex {
+			return found, err
+		}
+	}
+}
+
+// lockOf returns the state with its lock as it stands now.
+func (s *Service) lockOf(ctx context.Context, of state) (state, error) {
+	if of.Lock == nil {
+		return of, nil
+	}
+	leased, _, err := s.store.Get(ctx, of.at.leaseKey())
+	if err != nil {
+		return of, err
+	}
+	now, err := s.clock()
+	if err != nil {
+		return of, err
+	}
+	return of.withLease(leased, now), nil
+}
+
+// open returns the variable of a state with its items.
+func (s *Service) open(of state) (*api.Variable, error) {
+	items, err := s.items(of)
+	if err != nil {
+		return nil, &DamagedError{Namespace: of.at.namespace, Path: of.at.path, Err: err}
+	}
+	return of.variable(items), nil
+}
+
+// items opens the items of a state.
+func (s *Service) items(of state) (map[string]string, error) {
+	if of.damage != nil {
+		return nil, of.damage
+	}
+	plain, err := s.sealer.Open(of.sealed, of.at.String())
+	if err != nil {
+		return nil, err
+	}
+	return decodeItems(plain)
+}
+
+// isConflict reports whether a transaction was not applied because something has changed.
+func isConflict(err error) bool {
+	_, conflict := errors.AsType[*cluster.ConflictError](err)
+	return conflict
+}
+
+// clock returns the moment that it is.
+func (s *Service) clock() (Moment, error) {
+	m, err := s.now()
+	if err != nil {
+		return m, fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+	}
+	return m, nil
+}

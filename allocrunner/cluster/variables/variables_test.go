@@ -1,0 +1,310 @@
+package variables_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/identity"
+)
+
+func TestPutAndRead(t *testing.T) {
+	f := newVariables(t)
+	if v := f.read("a/b"); v != nil {
+		t.Fatalf("there is %+v before it was written", v)
+	}
+	first := f.put("a/b", "k", "v")
+	if diff := cmp.Diff(first, f.read("a/b")); diff != "" {
+		t.Errorf("-written +read\n%s", diff)
+	}
+	if first.CreateIndex != first.ModifyIndex || first.CreateTime == 0 || first.CreateTime != first.ModifyTime {
+		t.Errorf("new: %+v", first)
+	}
+	second := f.put("a/b", "k", "w", "l", "")
+	want := *second
+	want.CreateIndex, want.CreateTime = first.CreateIndex, first.CreateTime
+	if diff := cmp.Diff(&want, f.read("a/b")); diff != "" || second.ModifyIndex <= first.ModifyIndex {
+		t.Errorf("written again: %s", diff)
+	}
+	index, err := f.Delete(t.Context(), ns, "a/b", nil)
+	if err != nil || index <= second.ModifyIndex || f.read("a/b") != nil {
+		t.Errorf("deleted at %d: %v", index, err)
+	}
+	if again, err := f.Delete(t.Context(), ns, "a/b", nil); err != nil || again != index {
+		t.Errorf("deleted again at %d, %v; want %d, since nothing has changed", again, err, index)
+	}
+	if third := f.put("a/b", "k", "x"); third.CreateIndex <= index {
+		t.Errorf("made again with the index of its first life: %+v", third)
+	}
+}
+
+// TestCheckAndSet has a row for what Nomad does with each expectation.
+func TestCheckAndSet(t *testing.T) {
+	f := newVariables(t)
+	put := func(check uint64) (*api.Variable, error) {
+		v, _, err := f.Put(t.Context(), variable("p", "k", "v"), &check)
+		return v, err
+	}
+	remove := func(check uint64) error {
+		_, err := f.Delete(t.Context(), ns, "p", &check)
+		return err
+	}
+	_, err := put(7)
+	f.wantConflict(err, 0, false) // something was expected, and there is nothing
+	f.wantConflict(remove(7), 0, false)
+	if err := remove(0); err != nil {
+		t.Errorf("deleting nothing, as expected: %v", err)
+	}
+	v, err := put(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = put(0)
+	shown := f.wantConflict(err, v.ModifyIndex, false)
+	if diff := cmp.Diff(v, shown); diff != "" {
+		t.Errorf("the conflict shows: %s", diff)
+	}
+	_, err = put(v.ModifyIndex + 1)
+	f.wantConflict(err, v.ModifyIndex, false)
+	f.wantConflict(remove(0), v.ModifyIndex, false)
+	f.wantConflict(remove(v.ModifyIndex-1), v.ModifyIndex, false)
+	next, err := put(v.ModifyIndex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(next.ModifyIndex); err != nil || f.read("p") != nil {
+		t.Errorf("deleting what is there: %v", err)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	f := newVariables(t)
+	big := variable("p", "k", strings.Repeat("v", variables.MaxItems))
+	full := variable("p", "k", strings.Repeat("\x01", variables.MaxItems-1)) // which takes most room when it is stored
+	of := func(change func(*api.Variable)) *api.Variable { v := variable("p", "k", "v"); change(v); return v }
+	for words, v := range map[string]*api.Variable{
+		"empty variables are invalid":                        variable("p"),
+		"variables are limited to 64KiB":                     big,
+		"invalid path":                                       variable("a b", "k", "v"),
+		"is a reserved top-level":                            variable("nomad", "k", "v"),
+		"variable requires path":                             variable("", "k", "v"),
+		`wildcard ("*")namespace`:                            of(func(v *api.Variable) { v.Namespace = "*" }),
+		`invalid namespace ""`:                               of(func(v *api.Variable) { v.Namespace = "" }),
+		`invalid namespace "a/b"`:                            of(func(v *api.Variable) { v.Namespace = "a/b" }),
+		"should not contain lock definition":                 of(func(v *api.Variable) { v.Lock = &api.VariableLock{TTL: "15s"} }),
+		`item "k" is no UTF-8 text: encode it, such as with`: variable("p", "k", "\xff"),
+	} {
+		_, _, err := f.Put(t.Context(), v, nil)
+		f.wantInvalid(err, words)
+	}
+	if got, _, err := f.Put(t.Context(), full, nil); err != nil {
+		t.Errorf("as large as can be: %v", err)
+	} else if diff := cmp.Diff(got, f.read("p")); diff != "" {
+		t.Error("what is as large as can be does not come back")
+	}
+	_, _, err := f.Read(t.Context(), "*", "p")
+	f.wantInvalid(err, "wildcard")
+	if v, index, err := f.Read(t.Context(), ns, "a b"); v != nil || index == 0 || err != nil {
+		t.Errorf("read of a path that can't be: %+v, %v", v, err)
+	}
+}
+
+func TestList(t *testing.T) {
+	f := newVariables(t)
+	for _, path := range []string{"nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/g", "other", "nomad-jobs"} {
+		f.put(path, "k", "v")
+	}
+	there := variable("other", "k", "v")
+	there.Namespace = "prod"
+	if _, _, err := f.Put(t.Context(), there, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		namespace, prefix string
+		want              string
+	}{
+		{ns, "", "default:nomad-jobs default:nomad/jobs default:nomad/jobs/web default:nomad/jobs/web/g default:other"},
+		{ns, "nomad/jobs/", "default:nomad/jobs/web default:nomad/jobs/web/g"},
+		{ns, "nomad/jobs/web/g/", ""},
+		{"prod", "", "prod:other"},
+		{"pro", "", ""},
+		{"*", "oth", "default:other prod:other"},
+	} {
+		if got := f.paths(c.namespace, c.prefix); got != c.want {
+			t.Errorf("%s %q: %s, want %s", c.namespace, c.prefix, got, c.want)
+		}
+	}
+}
+
+// TestAwait: whoever waits from the index of an answer is woken by what the answer would have had, and by nothing else where only some paths
+// are meant.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newVariables(t)
+		f.put("mine", "k", "v")
+		_, after, err := f.Read(t.Context(), ns, "mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine := func(_, path string) bool { return path == "mine" }
+		woken := make(chan error)
+		await := func() { woken <- f.Await(t.Context(), ns, "m", after, mine) }
+		go await()
+		synctest.Wait()
+		f.put("mine/below", "k", "v")
+		f.put("mind", "k", "v")
+		synctest.Wait()
+		select {
+		case <-woken:
+			t.Fatal("woken by another's change")
+		default:
+		}
+		after = f.put("mine", "k", "w").ModifyIndex
+		if err := <-woken; err != nil {
+			t.Fatal(err)
+		}
+		go await()
+		synctest.Wait()
+		if _, err := f.Delete(t.Context(), ns, "mine", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-woken; err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, after, _ = f.Read(ctx, ns, "mine")
+		if err := f.Await(ctx, ns, "mine", after, mine); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with nothing to wake it: %v", err)
+		}
+	})
+}
+
+// entry returns what is stored under a key.
+func (f *fixture) entry(key string) cluster.Entry {
+	f.tb.Helper()
+	e, _, err := f.store.Get(f.ctx(), key)
+	if err != nil || e.ModifyIndex == 0 {
+		f.tb.Fatalf("%s: %+v, %v", key, e, err)
+	}
+	return e
+}
+
+// store writes an entry around the variables.
+func (f *fixture) plant(key string, value []byte) {
+	f.tb.Helper()
+	if _, err := f.store.Commit(f.ctx(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: value}}}); err != nil {
+		f.tb.Fatal(err)
+	}
+}
+
+// TestSealed: what is stored has neither keys nor values of items, and opens at its own place with its own key alone.
+func TestSealed(t *testing.T) {
+	f := newVariables(t)
+	f.put("a", "password", "hunter2hunter2")
+	kept := f.entry("vars/default/a").Value
+	if bytes.Contains(kept, []byte("hunter2")) || bytes.Contains(kept, []byte("password")) {
+		t.Errorf("stored: %q", kept)
+	}
+	f.plant("vars/default/b", kept)
+	f.plant("vars/prod/a", kept)
+	for _, at := range [][2]string{{ns, "b"}, {"prod", "a"}} {
+		_, _, err := f.Read(t.Context(), at[0], at[1])
+		if damaged, ok := errors.AsType[*variables.DamagedError](err); !ok || damaged.Path != at[1] || !errors.Is(err, identity.ErrBadSeal) {
+			t.Errorf("moved to %v: %v", at, err)
+		}
+	}
+	other := &fixture{variables.New(variables.Config{Store: f.store, Sealer: newSealer(t)}), t, f.store}
+	if _, _, err := other.Read(t.Context(), ns, "a"); !errors.Is(err, identity.ErrForeignSeal) {
+		t.Errorf("with another key: %v", err)
+	}
+}
+
+// TestDamage: whatever of a variable is damaged, that is an error of reading it, no list fails for it, and it can be written and deleted.
+func TestDamage(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"nothing left":      func([]byte) []byte { return nil },
+		"no header":         func(v []byte) []byte { return v[1:] },
+		"no items":          func(v []byte) []byte { return v[:bytes.IndexByte(v, '\n')+1] },
+		"a bit of an item":  func(v []byte) []byte { v[len(v)-1] ^= 1; return v },
+		"a later version's": func(v []byte) []byte { return bytes.Replace(v, []byte(`"version":1`), []byte(`"version":2`), 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newVariables(t)
+			f.put("bad", "k", "v")
+			f.put("good", "k", "v")
+			f.plant("vars/default/bad", damage(bytes.Clone(f.entry("vars/default/bad").Value)))
+			_, _, err := f.Read(t.Context(), ns, "bad")
+			if damaged, ok := errors.AsType[*variables.DamagedError](err); !ok || !strings.Contains(err.Error(), `variable "bad"`) {
+				t.Errorf("read: %v, %v", damaged, err)
+			}
+			if got := f.paths(ns, ""); got != "default:bad default:good" {
+				t.Errorf("list: %s", got)
+			}
+			_, _, err = f.Put(t.Context(), variable("bad", "k", "v"), new(uint64))
+			if shown := f.wantConflict(err, f.entry("vars/default/bad").ModifyIndex, false); shown.Items != nil {
+				t.Errorf("the conflict has items: %+v", shown)
+			}
+			f.put("bad", "k", "new")
+			if got := f.read("bad"); got.Items["k"] != "new" {
+				t.Errorf("after it was written again: %+v", got)
+			}
+			f.plant("vars/default/bad", damage(bytes.Clone(f.entry("vars/default/bad").Value)))
+			if _, err := f.Delete(t.Context(), ns, "bad", nil); err != nil || f.read("bad") != nil {
+				t.Errorf("deleted: %v", err)
+			}
+		})
+	}
+}
+
+// TestFull: neither the number of variables nor their size grows beyond a bound, which deletions move away from, and which nobody reaches by
+// writing the same variable again and again.
+func TestFull(t *testing.T) {
+	f := newVariables(t)
+	big := strings.Repeat("v", variables.MaxItems-1)
+	stored := 0
+	for ; ; stored++ {
+		_, _, err := f.Put(t.Context(), variable(fmt.Sprintf("big/%d", stored), "k", big), nil)
+		if errors.Is(err, variables.ErrFull) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := variables.MaxBytes / variables.MaxItems; stored > want || stored < want*9/10 {
+		t.Errorf("%d variables of the largest size, want about %d", stored, want)
+	}
+	for range 100 {
+		f.put("big/0", "k", big)
+	}
+	f.put("big/0", "k", "small")
+	f.put("another", "k", "v")
+	if _, err := f.Delete(t.Context(), ns, "big/1", nil); err != nil {
+		t.Fatal(err)
+	}
+	f.put("big/1", "k", "back")
+
+	t.Run("damaged", func(t *testing.T) { // it is counted again
+		f.plant("usage/vars", []byte("no JSON"))
+		if _, _, err := f.Put(t.Context(), variable("more", "k", big), nil); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := f.Put(t.Context(), variable("more2", "k", big), nil); err != nil && !errors.Is(err, variables.ErrFull) {
+			t.Error(err)
+		}
+		if _, _, err := f.Put(t.Context(), variable("more3", "k", big), nil); !errors.Is(err, variables.ErrFull) {
+			t.Errorf("after a recount: %v, want it full", err)
+		}
+	})
+}

@@ -1,0 +1,328 @@
+package variables
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// MaxItems is how many bytes the keys and values of a variable's items have together, as in Nomad.
+const MaxItems = 64 << 10
+
+// Put writes a variable, with check only if its ModifyIndex is that, 0 for none. While it has a lock, v's must have the ID. It returns the
+// variable as written, and the index. Errors: *ConflictError, ErrFull.
+func (s *Service) Put(ctx context.Context, v *api.Variable, check *uint64) (*api.Variable, uint64, error) {
+	at := place{v.Namespace, v.Path}
+	if err := checkPut(v); err != nil {
+		return nil, 0, err
+	}
+	sealed, err := s.seal(at, v.Items)
+	if err != nil {
+		return nil, 0, err
+	}
+	return s.change(ctx, at, func(found state, _ Moment) (write, error) {
+		if err := s.expects(found, check); err != nil {
+			return write{}, err
+		}
+		if err := found.lets(v.LockID()); err != nil {
+			return write{}, err
+		}
+		return write{record: found.next(sealed), items: v.Items}, nil
+	})
+}
+
+// Delete deletes a variable, with check only if its ModifyIndex is that, 0 for none, and returns the index. There need be none. While it has
+// a lock nobody can. Errors: *ConflictError.
+func (s *Service) Delete(ctx context.Context, namespace, path string, check *uint64) (uint64, error) {
+	if err := checkNamespace(namespace); err != nil {
+		return 0, err
+	}
+	if CheckPath(path) != nil { // as in Nomad, where what can't be there is not there
+		_, index, err := s.store.Get(ctx, usageKey)
+		return index, err
+	}
+	_, index, err := s.change(ctx, place{namespace, path}, func(found state, _ Moment) (write, error) {
+		if err := s.expects(found, check); err != nil || !found.exists() {
+			return write{keep: true}, err
+		}
+		return write{remove: true}, found.lets("")
+	})
+	return index, err
+}
+
+// checkPut returns an error for a variable that can't be written.
+func checkPut(v *api.Variable) error {
+	if err := checkNamespace(v.Namespace); err != nil {
+		return err
+	}
+	if len(v.Items) == 0 {
+		return invalid("empty variables are invalid")
+	}
+	if v.Lock != nil && (v.Lock.TTL != "" || v.Lock.LockDelay != "") {
+		return invalid("variable should not contain lock definition")
+	}
+	if err := checkItems(v.Items); err != nil {
+		return err
+	}
+	return CheckPath(v.Path)
+}
+
+func checkItems(items map[string]string) error {
+	size := 0
+	for key, value := range items {
+		size += len(key) + len(value)
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return invalid("item %q is no UTF-8 text: encode it, such as with base64", key)
+		}
+	}
+	if size > MaxItems {
+		return invalid("variables are limited to 64KiB in total size")
+	}
+	return nil
+}
+
+// seal returns sealed items.
+func (s *Service) seal(at place, items map[string]string) ([]byte, error) {
+	if items == nil {
+		items = map[string]string{}
+	}
+	plain, err := json.Marshal(items)
+	if err != nil {
+		return nil, err
+	}
+	return s.sealer.Seal(plain, at.String())
+}
+
+// expects returns a *ConflictError when the variable's index is not the expected one; nil expects nothing.
+func (s *Service) expects(found state, check *uint64) error {
+	if check == nil || *check == found.entry.ModifyIndex {
+		return nil
+	}
+	if !found.exists() {
+		return &ConflictError{Variable: found.nothing()}
+	}
+	items, _ := s.items(found) // what can't be opened is a conflict all the same
+	return &ConflictError{Variable: found.variable(items)}
+}
+
+// lets returns a *ConflictError when the lock does not let the holder of a lock's ID, empty for none, change the variable. An ID of a lock
+// that has gone is refused, too: somebody else may have held it since.
+func (s state) lets(lockID string) error {
+	if s.locked() == (lockID != "") && (!s.locked() || s.heldBy(lockID)) {
+		return nil
+	}
+	return &ConflictError{Variable: s.nothing(), Locked: true}
+}
+
+// nothing returns the variable of a conflict in which nothing of it is shown.
+func (s state) nothing() *api.Variable {
+	return &api.Variable{Namespace: s.at.namespace, Path: s.at.path}
+}
+
+// next returns the record after this one, with a lock that is still there.
+func (s state) next(sealed []byte) record {
+	now := time.Now().UnixNano()
+	r := record{header{Version: recordVersion, CreateTime: s.CreateTime, ModifyTime: now}, sealed}
+	if r.CreateTime == 0 {
+		r.CreateTime = now
+	}
+	if s.locked() {
+		r.Lock = s.Lock
+	}
+	return r
+}
+
+// write is what a change makes of a state.
+type write struct {
+	keep   bool // nothing is written
+	remove bool
+	record record
+	items  map[string]string // what the answer has
+	lease  *lease            // a new one; nil for that which is there
+}
+
+// change applies decide to what is at a place, again whenever somebody else was faster, and returns the variable as written, nil when there is
+// none. Errors: those of decide, ErrFull.
+func (s *Service) change(ctx context.Context, at place, decide func(found state, now Moment) (write, error)) (*api.Variable, uint64, error) {
+	for attempt := 0; ; attempt++ {
+		if err := pause(ctx, attempt); err != nil {
+			return nil, 0, err
+		}
+		found, err := s.look(ctx, at)
+		if err != nil {
+			return nil, 0, err
+		}
+		now, err := s.clock()
+		if err != nil {
+			return nil, 0, err
+		}
+		w, err := decide(found, now)
+		if err != nil {
+			s.begin(ctx, found, now)
+			return nil, 0, err
+		}
+		if w.keep {
+			return nil, found.index, nil
+		}
+		index, err := s.commit(ctx, found, w)
+		switch {
+		case isConflict(err):
+		case err != nil:
+			return nil, 0, err
+		case w.remove:
+			return nil, index, nil
+		default:
+			return found.written(w, index), index, nil
+		}
+	}
+}
+
+// pause waits for a moment from the third attempt on, so that many writers don't keep one another from writing. Errors: ctx's.
+func pause(ctx context.Context, attempt int) error {
+	if attempt < 2 {
+		return ctx.Err()
+	}
+	wait := time.NewTimer(rand.N(time.Millisecond << min(attempt, 6)))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// begin has the time of a lock begin whose lease tells nothing of this start of this machine.
+func (s *Service) begin(ctx context.Context, found state, now Moment) {
+	if found.phase != unknown {
+		return
+	}
+	value, err := newLease(found.Lock.ID, now).encode()
+	if err != nil {
+		return
+	}
+	_, _ = s.store.Commit(ctx, cluster.Txn{If: found.conditions(), Then: []cluster.Operation{{Key: found.at.leaseKey(), Value: value}}}) // or the next one does
+}
+
+// conditions hold while the state is what is there.
+func (s state) conditions() []cluster.Condition {
+	all := []cluster.Condition{{Key: s.at.key(), ModifyIndex: s.entry.ModifyIndex}}
+	if s.Lock != nil {
+		all = append(all, cluster.Condition{Key: s.at.leaseKey(), ModifyIndex: s.leased.ModifyIndex})
+	}
+	return all
+}
+
+// written returns the variable after a write.
+func (s state) written(w write, index uint64) *api.Variable {
+	s.record, s.phase = w.record, free
+	if s.Lock != nil {
+		s.phase = held
+	}
+	if !s.exists() {
+		s.entry.CreateIndex = index
+	}
+	s.entry.ModifyIndex = index
+	return s.variable(w.items)
+}
+
+// commit writes a state's successor.
+func (s *Service) commit(ctx context.Context, found state, w write) (uint64, error) {
+	txn := cluster.Txn{If: found.conditions()}
+	after := 0 // the size of the value
+	if w.remove {
+		txn.Then = []cluster.Operation{{Key: found.at.key(), Delete: true}}
+	} else {
+		value, err := w.record.encode()
+		if err != nil {
+			return 0, err
+		}
+		after = len(value)
+		txn.Then = []cluster.Operation{{Key: found.at.key(), Value: value}}
+	}
+	switch {
+	case w.lease != nil:
+		value, err := w.lease.encode()
+		if err != nil {
+			return 0, err
+		}
+		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Value: value})
+	case w.remove || w.record.Lock == nil: // there may be one of a lock whose time is over
+		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Delete: true})
+	}
+	if err := s.account(ctx, &txn, found, after, w.remove); err != nil {
+		return 0, err
+	}
+	return s.store.Commit(ctx, txn)
+}
+
+// The bounds of all variables of a store together.
+const (
+	MaxVariables = 10_000
+	MaxBytes     = 32 << 20
+	// usageUnit is what sizes are rounded up to, so that a change of some bytes is no change of the usage.
+	usageUnit = 1 << 10
+)
+
+// usage is what the variables of a store take. It is written with what changes it.
+type usage struct {
+	Variables int `json:"variables"`
+	Bytes     int `json:"bytes"` // of the stored values, each rounded up to usageUnit
+}
+
+func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUnit }
+
+// account adds to a transaction what it changes of the usage. Errors: ErrFull, which a change that makes something smaller never gets.
+func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, after int, removed bool) error {
+	change := usage{Bytes: units(after) - units(len(found.entry.Value))}
+	switch {
+	case removed:
+		change.Variables = -1
+	case !found.exists():
+		change.Variables = 1
+	}
+	if change == (usage{}) {
+		return nil
+	}
+	entry, _, err := s.store.Get(ctx, usageKey)
+	if err != nil {
+		return err
+	}
+	var total usage
+	if entry.ModifyIndex != 0 && json.Unmarshal(entry.Value, &total) != nil {
+		if total, err = s.count(ctx); err != nil {
+			return err
+		}
+	}
+	total.Variables, total.Bytes = max(0, total.Variables+change.Variables), max(0, total.Bytes+change.Bytes)
+	if change.Variables > 0 && total.Variables > MaxVariables {
+		return fmt.Errorf("%w: %d variables", ErrFull, MaxVariables)
+	}
+	if change.Bytes > 0 && total.Bytes > MaxBytes {
+		return fmt.Errorf("%w: %d MiB", ErrFull, MaxBytes>>20)
+	}
+	value, err := json.Marshal(total)
+	if err != nil {
+		return err
+	}
+	txn.If = append(txn.If, cluster.Condition{Key: usageKey, ModifyIndex: entry.ModifyIndex})
+	txn.Then = append(txn.Then, cluster.Operation{Key: usageKey, Value: value})
+	return nil
+}
+
+// count counts what the variables take, when the usage is damaged.
+func (s *Service) count(ctx context.Context) (usage, error) {
+	page, err := s.store.List(ctx, cluster.Span{Prefix: variablePrefix})
+	total := usage{Variables: len(page.Entries)}
+	for _, entry := range page.Entries {
+		total.Bytes += units(len(entry.Value))
+	}
+	return total, err
+}
