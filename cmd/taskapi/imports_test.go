@@ -136,6 +136,8 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	"cmd/taskapi/internal/cli": {
 		"allocrunner",
+		"allocrunner/cluster",
+		"allocrunner/cluster/memory", // of simulated allocations
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
@@ -155,6 +157,7 @@ var allowedImports = map[string][]string{
 	// The one place that joins the two sides.
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",
+		"allocrunner/cluster",
 		"allocrunner/fingerprint",
 		"allocrunner/hoststats",
 		"allocrunner/interfaces",

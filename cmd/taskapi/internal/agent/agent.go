@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -82,6 +83,7 @@ type Config struct {
 	Paths      Paths
 	Lock       Lock
 	Keyring    func() (*identity.Keyring, error) // opens the ring that signs identities
+	Cluster    cluster.Store                     // what allocations have in common; opened by its first use, and closed by whoever made it
 	Events     Events
 	Logger     *slog.Logger
 	Version    string // of the program

@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/simulate"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -50,6 +52,8 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	shared := memory.New()
+	defer shared.Close()
 	first := newQueuedPrinter(r.environment.Stdout, r.alloc, r.options.json)
 	defer flushAll(first.queue)
 	logger := newLogger(r.options.verbose, r.environment)
@@ -58,7 +62,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	failed := make([]error, r.options.simulate)
 	for i := range failed {
 		running.Go(func() {
-			if failed[i] = r.simulateOne(ctx, ring, first, log, logger); failed[i] != nil {
+			if failed[i] = r.simulateOne(ctx, ring, shared, first, log, logger); failed[i] != nil {
 				cancel() // the others are of no use
 			}
 		})
@@ -70,7 +74,8 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 }
 
 // simulateOne runs one more allocation of the job.
-func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, first *printer, log *linewriter.Writer, logger *slog.Logger) error {
+func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, shared cluster.Store, first *printer, log *linewriter.Writer,
+	logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
 	cfg := agentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, newPrinter(first.queue, alloc, r.options.json), log, r.environment)
 	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
@@ -80,6 +85,7 @@ func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, first
 		return last, err
 	}
 	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
+	cfg.Cluster = shared
 	cfg.Events = simulatedEvents{cfg.Events}
 	_, err := agent.New(cfg).Run(ctx, alloc)
 	if last != nil {

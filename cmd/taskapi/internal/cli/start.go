@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -61,6 +62,7 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		},
 		Lock:       lock,
 		Keyring:    func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
+		Cluster:    memory.New(),
 		Events:     agentEvents{p, log, l, nil},
 		Logger:     logger,
 		Version:    w.Version,
