@@ -39,7 +39,7 @@ job "web" {
 	if err != nil {
 		log.Fatal(err)
 	}
-	group, findings, err := jobspec.Review(job, "", drivers.NewRegistry(rawexec.Driver{}))
+	group, findings, err := jobspec.Review(job, "", jobspec.Host{Drivers: drivers.NewRegistry(rawexec.Driver{})})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func reviewAll(t *testing.T, job *api.Job) {
 		}
 	}
 	for _, name := range names {
-		chosen, findings, err := jobspec.Review(job, name, known)
+		chosen, findings, err := jobspec.Review(job, name, host)
 		if (err == nil) != (chosen != nil) {
 			t.Errorf("group %q: %v with error %v", name, chosen, err)
 		}

@@ -45,22 +45,37 @@ func AnyRefused(findings []Finding) bool {
 	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Refused })
 }
 
+// Host is what there is to run a job.
+type Host struct {
+	Drivers *drivers.Registry // those that tasks may name
+	Consul  Consul
+}
+
+// Consul says what becomes of services that ask for Consul, by their provider or because they name none.
+type Consul int
+
+const (
+	NoConsul   Consul = iota // nothing can: no agent of Consul is configured
+	HasConsul                // an agent registers them
+	ConsulHere               // they have been given the provider "nomad", by ServeHere
+)
+
 // Review chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job and
 // that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and ErrInvalid,
-// wrapped with the names that there are. job may be any value, canonical or not; known are the drivers that tasks may name.
-func Review(job *api.Job, group string, known *drivers.Registry) (*api.TaskGroup, []Finding, error) {
+// wrapped with the names that there are. job may be any value, canonical or not.
+func Review(job *api.Job, group string, host Host) (*api.TaskGroup, []Finding, error) {
 	chosen, err := chooseGroup(job, group)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &reviewer{job: job, group: chosen, drivers: known, services: map[string]bool{}}
+	r := &reviewer{job: job, group: chosen, host: host, services: map[string]bool{}}
 	r.jobLevel()
 	r.groupLevel()
 	return chosen, r.findings, nil
 }
 
 // ReviewAll reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Review.
-func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Finding, error) {
+func ReviewAll(job *api.Job, host Host) ([]*api.TaskGroup, []Finding, error) {
 	var groups []*api.TaskGroup
 	var all []Finding
 	if _, err := chooseGroup(job, ""); err != nil && !errors.Is(err, ErrGroupNotNamed) {
@@ -70,7 +85,7 @@ func ReviewAll(job *api.Job, known *drivers.Registry) ([]*api.TaskGroup, []Findi
 		if g == nil {
 			continue
 		}
-		group, findings, err := Review(job, ptr.Deref(g.Name), known)
+		group, findings, err := Review(job, ptr.Deref(g.Name), host)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -118,7 +133,7 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 type reviewer struct {
 	job      *api.Job
 	group    *api.TaskGroup
-	drivers  *drivers.Registry
+	host     Host
 	path     []string
 	findings []Finding
 	services map[string]bool // IDs
@@ -148,6 +163,7 @@ func (r *reviewer) refuse(feature, format string, args ...any) {
 
 func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
+	apply(r, pick(r, consulJobRows), r.job)
 	restrict(r, jobLimits, r.job)
 	r.schedulerNote()
 	r.checkName("job", ptr.Deref(r.job.ID))
@@ -173,7 +189,11 @@ func (r *reviewer) groupLevel() {
 	r.in("group", ptr.Deref(g.Name), func() {
 		r.checkName("group", ptr.Deref(g.Name))
 		apply(r, groupRows, g)
+		apply(r, pick(r, consulGroupRows), g)
 		restrict(r, groupLimits, g)
+		if g.Consul != nil && r.host.Consul == HasConsul {
+			restrict(r, consulLimits, g.Consul)
+		}
 		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
 		r.reviewServices(g.Services, nil)
@@ -217,12 +237,13 @@ func (r *reviewer) tasks() {
 
 func (r *reviewer) task(t *api.Task) {
 	r.checkTaskName(t.Name)
-	if d, err := r.drivers.Get(t.Driver); err != nil {
+	if d, err := r.host.Drivers.Get(t.Driver); err != nil {
 		r.refuse("driver", "%v", err)
 	} else if err := d.Validate(t.Config); err != nil {
 		r.refuse("config", "%v", err)
 	}
 	apply(r, taskRows, t)
+	apply(r, pick(r, consulTaskRows), t)
 	restrict(r, taskLimits, t)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)

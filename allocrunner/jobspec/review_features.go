@@ -32,13 +32,11 @@ var jobRows = []row[api.Job]{
 		}},
 	{"stop", Refused, "the job says that it is stopped", func(j *api.Job) bool { return ptr.Deref(j.Stop) }},
 	{"payload", Refused, "nothing here hands a dispatch payload to a task", func(j *api.Job) bool { return len(j.Payload) > 0 }},
-	{"consul_namespace", Refused, "there is no Consul here", func(j *api.Job) bool { return ptr.Deref(j.ConsulNamespace) != "" }},
 	{"vault_namespace", Refused, "there is no Vault here", func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
 	{"ui", Note, "there is no web UI to show the description and the links", func(j *api.Job) bool { return j.UI != nil }},
 }
 
 var groupRows = []row[api.TaskGroup]{
-	{"consul", Refused, "there is no Consul here; leave the block out", func(g *api.TaskGroup) bool { return g.Consul != nil }},
 	{"volume", Refused, "volumes are not supported; use a path of the machine in the task's config or env",
 		func(g *api.TaskGroup) bool { return len(g.Volumes) > 0 }},
 	{"scaling", Note, "there is no autoscaler; one allocation runs", func(g *api.TaskGroup) bool { return g.Scaling != nil }},
@@ -72,7 +70,6 @@ var taskRows = []row[api.Task]{
 	{"template", Refused, "templates are not rendered; use env, or files on the machine", func(t *api.Task) bool { return len(t.Templates) > 0 }},
 	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", func(t *api.Task) bool { return len(t.VolumeMounts) > 0 }},
 	{"vault", Refused, "there is no Vault here; leave the block out", func(t *api.Task) bool { return t.Vault != nil }},
-	{"consul", Refused, "there is no Consul here; leave the block out", func(t *api.Task) bool { return t.Consul != nil }},
 	{"secret", Refused, "secrets are not fetched from a provider", func(t *api.Task) bool { return len(t.Secrets) > 0 }},
 	{"csi_plugin", Refused, "there is no storage to be a plugin of", func(t *api.Task) bool { return t.CSIPluginConfig != nil }},
 	{"dispatch_payload", Refused, "nothing here dispatches jobs", func(t *api.Task) bool { return t.DispatchPayload != nil }},
@@ -93,9 +90,7 @@ var resourceRows = []row[api.Resources]{
 
 var serviceRows = []row[api.Service]{
 	{"connect", Refused, "there is no Consul service mesh; leave the block out", func(s *api.Service) bool { return s.Connect != nil }},
-	{"service provider", Warning, `a service whose provider is Consul, which is the default, is not registered and its checks don't run; say provider = "nomad"`,
-		func(s *api.Service) bool { return s.Provider == "" || s.Provider == api.ServiceProviderConsul }},
-	{"service identity", Warning, "identities of services are for Consul; none is made", func(s *api.Service) bool { return s.Identity != nil }},
+	{"service identity", Warning, "a service gets no identity of its own: its token of Consul is the agent's", func(s *api.Service) bool { return s.Identity != nil }},
 }
 
 // nomadServiceRows are about services of provider "nomad", which can do less than Consul's.
@@ -110,17 +105,21 @@ var nomadServiceRows = []row[api.Service]{
 	{"canary_tags", Note, "there are no canaries; tags are used", func(s *api.Service) bool { return len(s.CanaryTags) > 0 }},
 }
 
-// checkRows are about checks of services of provider "nomad".
-var checkRows = []row[api.ServiceCheck]{
+// nomadCheckRows are about checks of services of provider "nomad".
+var nomadCheckRows = []row[api.ServiceCheck]{
 	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical",
 		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning != 0 }},
 	{"grpc_service", Refused, "grpc checks are not made", func(c *api.ServiceCheck) bool { return c.GRPCService != "" }},
 	{"grpc_use_tls", Refused, "grpc checks are not made", func(c *api.ServiceCheck) bool { return c.GRPCUseTLS }},
-	{"expose", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Expose }},
-	{"check advertise", Refused, "it is for Consul", func(c *api.ServiceCheck) bool { return c.Advertise != "" }},
 	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
 	{"on_update", Note, `a check here is never a warning, so "ignore_warnings" is the same as "require_healthy"`,
 		func(c *api.ServiceCheck) bool { return c.OnUpdate == api.OnUpdateIgnoreWarn }},
+}
+
+// checkRows are about all checks.
+var checkRows = []row[api.ServiceCheck]{
+	{"expose", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Expose }},
+	{"check advertise", Refused, "it is for Consul's service mesh", func(c *api.ServiceCheck) bool { return c.Advertise != "" }},
 }
 
 var identityRows = []row[api.WorkloadIdentity]{
@@ -239,37 +238,32 @@ var serviceLimits = []limit[api.Service]{
 	among("service provider", func(s *api.Service) string { return s.Provider }, "", api.ServiceProviderConsul, services.ProviderNomad),
 }
 
-// nomadServiceLimits are about services of provider "nomad", as are those below.
-var nomadServiceLimits = []limit[api.Service]{
+// registeredServiceLimits are about services that are registered, as are those below.
+var registeredServiceLimits = []limit[api.Service]{
 	{"service address_mode", services.AddressModeWords, func(s *api.Service) any { return s.AddressMode },
 		func(s *api.Service) bool { return services.ValidAddressMode(s.AddressMode) }},
 	{"service address", services.AddressWords, func(s *api.Service) any { return s.Address }, services.ValidAddress},
 }
 
-var checkLimits = append(sharedCheckLimits(),
-	atLeast("check interval", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Interval }), // as Nomad takes it
-	atLeast("check timeout", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Timeout }),
-	among("initial_status", func(c *api.ServiceCheck) string { return c.InitialStatus }, "", "passing", "warning", "critical"),
-	among("on_update", func(c *api.ServiceCheck) string { return c.OnUpdate },
-		"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
-	atLeast("success_before_passing", 0, func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),
-	atLeast("failures_before_critical", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
-)
+var checkLimits = slices.Concat(ruleLimits(services.CheckRules), timeLimits())
 
-// sharedCheckLimits returns what the set-up of the checks refuses as well, but for times, which may be shorter there.
-func sharedCheckLimits() []limit[api.ServiceCheck] {
+// ruleLimits returns what the set-up of the checks refuses as well, but for times, which may be shorter there.
+func ruleLimits(rules []services.Rule) []limit[api.ServiceCheck] {
 	var list []limit[api.ServiceCheck]
-	for _, rule := range services.CheckRules {
+	for _, rule := range rules {
 		if rule.Attribute == "interval" || rule.Attribute == "timeout" {
 			continue
 		}
 		list = append(list, limit[api.ServiceCheck]{
 			"check " + rule.Attribute, rule.Words, func(c *api.ServiceCheck) any { return rule.Value(c) },
-			func(c *api.ServiceCheck) bool { return rule.Holds(c) || strings.Contains(rule.Value(c), "${") }, // known only then
+			func(c *api.ServiceCheck) bool { return rule.Holds(c) || hasReference(rule.Value(c)) },
 		})
 	}
 	return list
 }
+
+// hasReference reports whether text has a value only at run time.
+func hasReference(text string) bool { return strings.Contains(text, "${") }
 
 var checkRestartLimits = []limit[api.CheckRestart]{
 	atLeast("check_restart limit", 0, func(c *api.CheckRestart) int { return c.Limit }),

@@ -26,11 +26,17 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 		r.refuse("service name", "another service has this name and port; one of them must differ")
 	}
 	r.services[id] = true
-	if s.Provider != services.ProviderNomad {
-		return // it is not registered, and what it says has no effect: serviceRows say so
+	consul := asksForConsul(s)
+	switch {
+	case consul && r.host.Consul != HasConsul:
+		apply(r, noConsulServiceRows, s)
+		return // what else it says depends on the choice
+	case consul:
+		restrict(r, consulServiceLimits, s)
+	default:
+		apply(r, nomadServiceRows, s)
 	}
-	apply(r, nomadServiceRows, s)
-	restrict(r, nomadServiceLimits, s)
+	restrict(r, registeredServiceLimits, s)
 	r.portLabel("service port", s.PortLabel)
 	r.checkRestart(s.CheckRestart, nil)
 	for i := range s.Checks {
@@ -44,13 +50,19 @@ func (r *reviewer) hasTask(name string) bool {
 }
 
 func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
+	limits := checkLimits
+	if asksForConsul(s) {
+		limits = consulCheckLimits
+	} else {
+		apply(r, nomadCheckRows, c)
+	}
 	apply(r, checkRows, c)
 	owner := ""
 	if task != nil {
 		owner = task.Name
 	}
 	whole := services.Resolver{}.Resolve(owner, s).Check(*c)
-	restrict(r, checkLimits, &whole)
+	restrict(r, limits, &whole)
 	r.checkTask(c, task)
 	if c.Type != services.TypeScript && c.PortLabel == "" && s.PortLabel == "" {
 		r.refuse("check port", "neither the check nor its service names a port")

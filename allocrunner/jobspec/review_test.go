@@ -14,8 +14,8 @@ import (
 	"taskapi/allocrunner/jobspec"
 )
 
-// known are the drivers that the tests' jobs may name.
-var known = drivers.NewRegistry(rawexec.Driver{})
+// host has no agent of Consul.
+var host = jobspec.Host{Drivers: drivers.NewRegistry(rawexec.Driver{})}
 
 // reviewOf reviews a job of one group "g", as "severity where: feature" lines.
 func reviewOf(tb testing.TB, body string) []string {
@@ -24,7 +24,7 @@ func reviewOf(tb testing.TB, body string) []string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, findings, err := jobspec.Review(job, "", known)
+	_, findings, err := jobspec.Review(job, "", host)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -180,9 +180,9 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"identity mode":      {task("identity { change_mode = \"x\" }"), []string{`refused group "g" > task "t" > identity "default": identity change_mode`}},
 		"no change_signal":   {task("identity { change_mode = \"signal\" }"), []string{`refused group "g" > task "t" > identity "default": identity change_signal`}},
 		"change_signal":      {task("identity {\nchange_mode = \"signal\"\nchange_signal = \"X\"\n}"), []string{`refused group "g" > task "t" > identity "default": identity change_signal`}},
-		"consul service":     {group("service { name = \"s\" }"), []string{"warning " + inS + "service provider"}},
+		"consul service":     {group("service { name = \"s\" }"), []string{"refused " + inS + "service provider"}},
 		"unknown provider":   {group("service {\nname = \"s\"\nprovider = \"etcd\"\n}"), []string{"refused " + inS + "service provider"}},
-		"connect":            {group("service {\nname = \"s\"\nconnect {}\n}"), []string{"refused " + inS + "connect", "warning " + inS + "service provider"}},
+		"connect":            {group("service {\nname = \"s\"\nconnect {}\n}"), []string{"refused " + inS + "connect", "refused " + inS + "service provider"}},
 		"service address":    {group("service {\nname = \"s\"\nprovider = \"nomad\"\naddress = \"a\"\naddress_mode = \"host\"\n}"), []string{"refused " + inS + "service address"}},
 		"service alloc":      {group("service {\nname = \"s\"\nprovider = \"nomad\"\naddress_mode = \"alloc\"\n}"), []string{"refused " + inS + "service address_mode"}},
 		"service driver":     {group("service {\nname = \"s\"\nprovider = \"nomad\"\naddress_mode = \"driver\"\n}"), []string{"refused " + inS + "service address_mode"}},
@@ -247,7 +247,7 @@ func TestReviewRefusesNames(t *testing.T) {
 			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec", Config: map[string]any{"command": "true"}}}}}}
 		}
 		for kind, job := range map[string]*api.Job{"job": jobOf(name, "g", "t"), "group": jobOf("j", name, "t"), "task": jobOf("j", "g", name)} {
-			_, findings, err := jobspec.Review(job, "", known)
+			_, findings, err := jobspec.Review(job, "", host)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +263,7 @@ func TestReviewRefusesNames(t *testing.T) {
 			t.Errorf("task %s: %v", name, got)
 		}
 	}
-	_, findings, err := jobspec.Review(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "", known)
+	_, findings, err := jobspec.Review(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "", host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 		"nil job":     {nil, "", "", jobspec.ErrInvalid, "there is no job"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, _, err := jobspec.Review(tc.job, tc.group, known)
+			got, _, err := jobspec.Review(tc.job, tc.group, host)
 			if !errors.Is(err, tc.is) || err != nil && !strings.Contains(err.Error(), tc.text) {
 				t.Fatalf("error %v, want %v, %q", err, tc.is, tc.text)
 			}
@@ -320,7 +320,7 @@ func TestReviewOfEverything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, findings, err := jobspec.Review(job, group, known)
+		_, findings, err := jobspec.Review(job, group, host)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,11 @@ func Rows() []Row {
 	t := &table{known: map[[2]string][]Row{}, seen: map[[2]string]bool{}}
 	tabulate(t, "job", jobRows, jobLimits)
 	tabulate(t, "group", groupRows, groupLimits)
+	for _, c := range []Consul{NoConsul, HasConsul, ConsulHere} {
+		tabulate(t, "job", consulJobRows[c], nil)
+		tabulate(t, "group", consulGroupRows[c], nil)
+		tabulate(t, "task", consulTaskRows[c], nil)
+	}
 	tabulate(t, "network", networkRows, networkLimits)
 	tabulate(t, "port", nil, portLimits)
 	tabulate(t, "port", nil, staticPortLimits)
@@ -43,8 +48,10 @@ func Rows() []Row {
 	tabulate(t, "identity", identityRows, identityLimits)
 	tabulate(t, "action", nil, actionLimits)
 	tabulate(t, "service", serviceRows, serviceLimits)
-	tabulate(t, "service", nomadServiceRows, nomadServiceLimits)
-	tabulate(t, "check", checkRows, checkLimits)
+	tabulate(t, "service", noConsulServiceRows, consulServiceLimits)
+	tabulate(t, "service", nomadServiceRows, registeredServiceLimits)
+	tabulate(t, "check", nomadCheckRows, checkLimits)
+	tabulate(t, "check", checkRows, consulCheckLimits)
 	tabulate(t, "check_restart", nil, checkRestartLimits)
 	for _, part := range schedulerParts {
 		for _, block := range part.blocks {
@@ -69,6 +76,7 @@ var otherRows = []Row{
 	{"job", "region", Honoured, "it must be printable and have no colon"},
 	{"job", "namespace", Honoured, "it must be printable and have no colon"},
 	{"group", "network", Honoured, "there must be at most one"},
+	{"group", "consul", Honoured, "namespace and partition say where an agent registers the services; cluster: " + clusterWords},
 	{"network", "port", Honoured, "labels must differ, and not in - and _ alone"},
 	{"network", "reserved_ports", Honoured, "as port, with a static number"},
 	{"task", "driver", Honoured, "it must be one of the drivers that there are"},
@@ -105,7 +113,9 @@ func (t *table) add(block, feature string, severity Severity, words string) {
 		block, feature = inner, attribute
 	}
 	key := [2]string{block, feature}
-	t.known[key] = append(t.known[key], Row{block, feature, severity, words})
+	if row := (Row{block, feature, severity, words}); !slices.Contains(t.known[key], row) { // both providers may have it
+		t.known[key] = append(t.known[key], row)
+	}
 }
 
 func tabulate[T any](t *table, block string, rows []row[T], limits []limit[T]) {

@@ -158,6 +158,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",
 		"allocrunner/cluster",
+		"allocrunner/consul",
 		"allocrunner/fingerprint",
 		"allocrunner/hoststats",
 		"allocrunner/interfaces",

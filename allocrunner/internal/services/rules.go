@@ -16,6 +16,7 @@ const (
 	TypeHTTP   = "http"
 	TypeTCP    = "tcp"
 	TypeScript = "script"
+	TypeGRPC   = "grpc" // of a service that Consul's agent checks
 )
 
 // Rule is something that a check must be to be run.
@@ -63,6 +64,18 @@ var CheckRules = []Rule{
 		func(c *api.ServiceCheck) string { return c.TaskName },
 		func(c *api.ServiceCheck) bool { return c.Type != TypeScript || c.TaskName != "" }},
 }
+
+// ConsulCheckRules are those of checks that Consul's agent makes.
+var ConsulCheckRules = append([]Rule{
+	{"type", `it must be "http", "tcp", "grpc" or "script"`,
+		func(c *api.ServiceCheck) string { return c.Type },
+		func(c *api.ServiceCheck) bool {
+			return slices.Contains([]string{TypeHTTP, TypeTCP, TypeGRPC, TypeScript}, c.Type)
+		}},
+	{"grpc_service", "it is for grpc checks alone",
+		func(c *api.ServiceCheck) string { return c.GRPCService },
+		func(c *api.ServiceCheck) bool { return c.Type == TypeGRPC || c.GRPCService == "" }},
+}, CheckRules[1:]...)
 
 // Validate returns the rules that a check, as Service.Check returns it, breaks.
 func Validate(c *api.ServiceCheck) error {

@@ -64,7 +64,7 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}
-	group, findings, err := jobspec.Review(job, alloc.TaskGroup, allocrunner.Drivers)
+	group, findings, err := j.settings.Review(job, alloc.TaskGroup)
 	if err != nil {
 		return jobUpdate{}, apierror.New(apierror.Invalid, err)
 	}

@@ -51,7 +51,7 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation,
 	if err != nil {
 		return handlers.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
 	}
-	groups, findings, err := jobspec.ReviewAll(job, allocrunner.Drivers)
+	groups, findings, err := p.settings.ReviewAll(job)
 	if err != nil {
 		return handlers.Validation{Errors: []string{err.Error()}}, nil //nolint:nilerr // what is wrong with the job is the answer
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/allocrunner/consul"
 	"taskapi/auth"
 	"taskapi/identity"
 	"taskapi/identity/privatefile"
@@ -44,7 +45,17 @@ type Settings struct {
 	AllowSharedUser bool          `json:"allow_shared_user,omitempty"`
 	SealKey         string        `json:"seal_key,omitempty"`
 	MetricsListen   string        `json:"metrics_listen,omitempty"`
+
+	Services  string          `json:"services,omitempty"` // ServicesHere or nothing
+	Consul    consul.Settings `json:"consul,omitzero"`    // the flags
+	ConsulEnv consul.Settings `json:"consul_env,omitzero"`
 }
+
+// ServicesHere has the services that are for Consul served as those of provider "nomad".
+const ServicesHere = "nomad"
+
+// ServicesFlag is the flag of Services.
+const ServicesFlag = "services"
 
 // DefaultSettings returns those of an allocation that is run without a flag.
 func DefaultSettings() Settings {
@@ -78,6 +89,9 @@ func (s Settings) Check() error {
 	if _, err := s.idRange(); err != nil {
 		return invalid(err)
 	}
+	if err := s.checkServices(); err != nil {
+		return invalid(err)
+	}
 	return CheckIssuer("--issuer", s.Issuer)
 }
 
@@ -87,6 +101,7 @@ func (s Settings) Absolute() Settings {
 	if _, preset := auth.Preset(s.Policy); !preset { // which has no path; a file of that name is given as ./nomad
 		s.Policy = absolute(s.Policy)
 	}
+	s.Consul, s.ConsulEnv = s.Consul.Absolute(), s.ConsulEnv.Absolute()
 	s.JWKS = slices.Clone(s.JWKS)
 	for i, place := range s.JWKS {
 		if source, options := cutOptions(place); !isURL(source) {

@@ -150,6 +150,9 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	}
 	var differ []string
 	o.Settings, differ = withFlags(kept, flags)
+	if o.Settings, err = o.WithConsulEnv(w.getenv); err != nil {
+		return nil, err
+	}
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
@@ -165,7 +168,7 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	if o.group == "" {
 		o.group = before
 	}
-	loaded, err := o.load(jobFile, w)
+	loaded, err := o.load(jobFile, o.Settings, w)
 	if err != nil {
 		return nil, err
 	}

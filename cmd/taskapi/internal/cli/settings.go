@@ -28,7 +28,20 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
 	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user and can bypass it")
 	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen, "serve the metrics, and nothing else, at http://`ADDRESS:PORT`/metrics to everyone who connects, without a token; for Prometheus")
+	bindConsul(s, f)
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
+}
+
+// bindConsul makes the flags that say what becomes of services that are for Consul.
+func bindConsul(s *agent.Settings, f *pflag.FlagSet) {
+	f.StringVar(&s.Services, agent.ServicesFlag, s.Services, "where services whose provider is Consul, Nomad's default, are served: \"nomad\" is here, as with that provider (default Consul's agent)")
+	f.StringVar(&s.Consul.Address, "consul-address", s.Consul.Address, "`ADDRESS` of Consul's agent: HOST:PORT, a URL, or unix:///PATH (default $CONSUL_HTTP_ADDR)")
+	f.StringVar(&s.Consul.TokenFile, "consul-token-file", s.Consul.TokenFile, "file with the token for Consul, read again as it changes (default $CONSUL_HTTP_TOKEN_FILE, or the token in $CONSUL_HTTP_TOKEN, which is not kept)")
+	f.StringVar(&s.Consul.Namespace, "consul-namespace", s.Consul.Namespace, "namespace of Consul for services of a group that names none (default $CONSUL_NAMESPACE)")
+	f.StringVar(&s.Consul.Partition, "consul-partition", s.Consul.Partition, "admin partition of Consul's agent (default $CONSUL_PARTITION)")
+	f.StringVar(&s.Consul.CAFile, "consul-ca-file", s.Consul.CAFile, "certificates of the authorities that Consul's agent is trusted by (default $CONSUL_CACERT)")
+	f.StringVar(&s.Consul.CertFile, "consul-cert-file", s.Consul.CertFile, "certificate to show to Consul's agent (default $CONSUL_CLIENT_CERT)")
+	f.StringVar(&s.Consul.KeyFile, "consul-key-file", s.Consul.KeyFile, "key of --consul-cert-file (default $CONSUL_CLIENT_KEY)")
 }
 
 // withFlags returns the settings with the flags that were given in place of what they had, and the names of those flags that make a difference.

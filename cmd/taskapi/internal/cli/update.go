@@ -81,7 +81,11 @@ func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w Env
 			u.layout.Command("run", "--alloc-id", u.id), withJobFile)
 	}
 	flags.group = found.Alloc.TaskGroup
-	loaded, err := flags.load(jobFile, w)
+	kept, err := u.layout.remembered(u.id)
+	if err != nil {
+		return err
+	}
+	loaded, err := flags.load(jobFile, kept, w)
 	if err != nil {
 		return err
 	}

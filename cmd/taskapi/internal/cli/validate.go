@@ -51,13 +51,13 @@ func (f *jobFlags) read(path string, w Environment) (*api.Job, *api.JobSubmissio
 	return job, jobspec.Submission(cfg), usage(err)
 }
 
-// load reads and reviews a job that is to run. What is refused is an error; warnings go to standard error.
-func (f *jobFlags) load(path string, w Environment) (*loadedJob, error) {
+// load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings go to standard error.
+func (f *jobFlags) load(path string, settings agent.Settings, w Environment) (*loadedJob, error) {
 	job, submission, err := f.read(path, w)
 	if err != nil {
 		return nil, err
 	}
-	group, findings, err := jobspec.Review(job, f.group, allocrunner.Drivers)
+	group, findings, err := settings.Review(job, f.group)
 	if errors.Is(err, jobspec.ErrGroupNotNamed) {
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
@@ -75,6 +75,7 @@ func validateCommand(w Environment) *cobra.Command {
 	var flags jobFlags
 	var out outputFlags
 	var dataDir string
+	settings := agent.DefaultSettings()
 	cmd := &cobra.Command{
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check which parts of a job file would run on this machine",
@@ -86,18 +87,26 @@ Exit code: 0 when the job would run, 2 when it would not.`,
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		Args: oneArg("JOBFILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return validate(flags, dataDir, args[0], out, w)
+			settings, err := settings.WithConsulEnv(w.getenv)
+			if err != nil {
+				return err
+			}
+			return validate(flags, settings, dataDir, args[0], out, w)
 		},
 	}
 	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
 	flags.addVars(cmd)
+	bindConsul(&settings, cmd.Flags())
 	addDataDir(cmd, &dataDir)
 	addOutput(cmd, &out)
 	return cmd
 }
 
-func validate(flags jobFlags, dataDir, path string, out outputFlags, w Environment) error {
+func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment) error {
 	l, err := newLayout(dataDir, w)
+	if err == nil {
+		err = settings.Check()
+	}
 	if err != nil {
 		return err
 	}
@@ -105,7 +114,7 @@ func validate(flags jobFlags, dataDir, path string, out outputFlags, w Environme
 	if err != nil {
 		return err
 	}
-	groups, findings, err := reviewed(job, flags.group)
+	groups, findings, err := reviewed(job, flags.group, settings)
 	if err != nil {
 		return usage(fmt.Errorf("%s: %w", path, err))
 	}
@@ -114,7 +123,7 @@ func validate(flags jobFlags, dataDir, path string, out outputFlags, w Environme
 	}
 	for _, g := range groups {
 		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
-		findings = append(findings, allocrunner.CheckPorts(g, agent.DefaultSettings().HostIP)...)
+		findings = append(findings, allocrunner.CheckPorts(g, settings.HostIP)...)
 		findings = append(findings, agent.CheckOwnUser(g, false)...)
 	}
 	say := w.Stdout
@@ -144,11 +153,11 @@ func validate(flags jobFlags, dataDir, path string, out outputFlags, w Environme
 }
 
 // reviewed returns the review of one group, or of each for the empty name.
-func reviewed(job *api.Job, group string) ([]*api.TaskGroup, []jobspec.Finding, error) {
+func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskGroup, []jobspec.Finding, error) {
 	if group == "" {
-		return jobspec.ReviewAll(job, allocrunner.Drivers)
+		return settings.ReviewAll(job)
 	}
-	chosen, findings, err := jobspec.Review(job, group, allocrunner.Drivers)
+	chosen, findings, err := settings.Review(job, group)
 	return []*api.TaskGroup{chosen}, findings, err
 }
 

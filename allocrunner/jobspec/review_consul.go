@@ -1,0 +1,158 @@
+package jobspec
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/internal/ptr"
+	"taskapi/allocrunner/internal/services"
+)
+
+// This file is the part of the table that is about Consul: what a job may ask of it depends on whether an agent is configured.
+
+// noConsulWords name both remedies.
+const noConsulWords = "no agent of Consul is configured: give its address with --consul-address or CONSUL_HTTP_ADDR, " +
+	"or have --services=nomad serve these services and their checks here"
+
+// asksForConsul reports whether a service is for Consul, which is Nomad's default.
+func asksForConsul(s *api.Service) bool {
+	return s.Provider == "" || s.Provider == api.ServiceProviderConsul
+}
+
+// ServeHere gives the services of a job that are for Consul the provider "nomad". It changes the job.
+func ServeHere(job *api.Job) {
+	for _, g := range job.TaskGroups {
+		eachService(g, func(s *api.Service) {
+			if asksForConsul(s) {
+				s.Provider = services.ProviderNomad
+			}
+		})
+	}
+}
+
+func eachService(g *api.TaskGroup, f func(*api.Service)) {
+	if g == nil {
+		return
+	}
+	all := slices.Clone(g.Services)
+	for _, t := range g.Tasks {
+		if t != nil {
+			all = append(all, t.Services...)
+		}
+	}
+	for _, s := range all {
+		if s != nil {
+			f(s)
+		}
+	}
+}
+
+// pick returns the rows for what becomes of services that ask for Consul.
+func pick[T any](r *reviewer, rows map[Consul][]row[T]) []row[T] { return rows[r.host.Consul] }
+
+const servedHereWords = "with --services=nomad the group's services are served here, so it has no effect"
+
+var consulJobRows = map[Consul][]row[api.Job]{
+	NoConsul:   {{"consul_namespace", Refused, noConsulWords, hasConsulNamespace}},
+	ConsulHere: {{"consul_namespace", Warning, servedHereWords, hasConsulNamespace}},
+}
+
+func hasConsulNamespace(j *api.Job) bool { return ptr.Deref(j.ConsulNamespace) != "" }
+
+var consulGroupRows = map[Consul][]row[api.TaskGroup]{
+	NoConsul:   {{"consul", Refused, noConsulWords, hasConsulBlock}},
+	ConsulHere: {{"consul", Warning, servedHereWords, hasConsulBlock}},
+}
+
+func hasConsulBlock(g *api.TaskGroup) bool { return g.Consul != nil }
+
+const taskConsulWords = "a task gets no token of Consul; where its services are registered, the group's block says"
+
+var consulTaskRows = map[Consul][]row[api.Task]{
+	NoConsul:   {{"consul", Refused, noConsulWords, hasTaskConsul}},
+	HasConsul:  {{"consul", Warning, taskConsulWords, hasTaskConsul}},
+	ConsulHere: {{"consul", Warning, servedHereWords, hasTaskConsul}},
+}
+
+func hasTaskConsul(t *api.Task) bool { return t.Consul != nil }
+
+const clusterWords = `it must be "default", or left out: there is one agent`
+
+var consulLimits = []limit[api.Consul]{
+	{"cluster", clusterWords, func(c *api.Consul) any { return c.Cluster }, func(c *api.Consul) bool { return isDefault(c.Cluster) }},
+}
+
+func isDefault(cluster string) bool { return cluster == "" || cluster == "default" }
+
+// noConsulServiceRows are about services that ask for Consul where no agent is configured.
+var noConsulServiceRows = []row[api.Service]{
+	{"service provider", Refused, `it is "consul", also when it is left out, and ` + noConsulWords + `; or say provider = "nomad"`, asksForConsul},
+}
+
+// consulServiceLimits are about services that an agent of Consul registers.
+var consulServiceLimits = []limit[api.Service]{
+	{"service kind", "it must be left out: there is no service mesh", func(s *api.Service) any { return s.Kind },
+		func(s *api.Service) bool { return s.Kind == "" }},
+	{"service cluster", clusterWords, func(s *api.Service) any { return s.Cluster }, func(s *api.Service) bool { return isDefault(s.Cluster) }},
+	{"tagged_addresses", "each must be an IP address, or a host and a port such as 192.0.2.1:80",
+		func(s *api.Service) any { return s.TaggedAddresses },
+		func(s *api.Service) bool {
+			for _, address := range s.TaggedAddresses {
+				if !isTaggedAddress(address) {
+					return false
+				}
+			}
+			return true
+		}},
+	{"service weights", "they must be from 0 to 65535, and passing at least 1", func(s *api.Service) any { return *s.Weights },
+		func(s *api.Service) bool {
+			w := s.Weights
+			return w == nil || w.Passing >= 1 && w.Passing <= 65535 && w.Warning >= 0 && w.Warning <= 65535
+		}},
+}
+
+// isTaggedAddress reports whether an agent takes an address. A reference is known only at run time.
+func isTaggedAddress(address string) bool {
+	if hasReference(address) || net.ParseIP(address) != nil {
+		return true
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return false
+	}
+	n, err := strconv.Atoi(port)
+	return err == nil && n > 0 && n < 1<<16
+}
+
+// consulCheckLimits are about checks of services that an agent of Consul registers.
+var consulCheckLimits = slices.Concat(ruleLimits(services.ConsulCheckRules), timeLimits(), []limit[api.ServiceCheck]{
+	atLeast("failures_before_warning", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeWarning }),
+	{"check notes", "they must have at most 255 bytes", func(c *api.ServiceCheck) any { return c.Notes },
+		func(c *api.ServiceCheck) bool { return len(c.Notes) <= 255 }},
+	noThreshold("success_before_passing", func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),
+	noThreshold("failures_before_critical", func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
+	noThreshold("failures_before_warning", func(c *api.ServiceCheck) int { return c.FailuresBeforeWarning }),
+})
+
+// noThreshold returns the limit of a number that Consul has for none of its script checks.
+func noThreshold(feature string, get func(*api.ServiceCheck) int) limit[api.ServiceCheck] {
+	return limit[api.ServiceCheck]{feature, "it must be left out of a script check of Consul's", func(c *api.ServiceCheck) any { return get(c) },
+		func(c *api.ServiceCheck) bool { return c.Type != services.TypeScript || get(c) == 0 }}
+}
+
+// timeLimits returns what Nomad takes for times and numbers of any check.
+func timeLimits() []limit[api.ServiceCheck] {
+	return []limit[api.ServiceCheck]{
+		atLeast("check interval", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Interval }),
+		atLeast("check timeout", time.Second, func(c *api.ServiceCheck) time.Duration { return c.Timeout }),
+		among("initial_status", func(c *api.ServiceCheck) string { return c.InitialStatus }, "", "passing", "warning", "critical"),
+		among("on_update", func(c *api.ServiceCheck) string { return c.OnUpdate },
+			"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
+		atLeast("success_before_passing", 0, func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),
+		atLeast("failures_before_critical", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeCritical }),
+	}
+}

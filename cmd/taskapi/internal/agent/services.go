@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/jobspec"
+)
+
+// checkServices refuses what says nothing about the services.
+func (s Settings) checkServices() error {
+	if s.Services != "" && s.Services != ServicesHere {
+		return fmt.Errorf("--%s is %q: give %q, or leave it out", ServicesFlag, s.Services, ServicesHere)
+	}
+	return s.ConsulAgent().Check()
+}
+
+// WithConsulEnv returns the settings with what the environment says of Consul's agent in place of what an earlier one said, unless it says
+// nothing now.
+func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
+	found, err := consul.FromEnv(getenv)
+	if err != nil {
+		return s, invalid(err)
+	}
+	if found.Configured() {
+		s.ConsulEnv = found
+	}
+	return s, nil
+}
+
+// ConsulAgent returns how Consul's agent is reached: flags come before the environment.
+func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulEnv) }
+
+// host returns what there is here to run a job.
+func (s Settings) host() jobspec.Host {
+	host := jobspec.Host{Drivers: allocrunner.Drivers}
+	if s.Services == ServicesHere {
+		host.Consul = jobspec.ConsulHere
+	}
+	return host
+}
+
+// Review chooses the group of a job that is to run with the settings, and says what of it will not happen as written, as jobspec.Review does.
+// It gives services the provider that the settings want.
+func (s Settings) Review(job *api.Job, group string) (*api.TaskGroup, []jobspec.Finding, error) {
+	s.choose(job)
+	return jobspec.Review(job, group, s.host())
+}
+
+// ReviewAll is Review for every group, as jobspec.ReviewAll is.
+func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []jobspec.Finding, error) {
+	s.choose(job)
+	return jobspec.ReviewAll(job, s.host())
+}
+
+func (s Settings) choose(job *api.Job) {
+	if s.Services == ServicesHere {
+		jobspec.ServeHere(job)
+	}
+}
