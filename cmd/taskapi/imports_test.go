@@ -62,6 +62,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
 	},
+	"allocrunner/cluster/registry":     {"allocrunner/cluster", "allocrunner/interfaces"},
 	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},

@@ -1,0 +1,333 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/interfaces"
+)
+
+// providerName is what a job file's provider attribute says.
+const providerName = "nomad"
+
+// How a provider deals with a store that is away.
+const (
+	// attemptTimeout bounds one attempt to write: a store that hangs must not hold up the start or the stop of a task.
+	attemptTimeout = 2 * time.Second
+	// The pauses between attempts: the first, which doubles up to the last.
+	firstPause = 100 * time.Millisecond
+	lastPause  = 10 * time.Second
+)
+
+// Provider makes the services of one allocation known, by interfaces.ServiceProvider. Run writes what could not be written at once.
+type Provider struct {
+	registry *Registry
+	logger   *slog.Logger
+	alloc    *api.Allocation // of which the IDs are used
+
+	work  chan struct{} // has an element when something is left for Run
+	write chan struct{} // holds an element during an attempt: attempts follow each other
+
+	mu     sync.Mutex                          // guards the fields below
+	wanted map[string]*api.ServiceRegistration // by key, what is to be written; nil for what is to be removed
+	mine   map[string]struct{}                 // the keys that this process has been asked to register last
+	lease  cluster.Lease                       // one that the provider has had to begin; nil for none
+}
+
+var _ interfaces.ServiceProvider = (*Provider)(nil)
+
+// Provider returns the provider of an allocation's services. Whoever makes it runs Run, and holds the lease with the allocation's ID.
+func (r *Registry) Provider(alloc *api.Allocation, logger *slog.Logger) *Provider {
+	return &Provider{
+		registry: r, logger: logger, alloc: alloc,
+		work: make(chan struct{}, 1), write: make(chan struct{}, 1),
+		wanted: map[string]*api.ServiceRegistration{}, mine: map[string]struct{}{},
+	}
+}
+
+// Name is what a job file's provider attribute says.
+func (*Provider) Name() string { return providerName }
+
+// Register makes services known, or changes those whose IDs are known. All are refused when one can't ever be.
+func (p *Provider) Register(ctx context.Context, services []*interfaces.ServiceInstance) error {
+	wanted := map[string]*api.ServiceRegistration{}
+	var errs []error
+	for _, s := range services {
+		registration, err := p.registration(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("service %q: %w", s.Name, err))
+			continue
+		}
+		wanted[keyOf(registration.Namespace, registration.ServiceName, registration.ID)] = registration
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return p.want(ctx, wanted)
+}
+
+// Deregister ends services by their IDs. Those that are not known, or not the allocation's, are no error.
+func (p *Provider) Deregister(ctx context.Context, ids []string) error {
+	keys, err := p.keys(ctx)
+	if err != nil {
+		p.logger.Warn("services that an earlier process has registered may stay until the allocation ends", "error", err)
+	}
+	wanted := map[string]*api.ServiceRegistration{}
+	for key := range keys {
+		if slices.Contains(ids, idOf(key)) {
+			wanted[key] = nil
+		}
+	}
+	return p.want(ctx, wanted)
+}
+
+// Registered returns the IDs of the allocation's services that are known, also those that an earlier process has registered.
+func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, error) {
+	if allocID != p.alloc.ID {
+		return nil, nil
+	}
+	keys, err := p.keys(ctx)
+	ids := []string{}
+	for key := range keys {
+		ids = append(ids, idOf(key))
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// keys returns the keys of the allocation's services: what this process has registered, and what is in the store. With an error it is the
+// first alone.
+func (p *Provider) keys(ctx context.Context) (map[string]struct{}, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	page, err := p.registry.store.List(ctx, cluster.Span{Prefix: prefixOf(p.alloc.Namespace, "")})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keys := maps.Clone(p.mine)
+	if err != nil {
+		return keys, fmt.Errorf("list the allocation's services: %w", err)
+	}
+	for _, entry := range page.Entries {
+		if _, leaving := p.wanted[entry.Key]; p.owns(entry) && !leaving {
+			keys[entry.Key] = struct{}{}
+		}
+	}
+	return keys, nil
+}
+
+// idPrefix is what the IDs of the allocation's services begin with, and those of no other.
+func (p *Provider) idPrefix() string { return "_nomad-task-" + p.alloc.ID + "-" }
+
+// owns reports whether an entry is the allocation's.
+func (p *Provider) owns(entry cluster.Entry) bool {
+	return entry.Lease == p.alloc.ID && strings.HasPrefix(idOf(entry.Key), p.idPrefix())
+}
+
+// registration returns an instance as the registry has it. Errors are for what can't ever be.
+func (p *Provider) registration(s *interfaces.ServiceInstance) (*api.ServiceRegistration, error) {
+	switch {
+	case s.AllocID != p.alloc.ID || s.Namespace != p.alloc.Namespace || !strings.HasPrefix(s.ID, p.idPrefix()):
+		return nil, fmt.Errorf("its ID %q, of allocation %q in namespace %q, is not one of allocation %s in namespace %q",
+			s.ID, s.AllocID, s.Namespace, p.alloc.ID, p.alloc.Namespace)
+	case s.Name == "" || strings.Contains(s.Name, "/"):
+		return nil, fmt.Errorf("its name %q must have letters, and no slash", s.Name)
+	case s.Port < 0 || s.Port > 65535:
+		return nil, fmt.Errorf("its port %d must be between 0 and 65535", s.Port)
+	}
+	if address, err := netip.ParseAddr(s.Address); err == nil && address.IsUnspecified() {
+		return nil, fmt.Errorf("its address %s is that of no machine: nobody could reach it", s.Address)
+	}
+	registration := &api.ServiceRegistration{
+		ID: s.ID, ServiceName: s.Name, Namespace: s.Namespace, NodeID: s.NodeID, Datacenter: s.Datacenter, JobID: s.JobID, AllocID: s.AllocID,
+		Tags: append([]string{}, s.Tags...), Address: s.Address, Port: s.Port,
+	}
+	operation := p.operation(keyOf(s.Namespace, s.Name, s.ID), registration)
+	if err := (cluster.Txn{Then: []cluster.Operation{operation}}).Check(); err != nil {
+		return nil, err
+	}
+	return registration, nil
+}
+
+func (p *Provider) operation(key string, registration *api.ServiceRegistration) cluster.Operation {
+	if registration == nil {
+		return cluster.Operation{Key: key, Delete: true}
+	}
+	return cluster.Operation{Key: key, Value: encode(registration), Lease: p.alloc.ID}
+}
+
+// want has registrations written, or removed where they are nil: now, or by Run as soon as the store takes them. Errors: those of keys that
+// are another's.
+func (p *Provider) want(ctx context.Context, wanted map[string]*api.ServiceRegistration) error {
+	if len(wanted) == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	for key, registration := range wanted {
+		p.wanted[key] = registration
+		p.mine[key] = struct{}{}
+		if registration == nil {
+			delete(p.mine, key)
+		}
+	}
+	p.mu.Unlock()
+	refused, err := p.attempt(ctx)
+	if err != nil {
+		p.logger.Warn("services are not registered as they should be yet: it is tried again", "error", err)
+		select {
+		case p.work <- struct{}{}:
+		default:
+		}
+	}
+	return refused
+}
+
+// Run writes what the store did not take, until ctx ends. What is left then ends with the allocation's lease.
+func (p *Provider) Run(ctx context.Context) {
+	defer p.endLease()
+	for {
+		select {
+		case <-p.work:
+		case <-ctx.Done():
+			return
+		}
+		for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+			refused, err := p.attempt(ctx)
+			if refused != nil {
+				p.logger.Error("services can't be registered", "error", refused)
+			}
+			if err == nil {
+				p.logger.Info("services are registered as they should be")
+				break
+			}
+			p.logger.Debug("services are not registered yet", "error", err, "pause", pause)
+		}
+	}
+}
+
+// attempt writes what is wanted, all of it that differs from what is in the store. refused is what can't ever be written, and is not wanted any
+// more; err is why something is still to be written.
+func (p *Provider) attempt(ctx context.Context) (refused, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	select {
+	case p.write <- struct{}{}:
+		defer func() { <-p.write }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	p.mu.Lock()
+	wanted := maps.Clone(p.wanted)
+	p.mu.Unlock()
+	for keys := slices.Sorted(maps.Keys(wanted)); len(keys) > 0; {
+		rest, err := p.commit(ctx, keys, wanted)
+		foreign, isForeign := errors.AsType[*foreignError](err)
+		_, conflict := errors.AsType[*cluster.ConflictError](err)
+		switch {
+		case err == nil:
+			p.forget(keys[:len(keys)-len(rest)], wanted)
+			keys = rest
+		case isForeign: // the others can be written
+			refused = errors.Join(refused, err)
+			p.forget([]string{foreign.key}, wanted)
+			keys = slices.DeleteFunc(keys, func(key string) bool { return key == foreign.key })
+		case conflict: // what is in the store is read again
+		case errors.Is(err, cluster.ErrLeaseEnded):
+			if err := p.beginLease(ctx); err != nil {
+				return refused, err
+			}
+		default:
+			return refused, err
+		}
+	}
+	return refused, nil
+}
+
+// forget drops what has been written from what is wanted, unless something else is by now.
+func (p *Provider) forget(keys []string, written map[string]*api.ServiceRegistration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, key := range keys {
+		if now, ok := p.wanted[key]; ok && now == written[key] {
+			delete(p.wanted, key)
+		}
+	}
+}
+
+// foreignError is a key of the allocation that is another's in the store.
+type foreignError struct{ key, owner string }
+
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("%s is registered for %q, not for this allocation", e.key, e.owner)
+}
+
+// commit writes as many of the keys, from the first, as one transaction takes, and returns the rest.
+func (p *Provider) commit(ctx context.Context, keys []string, wanted map[string]*api.ServiceRegistration) (rest []string, err error) {
+	var txn cluster.Txn
+	size := 0
+	for i, key := range keys {
+		operation := p.operation(key, wanted[key])
+		if size += len(operation.Value); len(txn.Then) == cluster.MaxOperations || size > cluster.MaxTxnBytes {
+			rest = keys[i:]
+			break
+		}
+		entry, _, err := p.registry.store.Get(ctx, key)
+		switch {
+		case err != nil:
+			return nil, err
+		case entry.ModifyIndex > 0 && !p.owns(entry):
+			return nil, &foreignError{key, entry.Lease}
+		case operation.Delete && entry.ModifyIndex == 0, !operation.Delete && entry.ModifyIndex > 0 && bytes.Equal(entry.Value, operation.Value):
+			continue
+		}
+		txn.If = append(txn.If, cluster.Condition{Key: key, ModifyIndex: entry.ModifyIndex})
+		txn.Then = append(txn.Then, operation)
+	}
+	if len(txn.Then) > 0 {
+		_, err = p.registry.store.Commit(ctx, txn)
+	}
+	return rest, err
+}
+
+// beginLease holds the allocation's lease, which nobody does, such as when the store was away as the allocation began. The keeper does not
+// hold it: the services last as long as this process.
+func (p *Provider) beginLease(ctx context.Context) error {
+	lease, err := p.registry.store.Hold(ctx, p.alloc.ID)
+	if err != nil {
+		return fmt.Errorf("hold the lease of the allocation's services: %w", err)
+	}
+	p.logger.Warn("nobody has held the lease of the allocation's services: they last as long as this process")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease != nil {
+		_ = p.lease.Close() // it has ended
+	}
+	p.lease = lease
+	return nil
+}
+
+// endLease ends the lease that beginLease has begun.
+func (p *Provider) endLease() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lease != nil {
+		_ = p.lease.Close() // the process's end ends it, too
+		p.lease = nil
+	}
+}

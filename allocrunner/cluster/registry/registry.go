@@ -1,0 +1,132 @@
+// Package registry is Nomad's registry of services on the store that allocations share: the provider "nomad" of a job file.
+//
+// It promises that a registration lasts as long as its allocation's lease, or until somebody removes it; that one which has not changed is not
+// written again; that no allocation changes or removes another's; and that a store which is away stops nobody: what an allocation wants is
+// written as soon as the store is back. It resolves no address and runs no check; whoever calls it holds the lease.
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// ErrNotFound: there is no such registration.
+var ErrNotFound = errors.New("service registration not found")
+
+// root is of all keys of registrations, services/NAMESPACE/NAME/ID. Neither a namespace nor a name has a slash.
+const root = "services/"
+
+func keyOf(namespace, name, id string) string { return prefixOf(namespace, name) + id }
+
+// prefixOf returns the prefix of the keys in a namespace, or in all for an empty one, with a name, or all for an empty one. A name in all
+// namespaces has none of its own.
+func prefixOf(namespace, name string) string {
+	switch {
+	case namespace == "":
+		return root
+	case name == "":
+		return root + namespace + "/"
+	}
+	return root + namespace + "/" + name + "/"
+}
+
+// idOf returns the ID in a key of a namespace.
+func idOf(key string) string {
+	parts := strings.SplitN(key, "/", 4)
+	return parts[len(parts)-1]
+}
+
+// Registry is all registrations in a store. Its methods may be called from several goroutines. Errors besides those named: the store's.
+type Registry struct {
+	store cluster.Store
+}
+
+// New returns the registry in a store.
+func New(store cluster.Store) *Registry { return &Registry{store} }
+
+// Services returns the registrations in a namespace, or in all for an empty one, with a name, or all for an empty one, ordered by namespace, name
+// and ID, and the store's index. They are nobody else's.
+func (r *Registry) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
+	page, err := r.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, name)})
+	if err != nil {
+		return nil, 0, fmt.Errorf("list services: %w", err)
+	}
+	found := make([]*api.ServiceRegistration, 0, len(page.Entries))
+	for _, entry := range page.Entries {
+		// What can't be read is of a later version of this program: it must not hide the others.
+		if s, err := decode(entry); err == nil && (name == "" || s.ServiceName == name) {
+			found = append(found, s)
+		}
+	}
+	return found, page.Index, nil
+}
+
+// Wait returns once one of the registrations that Services returns has changed, come or gone after an index, or ctx has ended.
+func (r *Registry) Wait(ctx context.Context, namespace, name string, index uint64) error {
+	prefix := prefixOf(namespace, name)
+	now, err := r.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1})
+	if err == nil {
+		_, err = r.store.Watch(ctx, prefix, min(index, now.Index)) // an index above is that of a store that was removed
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("wait for services: %w", err)
+	}
+	return nil
+}
+
+// Deregister removes a registration, whosever it is, and returns the index of that. Its allocation writes it again when it registers its services
+// the next time, such as at a restart. Errors: ErrNotFound.
+func (r *Registry) Deregister(ctx context.Context, namespace, name, id string) (uint64, error) {
+	key := keyOf(namespace, name, id)
+	if cluster.CheckName("key", key) != nil {
+		return 0, ErrNotFound
+	}
+	for {
+		entry, _, err := r.store.Get(ctx, key)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("remove a service: %w", err)
+		case entry.ModifyIndex == 0:
+			return 0, ErrNotFound
+		}
+		index, err := r.store.Commit(ctx, cluster.Txn{
+			If:   []cluster.Condition{{Key: key, ModifyIndex: entry.ModifyIndex}},
+			Then: []cluster.Operation{{Key: key, Delete: true}},
+		})
+		if _, conflict := errors.AsType[*cluster.ConflictError](err); conflict {
+			continue // somebody has changed it: it is still to go
+		}
+		if err != nil {
+			return 0, fmt.Errorf("remove a service: %w", err)
+		}
+		return index, nil
+	}
+}
+
+// encode returns the value of an entry, which has the indexes beside it.
+func encode(s *api.ServiceRegistration) []byte {
+	stored := *s
+	stored.CreateIndex, stored.ModifyIndex = 0, 0
+	value, _ := json.Marshal(&stored) // strings and numbers can always be encoded
+	return value
+}
+
+// decode returns the registration in an entry.
+func decode(entry cluster.Entry) (*api.ServiceRegistration, error) {
+	s := new(api.ServiceRegistration)
+	if err := json.Unmarshal(entry.Value, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", entry.Key, err)
+	}
+	if s.Tags == nil {
+		s.Tags = []string{}
+	}
+	s.CreateIndex, s.ModifyIndex = entry.CreateIndex, entry.ModifyIndex
+	return s, nil
+}
