@@ -1,5 +1,7 @@
 package state
 
+import "taskapi/allocrunner/internal/logfile"
+
 // HeaderSize is where the first batch begins.
 const HeaderSize = headerSize
 
@@ -17,8 +19,8 @@ type Found struct {
 func Records(data []byte) []Found {
 	var all []Found
 	for at := range data {
-		if f, size, err := parseRecord(data[at:]); err == nil && f.key != "" {
-			all = append(all, Found{at, int(size), f.key, f.txid})
+		if f, size, err := logfile.Parse(data[at:]); err == nil && f.Key != "" {
+			all = append(all, Found{at, int(size), f.Key, f.TxID})
 		}
 	}
 	return all

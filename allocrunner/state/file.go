@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/allocrunner/internal/logfile"
 	"taskapi/identity/privatefile/flock"
 )
 
@@ -102,32 +103,10 @@ func damagedError(path string, what any) error {
 	return fmt.Errorf("%s: %w: %v", path, ErrDamaged, what)
 }
 
-// remedies are what an operator can do about a file that can't be used.
-var remedies = []struct {
-	cause  error
-	remedy string
-}{
-	{syscall.ENOSPC, "make room on its file system"},
-	{syscall.EDQUOT, "make room, or raise the quota"},
-	{syscall.EFBIG, "raise the limit on the size of files (ulimit -f)"},
-	{syscall.EROFS, "mount its file system for writing"},
-	{syscall.EIO, "its disk fails: the kernel's log says more"},
-	{syscall.EACCES, "it belongs to another user: run taskapi as that one"},
-	{syscall.EPERM, "it belongs to another user, or is immutable"},
-	{syscall.EMFILE, "raise the limit on open files (ulimit -n)"},
-}
-
 // fileError classes what the file system says.
 func fileError(path string, err error) error {
-	remedy := ""
-	for _, r := range remedies {
-		if errors.Is(err, r.cause) {
-			remedy = "; " + r.remedy
-			break
-		}
-	}
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
 	}
-	return fmt.Errorf("%s: %w: %w%s", path, ErrFile, err, remedy)
+	return fmt.Errorf("%s: %w: %w%s", path, ErrFile, err, logfile.Remedy(err))
 }

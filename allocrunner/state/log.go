@@ -10,24 +10,23 @@ import (
 	"maps"
 	"os"
 	"slices"
+
+	"taskapi/allocrunner/internal/logfile"
 )
 
 // A file is a header and batches, each of which is one change: a record for each value, and one without a key, which ends the batch. Of
 // records with the same key the last counts. Numbers are big-endian, checksums CRC-32C.
 //
 //	header   magic 8, format 4, sum 4 of the header without itself, acknowledged 8: up to where the file was synced, version of taskapi
-//	record   magic 4, sum 4 of the rest up to the body, sum 4 of the body, size of the key 2, of the body 4, txid 8 of the batch, key, body
+//	record   see logfile.Record
 //
 // The header is written after the sync of each batch. So a batch that is not whole was being written when the machine failed if it begins
-// where the acknowledged ones end, and is damaged if it begins before. The first byte of a record's magic is in no JSON, so that records can
-// be found behind a damaged one.
+// where the acknowledged ones end, and is damaged if it begins before. Records can be found behind a damaged one, since a record's magic is in no JSON.
 const (
-	fileMagic   = "taskapi\x00"
-	headerSize  = 128
-	maxFile     = 256 << 20 // bytes: far more than twice what a job of 1 MiB and its tasks come to
-	headerTail  = 16        // where what the sum is of goes on
-	recordMagic = "\xf5TAS"
-	recordSize  = 26 // without key and body
+	fileMagic  = "taskapi\x00"
+	headerSize = 128
+	maxFile    = 256 << 20 // bytes: far more than twice what a job of 1 MiB and its tasks come to
+	headerTail = 16        // where what the sum is of goes on
 )
 
 // format is the layout of the file. It is raised when an older taskapi could not read what a newer one writes.
@@ -67,13 +66,6 @@ func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	return int64(binary.BigEndian.Uint64(b[headerTail:])), version, nil
 }
 
-// record is a value.
-type record struct {
-	key  string
-	txid uint64
-	body []byte
-}
-
 // span is where a record is.
 type span struct {
 	at, size int64
@@ -82,72 +74,24 @@ type span struct {
 }
 
 // body returns the length of the record's body.
-func (s span) body() int { return int(s.size) - recordSize - s.key }
-
-func (f record) append(b []byte) []byte {
-	at := len(b)
-	b = append(append(b, recordMagic...), 0, 0, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(f.body, castagnoli))
-	b = binary.BigEndian.AppendUint16(b, uint16(len(f.key)))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(f.body)))
-	b = binary.BigEndian.AppendUint64(b, f.txid)
-	b = append(b, f.key...)
-	binary.BigEndian.PutUint32(b[at+4:], crc32.Checksum(b[at+8:], castagnoli))
-	return append(b, f.body...)
-}
-
-// What parseRecord may say of a record.
-var (
-	errNoRecord = errors.New("there is no record")
-	errBody     = errors.New("the checksum is wrong")
-)
-
-// parseHead reads the record that b begins with up to its body, and returns the sizes of both. Errors: errNoRecord.
-func parseHead(b []byte) (f record, head int, body int64, err error) {
-	if len(b) < recordSize || string(b[:4]) != recordMagic {
-		return record{}, 0, 0, errNoRecord
-	}
-	head, body = recordSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
-	if head > min(len(b), recordSize+maxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
-		return record{}, 0, 0, errNoRecord
-	}
-	return record{key: string(b[recordSize:head]), txid: binary.BigEndian.Uint64(b[18:])}, head, body, nil
-}
+func (s span) body() int { return int(s.size) - logfile.RecordSize - s.key }
 
 // lastTxID returns the highest txid in b.
 func lastTxID(b []byte) (last uint64) {
-	for at := bytes.Index(b, []byte(recordMagic)); at >= 0; at = bytes.Index(b, []byte(recordMagic)) {
-		f, _, _, _ := parseHead(b[at:])
-		last, b = max(last, f.txid), b[at+1:]
+	for at := bytes.Index(b, []byte(logfile.Magic)); at >= 0; at = bytes.Index(b, []byte(logfile.Magic)) {
+		f, _, _, _ := logfile.ParseHead(b[at:])
+		last, b = max(last, f.TxID), b[at+1:]
 	}
 	return last
 }
 
-// parseRecord reads the record that b begins with, and returns its size. Errors: errNoRecord; errBody when its key can be trusted and its body
-// can't.
-func parseRecord(b []byte) (f record, size int64, err error) {
-	f, head, body, err := parseHead(b)
-	if err != nil {
-		return record{}, 0, err
-	}
-	if body > int64(len(b)-head) {
-		return f, int64(len(b)), errBody
-	}
-	size = int64(head) + body
-	f.body = b[head:size]
-	if binary.BigEndian.Uint32(b[8:]) != crc32.Checksum(f.body, castagnoli) {
-		return f, size, errBody
-	}
-	return f, size, nil
-}
-
 // readRecord reads a record of an open file.
-func readRecord(file io.ReaderAt, s span) (record, error) {
+func readRecord(file io.ReaderAt, s span) (logfile.Record, error) {
 	b := make([]byte, s.size)
 	if _, err := file.ReadAt(b, s.at); err != nil {
-		return record{}, err
+		return logfile.Record{}, err
 	}
-	f, _, err := parseRecord(b)
+	f, _, err := logfile.Parse(b)
 	return f, err
 }
 
@@ -156,10 +100,10 @@ func (v values) encode(txid uint64, at int64, version string) (batch []byte, liv
 	live = map[string]span{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
 		from := len(batch)
-		batch = record{key, txid, v[key]}.append(batch)
+		batch = logfile.Record{Key: key, TxID: txid, Body: v[key]}.Append(batch)
 		live[key] = span{at + int64(from), int64(len(batch) - from), len(key), txid}
 	}
-	return record{"", txid, []byte(version)}.append(batch), live
+	return logfile.Record{TxID: txid, Body: []byte(version)}.Append(batch), live
 }
 
 // contents are what a file has.
@@ -221,31 +165,31 @@ func (c *contents) batches(data []byte) {
 	}
 	var next uint64 // the batch's txid
 	for at := int64(min(headerSize, len(data))); at < int64(len(data)); {
-		f, size, err := parseRecord(data[at:])
+		f, size, err := logfile.Parse(data[at:])
 		first := len(batch) == 0 // of a batch: numbers that were given to what was never acknowledged are left out
-		if err == nil && next > 0 && f.txid != next && (!first || f.txid < next) && len(c.problems) == 0 {
-			err = errNoRecord
+		if err == nil && next > 0 && f.TxID != next && (!first || f.TxID < next) && len(c.problems) == 0 {
+			err = logfile.ErrNoRecord
 		}
-		next = f.txid
+		next = f.TxID
 		switch {
-		case err == nil && f.key != "":
-			batch[f.key] = span{at, size, len(f.key), f.txid}
+		case err == nil && f.Key != "":
+			batch[f.Key] = span{at, size, len(f.Key), f.TxID}
 		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
 			c.taken = lastTxID(data[c.end:])
 			at = int64(len(data))
-		case f.key == "" && !errors.Is(err, errNoRecord):
+		case f.Key == "" && !errors.Is(err, logfile.ErrNoRecord):
 			add()
-			c.end, c.txid, c.version, next = at+size, f.txid, string(f.body), f.txid+1
+			c.end, c.txid, c.version, next = at+size, f.TxID, string(f.Body), f.TxID+1
 			if delete(c.damaged, ""); err != nil {
 				c.damaged[""] = true
 			}
-		case errors.Is(err, errBody):
-			delete(batch, f.key)
-			c.damaged[f.key] = true
+		case errors.Is(err, logfile.ErrBody):
+			delete(batch, f.Key)
+			c.damaged[f.Key] = true
 		default:
 			add()
 			c.unreadable("what is at byte %d can't be read", at)
-			if size = int64(bytes.Index(data[at+1:], []byte(recordMagic))) + 1; size == 0 {
+			if size = int64(bytes.Index(data[at+1:], []byte(logfile.Magic))) + 1; size == 0 {
 				size = int64(len(data)) - at
 			}
 		}

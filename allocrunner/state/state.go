@@ -220,7 +220,7 @@ func (db *DB) append(set values) error {
 func (db *DB) leaveOut(set values) {
 	for key, body := range set {
 		if s, ok := db.live[key]; ok && s.body() == len(body) {
-			if f, err := readRecord(db.file, s); err == nil && string(f.body) == string(body) {
+			if f, err := readRecord(db.file, s); err == nil && string(f.Body) == string(body) {
 				delete(set, key)
 			}
 		}
@@ -237,7 +237,7 @@ func (db *DB) compact() {
 			db.rewrite *= 2
 			return
 		}
-		set[key] = f.body
+		set[key] = f.Body
 	}
 	if db.replace(set) != nil {
 		db.rewrite *= 2

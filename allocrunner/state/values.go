@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/logfile"
 )
 
 // The keys of an allocation. Each holds one value as JSON.
@@ -22,16 +23,13 @@ const (
 	taskKey     = "task/"  // and the task's name: interfaces.SavedTask
 )
 
-// maxKey bounds a key, whose length a record has in 16 bits.
-const maxKey = 4096
-
 // values are as JSON, by their keys.
 type values map[string][]byte
 
 // add encodes a value. Errors: those of JSON, and of a key that can't be kept.
 func (v values) add(key string, value any) error {
-	if len(key) > maxKey {
-		return fmt.Errorf("put allocation: a task's name has %d bytes, the most is %d", len(key)-len(taskKey), maxKey-len(taskKey))
+	if len(key) > logfile.MaxKey {
+		return fmt.Errorf("put allocation: a task's name has %d bytes, the most is %d", len(key)-len(taskKey), logfile.MaxKey-len(taskKey))
 	}
 	body, err := json.Marshal(value)
 	if err != nil {

@@ -113,7 +113,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",
 	},
-	"allocrunner/state": {"allocrunner/interfaces", "identity/privatefile/flock"},
+	"allocrunner/state": {"allocrunner/interfaces", "allocrunner/internal/logfile", "identity/privatefile/flock"},
 	"allocrunner/simulate": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation

@@ -1,0 +1,79 @@
+// Package logfile has the records of append-only files, in which damage is found, and what is said when the file system refuses.
+package logfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+)
+
+const (
+	// Magic is what a record begins with. Its first byte is in no UTF-8 text.
+	Magic = "\xf5TAS"
+	// RecordSize is that of a record without key and body.
+	RecordSize = 26
+	// MaxKey bounds a key.
+	MaxKey = 4096
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Record is a value with its key. Numbers are big-endian, checksums CRC-32C:
+//
+//	magic 4, sum 4 of the rest up to the body, sum 4 of the body, size of the key 2, of the body 4, txid 8, key, body
+type Record struct {
+	Key  string
+	TxID uint64
+	Body []byte
+}
+
+// Append appends the record to b.
+func (r Record) Append(b []byte) []byte {
+	at := len(b)
+	b = append(append(b, Magic...), 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(r.Body, castagnoli))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(r.Key)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Body)))
+	b = binary.BigEndian.AppendUint64(b, r.TxID)
+	b = append(b, r.Key...)
+	binary.BigEndian.PutUint32(b[at+4:], crc32.Checksum(b[at+8:], castagnoli))
+	return append(b, r.Body...)
+}
+
+// What Parse may say of a record.
+var (
+	// ErrNoRecord: what is there is no record.
+	ErrNoRecord = errors.New("there is no record")
+	// ErrBody: its body is another than was written.
+	ErrBody = errors.New("the checksum is wrong")
+)
+
+// ParseHead reads the record that b begins with up to its body, and returns the sizes of both. Errors: ErrNoRecord.
+func ParseHead(b []byte) (r Record, head int, body int64, err error) {
+	if len(b) < RecordSize || string(b[:4]) != Magic {
+		return Record{}, 0, 0, ErrNoRecord
+	}
+	head, body = RecordSize+int(binary.BigEndian.Uint16(b[12:])), int64(binary.BigEndian.Uint32(b[14:]))
+	if head > min(len(b), RecordSize+MaxKey) || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:head], castagnoli) {
+		return Record{}, 0, 0, ErrNoRecord
+	}
+	return Record{Key: string(b[RecordSize:head]), TxID: binary.BigEndian.Uint64(b[18:])}, head, body, nil
+}
+
+// Parse reads the record that b begins with, and returns its size. Errors: ErrNoRecord; ErrBody when its key can be trusted and its body
+// can't.
+func Parse(b []byte) (r Record, size int64, err error) {
+	r, head, body, err := ParseHead(b)
+	if err != nil {
+		return Record{}, 0, err
+	}
+	if body > int64(len(b)-head) {
+		return r, int64(len(b)), ErrBody
+	}
+	size = int64(head) + body
+	r.Body = b[head:size]
+	if binary.BigEndian.Uint32(b[8:]) != crc32.Checksum(r.Body, castagnoli) {
+		return r, size, ErrBody
+	}
+	return r, size, nil
+}
