@@ -78,9 +78,6 @@ var absences = []absence{
 		"/v1/volumes", "/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugins", "/v1/plugin/csi/{name}",
 		"/v1/volume/host/*", "/v1/volumes/claims", "/v1/volumes/claim/{name}",
 	}},
-	{"there is no registry of services: GET /v1/allocation/{alloc} has the ports, and GET /v1/allocation/{alloc}/checks their health", nil, []string{
-		"/v1/services", "/v1/service/{name}", "/v1/service/{name}/{id}", "/v1/job/{job}/services",
-	}},
 	{"there are no variables: pass values with taskapi run --var, env or files", nil, []string{"/v1/vars", "/v1/var/*"}},
 	{"this is a feature of Nomad Enterprise", nil, []string{
 		"/v1/operator/license", "/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",

@@ -76,27 +76,6 @@ func newAllocList(r *request) (*list[*api.Allocation], error) {
 	})
 }
 
-// allocationServices answers GET /v1/allocation/:id/services: nothing registers a service yet, so the list is empty.
-func (a *API) allocationServices(ctx context.Context, r *request) (answer, error) {
-	list, err := newList(r, listing[*api.ServiceRegistration]{
-		order:     byNamespaceID,
-		id:        func(s *api.ServiceRegistration) string { return s.ID },
-		namespace: func(s *api.ServiceRegistration) string { return s.Namespace },
-	})
-	if err != nil {
-		return answer{}, err
-	}
-	alloc, err := r.alloc(apierror.NoAlloc)
-	if err != nil {
-		return answer{}, err
-	}
-	current, err := r.snapshot(ctx, alloc)
-	if err != nil {
-		return answer{}, err
-	}
-	return list.answer(nil, current.ModifyIndex)
-}
-
 // jobAllocations answers GET /v1/job/:job/allocations.
 func (a *API) jobAllocations(ctx context.Context, r *request) (answer, error) {
 	list, err := newAllocList(r)

@@ -100,6 +100,9 @@ type Config struct {
 	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
 	Machine Machine
 
+	// Services are the registrations of services; nil for none: /v1/services and its siblings are then 404.
+	Services Services
+
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *Events
 

@@ -161,6 +161,7 @@ func quietJobs() *fakeJobs {
 func everyRoute(c *handlers.Config) {
 	empty := func() ([]byte, error) { return []byte("{}"), nil }
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
+	c.Services = stayingServices{newFakeServices(instance("default", "x", allocID, 80))}
 	c.Host = func(context.Context) (*api.HostStats, error) { return &api.HostStats{}, nil }
 	c.Machine, c.Parser, c.History, c.Log = newMachine(), fakeParser{}, twoVersions(), &fakeLog{lines: make(chan []byte)}
 }

@@ -84,13 +84,3 @@ func TestSDKPause(t *testing.T) {
 		wantSDKError(t, client.Allocations().SetPauseState(of, nil, c.task, c.state), c.status, c.want)
 	}
 }
-
-func TestSDKServices(t *testing.T) {
-	client := newServer(t, newAlloc(t)).sdk(t, goodToken)
-	services, meta, err := client.Allocations().Services(allocID, nil)
-	if err != nil || services == nil || len(services) != 0 || meta.LastIndex != 34 {
-		t.Errorf("services = %v, %+v, %v, want an empty list at index 34", services, meta, err)
-	}
-	_, _, err = client.Allocations().Services(otherID, nil)
-	wantSDKError(t, err, 404, "alloc not found")
-}

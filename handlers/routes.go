@@ -139,7 +139,7 @@ func (a *API) served() []Route {
 		read("/v1/allocations", auth.ReadJob, a.allocationList, "Lists the caller's allocation."),
 		read("/v1/allocation/{alloc}", auth.ReadJob, a.allocationGet, "Returns an allocation."),
 		read("/v1/allocation/{alloc}/checks", auth.ReadJob, a.allocationChecks, "Returns the latest results of an allocation's checks."),
-		read("/v1/allocation/{alloc}/services", auth.ReadJob, a.allocationServices, "Lists the services that an allocation has registered: none yet."),
+		read("/v1/allocation/{alloc}/services", auth.ReadJob, a.allocationServices, "Lists the services that an allocation has registered."),
 		write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop, "Begins to stop an allocation.").withoutRecord(),
 
 		read("/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks, "Returns the latest results of an allocation's checks."),
@@ -172,6 +172,7 @@ func (a *API) served() []Route {
 		read("/v1/job/{job}/deployment", auth.ReadJob, a.jobRead(readLatestDeployment), "Returns null: there are no deployments."),
 		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),
 		read("/v1/job/{job}/scale", auth.ReadJob, a.jobRead(readScale), "Returns how many allocations the job's groups have."),
+		read("/v1/job/{job}/services", auth.ReadJob, a.jobServices, "Lists the services that the job's allocations have registered."),
 		read("/v1/job/{job}/submission", auth.ReadJob, a.jobSubmission, "Returns the text that a version of the job was made from."),
 		read("/v1/job/{job}/summary", auth.ReadJob, a.jobRead(readSummary), "Counts the job's allocations by status."),
 		read("/v1/job/{job}/versions", auth.ReadJob, a.jobVersions, "Lists the versions of a job, with what each has changed.").withBulk(),
@@ -202,6 +203,10 @@ func (a *API) served() []Route {
 		read("/v1/evaluations/count", auth.ReadJob, a.evaluationCount, "Counts them."),
 		read("/v1/evaluation/{eval}", auth.ReadJob, a.evaluationGet, "Returns the evaluation of a stop or a registration."),
 		read("/v1/evaluation/{eval}/allocations", auth.ReadJob, a.evaluationAllocations, "Lists the allocation of an evaluation."),
+
+		read("/v1/services", auth.Authenticated, a.serviceList, "Lists the services of the caller's namespace, with their tags."),
+		read("/v1/service/{name}", auth.Authenticated, a.serviceGet, "Lists who has registered a service; choose=N|KEY for N of them."),
+		remove("/v1/service/{name}/{id}", auth.OperatorOnly, a.serviceDelete, "Removes a registration, whosever it is."),
 
 		read("/v1/event/stream", auth.ReadJob, a.eventStream, "Streams the events of the caller's allocation.").answering(Stream),
 

@@ -59,6 +59,7 @@ const (
 	NoServer
 	NoNamespace
 	NoEval
+	NoService // no such registration
 	NoTask
 	NoTaskRunner // NoTask in the words of a restart
 	NoFile
@@ -138,6 +139,7 @@ var table = [kinds]struct {
 	NoNode:          {http.StatusNotFound, "node not found"},
 	NoNamespace:     {http.StatusNotFound, "Namespace not found"},
 	NoEval:          {http.StatusNotFound, "eval not found"},
+	NoService:       {http.StatusNotFound, "service registration not found"},
 	NoTask:          {http.StatusNotFound, "Task not found"},
 	NoTaskRunner:    {http.StatusNotFound, "Could not find task runner for task: %s"},
 	NoFile:          {http.StatusNotFound, "%s: no such file or directory"},
