@@ -25,6 +25,8 @@ type wirePayload struct {
 	Evaluation *api.Evaluation `json:",omitempty"`
 	Job        *wireJob        `json:",omitempty"`
 	Node       *api.Node       `json:",omitempty"`
+
+	Service *api.ServiceRegistration `json:",omitempty"`
 }
 
 // encodedEvent is the line of an event, and its parts for those who don't get all of it.
@@ -132,4 +134,16 @@ func evaluationNote(e *api.Evaluation) note {
 
 func nodeNote(n *api.Node) note {
 	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, filterKeys: []string{}, operator: true, payload: wirePayload{Node: n}}
+}
+
+func serviceNote(e ServiceEvent) note {
+	kind := eventService
+	if e.Gone {
+		kind = eventServiceGone
+	}
+	s := e.Service
+	return note{
+		topic: api.TopicService, kind: kind, key: s.ID, filterKeys: []string{s.JobID, s.ServiceName}, namespace: s.Namespace,
+		payload: wirePayload{Service: s},
+	}
 }

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -30,6 +31,8 @@ const (
 	eventDeregistered = "JobDeregistered"
 	eventEvaluated    = "EvaluationUpdated"
 	eventNode         = "NodeRegistration"
+	eventService      = "ServiceRegistration"
+	eventServiceGone  = "ServiceDeregistration"
 )
 
 // Events keeps the latest events of allocations for GET /v1/event/stream. Each has an index of its own, which grows, so that a client that
@@ -116,6 +119,31 @@ func (e *Events) add(notes ...note) {
 	}
 	if over := len(e.pending) - maxPending; over > 0 { // of an allocation that has had no version yet
 		e.pending = e.pending[over:]
+	}
+}
+
+// ServiceEvent is a registration of a service that has come or changed, or one that has gone, as it was.
+type ServiceEvent struct {
+	Service *api.ServiceRegistration
+	Gone    bool
+}
+
+// PutServices adds an event of the registrations of services in the allocation's namespace, other allocations' included, in their order. It has
+// the allocation's index, for a client to resume from, and the registrations have their own. It keeps the values, which must not be changed.
+func (e *Events) PutServices(changes []ServiceEvent) {
+	notes := make([]note, len(changes))
+	for i, c := range changes {
+		notes[i] = serviceNote(c)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.kept) == 0 { // they come with the allocation's first version
+		all := append(e.pending, notes...)
+		e.pending = all[max(0, len(all)-maxPending):]
+		return
+	}
+	for part := range slices.Chunk(notes, maxPending) {
+		e.appendLocked(&event{alloc: e.kept[len(e.kept)-1].alloc, notes: part})
 	}
 }
 

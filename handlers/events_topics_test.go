@@ -115,6 +115,49 @@ func TestSDKTopics(t *testing.T) {
 	}
 }
 
+// TestServiceEvents: they have Nomad's payload and filter keys, and come in their order, with the allocation's index.
+func TestServiceEvents(t *testing.T) {
+	events := handlers.NewEvents()
+	client := newServer(t, touched(t, events, 40), everyRoute, streaming(events)).sdk(t, goodToken)
+	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
+	cache.JobID = "redis"
+	events.PutServices([]handlers.ServiceEvent{{Service: web}}) // before the allocation's first version
+	put(t, events, 40, nil)
+	events.PutServices([]handlers.ServiceEvent{{Service: cache}, {Service: web, Gone: true}})
+	for query, want := range map[string][]string{
+		"Service":             {"ServiceRegistration " + web.ID, "ServiceRegistration " + cache.ID, "ServiceDeregistration " + web.ID},
+		"Service:redis":       {"ServiceRegistration " + cache.ID},
+		"Service:web":         {"ServiceRegistration " + web.ID, "ServiceDeregistration " + web.ID},
+		"Service:" + cache.ID: {"ServiceRegistration " + cache.ID},
+	} {
+		topic, key, _ := strings.Cut(query, ":")
+		if key == "" {
+			key = "*"
+		}
+		stream, err := client.EventStream().Stream(t.Context(), map[api.Topic][]string{api.Topic(topic): {key}}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for len(got) < len(want) {
+			line := next(t, stream)
+			for _, e := range line.Events {
+				got = append(got, e.Type+" "+e.Key)
+				s, err := e.Service()
+				if err != nil || s.ID != e.Key || s.Namespace != "default" || e.Index != 40 || !slices.Equal(e.FilterKeys, []string{s.JobID, s.ServiceName}) {
+					t.Errorf("event %+v of %+v, %v", e, s, err)
+				}
+				if s.ID == web.ID && !cmp.Equal(s, web) {
+					t.Errorf("payload %+v, want %+v", s, web)
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("topic %s: %v, want %v", query, got, want)
+		}
+	}
+}
+
 // streamed returns the lines of a stream with a query until the server stops: the indexes of its events, and what its other lines say.
 func streamed(t *testing.T, s *server, token, query string) (all []string) {
 	t.Helper()

@@ -97,7 +97,9 @@ func (f *fakeServices) notedLocked(name string) uint64 {
 // stayingServices says that it removes what it is asked to.
 type stayingServices struct{ *fakeServices }
 
-func (stayingServices) Deregister(context.Context, string, string, string) (uint64, error) { return 41, nil }
+func (stayingServices) Deregister(context.Context, string, string, string) (uint64, error) {
+	return 41, nil
+}
 
 // serving returns the change of a server that has the services.
 func serving(f *fakeServices) func(*handlers.Config) {
