@@ -159,6 +159,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/agent": {
 		"allocrunner",
 		"allocrunner/cluster",
+		"allocrunner/cluster/registry",
 		"allocrunner/consul",
 		"allocrunner/fingerprint",
 		"allocrunner/hoststats",

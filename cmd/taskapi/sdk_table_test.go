@@ -22,7 +22,6 @@ const (
 	noVolumes    = "no volumes and no plugins"
 	noPools      = "one machine, no node pools"
 	noVariables  = "no variables yet"
-	noRegistry   = "no registry of services yet"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
 	oneAlloc     = "a job runs one allocation: it is neither scaled, dispatched nor run periodically"
@@ -46,7 +45,7 @@ var sdkTable = []sdkCalls{
 	{"Jobs", "ActionExec", works, "403", "a policy may give a task alloc-exec"},
 	{"Jobs", "VersionByTag", sdkError, sdkError, "versions have no tags: none is found"},
 	{"Jobs", "Dispatch DispatchOpts PeriodicForce Scale ScaleWithRequest", "501", "501", oneAlloc},
-	{"Jobs", "Services", "501", "501", noRegistry},
+	{"Jobs", "Services", works, works, ""},
 	{"Jobs", "Stable TagVersion TagVersionOpts UntagVersion", "501", "501", "versions are neither marked stable nor tagged"},
 
 	{"Evaluations", "Allocations Count Info List PrefixList", works, works, ""},
@@ -98,7 +97,8 @@ var sdkTable = []sdkCalls{
 
 	{"Variables", "AcquireLock CheckedCreate CheckedDelete CheckedUpdate Create Delete GetItems GetVariableItems List Peek PrefixList Read " +
 		"ReleaseLock RenewLock Update", "501", "501", noVariables},
-	{"Services", "Delete Get List", "501", "501", noRegistry},
+	{"Services", "Get List", works, works, "a task sees the services of its namespace"},
+	{"Services", "Delete", "404", "403", "404 for a registration that there is not"},
 	{"Scaling", "GetPolicy ListPolicies", "501", "501", oneAlloc},
 	{"NodePools", "Delete Info List ListJobs ListNodes PrefixList Register", "501", "501", noPools},
 	{"CSIPlugins", "Info List", "501", "501", noVolumes},
@@ -133,7 +133,7 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 		"Jobs.Allocations": {id}, "Jobs.Deployments": {id}, "Jobs.Deregister": {id}, "Jobs.DeregisterOpts": {id}, "Jobs.Evaluations": {id},
 		"Jobs.Info": {id}, "Jobs.LatestDeployment": {id}, "Jobs.ScaleStatus": {id}, "Jobs.Submission": {id, 1}, "Jobs.Summary": {id},
 		"Jobs.Versions": {id, true}, "Jobs.VersionsOpts": {id, &api.VersionsOptions{Diffs: true}}, "Jobs.VersionByTag": {id, "x"},
-		"Jobs.ForceEvaluate": {id}, "Jobs.EvaluateWithOpts": {id}, "Jobs.ParseHCL": {hcl, true},
+		"Jobs.Services": {id}, "Jobs.ForceEvaluate": {id}, "Jobs.EvaluateWithOpts": {id}, "Jobs.ParseHCL": {hcl, true},
 		"Jobs.ParseHCLOpts": {&api.JobsParseRequest{JobHCL: hcl}}, "Jobs.EnforceRegister": {job, *job.JobModifyIndex}, "Jobs.Revert": {id, uint64(0)},
 		"Jobs.ActionExec": {nil, nil, id, "other", false, nil, "greet", nil, nil, new(bytes.Buffer)},
 		"Jobs.Scale":      {id, "web", new(2), "x"}, "Jobs.Dispatch": {id}, "Jobs.DispatchOpts": {&api.DispatchOptions{JobID: id}},

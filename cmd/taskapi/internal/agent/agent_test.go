@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -133,6 +134,7 @@ func agentAtWork(t *testing.T, before func(*Config)) *atWork {
 	w := &atWork{lock: &fakeLock{}, runners: make(chan *fakeRunner, 4), over: make(chan bool, 1)}
 	cfg := Config{
 		Settings: DefaultSettings(), Lock: w.lock, Events: noEvents{}, Logger: slog.New(slog.DiscardHandler), NoAPI: true, Shared: true,
+		Cluster: memory.New(),
 		Factory: func(c interfaces.Config) (interfaces.AllocRunner, error) {
 			r := &fakeRunner{alloc: c.Alloc, save: make(chan struct{}), requested: make(chan interfaces.StopRequest, 8),
 				stopped: make(chan struct{}), detached: make(chan struct{})}

@@ -67,6 +67,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Metrics:      s.measure,
 		Host:         hoststats.New(s.paths.Alloc).Stats,
 		Events:       s.events,
+		Services:     services{s.shared.registry},
 		Answered:     s.audience.answered,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,

@@ -50,6 +50,7 @@ type wiring struct {
 	updates     *updates.Buffer
 	audience    *audience
 	operator    *operatorHook // nil without an API
+	shared      *sharing
 
 	ended    chan struct{} // closed when the runner has returned
 	removing sync.Mutex    // guards the field below, and is held over a removal
@@ -88,6 +89,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	if err != nil {
 		return nil, invalid(err)
 	}
+	s.shared = s.share(alloc)
 	config := interfaces.Config{
 		Alloc:        alloc,
 		Dir:          cfg.Paths.Alloc,
@@ -101,6 +103,9 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		Life:         s.life,
 		Updates:      s.audience,
 		OnEvent:      cfg.Events.TaskEvent,
+
+		ServiceProviders: []interfaces.ServiceProvider{s.shared.provider},
+		Leases:           s.shared.leases(),
 	}
 	if !cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
@@ -110,8 +115,11 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 			return []interfaces.TaskHook{s.newTaskHook(task)}
 		}
 	}
-	if s.runner, err = cfg.Factory(config); err != nil || cfg.NoAPI {
-		return s, invalid(err)
+	if s.runner, err = cfg.Factory(config); err != nil {
+		return nil, errors.Join(invalid(err), s.close())
+	}
+	if cfg.NoAPI {
+		return s, nil
 	}
 	if err := s.openAPI(alloc); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -198,7 +206,7 @@ func gcPercent(tasks int) int {
 func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	defer func() {
 		if err := s.close(); err != nil {
-			s.logger.Warn("the end of the audit log may be lost", "error", err)
+			s.logger.Warn("the end of the audit log may be lost, or what others know of the allocation stays", "error", err)
 		}
 	}()
 	var background sync.WaitGroup
@@ -212,11 +220,13 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { s.giveBackMemory(watching) })
 	}
 	background.Go(func() { s.updates.Run(watching) })
+	background.Go(func() { s.shared.provider.Run(watching) })
 	if !s.cfg.NoAPI && !s.cfg.Shared {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
 	}
 	if !s.cfg.NoAPI {
 		background.Go(func() { s.tokens.Run(watching) })
+		background.Go(s.announceServices(watching, s.runner.Alloc().Namespace))
 	}
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
@@ -264,10 +274,11 @@ func (s *wiring) flush() {
 
 // close gives back what newWiring opened. The lock is its owner's.
 func (s *wiring) close() error {
-	if s.audit == nil {
-		return nil
+	err := s.shared.close()
+	if s.audit != nil {
+		err = errors.Join(err, s.audit.Close())
 	}
-	return s.audit.Close()
+	return err
 }
 
 // reopenAudit opens the audit log again, whose file has been renamed.

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers"
+	"taskapi/handlers/apierror"
+)
+
+// sharing is an allocation's part in what allocations have in common.
+type sharing struct {
+	registry *registry.Registry
+	provider *registry.Provider
+	lease    cluster.Lease // nil where the store was away as it was to begin
+}
+
+// leaseTimeout bounds how long the start of an allocation waits for the store.
+const leaseTimeout = 2 * time.Second
+
+// share joins the allocation to what allocations have in common. A store that is away keeps it from nothing: the provider of its services
+// begins the lease that it needs.
+func (s *wiring) share(alloc *api.Allocation) *sharing {
+	all := registry.New(s.cfg.Cluster)
+	shared := &sharing{registry: all, provider: all.Provider(alloc, s.logger)}
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	defer cancel()
+	var err error
+	if shared.lease, err = s.cfg.Cluster.Hold(ctx, alloc.ID); err != nil {
+		s.logger.Warn("what this machine's allocations have in common is away: services and variables follow later", "error", err)
+	}
+	return shared
+}
+
+// leases returns what is to outlive this process while tasks run.
+func (s *sharing) leases() []interfaces.Lease {
+	if s.lease == nil {
+		return nil
+	}
+	return []interfaces.Lease{s.lease}
+}
+
+// close ends this process's hold of the lease.
+func (s *sharing) close() error {
+	if s == nil || s.lease == nil {
+		return nil
+	}
+	return s.lease.Close()
+}
+
+// announceServices makes events of what happens to the services in the allocation's namespace, until ctx ends. It returns once it knows what
+// there is by now; what is to run is the returned function.
+func (s *wiring) announceServices(ctx context.Context, namespace string) (run func()) {
+	follower := s.shared.registry.Follow(ctx, namespace)
+	return func() {
+		follower.Run(ctx, func(changes []registry.Change) {
+			events := make([]handlers.ServiceEvent, len(changes))
+			for i, c := range changes {
+				events[i] = handlers.ServiceEvent(c)
+			}
+			s.events.PutServices(events)
+		})
+	}
+}
+
+// services is the registry as the API serves it.
+type services struct{ registry *registry.Registry }
+
+var _ handlers.Services = services{}
+
+func (s services) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
+	found, index, err := s.registry.Services(ctx, namespace, name)
+	return found, index, clusterError(err)
+}
+
+func (s services) WaitServices(ctx context.Context, namespace, name string, index uint64) error {
+	return clusterError(s.registry.Wait(ctx, namespace, name, index))
+}
+
+func (s services) Deregister(ctx context.Context, namespace, name, id string) (uint64, error) {
+	index, err := s.registry.Deregister(ctx, namespace, name, id)
+	if errors.Is(err, registry.ErrNotFound) {
+		return 0, apierror.New(apierror.NoService).Because(err)
+	}
+	return index, clusterError(err)
+}
+
+// clusterError returns an error of the store that allocations share as the API has it.
+func clusterError(err error) error {
+	for _, away := range []error{cluster.ErrUncertain, cluster.ErrFull, cluster.ErrUnavailable} {
+		if errors.Is(err, away) {
+			return apierror.New(apierror.Unavailable, away).Because(err)
+		}
+	}
+	return err
+}
