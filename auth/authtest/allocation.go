@@ -1,0 +1,239 @@
+package authtest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/auth"
+	"taskapi/handlers"
+	"taskapi/handlers/apierror"
+	"taskapi/identity/workload"
+)
+
+// allocation is one allocation, whose tasks run without a process.
+type allocation struct {
+	id       string
+	claims   *auth.Allocation
+	manager  *workload.Manager
+	operator *Task
+	ended    atomic.Bool
+
+	mu      sync.Mutex // guards the fields below
+	alloc   *api.Allocation
+	changed chan struct{} // closed with the next change
+}
+
+// allocs are all of them, by ID. The map is complete before the first request.
+type allocs map[string]*allocation
+
+// Get returns the allocation with the ID.
+func (a allocs) Get(id string) (handlers.Alloc, bool) {
+	found, ok := a[id]
+	return found, ok
+}
+
+// liveness are allocs as the authenticator asks for them.
+type liveness map[string]*allocation
+
+// Lookup returns an allocation.
+func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	a, ok := l[id]
+	switch {
+	case !ok:
+		return nil, auth.Unknown
+	case a.ended.Load():
+		return a.claims, auth.Terminal
+	}
+	return a.claims, auth.Live
+}
+
+var _ interface {
+	handlers.Alloc
+	handlers.Checker
+	handlers.Restarter
+	handlers.Signaler
+	handlers.Stopper
+} = (*allocation)(nil)
+
+// run makes the allocation of a job, its directories, tokens and sockets.
+func (s *Server) run(index int, job Job) error {
+	a := &allocation{id: uuid.NewString(), changed: make(chan struct{})}
+	a.claims = &auth.Allocation{Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group, Life: uuid.NewString()}
+	a.alloc = newAllocation(a.id, job)
+	a.manager = workload.New(workload.Config{
+		Keyring: s.ring, Logger: s.config.logger, Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
+		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour, Now: s.Now,
+	})
+	s.allocs[a.id] = a
+	dir := filepath.Join(s.dir, fmt.Sprint(index))
+	for i, name := range append(slices.Clone(job.Tasks), "") {
+		t := &Task{server: s, alloc: a, name: name, dir: filepath.Join(dir, name), socket: filepath.Join(s.dir, fmt.Sprintf("%d-%d.sock", index, i))}
+		if name == "" {
+			t.dir = filepath.Join(dir, "operator") // a task of that name would only share the directory
+			a.operator = t
+		}
+		if err := t.start(job.Identities); err != nil {
+			return err
+		}
+		s.tasks = append(s.tasks, t)
+	}
+	s.background.Go(func() { a.manager.Run(s.running) })
+	return os.MkdirAll(filepath.Join(dir, "alloc"), 0o700)
+}
+
+// newAllocation returns a running allocation.
+func newAllocation(id string, job Job) *api.Allocation {
+	spec := api.NewServiceJob(job.ID, job.ID, region, 50)
+	spec.Namespace, spec.Datacenters = &job.Namespace, []string{datacenter}
+	group, states := api.NewTaskGroup(job.Group, 1), map[string]*api.TaskState{}
+	for _, name := range job.Tasks {
+		group.AddTask(api.NewTask(name, "authtest"))
+		states[name] = &api.TaskState{State: "running", StartedAt: time.Now(), Events: []*api.TaskEvent{event(api.TaskStarted, "Task started by client")}}
+	}
+	spec.AddTaskGroup(group)
+	spec.Canonicalize()
+	status, index := "running", uint64(1)
+	spec.Status, spec.CreateIndex, spec.ModifyIndex, spec.JobModifyIndex = &status, &index, &index, &index
+	now := time.Now().UnixNano()
+	return &api.Allocation{
+		ID: id, EvalID: uuid.NewString(), Name: job.ID + "." + job.Group + "[0]", Namespace: job.Namespace,
+		NodeID: agent.NodeID, NodeName: agent.NodeName, JobID: job.ID, Job: spec, TaskGroup: job.Group,
+		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+		TaskStates: states, CreateIndex: 1, ModifyIndex: 1, AllocModifyIndex: 1, CreateTime: now, ModifyTime: now,
+	}
+}
+
+func event(kind, message string) *api.TaskEvent {
+	return &api.TaskEvent{Type: kind, DisplayMessage: message, Details: map[string]string{}, Time: time.Now().UnixNano()}
+}
+
+// Snapshot returns the allocation as it stands.
+func (a *allocation) Snapshot() *api.Allocation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.alloc
+}
+
+// Wait returns the allocation once its index is above another one.
+func (a *allocation) Wait(ctx context.Context, index uint64) *api.Allocation {
+	for {
+		a.mu.Lock()
+		now, changed := a.alloc, a.changed
+		a.mu.Unlock()
+		if now.ModifyIndex > index {
+			return now
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return now
+		}
+	}
+}
+
+// change makes the allocation's next version.
+func (a *allocation) change(edit func(*api.Allocation)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := *a.alloc
+	next.TaskStates = maps.Clone(next.TaskStates)
+	edit(&next)
+	next.ModifyIndex++
+	next.AllocModifyIndex, next.ModifyTime = next.ModifyIndex, time.Now().UnixNano()
+	a.alloc = &next
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// happened adds an event to a task.
+func (a *allocation) happened(task, kind, message string) error {
+	if a.ended.Load() {
+		return apierror.New(apierror.AllocTerminal)
+	}
+	if a.Snapshot().TaskStates[task] == nil {
+		return apierror.New(apierror.NoTask)
+	}
+	a.change(func(next *api.Allocation) {
+		state := *next.TaskStates[task]
+		state.Events = append(slices.Clip(state.Events[max(0, len(state.Events)-9):]), event(kind, message)) // as many as Nomad keeps
+		if kind == api.TaskRestarting {
+			state.Restarts++
+			state.LastRestart = time.Now()
+		}
+		next.TaskStates[task] = &state
+	})
+	return nil
+}
+
+// Checks returns none: there is nothing to check.
+func (a *allocation) Checks() (api.AllocCheckStatuses, uint64) { return api.AllocCheckStatuses{}, 1 }
+
+// RestartTask notes a restart.
+func (a *allocation) RestartTask(_ context.Context, task string) error {
+	return a.happened(task, api.TaskRestarting, "User requested task to restart")
+}
+
+// RestartRunning notes a restart of every task.
+func (a *allocation) RestartRunning(ctx context.Context) error {
+	for task := range a.Snapshot().TaskStates {
+		if err := a.RestartTask(ctx, task); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RestartAll does what RestartRunning does: all tasks run.
+func (a *allocation) RestartAll(ctx context.Context) error { return a.RestartRunning(ctx) }
+
+// Signal notes a signal.
+func (a *allocation) Signal(_ context.Context, task, signal string) error {
+	if unix.SignalNum(signal) == 0 {
+		return apierror.New(apierror.UnknownSignal, signal)
+	}
+	if task != "" {
+		return a.happened(task, api.TaskSignaling, "Task being sent signal "+signal)
+	}
+	for name := range a.Snapshot().TaskStates {
+		if err := a.happened(name, api.TaskSignaling, "Task being sent signal "+signal); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends the allocation.
+func (a *allocation) Stop(context.Context, bool) error {
+	a.end()
+	return nil
+}
+
+// Kill does what Stop does.
+func (a *allocation) Kill() { a.end() }
+
+// end ends the allocation, and its tasks' identities with it.
+func (a *allocation) end() {
+	if a.ended.Swap(true) {
+		return
+	}
+	a.change(func(next *api.Allocation) {
+		next.DesiredStatus, next.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusComplete
+		next.ClientDescription = "All tasks have completed"
+		for name, state := range next.TaskStates {
+			dead := *state
+			dead.State, dead.FinishedAt = "dead", time.Now()
+			next.TaskStates[name] = &dead
+		}
+	})
+}

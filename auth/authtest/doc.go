@@ -1,0 +1,16 @@
+// Package authtest gives tests a server that answers as taskapi does, for programs that are clients of Nomad's API with a workload identity,
+// and a table of bad tokens for programs that verify such identities themselves. It is to authentication what net/http/httptest is to HTTP:
+//
+//	srv := authtest.NewServer(t)                      // one job with one task, "web"
+//	client := srv.Client(srv.Token())                 // Nomad's SDK, over the task's Unix socket
+//	srv.Advance(2 * time.Hour)                        // the token has expired
+//	_, _, err := client.Allocations().List(nil)       // 403
+//	srv.Expect("GET /v1/allocations 403 expired")     // and why
+//
+// The door is that of production: auth.Authenticator and handlers.API behind a real socket, with a key ring on disk and the manager that renews
+// token files. Only the tasks are missing: an allocation is a record that can be ended and no process runs, so logs, files, exec and stats
+// are 404. A server starts in milliseconds, shares nothing with others, and is closed with its test; tests may run in parallel.
+//
+// It builds on Linux and macOS. Names and signatures here, of the reasons in package auth and of the kinds in package badtokens stay as they are, within a
+// major version; the text of failures is for people and may change.
+package authtest

@@ -1,0 +1,49 @@
+package authtest
+
+import (
+	"net/http"
+	"time"
+
+	"taskapi/handlers/faults"
+)
+
+// Fault is an answer as of a server in trouble, and for which requests: see package faults.
+type Fault = faults.Fault
+
+// TooManyRequests is 429 with a Retry-After, in whole seconds, none for 0.
+func TooManyRequests(retryAfter time.Duration) Fault {
+	return Fault{Status: http.StatusTooManyRequests, RetryAfter: retryAfter}
+}
+
+// Unavailable is 503.
+func Unavailable() Fault { return Fault{Status: http.StatusServiceUnavailable} }
+
+// Hang never answers: the client has to give up. Server.StopFailing and the end of the test end it, too.
+func Hang() Fault { return Fault{Hang: true} }
+
+// Cut closes the connection instead of an answer.
+func Cut() Fault { return Fault{Cut: true} }
+
+// Tear closes the connection in the middle of an answer.
+func Tear() Fault { return Fault{Tear: true} }
+
+// Late answers as ever, but later.
+func Late(delay time.Duration) Fault { return Fault{Delay: delay} }
+
+// FailNext has the next n requests, with a good token and for which the fault is, fail in its way. Faults that were asked for before come first.
+func (s *Server) FailNext(n int, f Fault) {
+	s.tb.Helper()
+	f.Times, f.Always = n, false
+	s.Fail(f)
+}
+
+// Fail has requests fail as the fault says.
+func (s *Server) Fail(f Fault) {
+	s.tb.Helper()
+	if err := s.faults.Add(f); err != nil {
+		s.tb.Fatalf("authtest: %v", err)
+	}
+}
+
+// StopFailing forgets all faults, and ends requests that hang.
+func (s *Server) StopFailing() { s.faults.Clear() }

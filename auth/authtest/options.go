@@ -1,0 +1,101 @@
+package authtest
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/identity"
+	"taskapi/ratelimit"
+)
+
+// Option is something that a Server has from its start.
+type Option interface{ apply(c *config) }
+
+// Job is an Option: an allocation of one group of a job, with these tasks. Without any there is a job "test" with the task "web".
+type Job struct {
+	ID        string // default: "test"
+	Namespace string // default: "default"
+	Group     string // default: "group"
+	Tasks     []string
+
+	// Identities are what every task has beside its default identity, as in a job file's identity blocks: tokens for other audiences, in files or
+	// variables.
+	Identities []*api.WorkloadIdentity
+}
+
+func (j Job) apply(c *config) { c.jobs = append(c.jobs, j) }
+
+type option func(c *config)
+
+func (o option) apply(c *config) { o(c) }
+
+// Policy says what tasks may do: the text of a policy file, as `taskapi run --policy` reads it. See also Server.Deny.
+func Policy(hcl string) Option { return option(func(c *config) { c.policy = hcl }) }
+
+// Limits are the limits of failed look-ups, in place of production's. See Unlimited.
+func Limits(l auth.Limits) Option { return option(func(c *config) { c.limits = l }) }
+
+// Unlimited are limits that no test runs into: for those that send many bad tokens on purpose.
+var Unlimited = auth.Limits{Caller: unlimited, Global: unlimited, Refusals: unlimited}
+
+var unlimited = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
+
+// Audience is whom default identities are for, and whom the server takes tokens for, in place of Nomad's "nomadproject.io".
+func Audience(names ...string) Option { return option(func(c *config) { c.audience = names }) }
+
+// OIDC has every token name the JWKSServer as its issuer, as verifiers by OpenID Connect require.
+func OIDC() Option { return option(func(c *config) { c.oidc = true }) }
+
+// Logger gets the server's log, in place of nobody.
+func Logger(l *slog.Logger) Option { return option(func(c *config) { c.logger = l }) }
+
+// config is what the options say.
+type config struct {
+	jobs     []Job
+	policy   string
+	limits   auth.Limits
+	audience []string
+	oidc     bool
+	issuer   string
+	logger   *slog.Logger
+}
+
+func (c *config) setDefaults() {
+	if len(c.jobs) == 0 {
+		c.jobs = []Job{{Tasks: []string{"web"}}}
+	}
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		j.ID, j.Namespace, j.Group = cmp.Or(j.ID, "test"), cmp.Or(j.Namespace, "default"), cmp.Or(j.Group, "group")
+	}
+	if len(c.audience) == 0 {
+		c.audience = []string{identity.DefaultAudience}
+	}
+	c.logger = cmp.Or(c.logger, discard)
+}
+
+// check returns what is wrong with the options.
+func (c *config) check() error {
+	seen := map[string]bool{}
+	for _, j := range c.jobs {
+		if len(j.Tasks) == 0 {
+			return fmt.Errorf("job %s: %w", j.ID, errNoTasks)
+		}
+		if name := j.Namespace + "/" + j.ID; seen[name] {
+			return fmt.Errorf("two jobs are called %s", name)
+		}
+		seen[j.Namespace+"/"+j.ID] = true
+		for i, t := range j.Tasks {
+			if t == "" || strings.ContainsAny(t, "/:\x00") || t == "." || t == ".." || slices.Contains(j.Tasks[:i], t) {
+				return fmt.Errorf("job %s: %q is no name for a task, or another has it", j.ID, t)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package authtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"taskapi/auth"
+)
+
+// maxRecords bounds what a Server remembers of requests.
+const maxRecords = 100_000
+
+// requests are the audit records of what a server was asked for.
+type requests struct {
+	mu       sync.Mutex // guards the fields below
+	records  []auth.Record
+	expected int // how many of them an Expect has seen
+}
+
+var _ auth.Auditor = (*requests)(nil)
+
+// Audit keeps a record.
+func (r *requests) Audit(record auth.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.records) < maxRecords {
+		r.records = append(r.records, record)
+	}
+}
+
+// Begin lets every change pass.
+func (r *requests) Begin(auth.Record) error { return nil }
+
+// all returns the records that a test wants.
+func (r *requests) all(want func(auth.Record) bool) []auth.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []auth.Record
+	for _, record := range r.records {
+		if want(record) {
+			found = append(found, record)
+		}
+	}
+	return found
+}
+
+// Requests returns what the server was asked for so far, in order: who, what, with which status, and why it was refused. The record of a request
+// is there when the client has its answer; that of a stream is from its begin. At most 100,000 are kept.
+func (s *Server) Requests() []auth.Record {
+	return s.record.all(func(auth.Record) bool { return true })
+}
+
+// Requests returns what came over the task's socket.
+func (t *Task) Requests() []auth.Record {
+	return t.server.record.all(func(r auth.Record) bool { return r.Alloc == t.alloc.id && r.Task == t.name })
+}
+
+// Refusals returns the reasons for which requests were refused so far, in order.
+func (s *Server) Refusals() []string {
+	var reasons []string
+	for _, r := range s.Requests() {
+		if r.Outcome == auth.Denied {
+			reasons = append(reasons, r.Reason)
+		}
+	}
+	return reasons
+}
+
+// Expect fails the test unless the requests since the last Expect were these, each as "METHOD PATH STATUS", followed by the reason of a
+// refusal, or "fault": "GET /v1/allocations 403 expired". An allocation's ID in a path is {alloc}.
+func (s *Server) Expect(want ...string) {
+	s.tb.Helper()
+	s.record.mu.Lock()
+	var got []string
+	for _, r := range s.record.records[s.record.expected:] {
+		got = append(got, line(r))
+	}
+	s.record.expected = len(s.record.records)
+	s.record.mu.Unlock()
+	if !slices.Equal(got, want) {
+		s.tb.Errorf("authtest: the server was asked for\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// line returns a record as Expect has it.
+func line(r auth.Record) string {
+	return strings.TrimSpace(fmt.Sprintf("%s %s %d %s", r.Method, strings.ReplaceAll(r.Path, r.Alloc, "{alloc}"), r.Status, r.Reason))
+}

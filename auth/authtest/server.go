@@ -1,0 +1,289 @@
+package authtest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/auth/badtokens"
+	"taskapi/handlers"
+	"taskapi/handlers/faults"
+	"taskapi/identity"
+	"taskapi/socket/peercred"
+)
+
+// TB is what a Server needs of a test. *testing.T, B and F are one, and so are those of other frameworks.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// Server is taskapi's API for the allocations of some jobs, one for each, with a socket for each of their tasks. The methods that are a Task's,
+// too, are about the first task of the first job. All methods may be called at any time, also concurrently; what fails, fails the test.
+type Server struct {
+	tb      TB
+	config  config
+	dir     string
+	ring    *identity.Keyring
+	foreign badtokens.Key // of another issuer, whom the server trusts
+	door    door
+	api     *handlers.API
+	allocs  map[string]*allocation // by ID
+	tasks   []*Task
+	record  requests
+	faults  faults.Set
+	ahead   atomic.Int64 // how far the clock was moved, in nanoseconds
+
+	background sync.WaitGroup
+	stop       context.CancelFunc
+	running    context.Context //nolint:containedctx // of the goroutines that close ends
+
+	mu     sync.Mutex // guards the fields below
+	jwks   *httptest.Server
+	policy string
+	limits auth.Limits
+	denied map[string][]auth.Capability // by task
+}
+
+// another is the iss of the foreign issuer.
+const another = "https://another-issuer.example"
+
+// NewServer starts a server, which is closed with the test.
+func NewServer(tb TB, options ...Option) *Server {
+	tb.Helper()
+	s := &Server{tb: tb, allocs: map[string]*allocation{}, denied: map[string][]auth.Capability{}}
+	for _, o := range options {
+		o.apply(&s.config)
+	}
+	s.config.setDefaults()
+	s.policy, s.limits = s.config.policy, s.config.limits
+	if err := s.start(); err != nil {
+		tb.Fatalf("authtest: %v", err)
+	}
+	return s
+}
+
+func (s *Server) start() (err error) {
+	if err := s.config.check(); err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp("", "authtest"); err != nil { // the path of a test's own directory can be too long for a socket
+		return err
+	}
+	s.tb.Cleanup(func() { _ = os.RemoveAll(s.dir) }) // a file that stays does no harm
+	if s.ring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(s.dir, "keyring")}); err != nil {
+		return err
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return err
+	}
+	s.foreign = badtokens.NewKey("another-issuers-key", key)
+	if s.config.oidc {
+		s.config.issuer = s.JWKSServer()
+	}
+	if err := s.openDoor(); err != nil {
+		return err
+	}
+	s.api = handlers.New(handlers.Config{
+		Authenticator: &s.door, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
+		Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
+		SigningKeyID: func() string { return s.ring.Active().ID },
+		JWKS:         func() ([]byte, error) { return s.ring.JWKS(), nil },
+	})
+	s.running, s.stop = context.WithCancel(context.Background())
+	s.tb.Cleanup(s.close)
+	for i, job := range s.config.jobs {
+		if err := s.run(i, job); err != nil {
+			return fmt.Errorf("job %s: %w", job.ID, err)
+		}
+	}
+	return nil
+}
+
+// close ends what NewServer has started, and returns when it is gone.
+func (s *Server) close() {
+	s.faults.Clear()
+	for _, t := range s.tasks {
+		t.tokens.Stop()
+	}
+	s.stop()
+	s.background.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jwks != nil {
+		s.jwks.Close()
+	}
+}
+
+// agent is what the API says of the process.
+var agent = handlers.Agent{
+	Version: "2.0.6-dev", Region: region, Datacenter: datacenter, NodeID: "a7e57a7e-57a7-457a-a7e5-7a7e57a7e57a", NodeName: "authtest",
+}
+
+const (
+	region     = "global"
+	datacenter = "dc1"
+)
+
+// peerOf returns the process at the other end of a connection.
+func peerOf(c net.Conn) (auth.Peer, error) {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return auth.Peer{}, fmt.Errorf("a connection of type %T", c)
+	}
+	cred, err := peercred.Of(conn)
+	return auth.Peer{UID: cred.UID, GID: cred.GID, PID: cred.PID}, err
+}
+
+// serve answers on a new socket until the server is closed.
+func (s *Server) serve(path string, owner auth.Owner) error {
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	s.background.Go(func() {
+		if err := s.api.Serve(s.running, listener, owner); err != nil {
+			s.tb.Errorf("authtest: %v", err)
+		}
+	})
+	return nil
+}
+
+// Task returns a task by its name, or, where several jobs have one of that name, as "job/task" or "namespace/job/task".
+func (s *Server) Task(name string) *Task {
+	s.tb.Helper()
+	var known []string
+	for _, t := range s.tasks {
+		if t.name == "" { // the operator
+			continue
+		}
+		full := t.alloc.claims.Namespace + "/" + t.alloc.claims.JobID + "/" + t.name
+		if strings.HasSuffix("/"+full, "/"+name) {
+			return t
+		}
+		known = append(known, full)
+	}
+	s.tb.Fatalf("authtest: no task %q: there are %s", name, strings.Join(known, ", "))
+	return nil
+}
+
+// Operator returns the operator of the first job's allocation, who has a socket and tokens like a task.
+func (s *Server) Operator() *Task { return s.tasks[0].alloc.operator }
+
+// Now returns the server's time.
+func (s *Server) Now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+
+// Advance moves the server's clock: tokens expire, limits fill up again, and the tasks' token files are renewed when half of a token's life
+// is over, before it returns. A negative duration moves it back. A stream whose token has expired ends with its next frame or, without one,
+// within ten seconds. The times in answers and records stay those of the machine.
+func (s *Server) Advance(d time.Duration) {
+	s.ahead.Add(int64(d))
+	s.renew()
+}
+
+// renew renews the token files that are due.
+func (s *Server) renew() {
+	for _, a := range s.allocs {
+		a.manager.Renew(s.running)
+	}
+}
+
+// RotateKey makes a new key that signs from now on, and returns the ID of the one before, which still verifies: tokens stay good.
+func (s *Server) RotateKey() (before string) {
+	s.tb.Helper()
+	before = s.ring.Active().ID
+	if _, err := s.ring.Rotate(); err != nil {
+		s.tb.Fatalf("authtest: %v", err)
+	}
+	return before
+}
+
+// RemoveKey removes a key that does not sign: the tokens that it has signed are refused from now on, as key_removed. The tasks' token files
+// have new tokens when it returns.
+func (s *Server) RemoveKey(id string) {
+	s.tb.Helper()
+	if err := s.ring.Remove(id); err != nil {
+		s.tb.Fatalf("authtest: %v", err)
+	}
+	s.renew()
+}
+
+// ReplaceKey rotates the key and removes the one before, as after a leak: every token so far is refused, and the tasks' token files have new
+// ones.
+func (s *Server) ReplaceKey() {
+	s.tb.Helper()
+	s.RemoveKey(s.RotateKey())
+}
+
+// JWKS returns the JWK set of the present keys, the one that signs first.
+func (s *Server) JWKS() []byte { return s.ring.JWKS() }
+
+// PublicKey returns the key that signs now, and its ID.
+func (s *Server) PublicKey() (id string, key ed25519.PublicKey) {
+	id, signer := s.ring.Signer()
+	return id, signer.Public().(ed25519.PublicKey)
+}
+
+// JWKSServer returns the URL of a server on the loopback interface that has the key set under /.well-known/jwks.json, and the document of OpenID
+// discovery under /.well-known/openid-configuration.
+func (s *Server) JWKSServer() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jwks == nil {
+		s.jwks = httptest.NewServer(http.HandlerFunc(s.wellKnown))
+	}
+	return s.jwks.URL
+}
+
+// Paths on the JWKSServer.
+const (
+	jwksPath      = "/.well-known/jwks.json"
+	discoveryPath = "/.well-known/openid-configuration"
+)
+
+// JWKSURL returns the URL of the key set, as it is at each request.
+func (s *Server) JWKSURL() string { return s.JWKSServer() + jwksPath }
+
+func (s *Server) wellKnown(w http.ResponseWriter, r *http.Request) {
+	var document []byte
+	switch r.URL.Path {
+	case jwksPath:
+		document = s.ring.JWKS()
+	case discoveryPath:
+		issuer := "http://" + r.Host
+		document = identity.OpenIDConfiguration(issuer, issuer+jwksPath)
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(document) // the client may be gone
+}
+
+// foreignKeys returns the key set of the other issuer.
+func (s *Server) foreignKeys() (*identity.KeySet, error) {
+	x := base64.RawURLEncoding.EncodeToString(s.foreign.Public())
+	return identity.ParseJWKS(fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%q,"x":%q}]}`, s.foreign.ID, x))
+}
+
+var errNoTasks = errors.New("a job without tasks")
+
+// discard is the logger where the test wants none.
+var discard = slog.New(slog.DiscardHandler)

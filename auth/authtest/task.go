@@ -1,0 +1,237 @@
+package authtest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
+	"taskapi/auth/badtokens"
+	"taskapi/identity"
+	"taskapi/identity/privatefile/atomicfile"
+	"taskapi/identity/workload"
+)
+
+// Task is one task of a Server, or the operator, with a socket of its own.
+type Task struct {
+	server *Server
+	alloc  *allocation
+	name   string // empty for the operator
+	dir    string
+	socket string
+	tokens *workload.Tokens
+
+	mu  sync.Mutex        // guards the field below
+	env map[string]string // tokens of identities with env = true
+}
+
+// start makes the task's directory with its token files, and answers on its socket.
+func (t *Task) start(identities []*api.WorkloadIdentity) error {
+	for _, dir := range []string{"secrets", "local"} {
+		if err := os.MkdirAll(filepath.Join(t.dir, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	spec := &api.Task{Name: t.name, Identity: &api.WorkloadIdentity{Env: true, File: true}, Identities: identities}
+	if t.name == "" {
+		t.tokens = t.alloc.manager.Task(&api.Task{}) // the operator's are made by Token alone
+	} else {
+		t.tokens = t.alloc.manager.Task(spec)
+		env, err := t.tokens.Start(workload.Host{Dir: t.dir, WriteFile: t.writeFile, Process: process{t}})
+		if err != nil {
+			return err
+		}
+		t.env = env
+	}
+	if err := os.Symlink(t.socket, filepath.Join(t.dir, "secrets", "api.sock")); err != nil { // the path itself may be too long to dial
+		return err
+	}
+	return t.server.serve(t.socket, auth.Owner{AllocationID: t.alloc.id, Task: t.name, UID: uint32(os.Getuid())})
+}
+
+// writeFile replaces a file at a path within the task's directory.
+func (t *Task) writeFile(path string, data []byte) error {
+	path = filepath.Join(t.dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	err = atomicfile.Replace(int(dir.Fd()), path, data, atomicfile.Options{Mode: 0o600})
+	return errors.Join(err, dir.Close())
+}
+
+// process is what a change_mode acts on: there is no process, so it is only noted.
+type process struct{ task *Task }
+
+func (p process) Restart(ctx context.Context, _ string) error {
+	return p.task.alloc.RestartTask(ctx, p.task.name)
+}
+
+func (p process) Signal(ctx context.Context, name string) error {
+	return p.task.alloc.Signal(ctx, p.task.name, name)
+}
+
+// Name returns the task's name; it is empty for the operator.
+func (t *Task) Name() string { return t.name }
+
+// AllocationID returns the ID of the task's allocation.
+func (t *Task) AllocationID() string { return t.alloc.id }
+
+// Socket returns the path of the task's socket.
+func (t *Task) Socket() string { return t.socket }
+
+// Address returns the address of the task's socket, as it is in NOMAD_UNIX_ADDR.
+func (t *Task) Address() string { return "unix://" + t.socket }
+
+// TokenFile returns the path of the file with the token of the task's default identity, which is replaced as in production: see
+// Server.Advance and Server.RemoveKey.
+func (t *Task) TokenFile() string { return filepath.Join(t.dir, "secrets", "nomad_token") }
+
+// Env returns what the task has in its environment, for exec.Cmd, sorted: NOMAD_TOKEN, NOMAD_UNIX_ADDR, NOMAD_SECRETS_DIR with nomad_token and
+// api.sock in it, and what names the task. Like a process's environment, its tokens are those of the start.
+func (t *Task) Env() []string {
+	dir := filepath.Dir(t.dir)
+	env := []string{
+		"NOMAD_UNIX_ADDR=" + t.Address(), "NOMAD_SECRETS_DIR=" + filepath.Join(t.dir, "secrets"), "NOMAD_TASK_DIR=" + filepath.Join(t.dir, "local"),
+		"NOMAD_ALLOC_DIR=" + filepath.Join(dir, "alloc"), "NOMAD_ALLOC_ID=" + t.alloc.id, "NOMAD_TASK_NAME=" + t.name,
+		"NOMAD_GROUP_NAME=" + t.alloc.claims.TaskGroup, "NOMAD_JOB_ID=" + t.alloc.claims.JobID, "NOMAD_JOB_NAME=" + t.alloc.claims.JobID,
+		"NOMAD_NAMESPACE=" + t.alloc.claims.Namespace, "NOMAD_REGION=" + region, "NOMAD_DC=" + datacenter,
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, token := range t.env {
+		env = append(env, name+"="+token)
+	}
+	slices.Sort(env)
+	return env
+}
+
+// Client returns Nomad's SDK on the task's socket with a token, good or bad, or none for "". It is closed with the test.
+func (t *Task) Client(token string) *api.Client {
+	t.server.tb.Helper()
+	client, err := api.NewClient(&api.Config{Address: t.Address(), SecretID: token})
+	if err != nil {
+		t.server.tb.Fatalf("authtest: %v", err)
+		return nil
+	}
+	t.server.tb.Cleanup(client.Close)
+	return client
+}
+
+// HTTP returns an HTTP client whose every request goes to the task's socket, whatever host its URL names. It has no token.
+func (t *Task) HTTP() *http.Client {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", t.socket)
+	}}
+	t.server.tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// End ends the task's allocation: its tasks' tokens are refused from now on, as terminal_allocation.
+func (t *Task) End() { t.alloc.end() }
+
+// TokenOption changes what a token claims.
+type TokenOption func(g *badtokens.Good)
+
+// WithTTL has a token live for so long, in whole seconds; the default is an hour. A negative one has expired.
+func WithTTL(ttl time.Duration) TokenOption {
+	return func(g *badtokens.Good) {
+		g.Claims.ExpiresAt = g.Now.Add(ttl).Unix()
+		if ttl < 0 { // it was issued before
+			g.Claims.IssuedAt, g.Claims.NotBefore = g.Claims.ExpiresAt-1, g.Claims.ExpiresAt-1
+		}
+	}
+}
+
+// WithAudience says whom a token is for.
+func WithAudience(names ...string) TokenOption {
+	return func(g *badtokens.Good) { g.Claims.Audience = names }
+}
+
+// WithIdentity is for the identity of another name than "default".
+func WithIdentity(name string) TokenOption {
+	return func(g *badtokens.Good) {
+		g.Claims.Subject = g.Claims.Subject[:strings.LastIndexByte(g.Claims.Subject, ':')+1] + name
+	}
+}
+
+// WithClaim sets a claim of any name to a value of JSON. It takes the place of one that a token has anyway.
+func WithClaim(name string, value any) TokenOption {
+	return func(g *badtokens.Good) {
+		if g.Extra == nil {
+			g.Extra = map[string]any{}
+		}
+		g.Extra[name] = value
+	}
+}
+
+// good returns what a token of the task claims now.
+func (t *Task) good(options []TokenOption) badtokens.Good {
+	now, c := t.server.Now(), t.alloc.claims
+	claims := identity.Claims{
+		ID: newID(), Issuer: t.server.config.issuer, Audience: t.server.config.audience,
+		Subject:  identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, t.name, identity.DefaultName),
+		IssuedAt: now.Unix(), NotBefore: now.Unix(), ExpiresAt: now.Add(time.Hour).Unix(),
+		Namespace: c.Namespace, JobID: c.JobID, AllocationID: t.alloc.id, Task: t.name, Life: c.Life,
+	}
+	if t.name == "" {
+		claims.Role = identity.RoleOperator
+		claims.Subject = identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, "", string(identity.RoleOperator))
+	}
+	g := badtokens.Good{Key: badtokens.NewKey(t.server.ring.Signer()), Now: now, Claims: claims}
+	for _, o := range options {
+		o(&g)
+	}
+	return g
+}
+
+// Token returns a new token of the task, good unless an option makes it bad.
+func (t *Task) Token(options ...TokenOption) string { return t.good(options).Token() }
+
+// Bad returns a token of the task that is bad in one way: a name of the catalogue, which badtokens.All lists. The server refuses it for the
+// reason that the catalogue names.
+func (t *Task) Bad(kind string, options ...TokenOption) string {
+	t.server.tb.Helper()
+	found, ok := badtokens.Find(kind)
+	if !ok {
+		t.server.tb.Fatalf("authtest: there is no bad token %q: badtokens.All has the names%s", kind, similar(kind))
+		return ""
+	}
+	g := t.good(options)
+	if found.Foreign {
+		g.Key, g.Claims.Issuer = t.server.foreign, another
+	}
+	token, err := found.Token(g)
+	if err != nil {
+		t.server.tb.Fatalf("authtest: bad token %q: %v", kind, err)
+	}
+	return token
+}
+
+// similar returns names that hold a part of another one.
+func similar(kind string) string {
+	var names []string
+	for _, k := range badtokens.All() {
+		for part := range strings.SplitSeq(kind, "-") {
+			if len(part) > 2 && strings.Contains(k.Name, part) && !slices.Contains(names, k.Name) {
+				names = append(names, k.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", among them " + strings.Join(names[:min(len(names), 8)], ", ")
+}
