@@ -24,6 +24,9 @@ type ServiceInstance struct {
 	// Checks are the service's, resolved, in the order of the job file, for a provider that runs them.
 	Checks []api.ServiceCheck
 
+	// CheckAddresses are where the Checks connect to, HOST:PORT, in their order. Empty for a script, and for a check without an address.
+	CheckAddresses []string
+
 	// Service is the block of the job file with its text resolved, for what one provider alone understands. Nil in none.
 	Service *api.Service
 }

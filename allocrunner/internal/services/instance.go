@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -82,8 +84,23 @@ func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 		Task: s.Task,
 		Name: s.Name, Tags: tags, Meta: meta, Address: host, Port: port,
 		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID, Datacenter: b.datacenter,
-		Checks: slices.Clone(whole.Checks), Service: whole,
+		Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks), Service: whole,
 	}, err
+}
+
+// checkAddresses returns where checks, as Check returns them, connect to; empty for those without an address, which whoever makes the check
+// refuses.
+func (s Service) checkAddresses(list []api.ServiceCheck) []string {
+	addresses := make([]string, len(list))
+	for i, c := range list {
+		if c.Type == TypeScript {
+			continue
+		}
+		if host, port, err := s.CheckAddress(c); err == nil {
+			addresses[i] = net.JoinHostPort(host, strconv.Itoa(port))
+		}
+	}
+	return addresses
 }
 
 // whole returns the block of the job file with its text resolved.

@@ -46,7 +46,8 @@ func TestInstances(t *testing.T) {
 		return &api.Service{
 			Name: "web-${NOMAD_TASK_NAME}", Provider: "nomad", PortLabel: "${LABEL}", Tags: tags, CanaryTags: []string{"canary-${COLOUR}"},
 			Meta: map[string]string{"k-${NOMAD_TASK_NAME}": "${COLOUR}"}, CanaryMeta: map[string]string{"canary": "${NOMAD_TASK_NAME}"},
-			Checks: []api.ServiceCheck{{Type: "http", Path: "/${NOMAD_TASK_NAME}", Interval: time.Second, Timeout: time.Second}},
+			Checks: []api.ServiceCheck{{Type: "http", Path: "/${NOMAD_TASK_NAME}", Interval: time.Second, Timeout: time.Second},
+				{Type: "script"}, {Type: "tcp", PortLabel: "81"}, {Type: "tcp", PortLabel: "nope"}},
 		}
 	}
 	alloc := allocOf([]*api.Service{service()}, []*api.Service{service()}, []*api.Service{service()})
@@ -64,7 +65,7 @@ func TestInstances(t *testing.T) {
 			want := &interfaces.ServiceInstance{
 				ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), Task: task, Name: "web-" + name,
 				Tags: []string{name, colour, "0", "$${x}"}, Meta: map[string]string{"k-" + name: colour},
-				Address: "127.0.0.2", Port: 20530, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
+				Address: "127.0.0.2", Port: 20530, CheckAddresses: []string{"127.0.0.2:20530", "", "127.0.0.1:81", ""}, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
 			}
 			if canary {
 				want.Tags, want.Meta = []string{"canary-" + colour}, map[string]string{"canary": name}
