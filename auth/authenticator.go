@@ -24,6 +24,12 @@ type Verifier interface {
 
 var _ Verifier = (*identity.Verifier)(nil)
 
+// Revocations says which tokens are refused before they expire. It is called for every request, by any number of goroutines, and does not wait; a
+// change is seen by every request that starts after it.
+type Revocations interface {
+	Revoked(*identity.Claims) bool
+}
+
 // Config holds the parts of an Authenticator. Verifier, Allocations and Logger are required.
 type Config struct {
 	Verifier    Verifier
@@ -34,6 +40,8 @@ type Config struct {
 	// Keys are the Verifier's sources of keys. When one of them swaps its set, verdicts on bad tokens are forgotten; without
 	// them, a token that a changed key makes good may be refused for another 5 s.
 	Keys []identity.KeySource
+
+	Revocations Revocations // nil: no token is revoked
 
 	Auditor Auditor // gets what Authenticate refuses; nil for none
 	Limits  Limits  // of failed look-ups; zero fields have the defaults
@@ -49,6 +57,7 @@ type Authenticator struct {
 	allocations Allocations
 	logger      *slog.Logger
 	policy      *Policy
+	revocations Revocations
 	auditor     Auditor
 	now         func() time.Time
 	self        uint32 // the user that this process runs as
@@ -78,7 +87,8 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 	return &Authenticator{
 		now:      config.Now,
 		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
-		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, auditor: config.Auditor,
+		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, revocations: config.Revocations,
+		auditor: config.Auditor,
 		self:    uint32(os.Geteuid()),
 		digests: newTokenDigests(), cache: newCache(), limits: limits,
 		// First uses get half of the processors at most: the others are for callers whose token is cached.
@@ -132,7 +142,7 @@ func (a *Authenticator) mayConnect(peer Peer, owner Owner) bool {
 }
 
 // Recheck decides once more on a request that Authenticate has let in and that has waited since, or goes on: nil is yes. It looks at
-// the clock, the trust in the key and the allocation's life. It does not refuse because the allocation has ended meanwhile: the caller
+// the clock, the trust in the key, revocations and the allocation's life. It does not refuse because the allocation has ended meanwhile: the caller
 // may be waiting for that, and its next request is refused. It costs as little as Authenticate with a cached token, and no limit applies.
 func (a *Authenticator) Recheck(r *http.Request, p *Principal, owner Owner, peer Peer) *Denial {
 	if p == nil || p.entry == nil { // no Authenticator has let it in
@@ -154,6 +164,9 @@ func (a *Authenticator) recheck(e *entry, now time.Time, owner Owner) Reason {
 	}
 	if !a.verifier.Trusts(e.token) {
 		return KeyRemoved
+	}
+	if a.revocations != nil && a.revocations.Revoked(c) {
+		return Revoked
 	}
 	alloc, liveness := a.allocations.Lookup(c.AllocationID)
 	if alloc == nil || liveness == Unknown {

@@ -40,6 +40,7 @@ const (
 	// Of a token with a good signature and good static claims.
 
 	KeyRemoved         // its key is not trusted any more
+	Revoked            // it was revoked
 	UnknownAllocation  // its allocation is not here
 	EarlierLife        // it was issued for another life of its allocation, or for none
 	WrongClaims        // its namespace, job, group or task is not that of its allocation
@@ -82,6 +83,7 @@ var meanings = [reasons]meaning{
 	WrongIssuer:        {string(identity.ReasonIssuer), apierror.Forbidden},
 	WrongRole:          {string(identity.ReasonRole), apierror.Forbidden},
 	KeyRemoved:         {"key_removed", apierror.Forbidden},
+	Revoked:            {"revoked", apierror.Forbidden},
 	UnknownAllocation:  {"unknown_allocation", apierror.Forbidden},
 	EarlierLife:        {"earlier_life", apierror.Forbidden},
 	WrongClaims:        {"wrong_claims", apierror.Forbidden},

@@ -72,3 +72,6 @@ func reporting(logger *slog.Logger, keys func() *KeySet, reload func() (bool, er
 		return true
 	}
 }
+
+// WatchFile calls look at once, whenever something happens in path's directory, and every second, until ctx ends.
+func WatchFile(ctx context.Context, path string, look func() bool) { watch(ctx, path, look) }

@@ -72,6 +72,7 @@ func resolve(path string) string {
 const SocketName = "api.sock"
 
 func (d Dir) Keyring() string                 { return filepath.Join(string(d), "keyring") }
+func (d Dir) Revocations() string             { return filepath.Join(string(d), "revocations") }
 func (d Dir) Allocs() string                  { return filepath.Join(string(d), "allocs") }
 func (d Dir) Alloc(id string) string          { return filepath.Join(d.Allocs(), id) }
 func (d Dir) OperatorSocket(id string) string { return filepath.Join(d.Alloc(id), "operator.sock") }

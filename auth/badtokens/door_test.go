@@ -156,7 +156,7 @@ func TestCatalogue(t *testing.T) {
 	}
 	// Reasons that a token alone can cause.
 	for _, why := range auth.Reasons() {
-		token := why == auth.NoToken || why >= auth.TooLong && why <= auth.WrongSocket && why != auth.KeyRemoved && why != auth.TerminalAllocation
+		token := why == auth.NoToken || why >= auth.TooLong && why <= auth.WrongSocket && why != auth.KeyRemoved && why != auth.Revoked && why != auth.TerminalAllocation
 		if token != met[why] {
 			t.Errorf("reason %s has a kind: %t, want %t", why, met[why], token)
 		}

@@ -142,6 +142,7 @@ var allowedImports = map[string][]string{
 	},
 	"handlers/faults":       {"auth", "handlers/apierror"},
 	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
+	"identity/revocation":   {"identity", "identity/privatefile"},
 	"identity/workload":     {"identity", "identity/privatefile"},
 	"identity/identitytest": {"identity"},
 	"identity/privatefile":  {"identity/privatefile/atomicfile", "identity/privatefile/flock"},
@@ -165,6 +166,7 @@ var allowedImports = map[string][]string{
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
+		"identity/revocation",
 		"socket",
 	},
 	"cmd/taskapi/internal/output": {"cmd/taskapi/internal/linewriter"}, // what makes a text safe to print
@@ -187,6 +189,7 @@ var allowedImports = map[string][]string{
 		"handlers/apierror",
 		"identity",
 		"identity/privatefile",
+		"identity/revocation",
 		"identity/workload",
 		"socket/safedir",
 		"socket",

@@ -9,6 +9,7 @@ import (
 
 // metadata is what is remembered of a token: enough to renew it in time and to recognize one that is still good, and nothing secret.
 type metadata struct {
+	ID        string    `json:"jti,omitempty"`
 	KeyID     string    `json:"kid"`
 	Audience  []string  `json:"aud"`
 	IssuedAt  time.Time `json:"iat"`
@@ -22,8 +23,8 @@ const skew = time.Second
 func (m *metadata) half() time.Time { return m.IssuedAt.Add(m.ExpiresAt.Sub(m.IssuedAt) / 2) }
 
 // current reports whether the token, had it not expired, would be accepted now and is as a new one would be.
-func (m *metadata) current(now time.Time, wi *api.WorkloadIdentity, trusted func(keyID string) bool) bool {
-	return m != nil && trusted(m.KeyID) && slices.Equal(m.Audience, wi.Audience) && !now.Before(m.IssuedAt.Add(-skew))
+func (m *metadata) current(now time.Time, wi *api.WorkloadIdentity, trusted func(*metadata) bool) bool {
+	return m != nil && trusted(m) && slices.Equal(m.Audience, wi.Audience) && !now.Before(m.IssuedAt.Add(-skew))
 }
 
 // issued are the tokens of one identity that are in use; nil for none.
@@ -44,9 +45,9 @@ type action struct {
 }
 
 // decide returns what to do about the tokens of an identity. A token is replaced when half of its life is over, when its key has left the
-// ring, and when it is not as a new one would be. A token in an environment is replaced only by a restart, if the job file says so, and
+// ring or it was revoked, and when it is not as a new one would be. A token in an environment is replaced only by a restart, if the job file says so, and
 // in time only if the identity has a ttl or a file.
-func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(keyID string) bool) (a action) {
+func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(*metadata) bool) (a action) {
 	timed := wi.File || wi.TTL > 0
 	due := func(m *metadata) bool {
 		if !m.current(now, wi, trusted) || timed && !now.Before(m.half()) {
@@ -64,7 +65,7 @@ func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(ke
 		case wi.ChangeMode == "restart":
 			a.restart = due(m) || a.restart
 		case wi.Env:
-			a.refused = a.refused || !trusted(m.KeyID)
+			a.refused = a.refused || !trusted(m)
 		}
 	}
 	return a

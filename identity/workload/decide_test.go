@@ -10,8 +10,10 @@ import (
 func TestDecide(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	at := func(minutes int) time.Time { return t0.Add(time.Duration(minutes) * time.Minute) }
-	token := func(key string, minutes int) *metadata { return &metadata{key, []string{"aud"}, t0, at(minutes)} }
-	foreign := &metadata{"new", []string{"aud", "another"}, t0, at(60)}
+	token := func(key string, minutes int) *metadata {
+		return &metadata{KeyID: key, Audience: []string{"aud"}, IssuedAt: t0, ExpiresAt: at(minutes)}
+	}
+	foreign := &metadata{KeyID: "new", Audience: []string{"aud", "another"}, IssuedAt: t0, ExpiresAt: at(60)}
 	aud := []string{"aud"}
 	file := &api.WorkloadIdentity{Audience: aud, File: true}
 	env := &api.WorkloadIdentity{Audience: aud, Env: true}
@@ -63,7 +65,7 @@ func TestDecide(t *testing.T) {
 		{"restart: the file was renewed, the restart failed", at(30), bothRestart, issued{File: token("new", 120), Env: token("new", 60)},
 			action{restart: true, next: at(60)}},
 	} {
-		trusted := func(key string) bool { return key == "new" || key == "old" }
+		trusted := func(m *metadata) bool { return m.KeyID == "new" || m.KeyID == "old" }
 		if got := decide(tc.now, tc.wi, tc.out, trusted); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
 		}

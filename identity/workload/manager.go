@@ -33,10 +33,20 @@ type Keyring interface {
 
 var _ Keyring = (*identity.Keyring)(nil)
 
-// Config says what the tokens of an allocation claim. All fields but Issuer are required.
+// Revocations says which tokens are refused; *revocation.List is one.
+type Revocations interface {
+	Revoked(*identity.Claims) bool
+	// Changed returns a channel that is closed when that changes.
+	Changed() <-chan struct{}
+}
+
+// Config says what the tokens of an allocation claim. All fields but Issuer, Revocations and Now are required.
 type Config struct {
 	Keyring Keyring
 	Logger  *slog.Logger
+
+	// Revocations are tokens that the door refuses, and that are replaced therefore. Nil for none.
+	Revocations Revocations
 
 	Region, Namespace, JobID, TaskGroup string
 	AllocationID                        string
@@ -69,7 +79,7 @@ func New(c Config) *Manager {
 
 // Run renews tokens until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
-	replaced := m.config.Keyring.Replaced()
+	replaced, revoked := m.config.Keyring.Replaced(), m.revocationsChanged()
 	m.scheduleAll()
 	for ctx.Err() == nil {
 		m.renew(ctx)
@@ -79,6 +89,9 @@ func (m *Manager) Run(ctx context.Context) {
 		case <-time.After(m.next().Sub(m.config.Now())):
 		case <-replaced:
 			replaced = m.config.Keyring.Replaced() // before the look: what changes during it is looked at again
+			m.scheduleAll()
+		case <-revoked:
+			revoked = m.revocationsChanged()
 			m.scheduleAll()
 		}
 	}
@@ -166,8 +179,20 @@ func (m *Manager) deactivate(t *Tokens) {
 	delete(m.active, t)
 }
 
-// trusted reports whether the ring has a key.
-func (m *Manager) trusted(keyID string) bool { return m.config.Keyring.Keys().Has(keyID) }
+// revocationsChanged returns a channel that is closed when another token is revoked, nil where none can be.
+func (m *Manager) revocationsChanged() <-chan struct{} {
+	if m.config.Revocations == nil {
+		return nil
+	}
+	return m.config.Revocations.Changed()
+}
+
+// revoked reports whether the door refuses a token of the allocation.
+func (m *Manager) revoked(id, task string, role identity.Role, issuedAt int64) bool {
+	return m.config.Revocations != nil && m.config.Revocations.Revoked(&identity.Claims{
+		ID: id, AllocationID: m.config.AllocationID, Task: task, Role: role, IssuedAt: issuedAt,
+	})
+}
 
 // claims returns what a token says that is issued now.
 func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdentity, now time.Time) identity.Claims {
@@ -176,12 +201,16 @@ func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdenti
 	if ttl <= 0 {
 		ttl = c.TTL
 	}
+	at := now.Unix()
+	if m.revoked("", task, role, at) {
+		at++ // it was revoked within this second what was issued until then: verifiers allow a clock to be a second ahead
+	}
 	return identity.Claims{
 		Issuer:       c.Issuer,
 		Subject:      identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, task, wi.Name),
 		Audience:     wi.Audience,
-		IssuedAt:     now.Unix(),
-		NotBefore:    now.Unix(),
+		IssuedAt:     at,
+		NotBefore:    at,
 		ExpiresAt:    now.Add(ttl + time.Second - 1).Unix(), // up to a whole second
 		Namespace:    c.Namespace,
 		JobID:        c.JobID,
@@ -202,7 +231,11 @@ func (m *Manager) sign(claims identity.Claims, now time.Time) (string, *metadata
 	if err != nil {
 		return "", nil, fmt.Errorf("sign token for %s: %w", claims.Subject, err)
 	}
+	if issued := time.Unix(claims.IssuedAt, 0); now.Before(issued) {
+		now = issued
+	}
 	return token, &metadata{
+		ID:        read.Claims.ID,
 		KeyID:     read.KeyID,
 		Audience:  claims.Audience,
 		IssuedAt:  now.Round(0), // a token's times are those of the clock on the wall

@@ -34,7 +34,7 @@ func (m *Manager) Operator(path string) (*Tokens, error) {
 	t := &Tokens{manager: m, role: identity.RoleOperator, logger: m.config.Logger, identities: []*state{s}}
 	t.inspect = func(s *state, now time.Time) *metadata { return inspect(path, verifier, t.claims(s, now), now) }
 	_, err = t.begin(Host{WriteFile: privatefile.Write}, func(s *state, now time.Time) (string, error) {
-		if s.out.File = t.inspect(s, now); !decide(now, s.WorkloadIdentity, s.out, m.trusted).issue {
+		if s.out.File = t.inspect(s, now); !decide(now, s.WorkloadIdentity, s.out, t.trusted).issue {
 			return "", nil
 		}
 		return t.issueLocked(s, now)
@@ -55,6 +55,7 @@ func inspect(path string, verifier *identity.Verifier, want identity.Claims, now
 	}
 	have := verified.Claims
 	meta := &metadata{
+		ID:        have.ID,
 		KeyID:     verified.KeyID,
 		Audience:  have.Audience,
 		IssuedAt:  time.Unix(have.IssuedAt, 0),

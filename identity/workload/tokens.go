@@ -140,7 +140,7 @@ func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {
 		return token, nil
 	}
 	err = t.writeLocked(s, token, meta)
-	if old := s.out.File; err != nil && old.current(now, s.WorkloadIdentity, t.manager.trusted) && now.Before(old.ExpiresAt) &&
+	if old := s.out.File; err != nil && old.current(now, s.WorkloadIdentity, t.trusted) && now.Before(old.ExpiresAt) &&
 		regularFile(t.host.Dir, s.Filepath) {
 		t.logger.Warn("identity not written; the task starts with the file that is there", "identity", s.Name, "error", err)
 		s.out.stale, s.issueAfter = true, now.Add(retryInterval)
@@ -240,12 +240,12 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 	if t.inspect != nil {
 		s.out.File = t.inspect(s, now)
 	}
-	a := decide(now, s.WorkloadIdentity, s.out, t.manager.trusted)
+	a := decide(now, s.WorkloadIdentity, s.out, t.trusted)
 	if a.issue && !now.Before(s.issueAfter) {
 		renewed = t.replaceLocked(s, now)
 	}
 	if a.refused && !s.refused {
-		t.logger.Warn("the key that signed an identity is removed, and the identity is in the task's environment: it is refused until the task is restarted",
+		t.logger.Warn("the key that signed an identity is removed, or the identity revoked, and it is in the task's environment: it is refused until the task is restarted",
 			"identity", s.Name)
 	}
 	s.refused = a.refused
@@ -260,7 +260,7 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 	case a.issue && !renewed:
 		return false, s.issueAfter
 	case renewed:
-		a = decide(now, s.WorkloadIdentity, s.out, t.manager.trusted)
+		a = decide(now, s.WorkloadIdentity, s.out, t.trusted)
 	}
 	if a.restart {
 		return renewed, earliest(s.restartAfter, a.next)
@@ -307,6 +307,11 @@ func (t *Tokens) react(ctx context.Context) {
 	}
 	t.cancel()
 	t.cancel = nil
+}
+
+// trusted reports whether the ring has a token's key, and the token is not revoked.
+func (t *Tokens) trusted(m *metadata) bool {
+	return t.manager.config.Keyring.Keys().Has(m.KeyID) && !t.manager.revoked(m.ID, t.task, t.role, m.IssuedAt.Unix())
 }
 
 func (t *Tokens) claims(s *state, now time.Time) identity.Claims {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -18,6 +19,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
+	"taskapi/identity/revocation"
 )
 
 // InvalidError is a setting, a file that one names, or an allocation that no agent can run with. Nothing was started.
@@ -78,20 +80,22 @@ type Events interface {
 
 // Config is what an agent is made of. What follows Resume may be left out.
 type Config struct {
-	Settings   Settings
-	Factory    interfaces.Factory // makes the runner of the allocation
-	Paths      Paths
-	Lock       Lock
-	Keyring    func() (*identity.Keyring, error) // opens the ring that signs identities
-	Cluster    cluster.Store                     // what allocations have in common; opened by its first use, and closed by whoever made it
-	Events     Events
-	Logger     *slog.Logger
-	Version    string // of the program
-	RuntimeDir string // $XDG_RUNTIME_DIR
-	Resume     string // the command that resumes the allocation, for people to read
+	Settings Settings
+	Factory  interfaces.Factory // makes the runner of the allocation
+	Paths    Paths
+	Lock     Lock
+	Keyring  func() (*identity.Keyring, error) // opens the ring that signs identities
+	// Revocations opens the list of what is refused before it expires; longest is how long the agent's tokens may live. Nil for none.
+	Revocations func(longest time.Duration) (*revocation.List, error)
+	Cluster     cluster.Store // what allocations have in common; opened by its first use, and closed by whoever made it
+	Events      Events
+	Logger      *slog.Logger
+	Version     string // of the program
+	RuntimeDir  string // $XDG_RUNTIME_DIR
+	Resume      string // the command that resumes the allocation, for people to read
 
 	TuneGC bool // set the garbage collector to what an agent needs
-	Shared bool // other agents run in this process: its memory and its key ring are not this one's to look after
+	Shared bool // other agents run in this process: its memory, its key ring and its revocations are not this one's to look after
 	NoAPI  bool // the tasks have no API: all that is wanted of them is their end
 
 	Stop    *interfaces.StopRequest // the allocation is to end so, from the beginning

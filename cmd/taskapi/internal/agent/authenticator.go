@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -28,7 +27,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Local:     s.keyring,
 		Foreign:   issuers,
 		Audiences: s.settings.audience(),
-		MaxTTL:    max(identity.DefaultMaxTTL, s.settings.IdentityTTL+time.Minute),
+		MaxTTL:    s.longestTTL(),
 	})
 	if err != nil {
 		return fmt.Errorf("verification of tokens: %w", err)
@@ -37,14 +36,18 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	if err != nil {
 		return err
 	}
-	authenticator, err := auth.NewAuthenticator(auth.Config{
+	door := auth.Config{
 		Verifier:    s.verifier,
 		Allocations: s.livenessOf(alloc),
 		Logger:      s.logger,
 		Policy:      s.policy,
 		Keys:        keys,
 		Auditor:     auditor,
-	})
+	}
+	if s.revocations != nil {
+		door.Revocations = s.revocations
+	}
+	authenticator, err := auth.NewAuthenticator(door)
 	if err != nil {
 		return err
 	}

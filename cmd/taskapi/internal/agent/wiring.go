@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
 	"taskapi/identity"
+	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
 	"taskapi/socket"
 )
@@ -35,6 +36,7 @@ type wiring struct {
 	log         *agentlog.Log // what the logger logs, for readers
 	logger      *slog.Logger
 	keyring     *identity.Keyring
+	revocations *revocation.List // nil for none
 	verifier    *identity.Verifier
 	issuers     []issuer
 	tokens      *workload.Manager
@@ -142,6 +144,9 @@ func (s *wiring) openFiles() (err error) {
 	if s.keyring, err = s.cfg.Keyring(); err != nil {
 		return err
 	}
+	if err := s.openRevocations(); err != nil {
+		return err
+	}
 	if s.issuers, err = openIssuers(s.settings.JWKS, s.logger); err != nil {
 		return err
 	}
@@ -149,9 +154,22 @@ func (s *wiring) openFiles() (err error) {
 	return err
 }
 
+// longestTTL returns how far ahead the exp of a token may lie.
+func (s *wiring) longestTTL() time.Duration {
+	return max(identity.DefaultMaxTTL, s.settings.IdentityTTL+time.Minute)
+}
+
+func (s *wiring) openRevocations() (err error) {
+	if s.cfg.Revocations == nil {
+		return nil
+	}
+	s.revocations, err = s.cfg.Revocations(s.longestTTL())
+	return err
+}
+
 // newTokens returns the manager of the allocation's tokens.
 func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
-	return workload.New(workload.Config{
+	config := workload.Config{
 		Keyring:      s.keyring,
 		Logger:       s.logger,
 		Region:       *alloc.Job.Region,
@@ -163,7 +181,11 @@ func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
 		Issuer:       s.settings.Issuer,
 		Audiences:    s.settings.audience(),
 		TTL:          s.settings.IdentityTTL,
-	})
+	}
+	if s.revocations != nil {
+		config.Revocations = s.revocations
+	}
+	return workload.New(config)
 }
 
 // validator returns the runner's own judgement of another version of the job, nil where it has none.
@@ -228,6 +250,9 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { s.tokens.Run(watching) })
 		background.Go(s.announceServices(watching, s.runner.Alloc().Namespace))
 	}
+	if s.revocations != nil && !s.cfg.Shared {
+		background.Go(func() { s.revocations.Watch(watching, s.logger) })
+	}
 	for _, i := range s.issuers {
 		background.Go(func() { i.follow(watching, s.logger) })
 	}
@@ -275,6 +300,9 @@ func (s *wiring) flush() {
 // close gives back what newWiring opened. The lock is its owner's.
 func (s *wiring) close() error {
 	err := s.shared.close()
+	if s.revocations != nil && !s.cfg.Shared {
+		err = errors.Join(err, s.revocations.Close())
+	}
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())
 	}

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
@@ -20,6 +21,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
+	"taskapi/identity/revocation"
 )
 
 // maxSimulated is more allocations than the descriptors of one process are enough for, with two sockets each.
@@ -50,6 +52,11 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	if err != nil {
 		return err
 	}
+	revoked, err := revocation.Open(revocation.Config{Dir: r.layout.Revocations(), MaxTTL: r.options.IdentityTTL + time.Minute})
+	if err != nil {
+		return err
+	}
+	defer revoked.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	shared := memory.New()
@@ -59,10 +66,11 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	logger := newLogger(r.options.verbose, r.environment)
 	var background, running sync.WaitGroup
 	background.Go(func() { ring.Watch(ctx, logger) })
+	background.Go(func() { revoked.Watch(ctx, logger) })
 	failed := make([]error, r.options.simulate)
 	for i := range failed {
 		running.Go(func() {
-			if failed[i] = r.simulateOne(ctx, ring, shared, first, log, logger); failed[i] != nil {
+			if failed[i] = r.simulateOne(ctx, ring, revoked, shared, first, log, logger); failed[i] != nil {
 				cancel() // the others are of no use
 			}
 		})
@@ -74,7 +82,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 }
 
 // simulateOne runs one more allocation of the job.
-func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, shared cluster.Store, first *printer, log *linewriter.Writer,
+func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List, shared cluster.Store, first *printer, log *linewriter.Writer,
 	logger *slog.Logger) error {
 	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
 	cfg := agentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, newPrinter(first.queue, alloc, r.options.json), log, r.environment)
@@ -86,6 +94,7 @@ func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, share
 	}
 	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
 	cfg.Cluster = shared
+	cfg.Revocations = func(time.Duration) (*revocation.List, error) { return revoked, nil }
 	cfg.Events = simulatedEvents{cfg.Events}
 	_, err := agent.New(cfg).Run(ctx, alloc)
 	if last != nil {

@@ -14,6 +14,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
+	"taskapi/identity/revocation"
 )
 
 var _ agent.Lock = (*datadir.Lock)(nil)
@@ -60,9 +61,12 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 			OperatorToken:  l.OperatorToken(id),
 			TaskSocket:     func(task string) string { return l.TaskSocket(id, task) },
 		},
-		Lock:       lock,
-		Keyring:    func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
-		Cluster:    memory.New(),
+		Lock:    lock,
+		Keyring: func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
+		Cluster: memory.New(),
+		Revocations: func(longest time.Duration) (*revocation.List, error) {
+			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
+		},
 		Events:     agentEvents{p, log, l, nil},
 		Logger:     logger,
 		Version:    w.Version,

@@ -1,0 +1,387 @@
+// Package revocation keeps which tokens are refused before they expire: single ones by their ID, and those that were issued before a time, of
+// everybody, an allocation or a task. The list is a file that its user's processes share. A revocation is seen by every question that begins after
+// Add has returned, in every process that has the list open; it survives restarts, and is forgotten when what it refuses has expired.
+//
+// A question costs one fstat(2) and a few map look-ups, and no memory. It never knows keys or requests.
+package revocation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/identity"
+	"taskapi/identity/privatefile"
+)
+
+var (
+	// ErrInvalid is a rule that says nothing, or too much.
+	ErrInvalid = errors.New("not a revocation")
+	// ErrFull is a list with MaxRules rules.
+	ErrFull = errors.New("the list of revocations is full")
+	// ErrDamaged is a list that can't be read.
+	ErrDamaged = errors.New("the list of revocations is damaged")
+)
+
+const (
+	// MaxRules bounds the list. One by ID is needed for each token; one by time is enough for all of a task.
+	MaxRules = 4096
+	// MaxTokenID is the length in bytes of the longest ID of a token.
+	MaxTokenID = 256
+
+	listFile = "revocations.json"
+	lockFile = "lock"
+	// generationFile grows by a byte with each change, so that one fstat(2) of the open file tells whether there was one.
+	generationFile = "generation"
+	listLimit      = 4 << 20 // more than MaxRules rules need
+	format         = 1
+)
+
+// Rule refuses tokens: the one with an ID, or those that were issued before a time. Times are whole seconds since the Unix epoch.
+type Rule struct {
+	TokenID      string `json:"jti,omitempty"`    // exclusive with the others
+	AllocationID string `json:"alloc,omitempty"`  // of the tokens; empty for every allocation's
+	Task         string `json:"task,omitempty"`   // of the tokens; empty for every task's, and the operator's
+	Before       int64  `json:"before,omitempty"` // tokens whose iat is less, or that have none
+	CreatedAt    int64  `json:"created_at"`
+	Until        int64  `json:"until"` // when everything that it refuses has expired
+}
+
+// check returns what is wrong with a rule.
+func (r *Rule) check(now int64) error {
+	switch {
+	case r.TokenID == "" && r.Before == 0:
+		return fmt.Errorf("%w: it names no token and no time", ErrInvalid)
+	case r.TokenID != "" && (r.Before != 0 || r.AllocationID != "" || r.Task != ""):
+		return fmt.Errorf("%w: a token's ID stands alone", ErrInvalid)
+	case len(r.TokenID) > MaxTokenID:
+		return fmt.Errorf("%w: a token's ID has at most %d bytes", ErrInvalid, MaxTokenID)
+	case r.Before < 0 || r.Before > now+1:
+		return fmt.Errorf("%w: the time lies ahead, and tokens that are issued until then would be refused, too", ErrInvalid)
+	}
+	return nil
+}
+
+// sameTokens reports whether two rules are about the same tokens but for the time.
+func (r *Rule) sameTokens(o Rule) bool {
+	return r.TokenID == o.TokenID && r.AllocationID == o.AllocationID && r.Task == o.Task
+}
+
+// file is the list as it is stored.
+type file struct {
+	Format int    `json:"format"`
+	MaxTTL int64  `json:"max_ttl"` // seconds: no process that uses the list accepts a token that is good for longer
+	Rules  []Rule `json:"rules"`
+}
+
+// scope is whose tokens a rule by time refuses.
+type scope struct{ allocation, task string }
+
+// snapshot is a list as loaded. It never changes.
+type snapshot struct {
+	generation int64
+	version    privatefile.Version // zero for a list that was never written
+	rules      []Rule
+	tokens     map[string]bool
+	before     map[scope]int64
+	err        error // the list could not be read: what it says is not known
+	replaced   chan struct{}
+}
+
+// List is an open list.
+type List struct {
+	dir string
+
+	current    atomic.Pointer[snapshot]
+	generation atomic.Pointer[os.File]
+	mu         sync.Mutex // serialises what loads and writes, and guards the field below
+	left       []*os.File // of directories that were removed: another goroutine may be asking for its size
+}
+
+// Config says where a list is.
+type Config struct {
+	// Dir is its directory, which is made with mode 0700 where it is missing. Required.
+	Dir string
+	// MaxTTL is how far ahead the exp of a token may lie that the process accepts. 0 means identity.DefaultMaxTTL.
+	MaxTTL time.Duration
+}
+
+// Open opens a list. Errors: ErrDamaged, privatefile.ErrExposed, wrapped.
+func Open(c Config) (*List, error) {
+	l := &List{dir: c.Dir}
+	if err := l.open(max(c.MaxTTL, identity.DefaultMaxTTL)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open revocations %s: %w", c.Dir, err), l.Close())
+	}
+	return l, nil
+}
+
+func (l *List) open(maxTTL time.Duration) error {
+	if err := privatefile.EnsureDir(l.dir); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.openGeneration(); err != nil {
+		return err
+	}
+	if s := l.loadLocked(); s.err != nil {
+		return s.err
+	}
+	if maxTTL <= identity.DefaultMaxTTL {
+		return nil
+	}
+	return l.changeLocked(func(f *file) error {
+		f.MaxTTL = max(f.MaxTTL, int64(maxTTL/time.Second))
+		return nil
+	})
+}
+
+func (l *List) openGeneration() error {
+	f, err := privatefile.Open(filepath.Join(l.dir, generationFile), os.O_RDWR|os.O_CREATE|os.O_APPEND)
+	if err != nil {
+		return err
+	}
+	if old := l.generation.Swap(f); old != nil {
+		l.left = append(l.left, old)
+	}
+	return nil
+}
+
+// Close closes the list. No method may be called at the same time, or after it.
+func (l *List) Close() error {
+	var err error
+	for _, f := range append(l.left, l.generation.Swap(nil)) {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	l.left = nil
+	return err
+}
+
+// Revoked reports whether a token with the claims is refused. When the list has changed and can't be read, every token but the operator's is: one of
+// them was revoked.
+func (l *List) Revoked(c *identity.Claims) bool {
+	s := l.now()
+	if s.err != nil {
+		return c.Role != identity.RoleOperator
+	}
+	if c.ID != "" && s.tokens[c.ID] {
+		return true
+	}
+	return len(s.before) > 0 && c.IssuedAt < max(
+		s.before[scope{}], s.before[scope{allocation: c.AllocationID}], s.before[scope{task: c.Task}], s.before[scope{c.AllocationID, c.Task}])
+}
+
+// now returns the list as it is now.
+func (l *List) now() *snapshot {
+	s := l.current.Load()
+	if size, ok := l.size(); ok && size == s.generation && s.err == nil {
+		return s
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	size, ok := l.size()
+	if s := l.current.Load(); ok && size == s.generation && s.err == nil { // another one has loaded it
+		return s
+	}
+	if !ok { // somebody removed the directory; perhaps it is there again
+		if err := l.openGeneration(); err != nil {
+			return l.current.Load() // what was revoked stays refused
+		}
+	}
+	return l.loadLocked()
+}
+
+// size returns the size of the generation's file, and whether that is still there.
+func (l *List) size() (int64, bool) {
+	var st unix.Stat_t
+	if unix.Fstat(int(l.generation.Load().Fd()), &st) != nil {
+		return 0, false
+	}
+	return st.Size, st.Nlink > 0
+}
+
+// loadLocked reads the list and publishes it. The generation is read first: a change in between is loaded again.
+func (l *List) loadLocked() *snapshot {
+	generation, _ := l.size()
+	f, version, err := l.read()
+	s := &snapshot{generation: generation, version: version, err: err, replaced: make(chan struct{}), tokens: map[string]bool{}, before: map[scope]int64{}}
+	now := time.Now().Unix()
+	for _, r := range f.Rules {
+		switch {
+		case r.Until <= now:
+			continue
+		case r.TokenID != "":
+			s.tokens[r.TokenID] = true
+		default:
+			key := scope{r.AllocationID, r.Task}
+			s.before[key] = max(s.before[key], r.Before)
+		}
+		s.rules = append(s.rules, r)
+	}
+	if old := l.current.Swap(s); old != nil {
+		close(old.replaced)
+	}
+	return s
+}
+
+// read reads the list, which is empty before the first change.
+func (l *List) read() (f file, version privatefile.Version, err error) {
+	path := filepath.Join(l.dir, listFile)
+	data, version, err := privatefile.Read(path, listLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return file{}, privatefile.Version{}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &f)
+	}
+	switch {
+	case err != nil:
+		return file{}, version, fmt.Errorf("%w: %s: %w: restore it from a backup, or remove it, which revokes nothing any more", ErrDamaged, path, err)
+	case f.Format != format:
+		return file{}, version, fmt.Errorf("%w: %s has format %d, of another version of taskapi: use that one", ErrDamaged, path, f.Format)
+	}
+	return f, version, nil
+}
+
+// Add adds a rule, whose CreatedAt it sets, and Until where that is 0: to when the last token that could be issued now expires. One that is about
+// the same tokens as another takes its place. What has expired is forgotten.
+//
+// A Before of the next second refuses what has been issued until now. Issuers then date tokens to that second, so Add waits for its end, at most,
+// when another rule has the same. Errors: ErrInvalid, ErrFull, ErrDamaged, wrapped.
+func (l *List) Add(r Rule) (Rule, error) {
+	now := time.Now().Unix()
+	if err := r.check(now); err != nil {
+		return Rule{}, err
+	}
+	if r.Before > now && slices.ContainsFunc(l.Rules(), func(other Rule) bool { return other.Before >= r.Before }) {
+		time.Sleep(time.Until(time.Unix(r.Before, 0)))
+		now = time.Now().Unix()
+		r.Before = now + 1
+	}
+	err := l.change(func(f *file) error {
+		r.CreatedAt = now
+		if r.Until == 0 {
+			r.Until = now + max(f.MaxTTL, int64(identity.DefaultMaxTTL/time.Second)) + int64(identity.MaxLeeway/time.Second)
+		}
+		f.Rules = slices.DeleteFunc(f.Rules, func(old Rule) bool {
+			if r.sameTokens(old) { // never less than before
+				r.Before, r.Until = max(r.Before, old.Before), max(r.Until, old.Until)
+				return true
+			}
+			return old.Until <= now
+		})
+		if len(f.Rules) >= MaxRules {
+			return fmt.Errorf("%w: it has %d: revoke by time, which takes one for a whole task", ErrFull, MaxRules)
+		}
+		f.Rules = append(f.Rules, r)
+		return nil
+	})
+	return r, err
+}
+
+func (l *List) change(edit func(*file) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changeLocked(edit)
+}
+
+// changeLocked replaces the list on disk by what edit makes of it, and has every process notice.
+func (l *List) changeLocked(edit func(*file) error) (err error) {
+	lock, err := privatefile.Acquire(filepath.Join(l.dir, lockFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	f, _, err := l.read()
+	if err != nil {
+		return err
+	}
+	if err := edit(&f); err != nil {
+		return err
+	}
+	f.Format = format
+	data, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	if err := privatefile.Write(filepath.Join(l.dir, listFile), data); err != nil {
+		return err
+	}
+	if _, err := l.generation.Load().Write([]byte{'.'}); err != nil {
+		return fmt.Errorf("the revocation is written, and running allocations see it within a second: %w", err)
+	}
+	return l.loadLocked().err
+}
+
+// Rules returns what is revoked, the oldest first.
+func (l *List) Rules() []Rule { return slices.Clone(l.now().rules) }
+
+// Changed returns a channel that is closed when the list is no longer that of now. Only a process that asks, or that runs Watch, learns of it.
+func (l *List) Changed() <-chan struct{} { return l.current.Load().replaced }
+
+// Watch follows the list until ctx ends, so that Changed is heard of without a question, and logs what is new and what is wrong, once.
+func (l *List) Watch(ctx context.Context, logger *slog.Logger) {
+	logger = logger.With("revocations", l.dir)
+	last, known := "", len(l.now().rules)
+	identity.WatchFile(ctx, filepath.Join(l.dir, listFile), func() bool {
+		s := l.look()
+		text := ""
+		if s.err != nil {
+			text = s.err.Error()
+		}
+		switch {
+		case text != "" && text != last:
+			logger.Error("revocations can't be read, and tasks' tokens are refused until they can", "error", s.err)
+		case text == "" && len(s.rules) > known:
+			logger.Info("tokens revoked", "rules", len(s.rules), "latest", s.rules[len(s.rules)-1].String())
+		}
+		last, known = text, len(s.rules)
+		return text == ""
+	})
+}
+
+// look returns the list as it is now, also when its generation was not counted: a disk was full, or a rule has expired.
+func (l *List) look() *snapshot {
+	s := l.now()
+	version, err := privatefile.Stat(filepath.Join(l.dir, listFile))
+	now := time.Now().Unix()
+	expired := slices.ContainsFunc(s.rules, func(r Rule) bool { return r.Until <= now })
+	if !expired && (err != nil || version == s.version) {
+		return s
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.loadLocked()
+}
+
+// String returns what a rule refuses, in words.
+func (r Rule) String() string {
+	if r.TokenID != "" {
+		return fmt.Sprintf("the token with the jti %q", r.TokenID)
+	}
+	var whose []string
+	if r.Task != "" {
+		whose = append(whose, fmt.Sprintf("of task %q", r.Task))
+	}
+	if r.AllocationID != "" {
+		whose = append(whose, "of allocation "+r.AllocationID)
+	}
+	if len(whose) == 0 {
+		whose = []string{"of every allocation"}
+	}
+	return "tokens " + strings.Join(whose, " ") + " issued before " + time.Unix(r.Before, 0).UTC().Format(time.RFC3339)
+}

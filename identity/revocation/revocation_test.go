@@ -1,0 +1,301 @@
+package revocation_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskapi/identity"
+	"taskapi/identity/privatefile"
+	"taskapi/identity/revocation"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, dir string) *revocation.List {
+	t.Helper()
+	l, err := revocation.Open(revocation.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func add(t *testing.T, l *revocation.List, r revocation.Rule) revocation.Rule {
+	t.Helper()
+	r, err := l.Add(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestRevoked: each rule refuses what it names, in every list of the directory from the moment that Add returns, and nothing else.
+func TestRevoked(t *testing.T) {
+	now := time.Now().Unix()
+	token := func(id, alloc, task string, issued int64) *identity.Claims {
+		return &identity.Claims{ID: id, AllocationID: alloc, Task: task, IssuedAt: issued}
+	}
+	old, young := now-100, now-10
+	for name, test := range map[string]struct {
+		rule revocation.Rule
+		yes  []*identity.Claims
+		no   []*identity.Claims
+	}{
+		"by ID": {
+			revocation.Rule{TokenID: "j"}, []*identity.Claims{token("j", "a", "t", young), token("j", "b", "", 0)},
+			[]*identity.Claims{token("i", "a", "t", old), token("", "a", "t", old)},
+		},
+		"a task": {
+			revocation.Rule{Task: "t", Before: now - 50},
+			[]*identity.Claims{token("j", "a", "t", old), token("j", "b", "t", old), token("j", "a", "t", 0), token("j", "a", "t", now-51)},
+			[]*identity.Claims{token("j", "a", "t", young), token("j", "a", "u", old), token("j", "a", "", old), token("j", "a", "t", now-50)},
+		},
+		"an allocation": {
+			revocation.Rule{AllocationID: "a", Before: now - 50}, []*identity.Claims{token("j", "a", "t", old), token("j", "a", "", old)},
+			[]*identity.Claims{token("j", "b", "t", old), token("j", "a", "t", young)},
+		},
+		"a task of an allocation": {
+			revocation.Rule{AllocationID: "a", Task: "t", Before: now - 50}, []*identity.Claims{token("j", "a", "t", old)},
+			[]*identity.Claims{token("j", "b", "t", old), token("j", "a", "u", old), token("j", "a", "t", young)},
+		},
+		"everybody": {
+			revocation.Rule{Before: now - 50}, []*identity.Claims{token("j", "a", "t", old), token("", "", "", 0)}, []*identity.Claims{token("j", "a", "t", young)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "r")
+			mine, theirs := open(t, dir), open(t, dir)
+			for _, c := range append(test.yes, test.no...) {
+				if mine.Revoked(c) || theirs.Revoked(c) {
+					t.Fatalf("%+v is revoked by nothing", c)
+				}
+			}
+			changed := mine.Changed()
+			add(t, mine, test.rule)
+			for who, l := range map[string]*revocation.List{"the list that added it": mine, "one that was open": theirs, "one opened later": open(t, dir)} {
+				for _, c := range test.yes {
+					if !l.Revoked(c) {
+						t.Errorf("%s: %+v is not revoked", who, c)
+					}
+				}
+				for _, c := range test.no {
+					if l.Revoked(c) {
+						t.Errorf("%s: %+v is revoked", who, c)
+					}
+				}
+			}
+			select {
+			case <-changed:
+			default:
+				t.Error("Changed was not closed")
+			}
+		})
+	}
+}
+
+// TestForgotten: a rule goes when what it refuses has expired, from memory and from the file, and not before.
+func TestForgotten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l := open(t, dir)
+	now := time.Now().Unix()
+	add(t, l, revocation.Rule{TokenID: "expired", Until: now - 1})
+	add(t, l, revocation.Rule{TokenID: "lasts", Until: now + 1000})
+	if l.Revoked(&identity.Claims{ID: "expired"}) || !l.Revoked(&identity.Claims{ID: "lasts"}) {
+		t.Error("a rule does not end when what it refuses has expired")
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "revocations.json"))
+	if err != nil || strings.Contains(string(data), `"expired"`) || !strings.Contains(string(data), `"lasts"`) {
+		t.Errorf("the file holds %s, %v", data, err)
+	}
+	r := add(t, l, revocation.Rule{Before: now})
+	if longest := now + int64(identity.DefaultMaxTTL/time.Second); r.Until < longest || r.Until > longest+60 {
+		t.Errorf("a rule for every token ends at %d, want %d", r.Until, longest)
+	}
+	// A process that accepts tokens of a longer life makes rules last longer, also those of others.
+	longer, err := revocation.Open(revocation.Config{Dir: dir, MaxTTL: 3 * identity.DefaultMaxTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer longer.Close()
+	if r := add(t, l, revocation.Rule{Task: "t", Before: now}); r.Until < now+int64(3*identity.DefaultMaxTTL/time.Second) {
+		t.Errorf("with tokens of three years, it ends at %d", r.Until)
+	}
+}
+
+// TestSameTokens: a rule about the same tokens takes the place of the other, and never refuses less.
+func TestSameTokens(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "r"))
+	now := time.Now().Unix()
+	add(t, l, revocation.Rule{Task: "t", Before: now})
+	add(t, l, revocation.Rule{Task: "t", Before: now - 1000})
+	if rules := l.Rules(); len(rules) != 1 || rules[0].Before != now {
+		t.Errorf("rules %+v", rules)
+	}
+}
+
+func TestInvalid(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "r"))
+	for _, r := range []revocation.Rule{
+		{}, {Task: "t"}, {TokenID: "j", Task: "t"}, {TokenID: "j", Before: 1}, {Before: time.Now().Unix() + 60}, {Before: -1}, {TokenID: strings.Repeat("j", 257)},
+	} {
+		if _, err := l.Add(r); !errors.Is(err, revocation.ErrInvalid) {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	if len(l.Rules()) != 0 {
+		t.Error("a rule that was refused is in the list")
+	}
+}
+
+func TestFull(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l := open(t, dir)
+	add(t, l, revocation.Rule{TokenID: "first"})
+	var many []string
+	for i := range revocation.MaxRules {
+		many = append(many, fmt.Sprintf(`{"jti":"j%d","created_at":1,"until":99999999999}`, i))
+	}
+	document := `{"format":1,"max_ttl":0,"rules":[` + strings.Join(many, ",") + `]}`
+	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Add(revocation.Rule{TokenID: "one more"}); !errors.Is(err, revocation.ErrFull) {
+		t.Error("a full list:", err)
+	}
+	if _, err := l.Add(revocation.Rule{TokenID: "j7"}); err != nil {
+		t.Error("a rule that is there already:", err)
+	}
+}
+
+// TestUnreadable: when something was revoked and nobody can tell what, every task is refused and the operator is not; a list that was bad before the
+// start is an error.
+func TestUnreadable(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l, other := open(t, dir), open(t, dir)
+	add(t, other, revocation.Rule{TokenID: "j"})
+	path := filepath.Join(dir, "revocations.json")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := privatefile.Write(path, []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || l.Revoked(&identity.Claims{Role: identity.RoleOperator}) {
+		t.Error("a damaged list lets a task in, or shuts the operator out")
+	}
+	if _, err := l.Add(revocation.Rule{TokenID: "i"}); !errors.Is(err, revocation.ErrDamaged) {
+		t.Error("Add to a damaged list:", err)
+	}
+	if _, err := revocation.Open(revocation.Config{Dir: dir}); !errors.Is(err, revocation.ErrDamaged) {
+		t.Error("Open of a damaged list:", err)
+	}
+	if err := privatefile.Write(path, good); err != nil {
+		t.Fatal(err)
+	}
+	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || !l.Revoked(&identity.Claims{ID: "j", Task: "t"}) {
+		t.Error("a list that was repaired is not read")
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := revocation.Open(revocation.Config{Dir: dir}); !errors.Is(err, privatefile.ErrExposed) {
+		t.Error("Open of a list that others can read:", err)
+	}
+}
+
+// TestRemovedDirectory: what was revoked stays so for those who have the list open, and a directory that is made again is seen.
+func TestRemovedDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l := open(t, dir)
+	add(t, l, revocation.Rule{TokenID: "j"})
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Revoked(&identity.Claims{ID: "j"}) {
+		t.Error("forgotten with its directory")
+	}
+	add(t, open(t, dir), revocation.Rule{TokenID: "i"})
+	if !l.Revoked(&identity.Claims{ID: "i"}) {
+		t.Error("the new directory is not seen")
+	}
+}
+
+// TestWatch: a change is heard of without a question, also when the generation was not counted.
+func TestWatch(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l, other := open(t, dir), open(t, dir)
+	var log strings.Builder
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { l.Watch(ctx, slog.New(slog.NewTextHandler(&log, nil))) })
+	changed := l.Changed()
+	add(t, other, revocation.Rule{Task: "t", Before: time.Now().Unix()})
+	<-changed
+	changed = l.Changed()
+	document := `{"format":1,"max_ttl":0,"rules":[{"jti":"uncounted","created_at":1,"until":99999999999}]}`
+	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	if !l.Revoked(&identity.Claims{ID: "uncounted"}) {
+		t.Error("a change that was not counted is not seen")
+	}
+	cancel()
+	watching.Wait()
+	if !strings.Contains(log.String(), "tokens revoked") || strings.Count(log.String(), "tokens revoked") != 1 {
+		t.Errorf("log:\n%s", log.String())
+	}
+}
+
+// TestManyAtOnce loses no rule of several that are added at once by lists of their own.
+func TestManyAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	var adding sync.WaitGroup
+	for i := range 8 {
+		l := open(t, dir)
+		adding.Go(func() {
+			for j := range 3 {
+				if _, err := l.Add(revocation.Rule{TokenID: fmt.Sprintf("%d-%d", i, j)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	adding.Wait()
+	if got := len(open(t, dir).Rules()); got != 24 {
+		t.Errorf("%d rules, want 24", got)
+	}
+}
+
+func TestQuestionCostsNoMemory(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "r"))
+	add(t, l, revocation.Rule{Task: "t", Before: time.Now().Unix()})
+	c := &identity.Claims{ID: "j", AllocationID: "a", Task: "t", IssuedAt: time.Now().Unix()}
+	if n := testing.AllocsPerRun(100, func() { l.Revoked(c) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkRevoked(b *testing.B) {
+	l, err := revocation.Open(revocation.Config{Dir: filepath.Join(b.TempDir(), "r")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	c := &identity.Claims{ID: "j", AllocationID: "a", Task: "t", IssuedAt: 1}
+	for b.Loop() {
+		l.Revoked(c)
+	}
+}
