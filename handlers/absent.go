@@ -78,7 +78,6 @@ var absences = []absence{
 		"/v1/volumes", "/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugins", "/v1/plugin/csi/{name}",
 		"/v1/volume/host/*", "/v1/volumes/claims", "/v1/volumes/claim/{name}",
 	}},
-	{"there are no variables: pass values with taskapi run --var, env or files", nil, []string{"/v1/vars", "/v1/var/*"}},
 	{"this is a feature of Nomad Enterprise", nil, []string{
 		"/v1/operator/license", "/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",
 		"/v1/recommendations", "/v1/recommendations/apply", "/v1/recommendation", "/v1/recommendation/{name}",

@@ -15,6 +15,7 @@ type answer struct {
 	body   *body
 	index  uint64 // of a read that a client can block on; 0: no index headers
 	shared bool   // the index is that of what allocations have in common, not the allocation's
+	status int    // of an answer that is not 200; 204 has no body
 
 	nextToken string // of a list that goes on; empty for none
 
@@ -58,6 +59,14 @@ func newBody(content []byte, contentType []string) *body {
 	return &body{bytes: content, contentType: contentType, length: []string{strconv.Itoa(len(content))}}
 }
 
+// size returns the body's length in bytes; nil is none.
+func (b *body) size() int {
+	if b == nil {
+		return 0
+	}
+	return len(b.bytes)
+}
+
 // encode returns v as a JSON body.
 func encode(v any) (*body, error) {
 	content, err := json.Marshal(v)
@@ -89,18 +98,27 @@ func (b *body) pretty() *body {
 // canonical form, since Set allocates a slice for each.
 func (a answer) write(w http.ResponseWriter, status int) {
 	header := w.Header()
-	header["Content-Type"] = a.body.contentType
-	header["Content-Length"] = a.body.length
+	if a.body != nil {
+		header["Content-Type"] = a.body.contentType
+		header["Content-Length"] = a.body.length
+	}
 	if a.index != 0 {
-		header["X-Nomad-Index"] = []string{strconv.FormatUint(a.index, 10)}
-		header["X-Nomad-Knownleader"] = knownLeader
-		header["X-Nomad-Lastcontact"] = lastContact
+		setIndex(header, a.index)
 	}
 	if a.nextToken != "" {
 		header["X-Nomad-Nexttoken"] = []string{a.nextToken}
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(a.body.bytes)
+	if a.body != nil {
+		_, _ = w.Write(a.body.bytes)
+	}
+}
+
+// setIndex sets the headers of what a client can block on.
+func setIndex(header http.Header, index uint64) {
+	header["X-Nomad-Index"] = []string{strconv.FormatUint(index, 10)}
+	header["X-Nomad-Knownleader"] = knownLeader
+	header["X-Nomad-Lastcontact"] = lastContact
 }
 
 // writeTimeout is for one response, or one frame of a stream: a client that takes longer is cut off.

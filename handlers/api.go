@@ -97,6 +97,9 @@ type Config struct {
 	// Parser reads and judges jobs; nil for none: POST /v1/jobs/parse and PUT /v1/validate/job are then 404.
 	Parser Parser
 
+	// Variables are those of all namespaces; nil for none: /v1/vars and /v1/var are then 501.
+	Variables Variables
+
 	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
 	Machine Machine
 

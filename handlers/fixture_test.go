@@ -46,7 +46,7 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 		IssuedAt: 1795253490, NotBefore: 1795253490, ExpiresAt: 1795257090,
 		Namespace: "default", JobID: "demo", AllocationID: owner.AllocationID, Task: "server",
 	}
-	principal := &auth.Principal{Claims: claims, Capabilities: auth.CapabilitySet(auth.Authenticated)}
+	principal := &auth.Principal{Claims: claims, TaskGroup: "web", Capabilities: auth.CapabilitySet(auth.Authenticated)}
 	switch r.Header.Get("X-Nomad-Token") {
 	case "":
 		return nil, unauthorized
@@ -163,6 +163,7 @@ func everyRoute(c *handlers.Config) {
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
 	c.Services = stayingServices{newFakeServices(instance("default", "x", allocID, 80))}
 	c.Host = func(context.Context) (*api.HostStats, error) { return &api.HostStats{}, nil }
+	c.Variables = lastingVariables{newFakeVariables("nomad/jobs/demo")}
 	c.Machine, c.Parser, c.History, c.Log = newMachine(), fakeParser{}, twoVersions(), &fakeLog{lines: make(chan []byte)}
 }
 

@@ -108,9 +108,6 @@ func TestCapabilitiesGuardSomething(t *testing.T) {
 	var guards auth.CapabilitySet
 	for _, route := range handlers.Routes() {
 		guards |= route.AnyOf
-		if route.Answer == handlers.Absent && route.Pattern == "/v1/vars" {
-			t.Skip("there are no variables yet")
-		}
 	}
 	for _, c := range auth.All.List() {
 		if !guards.Has(c) {

@@ -193,6 +193,12 @@ func (a *API) served() []Route {
 		read("/v1/namespaces", auth.Authenticated, a.namespaceList, "Lists the namespace of the caller's job, if the caller may do something in it."),
 		read("/v1/namespace/{namespace}", auth.ReadJob, a.namespaceGet, "Returns the namespace of the caller's job."),
 
+		read("/v1/vars", auth.VariablesRead, a.variableList, "Lists the variables that the caller may list, without their items.").withBulk(),
+		read("/v1/var/*", auth.VariablesRead, a.variableGet, "Returns a variable."),
+		write("/v1/var/*", auth.VariablesWrite, a.variablePut, "Writes a variable; cas=INDEX. lock-acquire, lock-renew, lock-release: its lock.").
+			withBody(maxVariable),
+		remove("/v1/var/*", auth.VariablesWrite, a.variableDelete, "Deletes a variable; cas=INDEX."),
+
 		read("/v1/nodes", auth.OperatorOnly, a.nodeList, "Lists this machine."),
 		read("/v1/node/{node}", auth.OperatorOnly, a.nodeGet, "Returns this machine: attributes, drivers, resources."),
 		read("/v1/node/{node}/allocations", auth.OperatorOnly, a.nodeAllocations, "Lists the caller's allocation."),

@@ -28,6 +28,9 @@ var methods = []string{
 func target(route handlers.Route, alloc string) string {
 	path := strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}", "default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
 		Replace(route.Pattern)
+	if route.Pattern == "/v1/var/*" { // one that a task may read
+		return "/v1/var/nomad/jobs/demo"
+	}
 	if strings.HasPrefix(path, "/v1/client/fs/") {
 		path += "?path=alloc/data/file&offset=0&task=server&type=stdout"
 	}
@@ -68,6 +71,9 @@ func success(route handlers.Route) int {
 		return http.StatusBadRequest
 	case strings.HasSuffix(route.Pattern, "/action"):
 		return http.StatusNotFound
+	}
+	if route.Pattern == "/v1/var/*" && route.Methods[0] == http.MethodDelete {
+		return http.StatusNoContent
 	}
 	switch route.Answer {
 	case handlers.Upgrade:
@@ -119,7 +125,7 @@ func formOf(pattern string) *regexp.Regexp {
 var parameter = regexp.MustCompile(`[{][a-z]+[}]`)
 
 // anyBody is good for every route.
-const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"},"Text":"demo","JobHCL":"job","Meta":{"a":"b"},"JobVersion":1,"Task":"server","ScheduleState":"pause"}`
+const anyBody = `{"Signal":"SIGHUP","Job":{"ID":"demo"},"Text":"demo","JobHCL":"job","Meta":{"a":"b"},"JobVersion":1,"Task":"server","ScheduleState":"pause","Items":{"k":"v"}}`
 
 // TestEveryRoute walks the table with every method: what it answers to the operator follows from the route alone.
 func TestEveryRoute(t *testing.T) {

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,12 +123,13 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 		return s.upgrade(ctx, r, result)
 	case route.Answer != JSON:
 		return s.stream(ctx, r, result)
-	case r.pretty():
+	case result.body != nil && r.pretty():
 		result.body = result.body.pretty()
 	}
-	s.pacer.answered(&s.bucket, len(result.body.bytes))
-	s.recordRead(r, http.StatusOK)
-	result.write(r.w, http.StatusOK)
+	status := cmp.Or(result.status, http.StatusOK)
+	s.pacer.answered(&s.bucket, result.body.size())
+	s.recordRead(r, status)
+	result.write(r.w, status)
 	if s.config.Answered != nil {
 		index := result.index
 		if result.shared {
@@ -135,7 +137,7 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 		}
 		s.config.Answered(s.owner, index)
 	}
-	return http.StatusOK
+	return status
 }
 
 // recheck decides again on a request that has waited: its token may have expired or been revoked meanwhile. Errors: *auth.Denial.

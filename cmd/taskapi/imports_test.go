@@ -175,6 +175,7 @@ var allowedImports = map[string][]string{
 		"allocrunner",
 		"allocrunner/cluster",
 		"allocrunner/cluster/registry",
+		"allocrunner/cluster/variables",
 		"allocrunner/consul",
 		"allocrunner/fingerprint",
 		"allocrunner/hoststats",

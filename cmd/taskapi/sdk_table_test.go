@@ -21,7 +21,6 @@ const (
 	noDeploy     = "no deployments: an update is applied in place, or by a new allocation"
 	noVolumes    = "no volumes and no plugins"
 	noPools      = "one machine, no node pools"
-	noVariables  = "no variables yet"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
 	oneAlloc     = "a job runs one allocation: it is neither scaled, dispatched nor run periodically"
@@ -95,8 +94,10 @@ var sdkTable = []sdkCalls{
 	{"ACLBindingRules", "Create Delete Get List Update", "501", "501", noACL},
 	{"ACLIdentity", "CreateClientIntroductionToken", "501", "501", noACL},
 
-	{"Variables", "AcquireLock CheckedCreate CheckedDelete CheckedUpdate Create Delete GetItems GetVariableItems List Peek PrefixList Read " +
-		"ReleaseLock RenewLock Update", "501", "501", noVariables},
+	{"Variables", "Create Update CheckedUpdate CheckedCreate CheckedDelete AcquireLock RenewLock ReleaseLock", works, "403",
+		"a policy may give a task variables-write"},
+	{"Variables", "GetItems GetVariableItems List Peek PrefixList Read", works, works, "a task: of its job, its group and itself"},
+	{"Variables", "Delete", works, "403", "a policy may give a task variables-write"},
 	{"Services", "Get List", works, works, "a task sees the services of its namespace"},
 	{"Services", "Delete", "404", "403", "404 for a registration that there is not"},
 	{"Scaling", "GetPolicy ListPolicies", "501", "501", oneAlloc},
@@ -152,8 +153,11 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 		"ACLPolicies.Upsert": {&api.ACLPolicy{Name: "x"}}, "ACLRoles.Update": {&api.ACLRole{ID: alloc.ID}},
 		"ACLAuthMethods.Create": {&api.ACLAuthMethod{Name: "x"}}, "ACLAuthMethods.Update": {&api.ACLAuthMethod{Name: "x"}},
 		"ACLBindingRules.Update": {&api.ACLBindingRule{ID: alloc.ID}},
-		"Variables.AcquireLock":  {sdkVariable}, "Variables.CheckedCreate": {sdkVariable}, "Variables.CheckedUpdate": {sdkVariable}, "Variables.Create": {sdkVariable},
-		"Variables.ReleaseLock": {sdkVariable}, "Variables.RenewLock": {sdkVariable}, "Variables.Update": {sdkVariable},
+		"Variables.Create":       {sdkVariable}, "Variables.Update": {sdkVariable}, "Variables.CheckedUpdate": {sdkChecked},
+		"Variables.CheckedCreate": {sdkVariableAt("nomad/jobs/demo/new")}, "Variables.CheckedDelete": {"nomad/jobs/demo/none", uint64(0)},
+		"Variables.AcquireLock": {sdkLock}, "Variables.RenewLock": {sdkLock}, "Variables.ReleaseLock": {sdkLock},
+		"Variables.GetItems": {sdkVariable.Path}, "Variables.GetVariableItems": {sdkVariable.Path}, "Variables.Peek": {sdkVariable.Path},
+		"Variables.Read": {sdkVariable.Path}, "Variables.PrefixList": {"nomad/"}, "Variables.Delete": {sdkVariable.Path},
 		"Quotas.Register": {&api.QuotaSpec{Name: "x"}}, "SentinelPolicies.Upsert": {&api.SentinelPolicy{Name: "x"}},
 		"CSIVolumes.Create": {sdkVolume}, "CSIVolumes.Register": {sdkVolume},
 		"CSIVolumes.CreateOpts":   {&api.CSIVolumeCreateRequest{Volumes: []*api.CSIVolume{sdkVolume}}},
@@ -167,6 +171,12 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 }
 
 var (
-	sdkVariable = &api.Variable{Path: "x", Items: map[string]string{"a": "b"}, Lock: &api.VariableLock{ID: "x"}}
+	sdkVariable = sdkVariableAt("nomad/jobs/demo")
+	sdkChecked  = sdkVariableAt("nomad/jobs/demo/checked")
+	sdkLock     = &api.Variable{Path: "nomad/jobs/demo/lock", Lock: &api.VariableLock{ID: "x", TTL: "15s"}}
 	sdkVolume   = &api.CSIVolume{ID: "x", Name: "x"}
 )
+
+func sdkVariableAt(path string) *api.Variable {
+	return &api.Variable{Path: path, Items: api.VariableItems{"a": "b"}}
+}

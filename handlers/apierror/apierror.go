@@ -66,6 +66,8 @@ const (
 	NoLogs
 	TaskNotStarted // NoLogs of a task that has not run
 	NoAction
+	NoVariable
+	NoLockVariable
 	WrongMethod // the path exists and does not take this method
 
 	// Right requests for what is not in the state for them.
@@ -78,10 +80,13 @@ const (
 	NotCollectable  // an allocation that has not ended
 	EnforcedMissing // the client expected no job
 	EnforcedIndex   // the client expected another version of the job
+	NoLock          // on a variable
+	VariableLocked  // by another
 
 	// Too much.
 
 	BodyTooLarge
+	StoreFull // what all allocations have in common takes as much as it may
 	TooManyStreams
 	TooManyWaits
 	TooManyBulky
@@ -146,6 +151,8 @@ var table = [kinds]struct {
 	NoLogs:          {http.StatusNotFound, "log entry for task %q and log type %q not found"},
 	TaskNotStarted:  {http.StatusNotFound, "task %q not started yet. No logs available"},
 	NoAction:        {http.StatusNotFound, "action %s not found in %s: %s"},
+	NoVariable:      {http.StatusNotFound, "variable not found"},
+	NoLockVariable:  {http.StatusNotFound, "variable doesn't exist"},
 	WrongMethod:     {http.StatusMethodNotAllowed, "Invalid method"},
 
 	Conflict:        {http.StatusConflict, "%s"},
@@ -157,8 +164,11 @@ var table = [kinds]struct {
 	EnforcedMissing: {http.StatusConflict, "Enforcing job modify index 0: job already exists"},
 	EnforcedIndex: {http.StatusConflict,
 		"Enforcing job modify index %d: job exists with conflicting job modify index: %d"},
+	NoLock:         {http.StatusConflict, "variable doesn't hold a lock"},
+	VariableLocked: {http.StatusConflict, "attempting to modify locked variable"},
 
 	BodyTooLarge:    {http.StatusRequestEntityTooLarge, "the body is larger than %d bytes"},
+	StoreFull:       {http.StatusRequestEntityTooLarge, "%s"},
 	TooManyStreams:  {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
 	TooManyWaits:    {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
 	TooManyBulky:    {http.StatusTooManyRequests, "%d long answers are being made on this socket, or not being read, and no more are possible"},

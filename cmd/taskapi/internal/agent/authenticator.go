@@ -83,6 +83,13 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Auditor: auditor,
 		JWKS:    func() ([]byte, error) { return s.keyring.JWKS(), nil },
 	}
+	if s.cfg.Cluster != nil {
+		kept, err := OpenVariables(s.cfg.Cluster, s.keyring)
+		if err != nil {
+			return err
+		}
+		config.Variables = variablesAdapter{kept}
+	}
 	if s.settings.Issuer != "" {
 		config.OpenIDConfiguration = func() ([]byte, error) { return OpenIDConfiguration(s.settings.Issuer), nil }
 	}
