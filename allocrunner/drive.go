@@ -139,7 +139,7 @@ func (r *Runner) do(ctx context.Context, act any) {
 			r.task(name).Open()
 		}
 	case endServices:
-		r.checks.groupEnded(act.ended)
+		r.serving.groupEnded(act.ended)
 	case callPreKill:
 		r.preKill()
 	case lastIntervals:

@@ -35,7 +35,7 @@ func TestHooksKeepNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.health.Shutdown()
-	defer r.checks.Shutdown()
+	defer r.serving.Shutdown()
 
 	freed := make(chan string, 100)
 	given := map[string]int{}
@@ -66,7 +66,7 @@ func TestHooksKeepNoRequest(t *testing.T) {
 			must("update", h.Update(t.Context(), &interfaces.RunnerUpdateRequest{Alloc: alloc("update"), Env: env("update")}))
 		}
 	}
-	task := &taskChecks{checks: &r.checks, task: "t"}
+	task := &taskServices{services: &r.serving, task: "t"}
 	_, err = task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Alloc: alloc("prestart"), Env: env("prestart"), Restored: true})
 	must("prestart", err)
 	must("poststart", task.Poststart(t.Context(), &interfaces.TaskPoststartRequest{Alloc: alloc("poststart"), Env: env("poststart")}))

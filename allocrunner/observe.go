@@ -2,13 +2,16 @@ package allocrunner
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
 )
 
@@ -71,7 +74,7 @@ func (r *Runner) updated() {
 }
 
 func (r *Runner) checkResults() api.AllocCheckStatuses {
-	results, _ := r.checks.results()
+	results, _ := r.serving.results()
 	return results
 }
 
@@ -82,9 +85,14 @@ func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 
 func (r *Runner) setHealth(healthy *bool) {
 	r.snapshots.Change(func(a *api.Allocation) {
+		canary := a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 		a.DeploymentStatus = nil
 		if healthy != nil {
-			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: healthy, Timestamp: time.Now().UTC(), ModifyIndex: a.ModifyIndex + 1}
+			a.DeploymentStatus = &api.AllocDeploymentStatus{
+				Healthy: healthy, Timestamp: time.Now().UTC(), Canary: canary, ModifyIndex: a.ModifyIndex + 1,
+			}
+		} else if canary {
+			a.DeploymentStatus = &api.AllocDeploymentStatus{Canary: canary, ModifyIndex: a.ModifyIndex + 1}
 		}
 	})
 	r.updated()
@@ -98,17 +106,41 @@ func (r *Runner) unhealthy(ctx context.Context, task, reason string) {
 	}
 }
 
+func (r *Runner) resolver(alloc *api.Allocation) services.Resolver {
+	return services.Resolver{
+		Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
+		Ports:   r.portsOf,
+		Job:     ptr.Deref(alloc.Job.Name),
+		Group:   alloc.TaskGroup,
+		HostIP:  r.cfg.HostIP,
+	}
+}
+
+// services refuses those of a provider that there is not, with which they would be lost.
+func (r *Runner) services(alloc *api.Allocation) (services.Owned, error) {
+	owned, err := r.resolver(alloc).ResolveAll(alloc, r.cfg.Datacenter)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", interfaces.ErrInvalidJob, err)
+	}
+	for _, list := range owned {
+		for _, s := range list {
+			provider := s.Service.Provider
+			if _, ok := r.serving.registrar.Provider(provider); !ok && provider != services.ProviderNomad {
+				return nil, fmt.Errorf("%w: service %q: there is no provider %q here", interfaces.ErrInvalidJob, s.Name, provider)
+			}
+		}
+	}
+	return owned, nil
+}
+
 func (r *Runner) checkConfig(alloc *api.Allocation) checks.Config {
 	return checks.Config{
-		Alloc: alloc,
-		Resolver: services.Resolver{
-			Replace: func(task, s string) string { return r.replaceEnv(alloc, task, s) },
-			Ports:   r.portsOf,
-			HostIP:  r.cfg.HostIP,
-		},
-		Version: r.cfg.Version,
-		Logger:  r.logger,
-		Exec:    r.execCheck,
+		Alloc:    alloc,
+		Resolver: r.resolver(alloc),
+		Provider: r.serving.registrar.Provider,
+		Version:  r.cfg.Version,
+		Logger:   r.logger,
+		Exec:     r.execCheck,
 	}
 }
 

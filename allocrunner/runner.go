@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/ptr"
+	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/allocrunner/internal/taskrunner"
@@ -49,7 +50,7 @@ type Runner struct {
 	eventMu   sync.Mutex // held while OnEvent is called
 
 	hookList []interfaces.RunnerHook
-	checks   checksHook
+	serving  servicesHook
 	health   healthHook
 	shared   interfaces.HookResources
 	meter    hookmeter.Meter
@@ -61,7 +62,7 @@ var (
 	_ interfaces.AllocRunner = (*Runner)(nil)
 	_ taskrunner.Observer    = (*Runner)(nil)
 	_ journaled              = (*Runner)(nil)
-	_ checkedAlloc           = (*Runner)(nil)
+	_ servedAlloc            = (*Runner)(nil)
 	_ evaluatedAlloc         = (*Runner)(nil)
 )
 
@@ -107,11 +108,12 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	r.madeOf = r.Alloc().Job
 	r.journal = newJournal(cfg, r)
 	r.stats = stats.New(stats.Config{Tasks: r.measuredTasks, Logger: r.logger})
-	r.checks.alloc, r.health.alloc, r.health.logger = r, r, r.logger
+	r.serving.alloc, r.serving.logger, r.serving.registrar = r, r.logger, registration.New(cfg.Alloc.ID, cfg.ServiceProviders)
+	r.health.alloc, r.health.logger = r, r.logger
 	if cfg.Saved != nil {
-		r.checks.saved = cfg.Saved.Checks
+		r.serving.saved = cfg.Saved.Checks
 	}
-	r.hookList = append([]interfaces.RunnerHook{&r.checks, &r.health}, cfg.Hooks...)
+	r.hookList = append([]interfaces.RunnerHook{&r.serving, &r.health}, cfg.Hooks...)
 	for _, t := range group.Tasks {
 		tr, err := r.newTask(t)
 		if err != nil {
@@ -126,7 +128,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 
 // newTask makes the runner of one task. The resources of the machine are acquired later, before any task starts.
 func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
-	hooks := []interfaces.TaskHook{&taskChecks{checks: &r.checks, task: t.Name, serves: lifecycle.Of(t).Serves()}}
+	hooks := []interfaces.TaskHook{&taskServices{services: &r.serving, task: t.Name, serves: lifecycle.Of(t).Serves()}}
 	if r.cfg.TaskHooks != nil {
 		hooks = append(hooks, r.cfg.TaskHooks(r.Alloc(), t)...)
 	}
@@ -191,7 +193,7 @@ func (r *Runner) Checks() (api.AllocCheckStatuses, uint64) {
 	if s := r.life.state(); !s.begun() || s.phase == terminal || s.ending.Cause != lifecycle.NotEnding {
 		return nil, 0
 	}
-	return r.checks.results()
+	return r.serving.results()
 }
 
 // save returns when the allocation's latest version is saved, or with the reason why it can't be for now.

@@ -77,8 +77,9 @@ func (r *Runner) validate(alloc *api.Allocation, begun bool) error {
 		errs = append(errs, taskrunner.Validate(task, ptr.Deref(alloc.Job.Type)))
 	}
 	if begun {
+		_, unresolved := r.services(alloc)
 		_, err := checks.New(r.checkConfig(alloc))
-		errs = append(errs, err)
+		errs = append(errs, unresolved, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w: %w", interfaces.ErrInvalidJob, err)

@@ -58,8 +58,8 @@ type CheckingProvider interface {
 	// once each interval of the check. It does not wait; ok is false while there is none.
 	Result(id string, n int) (result CheckResult, ok bool)
 
-	// Feed takes the result of a script check, as each run of it ends.
-	Feed(ctx context.Context, id string, n int, result CheckResult) error
+	// Feed takes the result of a script check, as each run of it ends. It does not wait.
+	Feed(id string, n int, result CheckResult)
 }
 
 // CheckResult is what one run of a check has found.

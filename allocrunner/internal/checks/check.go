@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/services"
 )
 
@@ -29,7 +30,7 @@ type check struct {
 type definition struct {
 	about   api.AllocCheckStatus // what does not change from run to run; its Task is the check's, empty for the group's
 	spec    api.ServiceCheck     // interpolated
-	address string               // where it connects to, empty for a script
+	address string               // where it connects to, or the ID of the service that another checks; empty for a script
 }
 
 func (c *check) same(other *check) bool { return reflect.DeepEqual(c.definition, other.definition) }
@@ -37,6 +38,7 @@ func (c *check) same(other *check) bool { return reflect.DeepEqual(c.definition,
 // outcome is what one run found.
 type outcome struct {
 	ok      bool
+	none    bool // nothing is known yet; nothing else is set
 	warning bool // a script's exit code says warning; not ok
 	code    int  // of an HTTP answer, else 0
 	output  string
@@ -96,13 +98,14 @@ type resolver struct {
 // add adds the checks of a task's services, or of the group's for the empty name.
 func (r *resolver) add(task string, list []*api.Service) {
 	for _, s := range list {
-		if s.Provider != services.ProviderNomad {
+		provider, ok := r.provider(s.Provider)
+		if !ok {
 			continue
 		}
 		service := r.cfg.Resolve(task, s)
-		for _, c := range s.Checks {
+		for n, c := range s.Checks {
 			resolved := service.Check(c)
-			made, err := r.resolve(service, resolved)
+			made, err := r.resolve(service, resolved, remote{provider, service.ID(r.cfg.Alloc), n})
 			if err != nil {
 				r.errs = append(r.errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name, resolved.Name, err))
 			}
@@ -111,8 +114,23 @@ func (r *resolver) add(task string, list []*api.Service) {
 	}
 }
 
-func (r *resolver) resolve(service services.Service, c api.ServiceCheck) (out *check, err error) {
-	if err := services.Validate(&c); err != nil {
+// provider returns who checks the services of a provider itself, nil for nobody, and whether there is such a provider.
+func (r *resolver) provider(name string) (checking interfaces.CheckingProvider, ok bool) {
+	if r.cfg.Provider == nil {
+		return nil, name == services.ProviderNomad
+	}
+	p, ok := r.cfg.Provider(name)
+	checking, _ = p.(interfaces.CheckingProvider)
+	return checking, ok || name == services.ProviderNomad
+}
+
+func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remote) (out *check, err error) {
+	elsewhere := at.provider != nil && c.Type != services.TypeScript
+	validate := services.Validate
+	if elsewhere {
+		validate = services.ValidateTimes
+	}
+	if err := validate(&c); err != nil {
 		return nil, err
 	}
 	c.Notes = "" // nothing here depends on them
@@ -123,7 +141,7 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck) (out *c
 	if c.OnUpdate == api.OnUpdateIgnore {
 		out.about.Mode = "readiness"
 	}
-	if c.Type != services.TypeScript {
+	if c.Type != services.TypeScript && !elsewhere {
 		host, port, err := service.CheckAddress(c)
 		if err != nil {
 			return nil, err
@@ -131,6 +149,8 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck) (out *c
 		out.address = net.JoinHostPort(host, strconv.Itoa(port))
 	}
 	switch {
+	case elsewhere:
+		out.probe, out.address = at.probe(), at.id
 	case c.Type == services.TypeTCP:
 		out.probe = tcpProbe(r.cfg.DialContext, out.address)
 	case c.Type == services.TypeHTTP:
@@ -138,7 +158,7 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck) (out *c
 	case r.cfg.Exec == nil:
 		err = errors.New("script checks can't be run here")
 	default:
-		out.probe = scriptProbe(r.cfg.Exec, c)
+		out.probe = at.fed(scriptProbe(r.cfg.Exec, c))
 	}
 	return out, err
 }

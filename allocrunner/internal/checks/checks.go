@@ -1,5 +1,5 @@
-// Package checks runs the HTTP, TCP and script checks of an allocation's services with provider "nomad" and holds the latest result
-// of each. Checks are registered when their task begins and deregistered when it ends. Each runs on its own schedule, soon and then each
+// Package checks runs the HTTP, TCP and script checks of an allocation's services, or reads what their provider has found, and holds the latest
+// result of each. Checks are registered when their task begins and deregistered when it ends. Each runs on its own schedule, soon and then each
 // interval, one run at a time; a run that outlasts its interval costs the runs that fall into it. Connections are closed after each run.
 // It reports when a check requires a restart, once for each start of what is to be restarted; it restarts nothing.
 package checks
@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/services"
 )
 
@@ -25,6 +26,10 @@ type Config struct {
 	Alloc *api.Allocation
 
 	services.Resolver
+
+	// Provider returns the provider of that name, if there is one; services of others have no checks. One that is an
+	// interfaces.CheckingProvider checks its services itself. nil knows Nomad's alone.
+	Provider func(name string) (interfaces.ServiceProvider, bool)
 
 	// Version goes into the User-Agent, "taskapi/VERSION".
 	Version string

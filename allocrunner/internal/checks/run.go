@@ -113,7 +113,7 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 }
 
 // evaluate applies the rules to a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
-// mutex: a run that was cut off says nothing about the service.
+// mutex: a run that was cut off, or found nothing, says nothing about the service.
 func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	var up time.Time
 	if reg.check.rules.limit > 0 {
@@ -121,7 +121,7 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopped || ctx.Err() != nil {
+	if r.stopped || ctx.Err() != nil || o.none {
 		return n, false
 	}
 	n.was = reg.standing.status

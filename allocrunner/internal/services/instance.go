@@ -22,6 +22,11 @@ func ID(allocID, group, task, name, port string) string {
 	return fmt.Sprintf("_nomad-task-%s-%s-%s-%s", allocID, owner, name, port)
 }
 
+// ID returns Nomad's ID of the service.
+func (s Service) ID(alloc *api.Allocation) string {
+	return ID(alloc.ID, alloc.TaskGroup, s.Task, s.Name, s.text(s.written.PortLabel))
+}
+
 // Owned is the services of an allocation by whose they are: a task's, or the group's for the empty name.
 type Owned map[string][]*interfaces.ServiceInstance
 
@@ -80,7 +85,7 @@ func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 		}
 	}
 	return &interfaces.ServiceInstance{
-		ID:   ID(b.alloc.ID, b.alloc.TaskGroup, s.Task, s.Name, whole.PortLabel),
+		ID:   s.ID(b.alloc),
 		Task: s.Task,
 		Name: s.Name, Tags: tags, Meta: meta, Address: host, Port: port,
 		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID, Datacenter: b.datacenter,

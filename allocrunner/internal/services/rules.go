@@ -88,6 +88,18 @@ func Validate(c *api.ServiceCheck) error {
 	return errors.Join(errs...)
 }
 
+// ValidateTimes returns the rules that the times of a check break. The rest of what a check of another provider must be is that provider's
+// to say.
+func ValidateTimes(c *api.ServiceCheck) error {
+	var errs []error
+	for _, rule := range CheckRules {
+		if (rule.Attribute == "interval" || rule.Attribute == "timeout") && !rule.Holds(c) {
+			errs = append(errs, fmt.Errorf("%s is %q: %s", rule.Attribute, rule.Value(c), rule.Words))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func validPath(path string) bool {
 	server := &url.URL{Scheme: "http", Host: "some.invalid"}
 	target, err := server.Parse(path)

@@ -1,0 +1,332 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/checks"
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/internal/registration"
+	"taskapi/allocrunner/internal/services"
+)
+
+// servedAlloc is what an allocation's services and their checks need of it.
+type servedAlloc interface {
+	// services resolves the services of a version of the allocation. Errors: those that can't be.
+	services(alloc *api.Allocation) (services.Owned, error)
+	// checkConfig returns what the checks of a version of the allocation are made of.
+	checkConfig(alloc *api.Allocation) checks.Config
+	// checkedTasks returns the tasks that a check of this task is about: the one, or, for the group's checks, all that serve. Neither what
+	// prepares the others, nor what follows them, nor what clears up after them is to blame for what the group's services do.
+	checkedTasks(task string) []checkedTask
+	// preTaskRestart calls the hooks that come before tasks are restarted together.
+	preTaskRestart(ctx context.Context)
+	// checksChanged saves results and has the allocation's health evaluated by them.
+	checksChanged(results api.AllocCheckStatuses)
+}
+
+// checkedTask is a task that checks may restart.
+type checkedTask interface {
+	State() lifecycle.State
+	Up() time.Time
+	Unhealthy(reason string)
+}
+
+// leaveTimeout bounds how long what ends, or this process, waits for services to leave: they do so sooner or later without it.
+const leaveTimeout = 5 * time.Second
+
+// servicesHook has the services of the allocation registered and checked while what they lead to can be reached. One life decides both, that
+// of registration.Life: the results of checks are those of the present registration.
+type servicesHook struct {
+	alloc     servedAlloc
+	logger    *slog.Logger
+	registrar *registration.Registrar
+	saved     api.AllocCheckStatuses // results of an earlier runner
+
+	living  sync.Mutex // held over a step of a life, so that checks follow it in its order
+	current atomic.Pointer[runningChecks]
+	running sync.WaitGroup
+	unknown atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
+	owed    atomic.Bool // the group's checks have requested a restart, and begin again with the next start of a task that serves
+	saving  sync.Mutex  // held from the reading of results until they are to be saved, so that older ones never follow newer ones
+}
+
+type runningChecks struct {
+	*checks.Runner
+	end context.CancelFunc
+}
+
+var (
+	_ interfaces.RunnerPrerunHook      = (*servicesHook)(nil)
+	_ interfaces.RunnerEndingHook      = (*servicesHook)(nil)
+	_ interfaces.RunnerPreKillHook     = (*servicesHook)(nil)
+	_ interfaces.RunnerPostrunHook     = (*servicesHook)(nil)
+	_ interfaces.RunnerUpdateHook      = (*servicesHook)(nil)
+	_ interfaces.RunnerTaskRestartHook = (*servicesHook)(nil)
+	_ interfaces.ShutdownHook          = (*servicesHook)(nil)
+)
+
+func (h *servicesHook) Name() string { return "services" }
+
+// Prerun begins the group's services. A resumed allocation whose services can't be set up goes on without checks, and with what is
+// registered until it ends: it has to be stoppable.
+func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
+	ctx, end := context.WithTimeout(ctx, hookTimeout)
+	defer end()
+	err := h.setUp(req)
+	if err == nil {
+		h.step("", registration.Began)
+		err = h.registrar.Sync(ctx)
+	} else if req.Restored {
+		h.unknown.Store(true)
+	}
+	if err != nil && req.Restored {
+		h.logger.Warn("the allocation goes on, and not all of its services are registered and checked", "error", err)
+		return nil
+	}
+	return err
+}
+
+// setUp makes the checks, and has found what an earlier runner has registered: of a task that is likely to run it stays until it is known what
+// became of that task.
+func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
+	owned, err := h.alloc.services(req.Alloc)
+	if err != nil {
+		return err
+	}
+	cfg := h.alloc.checkConfig(req.Alloc)
+	cfg.OnChange, cfg.Restart, cfg.Up, cfg.Saved = h.onChange, h.restart, h.up, h.saved
+	made, err := checks.New(cfg)
+	if err != nil {
+		return err
+	}
+	h.registrar.Update(owned)
+	if req.Restored {
+		h.registrar.Adopt()
+		h.hold(req.Alloc)
+		h.step("", registration.Found)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	h.current.Store(&runningChecks{made, end})
+	h.running.Go(func() { made.Run(ctx) })
+	return nil
+}
+
+// hold keeps what is registered of tasks that are likely to run.
+func (h *servicesHook) hold(alloc *api.Allocation) {
+	for task, s := range alloc.TaskStates {
+		if s.State == "running" {
+			h.step(task, registration.Found)
+		}
+	}
+}
+
+// Ending ends what an earlier runner has registered of the group's services. Those of tasks that run leave before these are killed.
+func (h *servicesHook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
+	if !req.Restored {
+		return nil
+	}
+	owned, err := h.alloc.services(req.Alloc)
+	h.registrar.Adopt()
+	h.registrar.Update(owned)
+	h.hold(req.Alloc)
+	h.step("", registration.Dropped)
+	return errors.Join(err, h.registrar.Sync(ctx))
+}
+
+// step advances the life of an owner's services, and has their checks follow.
+func (h *servicesHook) step(task string, e registration.Event) {
+	h.living.Lock()
+	defer h.living.Unlock()
+	was, is := h.registrar.Apply(task, e)
+	made := h.current.Load()
+	switch {
+	case made == nil || was == is:
+	case is.Phase == registration.Registered:
+		made.Begin(task)
+	case is.Phase == registration.Closed && task == "":
+		made.Stop() // the tasks' results go, too: the allocation is ending
+	case is.Phase == registration.Absent && task == "":
+		made.Suspend()
+	case is.Phase == registration.Absent:
+		made.End(task)
+	}
+}
+
+// recheck begins the group's checks again that have requested the restart of a task which has started now.
+func (h *servicesHook) recheck() {
+	h.living.Lock()
+	defer h.living.Unlock()
+	made := h.current.Load()
+	if made != nil && h.registrar.Life("").Phase == registration.Registered && h.owed.CompareAndSwap(true, false) {
+		made.Begin("")
+	}
+}
+
+// settle advances the life of the group's services where what follows waits for it.
+func (h *servicesHook) settle(e registration.Event) {
+	if e == registration.Dropped && h.unknown.CompareAndSwap(true, false) {
+		h.registrar.Adopt()
+	}
+	h.step("", e)
+	ctx, end := context.WithTimeout(context.Background(), leaveTimeout)
+	defer end()
+	if err := h.registrar.Sync(ctx); err != nil {
+		h.logger.Warn("what is registered of the services may not be as it is to be", "error", err)
+	}
+}
+
+func (h *servicesHook) results() (api.AllocCheckStatuses, uint64) {
+	if made := h.current.Load(); made != nil {
+		return made.Results()
+	}
+	return nil, 0
+}
+
+func (h *servicesHook) onChange() {
+	h.saving.Lock()
+	defer h.saving.Unlock()
+	results, _ := h.results()
+	h.alloc.checksChanged(results)
+}
+
+// up returns the latest start among the tasks that a check of this task is about. It is the zero time while one of them is neither up nor
+// dead, be it that it has not started yet, is being stopped, or waits for its next start; and when none lives.
+func (h *servicesHook) up(task string) time.Time {
+	var latest time.Time
+	for _, t := range h.alloc.checkedTasks(task) {
+		if t.State().Phase == lifecycle.Dead {
+			continue
+		}
+		up := t.Up()
+		if up.IsZero() {
+			return up
+		}
+		if up.After(latest) {
+			latest = up
+		}
+	}
+	return latest
+}
+
+// restart restarts the tasks that a check is about which has been unhealthy for too long.
+func (h *servicesHook) restart(task, reason string) {
+	if task == "" {
+		h.owed.Store(true)
+		h.alloc.preTaskRestart(context.Background())
+	}
+	for _, t := range h.alloc.checkedTasks(task) {
+		t.Unhealthy(reason)
+	}
+}
+
+// groupEnded removes the group's services when only its poststop tasks are left, and adds them again when all tasks were restarted then.
+func (h *servicesHook) groupEnded(ended bool) {
+	if ended {
+		h.settle(registration.Ended)
+	} else {
+		h.settle(registration.Began)
+	}
+}
+
+func (h *servicesHook) PreKill() { h.settle(registration.Dropped) }
+
+// Postrun ends whatever is registered still.
+func (h *servicesHook) Postrun(context.Context) error {
+	h.endChecks()
+	h.registrar.Drop()
+	h.settle(registration.Dropped)
+	return nil
+}
+
+// Shutdown leaves what is registered to the next runner.
+func (h *servicesHook) Shutdown() {
+	h.registrar.Leave()
+	h.endChecks()
+}
+
+func (h *servicesHook) endChecks() {
+	if made := h.current.Load(); made != nil {
+		made.end()
+		h.running.Wait()
+	}
+}
+
+// Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is given.
+func (h *servicesHook) Update(ctx context.Context, req *interfaces.RunnerUpdateRequest) error {
+	owned, err := h.alloc.services(req.Alloc)
+	if err != nil {
+		return err
+	}
+	if made := h.current.Load(); made != nil {
+		if err := made.Update(h.alloc.checkConfig(req.Alloc)); err != nil {
+			return err
+		}
+	}
+	h.registrar.Update(owned)
+	return h.registrar.Sync(ctx)
+}
+
+// PreTaskRestart registers the group's services again.
+func (h *servicesHook) PreTaskRestart(ctx context.Context) error {
+	h.step("", registration.Renewed)
+	return h.registrar.Sync(ctx)
+}
+
+// taskServices has the services of one task registered and checked with each start of the task.
+type taskServices struct {
+	services *servicesHook
+	task     string
+	serves   bool // the group's checks are about it, too
+}
+
+var (
+	_ interfaces.TaskPrestartHook  = (*taskServices)(nil)
+	_ interfaces.TaskPoststartHook = (*taskServices)(nil)
+	_ interfaces.TaskPreKillHook   = (*taskServices)(nil)
+	_ interfaces.TaskExitedHook    = (*taskServices)(nil)
+	_ interfaces.TaskStopHook      = (*taskServices)(nil)
+)
+
+func (h *taskServices) Name() string { return "services" }
+
+// Prestart begins the services of a task that runs already. What can't be registered is no reason not to call the task's other hooks.
+func (h *taskServices) Prestart(ctx context.Context, req *interfaces.TaskPrestartRequest) (*interfaces.TaskPrestartResponse, error) {
+	if !req.Restored {
+		return nil, nil
+	}
+	if err := h.begin(ctx, registration.Began); err != nil {
+		h.services.logger.Warn("a running task's services may not all be registered", "task", h.task, "error", err)
+	}
+	return nil, nil
+}
+
+func (h *taskServices) Poststart(ctx context.Context, _ *interfaces.TaskPoststartRequest) error {
+	return h.begin(ctx, registration.Started)
+}
+
+func (h *taskServices) begin(ctx context.Context, e registration.Event) error {
+	h.services.step(h.task, e)
+	if h.serves {
+		h.services.recheck()
+	}
+	return h.services.registrar.Sync(ctx)
+}
+
+func (h *taskServices) PreKilling(ctx context.Context) error { return h.end(ctx) }
+
+func (h *taskServices) Exited(ctx context.Context, _ interfaces.ExitResult) error { return h.end(ctx) }
+
+func (h *taskServices) Stop(ctx context.Context) error { return h.end(ctx) }
+
+func (h *taskServices) end(ctx context.Context) error {
+	h.services.step(h.task, registration.Ended)
+	return h.services.registrar.Sync(ctx)
+}
