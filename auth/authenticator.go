@@ -123,6 +123,9 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	if why = a.recheck(e, a.now(), owner); why != NotRefused {
 		return nil, a.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
+	if !a.limits.allowRequest(owner, a.now()) {
+		return nil, a.refuse(r, owner, peer, verdict{why: RequestLimited, from: &e.principal})
+	}
 	return &e.principal, nil
 }
 

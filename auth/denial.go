@@ -33,7 +33,7 @@ func (d *Denial) Write(w http.ResponseWriter) {
 	if d.Kind == apierror.Unauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if d.Kind == apierror.TooManyFailures {
+	if d.Kind.Status() == http.StatusTooManyRequests {
 		h.Set("Retry-After", apierror.RetryAfter(d.RetryAfter))
 	}
 	w.WriteHeader(d.Kind.Status())
@@ -52,12 +52,14 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 	if v.limited() || !a.limits.refusals.Allow(now, owner).OK {
 		a.delay(r)
 	}
-	if !v.limited() {
-		return &denials[v.why]
+	denial := &denials[v.why]
+	switch {
+	case v.limited():
+		denial = &Denial{Kind: denial.Kind, Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.now(), owner).RetryAfter}
+	case v.why == RequestLimited:
+		denial = &Denial{Kind: denial.Kind, Reason: v.why, RetryAfter: a.limits.requests.Peek(a.now(), owner).RetryAfter}
 	}
-	denial := denials[v.why]
-	denial.RetryAfter = a.limits.lookups.Peek(a.now(), owner).RetryAfter
-	return &denial
+	return denial
 }
 
 // delay makes the caller wait, and reports whether it did.

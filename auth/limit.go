@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"taskapi/auth/limitset"
 	"taskapi/ratelimit"
 )
 
@@ -21,6 +22,8 @@ type Limits struct {
 	// RefusalDelay is how long a refusal is delayed. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
 	// a flood over ten connections costs less than one good caller.
 	RefusalDelay time.Duration
+	// Requests is how many requests with a good token a task may send on its socket; the operator has no limit. Default: none.
+	Requests ratelimit.Rate
 	// MaxDelayed is how many refusals are delayed at a time; those beyond go out at once. Default: 512.
 	MaxDelayed int
 }
@@ -32,13 +35,11 @@ const (
 	retryAfterUnit = time.Second
 )
 
-// unlimited is a rate that nobody reaches: not the refusals of all callers are limited, only those of each.
-var unlimited = ratelimit.Rate{PerSecond: 1e9, Burst: 1e9}
-
 // limits enforces Limits.
 type limits struct {
 	lookups  *ratelimit.Limiter[Owner]
-	refusals *ratelimit.Limiter[Owner]
+	refusals *ratelimit.Limiter[Owner] // of each caller, not of all together
+	requests *ratelimit.Limiter[Owner] // the same; nil for no limit
 	tarpit   *ratelimit.Tarpit
 }
 
@@ -48,7 +49,7 @@ func newLimits(c Limits) (*limits, error) {
 	if err != nil {
 		return nil, err
 	}
-	refusals, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Refusals, Global: unlimited, MaxKeys: maxCallers})
+	refusals, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Refusals, Global: limitset.Off, MaxKeys: maxCallers})
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +57,21 @@ func newLimits(c Limits) (*limits, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &limits{lookups: lookups, refusals: refusals, tarpit: tarpit}, nil
+	l := &limits{lookups: lookups, refusals: refusals, tarpit: tarpit}
+	if c.Requests != limitset.Off {
+		l.requests, err = ratelimit.New[Owner](ratelimit.Config{
+			Key: c.Requests, Global: limitset.Off, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit,
+		})
+	}
+	return l, err
 }
 
 func (c *Limits) setDefaults() {
-	c.Caller = cmp.Or(c.Caller, ratelimit.Rate{PerSecond: 10, Burst: 20})
-	c.Global = cmp.Or(c.Global, ratelimit.Rate{PerSecond: 200, Burst: 200})
-	c.Refusals = cmp.Or(c.Refusals, ratelimit.Rate{PerSecond: 50, Burst: 100})
+	standard := limitset.Default()
+	c.Caller = cmp.Or(c.Caller, standard.FailedLookups)
+	c.Global = cmp.Or(c.Global, standard.AllFailedLookups)
+	c.Refusals = cmp.Or(c.Refusals, standard.Refusals)
+	c.Requests = cmp.Or(c.Requests, standard.Requests)
 	c.RefusalDelay = cmp.Or(c.RefusalDelay, 250*time.Millisecond)
 	c.MaxDelayed = cmp.Or(c.MaxDelayed, 512)
 }
@@ -73,6 +82,11 @@ func limitReason(d ratelimit.Decision) Reason {
 		return GlobalLimited
 	}
 	return CallerLimited
+}
+
+// allowRequest counts a request of a known caller, and reports whether it is not one too many. The operator's never are.
+func (l *limits) allowRequest(who Owner, now time.Time) bool {
+	return l.requests == nil || who.Task == "" || l.requests.Allow(now, who).OK
 }
 
 // countFailure counts a failed look-up, and returns its verdict, or that of the limit.

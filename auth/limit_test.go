@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/ratelimit"
 )
@@ -274,4 +275,59 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%+v is taken", limits)
 		}
 	}
+}
+
+// TestRequestsAreLimited: a task that asks too often is refused until its Retry-After is over, others and the operator are not.
+func TestRequestsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, func(c *auth.Config) {
+			c.Limits = unfelt
+			c.Limits.Requests = ratelimit.Rate{PerSecond: 0.5, Burst: 3}
+		})
+		token := w.token(web)
+		for range 3 {
+			w.expect("within the limit", token, web, auth.NotRefused)
+		}
+		_, denial := w.authenticator.Authenticate(request(token), web, peer)
+		if denial == nil || denial.Reason != auth.RequestLimited || denial.Kind.Words() != "Too many requests" {
+			t.Fatalf("one more: %v", denial)
+		}
+		answer := httptest.NewRecorder()
+		denial.Write(answer)
+		if got := answer.Header().Get("Retry-After"); answer.Code != http.StatusTooManyRequests || got != "2" {
+			t.Errorf("%d with Retry-After %q, want 429 with 2", answer.Code, got)
+		}
+		w.expect("a bad token has a limit of its own", forge(token, 1), web, auth.BadSignature)
+		w.expect("another task", w.token(db), db, auth.NotRefused)
+		for range 10 {
+			w.expect("the operator", w.token(operator), operator, auth.NotRefused)
+		}
+		time.Sleep(time.Second)
+		w.expect("half of it later", token, web, auth.RequestLimited)
+		time.Sleep(2 * time.Second)
+		w.expect("after it", token, web, auth.NotRefused)
+	})
+}
+
+// TestOffIsOff: hundreds of bad tokens are each refused for their own reason at once.
+func TestOffIsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set, err := limitset.Default().With("off")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newFixture(t, func(c *auth.Config) {
+			c.Limits = auth.Limits{Caller: set.FailedLookups, Global: set.AllFailedLookups, Refusals: set.Refusals, Requests: set.Requests}
+		})
+		start := time.Now()
+		for n := range 500 {
+			w.expect("forged", forge(w.token(web), n), web, auth.BadSignature)
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("refusals were delayed by %v", took)
+		}
+		if cached := w.authenticator.Stats().Cached.Bad; cached > 4096 {
+			t.Errorf("%d verdicts are kept", cached)
+		}
+	})
 }

@@ -43,12 +43,13 @@ const maxPolicyBytes = 64 << 10
 // The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job; "write" is read-job, read-logs, read-fs,
 // alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves only what every valid token has. A namespace block keeps ImplicitTask, as
 // every policy does in Nomad; "deny" doesn't. The capabilities are those of grantable; "deny" among them is the policy "deny".
-// MayVariable says how rules about variables are read; a task's rule replaces its namespace's for the same path. Both kinds of block
+// A block "limits" sets limits as package limitset has them, such as connections = 64. MayVariable says how rules about variables are read; a task's rule replaces its namespace's for the same path. Both kinds of block
 // may come any number of times. Labels may hold the wildcards of path.Match; of several labels that match, the exact one counts,
 // else the one with the most characters that are no wildcard, else the first by the alphabet. The operator has every
 // capability, always.
 type Policy struct {
 	base              CapabilitySet
+	limits            []limitSetting
 	namespaces, tasks []rule // the best match first
 }
 
@@ -83,6 +84,7 @@ var (
 	policySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "preset"}}, Blocks: []hcl.BlockHeaderSchema{
 		{Type: "namespace", LabelNames: []string{"name"}},
 		{Type: "task", LabelNames: []string{"name"}},
+		{Type: "limits"},
 	}}
 	variablesBlock  = []hcl.BlockHeaderSchema{{Type: "variables"}}
 	namespaceSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}}, Blocks: variablesBlock}
@@ -197,6 +199,10 @@ func ParsePolicy(filename string, src []byte) (*Policy, error) {
 		policy.base, diags = base, append(diags, more...)
 	}
 	for _, block := range content.Blocks {
+		if block.Type == "limits" {
+			diags = append(diags, policy.parseLimits(block)...)
+			continue
+		}
 		list, schema := &policy.namespaces, namespaceSchema
 		if block.Type == "task" {
 			list, schema = &policy.tasks, taskSchema

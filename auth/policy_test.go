@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 )
 
 func TestPolicy(t *testing.T) {
@@ -142,6 +143,12 @@ func TestPolicyErrors(t *testing.T) {
 		{"path with an empty list", paths(`path "a" { capabilities = [] }`), []string{`p.hcl:3:27: an empty list; to refuse the path, write ["deny"]`}},
 		{"unknown right", paths(`path "a" { capabilities = ["submit"] }`),
 			[]string{`p.hcl:3:28: unknown capability "submit" of variables; there are read, list, write, destroy and deny`}},
+		{"limit that does not exist", "limits {\n lookups = 1\n}", []string{`p.hcl:2:2: invalid limit: there is none called "lookups"; there are failed-lookups`}},
+		{"limit out of range", "limits {\n connections = 1\n}", []string{`p.hcl:2:2: invalid limit: connections=1: give a number from 8 to 10000`}},
+		{"limit that is a list", "limits {\n connections = []\n}", []string{`p.hcl:2:16: neither a number nor a string`}},
+		{"no limits", "limits {}", []string{`p.hcl:1:1: the block says nothing; write connections = 64`}},
+		{"limits twice", "limits {\n streams = 1\n}\nlimits {\n waits = 1\n}", []string{`p.hcl:4:1: a second limits block`}},
+		{"block in limits", "limits {\n task {}\n}", []string{`p.hcl:2:2: `}},
 		{"too long", strings.Repeat("#\n", 40000), []string{"p.hcl has 80000 bytes; at most 65536 are read"}},
 		{"binary", "\x00\x01\xff", []string{"p.hcl:1:"}},
 	} {
@@ -156,6 +163,24 @@ func TestPolicyErrors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPolicyLimits: the policy changes what it names, and leaves the rest.
+func TestPolicyLimits(t *testing.T) {
+	policy, err := auth.ParsePolicy("p", []byte("limits {\n failed-lookups = \"1/s:2\"\n connections = 300\n streams = \"3\"\n}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := limitset.Default().With("failed-lookups=1/s:2,connections=300,streams=3")
+	if got := policy.Limits(limitset.Default()); err != nil || got != want {
+		t.Errorf("got %+v, want %+v, %v", got, want, err)
+	}
+	if got := policy.Task("default", "web"); got != auth.DefaultTask {
+		t.Errorf("limits made the rights %s", got)
+	}
+	if got := (*auth.Policy)(nil).Limits(limitset.Default()); got != limitset.Default() {
+		t.Errorf("no policy: %+v", got)
 	}
 }
 

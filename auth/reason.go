@@ -52,6 +52,7 @@ const (
 	WrongPeer         // a process of a user that this socket is not for
 	CallerLimited     // too many failed look-ups on this socket
 	GlobalLimited     // too many of all peers together
+	RequestLimited    // too many good requests on this socket
 	MissingCapability // known, and not allowed to do that
 
 	reasons // how many there are
@@ -92,6 +93,7 @@ var meanings = [reasons]meaning{
 	WrongPeer:          {"wrong_peer", apierror.Forbidden},
 	CallerLimited:      {"limited_caller", apierror.TooManyFailures},
 	GlobalLimited:      {"limited_global", apierror.TooManyFailures},
+	RequestLimited:     {"limited_requests", apierror.TooManyRequests},
 	MissingCapability:  {"missing_capability", apierror.PermissionDenied},
 }
 

@@ -8,6 +8,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 )
 
 // Authenticator decides who a request comes from and what that caller may do. A nil Denial allows it.
@@ -80,6 +82,9 @@ type Config struct {
 	// handler leaves the request to its route. It is called for callers who are known, and may wait until the request's context ends. Nil for no
 	// faults: they are for tests of clients, and nothing else.
 	Fault func(r *http.Request, owner auth.Owner) (status int, answer http.Handler)
+
+	// Limits bound the streams and the waiting queries of a task's socket; the zero value is limitset.Default.
+	Limits limitset.Set
 
 	// SigningKeyID returns the ID of the key that signs new identities, shown in the allocation; nil for none.
 	SigningKeyID func() string
@@ -147,6 +152,7 @@ func New(config Config) *API {
 	if config.Authenticator == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
 		panic("handlers: Config needs Authenticator, Allocs, PeerOf and Logger")
 	}
+	config.Limits = cmp.Or(config.Limits, limitset.Default())
 	a := &API{
 		config:      config,
 		registering: make(chan struct{}, 1),

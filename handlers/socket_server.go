@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/handlers/apierror"
 )
 
@@ -23,6 +24,7 @@ type socketServer struct {
 	// ends when requests that are still under way are cut off, and actions with it.
 	draining, open context.Context
 
+	limits  limitset.Set
 	streams atomic.Int64 // that are open
 	waits   waits
 	bucket  bucket
@@ -32,7 +34,13 @@ type socketServer struct {
 }
 
 func newSocketServer(a *API, owner auth.Owner, draining, open context.Context) *socketServer {
-	return &socketServer{API: a, owner: owner, draining: draining, open: open, bulk: make(chan struct{}, maxBulky)}
+	set := a.config.Limits
+	if owner.Task == "" {
+		set = set.Operator()
+	}
+	return &socketServer{
+		API: a, owner: owner, draining: draining, open: open, limits: set, waits: waits{most: set.Waits}, bulk: make(chan struct{}, maxBulky),
+	}
 }
 
 // ServeHTTP leads a request from its head to its answer: authentication, route, capability, handler, encoding. Authentication comes first,

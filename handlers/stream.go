@@ -11,22 +11,19 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// maxStreams is how many streams and upgraded connections a socket has at once. They may last for ever, and other requests need
-// connections, too: the rest of the socket's.
-const maxStreams = 64
-
 // recheckEvery is how often the token of a stream is looked at while nothing is written.
 const recheckEvery = 10 * time.Second
 
 // errDraining ends streams when the server stops.
 var errDraining = errors.New("the server stops")
 
-// enterStream takes a place among the socket's streams until leave is called. Its error is TooManyStreams.
+// enterStream takes a place among the socket's streams until leave is called. They may last for ever, and other requests need connections, too.
+// Its error is TooManyStreams.
 func (s *socketServer) enterStream() (leave func(), err error) {
 	leave = func() { s.streams.Add(-1) }
-	if s.streams.Add(1) > maxStreams {
+	if s.streams.Add(1) > int64(s.limits.Streams) {
 		leave()
-		return nil, apierror.New(apierror.TooManyStreams, maxStreams)
+		return nil, apierror.New(apierror.TooManyStreams, s.limits.Streams)
 	}
 	return leave, nil
 }

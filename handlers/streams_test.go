@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/handlers"
 )
 
@@ -141,6 +142,58 @@ func TestStreamsAreCounted(t *testing.T) {
 			t.Errorf("after one has ended = %d, want 200", response.StatusCode)
 		}
 	})
+}
+
+// TestStreamsAndWaitsAreSettings: what is set counts on a task's socket, and takes nothing from the operator's.
+func TestStreamsAndWaitsAreSettings(t *testing.T) {
+	few := func(c *handlers.Config) {
+		set, err := limitset.Default().With("streams=1,waits=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Limits, c.Events = set, handlers.NewEvents()
+	}
+	alloc := newAlloc(t)
+	waiting := make(chan struct{}, 4)
+	alloc.wait = func(ctx context.Context, _ uint64) *api.Allocation {
+		waiting <- struct{}{}
+		<-ctx.Done()
+		return alloc.snapshot()
+	}
+	for _, test := range []struct {
+		s     *server
+		token string
+		want  int
+	}{
+		{newServer(t, alloc, few), goodToken, 429},
+		{newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, few), operator, 200},
+	} {
+		var open []net.Conn
+		for i, want := range []int{200, test.want} {
+			c := test.s.dial(t).Conn
+			open = append(open, c)
+			if _, err := io.WriteString(c, head("GET", "/v1/event/stream", test.token, "")); err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || response.StatusCode != want {
+				t.Fatalf("stream %d of %s = %v, %v; want %d", i, test.token, response, err, want)
+			}
+		}
+		first := test.s.dial(t).Conn
+		open = append(open, first)
+		if _, err := io.WriteString(first, head("GET", "/v1/allocation/"+allocID+"?index=34", test.token, "")); err != nil {
+			t.Fatal(err)
+		}
+		<-waiting
+		if got := test.s.do(t, "GET", "/v1/allocation/"+allocID+"?index=34&wait=1ms", test.token, ""); got.Status != test.want {
+			t.Errorf("a second query of %s = %d, want %d", test.token, got.Status, test.want)
+		}
+		for _, c := range open {
+			_ = c.Close()
+		}
+		test.s.stop()
+	}
 }
 
 // TestWaitsAreCounted: one socket has 64 at most, the one that is too many learns when to come again, and other requests are answered.

@@ -55,12 +55,11 @@ func (r *request) await(ctx context.Context, wait time.Duration, until func(cont
 	return r.recheck()
 }
 
-// maxWaits is how many blocking queries wait on a socket at once: other requests need connections, too. One more is refused: a client that
+// waits are the blocking queries that wait on a socket, so many at once: other requests need connections, too. One more is refused: a client that
 // got an answer at once would send the same query again at once, without end.
-const maxWaits = 64
-
-// waits are the blocking queries that wait on a socket.
 type waits struct {
+	most int
+
 	mu    sync.Mutex
 	until map[context.Context]time.Time // guarded by mu: when each is over at the latest
 }
@@ -69,8 +68,8 @@ type waits struct {
 func (w *waits) enter(ctx context.Context) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.until) >= maxWaits {
-		full := apierror.New(apierror.TooManyWaits, maxWaits)
+	if len(w.until) >= w.most {
+		full := apierror.New(apierror.TooManyWaits, w.most)
 		full.RetryAfter = time.Until(slices.MinFunc(slices.Collect(maps.Values(w.until)), time.Time.Compare))
 		return nil, full
 	}

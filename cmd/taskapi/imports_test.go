@@ -129,9 +129,10 @@ var allowedImports = map[string][]string{
 		"allocrunner/taskenv",
 	},
 	"allocrunner/updates": {"allocrunner/interfaces"},
-	"auth":                {"handlers/apierror", "identity", "ratelimit"},
+	"auth":                {"auth/limitset", "handlers/apierror", "identity", "ratelimit"},
+	"auth/limitset":       {"ratelimit"},
 	"auth/badtokens":      {"auth", "identity"},
-	"handlers":            {"auth", "handlers/apierror", "handlers/internal/filter", "identity"},
+	"handlers":            {"auth", "auth/limitset", "handlers/apierror", "handlers/internal/filter", "identity"},
 	// For other people's tests: the real door, without the runner, which needs Linux.
 	"auth/authtest": {
 		"auth",
@@ -189,6 +190,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/state",
 		"allocrunner/updates",
 		"auth",
+		"auth/limitset",
 		"cmd/taskapi/internal/agentlog",
 		"cmd/taskapi/internal/linewriter",
 		"handlers",

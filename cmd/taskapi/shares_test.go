@@ -73,6 +73,27 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	taskapi(t, "stop", "--data-dir", string(r.layout), testAllocID)
 }
 
+// TestConnectionsAreASetting: a task's socket takes as many as --limits says, and the operator's more.
+func TestConnectionsAreASetting(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), testJob, "-limits", "connections=8,streams=2,waits=2")
+	r.operator()
+	path := r.allocDir("other", "secrets", "api.sock")
+	for range 20 {
+		for _, path := range []string{path, r.allocDir("operator.sock")} {
+			c, err := socket.Dial(context.Background(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+		}
+	}
+	r.eventually("the sockets have taken or refused all", func() bool {
+		return metrics(t, r)["taskapi_socket_connections_refused_total"] == 12
+	})
+	taskapi(t, "stop", "--data-dir", string(r.layout), testAllocID)
+}
+
 // metrics returns what the operator reads of counters and gauges without labels.
 func metrics(t *testing.T, r *running) map[string]float64 {
 	t.Helper()

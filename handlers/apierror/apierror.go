@@ -92,6 +92,7 @@ const (
 	TooManyBulky
 	TooManyExecs
 	TooManyFailures // of authentication
+	TooManyRequests // of a caller who is known
 
 	// What may work later, without a change of the request.
 
@@ -174,6 +175,7 @@ var table = [kinds]struct {
 	TooManyBulky:    {http.StatusTooManyRequests, "%d long answers are being made on this socket, or not being read, and no more are possible"},
 	TooManyExecs:    {http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time"},
 	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
+	TooManyRequests: {http.StatusTooManyRequests, "Too many requests"},
 
 	Unavailable: {http.StatusServiceUnavailable, "%s"},
 	CutOff:      {http.StatusServiceUnavailable, "the request was cut off"},

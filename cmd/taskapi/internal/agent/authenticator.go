@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/handlers"
 	"taskapi/identity"
 	"taskapi/socket"
@@ -41,8 +44,11 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Allocations: s.livenessOf(alloc),
 		Logger:      s.logger,
 		Policy:      s.policy,
-		Keys:        keys,
-		Auditor:     auditor,
+		Limits: auth.Limits{
+			Caller: s.limits.FailedLookups, Global: s.limits.AllFailedLookups, Refusals: s.limits.Refusals, Requests: s.limits.Requests,
+		},
+		Keys:    keys,
+		Auditor: auditor,
 	}
 	if s.revocations != nil {
 		door.Revocations = s.revocations
@@ -65,6 +71,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 			NodeName:   alloc.NodeName,
 		},
 		PeerOf:       peerOf,
+		Limits:       s.limits,
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.Active().ID },
 		Metrics:      s.measure,
@@ -150,6 +157,33 @@ func openPolicy(path string) (*auth.Policy, error) {
 	}
 	policy, err := auth.ParsePolicy(path, src)
 	return policy, invalid(err)
+}
+
+// otherFiles is how many an agent has open beside connections, with some room.
+const otherFiles = 512
+
+// maxFiles returns how many files the process may open. Go has raised its own limit to it.
+func maxFiles() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxInt
+	}
+	return int(min(limit.Max, math.MaxInt))
+}
+
+// limitsOf returns the limits: the defaults, with what the policy file sets of them, and with what --limits says.
+func limitsOf(text string, policy *auth.Policy) (limitset.Set, error) {
+	set, err := policy.Limits(limitset.Default()).With(text)
+	if err == nil {
+		err = set.Check()
+	}
+	if most := maxFiles(); err == nil && set.AllConnections > limitset.Default().AllConnections && set.AllConnections+otherFiles > most {
+		err = fmt.Errorf("all-connections=%d, but this process may open %d files, and needs %d others: raise ulimit -n", set.AllConnections, most, otherFiles)
+	}
+	if err != nil {
+		return limitset.Set{}, invalid(fmt.Errorf("--limits: %w", err))
+	}
+	return set, nil
 }
 
 // liveness is what the authenticator wants to know of allocations: this process has one.

@@ -35,14 +35,19 @@ func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	set := s.limits
+	if spec.owner.Task == "" {
+		set = set.Operator()
+	}
 	listener, err := socket.Listen(socket.Config{
-		Path:    spec.path,
-		Mode:    0o600,
-		UID:     spec.uid,
-		GID:     spec.gid,
-		Share:   share,
-		Refusal: []byte(refusal),
-		Logger:  s.logger,
+		Path:     spec.path,
+		Mode:     0o600,
+		UID:      spec.uid,
+		GID:      spec.gid,
+		MaxConns: set.Connections,
+		Share:    share,
+		Refusal:  []byte(refusal),
+		Logger:   s.logger,
 	})
 	if err != nil {
 		return nil, errors.Join(err, unlink())

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/consul"
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/identity/privatefile"
 )
@@ -37,6 +38,7 @@ type Settings struct {
 	Audiences       []string      `json:"audience,omitempty"`
 	Issuer          string        `json:"issuer,omitempty"`
 	Policy          string        `json:"policy,omitempty"`
+	Limits          string        `json:"limits,omitempty"`
 	AuditLog        string        `json:"audit_log,omitempty"`
 	AuditRequired   bool          `json:"audit_required,omitempty"`
 	HostIP          string        `json:"host_ip"`
@@ -82,6 +84,9 @@ func (s Settings) Check() error {
 		if _, err := metricsAddress(s.MetricsListen); err != nil {
 			return invalid(err)
 		}
+	}
+	if _, err := limitset.Default().With(s.Limits); err != nil { // whether they go together is seen with the policy file
+		return invalid(fmt.Errorf("--limits: %w", err))
 	}
 	if s.AuditRequired && s.AuditLog == "" {
 		return invalid(errors.New("--audit-required needs --audit-log FILE"))
@@ -160,7 +165,11 @@ func (s Settings) TryFiles() error {
 	if _, err := openIssuers(s.JWKS, discard); err != nil {
 		return err
 	}
-	if _, err := openPolicy(s.Policy); err != nil {
+	policy, err := openPolicy(s.Policy)
+	if err != nil {
+		return err
+	}
+	if _, err := limitsOf(s.Limits, policy); err != nil {
 		return err
 	}
 	f, err := openAudit(s, discard)

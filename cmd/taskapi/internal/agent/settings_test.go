@@ -20,7 +20,7 @@ func TestSettingsAreRemembered(t *testing.T) {
 	want := Settings{
 		JWKS: []string{"/a/keys.json", "https://example.com/keys"}, Audiences: []string{"x"}, Issuer: "https://i", Policy: "/a/policy",
 		AuditLog: "/a/audit", AuditRequired: true, HostIP: "::1", IdentityTTL: time.Hour, SealKey: "/a/seal", IsolateUsers: "5-9", AllowSharedUser: true,
-		MetricsListen: "127.0.0.1:9100", Services: ServicesHere, Consul: consul.Settings{Address: "h:1", TokenFile: "/a/token"},
+		Limits: "streams=2,waits=3", MetricsListen: "127.0.0.1:9100", Services: ServicesHere, Consul: consul.Settings{Address: "h:1", TokenFile: "/a/token"},
 		ConsulEnv: consul.Settings{Address: "unix:///a", CAFile: "/a/ca", SkipVerify: true},
 	}
 	if err := want.Save(dir); err != nil {

@@ -10,8 +10,6 @@ import (
 )
 
 const (
-	// maxConnections caps the connections of all sockets together. Each costs some 20 KiB; a task seldom has more than a handful.
-	maxConnections = 1024
 	// operatorConnections are the operator's, whatever the tasks have open.
 	operatorConnections = 32
 	// taskConnections are each task's, or as many as half of all comes to for each.
@@ -21,11 +19,12 @@ const (
 // shares are what each socket has of the connections. All are made before the first is opened: those of a task that has yet to start, too.
 type shares map[string]*socket.Share // by task; the operator's by the empty name
 
-func newShares(group *api.TaskGroup) shares {
-	all, budget := shares{}, socket.NewBudget(maxConnections)
+// newShares shares so many connections among the sockets of a group. Each costs some 20 KiB; a task seldom has more than a handful.
+func newShares(group *api.TaskGroup, connections int) shares {
+	all, budget := shares{}, socket.NewBudget(connections)
 	all[""] = budget.Share(operatorConnections)
 	for _, task := range group.Tasks {
-		all[task.Name] = budget.Share(guarantee(len(group.Tasks)))
+		all[task.Name] = budget.Share(guarantee(len(group.Tasks), connections))
 	}
 	return all
 }
@@ -39,7 +38,7 @@ func (s shares) of(owner auth.Owner) (*socket.Share, error) {
 	return share, nil
 }
 
-// guarantee returns how many connections each of so many tasks has for itself.
-func guarantee(tasks int) int {
-	return max(1, min(taskConnections, maxConnections/2/tasks))
+// guarantee returns how many of the connections each of so many tasks has for itself.
+func guarantee(tasks, connections int) int {
+	return max(1, min(taskConnections, connections/2/tasks))
 }

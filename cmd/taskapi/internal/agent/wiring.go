@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
 	"taskapi/identity"
@@ -42,6 +43,7 @@ type wiring struct {
 	tokens      *workload.Manager
 	audit       *auth.AuditLog // nil for none
 	policy      *auth.Policy
+	limits      limitset.Set
 	authStats   func() auth.Stats
 	shares      shares
 	sockets     sockets
@@ -84,7 +86,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	} else {
 		s.events.Begin()
 	}
-	s.shares = newShares(alloc.GetTaskGroup())
+	s.shares = newShares(alloc.GetTaskGroup(), s.limits.AllConnections)
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
 	s.audience = &audience{Updates: s.updates}
 	isolate, err := cfg.Settings.idRange()
@@ -150,7 +152,10 @@ func (s *wiring) openFiles() (err error) {
 	if s.issuers, err = openIssuers(s.settings.JWKS, s.logger); err != nil {
 		return err
 	}
-	s.policy, err = openPolicy(s.settings.Policy)
+	if s.policy, err = openPolicy(s.settings.Policy); err != nil {
+		return err
+	}
+	s.limits, err = limitsOf(s.settings.Limits, s.policy)
 	return err
 }
 
