@@ -59,6 +59,14 @@ var allowedImports = map[string][]string{
 	"allocrunner/cluster/internal/table": {
 		"allocrunner/cluster",
 	},
+	"allocrunner/cluster/disk": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/internal/table",
+		"allocrunner/internal/filewatch",
+		"allocrunner/internal/logfile",
+		"identity/privatefile",
+		"socket/safedir",
+	},
 	"allocrunner/cluster/memory": {
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
@@ -158,6 +166,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli": {
 		"allocrunner",
 		"allocrunner/cluster",
+		"allocrunner/cluster/disk",
 		"allocrunner/cluster/memory", // of simulated allocations
 		"allocrunner/datadir",
 		"allocrunner/interfaces",

@@ -23,7 +23,7 @@ func (t *Table[V]) Plan(txn cluster.Txn, live func(lease uint64) bool) (writes [
 	}
 	last := map[string]Write{}
 	for _, op := range txn.Then {
-		w := Write{Key: op.Key, Value: op.Value, Delete: op.Delete, Lease: op.Lease}
+		w := Write{Key: op.Key, Value: op.Value, Size: len(op.Value), Delete: op.Delete, Lease: op.Lease}
 		if w.Lease != "" {
 			lease := t.Lease(w.Lease)
 			if lease == 0 || !live(lease) {
@@ -57,7 +57,7 @@ func (t *Table[V]) fits(writes []Write) error {
 			entries, bytes = entries-1, bytes-e.bytes()
 		}
 		if !w.Delete {
-			entries, bytes = entries+1, bytes+len(w.Key)+len(w.Lease)+len(w.Value)
+			entries, bytes = entries+1, bytes+len(w.Key)+len(w.Lease)+w.Size
 		}
 	}
 	switch {

@@ -29,9 +29,14 @@ func (t *Table[V]) note(c change) {
 	}
 }
 
-// Forget says that changes up to an index are no longer known: all who wait from before are woken.
+// Forget says that changes up to an index are not known, and wakes all who wait.
 func (t *Table[V]) Forget(index uint64) {
 	t.recent, t.forgotten = nil, index
+	t.WakeAll()
+}
+
+// WakeAll has all who wait look for themselves.
+func (t *Table[V]) WakeAll() {
 	for w := range t.waiters {
 		w.wake()
 	}

@@ -3,6 +3,7 @@
 package table
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -23,10 +24,12 @@ func (e *Entry[V]) bytes() int { return len(e.Key) + len(e.Lease) + e.Size }
 
 // Write is one entry that a commit writes or deletes.
 type Write struct {
-	Key, Lease              string
-	Value                   []byte
-	Delete                  bool
-	LeaseIndex, CreateIndex uint64 // CreateIndex is 0 for the commit's own index
+	Key, Lease               string
+	Value                    []byte // which Apply does not look at
+	Size                     int    // of the value
+	Delete                   bool
+	LeaseIndex               uint64
+	CreateIndex, ModifyIndex uint64 // 0 for the commit's own index
 }
 
 // leasePrefix is of the keys of leases, which no caller's key begins with. Such an entry's ModifyIndex tells the owner's lease from those before.
@@ -47,6 +50,17 @@ type Table[V any] struct {
 func New[V any]() *Table[V] {
 	return &Table[V]{Index: 1, leases: map[uint64]int{}, waiters: map[*Waiter]struct{}{}}
 }
+
+// Adopt replaces the entries by those of another table. Those who wait stay. With gap, nobody knows what has changed in between.
+func (t *Table[V]) Adopt(other *Table[V], gap bool) {
+	t.Index, t.entries, t.bytes, t.leases = other.Index, other.entries, other.bytes, other.leases
+	if gap {
+		t.Forget(t.Index)
+	}
+}
+
+// Bytes returns what keys, owners and values come to.
+func (t *Table[V]) Bytes() int { return t.bytes }
 
 // Len returns the number of entries, leases included.
 func (t *Table[V]) Len() int { return len(t.entries) }
@@ -109,11 +123,8 @@ func (t *Table[V]) Apply(index uint64, writes []Write, value func(i int) V) {
 		case w.Delete && found:
 			t.entries = slices.Delete(t.entries, at, at+1)
 		case !w.Delete:
-			e := &Entry[V]{Key: w.Key, Lease: w.Lease, LeaseIndex: w.LeaseIndex, CreateIndex: w.CreateIndex, ModifyIndex: index,
-				Size: len(w.Value), Value: value(i)}
-			if e.CreateIndex == 0 {
-				e.CreateIndex = index
-			}
+			e := &Entry[V]{Key: w.Key, Lease: w.Lease, LeaseIndex: w.LeaseIndex, CreateIndex: cmp.Or(w.CreateIndex, index),
+				ModifyIndex: cmp.Or(w.ModifyIndex, index), Size: w.Size, Value: value(i)}
 			if t.count(e, 1); found {
 				e.Key = t.entries[at].Key // which recent has, too
 				t.entries[at] = e

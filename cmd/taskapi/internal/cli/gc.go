@@ -135,7 +135,9 @@ func (l layout) remove(ctx context.Context, id string, w Environment) (err error
 		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", id, l.Command("stop", id))
 	}
 	settings, _ := l.remembered(id) // the defaults with an error, which is no reason to keep the allocation
-	err = lock.Destroy(ctx, agent.Hooks(agentConfig(l, id, lock, logger, settings, nil, nil, w))...)
+	cfg := agentConfig(l, id, lock, logger, settings, nil, nil, w)
+	defer cfg.Cluster.Close()
+	err = lock.Destroy(ctx, agent.Hooks(cfg)...)
 	if errors.Is(err, interfaces.ErrNotTerminal) {
 		return fmt.Errorf("allocation %s: %w: '%s' stops it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
 	}

@@ -244,6 +244,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	p := newQueuedPrinter(r.environment.Stdout, now, r.options.json)
 	p.colors, p.failures = r.environment.colors(), newFailures(r.layout, now)
 	cfg := agentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, log, r.environment)
+	defer cfg.Cluster.Close()
 	if r.options.output.wanted(r.environment, r.options.json) {
 		o := newTaskOutput(p, r.layout, now)
 		defer o.finish()

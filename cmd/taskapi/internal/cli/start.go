@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
-	"taskapi/allocrunner/cluster/memory"
+	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -50,7 +50,7 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 	e.announce(time.Now(), kind, alloc, e.layout)
 }
 
-// agentConfig returns what every agent of this process has in common.
+// agentConfig returns what every agent of this process has in common. The caller closes its Cluster when the agent has ended.
 func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w Environment) agent.Config {
 	return agent.Config{
 		Settings: settings,
@@ -63,7 +63,7 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		},
 		Lock:    lock,
 		Keyring: func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
-		Cluster: memory.New(),
+		Cluster: disk.New(l.Cluster()),
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},

@@ -281,6 +281,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 	p.allocEvent("Stopping", "its taskapi process has exited: resuming it to stop it")
 	var over bool
 	cfg := agentConfig(s.layout, lock.ID, lock, logger, kept, p, s.log, s.environment)
+	defer cfg.Cluster.Close()
 	cfg.Stop, cfg.Kill = &interfaces.StopRequest{NoShutdownDelay: s.how.NoShutdownDelay}, s.how.Now
 	if lacks == nil {
 		if over, lacks = agent.New(cfg).Run(ctx, nil); over || lacks == nil {

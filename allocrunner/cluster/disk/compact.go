@@ -1,0 +1,123 @@
+package disk
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+
+	"taskapi/allocrunner/cluster/internal/table"
+	"taskapi/allocrunner/internal/logfile"
+)
+
+// The log is rewritten when it is so many times as long as what is valid in it, and at least so long.
+const (
+	rewriteFactor = 2
+	rewriteFloor  = 256 << 10
+	recordCost    = bodySize + logfile.RecordSize
+)
+
+// compactIfLong rewrites the log, under the lock, if it is long. When it can't, the log is as good as before, and is tried again when it has grown
+// by the floor.
+func (s *store) compactIfLong() {
+	s.mu.RLock()
+	size, valid := s.head.end, int64(s.table.Bytes()+s.table.Len()*recordCost)
+	entries, index := slices.Clone(s.table.Entries()), s.table.Index
+	s.mu.RUnlock()
+	if size < max(rewriteFloor, rewriteFactor*valid, s.retry) {
+		return
+	}
+	s.retry = 0
+	if err := s.rewrite(entries, index); err != nil {
+		s.retry = size + rewriteFloor
+	}
+	s.mu.Lock()
+	_ = s.advanceLocked() // what fails here fails for the next who reads, too
+	s.mu.Unlock()
+}
+
+// create makes the log of a new store.
+func (s *store) create() (err error) {
+	if err := s.rewrite(nil, 1); err != nil {
+		return unavailable(s.logPath(), err)
+	}
+	s.log, s.head, err = s.openLog()
+	return err
+}
+
+const draftName = "log.new"
+
+// rewrite puts a log with these entries in the place of the log.
+func (s *store) rewrite(entries []*table.Entry[span], index uint64) (err error) {
+	draft := s.path(draftName)
+	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) { // a crash has left it
+		return err
+	}
+	f, err := os.OpenFile(draft, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			os.Remove(draft)
+		}
+	}()
+	head, err := s.fill(f, entries, index)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(draft, s.logPath()); err != nil {
+		return err
+	}
+	if err := s.syncDir(); err != nil {
+		return nil //nolint:nilerr // the header does not say that the name is on the disk: the next Commit has it synced first
+	}
+	head.named = true
+	_, _ = f.WriteAt(head.encode(), 0) // likewise
+	return nil
+}
+
+// fill writes the log and syncs it.
+func (s *store) fill(f *os.File, entries []*table.Entry[span], index uint64) (header, error) {
+	head := header{end: headerSize, index: index, base: index, boot: s.boot}
+	w := bufio.NewWriterSize(f, readAhead)
+	if _, err := w.Write(make([]byte, headerSize)); err != nil {
+		return head, err
+	}
+	var b []byte
+	for _, e := range entries {
+		write, err := readEntry(s.log, e)
+		if err != nil {
+			return head, err
+		}
+		write.CreateIndex, write.ModifyIndex = e.CreateIndex, e.ModifyIndex
+		b = logfile.Record{Key: e.Key, TxID: index, Body: body(write)}.Append(b[:0])
+		if _, err := w.Write(b); err != nil {
+			return head, err
+		}
+		head.end += int64(len(b))
+	}
+	b = appendBatch(b[:0], index, nil)
+	if _, err := w.Write(b); err != nil {
+		return head, err
+	}
+	head.end += int64(len(b))
+	if err := w.Flush(); err != nil {
+		return head, err
+	}
+	if _, err := f.WriteAt(head.encode(), 0); err != nil {
+		return head, err
+	}
+	return head, f.Sync()
+}
+
+// syncDir makes the names in the directory outlive the machine.
+func (s *store) syncDir() error {
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

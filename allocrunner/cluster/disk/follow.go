@@ -1,0 +1,130 @@
+package disk
+
+import (
+	"context"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/internal/table"
+	"taskapi/allocrunner/internal/filewatch"
+)
+
+const (
+	// leaseInterval is how often it is looked up whether leases have ended, of which nobody is told.
+	leaseInterval = time.Second
+	// leaseTimeout bounds the wait for the lock to delete what an ended lease had: another process may do so as well.
+	leaseTimeout = 500 * time.Millisecond
+	// pollInterval is how often the log is looked at where inotify can't be had, of which a user has a bounded number.
+	pollInterval = 20 * time.Millisecond
+)
+
+// follow keeps the table up to date for those who wait, and ends leases, until the store is closed. It sleeps while nothing changes and there are no
+// leases.
+func (s *store) follow() {
+	var watch *filewatch.Watch
+	defer func() {
+		if watch != nil {
+			watch.Close()
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	looked := time.Time{} // when it was last looked up whether leases have ended
+	for {
+		next := s.catchUp(&watch)
+		if time.Since(looked) >= leaseInterval {
+			s.endLeases()
+			looked = time.Now()
+		}
+		timer.Reset(next)
+		var changed chan struct{}
+		if watch != nil {
+			changed = watch.Changed
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// catchUp brings the table to where the log is, watches that, and returns when to look again at the latest.
+func (s *store) catchUp(watch **filewatch.Watch) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		before := s.log
+		if s.failed = s.advanceLocked(); s.failed != nil {
+			s.table.WakeAll()
+			return leaseInterval
+		}
+		if *watch != nil && before == s.log && s.watched == s.log {
+			break
+		}
+		if *watch != nil {
+			(*watch).Close()
+			*watch = nil
+		}
+		one, err := s.watcher.File(s.log)
+		if err != nil {
+			return pollInterval
+		}
+		*watch, s.watched = one, s.log // what came before is looked at once more
+	}
+	if s.table.HasLeases() {
+		return leaseInterval
+	}
+	return time.Hour
+}
+
+// endLeases deletes what has a lease that has ended.
+func (s *store) endLeases() {
+	s.mu.RLock()
+	ended := len(s.table.Ended(s.live())) > 0
+	s.mu.RUnlock()
+	if !ended {
+		return
+	}
+	release, err := s.acquire(context.Background(), leaseTimeout)
+	if err != nil {
+		return // reads leave it out, and it is tried again
+	}
+	defer release()
+	s.sign()
+	_, _ = s.writeLocked(func() ([]table.Write, error) { return s.table.Ended(s.live()), nil }) // likewise
+}
+
+func (s *store) watch(ctx context.Context, prefix string, after uint64) (changes cluster.Changes, err error) {
+	s.mu.Lock()
+	waiter := s.table.Wait(prefix)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.table.Leave(waiter)
+		s.mu.Unlock()
+	}()
+	if err := s.read(func() error { return nil }); err != nil {
+		return changes, err
+	}
+	for {
+		s.mu.RLock()
+		changes, ok := s.table.Since(prefix, after)
+		err := s.failed
+		s.mu.RUnlock()
+		if err != nil {
+			return cluster.Changes{}, err
+		}
+		if ok {
+			return changes, nil
+		}
+		select {
+		case <-waiter.Changed:
+		case <-s.done:
+			return cluster.Changes{}, errClosed
+		case <-ctx.Done():
+			return cluster.Changes{}, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package disk
+
+import (
+	"context"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/internal/table"
+	"taskapi/identity/privatefile"
+)
+
+// A lease has the index of the Commit that began it, and lives while anyone shares a lock on that byte of the file named leases. The locks are
+// those of open files (F_OFD_SETLK in fcntl(2)): they go with the last descriptor of one, in whichever process, and whether there is one can be looked up
+// without taking it. The file stays empty.
+
+// lease is a hold of a lease.
+type lease struct {
+	owner string
+	file  *os.File
+}
+
+func (l *lease) Owner() string     { return l.owner }
+func (l *lease) Files() []*os.File { return []*os.File{l.file} }
+func (l *lease) Close() error {
+	_ = l.file.Close() // a second time it has nothing to close
+	return nil
+}
+
+func lockOf(number uint64, how int16) *unix.Flock_t {
+	return &unix.Flock_t{Type: how, Start: int64(number), Len: 1}
+}
+
+// held reports whether another open file than this one holds a lease.
+func held(f *os.File, number uint64) bool {
+	lock := lockOf(number, unix.F_WRLCK)
+	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, lock)
+	return err != nil || lock.Type != unix.F_UNLCK // of an open file it can't fail: and to end a lease takes certainty
+}
+
+// live returns whether leases live, each of which it looks up once.
+func (s *store) live() func(number uint64) bool {
+	known := map[uint64]bool{}
+	return func(number uint64) bool {
+		is, ok := known[number]
+		if !ok {
+			is = held(s.leases, number)
+			known[number] = is
+		}
+		return is
+	}
+}
+
+// hold joins a lease or begins one.
+func (s *store) hold(ctx context.Context, owner string) (cluster.Lease, error) {
+	f, err := privatefile.Open(s.path("leases"), os.O_RDONLY)
+	if err != nil {
+		return nil, unavailable(s.path("leases"), err)
+	}
+	_, err = s.write(ctx, func() ([]table.Write, error) {
+		if number := s.table.Lease(owner); number != 0 && held(f, number) {
+			if err := s.share(f, number); err != nil || held(f, number) {
+				return nil, err
+			}
+			// The last holder has gone in between: that lease has ended.
+			if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, lockOf(number, unix.F_UNLCK)); err != nil {
+				return nil, unavailable(f.Name(), err)
+			}
+		}
+		writes, err := s.table.BeginLease(owner)
+		if err != nil {
+			return nil, err
+		}
+		return writes, s.share(f, s.table.Index+1)
+	})
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &lease{owner, f}, nil
+}
+
+func (s *store) share(f *os.File, number uint64) error {
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, lockOf(number, unix.F_RDLCK)); err != nil {
+		return unavailable(f.Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// The file named lock has the flock(2) of whoever writes, and the number of the process that had it last. It is empty until the log is there.
+
+// lockTimeout is how long a Commit waits for others: each takes milliseconds, unless a disk hangs or a process is stopped.
+const lockTimeout = 10 * time.Second
+
+// How often the lock is tried: at first as often as a Commit takes.
+const (
+	firstTry = 200 * time.Microsecond
+	lastTry  = 5 * time.Millisecond
+)
+
+// acquire takes the lock, of this process and among processes.
+func (s *store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
+	limit := time.NewTimer(most)
+	defer limit.Stop()
+	select {
+	case s.writer <- struct{}{}:
+	case <-s.done:
+		return nil, errClosed
+	case <-ctx.Done():
+		return nil, s.waited(ctx)
+	case <-limit.C:
+		return nil, s.waited(ctx)
+	}
+	if err := s.flock(ctx, limit.C); err != nil {
+		<-s.writer
+		return nil, err
+	}
+	return func() {
+		_ = unix.Flock(int(s.lock.Fd()), unix.LOCK_UN) // of an open file it can't fail
+		<-s.writer
+	}, nil
+}
+
+func (s *store) flock(ctx context.Context, limit <-chan time.Time) error {
+	for delay := firstTry; ; delay = min(2*delay, lastTry) {
+		err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return unavailable(s.path("lock"), err)
+		}
+		select {
+		case <-time.After(delay):
+		case <-s.done:
+			return errClosed
+		case <-ctx.Done():
+			return s.waited(ctx)
+		case <-limit:
+			return s.waited(ctx)
+		}
+	}
+}
+
+// waited is the error of a wait for the lock.
+func (s *store) waited(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	b := make([]byte, 20)
+	n, _ := s.lock.ReadAt(b, 0) // without it, nobody is named
+	pid := string(bytes.TrimSpace(b[:n]))
+	err := fmt.Errorf("%w: process %s has had the lock of %s for too long; let it go on if it is stopped, or end it", cluster.ErrUnavailable, pid, s.dir)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", err, ctx.Err())
+	}
+	return err
+}
+
+// sign writes this process's number into the lock.
+func (s *store) sign() {
+	_, _ = s.lock.WriteAt(fmt.Appendf(nil, "%-19s\n", strconv.Itoa(os.Getpid())), 0)
+} // else others name nobody

@@ -1,0 +1,77 @@
+package disk
+
+import (
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/internal/table"
+)
+
+// read runs do while the table has all that the log had at some moment since read was called.
+func (s *store) read(do func() error) error {
+	s.mu.RLock()
+	if s.closed {
+		s.mu.RUnlock()
+		return errClosed
+	}
+	if ok, err := s.current(); ok || err != nil {
+		defer s.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		return do()
+	}
+	s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	if err := s.advanceLocked(); err != nil {
+		return err
+	}
+	return do()
+}
+
+func (s *store) get(key string) (e cluster.Entry, index uint64, err error) {
+	err = s.read(func() error {
+		index = s.table.Index
+		e, err = s.getLocked(key)
+		return err
+	})
+	return e, index, err
+}
+
+func (s *store) getLocked(key string) (cluster.Entry, error) {
+	e := s.table.Live(key, s.live())
+	if e == nil {
+		return cluster.Entry{Key: key}, nil
+	}
+	return s.entry(e)
+}
+
+// entry reads the value of an entry.
+func (s *store) entry(e *table.Entry[span]) (cluster.Entry, error) {
+	w, err := readEntry(s.log, e)
+	if err != nil {
+		return cluster.Entry{}, s.damaged(err)
+	}
+	return cluster.Entry{Key: e.Key, Value: w.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex, Lease: e.Lease}, nil
+}
+
+func (s *store) list(span cluster.Span) (page cluster.Page, err error) {
+	err = s.read(func() error {
+		found, more := s.table.List(span, s.live())
+		page = cluster.Page{More: more, Index: s.table.Index}
+		for _, e := range found {
+			entry, err := s.entry(e)
+			if err != nil {
+				return err
+			}
+			page.Entries = append(page.Entries, entry)
+		}
+		return nil
+	})
+	if err != nil {
+		return cluster.Page{}, err
+	}
+	return page, nil
+}
