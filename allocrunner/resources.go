@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +31,8 @@ type resources struct {
 	processes *keeper.Supervisor                // once it has been awaited
 	measured  atomic.Pointer[keeper.Supervisor] // the same, for readers of statistics
 	known     []processes.Status                // the processes of an earlier runner's tasks
-	heldPorts sync.Once                         // by the keeper, too
+	leases    []interfaces.Lease
+	held      sync.Once // by the keeper, too
 	freePorts sync.Once
 }
 
@@ -56,7 +58,7 @@ func (r *Runner) acquire(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ports: %w", err)
 	}
-	r.resources.ports = reservation
+	r.resources.ports, r.resources.leases = reservation, r.cfg.Leases
 	r.resources.node = r.detectNode()
 	r.snapshots.Change(func(a *api.Allocation) { setResources(a, a.GetTaskGroup(), reservation) })
 	return nil
@@ -119,9 +121,18 @@ func (res *resources) await() (err error) {
 		res.measured.Store(res.processes)
 	}
 	if res.processes != nil && res.ports != nil {
-		res.heldPorts.Do(func() { res.processes.KeepOpen(res.ports.Locks) })
+		res.held.Do(func() { res.processes.KeepOpen(res.holds) })
 	}
 	return err
+}
+
+// holds returns what the keeper is to hold while this process is away.
+func (res *resources) holds() []*os.File {
+	files := res.ports.Locks()
+	for _, lease := range res.leases {
+		files = append(files, lease.Files()...)
+	}
+	return files
 }
 
 // beforeStart is called before a task starts: its ports are its own from here on.

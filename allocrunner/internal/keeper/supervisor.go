@@ -284,7 +284,7 @@ func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
 		return
 	}
 	if err := client.KeepOpen(ctx, s.keepOpen()); err != nil {
-		s.cfg.Logger.Warn("the locks of the allocation's ports would not outlive this process", "error", err)
+		s.cfg.Logger.Warn("the locks of the allocation's ports, and what others know of it, would not outlive this process", "error", err)
 	}
 }
 
