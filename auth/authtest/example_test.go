@@ -105,7 +105,7 @@ func (s myService) authenticate(token string) error {
 	if token == "" {
 		return errors.New("no token")
 	}
-	_, err := http.Get(s.jwksURL) //nolint:noctx,bodyclose // an example that is not run
+	_, err := http.Get(s.jwksURL) //nolint:noctx // an example that is not run
 	return err
 }
 

@@ -135,7 +135,7 @@ func TestHang(t *testing.T) {
 			} else {
 				leave()
 			}
-			if got := <-aborted; got != http.ErrAbortHandler {
+			if got, _ := (<-aborted).(error); !errors.Is(got, http.ErrAbortHandler) {
 				t.Errorf("ended by %s: %v", by, got)
 			}
 		})

@@ -1,0 +1,81 @@
+package examples_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// block matches a block of code with its language.
+var block = regexp.MustCompile("(?ms)^```(sh|go)\n(.*?)^```$")
+
+// TestTestingDoc follows docs/testing.md word by word, in another module beside this one: its commands are run, its files are written, and the
+// rotation test fails with what the text says, and then passes. So the packages for other people's tests can be had from a clone.
+func TestTestingDoc(t *testing.T) {
+	section, rest, found := strings.Cut(documents(t)[filepath.Join(root, "docs", "testing.md")], "\n## What a server does")
+	if !found {
+		t.Fatal("docs/testing.md has no such section")
+	}
+	compiled, err := os.ReadFile(filepath.Join(root, "auth", "authtest", "example_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range block.FindAllStringSubmatch(rest, -1) {
+		for l := range strings.Lines(b[2]) {
+			if l = strings.TrimSpace(l); b[1] == "go" && !strings.Contains(string(compiled), l) {
+				t.Errorf("%s is not in the examples of auth/authtest", l)
+			}
+		}
+	}
+	here, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := t.TempDir()
+	if err := os.Symlink(here, filepath.Join(place, "taskapi")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(place, "client"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	client, runs := filepath.Join(place, "client"), 0
+	for _, b := range block.FindAllStringSubmatch(section, -1) {
+		language, code := b[1], b[2]
+		if language == "go" {
+			name, _, ok := strings.Cut(strings.TrimPrefix(code, "// "), "\n")
+			if !ok || !strings.HasSuffix(name, ".go") {
+				t.Fatalf("a file without its name in the first line: %.60s", code)
+			}
+			if err := os.WriteFile(filepath.Join(client, name), []byte(code), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		script := strings.TrimPrefix(code, "mkdir client && cd client\n")
+		command := exec.CommandContext(t.Context(), "sh", "-euc", script)
+		command.Dir = client
+		out, err := command.CombinedOutput()
+		if !strings.Contains(script, "go test") {
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", script, err, out)
+			}
+			continue
+		}
+		runs++
+		failed, says := runs == 1, "0 Unexpected response code: 403 (Forbidden) [key_removed]"
+		switch {
+		case !strings.Contains(section, says):
+			t.Errorf("the text does not show %q", says)
+		case failed && (err == nil || !strings.Contains(string(out), says)):
+			t.Errorf("the first client: %v\n%s", err, out)
+		case !failed && err != nil:
+			t.Errorf("the second client: %v\n%s", err, out)
+		}
+	}
+	if runs != 2 {
+		t.Errorf("%d runs of the test, want 2", runs)
+	}
+}
