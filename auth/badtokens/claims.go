@@ -101,7 +101,7 @@ func strangers() []Kind {
 			c := b.Claims
 			change(&c)
 			b.Claims = c
-			return b.Good.Token()
+			return b.Token()
 		}).strict()
 	}
 	// subject replaces a part of sub: region, namespace, job, group, task, identity.
@@ -150,7 +150,7 @@ func foreign() []Kind {
 				return "", fmt.Errorf("%w: it has no iss", ErrNotApplicable)
 			}
 			b.Claims.Issuer = iss
-			return b.Good.Token(), nil
+			return b.Token(), nil
 		}}
 	}
 	role := kind("operator-by-another-issuer", "another issuer's key speaks for the operator", auth.WrongRole, func(b base) string {

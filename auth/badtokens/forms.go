@@ -10,10 +10,10 @@ import (
 
 func forms() []Kind {
 	parts := func(b base) (header, claims, signature string) {
-		segments := strings.Split(b.Good.Token(), ".")
+		segments := strings.Split(b.Token(), ".")
 		return segments[0], segments[1], segments[2]
 	}
-	good := func(b base) string { return b.Good.Token() }
+	good := func(b base) string { return b.Token() }
 	form := func(name, wrong string, make func(base) string) Kind { return kind(name, wrong, auth.Malformed, make) }
 	return []Kind{
 		kind("empty", "there is no token", auth.NoToken, func(base) string { return "" }),

@@ -166,9 +166,6 @@ func (d document) without(name string) document {
 	return rest
 }
 
-// has reports whether there is a member.
-func (d document) has(name string) bool { return len(d.without(name)) != len(d) }
-
 // value returns a member's value.
 func (d document) value(name string) string {
 	for _, m := range d {

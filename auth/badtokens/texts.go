@@ -45,7 +45,7 @@ func texts() []Kind {
 		claims("claims-control-character", "a control character in a string", x("\"\x01\"")),
 		claims("claims-line-feed-in-string", "a line feed in a string", x("\"\n\"")),
 		claims("claims-bad-escape", "an escape that JSON does not have", x(`"\x41"`)),
-		kind("nested-token", "claims that are a token", auth.BadClaims, func(b base) string { return b.withClaims(text(quote(b.Good.Token()))) }),
+		kind("nested-token", "claims that are a token", auth.BadClaims, func(b base) string { return b.withClaims(text(quote(b.Token()))) }),
 	}, strictly(
 		claims("claims-huge-number", "a number beyond every float", x("1e400")),
 		claims("claims-not-utf8", "a string that is not UTF-8", x("\"\xff\"")),

@@ -173,6 +173,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec",
 		"allocrunner/simulate",
 		"allocrunner/state",
+		"auth", // why a token is refused
+		"auth/badtokens",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",
@@ -200,6 +202,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/updates",
 		"auth",
 		"auth/limitset",
+		"auth/badtokens",
 		"cmd/taskapi/internal/agentlog",
 		"cmd/taskapi/internal/linewriter",
 		"handlers",

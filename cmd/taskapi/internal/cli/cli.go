@@ -167,6 +167,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		validateCommand(w),
 		stateCommand(w),
 		keyringCommand(w),
+		tokenCommand(w),
 		versionCommand(w),
 	)
 	root.Example = `  taskapi run examples/hello.nomad.hcl

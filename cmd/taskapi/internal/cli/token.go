@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/state"
+	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/agent"
+)
+
+// tokenCommand is the tree of taskapi token.
+func tokenCommand(w Environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, explain and revoke tokens, good ones and bad ones",
+		Long: `Makes tokens of tasks for tests, good ones and bad ones of every kind, says what is in a token and why it would be refused, and
+revokes tokens before they expire. Whoever can read the key ring and write to the data directory can do this; nobody can over the API.`,
+		Example: `  taskapi token mint --task server
+  taskapi token explain token.jwt`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(unknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(tokenMint(w), tokenExplain(w), isDestructive(tokenRevoke(w)), tokenRevocations(w))
+	return cmd
+}
+
+// maxTokenInput is more than any token that is worth reading.
+const maxTokenInput = 64 << 10
+
+// readToken reads the token that an argument names: a file, or "-" or nothing for standard input. A token that is the argument itself is taken,
+// with a warning.
+func readToken(w Environment, args []string) (string, error) {
+	name := "-"
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if strings.Count(name, ".") == 2 && strings.HasPrefix(name, "ey") {
+		if _, err := os.Lstat(name); err != nil {
+			fmt.Fprintln(w.Stderr, "taskapi: warning: every user of this machine can read a token on a command line: give a file, or standard input")
+			return name, nil
+		}
+	}
+	in := w.Stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", usage(fmt.Errorf("token: %w: give a file with a token, or '-' for standard input", err))
+		}
+		defer f.Close()
+		in = f
+	}
+	token, err := io.ReadAll(io.LimitReader(in, maxTokenInput+1))
+	switch {
+	case err != nil:
+		return "", usage(fmt.Errorf("token: %w", err))
+	case len(token) > maxTokenInput:
+		return "", usage(fmt.Errorf("token: longer than %d bytes: give a file that holds one token", maxTokenInput))
+	}
+	token = bytes.TrimSuffix(bytes.TrimSuffix(token, []byte("\n")), []byte("\r")) // as an editor or echo leave it
+	if len(token) == 0 {
+		return "", usage(errors.New("there is no token: give a file that holds one, or pipe it to standard input"))
+	}
+	return string(token), nil
+}
+
+// maybeOneArg accepts one argument or none.
+func maybeOneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return oneArg(what)(cmd, args)
+		}
+		return nil
+	}
+}
+
+// door returns what decides about tokens of an allocation of the data directory, as far as this user can read it. An ID that is none is that of no
+// allocation.
+func (l layout) door(id string) (agent.Door, error) {
+	d := agent.Door{Settings: agent.DefaultSettings(), AllocationID: id}
+	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
+		return d, nil
+	}
+	dump, err := state.Inspect(l.State(id))
+	if errors.Is(err, state.ErrNotFound) {
+		return d, nil
+	}
+	if err != nil {
+		return d, l.errUnreadable(id, err)
+	}
+	if d.Settings, err = l.remembered(id); err != nil {
+		return d, err
+	}
+	saved := dump.Saved
+	if alloc := saved.Alloc; alloc != nil && alloc.Job != nil && alloc.Job.Region != nil {
+		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: saved.Life}
+		d.Ended = saved.Terminal
+	}
+	return d, nil
+}

@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/identity"
+	"taskapi/identity/revocation"
+)
+
+// explainFlags say what a token is held against.
+type explainFlags struct {
+	keyFlags
+	jwks, audience []string
+	task           string
+	output         outputFlags
+}
+
+func tokenExplain(w Environment) *cobra.Command {
+	f := &explainFlags{}
+	cmd := &cobra.Command{
+		Use:   "explain [flags] [FILE|-]",
+		Short: "Say what is in a token, and why it would be refused",
+		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would refuse it now, with the reason as in
+the audit log. The token is read from FILE, or from standard input. Nothing of its signature is printed.
+
+No keys are needed: without them the signature is not checked, and the rest is. Keys are those of --jwks, and of the key ring where this user
+can read it; there what the data directory knows of the allocation, its revoked tokens included, is looked at, too.`,
+		Example: `  taskapi token explain token.jwt
+  taskapi token explain --jwks jwks.json < token.jwt`,
+		Args: maybeOneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			token, err := readToken(w, args)
+			if err != nil {
+				return err
+			}
+			e, err := f.explain(w, token)
+			if err != nil {
+				return err
+			}
+			return f.output.print(w, e, nil, func() error { return e.print(w) })
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringArrayVar(&f.jwks, "jwks", nil, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, whose keys are trusted, too; may be repeated")
+	cmd.Flags().StringArrayVar(&f.audience, "audience", nil, "audience that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
+	cmd.Flags().StringVar(&f.task, "task", "", "task on whose socket the token is used (default its own)")
+	addOutput(cmd, &f.output)
+	return cmd
+}
+
+// explained is what is known of a token.
+type explained struct {
+	Header    json.RawMessage `json:",omitempty"` // absent when it is no JSON
+	Claims    json.RawMessage `json:",omitempty"`
+	Times     []timeLine      `json:",omitempty"`
+	KeyID     string          `json:",omitempty"`
+	Signature string          // "good", "bad" or "not checked"
+	Unchecked string          `json:",omitempty"` // why the signature was not checked
+	Accepted  *bool           `json:",omitempty"` // absent when keys are missing to say
+	Reason    string          `json:",omitempty"` // of the refusal
+	Detail    string          `json:",omitempty"`
+	Status    int             `json:",omitempty"` // of the answer
+}
+
+// timeLine is a time of a token, in words.
+type timeLine struct {
+	Claim string
+	Time  time.Time
+	Words string
+}
+
+func (f *explainFlags) explain(w Environment, token string) (*explained, error) {
+	e := &explained{Signature: "not checked"}
+	segments := strings.Split(token, ".")
+	e.Header, e.Claims = readable64(segments, 0), readable64(segments, 1)
+	unverified, err := identity.Check(token)
+	if err != nil {
+		e.refuse(reasonOf(err), err)
+		e.Unchecked = "its form is refused before any key is looked at"
+		return e, nil
+	}
+	e.KeyID, e.Times = unverified.KeyID, timesOf(&unverified.Claims, time.Now())
+	door, missing, done, err := f.door(w, &unverified.Claims)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	task := unverified.Claims.Task
+	if f.task != "" {
+		task = f.task
+	}
+	if missing != "" && len(door.Settings.JWKS) == 0 {
+		e.Unchecked = missing
+		e.judgeUnsigned(&unverified.Claims, door)
+		return e, nil
+	}
+	why, words, err := door.Judge(token, task)
+	if err != nil {
+		return nil, err
+	}
+	switch why {
+	case auth.UnknownKey:
+		e.Unchecked = "no key that is known here has its kid"
+		if missing != "" {
+			e.Unchecked += "; " + missing
+			e.judgeUnsigned(&unverified.Claims, door)
+			return e, nil
+		}
+	case auth.BadSignature:
+		e.Signature = "bad"
+	default:
+		e.Signature = "good"
+	}
+	if door.Allocation == nil && why == auth.UnknownAllocation {
+		words = errors.New("its allocation is not in this data directory")
+	}
+	e.refuse(why, words)
+	return e, nil
+}
+
+// door returns what the token is held against, and why keys are missing. done is to be called when it has been used.
+func (f *explainFlags) door(w Environment, c *identity.Claims) (d agent.Door, missing string, done func(), err error) {
+	d, done = agent.Door{Settings: agent.DefaultSettings(), AllocationID: c.AllocationID}, func() {}
+	l, err := newLayout(f.dataDir, w)
+	if err == nil {
+		_, err = os.ReadDir(l.Keyring())
+	}
+	if err != nil {
+		missing = "there is no key ring that this user can read; --jwks gives keys"
+	} else {
+		if d, err = l.door(c.AllocationID); err != nil {
+			return d, "", done, err
+		}
+		sealKey := f.sealKey
+		if sealKey == "" {
+			sealKey = d.Settings.SealKey
+		}
+		ring, err := l.openKeyring(sealKey)
+		if err != nil {
+			missing = err.Error()
+		} else {
+			d.Keys = ring
+		}
+		if list, err := openRevocations(l); err == nil {
+			d.Revocations, done = list, func() { _ = list.Close() }
+		}
+	}
+	d.Settings.JWKS = append(d.Settings.JWKS, f.jwks...)
+	if len(f.audience) > 0 {
+		d.Settings.Audiences = f.audience
+	}
+	return d, missing, done, nil
+}
+
+// openRevocations opens the list of a data directory where there is one.
+func openRevocations(l layout) (*revocation.List, error) {
+	if _, err := os.Stat(l.Revocations()); err != nil {
+		return nil, err
+	}
+	return revocation.Open(revocation.Config{Dir: l.Revocations()})
+}
+
+// judgeUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and without one nothing is known.
+func (e *explained) judgeUnsigned(c *identity.Claims, d agent.Door) {
+	why, words, err := d.JudgeClaims(c)
+	if err == nil && why != auth.NotRefused {
+		e.refuse(why, words)
+	}
+}
+
+// refuse sets the verdict.
+func (e *explained) refuse(why auth.Reason, words error) {
+	accepted := why == auth.NotRefused
+	e.Accepted = &accepted
+	if accepted {
+		return
+	}
+	e.Reason, e.Status = why.String(), why.Status()
+	if bad, ok := errors.AsType[*identity.Error](words); ok {
+		e.Detail = bad.Detail
+	} else if words != nil {
+		e.Detail = words.Error()
+	}
+}
+
+// reasonOf returns the reason of an error of package identity.
+func reasonOf(err error) auth.Reason {
+	name, _ := identity.ReasonOf(err)
+	for _, why := range auth.Reasons() {
+		if why.String() == string(name) {
+			return why
+		}
+	}
+	return auth.Malformed
+}
+
+// readable64 returns the JSON of a segment, as far as it is some.
+func readable64(segments []string, i int) json.RawMessage {
+	if i >= len(segments) {
+		return nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(segments[i], "="))
+	if err != nil || !json.Valid(text) {
+		return nil
+	}
+	return text
+}
+
+// timesOf returns the times of claims that are there.
+func timesOf(c *identity.Claims, now time.Time) []timeLine {
+	var lines []timeLine
+	for _, t := range []struct {
+		claim, before, after string
+		at                   int64
+	}{
+		{"iat", "issued %s ago", "issued in %s", c.IssuedAt},
+		{"nbf", "good since %s", "not good for another %s", c.NotBefore},
+		{"exp", "expired %s ago", "expires in %s", c.ExpiresAt},
+	} {
+		if t.at == 0 {
+			continue
+		}
+		at := time.Unix(t.at, 0)
+		words := fmt.Sprintf(t.before, output.Duration(now.Sub(at)))
+		if now.Before(at) {
+			words = fmt.Sprintf(t.after, output.Duration(at.Sub(now)))
+		}
+		lines = append(lines, timeLine{t.claim, at, words})
+	}
+	return lines
+}
+
+// print prints it for people.
+func (e *explained) print(w Environment) error {
+	var b bytes.Buffer
+	for _, part := range []struct {
+		name string
+		text json.RawMessage
+	}{{"Header", e.Header}, {"Claims", e.Claims}} {
+		fmt.Fprintf(&b, "%s\n", part.name)
+		var indented bytes.Buffer
+		if part.text == nil || json.Indent(&indented, part.text, "  ", "  ") != nil {
+			b.WriteString("  (no JSON in base64url)\n")
+			continue
+		}
+		for line := range strings.Lines("  " + indented.String()) {
+			b.WriteString(linewriter.OneLine(strings.TrimSuffix(line, "\n")) + "\n")
+		}
+	}
+	if len(e.Times) > 0 {
+		b.WriteString("Times\n")
+		table := output.Table{Indent: 2}
+		for _, t := range e.Times {
+			table.Row(t.Claim, output.Date(t.Time), t.Words)
+		}
+		b.WriteString(table.String())
+	}
+	b.WriteString("Signature\n  " + e.Signature)
+	if e.Unchecked != "" {
+		b.WriteString(": " + linewriter.OneLine(e.Unchecked))
+	}
+	b.WriteString("\nVerdict\n  " + e.verdict() + "\n")
+	_, err := w.Stdout.Write(b.Bytes())
+	return err
+}
+
+func (e *explained) verdict() string {
+	switch {
+	case e.Accepted == nil:
+		return "nothing is wrong with its form, its times and its audience; whether it is accepted takes the keys"
+	case *e.Accepted:
+		return "accepted"
+	}
+	text := fmt.Sprintf("refused with %d: %s", e.Status, e.Reason)
+	if e.Detail != "" {
+		text += ": " + linewriter.OneLine(e.Detail)
+	}
+	return text
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/identity"
+	"taskapi/identity/revocation"
+)
+
+// revokeFlags say which tokens are revoked.
+type revokeFlags struct {
+	dataDir                   string
+	jti, task, alloc, instant string
+}
+
+func tokenRevoke(w Environment) *cobra.Command {
+	f := &revokeFlags{}
+	cmd := &cobra.Command{
+		Use:   "revoke [flags] [FILE|-]",
+		Short: "Refuse tokens before they expire",
+		Long: `Revokes the token in FILE or on standard input ("-"), the one with a --jti, or all that were issued before a time: of a --task, of an --alloc, of
+both, or of everybody. Without --before that time is now. Every running allocation of the data directory refuses them from its next
+request on, and ends what they have open; it is written down, and forgotten when what it refuses has expired.
+
+A task that runs gets a new token in its file, as when its key is removed, and its change_mode is honoured; a token in its environment is
+refused until the task is restarted. To keep a task itself out, stop it, or take its capabilities by a policy.`,
+		Example: `  taskapi token revoke stolen.jwt
+  taskapi token revoke --task server
+  taskapi token revoke --before 2026-11-22T12:00:00Z`,
+		Args: maybeOneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rule, l, err := f.rule(cmd, w, args)
+			if err != nil {
+				return err
+			}
+			list, err := revocation.Open(revocation.Config{Dir: l.Revocations()})
+			if err != nil {
+				return err
+			}
+			defer list.Close()
+			rule, err = list.Add(rule)
+			if errors.Is(err, revocation.ErrInvalid) {
+				return usage(err)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(w.Stdout, "%s: refused from now on\n", rule)
+			return err
+		},
+	}
+	addDataDir(cmd, &f.dataDir)
+	cmd.Flags().StringVar(&f.jti, "jti", "", "`ID` of the token, as the audit log has it")
+	cmd.Flags().StringVar(&f.task, "task", "", "tokens of this task")
+	cmd.Flags().StringVar(&f.alloc, "alloc", "", "tokens of this allocation, as ALLOC of other commands, or an ID")
+	cmd.Flags().StringVar(&f.instant, "before", "", "tokens issued before this `TIME`, such as 2026-11-22T12:00:00Z, or now")
+	return cmd
+}
+
+// rule returns what is to be revoked, and where.
+func (f *revokeFlags) rule(cmd *cobra.Command, w Environment, args []string) (r revocation.Rule, l layout, err error) {
+	byTime := f.task != "" || f.alloc != "" || f.instant != ""
+	switch {
+	case len(args) == 0 && f.jti == "" && !byTime:
+		return r, l, usage(errors.New("which tokens? Give a file with one, '-', --jti, --task, --alloc or --before"))
+	case len(args) > 0 && (f.jti != "" || byTime), f.jti != "" && byTime:
+		return r, l, usage(errors.New("a token, or a --jti, is revoked alone: leave out the other flags"))
+	}
+	if l, err = f.layout(w); err != nil {
+		return r, l, err
+	}
+	switch {
+	case len(args) > 0:
+		r, err = revocationOf(w, args)
+	case f.jti != "":
+		r.TokenID = f.jti
+	default:
+		r.Task = f.task
+		if r.Before, err = instant(f.instant, time.Now()); err != nil || f.alloc == "" {
+			break
+		}
+		r.AllocationID, l, err = f.allocation(cmd, w, l)
+	}
+	return r, l, err
+}
+
+// layout finds the data directory, which must have a key ring.
+func (f *revokeFlags) layout(w Environment) (layout, error) {
+	l, err := newLayout(f.dataDir, w)
+	if err != nil {
+		return l, err
+	}
+	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
+		return l, usage(fmt.Errorf("no key ring in %s, so no tokens: is --data-dir right?", string(l.Dir)))
+	}
+	return l, nil
+}
+
+// revocationOf returns the rule for a token, which lasts until that expires.
+func revocationOf(w Environment, args []string) (revocation.Rule, error) {
+	token, err := readToken(w, args)
+	if err != nil {
+		return revocation.Rule{}, err
+	}
+	read, err := identity.Check(token)
+	if err != nil {
+		return revocation.Rule{}, usage(fmt.Errorf("%w: it is accepted nowhere, and needs no revocation", err))
+	}
+	if read.Claims.ID == "" {
+		return revocation.Rule{}, usage(errors.New("the token has no jti: revoke by --task and --before"))
+	}
+	return revocation.Rule{TokenID: read.Claims.ID, Until: read.Claims.ExpiresAt}, nil
+}
+
+// instant reads a time. Empty and "now" are the end of this second: whatever was issued in it is meant.
+func instant(text string, now time.Time) (int64, error) {
+	if text == "" || text == "now" {
+		return now.Unix() + 1, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil || at.Unix() <= 0 {
+		return 0, usage(fmt.Errorf("--before %q: give a time such as %s, or now", text, now.UTC().Format(time.RFC3339)))
+	}
+	if at.After(now) {
+		return 0, usage(fmt.Errorf("--before %s lies ahead, and tokens that are issued until then would be refused, too: give now, or an earlier time", text))
+	}
+	return at.Unix(), nil
+}
+
+// allocation returns the ID of --alloc, and its data directory. One that is gone may have left tokens: an ID is enough.
+func (f *revokeFlags) allocation(cmd *cobra.Command, w Environment, l layout) (string, layout, error) {
+	found, err := find(cmd.Context(), w, f.dataDir, []string{f.alloc}, toRead)
+	if err == nil {
+		return found.id, found.layout, nil
+	}
+	if id, bad := uuid.Parse(f.alloc); bad == nil && id.String() == f.alloc {
+		return f.alloc, l, nil
+	}
+	return "", l, err
+}
+
+func tokenRevocations(w Environment) *cobra.Command {
+	var dataDir string
+	var out outputFlags
+	cmd := &cobra.Command{
+		Use:     "revocations",
+		Short:   "List what is revoked",
+		Example: `  taskapi token revocations`,
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f := revokeFlags{dataDir: dataDir}
+			l, err := f.layout(w)
+			if err != nil {
+				return err
+			}
+			rules := []revocation.Rule{}
+			list, err := openRevocations(l)
+			switch {
+			case err == nil:
+				rules = append(rules, list.Rules()...)
+				defer list.Close()
+			case !errors.Is(err, fs.ErrNotExist):
+				return err
+			}
+			return out.print(w, rules, nil, func() error {
+				table := output.Table{Colors: w.colors()}
+				table.Header("Revoked", "At", "Until")
+				for _, r := range rules {
+					table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
+				}
+				_, err := table.WriteTo(w.Stdout)
+				return err
+			})
+		},
+	}
+	addDataDir(cmd, &dataDir)
+	addOutput(cmd, &out)
+	return cmd
+}
