@@ -90,7 +90,7 @@ func maybeOneArg(what string) cobra.PositionalArgs {
 // allocation.
 func (l layout) door(id string) (agent.Door, error) {
 	d := agent.Door{Settings: agent.DefaultSettings(), AllocationID: id}
-	if parsed, err := uuid.Parse(id); err != nil || parsed.String() != id {
+	if !isAllocID(id) { // it becomes a part of a path
 		return d, nil
 	}
 	dump, err := state.Inspect(l.State(id))
@@ -109,4 +109,10 @@ func (l layout) door(id string) (agent.Door, error) {
 		d.Ended = saved.Terminal
 	}
 	return d, nil
+}
+
+// isAllocID reports whether a text is an allocation's ID as taskapi writes it.
+func isAllocID(text string) bool {
+	parsed, err := uuid.Parse(text)
+	return err == nil && parsed.String() == text
 }

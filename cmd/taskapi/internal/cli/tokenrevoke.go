@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"taskapi/cmd/taskapi/internal/output"
@@ -141,7 +140,7 @@ func (f *revokeFlags) allocation(cmd *cobra.Command, w Environment, l layout) (s
 	if err == nil {
 		return found.id, found.layout, nil
 	}
-	if id, bad := uuid.Parse(f.alloc); bad == nil && id.String() == f.alloc {
+	if isAllocID(f.alloc) {
 		return f.alloc, l, nil
 	}
 	return "", l, err
