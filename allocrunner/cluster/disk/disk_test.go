@@ -1,6 +1,7 @@
 package disk_test
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -11,16 +12,26 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func opener(t testing.TB, dir string) clustertest.Opener {
-	return func() cluster.Store {
-		s := disk.New(dir)
-		t.Cleanup(func() { s.Close() })
-		return s
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		roles[role]()
+		os.Exit(0)
 	}
+	goleak.VerifyTestMain(m)
+}
+
+// scratch returns the path of a store that is not there yet.
+func scratch(t testing.TB) string { return filepath.Join(t.TempDir(), "cluster") }
+
+func open(t testing.TB, dir string) *disk.Store {
+	s := disk.New(dir)
+	t.Cleanup(func() { s.Close() })
+	return s
 }
 
 func TestStore(t *testing.T) {
-	clustertest.Run(t, func(t testing.TB) clustertest.Opener { return opener(t, filepath.Join(t.TempDir(), "cluster")) })
+	clustertest.Run(t, func(t testing.TB) clustertest.Opener {
+		dir := scratch(t)
+		return func() cluster.Store { return open(t, dir) }
+	})
 }

@@ -1,0 +1,375 @@
+package disk_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/disk"
+)
+
+// A test's other processes are this one again, in one of these roles. Each is given the directory of a store, and more in its arguments.
+const roleVariable = "DISK_TEST_ROLE"
+
+var roles = map[string]func(){
+	"work":  work,
+	"watch": watchOne,
+	"hold":  holdLease,
+	"lock":  holdLock,
+	"keep":  func() { _ = unix.Pause() },
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+	return value
+}
+
+// process is another process.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+}
+
+// start starts a process, which is killed at the end of the test.
+func start(t testing.TB, role, dir string, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], append([]string{dir}, args...)...)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd, stdin, bufio.NewReader(stdout)}
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()         // likewise
+}
+
+// line returns the next line that a process prints.
+func (p *process) line(t testing.TB) string {
+	t.Helper()
+	line, err := p.stdout.ReadString('\n')
+	if err != nil || strings.HasPrefix(line, "error:") {
+		t.Fatalf("the process said %q, %v", line, err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// work uses the store as a client, and writes down what it does.
+func work() {
+	id := must(strconv.Atoi(os.Args[2]))
+	file := must(os.OpenFile(os.Args[3], os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600))
+	s := disk.New(os.Args[1])
+	clustertest.Work(context.Background(), s, id, 1<<30, func(e clustertest.Event) {
+		must(file.Write(append(must(json.Marshal(e)), '\n')))
+		if e.Return != 0 && rand.IntN(4) == 0 { // so that the log is rewritten often
+			_, _ = s.Commit(context.Background(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("large", strings.Repeat("v", 40<<10))}})
+		}
+	})
+}
+
+// TestLinearizableWhileProcessesAreKilled has processes work on a store, each of which is killed at any moment, and another takes its place. All that they saw
+// can have happened one after the other, and nothing that one of them was told is lost.
+func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
+	dir, notes := scratch(t), t.TempDir()
+	const workers, lives = 4, 8
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() {
+			for life := range lives {
+				id := w*lives + life
+				p := start(t, "work", dir, strconv.Itoa(id), filepath.Join(notes, strconv.Itoa(id)))
+				for n := 20 + rand.IntN(40); n > 0 && lines(filepath.Join(notes, strconv.Itoa(id))) < n; {
+					time.Sleep(time.Millisecond) // between looks at a file
+				}
+				p.kill()
+			}
+		})
+	}
+	all.Wait()
+	var events []clustertest.Event
+	for id := range workers * lives {
+		events = append(events, readEvents(t, filepath.Join(notes, strconv.Itoa(id)))...)
+	}
+	s := open(t, dir)
+	for k := range 3 { // what has become of all that
+		clustertest.Get(t, s, fmt.Sprintf("k/%d", k))
+	}
+	clustertest.Work(t.Context(), s, workers*lives, 20, func(e clustertest.Event) {
+		if e.Return != 0 {
+			events = append(events, e)
+		}
+	})
+	t.Logf("%d operations, the store's index is %d, its log has %d bytes", len(events), clustertest.List(t, s, cluster.Span{Limit: 1}).Index, size(t, dir))
+	clustertest.CheckLinearizable(t, events)
+}
+
+func lines(path string) int {
+	data, _ := os.ReadFile(path) // none yet
+	return strings.Count(string(data), "\n")
+}
+
+func size(t testing.TB, dir string) int64 {
+	info, err := os.Stat(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// readEvents reads what a worker has written down: the last may have no return.
+func readEvents(t testing.TB, path string) (events []clustertest.Event) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		var e clustertest.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if e.Err != "" {
+			t.Errorf("%+v", e)
+		}
+		if e.Return != 0 {
+			events[len(events)-1] = e
+		} else {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// watchOne waits for one change, and prints it.
+func watchOne() {
+	s := disk.New(os.Args[1])
+	index := must(s.List(context.Background(), cluster.Span{Limit: 1})).Index
+	fmt.Println(index)
+	fmt.Println(must(s.Watch(context.Background(), "k", index)).Keys)
+}
+
+// TestWatchInAnotherProcess, also over a rewriting of the log.
+func TestWatchInAnotherProcess(t *testing.T) {
+	dir := scratch(t)
+	s := open(t, dir)
+	clustertest.Put(t, s, "k", "v")
+	p := start(t, "watch", dir)
+	p.line(t)
+	for range 40 { // which rewrites the log
+		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
+	}
+	if size := size(t, dir); size > 300<<10 {
+		t.Fatalf("the log has %d bytes: it was not rewritten", size)
+	}
+	clustertest.Put(t, s, "k", "w")
+	if got := p.line(t); got != "[k]" {
+		t.Errorf("the other process has seen %s", got)
+	}
+}
+
+// holdLease holds a lease and writes an entry with it, until it is killed. With another argument, a child of it holds it too.
+func holdLease() {
+	s := disk.New(os.Args[1])
+	lease := must(s.Hold(context.Background(), "alloc"))
+	must(s.Commit(context.Background(), cluster.Txn{Then: []cluster.Operation{clustertest.Leased("k/1", "v", "alloc"), clustertest.Leased("k/2", "v", "alloc")}}))
+	pid := 0
+	if len(os.Args) > 2 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), roleVariable+"=keep")
+		cmd.ExtraFiles = lease.Files()
+		if err := cmd.Start(); err != nil {
+			must(0, err)
+		}
+		pid = cmd.Process.Pid
+	}
+	fmt.Println(pid)
+	_ = unix.Pause()
+}
+
+// TestLeaseEndsWithItsHolders: not with the first of them, and with the last, be they killed, and while another store is open or later.
+func TestLeaseEndsWithItsHolders(t *testing.T) {
+	for _, opened := range []string{"while it is open", "later"} {
+		t.Run(opened, func(t *testing.T) {
+			dir := scratch(t)
+			p := start(t, "hold", dir, "with a keeper")
+			keeper, err := strconv.Atoi(p.line(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Kill(keeper, unix.SIGKILL) }) // in case of an error before
+			observer := open(t, dir)
+			begin := clustertest.List(t, observer, cluster.Span{Prefix: "k/"})
+			p.kill()
+			if len(begin.Entries) != 2 || clustertest.Get(t, observer, "k/1").Lease != "alloc" {
+				t.Fatalf("while the keeper lives: %+v", begin)
+			}
+			again := clustertest.Hold(t, observer, "alloc") // as the next agent does
+			again.Close()
+			if e := clustertest.Get(t, observer, "k/2"); e.ModifyIndex != begin.Index {
+				t.Fatalf("while the keeper lives: %+v", e)
+			}
+			if opened == "later" {
+				observer.Close()
+			}
+			if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			gone(t, keeper)
+			if opened == "later" {
+				observer = open(t, dir)
+			}
+			if e := clustertest.Get(t, observer, "k/1"); e.ModifyIndex != 0 {
+				t.Errorf("nobody holds the lease: %+v", e)
+			}
+			changes, err := observer.Watch(t.Context(), "k/", begin.Index)
+			if err != nil || len(changes.Keys) != 2 {
+				t.Errorf("got %+v, %v", changes, err)
+			}
+			if names := files(t, dir); fmt.Sprint(names) != "[leases lock log]" {
+				t.Errorf("%q is left", names)
+			}
+		})
+	}
+}
+
+// TestLeaseEndsWhileOthersWrite: changes without a pause don't keep a lease that has ended.
+func TestLeaseEndsWhileOthersWrite(t *testing.T) {
+	dir := scratch(t)
+	s := open(t, dir)
+	p := start(t, "hold", dir)
+	p.line(t)
+	index := clustertest.List(t, s, cluster.Span{}).Index
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("other", "v")}}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	p.kill()
+	limited, end := context.WithTimeout(t.Context(), 20*time.Second)
+	defer end()
+	if changes, err := s.Watch(limited, "k/", index); err != nil || len(changes.Keys) != 2 && !changes.Gap {
+		t.Errorf("got %+v, %v", changes, err)
+	}
+	cancel()
+	writing.Wait()
+}
+
+// gone waits until a process that is nobody's child here has ended.
+func gone(t testing.TB, pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, syscall.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if n == 1 {
+			return
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func files(t testing.TB, dir string) (names []string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// holdLock takes the lock as a Commit does, and keeps it.
+func holdLock() {
+	f := must(os.OpenFile(filepath.Join(os.Args[1], "lock"), os.O_RDWR, 0))
+	must(0, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	must(fmt.Fprintf(f, "%-19d\n", os.Getpid()))
+	fmt.Println("locked")
+	_ = unix.Pause()
+}
+
+// TestHangingWriter: a process that has the lock and hangs keeps others from writing, which they say, and from nothing else.
+func TestHangingWriter(t *testing.T) {
+	dir := scratch(t)
+	s := open(t, dir)
+	index := clustertest.Put(t, s, "k", "v")
+	p := start(t, "lock", dir)
+	p.line(t)
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for name, write := range map[string]func(context.Context) error{
+		"commit": func(ctx context.Context) error {
+			_, err := s.Commit(ctx, cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "w")}})
+			return err
+		},
+		"hold": func(ctx context.Context) error { _, err := s.Hold(ctx, "o"); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		err := write(ctx)
+		cancel()
+		if want := fmt.Sprintf("process %d ", p.cmd.Process.Pid); !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, cluster.ErrUncertain) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want one that says %q", name, err, want)
+		}
+	}
+	for _, s := range []*disk.Store{s, open(t, dir)} {
+		if e := clustertest.Get(t, s, "k"); string(e.Value) != "v" || e.ModifyIndex != index {
+			t.Errorf("got %+v", e)
+		}
+	}
+	waiting := make(chan error)
+	go func() {
+		_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "w")}})
+		waiting <- err
+	}()
+	p.kill()
+	if err := <-waiting; err != nil {
+		t.Errorf("after the writer was killed: %v", err)
+	}
+}
