@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/fingerprint"
 )
 
@@ -67,40 +70,51 @@ func TestNodeWithoutADisk(t *testing.T) {
 	}
 }
 
-func metadataFile(t *testing.T) fingerprint.Metadata {
+func newMetadata(t *testing.T) fingerprint.Metadata {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return fingerprint.Metadata{Path: filepath.Join(dir, "node-metadata.json")}
+	return fingerprint.Metadata{Store: storeAt(t, dir), Key: "nodes/n/meta", Earlier: filepath.Join(dir, "node-metadata.json")}
+}
+
+func storeAt(t *testing.T, dir string) cluster.Store {
+	t.Helper()
+	s := disk.New(filepath.Join(dir, "cluster"))
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// another is the metadata as another agent has it.
+func another(t *testing.T, m fingerprint.Metadata) fingerprint.Metadata {
+	t.Helper()
+	m.Store = storeAt(t, filepath.Dir(m.Earlier))
+	return m
 }
 
 func TestMetadata(t *testing.T) {
-	m := metadataFile(t)
-	if got, err := m.Read(); err != nil || len(got) != 0 || got == nil {
+	m := newMetadata(t)
+	if got, err := m.Read(t.Context()); err != nil || len(got) != 0 || got == nil {
 		t.Errorf("read before anything is set = %v, %v", got, err)
 	}
-	if _, err := m.Apply(map[string]*string{"rack": new("r1"), "a.b-c": new("")}); err != nil {
+	if _, err := m.Apply(t.Context(), map[string]*string{"rack": new("r1"), "a.b-c": new("")}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.Apply(map[string]*string{"rack": nil, "never.there": nil, "zone": new("z")})
+	got, err := m.Apply(t.Context(), map[string]*string{"rack": nil, "never.there": nil, "zone": new("z")})
 	want := map[string]string{"a.b-c": "", "zone": "z"}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("apply = %v, %v; want %v", got, err, want)
 	}
-	if again, err := (fingerprint.Metadata{Path: m.Path}).Read(); err != nil || !maps.Equal(again, want) {
+	if again, err := another(t, m).Read(t.Context()); err != nil || !maps.Equal(again, want) {
 		t.Errorf("read by another agent = %v, %v; want %v", again, err, want)
-	}
-	if info, err := os.Stat(m.Path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file is %v, %v", info.Mode(), err)
 	}
 }
 
 // TestMetadataIsBounded: what is too much is refused whole, and what is there stays.
 func TestMetadataIsBounded(t *testing.T) {
-	m := metadataFile(t)
-	if _, err := m.Apply(map[string]*string{"kept": new("yes")}); err != nil {
+	m := newMetadata(t)
+	if _, err := m.Apply(t.Context(), map[string]*string{"kept": new("yes")}); err != nil {
 		t.Fatal(err)
 	}
 	many := map[string]*string{}
@@ -125,51 +139,82 @@ func TestMetadataIsBounded(t *testing.T) {
 		"many bytes":     {large, "at most 65536 are kept"},
 		"a bad one":      {map[string]*string{"good": new("x"), "b@d": new("x")}, "is invalid"},
 	} {
-		if _, err := m.Apply(c.changes); !errors.Is(err, fingerprint.ErrMetadata) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
+		if _, err := m.Apply(t.Context(), c.changes); !errors.Is(err, fingerprint.ErrMetadata) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
 			t.Errorf("%s: %.400v, want %s", name, err, c.want)
 		}
 	}
-	if got, err := m.Read(); err != nil || !maps.Equal(got, map[string]string{"kept": "yes"}) {
+	if got, err := m.Read(t.Context()); err != nil || !maps.Equal(got, map[string]string{"kept": "yes"}) {
 		t.Errorf("afterwards there is %v, %v", got, err)
 	}
 }
 
-// TestMetadataFile: one that was damaged, or that others can write, is an error that names it.
-func TestMetadataFile(t *testing.T) {
-	m := metadataFile(t)
-	for content, want := range map[string]string{"{": "no JSON object", "null": "no JSON object", `["a"]`: "no JSON object", `{"a":1}`: "no JSON object"} {
-		if err := os.WriteFile(m.Path, []byte(content), 0o600); err != nil {
+// TestMetadataOfEarlierVersions: the file that they kept it in is read once, and goes; what is in the store counts from then on.
+func TestMetadataOfEarlierVersions(t *testing.T) {
+	m := newMetadata(t)
+	earlier := func(content string) {
+		if err := os.WriteFile(m.Earlier, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Read(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), m.Path) {
+	}
+	earlier(`{"rack":"r1"}`)
+	earlierLock := m.Earlier + ".lock"
+	if err := os.WriteFile(earlierLock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := m.Apply(t.Context(), map[string]*string{"zone": new("z")})
+	if want := map[string]string{"rack": "r1", "zone": "z"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	for _, path := range []string{m.Earlier, earlierLock} {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if _, err := m.Apply(t.Context(), map[string]*string{"rack": nil, "zone": nil}); err != nil {
+		t.Fatal(err)
+	}
+	earlier(`{"rack":"r1"}`)
+	if got, err := m.Read(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("what was removed is back: %v, %v", got, err)
+	}
+}
+
+// TestMetadataFile: one of an earlier version that was damaged, or that others can write, is an error that names it.
+func TestMetadataFile(t *testing.T) {
+	m := newMetadata(t)
+	for content, want := range map[string]string{"{": "no JSON object", "null": "no JSON object", `["a"]`: "no JSON object", `{"a":1}`: "no JSON object"} {
+		if err := os.WriteFile(m.Earlier, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Read(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), m.Earlier) {
 			t.Errorf("%q: %v, want %s", content, err, want)
 		}
 	}
-	if err := os.WriteFile(m.Path, []byte(`{"a":"b"}`), 0o600); err != nil {
+	if err := os.WriteFile(m.Earlier, []byte(`{"a":"b"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(m.Path, 0o666); err != nil {
+	if err := os.Chmod(m.Earlier, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Read(); err == nil {
+	if _, err := m.Read(t.Context()); err == nil {
 		t.Error("a file that everybody can write was read")
 	}
 }
 
 // TestMetadataOfManyAgents: none loses what another sets at the same time.
 func TestMetadataOfManyAgents(t *testing.T) {
-	m := metadataFile(t)
+	m := newMetadata(t)
 	var agents sync.WaitGroup
 	for i := range 16 {
 		agents.Go(func() {
-			other := fingerprint.Metadata{Path: m.Path}
-			if _, err := other.Apply(map[string]*string{fmt.Sprintf("k%d", i): new("x")}); err != nil {
+			other := another(t, m)
+			if _, err := other.Apply(t.Context(), map[string]*string{fmt.Sprintf("k%d", i): new("x")}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	agents.Wait()
-	got, err := m.Read()
+	got, err := m.Read(t.Context())
 	if content, _ := json.Marshal(got); err != nil || len(got) != 16 {
 		t.Errorf("there are %s, %v; want 16", content, err)
 	}

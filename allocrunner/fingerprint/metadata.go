@@ -1,16 +1,19 @@
 package fingerprint
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/identity/privatefile"
 )
 
@@ -27,64 +30,116 @@ const (
 // ErrMetadata is in every error about metadata that can't be kept: what is wrong with a key or a value, or that there are too many.
 var ErrMetadata = errors.New("metadata can't be kept")
 
-// Metadata is the machine's metadata that operators set over the API, in one file, which all agents of a data directory share. It is read at each
-// use, and outlives the agents.
+// Metadata is the machine's metadata that operators set over the API: one entry of the store, which all agents of a data directory share. It is
+// read at each use, and outlives the agents.
 type Metadata struct {
-	Path string // its directory is private
+	Store cluster.Store
+	Key   string // of the entry
+	// Earlier is the file that a taskapi without a store kept the metadata in. It is moved into the store where that has none yet; empty for no file.
+	Earlier string
 }
 
 // Read returns the metadata, never nil.
-func (m Metadata) Read() (map[string]string, error) {
-	data, _, err := privatefile.Read(m.Path, maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return map[string]string{}, nil
+func (m Metadata) Read(ctx context.Context) (map[string]string, error) {
+	values, _, err := m.read(ctx)
+	return values, err
+}
+
+// read returns the metadata with the index of their entry.
+func (m Metadata) read(ctx context.Context) (map[string]string, uint64, error) {
+	entry, _, err := m.Store.Get(ctx, m.Key)
+	if err == nil && entry.ModifyIndex == 0 {
+		if entry, err = m.takeOver(ctx); err == nil && entry.ModifyIndex == 0 {
+			return map[string]string{}, 0, nil
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the metadata: %w", err)
+		return nil, 0, fmt.Errorf("read the metadata: %w", err)
 	}
-	values := map[string]string{}
+	values, err := decode(entry.Value)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the metadata: the store's entry %s %w; remove it, and set the metadata again", m.Key, err)
+	}
+	return values, entry.ModifyIndex, nil
+}
+
+func decode(data []byte) (values map[string]string, err error) {
 	if err := json.Unmarshal(data, &values); err != nil || values == nil {
-		return nil, fmt.Errorf("read the metadata: %s holds no JSON object of strings; remove it, and set the metadata again", m.Path)
+		return nil, errors.New("holds no JSON object of strings")
 	}
 	return values, nil
 }
 
+// takeOver moves what an earlier taskapi has left into the store, and returns the entry, which may be none. After a crash the file may be left: it
+// does not count any more.
+func (m Metadata) takeOver(ctx context.Context) (cluster.Entry, error) {
+	if m.Earlier == "" {
+		return cluster.Entry{}, nil
+	}
+	data, _, err := privatefile.Read(m.Earlier, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cluster.Entry{}, nil
+	}
+	if err == nil {
+		_, err = decode(data)
+	}
+	if err != nil {
+		return cluster.Entry{}, fmt.Errorf("%s: %w; remove it, and set the metadata again", m.Earlier, err)
+	}
+	_, err = m.Store.Commit(ctx, cluster.Txn{
+		If:   []cluster.Condition{{Key: m.Key}},
+		Then: []cluster.Operation{{Key: m.Key, Value: data}},
+	})
+	if _, faster := errors.AsType[*cluster.ConflictError](err); err != nil && !faster {
+		return cluster.Entry{}, err
+	}
+	for _, path := range []string{m.Earlier, m.Earlier + ".lock"} {
+		_ = os.Remove(path)
+	}
+	entry, _, err := m.Store.Get(ctx, m.Key)
+	return entry, err
+}
+
 // Apply sets values, or removes them where nil is given, and returns all that there are then. Errors: ErrMetadata, and nothing has changed then.
-func (m Metadata) Apply(changes map[string]*string) (map[string]string, error) {
+func (m Metadata) Apply(ctx context.Context, changes map[string]*string) (map[string]string, error) {
 	if err := checkChanges(changes); err != nil {
 		return nil, err
 	}
-	lock, err := privatefile.Acquire(m.Path + ".lock")
-	if err != nil {
-		return nil, fmt.Errorf("lock the metadata: %w", err)
-	}
-	defer func() { _ = lock.Release() }() // it is released when the file is closed, whatever the error
-	values, err := m.Read()
-	if err != nil {
-		return nil, err
-	}
-	before := maps.Clone(values)
-	for key, value := range changes {
-		if value == nil {
-			delete(values, key)
-		} else {
-			values[key] = *value
+	for {
+		values, index, err := m.read(ctx)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if maps.Equal(before, values) {
+		before := maps.Clone(values)
+		for key, value := range changes {
+			if value == nil {
+				delete(values, key)
+			} else {
+				values[key] = *value
+			}
+		}
+		if maps.Equal(before, values) {
+			return values, nil
+		}
+		if err := checkSize(values); err != nil {
+			return nil, err
+		}
+		data, err := json.Marshal(values)
+		if err != nil {
+			return nil, fmt.Errorf("encode the metadata: %w", err)
+		}
+		_, err = m.Store.Commit(ctx, cluster.Txn{
+			If:   []cluster.Condition{{Key: m.Key, ModifyIndex: index}},
+			Then: []cluster.Operation{{Key: m.Key, Value: data}},
+		})
+		if _, changed := errors.AsType[*cluster.ConflictError](err); changed {
+			continue // another agent was faster
+		}
+		if err != nil {
+			return nil, fmt.Errorf("save the metadata: %w", err)
+		}
 		return values, nil
 	}
-	if err := checkSize(values); err != nil {
-		return nil, err
-	}
-	data, err := json.Marshal(values)
-	if err != nil {
-		return nil, fmt.Errorf("encode the metadata: %w", err)
-	}
-	if err := privatefile.Write(m.Path, data); err != nil {
-		return nil, fmt.Errorf("save the metadata: %w", err)
-	}
-	return values, nil
 }
 
 func checkChanges(changes map[string]*string) error {

@@ -76,7 +76,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},
-	"allocrunner/fingerprint":          {"allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv", "identity/privatefile"},
+	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv", "identity/privatefile"},
 	"allocrunner/interfaces/storetest": {"allocrunner/interfaces"},
 	"allocrunner/internal/accounts":    {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
 	"allocrunner/internal/allocdir":    {"allocrunner/interfaces", "identity/privatefile/atomicfile"},

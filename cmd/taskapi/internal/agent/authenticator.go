@@ -84,7 +84,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events, history: versions,
 		},
 		History: versions,
-		Machine: newMachine(s.paths.Alloc),
+		Machine: newMachine(s.paths.Alloc, s.cfg.Cluster),
 		Log:     agentLog{s.log},
 		Parser:  parser{settings: s.settings, allocs: filepath.Dir(s.paths.Alloc)},
 		Auditor: auditor,

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/fingerprint"
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
@@ -33,24 +35,29 @@ func (l agentLog) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, st
 }
 
 // newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
-func newMachine(allocDir string) machine {
+func newMachine(allocDir string, shared cluster.Store) machine {
 	dataDir := filepath.Dir(filepath.Dir(allocDir))
-	return machine{dir: allocDir, metadata: fingerprint.Metadata{Path: filepath.Join(dataDir, "node-metadata.json")}}
+	return machine{dir: allocDir, metadata: fingerprint.Metadata{
+		Store:   shared,
+		Key:     "nodes/" + thisNode().id + "/meta",
+		Earlier: filepath.Join(dataDir, "node-metadata.json"),
+	}}
 }
 
 func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, allocrunner.Drivers.Names()) }
 
+// Metadata is bounded in time by the store.
 func (m machine) Metadata() (map[string]string, error) {
-	values, err := m.metadata.Read()
+	values, err := m.metadata.Read(context.Background())
 	return values, metadataError(err)
 }
 
 func (m machine) SetMetadata(changes map[string]*string) (map[string]string, error) {
-	values, err := m.metadata.Apply(changes)
+	values, err := m.metadata.Apply(context.Background(), changes)
 	return values, metadataError(err)
 }
 
-// metadataError returns an error about the metadata as the API has it. What is wrong with their file, such as a full disk, is for the operator,
+// metadataError returns an error about the metadata as the API has it. What is wrong with the store, such as a full disk, is for the operator,
 // who alone asks for them, to mend.
 func metadataError(err error) error {
 	switch {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"taskapi/allocrunner/cluster/disk"
 	"taskapi/handlers/apierror"
 )
 
@@ -14,15 +15,18 @@ import (
 func TestMetadataThatCannotBeKept(t *testing.T) {
 	value := "value"
 	changes := map[string]*string{"key": &value}
-	gone := newMachine(filepath.Join(t.TempDir(), "gone", "allocs", "id"))
-	dataDir := t.TempDir()
-	damaged := newMachine(filepath.Join(dataDir, "allocs", "id"))
-	if err := os.WriteFile(damaged.metadata.Path, []byte("{"), 0o600); err != nil {
+	in := func(dataDir string) machine {
+		shared := disk.New(filepath.Join(dataDir, "cluster"))
+		t.Cleanup(func() { shared.Close() })
+		return newMachine(filepath.Join(dataDir, "allocs", "id"), shared)
+	}
+	gone, damaged := in(filepath.Join(t.TempDir(), "gone")), in(t.TempDir())
+	if err := os.WriteFile(damaged.metadata.Earlier, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, written := gone.SetMetadata(changes)
 	_, read := damaged.Metadata()
-	for what, err := range map[string]error{"no such file or directory": written, damaged.metadata.Path + " holds no JSON": read} {
+	for what, err := range map[string]error{"no such file or directory": written, damaged.metadata.Earlier + ": holds no JSON": read} {
 		known, ok := errors.AsType[*apierror.Error](err)
 		if !ok || known.Kind != apierror.Unavailable || !strings.Contains(known.Message, what) {
 			t.Errorf("%v, want 503 and %q", err, what)
