@@ -73,7 +73,8 @@ func (s *Server) run(index int, job Job) error {
 	a.alloc = newAllocation(a.id, job)
 	a.manager = workload.New(workload.Config{
 		Keyring: s.ring, Logger: s.config.logger, Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
-		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour, Now: s.Now,
+		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
+		Revocations: &s.revoked, Now: s.Now,
 	})
 	s.allocs[a.id] = a
 	dir := filepath.Join(s.dir, fmt.Sprint(index))

@@ -22,7 +22,6 @@ import (
 	"taskapi/auth/authtest"
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
-	"taskapi/ratelimit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +94,7 @@ func TestServer(t *testing.T) {
 // TestBad: over a socket every kind of the catalogue gets the answer that the catalogue names, for the reason that it names.
 func TestBad(t *testing.T) {
 	t.Parallel()
-	srv := authtest.NewServer(t, authtest.Limits(authtest.Unlimited))
+	srv := authtest.NewServer(t, authtest.Limits("off"))
 	client, sent := srv.HTTP(), 0
 	for _, kind := range badtokens.All() {
 		token := srv.Bad(kind.Name)
@@ -206,6 +205,54 @@ func TestKeys(t *testing.T) {
 	srv.ReplaceKey()
 	list(srv.Client(second))
 	srv.Expect("GET /v1/allocations 200", "GET /v1/allocations 403 key_removed", "GET /v1/allocations 200", "GET /v1/allocations 403 key_removed")
+}
+
+// TestRevoke: a revoked token is refused, and the token file has another one; so too under a clock that was moved.
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{0, 30 * time.Hour} {
+		srv := authtest.NewServer(t, authtest.Job{Tasks: []string{"web", "db"}})
+		srv.Advance(ahead)
+		first, other, db := read(t, srv.TokenFile()), srv.Token(), srv.Task("db")
+		srv.Revoke(first)
+		second := read(t, srv.TokenFile())
+		if second == first {
+			t.Error("the token file has the revoked token")
+		}
+		list(srv.Client(first))
+		list(srv.Client(other))
+		list(srv.Client(second))
+		srv.Expect("GET /v1/allocations 403 revoked", "GET /v1/allocations 200", "GET /v1/allocations 200")
+		dbToken := db.Token()
+		srv.RevokeAll()
+		list(srv.Client(other))
+		list(srv.Client(second))
+		list(srv.Client(read(t, srv.TokenFile())))
+		list(srv.Client(srv.Token()))
+		list(db.Client(dbToken))
+		srv.Expect("GET /v1/allocations 403 revoked", "GET /v1/allocations 403 revoked", "GET /v1/allocations 200", "GET /v1/allocations 200",
+			"GET /v1/allocations 200")
+	}
+}
+
+// TestPresets: a preset, and a limit in a policy, count as in production.
+func TestPresets(t *testing.T) {
+	t.Parallel()
+	srv := authtest.NewServer(t, authtest.Policy("nomad"))
+	client := srv.Client(srv.Token())
+	nomad := list(client)
+	srv.SetPolicy("local")
+	if local := list(client); nomad != 403 || local != 200 {
+		t.Errorf("with nomad %d, with local %d", nomad, local)
+	}
+	srv.SetPolicy("limits {\n  requests = \"1/s:1\"\n}")
+	if first, second := list(client), list(client); first != 200 || second != 429 {
+		t.Errorf("with one request a second: %d, %d", first, second)
+	}
+	srv.SetLimits("off")
+	if got := list(client); got != 200 {
+		t.Errorf("without limits: %d", got)
+	}
 }
 
 // TestJWKS: the key set and the discovery are those of now, and OIDC has tokens name their issuer.
@@ -345,7 +392,7 @@ func TestLimits(t *testing.T) {
 	if got := bad(); got != 403 {
 		t.Errorf("a minute later: %d", got)
 	}
-	srv.SetLimits(auth.Limits{Caller: ratelimit.Rate{PerSecond: 1, Burst: 1}})
+	srv.SetLimits("failed-lookups=1/s:1")
 	if first, second := bad(), bad(); first != 403 || second != 429 {
 		t.Errorf("with a burst of 1: %d, %d", first, second)
 	}
@@ -513,7 +560,7 @@ func TestFailures(t *testing.T) {
 			authtest.NewServer(tb, authtest.Policy(`task "web" { policy = "read" }`)).Deny(auth.ReadJob)
 		},
 		"invalid limit": func(tb authtest.TB) {
-			authtest.NewServer(tb).SetLimits(auth.Limits{Caller: ratelimit.Rate{PerSecond: -1}})
+			authtest.NewServer(tb).SetLimits("failed-lookups=often")
 		},
 		"status 200 is not one of an error": func(tb authtest.TB) { authtest.NewServer(tb).Fail(authtest.Fault{Status: 200}) },
 		"the key is active":                 func(tb authtest.TB) { srv := authtest.NewServer(tb); id, _ := srv.PublicKey(); srv.RemoveKey(id) },

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/handlers"
 	"taskapi/identity"
 )
@@ -30,11 +31,50 @@ func (d *door) Authorize(p *auth.Principal, anyOf auth.CapabilitySet) *auth.Deni
 	return d.now.Load().Authorize(p, anyOf)
 }
 
-// openDoor makes the authenticator anew.
-func (s *Server) openDoor() error {
+// openDoor makes the authenticator anew, and returns the limits.
+func (s *Server) openDoor() (limitset.Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	policy, err := s.parsePolicyLocked()
+	if err != nil {
+		return limitset.Set{}, err
+	}
+	limits, err := policy.Limits(limitset.Default()).With(s.limits)
+	if err == nil {
+		err = limits.Check()
+	}
+	if err != nil {
+		return limitset.Set{}, err
+	}
+	foreign, err := s.foreignKeys()
+	if err != nil {
+		return limitset.Set{}, err
+	}
+	verifier, err := identity.NewVerifier(identity.VerifierConfig{
+		Local: s.ring, Foreign: []identity.Issuer{{Keys: foreign, Name: another}}, Audiences: s.config.audience,
+	})
+	if err != nil {
+		return limitset.Set{}, err
+	}
+	next, err := auth.NewAuthenticator(auth.Config{
+		Verifier: verifier, Allocations: liveness(s.allocs), Logger: s.config.logger, Policy: policy, Keys: []identity.KeySource{s.ring},
+		Revocations: &s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{
+			Caller: limits.FailedLookups, Global: limits.AllFailedLookups, Refusals: limits.Refusals, Requests: limits.Requests,
+		},
+	})
+	if err != nil {
+		return limitset.Set{}, err
+	}
+	s.door.now.Store(next)
+	return limits, nil
+}
+
+// parsePolicyLocked returns the policy with what Deny has denied, nil for none.
+func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
 	source := s.policy
+	if _, ok := auth.Preset(source); ok {
+		source = fmt.Sprintf("preset = %q\n", source)
+	}
 	for task, capabilities := range s.denied {
 		var names []string
 		for _, c := range capabilities {
@@ -42,57 +82,35 @@ func (s *Server) openDoor() error {
 		}
 		source += fmt.Sprintf("\ntask %q {\n  deny = [%s]\n}\n", task, strings.Join(names, ", "))
 	}
-	var policy *auth.Policy
-	if source != "" {
-		parsed, err := auth.ParsePolicy("policy", []byte(source))
-		if err != nil {
-			return err
-		}
-		policy = parsed
+	if source == "" {
+		return nil, nil
 	}
-	foreign, err := s.foreignKeys()
-	if err != nil {
-		return err
-	}
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{
-		Local: s.ring, Foreign: []identity.Issuer{{Keys: foreign, Name: another}}, Audiences: s.config.audience,
-	})
-	if err != nil {
-		return err
-	}
-	next, err := auth.NewAuthenticator(auth.Config{
-		Verifier: verifier, Allocations: liveness(s.allocs), Logger: s.config.logger, Policy: policy, Keys: []identity.KeySource{s.ring},
-		Auditor: &s.record, Limits: s.limits, Now: s.Now,
-	})
-	if err != nil {
-		return err
-	}
-	s.door.now.Store(next)
-	return nil
+	return auth.ParsePolicy("policy", []byte(source))
 }
 
-// SetPolicy replaces the policy, and what Deny has denied, from the next request on.
-func (s *Server) SetPolicy(hcl string) {
+// SetPolicy replaces the policy, and what Deny has denied, from the next request on: see Policy.
+func (s *Server) SetPolicy(text string) {
 	s.tb.Helper()
 	s.mu.Lock()
-	s.policy = hcl
+	s.policy = text
 	clear(s.denied)
 	s.mu.Unlock()
 	s.reopen()
 }
 
-// SetLimits replaces the limits, from the next request on; nobody has used any of the new ones.
-func (s *Server) SetLimits(l auth.Limits) {
+// SetLimits replaces the limits of look-ups, refusals and requests, from the next request on: see Limits. Nobody has used any of the new ones. The
+// numbers of streams and waiting queries stay those of the start.
+func (s *Server) SetLimits(text string) {
 	s.tb.Helper()
 	s.mu.Lock()
-	s.limits = l
+	s.limits = text
 	s.mu.Unlock()
 	s.reopen()
 }
 
 func (s *Server) reopen() {
 	s.tb.Helper()
-	if err := s.openDoor(); err != nil {
+	if _, err := s.openDoor(); err != nil {
 		s.tb.Fatalf("authtest: %v", err)
 	}
 }

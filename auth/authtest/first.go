@@ -45,6 +45,12 @@ func (s *Server) Env() []string { return s.first().Env() }
 // End ends the first job's allocation: see Task.End.
 func (s *Server) End() { s.first().End() }
 
+// RevokeAll revokes the first task's tokens: see Task.RevokeAll.
+func (s *Server) RevokeAll() {
+	s.tb.Helper()
+	s.first().RevokeAll()
+}
+
 // Deny takes capabilities from the first task: see Task.Deny.
 func (s *Server) Deny(capabilities ...auth.Capability) {
 	s.tb.Helper()

@@ -9,9 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/auth"
 	"taskapi/identity"
-	"taskapi/ratelimit"
 )
 
 // Option is something that a Server has from its start.
@@ -35,16 +33,12 @@ type option func(c *config)
 
 func (o option) apply(c *config) { o(c) }
 
-// Policy says what tasks may do: the text of a policy file, as `taskapi run --policy` reads it. See also Server.Deny.
-func Policy(hcl string) Option { return option(func(c *config) { c.policy = hcl }) }
+// Policy says what tasks may do: the text of a policy file, or the name of a preset, "local" or "nomad", as `taskapi run --policy` takes them. See
+// also Server.Deny.
+func Policy(text string) Option { return option(func(c *config) { c.policy = text }) }
 
-// Limits are the limits of failed look-ups, in place of production's. See Unlimited.
-func Limits(l auth.Limits) Option { return option(func(c *config) { c.limits = l }) }
-
-// Unlimited are limits that no test runs into: for those that send many bad tokens on purpose.
-var Unlimited = auth.Limits{Caller: unlimited, Global: unlimited, Refusals: unlimited}
-
-var unlimited = ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
+// Limits changes the limits, as `taskapi run --limits` does: "failed-lookups=1/s:5,streams=2". "off" is for tests that send many bad tokens on purpose.
+func Limits(text string) Option { return option(func(c *config) { c.limits = text }) }
 
 // Audience is whom default identities are for, and whom the server takes tokens for, in place of Nomad's "nomadproject.io".
 func Audience(names ...string) Option { return option(func(c *config) { c.audience = names }) }
@@ -59,7 +53,7 @@ func Logger(l *slog.Logger) Option { return option(func(c *config) { c.logger = 
 type config struct {
 	jobs     []Job
 	policy   string
-	limits   auth.Limits
+	limits   string
 	audience []string
 	oidc     bool
 	issuer   string

@@ -53,11 +53,12 @@ type Server struct {
 	background sync.WaitGroup
 	stop       context.CancelFunc
 	running    context.Context //nolint:containedctx // of the goroutines that close ends
+	revoked    revocations
 
 	mu     sync.Mutex // guards the fields below
 	jwks   *httptest.Server
 	policy string
-	limits auth.Limits
+	limits string
 	denied map[string][]auth.Capability // by task
 }
 
@@ -98,12 +99,13 @@ func (s *Server) start() (err error) {
 	if s.config.oidc {
 		s.config.issuer = s.JWKSServer()
 	}
-	if err := s.openDoor(); err != nil {
+	limits, err := s.openDoor()
+	if err != nil {
 		return err
 	}
 	s.api = handlers.New(handlers.Config{
 		Authenticator: &s.door, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
-		Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
+		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
 		SigningKeyID: func() string { return s.ring.Active().ID },
 		JWKS:         func() ([]byte, error) { return s.ring.JWKS(), nil },
 	})
@@ -125,6 +127,9 @@ func (s *Server) close() {
 	}
 	s.stop()
 	s.background.Wait()
+	if err := s.revoked.close(); err != nil {
+		s.tb.Errorf("authtest: %v", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.jwks != nil {

@@ -190,6 +190,10 @@ func (t *Task) good(options []TokenOption) badtokens.Good {
 		claims.Role = identity.RoleOperator
 		claims.Subject = identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, "", string(identity.RoleOperator))
 	}
+	if t.server.revoked.Revoked(&identity.Claims{AllocationID: t.alloc.id, Task: t.name, Role: claims.Role, IssuedAt: claims.IssuedAt}) {
+		claims.IssuedAt++ // what was issued until this second is revoked: as the manager dates tokens then
+		claims.NotBefore++
+	}
 	g := badtokens.Good{Key: badtokens.NewKey(t.server.ring.Signer()), Now: now, Claims: claims}
 	for _, o := range options {
 		o(&g)

@@ -102,7 +102,8 @@ type snapshot struct {
 
 // List is an open list.
 type List struct {
-	dir string
+	dir   string
+	clock func() time.Time
 
 	current    atomic.Pointer[snapshot]
 	generation atomic.Pointer[os.File]
@@ -116,11 +117,16 @@ type Config struct {
 	Dir string
 	// MaxTTL is how far ahead the exp of a token may lie that the process accepts. 0 means identity.DefaultMaxTTL.
 	MaxTTL time.Duration
+	// Now returns the time; nil: time.Now. Tests move it.
+	Now func() time.Time
 }
 
 // Open opens a list. Errors: ErrDamaged, privatefile.ErrExposed, wrapped.
 func Open(c Config) (*List, error) {
-	l := &List{dir: c.Dir}
+	l := &List{dir: c.Dir, clock: c.Now}
+	if l.clock == nil {
+		l.clock = time.Now
+	}
 	if err := l.open(max(c.MaxTTL, identity.DefaultMaxTTL)); err != nil {
 		return nil, errors.Join(fmt.Errorf("open revocations %s: %w", c.Dir, err), l.Close())
 	}
@@ -219,7 +225,7 @@ func (l *List) loadLocked() *snapshot {
 	generation, _ := l.size()
 	f, version, err := l.read()
 	s := &snapshot{generation: generation, version: version, err: err, replaced: make(chan struct{}), tokens: map[string]bool{}, before: map[scope]int64{}}
-	now := time.Now().Unix()
+	now := l.clock().Unix()
 	for _, r := range f.Rules {
 		switch {
 		case r.Until <= now:
@@ -263,13 +269,13 @@ func (l *List) read() (f file, version privatefile.Version, err error) {
 // A Before of the next second refuses what has been issued until now. Issuers then date tokens to that second, so Add waits for its end, at most,
 // when another rule has the same. Errors: ErrInvalid, ErrFull, ErrDamaged, wrapped.
 func (l *List) Add(r Rule) (Rule, error) {
-	now := time.Now().Unix()
+	now := l.clock().Unix()
 	if err := r.check(now); err != nil {
 		return Rule{}, err
 	}
 	if r.Before > now && slices.ContainsFunc(l.Rules(), func(other Rule) bool { return other.Before >= r.Before }) {
-		time.Sleep(time.Until(time.Unix(r.Before, 0)))
-		now = time.Now().Unix()
+		time.Sleep(time.Unix(r.Before, 0).Sub(l.clock()))
+		now = l.clock().Unix()
 		r.Before = now + 1
 	}
 	err := l.change(func(f *file) error {
@@ -358,7 +364,7 @@ func (l *List) Watch(ctx context.Context, logger *slog.Logger) {
 func (l *List) look() *snapshot {
 	s := l.now()
 	version, err := privatefile.Stat(filepath.Join(l.dir, listFile))
-	now := time.Now().Unix()
+	now := l.clock().Unix()
 	expired := slices.ContainsFunc(s.rules, func(r Rule) bool { return r.Until <= now })
 	if !expired && (err != nil || version == s.version) {
 		return s
