@@ -73,6 +73,7 @@ var allowedImports = map[string][]string{
 	},
 	"allocrunner/cluster/registry":     {"allocrunner/cluster", "allocrunner/interfaces"},
 	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
+	"allocrunner/consul":               {"allocrunner/interfaces"},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},

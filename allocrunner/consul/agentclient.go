@@ -1,0 +1,135 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	capi "github.com/hashicorp/consul/api"
+)
+
+// The bounds of what is between this program and the agent.
+const (
+	requestTimeout = 5 * time.Second
+	maxAnswer      = 16 << 20 // the services and checks of thousands of tasks
+	maxToken       = 4 << 10
+)
+
+var errTooLong = errors.New("the answer of Consul's agent is too long")
+
+// agentClient is the official client with a bound for everything. It keeps one connection at most.
+type agentClient struct {
+	settings             Settings
+	secrets              Secrets
+	namespace, partition string
+
+	http *http.Client
+	api  *capi.Client
+}
+
+// open makes the client, which reads the files that the settings name. It does nothing when it is made.
+func (c *agentClient) open() error {
+	if c.api != nil {
+		return nil
+	}
+	at, err := c.settings.endpoint()
+	if err != nil {
+		return err
+	}
+	tls, err := capi.SetupTLSConfig(&capi.TLSConfig{
+		Address: c.settings.TLSServerName, CAFile: c.settings.CAFile, CAPath: c.settings.CAPath,
+		CertFile: c.settings.CertFile, KeyFile: c.settings.KeyFile, InsecureSkipVerify: c.settings.SkipVerify,
+	})
+	if err != nil {
+		return fmt.Errorf("the certificates for Consul: %w", err)
+	}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: tls, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+		MaxResponseHeaderBytes: 64 << 10, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10,
+	}
+	if at.socket != "" {
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", at.socket)
+		}
+	}
+	c.http = &http.Client{
+		Transport:     bounded{transport},
+		Timeout:       requestTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for this agent alone
+	}
+	cfg := &capi.Config{Address: at.base, HttpClient: c.http, Namespace: c.namespace, Partition: c.partition, Token: c.secrets.Token}
+	if user, password, ok := strings.Cut(c.secrets.Auth, ":"); ok || user != "" {
+		cfg.HttpAuth = &capi.HttpBasicAuth{Username: user, Password: password}
+	}
+	c.api, err = capi.NewClient(cfg)
+	return err
+}
+
+// token returns the token as it is now. Errors: those of its file.
+func (c *agentClient) token() (string, error) {
+	if c.settings.TokenFile == "" {
+		return c.secrets.Token, nil
+	}
+	f, err := os.Open(c.settings.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("the token for Consul: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	if err == nil && len(text) > maxToken {
+		err = fmt.Errorf("%s has more than %d bytes", c.settings.TokenFile, maxToken)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the token for Consul: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// close ends the connections.
+func (c *agentClient) close() {
+	if c.http != nil {
+		c.http.CloseIdleConnections()
+	}
+}
+
+// bounded is a transport whose answers end with an error when they are too long.
+type bounded struct{ *http.Transport }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.Transport.RoundTrip(req)
+	if err == nil {
+		resp.Body = &boundedBody{resp.Body, maxAnswer}
+	}
+	return resp, err
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errTooLong
+	}
+	return n, err
+}
+
+// refused reports whether the agent has answered with an error, as against none that could be had.
+func refused(err error) bool {
+	_, ok := errors.AsType[capi.StatusError](err)
+	return ok
+}
+
+// unknown reports whether the agent does not know what was to be changed.
+func unknown(err error) bool {
+	answer, ok := errors.AsType[capi.StatusError](err)
+	return ok && (answer.Code == http.StatusNotFound || strings.Contains(strings.ToLower(answer.Body), "unknown "))
+}

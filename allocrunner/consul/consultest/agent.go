@@ -1,0 +1,298 @@
+// Package consultest stands in for an agent of Consul in tests: the part of its HTTP API that registers services and checks. It is stricter
+// than the agent: it refuses unknown fields, parameters, methods and types of checks, and whatever has no token where it wants one. It makes
+// HTTP, TCP and gRPC checks itself, and lets those that are fed expire. No program imports it.
+package consultest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	capi "github.com/hashicorp/consul/api"
+	bexpr "github.com/hashicorp/go-bexpr"
+)
+
+// maxBody is more than a service of tests has.
+const maxBody = 1 << 20
+
+// Agent stands in for an agent. Its methods may be called from several goroutines.
+type Agent struct {
+	URL string
+
+	tb      testing.TB
+	running sync.WaitGroup
+	ctx     context.Context // of its checks
+
+	mu       sync.Mutex // guards the fields below
+	token    string
+	services map[string]*capi.AgentService
+	checks   map[string]*made
+	requests []string
+}
+
+// made is a check that the agent makes, or that is fed.
+type made struct {
+	capi.AgentCheck
+	definition capi.AgentServiceCheck
+	end        context.CancelFunc
+	expiry     *time.Timer // of a check that is fed
+	row        int         // results of one kind in a row: positive for those that have passed
+}
+
+// New starts an agent, which ends with the test.
+func New(tb testing.TB) *Agent {
+	tb.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	a := &Agent{tb: tb, ctx: ctx, services: map[string]*capi.AgentService{}, checks: map[string]*made{}}
+	server := httptest.NewServer(a)
+	a.URL = server.URL
+	tb.Cleanup(func() {
+		server.Close()
+		end()
+		a.running.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, c := range a.checks {
+			c.stop()
+		}
+	})
+	return a
+}
+
+// RequireToken refuses every request without this token from now on; empty takes any.
+func (a *Agent) RequireToken(token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token = token
+}
+
+// Requests returns the method and the path of what has been asked for, and forgets it.
+func (a *Agent) Requests() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := a.requests
+	a.requests = nil
+	return list
+}
+
+// routes are the methods, paths and parameters that there are. A path that ends with / takes an ID.
+var routes = []struct {
+	method, path string
+	params       []string
+	serve        func(a *Agent, id string, r *http.Request) (any, error)
+}{
+	{http.MethodGet, "/v1/agent/services", []string{"filter"}, (*Agent).listServices},
+	{http.MethodGet, "/v1/agent/checks", []string{"filter"}, (*Agent).listChecks},
+	{http.MethodGet, "/v1/agent/self", nil, (*Agent).self},
+	{http.MethodPut, "/v1/agent/service/register", []string{"replace-existing-checks"}, (*Agent).registerService},
+	{http.MethodPut, "/v1/agent/service/deregister/", nil, (*Agent).deregisterService},
+	{http.MethodPut, "/v1/agent/check/register", nil, (*Agent).registerCheck},
+	{http.MethodPut, "/v1/agent/check/deregister/", nil, (*Agent).deregisterCheck},
+	{http.MethodPut, "/v1/agent/check/update/", nil, (*Agent).updateCheck},
+	{http.MethodPut, "/v1/catalog/register", nil, (*Agent).registerInCatalog},
+}
+
+// failure is an answer that is an error.
+type failure struct {
+	status int
+	words  string
+}
+
+func (f failure) Error() string { return f.words }
+
+func invalid(format string, args ...any) error {
+	return failure{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer, err := a.answer(r)
+	if err != nil {
+		status := http.StatusInternalServerError
+		if f, ok := err.(failure); ok { //nolint:errorlint // nothing wraps it
+			status = f.status
+		}
+		http.Error(w, err.Error(), status)
+		return
+	}
+	if answer != nil {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer) // the client has gone away
+	}
+}
+
+func (a *Agent) answer(r *http.Request) (any, error) {
+	a.mu.Lock()
+	a.requests = append(a.requests, r.Method+" "+r.URL.Path)
+	token := a.token
+	a.mu.Unlock()
+	if token != "" && r.Header.Get("X-Consul-Token") != token {
+		return nil, failure{http.StatusForbidden, "Permission denied: token lacks the permission"}
+	}
+	for _, route := range routes {
+		id, ok := strings.CutPrefix(r.URL.Path, route.path)
+		if !ok || (id == "") == strings.HasSuffix(route.path, "/") {
+			continue
+		}
+		if r.Method != route.method {
+			return nil, failure{http.StatusMethodNotAllowed, "method " + r.Method + " not allowed"}
+		}
+		for name := range r.URL.Query() {
+			if !slices.Contains(route.params, name) {
+				return nil, invalid("Invalid query parameter: %q", name)
+			}
+		}
+		return route.serve(a, id, r)
+	}
+	return nil, failure{http.StatusNotFound, "no such path: " + r.URL.Path}
+}
+
+// decode reads a body that has nothing unknown in it.
+func decode(r *http.Request, into any) error {
+	body := json.NewDecoder(io.LimitReader(r.Body, maxBody))
+	body.DisallowUnknownFields()
+	if err := body.Decode(into); err != nil {
+		return invalid("Request decode failed: %v", err)
+	}
+	return nil
+}
+
+// filtered returns the values of which an expression is true.
+func filtered[T any](r *http.Request, all map[string]T) (any, error) {
+	expression := r.URL.Query().Get("filter")
+	if expression == "" {
+		return all, nil
+	}
+	filter, err := bexpr.CreateFilter(expression)
+	if err != nil {
+		return nil, invalid("Failed to create filter: %v", err)
+	}
+	found, err := filter.Execute(all)
+	if err != nil {
+		return nil, invalid("Failed to filter: %v", err)
+	}
+	return found, nil
+}
+
+func (a *Agent) self(string, *http.Request) (any, error) {
+	return map[string]map[string]any{"Config": {"NodeName": "node", "Datacenter": "dc1"}}, nil
+}
+
+func (a *Agent) listServices(_ string, r *http.Request) (any, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return filtered(r, maps.Clone(a.services))
+}
+
+func (a *Agent) listChecks(_ string, r *http.Request) (any, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := make(map[string]*capi.AgentCheck, len(a.checks))
+	for id, c := range a.checks {
+		list[id] = new(c.AgentCheck)
+	}
+	return filtered(r, list)
+}
+
+func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
+	var reg capi.AgentServiceRegistration
+	if err := decode(r, &reg); err != nil {
+		return nil, err
+	}
+	if reg.Name == "" || reg.ID == "" {
+		return nil, invalid("Missing service name or ID")
+	}
+	if reg.Namespace != "" || reg.Partition != "" {
+		return nil, invalid("Namespaces and partitions are features of Consul Enterprise")
+	}
+	if reg.Check != nil || reg.Kind != "" || reg.Connect != nil || reg.Proxy != nil {
+		return nil, invalid("Only what a plain service has is expected")
+	}
+	for _, c := range reg.Checks {
+		if err := checkDefinition(c); err != nil {
+			return nil, err
+		}
+	}
+	for key, value := range reg.Meta {
+		if len(key) > 128 || len(value) > 512 || strings.HasPrefix(key, "consul-") {
+			return nil, invalid("Invalid service metadata %q", key)
+		}
+	}
+	weights := capi.AgentWeights{Passing: 1, Warning: 1}
+	if reg.Weights != nil {
+		weights = *reg.Weights
+	}
+	addresses := maps.Clone(reg.TaggedAddresses)
+	if addresses == nil {
+		addresses = map[string]capi.ServiceAddress{}
+	}
+	for _, name := range []string{"lan_ipv4", "wan_ipv4"} { // as the agent does
+		if _, ok := addresses[name]; !ok {
+			addresses[name] = capi.ServiceAddress{Address: reg.Address, Port: reg.Port}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.services[reg.ID] = &capi.AgentService{
+		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address, TaggedAddresses: addresses,
+		Weights: weights, EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
+	}
+	kept := map[string]bool{}
+	for _, c := range reg.Checks {
+		kept[c.CheckID] = true
+		a.addLocked(c.CheckID, reg.ID, reg.Name, *c)
+	}
+	if r.URL.Query().Has("replace-existing-checks") {
+		maps.DeleteFunc(a.checks, func(id string, c *made) bool {
+			drop := c.ServiceID == reg.ID && !kept[id]
+			if drop {
+				c.stop()
+			}
+			return drop
+		})
+	}
+	return nil, nil
+}
+
+func (a *Agent) deregisterService(id string, _ *http.Request) (any, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.services[id] == nil {
+		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id)}
+	}
+	delete(a.services, id)
+	maps.DeleteFunc(a.checks, func(_ string, c *made) bool {
+		if c.ServiceID == id {
+			c.stop()
+		}
+		return c.ServiceID == id
+	})
+	return nil, nil
+}
+
+// registerInCatalog takes other tags for a service whose registration allows that. Those of others the agent would put back.
+func (a *Agent) registerInCatalog(_ string, r *http.Request) (any, error) {
+	var reg capi.CatalogRegistration
+	if err := decode(r, &reg); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if reg.Service == nil || a.services[reg.Service.ID] == nil {
+		return nil, invalid("there is no such service")
+	}
+	if s := a.services[reg.Service.ID]; s.EnableTagOverride {
+		changed := *s
+		changed.Tags = reg.Service.Tags
+		a.services[s.ID] = &changed
+	}
+	return true, nil
+}

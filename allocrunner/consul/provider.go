@@ -1,0 +1,304 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	capi "github.com/hashicorp/consul/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// Name is what a job file's provider attribute says.
+const Name = "consul"
+
+// maxOutput is how much of a script's output is sent, which is what an agent keeps of it.
+const maxOutput = 4 << 10
+
+// Config is what a Provider is made of. Settings with an address, AllocID, Owner, Lives and Logger are required.
+type Config struct {
+	Settings Settings
+	Secrets  Secrets
+
+	Namespace, Partition string // of the group's consul block; empty for those of Settings
+
+	AllocID string
+
+	// Owner marks what is registered, so that nothing is removed which another data directory or another program has registered. It consists of
+	// at most 64 hexadecimal digits.
+	Owner string
+
+	// Lives reports whether another allocation of the owner may have services: it is not over, or nobody can tell. Those of one that is over
+	// are what a crash has left behind.
+	Lives func(allocID string) bool
+
+	Logger *slog.Logger
+}
+
+// Provider registers the services of one allocation with an agent of Consul. Make it with New; nothing happens before Run.
+type Provider struct {
+	cfg    Config
+	client agentClient // Run's
+	asker  agentClient // Registered's
+	asking sync.Mutex  // held over the use of asker
+
+	period time.Duration // between rounds without a reason
+
+	wake chan struct{} // has a token when there is something to do at once
+	feed chan struct{} // likewise, for the results of scripts
+
+	mu      sync.Mutex // guards the fields below; never held over a request
+	wanted  map[string]*service
+	gone    map[string]uint64                 // IDs to be deregistered, with the request that wants it
+	results map[string]interfaces.CheckResult // by check ID, as the agent last had them; nil while nobody knows
+	fed     map[string]interfaces.CheckResult // of scripts, by check ID
+	unsent  map[string]bool                   // IDs of those of fed that the agent does not have
+	latest  uint64                            // counts requests
+	round   chan struct{}                     // closed at the end of the present round, which then has another
+	settled uint64                            // the latest request that a round has dealt with
+	ended   bool                              // no round follows
+	adopt   time.Time                         // from when on services of the allocation that are not wanted go; zero while only those go that are deregistered
+}
+
+var _ interfaces.CheckingProvider = (*Provider)(nil)
+
+// New returns a Provider. It does no I/O. Errors: settings that no agent can be reached with.
+func New(cfg Config) (*Provider, error) {
+	if !cfg.Settings.Configured() {
+		return nil, errors.New("there is no address of Consul's agent")
+	}
+	if err := cfg.Settings.Check(); err != nil {
+		return nil, err
+	}
+	namespace, partition := cfg.Settings.Namespace, cfg.Settings.Partition
+	if cfg.Namespace != "" {
+		namespace = cfg.Namespace
+	}
+	if cfg.Partition != "" {
+		partition = cfg.Partition
+	}
+	if namespace == "default" { // an agent without namespaces takes no name of one
+		namespace = ""
+	}
+	cfg.Namespace, cfg.Partition = namespace, partition
+	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: namespace, partition: partition}
+	return &Provider{
+		cfg: cfg, client: client, asker: client, period: syncPeriod, wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
+		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{}, unsent: map[string]bool{},
+	}, nil
+}
+
+func (p *Provider) Name() string { return Name }
+
+// Register returns at once: the services are registered as soon as the agent takes them. The error is about a service that none takes.
+func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceInstance) error {
+	made := make([]*service, 0, len(instances))
+	var errs []error
+	for _, in := range instances {
+		s, err := newService(in, p.cfg.Owner, p.cfg.Namespace, p.cfg.Partition)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		made = append(made, s)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("register with Consul: %w", err)
+	}
+	p.mu.Lock()
+	for _, s := range made {
+		p.wanted[s.ID] = s
+	}
+	p.latest++
+	p.mu.Unlock()
+	poke(p.wake)
+	return nil
+}
+
+// settleTime bounds how long a Deregister waits for an agent that does not answer.
+const settleTime = 2 * time.Second
+
+// Deregister waits a bounded time for the agent. When it does not answer, it is tried again until it does, or Run ends.
+func (p *Provider) Deregister(ctx context.Context, ids []string) error {
+	p.mu.Lock()
+	p.latest++
+	mine := p.latest
+	for _, id := range ids {
+		if s := p.wanted[id]; s != nil {
+			for _, c := range s.checks { // another registration has results of its own
+				delete(p.results, c.id)
+				delete(p.fed, c.id)
+				delete(p.unsent, c.id)
+			}
+		}
+		delete(p.wanted, id)
+		p.gone[id] = mine
+	}
+	p.mu.Unlock()
+	poke(p.wake)
+	timer := time.NewTimer(settleTime)
+	defer timer.Stop()
+	for {
+		p.mu.Lock()
+		round, done := p.round, p.settled >= mine || p.ended
+		p.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-round:
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			return nil
+		}
+	}
+}
+
+// Registered asks the agent. While it is away, nothing is known; when it is back for a while, what has not been registered again goes.
+func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, error) {
+	ids, err := p.registered(ctx, allocID)
+	if err != nil {
+		p.cfg.Logger.Warn("Consul's agent does not say what an earlier process has registered", "error", err)
+		p.mu.Lock()
+		p.adopt = time.Now().Add(adoptTime)
+		p.mu.Unlock()
+	}
+	return ids, nil
+}
+
+// adoptTime is what a resumed allocation has to register its services again, before those that it has not are taken for what it no longer has.
+const adoptTime = time.Minute
+
+func (p *Provider) registered(ctx context.Context, allocID string) ([]string, error) {
+	p.asking.Lock()
+	defer p.asking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	q, err := p.options(ctx, &p.asker)
+	if err != nil {
+		return nil, err
+	}
+	found, err := p.asker.api.Agent().ServicesWithFilterOpts(ofOwner(p.cfg.Owner), q)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		if allocOf(id) == allocID && found[id].Meta[metaOwner] == p.cfg.Owner {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Result returns what the agent last had of a check; what a script's last run has found is known without it. A check that has not run has none.
+func (p *Provider) Result(id string, n int) (interfaces.CheckResult, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c, ok := p.checkLocked(id, n)
+	if !ok {
+		return interfaces.CheckResult{}, false
+	}
+	from := p.results
+	if c.script {
+		from = p.fed
+	}
+	result, ok := from[c.id]
+	return result, ok
+}
+
+func (p *Provider) checkLocked(id string, n int) (check, bool) {
+	s := p.wanted[id]
+	if s == nil || n < 0 || n >= len(s.checks) {
+		return check{}, false
+	}
+	return s.checks[n], true
+}
+
+// Feed has the result of a script sent. One that the agent does not take now, be it that it is away or that the service is not registered yet,
+// is sent as soon as it does.
+func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
+	result.Output = strings.ToValidUTF8(result.Output[:min(len(result.Output), maxOutput)], "")
+	p.mu.Lock()
+	c, ok := p.checkLocked(id, n)
+	if ok {
+		p.fed[c.id], p.unsent[c.id] = result, true
+	}
+	p.mu.Unlock()
+	if ok {
+		poke(p.feed)
+	}
+}
+
+// send sends the latest result of a script, unless the agent has it.
+func (p *Provider) send(ctx context.Context, checkID string) error {
+	p.mu.Lock()
+	result, unsent := p.fed[checkID], p.unsent[checkID]
+	p.mu.Unlock()
+	if !unsent {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	q, err := p.options(ctx, &p.client)
+	if err == nil {
+		err = p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statusOf(result.Status), q)
+	}
+	if err != nil {
+		return fmt.Errorf("result of check %s: %w", checkID, err)
+	}
+	p.mu.Lock()
+	if p.fed[checkID] == result {
+		delete(p.unsent, checkID)
+	}
+	p.mu.Unlock()
+	return nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// options returns those of a request, with the token as it is now.
+func (p *Provider) options(ctx context.Context, client *agentClient) (*capi.QueryOptions, error) {
+	if err := client.open(); err != nil {
+		return nil, err
+	}
+	token, err := client.token()
+	if err != nil {
+		return nil, err
+	}
+	return (&capi.QueryOptions{Namespace: p.cfg.Namespace, Partition: p.cfg.Partition, Token: token}).WithContext(ctx), nil
+}
+
+func statusOf(s interfaces.CheckStatus) string {
+	switch s {
+	case interfaces.CheckSuccess:
+		return capi.HealthPassing
+	case interfaces.CheckWarning:
+		return capi.HealthWarning
+	}
+	return capi.HealthCritical
+}
+
+func resultOf(c *capi.AgentCheck) interfaces.CheckResult {
+	result := interfaces.CheckResult{Status: interfaces.CheckFailure, Output: c.Output}
+	switch c.Status {
+	case capi.HealthPassing:
+		result.Status = interfaces.CheckSuccess
+	case capi.HealthWarning:
+		result.Status = interfaces.CheckWarning
+	}
+	return result
+}

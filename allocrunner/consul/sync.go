@@ -1,0 +1,283 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	capi "github.com/hashicorp/consul/api"
+
+	"taskapi/allocrunner/interfaces"
+)
+
+// ofOwner is the filter of an owner's services.
+func ofOwner(owner string) string { return fmt.Sprintf("Meta.%s == %q", metaOwner, owner) }
+
+// ofAlloc is the filter of the checks of an allocation's services.
+func ofAlloc(allocID string) string {
+	return fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+allocID+"-")
+}
+
+// tour is one round: what is to be, and what the agent has.
+type tour struct {
+	*Provider
+	ctx    context.Context
+	agent  *capi.Agent
+	wanted map[string]*service
+	gone   map[string]uint64
+	is     map[string]*capi.AgentService
+	fresh  map[string]bool // IDs of services that this round has registered
+	errs   []error         // of single services: the others are not their victims
+}
+
+// once has the agent take what differs. The first request that nobody answers ends the round; one that is refused does not.
+func (p *Provider) once(ctx context.Context) error {
+	t := &tour{Provider: p, ctx: ctx, fresh: map[string]bool{}}
+	p.mu.Lock()
+	t.wanted, t.gone = maps.Clone(p.wanted), maps.Clone(p.gone)
+	p.mu.Unlock()
+	if err := p.client.open(); err != nil {
+		return err
+	}
+	t.agent = p.client.api.Agent()
+	err := t.read()
+	for _, step := range []func() error{t.remove, t.register, t.checks, t.scripts} {
+		if err == nil {
+			err = step()
+		}
+	}
+	return errors.Join(append(t.errs, err)...)
+}
+
+// do makes a request with a bound and the token as it is now. An error that the agent has answered with is kept; others are returned.
+func (t *tour) do(what string, f func(q *capi.QueryOptions) error) error {
+	ctx, cancel := context.WithTimeout(t.ctx, requestTimeout)
+	defer cancel()
+	q, err := t.options(ctx, &t.client)
+	if err == nil {
+		err = f(q)
+	}
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", what, err)
+	if refused(err) {
+		t.errs = append(t.errs, err)
+		return nil
+	}
+	return err
+}
+
+// read finds out what the agent has of this owner's services, and of others that have the IDs of these.
+func (t *tour) read() error {
+	filter := ofOwner(t.cfg.Owner) + fmt.Sprintf(" or ID matches %q", "^"+idPrefix+t.cfg.AllocID+"-")
+	err := t.do("services in Consul", func(q *capi.QueryOptions) (err error) {
+		t.is, err = t.agent.ServicesWithFilterOpts(filter, q)
+		return err
+	})
+	if err == nil && len(t.errs) > 0 {
+		err, t.errs = t.errs[0], nil // without it nothing can be compared
+	}
+	return err
+}
+
+// remove deregisters what has left, and what a crash of another allocation has left behind.
+func (t *tour) remove() error {
+	for _, id := range slices.Sorted(maps.Keys(t.gone)) {
+		if err := t.deregister(id); err != nil {
+			return err
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(t.is)) {
+		if t.is[id].Meta[metaOwner] != t.cfg.Owner || !t.over(id) {
+			continue
+		}
+		t.cfg.Logger.Info("removing from Consul the service of an allocation that is over", "service", id)
+		if err := t.deregister(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// over reports whether nobody has a service of this owner any more.
+func (t *tour) over(id string) bool {
+	alloc := allocOf(id)
+	if alloc != t.cfg.AllocID {
+		return alloc != "" && !t.cfg.Lives(alloc)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.adopt.IsZero() && time.Now().After(t.adopt) && t.Provider.wanted[id] == nil
+}
+
+func (t *tour) deregister(id string) error {
+	done := t.is[id] == nil
+	if !done {
+		err := t.do("deregister "+id, func(q *capi.QueryOptions) error {
+			err := t.agent.ServiceDeregisterOpts(id, q)
+			if done = err == nil || unknown(err); done {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !done {
+		return nil
+	}
+	delete(t.is, id)
+	t.mu.Lock()
+	if t.Provider.gone[id] == t.gone[id] { // and not wanted again and left again since
+		delete(t.Provider.gone, id)
+	}
+	t.mu.Unlock()
+	return nil
+}
+
+// register registers what is missing or differs.
+func (t *tour) register() error {
+	for _, id := range slices.Sorted(maps.Keys(t.wanted)) {
+		s, is := t.wanted[id], t.is[id]
+		registration := s.AgentServiceRegistration
+		if is != nil {
+			tags, same := s.asRegistered(is)
+			if same {
+				continue
+			}
+			registration.Tags = tags
+		}
+		err := t.do("register "+id, func(q *capi.QueryOptions) error {
+			opts := capi.ServiceRegisterOpts{ReplaceExistingChecks: is != nil, Token: q.Token}.WithContext(q.Context())
+			if err := t.agent.ServiceRegisterOpts(&registration, opts); err != nil {
+				return err
+			}
+			t.fresh[id] = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checks registers checks that somebody has removed from a service that is there, removes those that the job no longer has, and takes the
+// results.
+func (t *tour) checks() error {
+	found, err := t.results()
+	if err != nil || found == nil {
+		return err
+	}
+	known := map[string]bool{}
+	registered := maps.Clone(t.fresh)
+	for id, s := range t.wanted {
+		for _, c := range s.Checks {
+			known[c.CheckID] = true
+			if found[c.CheckID] != nil || registered[id] {
+				continue
+			}
+			definition := *c
+			definition.CheckID = "" // it has another name there, and an agent refuses what it does not know
+			err := t.do("register check "+c.CheckID, func(q *capi.QueryOptions) error {
+				return t.agent.CheckRegisterOpts(&capi.AgentCheckRegistration{
+					ID: c.CheckID, Name: c.Name, Notes: c.Notes, ServiceID: id, AgentServiceCheck: definition, Namespace: s.Namespace, Partition: s.Partition,
+				}, q)
+			})
+			if err != nil {
+				return err
+			}
+			t.fresh[id] = true // what its scripts have found is sent again
+		}
+	}
+	for id, c := range found {
+		if t.wanted[c.ServiceID] == nil || known[id] || !strings.HasPrefix(id, checkIDPrefix) {
+			continue
+		}
+		err := t.do("deregister check "+id, func(q *capi.QueryOptions) error { return t.agent.CheckDeregisterOpts(id, q) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// results takes the results of the checks. It returns nil when the agent refuses to give them.
+func (t *tour) results() (found map[string]*capi.AgentCheck, err error) {
+	if len(t.wanted) == 0 {
+		return map[string]*capi.AgentCheck{}, nil
+	}
+	err = t.do("checks in Consul", func(q *capi.QueryOptions) (err error) {
+		found, err = t.agent.ChecksWithFilterOpts(ofAlloc(t.cfg.AllocID), q)
+		return err
+	})
+	if err != nil || found == nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.Provider.results = map[string]interfaces.CheckResult{}
+	for id, s := range t.Provider.wanted {
+		if t.wanted[id] != s || t.Provider.gone[id] != t.gone[id] { // registered again meanwhile: they are of the registration before
+			continue
+		}
+		for _, c := range s.checks {
+			if is := found[c.id]; is != nil && is.Output != "" { // one without output has not run
+				t.Provider.results[c.id] = resultOf(is)
+			}
+		}
+	}
+	return found, nil
+}
+
+// scripts sends the results of scripts that the agent does not have.
+func (t *tour) scripts() error {
+	t.mu.Lock()
+	for id := range t.fresh {
+		for _, c := range t.wanted[id].checks {
+			if _, ok := t.fed[c.id]; ok {
+				t.unsent[c.id] = true
+			}
+		}
+	}
+	t.mu.Unlock()
+	err := t.sendScripts(t.ctx)
+	if refused(err) {
+		t.errs = append(t.errs, err)
+		return nil
+	}
+	return err
+}
+
+// sendScripts sends the results of scripts that the agent does not have. The first error is the last.
+func (p *Provider) sendScripts(ctx context.Context) error {
+	p.mu.Lock()
+	ids := slices.Sorted(maps.Keys(p.unsent))
+	p.mu.Unlock()
+	for _, id := range ids {
+		if err := p.send(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask takes the results of the checks alone.
+func (p *Provider) ask(ctx context.Context) error {
+	t := &tour{Provider: p, ctx: ctx}
+	p.mu.Lock()
+	t.wanted, t.gone = maps.Clone(p.wanted), maps.Clone(p.gone)
+	p.mu.Unlock()
+	if err := p.client.open(); err != nil {
+		return err
+	}
+	t.agent = p.client.api.Agent()
+	_, err := t.results()
+	return errors.Join(append(t.errs, err)...)
+}
