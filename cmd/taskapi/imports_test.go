@@ -170,6 +170,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster",
 		"allocrunner/cluster/disk",
 		"allocrunner/cluster/memory", // of simulated allocations
+		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",

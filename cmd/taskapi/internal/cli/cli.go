@@ -166,6 +166,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	addGroup(root, "Other commands:",
 		validateCommand(w),
 		stateCommand(w),
+		varCommand(w),
 		keyringCommand(w),
 		tokenCommand(w),
 		versionCommand(w),
@@ -271,14 +272,15 @@ func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
 	return found
 }
 
-// doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay, and of exec what
-// follows its flags: the command's own.
+// doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay, and of exec and
+// var lock what follows their flags: the command's own.
 func doubleDashes(args []string) []string {
 	out := make([]string, len(args))
 	copy(out, args)
+	words := wordsBeforeCommand(args)
 	for i, arg := range args {
 		switch {
-		case arg == "--", i > 0 && args[0] == "exec" && !isFlag(arg) && !takesValue(args[i-1]):
+		case arg == "--", words > 0 && i >= words && !isFlag(arg) && !takesValue(args[i-1]):
 			return out
 		case args[0] == "exec" && (arg == "-it" || arg == "-ti"): // two flags of one letter
 		case len(arg) > 2 && arg[0] == '-' && isLetter(arg[1]) && arg[2] != '=':
@@ -288,11 +290,27 @@ func doubleDashes(args []string) []string {
 	return out
 }
 
+// wordsBeforeCommand returns how many words name a command that runs another one, 0 for other commands.
+func wordsBeforeCommand(args []string) int {
+	switch {
+	case len(args) > 0 && args[0] == "exec":
+		return 1
+	case len(args) > 1 && args[0] == "var" && args[1] == "lock":
+		return 2
+	}
+	return 0
+}
+
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
 
-// takesValue reports whether the argument after one of exec's is its value.
+// takesValue reports whether the argument after one of exec's or var lock's is its value.
 func takesValue(arg string) bool {
-	return isFlag(arg) && slices.Contains([]string{"e", "escape", "task", "action", "data-dir"}, strings.TrimLeft(arg, "-"))
+	return isFlag(arg) && slices.Contains(valueFlags, strings.TrimLeft(arg, "-"))
+}
+
+// valueFlags are the flags of exec and var lock that take a value.
+var valueFlags = []string{
+	"e", "escape", "task", "action", "data-dir", "seal-key", "namespace", "ttl", "delay", "backoff", "max-retry", "in",
 }
 
 func isLetter(c byte) bool {

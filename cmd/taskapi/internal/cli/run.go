@@ -43,6 +43,7 @@ type runOptions struct {
 	json     bool
 	verbose  bool
 	simulate int
+	varItems []string
 	output   outputFlag
 }
 
@@ -97,6 +98,11 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 				return context.Cause(waiting)
 			case err != nil:
 				return err
+			}
+			if err := r.putVarItems(waiting); err != nil {
+				return err
+			}
+			switch {
 			case opts.detach:
 				return r.detach(waiting, cmd)
 			case opts.simulate > 0:
@@ -118,6 +124,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	f.BoolVar(&opts.detached, "detached", false, "")
 	_ = f.MarkHidden("detached") // it has just been added
 	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
+	f.StringArrayVar(&opts.varItems, "var-items", nil, varItemsUsage)
 	opts.output.add(f)
 	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
@@ -132,6 +139,7 @@ type request struct {
 	layout      layout
 	alloc       *api.Allocation // as it would begin
 	submission  *api.JobSubmission
+	variables   []*api.Variable // that are to be written first
 	environment Environment
 }
 
@@ -179,7 +187,13 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	if err := errors.Join(o.CheckUsers(loaded.group), o.until.check(alloc)); err != nil {
 		return nil, usage(err)
 	}
-	return &request{o, differ, jobFile, l, alloc, loaded.submission, w}, nil
+	var items []*api.Variable
+	if !o.detached && o.simulate == 0 {
+		if items, err = readVarItems(o.varItems, alloc.Namespace, w); err != nil {
+			return nil, err
+		}
+	}
+	return &request{o, differ, jobFile, l, alloc, loaded.submission, items, w}, nil
 }
 
 // warnings returns the findings that keep no job from running. What the machine refuses, a start reports.

@@ -1,0 +1,344 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// varCommand is the tree of taskapi var, after Nomad's.
+func varCommand(w Environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "var",
+		Short: "Read and write Nomad's variables, and run a command under a lock",
+		Long: `Variables are items of text, sealed in the data directory, that the tasks of all its allocations read over their sockets: a task those of
+its own job, group and itself, at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK. These commands work on
+the data directory itself: no allocation has to run, and one that does sees a change immediately.`,
+		Example: `  taskapi var put nomad/jobs/web password=@password.txt
+  taskapi var get -item password nomad/jobs/web`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(unknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(varPut(w), varGet(w), varList(w), isDestructive(varPurge(w)), varLock(w))
+	return cmd
+}
+
+// varFlags are the flags of every command about variables.
+type varFlags struct {
+	keyFlags
+	namespace string
+}
+
+func (f *varFlags) add(cmd *cobra.Command) {
+	f.keyFlags.add(cmd)
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "namespace of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+}
+
+// in returns the namespace that the command is about.
+func (f *varFlags) in(w Environment) string {
+	return cmp.Or(f.namespace, w.getenv("NOMAD_NAMESPACE"), api.DefaultNamespace)
+}
+
+// errNoVariables is a data directory that has never had any.
+var errNoVariables = errors.New("no variables")
+
+// use opens the variables of the data directory for as long as do takes. Where there have never been any they are made, or with mustExist are
+// errNoVariables.
+func (f *varFlags) use(w Environment, mustExist bool, do func(kept *variables.Service) error) error {
+	l, err := newLayout(f.dataDir, w)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(l.Keyring()); mustExist && errors.Is(err, fs.ErrNotExist) {
+		return errNoVariables
+	}
+	return l.useVariables(f.sealKey, do)
+}
+
+// useVariables opens the variables of the data directory for as long as do takes.
+func (l layout) useVariables(sealKey string, do func(kept *variables.Service) error) error {
+	if err := l.make(); err != nil {
+		return err
+	}
+	ring, err := l.openKeyring(sealKey)
+	if err != nil {
+		return err
+	}
+	store := disk.New(l.Cluster())
+	kept, err := agent.OpenVariables(store, ring)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	return errors.Join(variableError(do(kept)), store.Close())
+}
+
+// variableError marks what the caller can do something about.
+func variableError(err error) error {
+	if _, ok := errors.AsType[*variables.InvalidError](err); ok {
+		return usage(err)
+	}
+	conflict, ok := errors.AsType[*variables.ConflictError](err)
+	if !ok {
+		return err
+	}
+	v := conflict.Variable
+	switch {
+	case conflict.Locked:
+		return fmt.Errorf("variable %q is locked: whoever holds its lock can change it", v.Path)
+	case v.ModifyIndex == 0:
+		return fmt.Errorf("Check-and-Set conflict: there is no variable %q; --check-index 0 expects none, and --force expects nothing", v.Path)
+	}
+	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; --check-index %[2]d expects that, and --force expects nothing",
+		v.Path, v.ModifyIndex, output.Date(time.Unix(0, v.ModifyTime)))
+}
+
+// variablePath returns a path as an argument has it.
+func variablePath(arg string) (string, error) {
+	path := strings.Trim(strings.TrimSpace(arg), "/")
+	return path, usage(variables.CheckPath(path))
+}
+
+// varOutput is how a variable is printed, in Nomad's words.
+type varOutput struct {
+	format, template string
+	parsed           *output.Template
+}
+
+// The formats of --out.
+const (
+	outTemplate = "go-template"
+	outHCL      = "hcl"
+	outJSON     = "json"
+	outNone     = "none"
+	outTable    = "table"
+	outTerse    = "terse"
+)
+
+// add adds the flags, and makes the command check them before it does anything. usual says when which format is the default.
+func (o *varOutput) add(cmd *cobra.Command, formats []string, usual string) {
+	f := cmd.Flags()
+	f.StringVar(&o.format, "out", "", "`format` to print: "+strings.Join(formats, ", ")+" (default "+usual+")")
+	f.StringVar(&o.template, "template", "", "Go template that --out go-template prints by, e.g. '{{.Items.password}}'")
+	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		switch {
+		case o.template != "" && o.format == "":
+			o.format = outTemplate
+		case o.template != "" && o.format != outTemplate:
+			return usage(errors.New("--template goes with --out go-template alone"))
+		case o.format == outTemplate && o.template == "":
+			return usage(errors.New("--out go-template needs --template"))
+		}
+		if o.format != "" && !slices.Contains(formats, o.format) {
+			return usage(fmt.Errorf("--out %q must be one of %s", o.format, strings.Join(formats, ", ")))
+		}
+		if o.template != "" {
+			o.parsed, err = output.ParseTemplate(o.template)
+		}
+		return asTemplateError(err)
+	}
+}
+
+// orFor returns the format that was chosen, or else table on a terminal and JSON elsewhere, as Nomad does.
+func (o *varOutput) orFor(w Environment) string {
+	switch {
+	case o.format != "":
+		return o.format
+	case output.IsTerminal(w.Stdout):
+		return outTable
+	}
+	return outJSON
+}
+
+// print prints a variable.
+func (o *varOutput) print(w Environment, format string, v *api.Variable) (err error) {
+	switch format {
+	case outJSON:
+		return output.JSON(w.Stdout, v)
+	case outHCL:
+		_, err = fmt.Fprint(w.Stdout, variableHCL(v))
+	case outTable:
+		_, err = fmt.Fprint(w.Stdout, variableTable(w, v))
+	case outTemplate:
+		return asTemplateError(o.parsed.Write(w.Stdout, v))
+	}
+	return err
+}
+
+// variableTable returns a variable for people.
+func variableTable(w Environment, v *api.Variable) string {
+	about := output.Table{}
+	about.Row("Namespace", "=", v.Namespace)
+	about.Row("Path", "=", v.Path)
+	about.Row("Create Time", "=", output.Date(time.Unix(0, v.CreateTime)))
+	if v.ModifyTime != v.CreateTime {
+		about.Row("Modify Time", "=", output.Date(time.Unix(0, v.ModifyTime)))
+	}
+	about.Row("Check Index", "=", fmt.Sprint(v.ModifyIndex))
+	if v.Lock != nil {
+		about.Row("Lock", "=", fmt.Sprintf("held, TTL %s, delay %s", v.Lock.TTL, v.Lock.LockDelay))
+	}
+	items := output.Table{Colors: w.colors()}
+	for _, key := range sortedKeys(v.Items) {
+		items.Row(key, "=", v.Items[key])
+	}
+	return about.String() + "\nItems\n" + items.String()
+}
+
+func varGet(w Environment) *cobra.Command {
+	var flags varFlags
+	var out varOutput
+	var item string
+	cmd := &cobra.Command{
+		Use:   "get [flags] PATH",
+		Short: "Print a variable",
+		Long:  `Prints a variable; with --item the value of one item, as it is, without a line break.`,
+		Example: `  taskapi var get nomad/jobs/web
+  taskapi var get -item password nomad/jobs/web
+  taskapi var get -template '{{.Items.password}}' nomad/jobs/web`,
+		Args: oneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := variablePath(args[0])
+			if err != nil {
+				return err
+			}
+			var v *api.Variable
+			err = flags.use(w, true, func(kept *variables.Service) (err error) {
+				v, _, err = kept.Read(cmd.Context(), flags.in(w), path)
+				return err
+			})
+			switch {
+			case errors.Is(err, errNoVariables), err == nil && v == nil:
+				return fmt.Errorf("variable not found: there is no %q in namespace %q", path, flags.in(w))
+			case err != nil:
+				return err
+			case item == "":
+				return out.print(w, out.orFor(w), v)
+			}
+			value, ok := v.Items[item]
+			if !ok {
+				return fmt.Errorf("variable %q does not contain %q item", path, item)
+			}
+			_, err = fmt.Fprint(w.Stdout, value)
+			return err
+		},
+	}
+	flags.add(cmd)
+	out.add(cmd, []string{outTemplate, outHCL, outJSON, outNone, outTable}, "table on a terminal, else json")
+	cmd.Flags().StringVar(&item, "item", "", "print the value of this item alone")
+	return cmd
+}
+
+func varPurge(w Environment) *cobra.Command {
+	var flags varFlags
+	var check checkIndex
+	cmd := &cobra.Command{
+		Use:     "purge [flags] PATH",
+		Short:   "Delete a variable",
+		Long:    `Deletes a variable, if there is one. While somebody holds its lock nobody can.`,
+		Example: `  taskapi var purge nomad/jobs/web`,
+		Args:    oneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := variablePath(args[0])
+			if err != nil {
+				return err
+			}
+			expected, err := check.value(cmd)
+			if err != nil {
+				return err
+			}
+			err = flags.use(w, expected == nil, func(kept *variables.Service) error {
+				_, err := kept.Delete(cmd.Context(), flags.in(w), path, expected)
+				return err
+			})
+			if err != nil && !errors.Is(err, errNoVariables) {
+				return err
+			}
+			_, err = fmt.Fprintf(w.Stdout, "Successfully purged variable %q!\n", path)
+			return err
+		},
+	}
+	flags.add(cmd)
+	check.add(cmd)
+	return cmd
+}
+
+func varList(w Environment) *cobra.Command {
+	var flags varFlags
+	var out varOutput
+	cmd := &cobra.Command{
+		Use:   "list [flags] [PREFIX]",
+		Short: "List variables, without their items",
+		Long:  `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX.`,
+		Example: `  taskapi var list
+  taskapi var list -out terse nomad/jobs/`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage(fmt.Errorf("want one PREFIX at most: unexpected %q", args[1]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list := []*api.VariableMetadata{}
+			err := flags.use(w, true, func(kept *variables.Service) (err error) {
+				list, _, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""))
+				return err
+			})
+			if err != nil && !errors.Is(err, errNoVariables) {
+				return err
+			}
+			return out.printList(w, list, flags.in(w) == variables.AllNamespaces)
+		},
+	}
+	flags.add(cmd)
+	out.add(cmd, []string{outTemplate, outJSON, outTable, outTerse}, "table on a terminal, else json")
+	return cmd
+}
+
+// printList prints what is known of variables.
+func (o *varOutput) printList(w Environment, list []*api.VariableMetadata, everywhere bool) error {
+	table := output.Table{Colors: w.colors()}
+	switch o.orFor(w) {
+	case outJSON:
+		return output.JSON(w.Stdout, list)
+	case outTemplate:
+		return asTemplateError(o.parsed.Write(w.Stdout, list))
+	case outTerse:
+		for _, v := range list {
+			if everywhere {
+				table.Row(v.Namespace, v.Path)
+			} else {
+				table.Row(v.Path)
+			}
+		}
+	default:
+		if len(list) == 0 {
+			_, err := fmt.Fprintln(w.Stdout, "No matching variables found")
+			return err
+		}
+		table.Header("Namespace", "Path", "Last Updated")
+		for _, v := range list {
+			table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
+		}
+	}
+	_, err := table.WriteTo(w.Stdout)
+	return err
+}
