@@ -33,16 +33,18 @@ const (
 // relistenPause is the time between two attempts to have an address that something else has.
 const relistenPause = 5 * time.Second
 
-// metricsAddress reads the address to listen on for scrapes, "127.0.0.1:9100". The host must be written out: an IP address, or localhost, which is
-// 127.0.0.1.
-func metricsAddress(text string) (netip.AddrPort, error) {
+// metricsAddress reads the address to listen on for scrapes.
+func metricsAddress(text string) (netip.AddrPort, error) { return listenAddress(MetricsFlag, text) }
+
+// listenAddress reads an address to listen on, "127.0.0.1:9100". The host must be written out: an IP address, or localhost, which is 127.0.0.1.
+func listenAddress(flag, text string) (netip.AddrPort, error) {
 	if port, ok := strings.CutPrefix(text, "localhost:"); ok {
 		text = "127.0.0.1:" + port
 	}
 	address, err := netip.ParseAddrPort(text)
 	if err != nil {
 		return address, fmt.Errorf("--%s %q is no address with a port: give one such as 127.0.0.1:9100 or [::1]:9100; 0.0.0.0:9100 lets every machine ask that reaches this one",
-			MetricsFlag, text)
+			flag, text)
 	}
 	return address, nil
 }

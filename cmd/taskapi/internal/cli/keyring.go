@@ -89,7 +89,7 @@ signed with the new key, and old ones are good until they expire; tokens of a re
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(keyringList(w), keyringRotate(w), isDestructive(keyringRemove(w)), keyringExport(w))
+	cmd.AddCommand(keyringList(w), keyringRotate(w), isDestructive(keyringRemove(w)), keyringExport(w), keyringServe(w))
 	return cmd
 }
 

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"taskapi/identity"
+	"taskapi/identity/identitytest"
+)
+
+// serveKeys serves the keys of a new ring until the test ends.
+func serveKeys(t *testing.T, config KeyServerConfig) (*KeyServer, *identity.Keyring) {
+	t.Helper()
+	ring := identitytest.Keyring(t)
+	config.Keyring, config.Logger = ring, slog.New(slog.DiscardHandler)
+	if config.Listen == "" {
+		config.Listen = "127.0.0.1:0"
+	}
+	server, err := ListenKeys(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := server.Serve(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); serving.Wait() })
+	return server, ring
+}
+
+// answer is what a server says to a request.
+type answer struct {
+	status int
+	body   string
+	header http.Header
+}
+
+func askKeys(t *testing.T, method, url, host string) answer {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, string(body), resp.Header}
+}
+
+// TestKeyServer: the two documents are there, they are those of the ring as it is now, and nothing else answers.
+func TestKeyServer(t *testing.T) {
+	server, ring := serveKeys(t, KeyServerConfig{})
+	base := server.URL()
+	keys := func() []string {
+		t.Helper()
+		got := askKeys(t, "GET", base+"/.well-known/jwks.json", "")
+		set, err := identity.ParseJWKS([]byte(got.body)) // which refuses one that holds private material
+		if err != nil || got.status != 200 || got.header.Get("Content-Type") != "application/json" || got.header.Get("Cache-Control") != "no-cache" {
+			t.Fatalf("%+v: %v", got, err)
+		}
+		return set.IDs()
+	}
+	first := ring.Active().ID
+	if got := keys(); len(got) != 1 || got[0] != first {
+		t.Errorf("keys %v", got)
+	}
+	identitytest.Rotate(t, ring)
+	if got := keys(); len(got) != 2 {
+		t.Errorf("after a rotation: keys %v", got)
+	}
+	if err := ring.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	if got := keys(); len(got) != 1 || got[0] == first {
+		t.Errorf("after a removal: keys %v", got)
+	}
+	var openID struct {
+		Issuer string   `json:"issuer"`
+		JWKS   string   `json:"jwks_uri"`
+		Algs   []string `json:"id_token_signing_alg_values_supported"`
+	}
+	discovery := askKeys(t, "GET", base+"/.well-known/openid-configuration", "")
+	if err := json.Unmarshal([]byte(discovery.body), &openID); err != nil || openID.Issuer != base || openID.JWKS != base+"/.well-known/jwks.json" || fmt.Sprint(openID.Algs) != "[EdDSA]" {
+		t.Errorf("%+v: %v", discovery, err)
+	}
+	for _, test := range []struct {
+		method, path, host string
+		status             int
+	}{
+		{"HEAD", "/.well-known/jwks.json", "", 200},
+		{"POST", "/.well-known/jwks.json", "", 405},
+		{"DELETE", "/.well-known/openid-configuration", "", 405},
+		{"OPTIONS", "/.well-known/jwks.json", "", 405},
+		{"GET", "/", "", 404}, {"GET", "/v1/allocations", "", 404}, {"GET", "/.well-known/", "", 404}, {"GET", "/.well-known/jwks.json/", "", 404},
+		{"GET", "/.well-known/../.well-known/jwks.json", "", 404}, {"GET", "/.well-known%2fjwks.json", "", 404}, {"GET", "/keyring/keys.sealed", "", 404},
+		{"GET", "/.well-known/jwks.json", "localhost:1", 200},
+		{"GET", "/.well-known/jwks.json", "[::1]:80", 200},
+		{"GET", "/.well-known/jwks.json", "rebound.example", 421},
+		{"GET", "/.well-known/jwks.json", "127.0.0.1.evil.example:80", 421},
+		{"GET", "/", "rebound.example", 421},
+	} {
+		if got := askKeys(t, test.method, base+test.path, test.host); got.status != test.status {
+			t.Errorf("%s %s of %q: %d, want %d", test.method, test.path, test.host, got.status, test.status)
+		}
+	}
+}
+
+// TestKeyServerBehindAProxy names the issuer that was given, and answers below its path and to its name.
+func TestKeyServerBehindAProxy(t *testing.T) {
+	server, _ := serveKeys(t, KeyServerConfig{Issuer: "https://ids.example/taskapi"})
+	got := askKeys(t, "GET", server.URL()+"/taskapi/.well-known/openid-configuration", "ids.example")
+	if got.status != 200 || !strings.Contains(got.body, `"jwks_uri":"https://ids.example/taskapi/.well-known/jwks.json"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestKeyServerIsBounded: more connections than there is room for are closed, and the others are answered.
+func TestKeyServerIsBounded(t *testing.T) {
+	server, _ := serveKeys(t, KeyServerConfig{})
+	open := make([]net.Conn, maxKeyReaders)
+	for i := range open {
+		conn, err := net.Dial("tcp", server.listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		open[i] = conn
+	}
+	ask := func(conn net.Conn) error {
+		fmt.Fprintf(conn, "GET /.well-known/jwks.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		return resp.Body.Close()
+	}
+	for _, conn := range open { // and with that, all are accepted
+		if err := ask(conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := net.Dial("tcp", server.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if ask(conn) == nil {
+		t.Error("one connection more than there is room for is answered")
+	}
+}
+
+func TestKeyServerAddresses(t *testing.T) {
+	for _, test := range []struct {
+		config KeyServerConfig
+		words  string
+	}{
+		{KeyServerConfig{Listen: "0.0.0.0:0"}, "other machines may reach this address: give 127.0.0.1 or ::1, or --remote"},
+		{KeyServerConfig{Listen: "[::]:0"}, "other machines may reach this address"},
+		{KeyServerConfig{Listen: "0.0.0.0:0", Remote: true}, "give --issuer with the URL that they use"},
+		{KeyServerConfig{Listen: ":0"}, "no address with a port"},
+		{KeyServerConfig{Listen: "example.com:80"}, "no address with a port"},
+		{KeyServerConfig{Listen: "127.0.0.1:0", Issuer: "nothing"}, "is no URL"},
+	} {
+		test.config.Logger = slog.New(slog.DiscardHandler)
+		if server, err := ListenKeys(test.config); err == nil || !strings.Contains(err.Error(), test.words) {
+			t.Errorf("%+v: %v, %v", test.config, server, err)
+		}
+	}
+	server, err := ListenKeys(KeyServerConfig{Listen: "0.0.0.0:0", Remote: true, Issuer: "http://keys.example", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+}
