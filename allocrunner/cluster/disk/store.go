@@ -184,8 +184,8 @@ func (s *store) applyLocked(h header) error {
 
 // current reports whether the table has all that the log has.
 func (s *store) current() (bool, error) {
-	if !s.isLog(s.log) {
-		return false, nil
+	if ok, err := s.isNamed(); !ok {
+		return false, err
 	}
 	h, err := readHeader(s.log)
 	if err != nil {
@@ -194,10 +194,17 @@ func (s *store) current() (bool, error) {
 	return h == s.head, nil
 }
 
-// isLog reports whether a file is the one that is named log.
-func (s *store) isLog(f *os.File) bool {
+// isNamed reports whether the open log is the one that has its name, and not one that was replaced.
+func (s *store) isNamed() (bool, error) {
 	var is, named unix.Stat_t
-	return unix.Fstat(int(f.Fd()), &is) == nil && unix.Lstat(s.logPath(), &named) == nil && is.Ino == named.Ino && is.Dev == named.Dev
+	if err := unix.Fstat(int(s.log.Fd()), &is); err != nil {
+		return false, unavailable(s.logPath(), err)
+	}
+	if is.Size < s.head.end {
+		return false, s.damaged(fmt.Errorf("it is cut short: it has %d bytes of %d", is.Size, s.head.end))
+	}
+	err := unix.Lstat(s.logPath(), &named)
+	return err == nil && is.Ino == named.Ino && is.Dev == named.Dev, nil
 }
 
 // advanceLocked brings the table to where the log is.
@@ -216,8 +223,8 @@ func (s *store) advanceLocked() error {
 				return err
 			}
 		}
-		if s.isLog(s.log) {
-			return nil
+		if ok, err := s.isNamed(); ok || err != nil {
+			return err
 		}
 		if err := s.replacedLocked(); err != nil {
 			return err

@@ -1,0 +1,307 @@
+package disk_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/disk"
+	"taskapi/identity/privatefile"
+	"taskapi/socket/safedir"
+)
+
+const headerSize = 128
+
+// filled returns the directory of a closed store, and its log before the last of its commits and after.
+func filled(t testing.TB) (dir string, before, after []byte) {
+	t.Helper()
+	dir = scratch(t)
+	s := disk.New(dir)
+	clustertest.Put(t, s, "k", "old")
+	clustertest.Put(t, s, "k", "one")
+	before = readLog(t, dir)
+	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "two"), clustertest.Set("l", "two")}})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, before, readLog(t, dir)
+}
+
+func readLog(t testing.TB, dir string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func writeLog(t testing.TB, dir string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "log"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seal makes a header valid after a change.
+func seal(header []byte) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	binary.BigEndian.PutUint32(header[12:], crc32.Update(crc32.Checksum(header[:12], table), table, header[16:headerSize]))
+}
+
+// fromEarlierStart makes a log one that the machine had when it failed: its header may be older than what follows.
+func fromEarlierStart(log []byte) []byte {
+	log = bytes.Clone(log)
+	log[40] ^= 1
+	seal(log)
+	return log
+}
+
+// TestPowerCut has the machine fail in the middle of a commit, at each byte of it, with whatever the disk has behind: what was there before is there, and
+// the commit as a whole or not at all. Then the store goes on.
+func TestPowerCut(t *testing.T) {
+	dir, before, after := filled(t)
+	header := fromEarlierStart(before)[:headerSize]
+	behind := [][]byte{nil, make([]byte, 100), bytes.Repeat([]byte("\xf5TAS"), 25), before[headerSize:]}
+	for cut := len(before); cut <= len(after); cut++ {
+		tails := behind
+		if cut < len(after) {
+			tails = behind[cut%len(behind):][:1]
+		}
+		for n, tail := range tails {
+			writeLog(t, dir, slices.Concat(header, after[headerSize:cut], tail))
+			s := disk.New(dir)
+			want := "one"
+			if cut == len(after) {
+				want = "two"
+			}
+			k, l := clustertest.Get(t, s, "k"), clustertest.Get(t, s, "l")
+			if string(k.Value) != want || (l.ModifyIndex != 0) != (want == "two") {
+				t.Fatalf("cut at %d of %d, tail %d: k is %q, l %q", cut, len(after), n, k.Value, l.Value)
+			}
+			index := clustertest.Put(t, s, "k", "three", cluster.Condition{Key: "k", ModifyIndex: k.ModifyIndex})
+			s.Close()
+			if e := clustertest.Get(t, open(t, dir), "k"); string(e.Value) != "three" || index != k.ModifyIndex+1 {
+				t.Fatalf("cut at %d, tail %d, then a commit: %q at %d", cut, n, e.Value, index)
+			}
+		}
+	}
+}
+
+// TestEachBitCounts: no bit of a log can flip without that being an error, or without harm.
+func TestEachBitCounts(t *testing.T) {
+	dir, _, after := filled(t)
+	harmless := 0
+	for i := range after {
+		data := bytes.Clone(after)
+		data[i] ^= 1 << (i % 8)
+		writeLog(t, dir, data)
+		s := disk.New(dir)
+		e, index, err := s.Get(t.Context(), "k")
+		s.Close()
+		if err == nil && (string(e.Value) != "two" || index != e.ModifyIndex) {
+			t.Fatalf("byte %d: got %q at %d", i, e.Value, index)
+		}
+		if err == nil {
+			harmless++
+			continue
+		}
+		wantDamaged(t, dir, fmt.Sprintf("byte %d", i), err)
+	}
+	if harmless != 0 {
+		t.Errorf("%d flips went unnoticed", harmless)
+	}
+}
+
+// wantDamaged requires an error that names the file and says what to do.
+func wantDamaged(t testing.TB, dir, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, disk.ErrDamaged) || !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), filepath.Join(dir, "log")) ||
+		!strings.Contains(err.Error(), "put a backup") {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// TestDamage is of files that something else has changed, while a store is closed or open.
+func TestDamage(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, dir string, before, after []byte){
+		"cut short":          func(t *testing.T, dir string, _, after []byte) { writeLog(t, dir, after[:len(after)-1]) },
+		"emptied":            func(t *testing.T, dir string, _, _ []byte) { writeLog(t, dir, nil) },
+		"another format":     func(t *testing.T, dir string, _, after []byte) { after[11]++; seal(after); writeLog(t, dir, after) },
+		"not a log":          func(t *testing.T, dir string, _, _ []byte) { writeLog(t, dir, bytes.Repeat([]byte("text "), 100)) },
+		"a header that lies": func(t *testing.T, dir string, _, after []byte) { after[23]++; seal(after); writeLog(t, dir, after) },
+		"gone": func(t *testing.T, dir string, _, _ []byte) {
+			if err := os.Remove(filepath.Join(dir, "log")); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, before, after := filled(t)
+			opened := open(t, dir)
+			clustertest.Get(t, opened, "k")
+			ended := make(chan error)
+			go func() { _, err := opened.Watch(t.Context(), "none", 1<<40); ended <- err }()
+			damage(t, dir, before, after)
+			wantDamaged(t, dir, "a watch that waits", <-ended)
+			for which, s := range map[string]*disk.Store{"opened before": opened, "opened after": open(t, dir)} {
+				_, _, err := s.Get(t.Context(), "k")
+				wantDamaged(t, dir, which+": get", err)
+				_, err = s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "three")}})
+				wantDamaged(t, dir, which+": commit", err)
+			}
+		})
+	}
+}
+
+// TestOlderLogIsNotBelieved: a log that is put back under an open store is an error of that, and a backup for those who open it later.
+func TestOlderLogIsNotBelieved(t *testing.T) {
+	dir, before, _ := filled(t)
+	opened := open(t, dir)
+	clustertest.Get(t, opened, "k")
+	backup := filepath.Join(dir, "backup")
+	if err := os.WriteFile(backup, before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(backup, filepath.Join(dir, "log")); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := opened.Get(t.Context(), "k")
+	wantDamaged(t, dir, "under an open store", err)
+	restored := open(t, dir)
+	if e := clustertest.Get(t, restored, "k"); string(e.Value) != "one" {
+		t.Errorf("got %q", e.Value)
+	}
+	clustertest.Put(t, restored, "k", "three")
+}
+
+// TestBackup: a copy that is made while others write is the store of a moment.
+func TestBackup(t *testing.T) {
+	dir := scratch(t)
+	p := start(t, "work", dir, "1", filepath.Join(t.TempDir(), "notes"))
+	defer p.kill()
+	s := open(t, dir)
+	for range 20 {
+		index := clustertest.Put(t, s, "mine", "v")
+		for n := range 5 {
+			clustertest.Put(t, s, "mine", fmt.Sprint(n))
+		}
+		copied := scratch(t)
+		if err := os.MkdirAll(copied, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		writeLog(t, copied, readLog(t, dir))
+		if e := clustertest.Get(t, open(t, copied), "mine"); string(e.Value) != "4" || e.ModifyIndex < index+5 {
+			t.Fatalf("%q at %d, after %d", e.Value, e.ModifyIndex, index)
+		}
+	}
+}
+
+// TestUnsafePlaces: what others could have put there, or could change, is refused with what to do, and not touched.
+func TestUnsafePlaces(t *testing.T) {
+	target := filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := func(name string) func(dir string) error {
+		return func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink(target, filepath.Join(dir, name)))
+		}
+	}
+	fifo := func(name string) func(dir string) error {
+		return func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), unix.Mkfifo(filepath.Join(dir, name), 0o600))
+		}
+	}
+	for name, tc := range map[string]struct {
+		plant func(dir string) error
+		want  error
+		root  bool
+	}{
+		"a directory that others may read":  {plant: func(dir string) error { return os.Mkdir(dir, 0o755) }, want: privatefile.ErrExposed},
+		"a parent that others may write to": {plant: func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777) }, want: safedir.ErrUnsafe},
+		"a link in its place":               {plant: func(dir string) error { return os.Symlink(t.TempDir(), dir) }, want: unix.ENOTDIR},
+		"a file in its place":               {plant: func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, want: unix.ENOTDIR},
+		"a log that is a link":              {plant: link("log"), want: privatefile.ErrNotRegular},
+		"a lock that is a link":             {plant: link("lock"), want: privatefile.ErrNotRegular},
+		"leases that are a link":            {plant: link("leases"), want: privatefile.ErrNotRegular},
+		"a log that is a FIFO":              {plant: fifo("log"), want: privatefile.ErrNotRegular},
+		"a lock that is a FIFO":             {plant: fifo("lock"), want: privatefile.ErrNotRegular},
+		"a log that others may write to": {plant: func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600), os.Chmod(dir+"/log", 0o666))
+		}, want: privatefile.ErrExposed},
+		"a directory of another user": {plant: func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 1234, 1234)) }, want: privatefile.ErrExposed, root: true},
+		"a log of another user": {plant: func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600), os.Chown(dir+"/log", 1234, 1234))
+		}, want: privatefile.ErrExposed, root: true},
+		"a directory of which there is no parent": {plant: func(dir string) error { return os.Remove(filepath.Dir(dir)) }, want: os.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.root && os.Geteuid() != 0 {
+				t.Skip("needs another user, and so root")
+			}
+			dir := filepath.Join(t.TempDir(), "data", "cluster")
+			if err := os.Mkdir(filepath.Dir(dir), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := tc.plant(dir); err != nil {
+				t.Fatal(err)
+			}
+			_, err := open(t, dir).Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "v")}})
+			if !errors.Is(err, tc.want) || !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), filepath.Dir(dir)) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+	if data, err := os.ReadFile(target); err != nil || string(data) != "precious" {
+		t.Errorf("the target of the links has %q, %v", data, err)
+	}
+}
+
+// TestNothingBeforeItsUse: a store that nobody uses leaves nothing.
+func TestNothingBeforeItsUse(t *testing.T) {
+	dir := scratch(t)
+	if err := disk.New(dir).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is a directory: %v", err)
+	}
+}
+
+// TestUnfinishedRewriting: what a crash has left of the rewriting of a log, before it got its name and after, does no harm and goes.
+func TestUnfinishedRewriting(t *testing.T) {
+	dir, _, after := filled(t)
+	after[56] = 0 // its name may not be on the disk
+	seal(after)
+	writeLog(t, dir, after)
+	draft := filepath.Join(dir, "log.new")
+	if err := os.WriteFile(draft, []byte("half a log"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir)
+	clustertest.Put(t, s, "k", "three")
+	if log := readLog(t, dir); log[56] != 1 {
+		t.Error("a commit has not seen to the log's name")
+	}
+	for range 30 {
+		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
+	}
+	if _, err := os.Stat(draft); !errors.Is(err, os.ErrNotExist) || size(t, dir) > 300<<10 {
+		t.Errorf("the draft: %v; the log has %d bytes", err, size(t, dir))
+	}
+	if e := clustertest.Get(t, open(t, dir), "k"); string(e.Value) != "three" {
+		t.Errorf("got %q", e.Value)
+	}
+}
