@@ -71,6 +71,19 @@ func (c *agentClient) open() error {
 	return err
 }
 
+// TryFiles reads every file that the settings name, as a Provider does.
+func (s Settings) TryFiles() error {
+	if !s.Configured() {
+		return nil
+	}
+	c := &agentClient{settings: s}
+	if err := c.open(); err != nil {
+		return err
+	}
+	_, err := c.token()
+	return err
+}
+
 // token returns the token as it is now. Errors: those of its file.
 func (c *agentClient) token() (string, error) {
 	if c.settings.TokenFile == "" {

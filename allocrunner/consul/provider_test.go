@@ -474,8 +474,8 @@ func TestLeftovers(t *testing.T) {
 	}
 	e.lives.Store(&map[string]bool{away.alloc: true})
 	p := e.run(nil)
-	e.until("what the crash has left goes", func() bool { return e.service(ofDead.ID) == nil })
 	e.register(p, instance(p, "mine", nil))
+	e.until("what the crash has left goes", func() bool { return e.service(ofDead.ID) == nil })
 	e.rounds(3)
 	for _, id := range []string{ofAway.ID, ofStranger.ID, nomads, "plain-" + e.owner} {
 		if e.service(id) == nil {
@@ -546,6 +546,7 @@ func TestAgentHangs(t *testing.T) {
 	}
 	e.proxy.Back()
 	again := e.run(nil)
+	e.register(again, instance(again, "t", nil))
 	e.until("another allocation removes it", func() bool { return e.service(in.ID) == nil })
 	again.end()
 }

@@ -16,12 +16,14 @@ const (
 	longestAsk  = 5 * time.Second // between two looks at the results of checks
 )
 
-// Run keeps the agent in step with what is registered until ctx ends. It returns when what was to be deregistered is, or after a bounded time,
+// Run keeps the agent in step with what is registered until ctx ends, from the first that is
+// registered on. It returns when what was to be deregistered is, or after a bounded time,
 // and nothing is sent afterwards. It is called once.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.leave(ctx)
 	failures := 0
-	sync := time.NewTimer(0)
+	sync := time.NewTimer(time.Hour) // an allocation without services of Consul's never asks for its agent
+	sync.Stop()
 	defer sync.Stop()
 	ask := time.NewTimer(time.Hour)
 	defer ask.Stop()

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"unicode/utf8"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
@@ -150,6 +151,19 @@ func (d Dir) Ended() ([]string, error) {
 		}
 	}
 	return ended, nil
+}
+
+// Lives reports whether an allocation may have tasks, or get some: a process runs it, a task of it runs, or nobody can tell.
+func (d Dir) Lives(id string) bool {
+	saved, err := d.Saved(id)
+	switch {
+	case errors.Is(err, state.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return true
+	case saved.Terminal:
+		return false
+	}
+	return allocrunner.TasksRunning(d.Alloc(id))
 }
 
 // RemoveLeftovers removes what is left of allocations whose removal was cut short.

@@ -171,6 +171,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/disk",
 		"allocrunner/cluster/memory", // of simulated allocations
 		"allocrunner/cluster/variables",
+		"allocrunner/consul",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",

@@ -138,6 +138,9 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 		ID: checkID(r.cfg.Alloc, c), Check: c.Name, Group: r.cfg.Alloc.Name,
 		Service: service.Name, Task: c.TaskName, Mode: "healthiness",
 	}}}
+	if elsewhere {
+		out.rules.successes, out.rules.failures = 0, 0 // what the provider shows has passed them
+	}
 	if c.OnUpdate == api.OnUpdateIgnore {
 		out.about.Mode = "readiness"
 	}
@@ -150,7 +153,7 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 	}
 	switch {
 	case elsewhere:
-		out.probe, out.address = at.probe(), at.id
+		out.probe, out.address = at.probe(c), at.id
 	case c.Type == services.TypeTCP:
 		out.probe = tcpProbe(r.cfg.DialContext, out.address)
 	case c.Type == services.TypeHTTP:
@@ -158,7 +161,7 @@ func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remo
 	case r.cfg.Exec == nil:
 		err = errors.New("script checks can't be run here")
 	default:
-		out.probe = at.fed(scriptProbe(r.cfg.Exec, c))
+		out.probe = at.fed(c, scriptProbe(r.cfg.Exec, c))
 	}
 	return out, err
 }

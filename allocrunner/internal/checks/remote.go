@@ -3,6 +3,8 @@ package checks
 import (
 	"context"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -18,21 +20,27 @@ var statuses = map[interfaces.CheckStatus]outcome{
 	interfaces.CheckFailure: {}, interfaces.CheckWarning: {warning: true}, interfaces.CheckSuccess: {ok: true},
 }
 
-// probe reads what the provider has found.
-func (r remote) probe() func(context.Context) outcome {
+// probe reads what the provider has found of a check. Where the job says so, a warning is as good as a success.
+func (r remote) probe(c api.ServiceCheck) func(context.Context) outcome {
 	return func(context.Context) outcome {
 		result, ok := r.provider.Result(r.id, r.n)
 		if !ok {
 			return outcome{none: true}
 		}
-		o := statuses[result.Status]
+		o := statuses[result.Status].settled(c)
 		o.output = result.Output[:min(len(result.Output), maxOutput)]
 		return o
 	}
 }
 
-// fed returns the probe, with the provider told of each result.
-func (r remote) fed(probe func(context.Context) outcome) func(context.Context) outcome {
+// settled returns what a warning is where providers have warnings.
+func (o outcome) settled(c api.ServiceCheck) outcome {
+	o.ok = o.ok || o.warning && c.OnUpdate == api.OnUpdateIgnoreWarn
+	return o
+}
+
+// fed returns the probe of a script, with the provider told of each result.
+func (r remote) fed(c api.ServiceCheck, probe func(context.Context) outcome) func(context.Context) outcome {
 	if r.provider == nil {
 		return probe
 	}
@@ -46,6 +54,6 @@ func (r remote) fed(probe func(context.Context) outcome) func(context.Context) o
 			result.Status = interfaces.CheckWarning
 		}
 		r.provider.Feed(r.id, r.n, result)
-		return o
+		return o.settled(c)
 	}
 }

@@ -65,6 +65,9 @@ func (r *Runner) startable(ctx context.Context) []start {
 	return list
 }
 
+// noneInterval is how often a result is looked for that there is not yet.
+const noneInterval = time.Second
+
 // repeat runs one check: soon, then at whole intervals from the first run, without catching up on those it missed. It waits for
 // the runs of the previous registration, which are being ended, so that a check never runs twice at a time.
 func (r *Runner) repeat(ctx context.Context, reg *registration) {
@@ -83,8 +86,12 @@ func (r *Runner) repeat(ctx context.Context, reg *registration) {
 		case <-timer.C:
 		}
 		began := time.Now()
-		r.record(ctx, reg, began, c.run(ctx))
+		o := c.run(ctx)
+		r.record(ctx, reg, began, o)
 		interval := c.spec.Interval
+		if o.none { // it is to be shown soon after it is known
+			interval = min(interval, noneInterval)
+		}
 		timer.Reset(interval - time.Since(first)%interval)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -88,11 +89,15 @@ type Config struct {
 	// Revocations opens the list of what is refused before it expires; longest is how long the agent's tokens may live. Nil for none.
 	Revocations func(longest time.Duration) (*revocation.List, error)
 	Cluster     cluster.Store // what allocations have in common; opened by its first use, and closed by whoever made it
-	Events      Events
-	Logger      *slog.Logger
-	Version     string // of the program
-	RuntimeDir  string // $XDG_RUNTIME_DIR
-	Resume      string // the command that resumes the allocation, for people to read
+	DataDir     string        // the data directory, by which its services in Consul are known
+	// Lives reports whether another allocation of the data directory is not over: its services in Consul are not to be removed.
+	Lives         func(allocID string) bool
+	ConsulSecrets consul.Secrets
+	Events        Events
+	Logger        *slog.Logger
+	Version       string // of the program
+	RuntimeDir    string // $XDG_RUNTIME_DIR
+	Resume        string // the command that resumes the allocation, for people to read
 
 	TuneGC bool // set the garbage collector to what an agent needs
 	Shared bool // other agents run in this process: its memory, its key ring and its revocations are not this one's to look after

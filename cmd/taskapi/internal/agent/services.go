@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
@@ -37,8 +40,11 @@ func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulE
 // host returns what there is here to run a job.
 func (s Settings) host() jobspec.Host {
 	host := jobspec.Host{Drivers: allocrunner.Drivers}
-	if s.Services == ServicesHere {
+	switch {
+	case s.Services == ServicesHere:
 		host.Consul = jobspec.ConsulHere
+	case s.ConsulAgent().Configured():
+		host.Consul = jobspec.HasConsul
 	}
 	return host
 }
@@ -60,4 +66,24 @@ func (s Settings) choose(job *api.Job) {
 	if s.Services == ServicesHere {
 		jobspec.ServeHere(job)
 	}
+}
+
+// newConsul returns the provider of services that are for Consul; nil without an agent.
+func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
+	settings := s.settings.ConsulAgent()
+	if !settings.Configured() {
+		return nil, nil
+	}
+	block := cmp.Or(alloc.GetTaskGroup().Consul, &api.Consul{})
+	return consul.New(consul.Config{
+		Settings: settings, Secrets: s.cfg.ConsulSecrets,
+		Namespace: cmp.Or(block.Namespace, *cmp.Or(alloc.Job.ConsulNamespace, new(""))), Partition: block.Partition,
+		AllocID: alloc.ID, Owner: servicesOwner(alloc.NodeID, s.cfg.DataDir), Lives: s.cfg.Lives, Logger: s.logger,
+	})
+}
+
+// servicesOwner returns what marks the services of one data directory of one machine.
+func servicesOwner(node, dataDir string) string {
+	sum := sha256.Sum256([]byte(node + "\x00" + dataDir))
+	return hex.EncodeToString(sum[:16])
 }

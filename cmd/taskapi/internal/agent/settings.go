@@ -172,6 +172,9 @@ func (s Settings) TryFiles() error {
 	if _, err := limitsOf(s.Limits, policy); err != nil {
 		return err
 	}
+	if err := s.ConsulAgent().TryFiles(); err != nil {
+		return invalid(err)
+	}
 	f, err := openAudit(s, discard)
 	if err != nil || f == nil {
 		return err

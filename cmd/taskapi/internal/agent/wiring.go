@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
 	"taskapi/auth"
@@ -55,6 +56,7 @@ type wiring struct {
 	audience    *audience
 	operator    *operatorHook // nil without an API
 	shared      *sharing
+	consul      *consul.Provider // nil without an agent
 
 	ended    chan struct{} // closed when the runner has returned
 	removing sync.Mutex    // guards the field below, and is held over a removal
@@ -93,7 +95,15 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	if err != nil {
 		return nil, invalid(err)
 	}
+	s.consul, err = s.newConsul(alloc)
+	if err != nil {
+		return nil, invalid(err)
+	}
 	s.shared = s.share(alloc)
+	providers := []interfaces.ServiceProvider{s.shared.provider}
+	if s.consul != nil {
+		providers = append(providers, s.consul)
+	}
 	config := interfaces.Config{
 		Alloc:        alloc,
 		Dir:          cfg.Paths.Alloc,
@@ -108,7 +118,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		Updates:      s.audience,
 		OnEvent:      cfg.Events.TaskEvent,
 
-		ServiceProviders: []interfaces.ServiceProvider{s.shared.provider},
+		ServiceProviders: providers,
 		Leases:           s.shared.leases(),
 	}
 	if !cfg.NoAPI {
@@ -248,6 +258,9 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	}
 	background.Go(func() { s.updates.Run(watching) })
 	background.Go(func() { s.shared.provider.Run(watching) })
+	if s.consul != nil {
+		background.Go(func() { s.consul.Run(watching) })
+	}
 	if !s.cfg.NoAPI && !s.cfg.Shared {
 		background.Go(func() { s.keyring.Watch(watching, s.logger) })
 	}

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -67,6 +68,10 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},
+		DataDir:       string(l.Dir),
+		Lives:         l.Lives,
+		ConsulSecrets: consul.SecretsFromEnv(w.getenv),
+
 		Events:     agentEvents{p, log, l, nil},
 		Logger:     logger,
 		Version:    w.Version,
