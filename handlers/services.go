@@ -156,16 +156,25 @@ func (a *API) serviceList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	encoded, err := encode(grouped(page))
+	return answer{body: encoded, index: index, shared: true, nextToken: next}, err
+}
+
+// ServicesByName returns the services that registrations, ordered by namespace and name, are of, as GET /v1/services answers them: for where no
+// agent is asked.
+func ServicesByName(all []*api.ServiceRegistration) []*api.ServiceRegistrationListStub { return grouped(byName(all)) }
+
+// grouped returns services, ordered by namespace, as a list has them.
+func grouped(services []*namedService) []*api.ServiceRegistrationListStub {
 	groups := []*api.ServiceRegistrationListStub{} // never null
-	for _, service := range page {
+	for _, service := range services {
 		if n := len(groups); n == 0 || groups[n-1].Namespace != service.namespace {
 			groups = append(groups, &api.ServiceRegistrationListStub{Namespace: service.namespace})
 		}
 		last := groups[len(groups)-1]
 		last.Services = append(last.Services, service.stub())
 	}
-	encoded, err := encode(groups)
-	return answer{body: encoded, index: index, shared: true, nextToken: next}, err
+	return groups
 }
 
 // serviceGet answers GET /v1/service/:name: the registrations of a service, none for one that nobody has registered. choose=N|KEY selects N of

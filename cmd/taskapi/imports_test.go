@@ -172,6 +172,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/memory", // of simulated allocations
 		"allocrunner/cluster/variables",
 		"allocrunner/consul",
+		"allocrunner/cluster/registry",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/handlers"
+)
+
+// catalog is the registered services as a command reaches them. A namespace may be "*" but for remove.
+type catalog interface {
+	// list returns the names of services, by namespace.
+	list(ctx context.Context, namespace string) ([]*api.ServiceRegistrationListStub, error)
+	// get returns the registrations of a service.
+	get(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, error)
+	// remove removes a registration.
+	remove(ctx context.Context, namespace, name, id string) error
+}
+
+// withCatalog calls use with the services that the flags mean: those of the allocation that is named or, without one, of any that runs, or of
+// the data directory.
+func withCatalog(ctx context.Context, w Environment, flags serviceFlags, use func(catalog) error) error {
+	if flags.alloc != "" {
+		found, err := find(ctx, w, flags.dataDir, []string{flags.alloc}, toChange)
+		if err != nil {
+			return err
+		}
+		return use(askedCatalog{found})
+	}
+	f, err := newFinder(w, flags.dataDir)
+	if err != nil {
+		return err
+	}
+	if err := f.look(ctx, nil); err != nil {
+		return err
+	}
+	for _, k := range f.known {
+		if !k.running {
+			continue
+		}
+		if err := use(askedCatalog{k.target("")}); !unanswered(err) {
+			return err
+		}
+	}
+	store := disk.New(f.places[0].Cluster())
+	defer store.Close()
+	return use(storedCatalog{f.places[0], registry.New(store)})
+}
+
+// unanswered reports whether an error means that no taskapi has answered, so that another one can be asked.
+func unanswered(err error) bool {
+	_, ended := errors.AsType[*endedError](err)
+	_, abandoned := errors.AsType[*abandonedError](err)
+	return ended || abandoned || errors.Is(err, client.ErrNoAnswer)
+}
+
+// askedCatalog asks the taskapi that runs an allocation.
+type askedCatalog struct{ target target }
+
+func (c askedCatalog) list(ctx context.Context, namespace string) (groups []*api.ServiceRegistrationListStub, err error) {
+	err = c.target.ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+		groups, _, err = sdk.Services().List((&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
+		return err
+	})
+	return groups, err
+}
+
+func (c askedCatalog) get(ctx context.Context, namespace, name string) (found []*api.ServiceRegistration, err error) {
+	err = c.target.ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+		found, _, err = sdk.Services().Get(name, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
+		return err
+	})
+	return found, err
+}
+
+func (c askedCatalog) remove(ctx context.Context, namespace, name, id string) error {
+	return c.target.ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+		_, err := sdk.Services().Delete(name, id, (&api.WriteOptions{Namespace: namespace}).WithContext(ctx))
+		return err
+	})
+}
+
+// storedCatalog reads the data directory.
+type storedCatalog struct {
+	layout   layout
+	registry *registry.Registry
+}
+
+func (c storedCatalog) list(ctx context.Context, namespace string) ([]*api.ServiceRegistrationListStub, error) {
+	found, err := c.get(ctx, namespace, "")
+	return handlers.ServicesByName(found), err
+}
+
+func (c storedCatalog) get(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, error) {
+	if _, err := os.Stat(c.layout.Cluster()); errors.Is(err, fs.ErrNotExist) { // no allocation has run there, and nothing is to be made
+		return []*api.ServiceRegistration{}, nil
+	}
+	if namespace == api.AllNamespacesNamespace {
+		namespace = ""
+	}
+	found, _, err := c.registry.Services(ctx, namespace, name)
+	return found, err
+}
+
+func (c storedCatalog) remove(ctx context.Context, namespace, name, id string) error {
+	if _, err := os.Stat(c.layout.Cluster()); errors.Is(err, fs.ErrNotExist) {
+		return usage(registry.ErrNotFound)
+	}
+	_, err := c.registry.Deregister(ctx, namespace, name, id)
+	if errors.Is(err, registry.ErrNotFound) {
+		return usage(err)
+	}
+	return err
+}

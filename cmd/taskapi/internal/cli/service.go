@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// serviceFlags say whose services are meant.
+type serviceFlags struct {
+	dataDir   string
+	alloc     string
+	namespace string
+}
+
+func (f *serviceFlags) add(cmd *cobra.Command, w Environment) {
+	addDataDir(cmd, &f.dataDir)
+	cmd.Flags().StringVar(&f.alloc, "alloc", "", "ask this allocation, by its `ID` or its job's name, instead of any that runs")
+	cmd.Flags().StringVar(&f.namespace, "namespace", api.DefaultNamespace, "the `namespace` of the services, \"*\" for all")
+	_ = cmd.RegisterFlagCompletionFunc("alloc", completeTarget(&f.dataDir, w, toChange)) // the flag has just been added
+}
+
+// serviceHelp is what the help of every command about services says of them.
+const serviceHelp = `The services of all allocations of a data directory are meant, those that use provider = "nomad". An allocation that runs is asked, and
+where none does the data directory is read; --alloc asks one in particular, such as a simulated one, which has services of its own.`
+
+// serviceCommand is the tree of taskapi service, after Nomad's.
+func serviceCommand(w Environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "service",
+		Short: "List the services that allocations have registered, and remove one",
+		Long:  "The registered services of allocations.\n" + serviceHelp,
+		Example: `  taskapi service list
+  taskapi service info web`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(unknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(serviceList(w), serviceInfo(w), isDestructive(serviceDeregister(w)))
+	return cmd
+}
+
+func serviceList(w Environment) *cobra.Command {
+	var flags serviceFlags
+	var out outputFlags
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List the registered services with their tags",
+		Long: "Lists the names of the registered services, each with the tags of all its registrations.\n" + serviceHelp + `
+
+--json prints what GET /v1/services answers; --template is given the same, a list of the SDK's ServiceRegistrationListStub.`,
+		Example: `  taskapi service list
+  taskapi service list -namespace '*'
+  taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
+				services, err := c.list(cmd.Context(), flags.namespace)
+				if err != nil {
+					return err
+				}
+				return out.print(w, services, nil, func() error { return printServices(w, services, flags.namespace == api.AllNamespacesNamespace) })
+			})
+		},
+	}
+	flags.add(cmd, w)
+	addOutput(cmd, &out)
+	return cmd
+}
+
+// noServices is what Nomad says of none.
+const noServices = "No service registrations found"
+
+func printServices(w Environment, groups []*api.ServiceRegistrationListStub, all bool) error {
+	if len(groups) == 0 {
+		_, err := fmt.Fprintln(w.Stdout, noServices)
+		return err
+	}
+	_, err := servicesTable(w, groups, all).WriteTo(w.Stdout)
+	return err
+}
+
+// servicesTable returns a line for each service, with its namespace where there may be several.
+func servicesTable(w Environment, groups []*api.ServiceRegistrationListStub, all bool) *output.Table {
+	table := &output.Table{Colors: w.colors()}
+	row := func(put func(...string), name, namespace, tags string) {
+		if all {
+			put(name, namespace, tags)
+			return
+		}
+		put(name, tags)
+	}
+	row(table.Header, "Service Name", "Namespace", "Tags")
+	for _, group := range groups {
+		for _, service := range group.Services {
+			row(table.Row, service.ServiceName, group.Namespace, tagsText(service.Tags))
+		}
+	}
+	return table
+}
+
+func tagsText(tags []string) string { return "[" + strings.Join(tags, ",") + "]" }
+
+func serviceInfo(w Environment) *cobra.Command {
+	var flags serviceFlags
+	var out outputFlags
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "info [flags] SERVICE",
+		Short: "Show who has registered a service, with their addresses",
+		Long: "Shows the registrations of a service. SERVICE is its name or, where only one has that, the beginning of it.\n" + serviceHelp + `
+
+--json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's ServiceRegistration.`,
+		Example: `  taskapi service info web
+  taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
+		Args: exactly("SERVICE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
+				found, err := registrationsOf(cmd.Context(), w, c, flags.namespace, args[0])
+				if err != nil {
+					return err
+				}
+				return out.print(w, found, nil, func() error { return printRegistrations(w, found, verbose) })
+			})
+		},
+	}
+	flags.add(cmd, w)
+	addOutput(cmd, &out)
+	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
+	return cmd
+}
+
+// registrationsOf returns the registrations of the service with a name, or of the only one whose name begins so.
+func registrationsOf(ctx context.Context, w Environment, c catalog, namespace, name string) ([]*api.ServiceRegistration, error) {
+	groups, err := c.list(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	var begun []*api.ServiceRegistrationListStub
+	for _, group := range groups {
+		var services []*api.ServiceRegistrationStub
+		for _, service := range group.Services {
+			if strings.HasPrefix(service.ServiceName, name) {
+				names[service.ServiceName] = true
+				services = append(services, service)
+			}
+		}
+		if len(services) > 0 {
+			begun = append(begun, &api.ServiceRegistrationListStub{Namespace: group.Namespace, Services: services})
+		}
+	}
+	switch {
+	case names[name]:
+	case len(names) == 0:
+		return nil, fmt.Errorf("no service %q is registered in namespace %q; 'taskapi service list' lists them", name, namespace)
+	case len(names) > 1:
+		table := servicesTable(w, begun, namespace == api.AllNamespacesNamespace)
+		return nil, usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name, len(names), strings.TrimSuffix(table.String(), "\n")))
+	default:
+		for name = range names { // the only one
+		}
+	}
+	return c.get(ctx, namespace, name)
+}
+
+func printRegistrations(w Environment, all []*api.ServiceRegistration, verbose bool) error {
+	if len(all) == 0 { // they have gone meanwhile
+		_, err := fmt.Fprintln(w.Stdout, noServices)
+		return err
+	}
+	slices.SortStableFunc(all, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.JobID, b.JobID) })
+	table := &output.Table{Colors: w.colors()}
+	if !verbose {
+		table.Header("Job ID", "Address", "Tags", "Node ID", "Alloc ID")
+		for _, s := range all {
+			table.Row(s.JobID, addressOf(s), tagsText(s.Tags), output.ShortID(s.NodeID), output.ShortID(s.AllocID))
+		}
+	}
+	for i, s := range all {
+		if !verbose {
+			break
+		}
+		if i > 0 {
+			table.Row()
+		}
+		for _, field := range [][2]string{
+			{"ID", s.ID}, {"Service Name", s.ServiceName}, {"Namespace", s.Namespace}, {"Job ID", s.JobID}, {"Alloc ID", s.AllocID},
+			{"Node ID", s.NodeID}, {"Datacenter", s.Datacenter}, {"Address", addressOf(s)}, {"Tags", tagsText(s.Tags)},
+		} {
+			table.Row(field[0], "= "+field[1])
+		}
+	}
+	_, err := table.WriteTo(w.Stdout)
+	return err
+}
+
+func addressOf(s *api.ServiceRegistration) string {
+	if s.Port == 0 {
+		return s.Address
+	}
+	return net.JoinHostPort(s.Address, strconv.Itoa(s.Port))
+}
+
+func serviceDeregister(w Environment) *cobra.Command {
+	var flags serviceFlags
+	cmd := &cobra.Command{
+		Use:     "deregister [flags] SERVICE ID",
+		Aliases: []string{"delete"},
+		Short:   "Remove one registration of a service",
+		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi service info --verbose' shows it. Nothing
+happens to the allocation, which registers the service again with its next restart or update. A registration ends by itself with its
+allocation.
+` + serviceHelp,
+		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
+		Args:    exactly("SERVICE", "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if flags.namespace == api.AllNamespacesNamespace {
+				return usage(errors.New("--namespace must name one: a registration is removed from one namespace at a time"))
+			}
+			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
+				if err := c.remove(cmd.Context(), flags.namespace, args[0], args[1]); err != nil {
+					return fmt.Errorf("remove %s of service %q in namespace %q: %w", args[1], args[0], flags.namespace, err)
+				}
+				_, err := fmt.Fprintln(w.Stdout, "Successfully deleted service registration")
+				return err
+			})
+		},
+	}
+	flags.add(cmd, w)
+	return cmd
+}
+
+// exactly accepts one argument for each name.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch i := slices.Index(args, ""); {
+		case len(args) != len(names):
+			return usage(fmt.Errorf("want %s, not %d arguments", strings.Join(names, " and "), len(args)))
+		case i >= 0:
+			return usage(fmt.Errorf("%s is empty", names[i]))
+		}
+		return nil
+	}
+}
