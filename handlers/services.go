@@ -162,7 +162,9 @@ func (a *API) serviceList(ctx context.Context, r *request) (answer, error) {
 
 // ServicesByName returns the services that registrations, ordered by namespace and name, are of, as GET /v1/services answers them: for where no
 // agent is asked.
-func ServicesByName(all []*api.ServiceRegistration) []*api.ServiceRegistrationListStub { return grouped(byName(all)) }
+func ServicesByName(all []*api.ServiceRegistration) []*api.ServiceRegistrationListStub {
+	return grouped(byName(all))
+}
 
 // grouped returns services, ordered by namespace, as a list has them.
 func grouped(services []*namedService) []*api.ServiceRegistrationListStub {

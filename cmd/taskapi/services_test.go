@@ -488,4 +488,3 @@ func TestConsulTemplate(t *testing.T) {
 	n.stop(secondID)
 	is("all are gone", 1, "end")
 }
-
