@@ -9,15 +9,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/identity"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // ns is the namespace of most tests.
 const ns = "default"
@@ -41,6 +38,7 @@ type fixture struct {
 	*variables.Service
 	tb    testing.TB
 	store cluster.Store
+	now   func() (variables.Moment, error) // nil for the machine's clock
 }
 
 func newVariables(tb testing.TB) *fixture {
@@ -51,14 +49,14 @@ func newVariables(tb testing.TB) *fixture {
 			tb.Error(err)
 		}
 	})
-	return &fixture{variables.New(variables.Config{Store: store, Sealer: newSealer(tb)}), tb, store}
+	return &fixture{variables.New(variables.Config{Store: store, Sealer: newSealer(tb)}), tb, store, nil}
 }
 
 // at returns the fixture with the clock of a test, under which leases are of the time of its bubble.
 func (f *fixture) at(sealer variables.Sealer, boot *string) *fixture {
 	begun := time.Now()
 	now := func() (variables.Moment, error) { return variables.Moment{Boot: *boot, Since: time.Since(begun)}, nil }
-	return &fixture{variables.New(variables.Config{Store: f.store, Sealer: sealer, Now: now}), f.tb, f.store}
+	return &fixture{variables.New(variables.Config{Store: f.store, Sealer: sealer, Now: now}), f.tb, f.store, now}
 }
 
 // ctx ends with the test.

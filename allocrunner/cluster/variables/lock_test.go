@@ -1,6 +1,8 @@
 package variables_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
 )
 
@@ -284,3 +287,50 @@ func TestMachineClock(t *testing.T) {
 		t.Errorf("after %+v comes %+v, %v", first, second, err)
 	}
 }
+
+// hooked is a store that calls before before the next Commit.
+type hooked struct {
+	cluster.Store
+	before func()
+}
+
+func (h *hooked) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	if do := h.before; do != nil {
+		h.before = nil
+		do()
+	}
+	return h.Store.Commit(ctx, txn)
+}
+
+// TestLateRenewal: a renewal that was decided in time, and is written while another has found the lock free, keeps the lock from the other.
+func TestLateRenewal(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		id := f.mustAcquire("k", "v")
+		store := &hooked{Store: f.store}
+		other := &fixture{variables.New(variables.Config{Store: store, Sealer: noSealer{}, Now: f.now}), t, store, f.now}
+		time.Sleep(time.Minute)
+		late, err := json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, write := range map[string]func() error{
+			"acquire": func() error { _, err := other.acquire(""); return err },
+			"put":     func() error { return other.write("", "w") },
+			"delete":  func() error { _, err := other.Delete(t.Context(), ns, "l", nil); return err },
+		} {
+			f.plant("locks/default/l", []byte(`{"id":"`+id+`","boot":"boot 1","since_ns":1}`)) // whose time is over
+			store.before = func() { f.plant("locks/default/l", late) }
+			if err := write(); store.before != nil {
+				t.Errorf("%s did not find the lock free: %v", name, err)
+			} else {
+				f.wantConflict(err, 0, true)
+			}
+		}
+	})
+}
+
+// noSealer seals nothing, without a key that has to be made.
+type noSealer struct{}
+
+func (noSealer) Seal(items []byte, _ string) ([]byte, error) { return items, nil }
+func (noSealer) Open(items []byte, _ string) ([]byte, error) { return items, nil }

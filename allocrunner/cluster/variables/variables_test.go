@@ -224,7 +224,7 @@ func TestSealed(t *testing.T) {
 			t.Errorf("moved to %v: %v", at, err)
 		}
 	}
-	other := &fixture{variables.New(variables.Config{Store: f.store, Sealer: newSealer(t)}), t, f.store}
+	other := &fixture{variables.New(variables.Config{Store: f.store, Sealer: newSealer(t)}), t, f.store, nil}
 	if _, _, err := other.Read(t.Context(), ns, "a"); !errors.Is(err, identity.ErrForeignSeal) {
 		t.Errorf("with another key: %v", err)
 	}
