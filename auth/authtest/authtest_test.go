@@ -238,7 +238,7 @@ func TestRevoke(t *testing.T) {
 // TestPresets: a preset, and a limit in a policy, count as in production.
 func TestPresets(t *testing.T) {
 	t.Parallel()
-	srv := authtest.NewServer(t, authtest.Policy("nomad"))
+	srv := authtest.NewServer(t, authtest.Policy("nomad"), authtest.FrozenClock())
 	client := srv.Client(srv.Token())
 	nomad := list(client)
 	srv.SetPolicy("local")
@@ -378,7 +378,7 @@ func TestPolicy(t *testing.T) {
 // TestLimits: bad tokens run into the limits, those of production unless a test says otherwise, and an advanced clock fills them up.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	srv := authtest.NewServer(t)
+	srv := authtest.NewServer(t, authtest.FrozenClock())
 	bad := func() int { return list(srv.Client(srv.Bad("wrong-key"))) }
 	for range 20 {
 		if got := bad(); got != 403 {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -46,6 +47,9 @@ func Audience(names ...string) Option { return option(func(c *config) { c.audien
 // OIDC has every token name the JWKSServer as its issuer, as verifiers by OpenID Connect require.
 func OIDC() Option { return option(func(c *config) { c.oidc = true }) }
 
+// FrozenClock has the server's clock stand still, but for Advance: a limit then never fills up by itself, however slow the machine.
+func FrozenClock() Option { return option(func(c *config) { c.frozen = time.Now() }) }
+
 // Logger gets the server's log, in place of nobody.
 func Logger(l *slog.Logger) Option { return option(func(c *config) { c.logger = l }) }
 
@@ -56,6 +60,7 @@ type config struct {
 	limits   string
 	audience []string
 	oidc     bool
+	frozen   time.Time // zero for a clock that goes
 	issuer   string
 	logger   *slog.Logger
 }

@@ -193,7 +193,13 @@ func (s *Server) Task(name string) *Task {
 func (s *Server) Operator() *Task { return s.tasks[0].alloc.operator }
 
 // Now returns the server's time.
-func (s *Server) Now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+func (s *Server) Now() time.Time {
+	now := s.config.frozen
+	if now.IsZero() {
+		now = time.Now()
+	}
+	return now.Add(time.Duration(s.ahead.Load()))
+}
 
 // Advance moves the server's clock: tokens expire, limits fill up again, and the tasks' token files are renewed when half of a token's life
 // is over, before it returns. A negative duration moves it back. A stream whose token has expired ends with its next frame or, without one,
