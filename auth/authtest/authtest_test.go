@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -477,6 +479,29 @@ curl -sS -o /dev/null -w '%{http_code}' --unix-socket "$NOMAD_SECRETS_DIR/api.so
 		t.Errorf("got %q, %v", out, err)
 	}
 	srv.Expect("GET /v1/allocations 200", "GET /v1/allocation/{alloc} 200", "GET /v1/allocations 403 audience")
+}
+
+// TestClose: with the end of its test a server is gone, with all of its goroutines and files. It runs alone.
+func TestClose(t *testing.T) {
+	test := new(fakeTest)
+	srv := authtest.NewServer(test, authtest.Job{Tasks: []string{"web", "db"}})
+	list(srv.Client(srv.Token()))
+	srv.JWKSURL()
+	srv.RevokeAll()
+	test.end()
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for _, of := range []string{"handlers.(*API).Serve", "workload.(*Manager).Run", "httptest"} {
+		if strings.Contains(string(stacks), of) {
+			t.Errorf("a goroutine of %s is left", of)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(srv.Socket())); !os.IsNotExist(err) {
+		t.Errorf("the directory is left: %v", err)
+	}
+	if len(test.failures) != 0 {
+		t.Error(test.failures)
+	}
 }
 
 // TestMany: servers share nothing, and start and end at the same time.

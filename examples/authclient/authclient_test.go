@@ -205,6 +205,25 @@ func TestPromises(t *testing.T) {
 	}
 }
 
+// TestARefusalIsFinal unless the token was replaced while the request was on its way.
+func TestARefusalIsFinal(t *testing.T) {
+	t.Parallel()
+	srv := authtest.NewServer(t)
+	transport := newTransport(srv.Socket(), srv.TokenFile())
+	before, err := transport.token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := &http.Response{StatusCode: http.StatusForbidden}
+	if _, again := transport.retry(refused, nil, before); again {
+		t.Error("it tries again with the token that was refused")
+	}
+	srv.ReplaceKey()
+	if delay, again := transport.retry(refused, nil, before); !again || delay != 0 {
+		t.Errorf("it does not try again with the new token: %v, %v", delay, again)
+	}
+}
+
 // trial is a test whose failures are not the test's.
 type trial struct {
 	authtest.TB
