@@ -14,6 +14,7 @@
 //	idle     processor time with 100 tasks that sleep, without checks and with one a second for each
 //	exec     time to run /bin/true in a task over the operator's socket, beside fork and exec, and nsenter
 //	resume   time from exec to the operator's first 200 when taskapi was killed and its tasks run on
+//	shared   what allocations share: time to put, get and list, until waiters in another process know, and memory of entries
 //
 // The servers, the hostile clients and the tasks are processes of their own (this program, executed again in a role), so that
 // what is measured never shares a heap or a scheduler with what measures. Servers take turns within a round, because a
@@ -116,12 +117,13 @@ func run(ctx context.Context, args []string) error {
 
 // roles are what this program is when it is executed again.
 var roles = map[string]func(context.Context, []string) error{
-	"role-floor": floorRole,
-	"role-task":  taskRole,
-	"role-first": firstRole,
-	"role-flood": floodRole,
-	"role-begin": beginRole,
-	"role-print": printRole,
+	"role-floor":  floorRole,
+	"role-task":   taskRole,
+	"role-first":  firstRole,
+	"role-flood":  floodRole,
+	"role-begin":  beginRole,
+	"role-print":  printRole,
+	"role-shared": sharedRole,
 }
 
 // A measurement is what -run may name.
@@ -147,6 +149,7 @@ func (r *report) measurements() []measurement {
 		{"resume", into(&r.Resume, measureResume)},
 		{"exec", into(&r.Exec, measureExec)},
 		{"follow", into(&r.Follow, measureFollow)},
+		{"shared", into(&r.Shared, measureShared)},
 	}
 }
 

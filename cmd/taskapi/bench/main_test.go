@@ -36,7 +36,7 @@ func TestMeasure(t *testing.T) {
 	if err := got.print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "busy callers", "few tasks", "many tasks", "own stop", "checks a second", "GET stats once a second", "after SIGKILL"} {
+	for _, want := range []string{"16 connection(s)", "the task's first 200", "keeper included", "hostile", "busy callers", "few tasks", "many tasks", "own stop", "checks a second", "GET stats once a second", "after SIGKILL", "what allocations share"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
@@ -86,6 +86,9 @@ func checkTasks(t *testing.T, got report) {
 	}
 	if len(got.Stats) != 2 || got.Stats[1].Processes != 10 || got.Stats[0].Bare <= 0 || got.Stats[1].Asked.Max <= 0 {
 		t.Errorf("stats: %+v", got.Stats)
+	}
+	if r := got.Shared; r == nil || r.Put.Min <= 0 || r.Get.Min <= 0 || r.WakeMedian.Min <= 0 || r.WakeLast.Min < r.WakeMedian.Min || r.PerEntries <= 0 {
+		t.Errorf("shared: %+v", r)
 	}
 	if len(got.Resume) != 1 || got.Resume[0].Tasks != 1 || got.Resume[0].Resume.Min <= 0 {
 		t.Errorf("resume: %+v", got.Resume)

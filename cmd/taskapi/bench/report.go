@@ -29,6 +29,7 @@ type report struct {
 	Resume     []resumeRow     `json:",omitempty"`
 	Exec       *execReport     `json:",omitempty"`
 	Follow     *followReport   `json:",omitempty"`
+	Shared     *sharedReport   `json:",omitempty"`
 }
 
 // A speed is the medians of several rounds.
@@ -171,6 +172,9 @@ func (r *report) printTasks(w io.Writer) {
 	}
 	if r.Follow != nil {
 		r.Follow.print(w)
+	}
+	if r.Shared != nil {
+		r.Shared.print(w)
 	}
 }
 
