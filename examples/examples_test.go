@@ -47,6 +47,12 @@ func TestExamples(t *testing.T) {
 			}
 		})
 	}
+	t.Run("services", func(t *testing.T) {
+		out, err := exec.CommandContext(t.Context(), "./services.sh", bin).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "== done: ") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
 	t.Run("demo", func(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "./demo.sh", bin).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "== done: ") {

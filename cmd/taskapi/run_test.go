@@ -307,8 +307,8 @@ func askForMore(t *testing.T, client *api.Client, alloc *api.Allocation) {
 			t.Errorf("allocations with %+v: %+v, %+v, %v, want %d", *options, stubs, meta, err, want)
 		}
 	}
-	if services, _, err := client.Allocations().Services(alloc.ID, nil); err != nil || services == nil || len(services) != 0 {
-		t.Errorf("services: %+v, %v, want none yet", services, err)
+	if services, _, err := client.Allocations().Services(alloc.ID, nil); err != nil || len(services) != 1 || services[0].AllocID != alloc.ID {
+		t.Errorf("services: %+v, %v, want the group's", services, err)
 	}
 	if state, _, err := client.Allocations().GetPauseState(alloc, nil, "server"); err != nil || state != "" {
 		t.Errorf("pause state: %q, %v", state, err)

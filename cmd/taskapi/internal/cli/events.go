@@ -253,6 +253,9 @@ func (s *eventsStream) line(e *api.Event) string {
 	if alloc, err := e.Allocation(); err == nil && alloc != nil {
 		about += "  " + s.changed(alloc)
 	}
+	if service, err := e.Service(); err == nil && service != nil {
+		about = fmt.Sprintf("%s  %s  %s", service.ServiceName, addressOf(service), output.ShortID(service.AllocID))
+	}
 	return linewriter.OneLine(fmt.Sprintf("%-19s  %5d  %-10s  %-29s  %s", at, e.Index, e.Topic, e.Type, about))
 }
 
