@@ -50,7 +50,8 @@ type servicesHook struct {
 	registrar *registration.Registrar
 	saved     api.AllocCheckStatuses // results of an earlier runner
 
-	living  sync.Mutex // held over a step of a life, so that checks follow it in its order
+	living  sync.Mutex // held over a step of a life, so that checks follow it in its order; guards over
+	over    bool       // no checks begin any more
 	current atomic.Pointer[runningChecks]
 	running sync.WaitGroup
 	unknown atomic.Bool // an earlier runner may have registered services, and this one could not set up its own
@@ -113,9 +114,16 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 		h.hold(req.Alloc)
 		h.step("", registration.Found)
 	}
-	ctx, end := context.WithCancel(context.Background())
-	h.current.Store(&runningChecks{made, end})
-	h.running.Go(func() { made.Run(ctx) })
+	h.living.Lock()
+	defer h.living.Unlock()
+	if !h.over {
+		ctx, end := context.WithCancel(context.Background())
+		h.current.Store(&runningChecks{made, end})
+		h.running.Go(func() { made.Run(ctx) })
+	}
+	if h.registrar.Life("").Phase == registration.Closed {
+		made.Stop()
+	}
 	return nil
 }
 
@@ -253,6 +261,9 @@ func (h *servicesHook) Shutdown() {
 }
 
 func (h *servicesHook) endChecks() {
+	h.living.Lock()
+	h.over = true
+	h.living.Unlock()
 	if made := h.current.Load(); made != nil {
 		made.end()
 		h.running.Wait()

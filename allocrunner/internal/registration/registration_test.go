@@ -3,8 +3,6 @@ package registration_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -17,114 +15,11 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/registration"
+	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/internal/services"
 )
 
 const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
-
-var errAway = errors.New("away")
-
-// provider has what it was told, and its calls.
-type provider struct {
-	name string
-
-	mu     sync.Mutex // guards the fields below
-	has    map[string]*interfaces.ServiceInstance
-	calls  []string
-	away   bool
-	inCall map[string]bool // IDs
-	broken error           // of the protocol
-	hold   chan struct{}   // calls wait until it is closed, unless it is nil
-}
-
-func newProvider(name string) *provider {
-	return &provider{name: name, has: map[string]*interfaces.ServiceInstance{}, inCall: map[string]bool{}}
-}
-
-func (p *provider) Name() string { return p.name }
-
-func (p *provider) enter(ids []string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, id := range ids {
-		if p.inCall[id] {
-			p.broken = fmt.Errorf("two calls at once are about %s", id)
-		}
-		p.inCall[id] = true
-	}
-	if p.away {
-		return errAway
-	}
-	return nil
-}
-
-func (p *provider) leave(ids []string, do func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, id := range ids {
-		delete(p.inCall, id)
-	}
-	do()
-}
-
-func (p *provider) Register(ctx context.Context, list []*interfaces.ServiceInstance) error {
-	var ids []string
-	for _, s := range list {
-		ids = append(ids, s.ID)
-	}
-	err := p.enter(ids)
-	if p.hold != nil && err == nil {
-		select {
-		case <-p.hold:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	}
-	p.leave(ids, func() {
-		if err != nil {
-			return
-		}
-		for _, s := range list {
-			p.calls = append(p.calls, "+"+s.Name)
-			p.has[s.ID] = s
-		}
-	})
-	return err
-}
-
-func (p *provider) Deregister(_ context.Context, ids []string) error {
-	err := p.enter(ids)
-	p.leave(ids, func() {
-		if err != nil {
-			return
-		}
-		for _, id := range ids {
-			if s, ok := p.has[id]; ok {
-				p.calls = append(p.calls, "-"+s.Name)
-			}
-			delete(p.has, id)
-		}
-	})
-	return err
-}
-
-func (p *provider) Registered(context.Context, string) ([]string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.away {
-		return nil, errAway
-	}
-	return slices.Sorted(maps.Keys(p.has)), nil
-}
-
-// took returns the calls since the last took.
-func (p *provider) took() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	calls := p.calls
-	p.calls = nil
-	return calls
-}
 
 // instance returns a service of a task, with a tag by which it may differ.
 func instance(provider, task, name, tag string) *interfaces.ServiceInstance {
@@ -142,12 +37,12 @@ func owned(list ...*interfaces.ServiceInstance) services.Owned {
 }
 
 // told checks what providers were told by a Sync.
-func told(t *testing.T, r *registration.Registrar, p *provider, want ...string) {
+func told(t *testing.T, r *registration.Registrar, p *registrationtest.Provider, want ...string) {
 	t.Helper()
 	if err := r.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	got := p.took()
+	got := p.Took()
 	if !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}
@@ -155,7 +50,7 @@ func told(t *testing.T, r *registration.Registrar, p *provider, want ...string) 
 
 func TestALife(t *testing.T) {
 	t.Parallel()
-	nomad, consul := newProvider("nomad"), newProvider("consul")
+	nomad, consul := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
 	r := registration.New(allocID, []interfaces.ServiceProvider{nomad, consul})
 	v1 := owned(instance("nomad", "", "web", "1"), instance("nomad", "main", "db", "1"))
 	r.Update(v1)
@@ -177,12 +72,12 @@ func TestALife(t *testing.T) {
 	told(t, r, nomad, "+web2", "-web") // the old one leaves when the new one has come
 	r.Update(owned(instance("consul", "", "web2", "2"), instance("nomad", "main", "db", "1")))
 	told(t, r, nomad, "-web2")
-	if got := consul.took(); !slices.Equal(got, []string{"+web2"}) {
+	if got := consul.Took(); !slices.Equal(got, []string{"+web2"}) {
 		t.Errorf("the other provider was told %q", got)
 	}
 	r.Update(owned(instance("nowhere", "", "web2", "2"), instance("nomad", "main", "db", "1")))
 	told(t, r, nomad)
-	if got := consul.took(); !slices.Equal(got, []string{"-web2"}) {
+	if got := consul.Took(); !slices.Equal(got, []string{"-web2"}) {
 		t.Errorf("the other provider was told %q", got)
 	}
 	r.Drop()
@@ -196,11 +91,11 @@ func TestALife(t *testing.T) {
 // TestResumed: what an earlier process has registered stays without an interruption where it is wanted still, and goes where it is not.
 func TestResumed(t *testing.T) {
 	t.Parallel()
-	p := newProvider("nomad")
+	p := registrationtest.New("nomad", nil)
 	for _, s := range []*interfaces.ServiceInstance{
 		instance("nomad", "", "web", "1"), instance("nomad", "", "gone", "1"), instance("nomad", "main", "db", "1"), instance("nomad", "dead", "x", "1"),
 	} {
-		p.has[s.ID] = s
+		p.Put(s)
 	}
 	r := registration.New(allocID, []interfaces.ServiceProvider{p})
 	r.Adopt()
@@ -208,15 +103,15 @@ func TestResumed(t *testing.T) {
 	r.Apply("", registration.Found)
 	r.Apply("", registration.Began)
 	r.Apply("main", registration.Found)
-	p.away = true
-	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
+	p.Away(true)
+	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
 		t.Fatal(err)
 	}
-	p.away = false
+	p.Away(false)
 	if err := r.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	got := p.took()
+	got := p.Took()
 	slices.Sort(got)
 	if want := []string{"+web", "-gone", "-x"}; !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
@@ -228,33 +123,33 @@ func TestResumed(t *testing.T) {
 	r.Leave()
 	r.Drop()
 	told(t, r, p)
-	if len(p.has) != 1 {
-		t.Errorf("left %v, want what another process is to have", p.has)
+	if len(p.Has()) != 1 {
+		t.Errorf("left %v, want what another process is to have", p.Names())
 	}
 }
 
 // TestARefusalIsMadeUpFor by the next Sync, and a service that may be known all the same leaves.
 func TestARefusalIsMadeUpFor(t *testing.T) {
 	t.Parallel()
-	p, other := newProvider("nomad"), newProvider("consul")
+	p, other := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
 	r := registration.New(allocID, []interfaces.ServiceProvider{p, other})
 	r.Update(owned(instance("nomad", "", "web", "1"), instance("consul", "", "there", "1")))
 	r.Apply("", registration.Began)
-	p.away = true
-	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
+	p.Away(true)
+	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
 		t.Fatal(err)
 	}
-	if got := other.took(); !slices.Equal(got, []string{"+there"}) {
+	if got := other.Took(); !slices.Equal(got, []string{"+there"}) {
 		t.Errorf("the other provider was told %q", got)
 	}
-	p.away = false
+	p.Away(false)
 	told(t, r, p, "+web")
-	p.away = true
+	p.Away(true)
 	r.Apply("", registration.Renewed)
-	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
+	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
 		t.Fatal(err)
 	}
-	p.away = false
+	p.Away(false)
 	told(t, r, p, "-web", "+web")
 }
 
@@ -262,8 +157,9 @@ func TestARefusalIsMadeUpFor(t *testing.T) {
 func TestAWaitForAProviderEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newProvider("nomad")
-		p.hold = make(chan struct{})
+		p := registrationtest.New("nomad", nil)
+		hold := make(chan struct{})
+		p.Block(hold)
 		r := registration.New(allocID, []interfaces.ServiceProvider{p})
 		r.Update(owned(instance("nomad", "", "web", "1")))
 		r.Apply("", registration.Began)
@@ -280,9 +176,9 @@ func TestAWaitForAProviderEnds(t *testing.T) {
 		if err := r.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		close(p.hold)
+		close(hold)
 		first.Wait()
-		if got := p.took(); !slices.Equal(got, []string{"+web", "-web"}) {
+		if got := p.Took(); !slices.Equal(got, []string{"+web", "-web"}) {
 			t.Errorf("told %q", got)
 		}
 	})
@@ -294,7 +190,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 	t.Parallel()
 	owners := []string{"", "a", "b"}
 	rapid.Check(t, func(t *rapid.T) {
-		nomad, consul := newProvider("nomad"), newProvider("consul")
+		nomad, consul := registrationtest.New("nomad", nil), registrationtest.New("consul", nil)
 		r := registration.New(allocID, []interfaces.ServiceProvider{nomad, consul})
 		version := services.Owned{}
 		lives := map[string]registration.Life{}
@@ -326,9 +222,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 				_, lives[task] = r.Apply(task, e)
 			},
 			"away": func(t *rapid.T) {
-				nomad.mu.Lock()
-				defer nomad.mu.Unlock()
-				nomad.away = rapid.Bool().Draw(t, "away")
+				nomad.Away(rapid.Bool().Draw(t, "away"))
 			},
 			"sync": func(*rapid.T) { syncs.Go(func() { _ = r.Sync(context.Background()) }) },
 			"drop": func(t *rapid.T) {
@@ -339,28 +233,28 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			},
 		})
 		syncs.Wait()
-		nomad.away = false
+		nomad.Away(false)
 		if err := r.Sync(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range []*provider{nomad, consul} {
+		for _, p := range []*registrationtest.Provider{nomad, consul} {
 			want := map[string]*interfaces.ServiceInstance{}
 			for task, list := range version {
 				for _, s := range list {
-					if lives[task].Phase == registration.Registered && s.Service.Provider == p.name {
+					if lives[task].Phase == registration.Registered && s.Service.Provider == p.Name() {
 						want[s.ID] = s
 					}
 				}
 			}
-			if !reflect.DeepEqual(want, p.has) {
-				t.Fatalf("provider %s has %v, want %v", p.name, p.has, want)
+			if !reflect.DeepEqual(want, p.Has()) {
+				t.Fatalf("provider %s has %v, want %v", p.Name(), p.Names(), want)
 			}
-			if p.broken != nil {
-				t.Fatal(p.broken)
+			if err := p.Broken(); err != nil {
+				t.Fatal(err)
 			}
 		}
-		nomad.took()
-		if err := r.Sync(context.Background()); err != nil || len(nomad.took()) > 0 {
+		nomad.Took()
+		if err := r.Sync(context.Background()); err != nil || len(nomad.Took()) > 0 {
 			t.Fatalf("told again what it knows, or %v", err)
 		}
 	})
