@@ -1,0 +1,308 @@
+package allocrunner_test
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/registration/registrationtest"
+)
+
+// named returns a service of a name, with provider nomad.
+func named(name string, checks ...api.ServiceCheck) *api.Service {
+	return &api.Service{Name: name, Provider: "nomad", Tags: []string{"${NOMAD_TASK_NAME}", "${NOMAD_GROUP_NAME}"}, Checks: checks}
+}
+
+// registers has an allocation's services, and the events of its tasks, noted in a diary.
+func registers(d *diary, c *config) *registrationtest.Provider {
+	p := registrationtest.New("nomad", d.note)
+	c.ServiceProviders = []interfaces.ServiceProvider{p}
+	c.OnEvent = func(task string, e *api.TaskEvent) { d.note(task + ": " + e.Type) }
+	return p
+}
+
+// inOrder reports whether a list has these in this order, with others in between.
+func inOrder(list []string, want ...string) bool {
+	for _, s := range list {
+		if len(want) > 0 && s == want[0] {
+			want = want[1:]
+		}
+	}
+	return len(want) == 0
+}
+
+// untilInOrder waits for a diary to have these in this order.
+func (r *running) untilInOrder(d *diary, want ...string) {
+	r.t.Helper()
+	for give := time.Now().Add(deadline); !inOrder(d.read(), want...); time.Sleep(2 * time.Millisecond) { // nobody tells of what is noted
+		if time.Now().After(give) {
+			r.t.Fatalf("not in this order: %q; noted: %q", want, d.read())
+		}
+	}
+}
+
+// TestServicesComeAndGo with what they lead to: the group's before the first task starts and after it is known that the allocation ends, a task's
+// between the start and the end of its process. A shutdown delay comes after the group's have left, and a forced stop cuts it.
+func TestServicesComeAndGo(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	var p *registrationtest.Provider
+	main := shell("main", "exec sleep 1000")
+	main.Services = []*api.Service{named("db")}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		p = registers(d, c)
+		g.ShutdownDelay = new(time.Hour)
+		g.Services = []*api.Service{named("web")}
+	}, main)
+	r.untilInOrder(d, "+web", "main: Started")
+	r.untilInOrder(d, "+db")
+	for _, s := range p.Has() {
+		want := []string{"${NOMAD_TASK_NAME}", "g"}
+		if s.Name == "db" {
+			want[0] = "main"
+		}
+		if !slices.Equal(s.Tags, want) || s.AllocID != r.runner.Alloc().ID || s.Namespace != "default" || s.NodeID != "n" {
+			t.Errorf("%s is %+v, want tags %q", s.Name, s, want)
+		}
+	}
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilInOrder(d, "-web")
+	if got := p.Names(); !slices.Equal(got, []string{"db"}) || slices.Contains(d.read(), "main: Killing") {
+		t.Errorf("in the shutdown delay known are %q, noted %q", got, d.read())
+	}
+	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{NoShutdownDelay: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if !inOrder(d.read(), "-web", "main: Killing", "-db", "main: Terminated") || len(p.Names()) > 0 {
+		t.Errorf("noted %q, left %q", d.read(), p.Names())
+	}
+}
+
+// TestEveryRestartRegistersAgain: of one task its services, of several the group's, too, again and again.
+func TestEveryRestartRegistersAgain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		check   *api.ServiceCheck // of the group's service
+		own     *api.ServiceCheck // of the task's
+		restart func(*running) error
+		want    []string
+		not     string
+	}{
+		"one task": {restart: func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
+			want: []string{"-db", "main: Terminated", "main: Started", "+db"}, not: "-web"},
+		"running tasks": {restart: func(r *running) error { return r.runner.RestartRunning(t.Context()) },
+			want: []string{"-web", "+web", "-db", "main: Terminated", "main: Started", "+db"}},
+		"all tasks": {restart: func(r *running) error { return r.runner.RestartAll(t.Context()) },
+			want: []string{"-web", "+web", "-db", "main: Terminated", "main: Started", "+db"}},
+		"check_restart of the group": {check: new(restartingCheck("1", time.Millisecond)),
+			want: []string{"-web", "+web", "-db", "main: Started", "+db", "-web", "+web", "-db", "main: Started", "+db"}},
+		"check_restart of a task": {own: new(restartingCheck("1", time.Millisecond)), not: "-web",
+			want: []string{"-db", "main: Started", "+db", "-db", "main: Started", "+db"}},
+		"a crash": {restart: func(r *running) error { return r.runner.Signal(t.Context(), "main", "SIGKILL") }, not: "-web",
+			want: []string{"-db", "main: Terminated", "main: Started", "+db"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := &diary{}
+			main := shell("main", "exec sleep 1000")
+			web, db := named("web"), named("db")
+			if tc.check != nil {
+				web.Checks = []api.ServiceCheck{*tc.check}
+			}
+			if tc.own != nil {
+				db.Checks = []api.ServiceCheck{*tc.own}
+			}
+			main.Services = []*api.Service{db}
+			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+				registers(d, c)
+				g.Services = []*api.Service{web}
+				g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
+			}, main)
+			for i := 0; i < 2 && tc.restart != nil; i++ {
+				r.untilInOrder(d, slices.Repeat([]string{"main: Started", "+db"}, i+1)...)
+				if err := tc.restart(r); err != nil {
+					t.Fatal(err)
+				}
+				r.untilInOrder(d, slices.Repeat(tc.want, i+1)...)
+			}
+			r.untilInOrder(d, tc.want...)
+			if slices.Contains(d.read(), tc.not) {
+				t.Errorf("noted %q: %s was not to be touched", d.read(), tc.not)
+			}
+		})
+	}
+}
+
+// TestResultsEndWithTheRegistration: what was found before a restart is not shown after it, while nothing has been found since.
+func TestResultsEndWithTheRegistration(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]func(*running) error{
+		"of the group": func(r *running) error { return r.runner.RestartRunning(t.Context()) },
+		"of a task":    func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var visits atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+				if visits.Add(1) > 1 {
+					<-req.Context().Done() // nothing is found
+				}
+			}))
+			t.Cleanup(server.Close)
+			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+			check := api.ServiceCheck{Name: "c", Type: "http", PortLabel: port, Path: "/", Interval: time.Hour, Timeout: time.Hour}
+			main := shell("main", "exec sleep 1000")
+			d := &diary{}
+			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+				registers(d, c)
+				if name == "of a task" {
+					main.Services = []*api.Service{named("db", check)}
+				} else {
+					g.Services = []*api.Service{named("web", check)}
+				}
+			}, main)
+			r.untilState("main", "running")
+			r.untilCheck("a success", func(c api.AllocCheckStatus) bool { return c.Status == "success" })
+			if err := restart(r); err != nil {
+				t.Fatal(err)
+			}
+			if c := r.onlyCheck(); c.Status != "pending" {
+				t.Errorf("after the restart %q is shown, which was found before", c.Status)
+			}
+			untilVisits(t, &visits, 2)
+			if c := r.onlyCheck(); c.Status != "pending" {
+				t.Errorf("during the first run after the restart %q is shown", c.Status)
+			}
+		})
+	}
+}
+
+// TestAnUpdateRegistersWhatChanged, and nothing else.
+func TestAnUpdateRegistersWhatChanged(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	var p *registrationtest.Provider
+	var job *api.Job
+	main := shell("main", "exec sleep 1000")
+	main.Services = []*api.Service{named("db")}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		p, job = registers(d, c), c.Alloc.Job
+		g.Services = []*api.Service{named("web"), named("gone"), named("stays")}
+	}, main)
+	r.untilInOrder(d, "main: Started", "+db")
+	p.Took()
+	next := copyJob(job)
+	group := next.TaskGroups[0]
+	group.Services[0].Tags = []string{"new"}
+	group.Services[1].Name = "came"
+	if err := r.runner.Update(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Took(); !slices.Equal(got, []string{"+web", "+came", "-gone"}) {
+		t.Errorf("told %q", got)
+	}
+	for what, change := range map[string]func(*api.TaskGroup){
+		"no such port":     func(g *api.TaskGroup) { g.Services[0].PortLabel = "nope" },
+		"no such provider": func(g *api.TaskGroup) { g.Tasks[0].Services[0].Provider = "consul" },
+	} {
+		bad := copyJob(next)
+		change(bad.TaskGroups[0])
+		if err := r.runner.Update(t.Context(), bad); !errors.Is(err, interfaces.ErrInvalidJob) {
+			t.Errorf("%s: got %v, want ErrInvalidJob", what, err)
+		}
+	}
+	if got := p.Took(); len(got) > 0 {
+		t.Errorf("told %q of what was refused", got)
+	}
+}
+
+// TestNoServiceIsLost: one whose provider there is not keeps its allocation from starting, with its name.
+func TestNoServiceIsLost(t *testing.T) {
+	t.Parallel()
+	s := named("web")
+	s.Provider = "consul"
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.Services = []*api.Service{s} }, shell("main", "exec sleep 1000"))
+	err := r.end()
+	if err == nil || !strings.Contains(err.Error(), `service "web": there is no provider "consul" here`) || slices.Contains(r.seen(), "main: Started") {
+		t.Errorf("got %v, events %q", err, r.seen())
+	}
+}
+
+// TestServicesOfATaskThatEndsAtOnce, and of one that runs last, come and go with them, and the group's go before the last one starts.
+func TestServicesOfATaskThatEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	var p *registrationtest.Provider
+	main, last := shell("main", "exit 0"), shell("last", "exit 0", lifecycle("poststop", false))
+	main.Services, last.Services = []*api.Service{named("db")}, []*api.Service{named("end")}
+	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
+		p = registers(d, c)
+		g.Services = []*api.Service{named("web")}
+	}, main, last)
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	if !inOrder(d.read(), "+web", "+db", "-db", "-web", "last: Started", "-end") || !inOrder(d.read(), "+end", "-end") || len(p.Names()) > 0 {
+		t.Errorf("noted %q, left %q", d.read(), p.Names())
+	}
+}
+
+// TestServicesOutliveTheirRunner, and leave when a task has ended before the next one came.
+func TestServicesOutliveTheirRunner(t *testing.T) {
+	t.Parallel()
+	state, d := &memory{}, &diary{}
+	var p *registrationtest.Provider
+	var cfg config
+	stays, ends := shell("stays", "exec sleep 1000"), shell("ends", "until [ -e $NOMAD_ALLOC_DIR/end ]; do sleep 0.01; done")
+	stays.Services, ends.Services = []*api.Service{named("db")}, []*api.Service{named("short")}
+	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
+		p = registers(d, c)
+		g.Services = []*api.Service{named("web")}
+		c.State = state
+		cfg = *c
+	}, stays, ends)
+	r.untilInOrder(d, "+db")
+	r.untilInOrder(d, "+short")
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+		t.Fatal(err)
+	}
+	all := []string{"db", "short", "web"}
+	if got := p.Names(); !slices.Equal(got, all) {
+		t.Fatalf("after the first runner known are %q, want %q", got, all)
+	}
+	r.write("alloc/end", "")
+	p.Took()
+	cfg.Saved = state.saved()
+	next := begin(t, cfg)
+	next.untilState("ends", "dead")
+	next.untilState("stays", "running")
+	if err := next.runner.RestartTask(t.Context(), "stays"); err != nil { // it has been taken over
+		t.Fatal(err)
+	}
+	got := p.Took()
+	if !slices.Contains(got, "-short") || slices.Contains(got, "-web") || slices.Index(got, "-db") < slices.Index(got, "+db") {
+		t.Errorf("told %q, want all but short known throughout", got)
+	}
+	if err := next.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	_ = next.end()
+	if got := p.Names(); len(got) > 0 {
+		t.Errorf("left known: %q", got)
+	}
+}
