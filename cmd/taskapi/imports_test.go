@@ -91,6 +91,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/internal/services",
 	},
+	"allocrunner/internal/registration/registrationtest": {"allocrunner/interfaces"},
 	"allocrunner/internal/keeper": {
 		"allocrunner/drivers",
 		"allocrunner/interfaces",
