@@ -40,7 +40,7 @@ func audiences() []Kind {
 		{"aud-joined", "the right aud and another, joined by a comma", `"%s,another.example"`, auth.WrongAudience},
 		{"aud-wildcard", "aud *", `"*"`, auth.WrongAudience},
 	} {
-		kinds = append(kinds, Kind{Name: a.name, Wrong: a.wrong, Reason: a.reason, make: func(b base) (string, error) {
+		kinds = append(kinds, Kind{Name: a.name, Wrong: a.wrong, Reason: a.reason, Strict: a.name == "aud-mixed-null", make: func(b base) (string, error) {
 			one := quote(b.Claims.Audience[0])
 			inner := one[1 : len(one)-1]
 			upper := strings.ToUpper(inner)
@@ -83,7 +83,7 @@ func wrongTypes() []Kind {
 			d := b.claims()
 			return b.withClaims(d.with(c.claim, expand(c.value, d.value(c.claim))))
 		})
-		k.Strict = strings.HasPrefix(c.claim, "nomad_") || strings.HasPrefix(c.claim, "taskapi_")
+		k.Strict = c.claim == "jti" || strings.HasPrefix(c.claim, "nomad_") || strings.HasPrefix(c.claim, "taskapi_")
 		kinds = append(kinds, k)
 	}
 	for _, c := range []struct{ name, wrong, claim string }{

@@ -35,7 +35,7 @@ func forms() []Kind {
 		form("json-serialization", "a JWS in JSON instead of the compact form", func(b base) string {
 			h, c, s := parts(b)
 			return `{"payload":"` + c + `","protected":"` + h + `","signature":"` + s + `"}`
-		}),
+		}).strict(),
 		form("padding-in-header", "base64 with padding in the header", func(b base) string {
 			_, c, _ := parts(b)
 			return b.sign(base64.URLEncoding.EncodeToString([]byte(b.padded(b.header("")))) + "." + c)
@@ -57,10 +57,10 @@ func forms() []Kind {
 			h, c, _ := parts(b)
 			return b.sign(h[:8] + "\r" + h[8:] + "." + c)
 		}),
-		form("line-feed-in-signature", "a line feed within the signature", func(b base) string { t := good(b); return t[:len(t)-4] + "\n" + t[len(t)-4:] }),
-		form("line-feed-after", "a line feed after the token", func(b base) string { return good(b) + "\n" }),
-		form("blank-before", "a blank before the token", func(b base) string { return " " + good(b) }),
-		form("blank-after", "a blank after the token", func(b base) string { return good(b) + " " }),
+		form("line-feed-in-signature", "a line feed within the signature", func(b base) string { t := good(b); return t[:len(t)-4] + "\n" + t[len(t)-4:] }).strict(),
+		form("line-feed-after", "a line feed after the token", func(b base) string { return good(b) + "\n" }).strict(),
+		form("blank-before", "a blank before the token", func(b base) string { return " " + good(b) }).strict(),
+		form("blank-after", "a blank after the token", func(b base) string { return good(b) + " " }).strict(),
 		form("bearer-in-token", "the word Bearer within the token", func(b base) string { return "Bearer " + good(b) }),
 		form("trailing-bits-in-signature", "bits after the signature's last byte that encode nothing: another text for the same token",
 			func(b base) string { return TrailingBits(good(b)) }).strict(),
