@@ -25,7 +25,7 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []processes
 		return nil, nil, errors.New("this program does not call KeeperMain first")
 	}
 	cfg := keeperConfig(r.cfg.Dir)
-	cfg.Logger = r.logger
+	cfg.Logger, cfg.Tied = r.logger, r.cfg.Tied
 	return keeper.Supervise(ctx, cfg, r.cfg.Saved == nil)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -62,7 +63,25 @@ func (s *starter) env(req *interfaces.TaskPrestartRequest, hookEnv map[string]st
 func (s *starter) Spec(ctx context.Context, req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse) (drivers.Spec, error) {
 	spec, err := s.build(ctx, req, given, nil)
 	spec.Logs = logSpec(req.Task, req.Dir)
+	if f := s.runner.cfg.Foreground; f != nil && f.Task == s.task {
+		foreground(&spec, f)
+	}
 	return spec, err
+}
+
+// foreground makes a task's process what it is to be in the foreground.
+func foreground(spec *drivers.Spec, f *interfaces.Foreground) {
+	spec.Path, spec.Args, spec.Dir, spec.Files, spec.TTY = f.Path, f.Args, f.Dir, f.Files, f.TTY
+	own := map[string]bool{}
+	for _, entry := range spec.Env {
+		name, _, _ := strings.Cut(entry, "=")
+		own[name] = true
+	}
+	for _, entry := range f.Env {
+		if name, _, ok := strings.Cut(entry, "="); ok && name != "" && !own[name] {
+			spec.Env = append(spec.Env, entry)
+		}
+	}
 }
 
 // build has the task's driver build the task's process, or that of a program beside it.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -75,6 +76,11 @@ type Spec struct {
 
 	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it is.
 	OOMScoreAdj int
+
+	// Files are the process's standard input, output and error in the place of /dev/null and its logs; empty for those. They stay the
+	// caller's to close. With TTY the first is a terminal, which becomes the process's controlling one. The runner sets them.
+	Files []*os.File `json:"-"`
+	TTY   bool       `json:",omitempty"`
 
 	Mounts     []interfaces.Mount  `json:",omitempty"`
 	Devices    []interfaces.Device `json:",omitempty"`

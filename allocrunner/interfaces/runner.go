@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -196,8 +197,27 @@ type Config struct {
 	// Leases end with the allocation, whatever happens to this process: its keeper holds them, too.
 	Leases []Lease
 
+	// Tied has no process of the allocation outlive this one, however it ends.
+	Tied bool
+
+	// Foreground is a task that has the files of the program around this runner; nil for none.
+	Foreground *Foreground
+
 	// OnEvent is called for every task event as it happens, in order, from one goroutine at a time; nil for none.
 	OnEvent func(task string, event *api.TaskEvent)
+}
+
+// Foreground is a task as somebody would start it in a terminal: its command is what is said here, in the place of the job's, word for word.
+type Foreground struct {
+	Task string
+	Path string   // absolute path of the program
+	Args []string // without the program's own name
+	Dir  string   // its working directory, absolute
+	Env  []string // KEY=value; a variable of the task's own counts before one of these
+
+	// Files are its standard input, output and error. With TTY the first is a terminal that becomes its controlling one.
+	Files []*os.File
+	TTY   bool
 }
 
 // IDRange is the numbers of users from From to To.

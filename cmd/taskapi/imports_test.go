@@ -213,6 +213,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"handlers/apierror",
+		"handlers/faults", // for tests of clients
 		"identity",
 		"identity/privatefile",
 		"identity/revocation",

@@ -259,8 +259,9 @@ func ofTask(req request, a answer, err error) error {
 
 // Start starts a process.
 func (c *Client) Start(ctx context.Context, spec drivers.Spec) (processes.Status, error) {
-	a, err := c.callTask(ctx, request{Op: opStart, Task: spec.Task, Spec: packSpec(spec)})
-	if err != nil {
+	req := request{Op: opStart, Task: spec.Task, Spec: packSpec(spec), Files: len(spec.Files)}
+	a, err := c.call(ctx, req, spec.Files...)
+	if err = ofTask(req, a, err); err != nil {
 		return processes.Status{}, err
 	}
 	if a.Status == nil {

@@ -32,6 +32,7 @@ const maxLog = 256 << 10
 type settings struct {
 	Dir      string
 	Idle     time.Duration
+	Tied     bool
 	NoCgroup bool
 }
 
@@ -101,7 +102,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
 	s := &server{
-		dir: dir, idle: set.Idle, logger: logger, self: self, previous: readPreviousExits(set.Dir, time.Now()),
+		dir: dir, idle: set.Idle, tied: set.Tied, logger: logger, self: self, previous: readPreviousExits(set.Dir, time.Now()),
 		local: processes.New(processes.Config{
 			Logger: logger, Config: proctree.Config{OwnsAllChildren: true, NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
 		}),

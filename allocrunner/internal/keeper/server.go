@@ -40,6 +40,7 @@ const leaveTime = 10 * time.Second
 type server struct {
 	dir      *os.File      // held, so that nothing is ever written into another directory that took its place
 	idle     time.Duration // without task and client, after which it ends when the record is written
+	tied     bool          // ends with its client, and all tasks with it
 	logger   *slog.Logger
 	local    *processes.Local
 	self     proc.Identity
@@ -61,6 +62,7 @@ type server struct {
 
 	mu     sync.Mutex // guards all below
 	client *session   // who controls the keeper, or nil
+	had    bool       // there has been one
 	files  []*os.File // that stay open as long as the keeper lives
 	ended  bool       // no client is taken any more
 }
@@ -87,6 +89,10 @@ func (s *server) run(ends <-chan os.Signal) bool {
 	defer timer.Stop()
 	since := time.Now() // the last time that there was something to stay for
 	for first := true; ; first = false {
+		if s.abandoned() {
+			s.logger.Info("the client is gone: the keeper ends with its tasks")
+			return true
+		}
 		if !s.controlled() {
 			s.sweep()
 		}
@@ -136,6 +142,13 @@ func (s *server) controlled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.client != nil
+}
+
+// abandoned reports whether the keeper is tied to a client that is gone.
+func (s *server) abandoned() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tied && s.had && s.client == nil
 }
 
 func (s *server) tasksRun() bool {
@@ -234,7 +247,7 @@ func (s *server) admit(c *session) bool {
 		return false
 	}
 	last := s.client
-	s.client = c
+	s.client, s.had = c, true
 	s.mu.Unlock()
 	if last != nil {
 		last.end(ErrReplaced)

@@ -154,7 +154,9 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 			break
 		}
 		var status processes.Status
-		if status, err = local.Start(ctx, req.Spec.unpack()); err == nil {
+		spec := req.Spec.unpack()
+		spec.Files = files
+		if status, err = local.Start(ctx, spec); err == nil {
 			a.Status, a.Cgroup = &status, local.CgroupDir()
 			c.server.wg.Go(func() { c.server.follow(status.Task) })
 			c.server.record() // before the answer: should we be killed then, the next keeper knows what to clear

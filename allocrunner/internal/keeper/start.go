@@ -54,6 +54,9 @@ type Config struct {
 	// Idle is how long the keeper stays with neither task nor client, unless its record can't be written; 0: half a minute.
 	Idle time.Duration
 
+	// Tied has the keeper end, with all tasks, as soon as its client is gone.
+	Tied bool
+
 	// NoCgroup is processes.Config's.
 	NoCgroup bool
 
@@ -139,7 +142,7 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 		return nil, err
 	}
 	outEnd.Close()
-	set := settings{Dir: cfg.Dir, Idle: cmp.Or(cfg.Idle, defaultIdle), NoCgroup: cfg.NoCgroup}
+	set := settings{Dir: cfg.Dir, Idle: cmp.Or(cfg.Idle, defaultIdle), Tied: cfg.Tied, NoCgroup: cfg.NoCgroup}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })

@@ -58,7 +58,7 @@ type request struct {
 	MaxOutput int  `json:",omitempty"` // exec
 	TTY       bool `json:",omitempty"` // exec
 
-	Files int `json:",omitempty"` // how many files come with it: three or none with exec, any number up to maxFiles with keepopen
+	Files int `json:",omitempty"` // how many files come with it: three or none with start and exec, any number up to maxFiles with keepopen
 }
 
 type answer struct {

@@ -29,6 +29,10 @@ func checkSpec(spec drivers.Spec) error {
 	case needsUser(spec.User) && os.Geteuid() != 0:
 		reason = fmt.Sprintf("the task is to run as user %q (uid %d), but this program runs as uid %d and can't become another user: run it as root, or remove the task's user",
 			spec.User.Name, spec.User.UID, os.Geteuid())
+	case len(spec.Files) != 0 && len(spec.Files) != 3:
+		reason = fmt.Sprintf("%d files were given for the task's three standard ones", len(spec.Files))
+	case spec.TTY && (len(spec.Files) == 0 || !isTerminal(spec.Files[0])):
+		reason = "the task's standard input is no terminal"
 	case strings.Contains(spec.Path+spec.Dir+strings.Join(spec.Args, ""), "\x00"):
 		reason = "command, arguments or working directory hold a NUL byte: remove it"
 	}

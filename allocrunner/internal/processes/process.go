@@ -55,8 +55,13 @@ func (p *process) status() Status {
 	return s
 }
 
-// files opens /dev/null and what the output goes into. It returns the descriptors for the task, which are to be closed once it has them.
+// files opens /dev/null and what the output goes into, or copies what the caller gives instead. It returns the descriptors for the task, which
+// are to be closed once it has them.
 func (p *process) files(spec drivers.Spec, logger *slog.Logger) (files []*os.File, err error) {
+	if len(spec.Files) > 0 {
+		p.tty = spec.TTY
+		return givenFiles(spec)
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, &drivers.StartError{Reason: "/dev/null can't be opened: mount a /dev", Err: err}
@@ -70,6 +75,34 @@ func (p *process) files(spec drivers.Spec, logger *slog.Logger) (files []*os.Fil
 		return nil, err
 	}
 	return append([]*os.File{null}, out...), nil
+}
+
+// givenFiles returns copies of the files that the caller gives a task.
+func givenFiles(spec drivers.Spec) (files []*os.File, err error) {
+	for _, f := range spec.Files {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			closeAll(files)
+			return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's files: %v", err), Err: err}
+		}
+		_ = raw.Control(func(fd uintptr) { // what the flags of the file are stays as it is: others share them
+			var copied int
+			if copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3); err == nil {
+				files = append(files, os.NewFile(uintptr(copied), f.Name()))
+			}
+		})
+		if err != nil {
+			closeAll(files)
+			return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's files can't be copied: %v", err), Err: err}
+		}
+	}
+	if spec.TTY {
+		err = giveTo(files[0], spec.User)
+	}
+	if err != nil {
+		closeAll(files)
+	}
+	return files, err
 }
 
 // launch starts the process in its tree, and returns when it has become the program. What the program's files make it wait for nobody else

@@ -63,6 +63,8 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 		{"bad score", func(s *drivers.Spec) { s.OOMScoreAdj = -1 }, unix.EINVAL, "0 to 1000"},
 		{"too long", func(s *drivers.Spec) { s.Args = []string{strings.Repeat("x", 200<<10)} }, unix.E2BIG, "too long"},
 		{"no log directory", func(s *drivers.Spec) { s.Logs.Dir = "/no/logs" }, unix.ENOENT, "check the log directory"},
+		{"two files", func(s *drivers.Spec) { s.Files = []*os.File{os.Stdin, os.Stdin} }, unix.EINVAL, "2 files were given"},
+		{"no terminal", func(s *drivers.Spec) { s.TTY = true }, unix.EINVAL, "is no terminal"},
 		{"no log files", func(s *drivers.Spec) { s.Logs.MaxFiles = 0 }, nil, "max_files"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -93,7 +95,7 @@ func TestAnotherUserTakesRoot(t *testing.T) {
 
 // TestStartIgnoresNothing: each field of a spec has its effect here, or its use is refused.
 func TestStartIgnoresNothing(t *testing.T) {
-	honoured := []string{"Task", "Path", "Args", "Env", "Dir", "User", "Logs", "OOMScoreAdj"}
+	honoured := []string{"Task", "Path", "Args", "Env", "Dir", "User", "Logs", "OOMScoreAdj", "Files", "TTY"}
 	e := newLocal(t, processes.Config{})
 	for f := range reflect.TypeFor[drivers.Spec]().Fields() {
 		if slices.Contains(honoured, f.Name) {

@@ -97,6 +97,9 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		}
 		config.Variables = variablesAdapter{kept}
 	}
+	if s.faults != nil {
+		config.Fault = s.faults.Next
+	}
 	if s.settings.Issuer != "" {
 		config.OpenIDConfiguration = func() ([]byte, error) { return OpenIDConfiguration(s.settings.Issuer), nil }
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -19,6 +20,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
+	"taskapi/handlers/faults"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
@@ -45,6 +47,7 @@ type wiring struct {
 	audit       *auth.AuditLog // nil for none
 	policy      *auth.Policy
 	limits      limitset.Set
+	faults      *faults.File // nil for none
 	authStats   func() auth.Stats
 	shares      shares
 	sockets     sockets
@@ -117,6 +120,8 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		Life:         s.life,
 		Updates:      s.audience,
 		OnEvent:      cfg.Events.TaskEvent,
+		Tied:         cfg.Tied,
+		Foreground:   cfg.Foreground,
 
 		ServiceProviders: providers,
 		Leases:           s.shared.leases(),
@@ -165,8 +170,13 @@ func (s *wiring) openFiles() (err error) {
 	if s.policy, err = openPolicy(s.settings.Policy); err != nil {
 		return err
 	}
-	s.limits, err = limitsOf(s.settings.Limits, s.policy)
-	return err
+	if s.limits, err = limitsOf(s.settings.Limits, s.policy); err != nil || s.cfg.Faults == "" {
+		return err
+	}
+	if s.faults, err = faults.OpenFile(s.cfg.Faults, s.logger); err != nil {
+		return invalid(fmt.Errorf("--faults %s: %w", s.cfg.Faults, UnwrapPath(err)))
+	}
+	return nil
 }
 
 // longestTTL returns how far ahead the exp of a token may lie.
@@ -318,6 +328,9 @@ func (s *wiring) flush() {
 // close gives back what newWiring opened. The lock is its owner's.
 func (s *wiring) close() error {
 	err := s.shared.close()
+	if s.faults != nil {
+		s.faults.Close()
+	}
 	if s.revocations != nil && !s.cfg.Shared {
 		err = errors.Join(err, s.revocations.Close())
 	}

@@ -107,6 +107,9 @@ func Run(ctx context.Context, args []string, w Environment) int {
 	if isUsage(err) {
 		code = ExitUsage
 	}
+	if coded, ok := errors.AsType[codedError](err); ok {
+		code = coded.code
+	}
 	last := queuedLog(w)
 	if wantsJSON(cmd, args) {
 		_ = json.NewEncoder(last).Encode(errorJSON{err.Error(), code}) // text alone, which can always be encoded
@@ -146,6 +149,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		runCommand(w),
 		attachCommand(w),
 		updateCommand(w),
+		devCommand(w),
 		execCommand(w),
 		isDestructive(restartCommand(w)),
 		isDestructive(signalCommand(w)),

@@ -1,0 +1,427 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// The exit codes of dev and test that are not their command's, as of env(1) and the shells.
+const (
+	exitOwn       = 125 // taskapi could not do its part
+	exitNotRun    = 126 // the command is there and can't be executed
+	exitNotFound  = 127 // it is not there
+	exitSignalled = 128 // and the number of the signal that ended it
+)
+
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	err  error
+	code int
+}
+
+func (e codedError) Error() string { return e.err.Error() }
+func (e codedError) Unwrap() error { return e.err }
+
+// own marks err as one of taskapi itself, of a program that passes on the exit code of another. What has a code keeps it; nil stays nil.
+func own(err error) error {
+	_, coded := errors.AsType[codedError](err)
+	_, silent := errors.AsType[silentError](err)
+	if err == nil || coded || silent {
+		return err
+	}
+	return codedError{err, exitOwn}
+}
+
+// devOptions are the flags of taskapi dev.
+type devOptions struct {
+	agent.Settings
+	dataDir              string
+	task, job, namespace string
+	user                 string
+	audiences            []string
+	ttl                  time.Duration
+	faults               string
+}
+
+func devCommand(w Environment) *cobra.Command {
+	opts := devOptions{Settings: agent.DefaultSettings()}
+	cmd := &cobra.Command{
+		Use:   "dev [flags] -- COMMAND [ARG]...",
+		Short: "Run a command as a task, with its socket and its identity",
+		Long: `Runs a command as the task of a job that has nothing else, without a job file: with the task's socket, its token in NOMAD_TOKEN and
+in a file, and all NOMAD_ variables beside those of this environment. The socket answers before the command starts.
+
+Its standard input, output and error are those of taskapi; on a terminal it has one of its own, so that Ctrl-C and Ctrl-Z are its business.
+Signals go to it, and a second SIGINT or SIGTERM kills it. When it ends, what it has left in the background is killed, and so it is when
+taskapi is killed. Without --data-dir everything is in a temporary directory that is removed at the end; one that a killed taskapi has left
+is removed by the next. In it 'taskapi status --data-dir', logs and the others don't find what the command prints: that is not kept.
+
+Each --aud gives the task another identity, of that name or of NAME=AUDIENCE: its token is in NOMAD_TOKEN_NAME and in secrets/nomad_NAME.jwt.
+--ttl has tokens expire, and those in files renewed, that soon. As root, --user runs the command as another user.
+
+Exit code: the command's, 128 and the signal's number when a signal ended it, 127 when there is no such command, 126 when it can't be
+executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
+		Example: `  taskapi dev -- go test ./...
+  taskapi dev --policy nomad -- ./client
+  taskapi dev --task web --aud bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
+		Args: afterDashes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return own(opts.run(cmd.Context(), args, w))
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // the first word that is no flag must stand after --
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(flagError(cmd, err)) })
+	f.StringVar(&opts.task, "task", "dev", "name of the task")
+	f.StringVar(&opts.job, "job", "dev", "ID of the job, and name of its group")
+	f.StringVar(&opts.namespace, "namespace", api.DefaultNamespace, "namespace of the job")
+	f.StringArrayVar(&opts.audiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
+	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens (default that of --identity-ttl)")
+	f.StringVar(&opts.user, "user", "", "user as whom the command runs, for root")
+	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test the command")
+	addDataDir(cmd, &opts.dataDir)
+	bindSettings(&opts.Settings, f)
+	return cmd
+}
+
+// afterDashes accepts a command after "--", and nothing before: what is the command's own can't be taken for a flag then.
+func afterDashes(cmd *cobra.Command, args []string) error {
+	switch dash := cmd.ArgsLenAtDash(); {
+	case len(args) == 0:
+		return own(usage(fmt.Errorf("COMMAND is missing: %s", cmd.UseLine())))
+	case dash != 0:
+		return own(usage(fmt.Errorf("unexpected %q before --: %s", args[0], cmd.UseLine())))
+	}
+	return nil
+}
+
+// run runs the command.
+func (o devOptions) run(ctx context.Context, command []string, w Environment) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+	front, err := newForeground(o.task, command, w)
+	if err != nil {
+		return err
+	}
+	if o.Settings, err = o.WithConsulEnv(w.getenv); err != nil {
+		return err
+	}
+	o.AllowSharedUser = true // who runs the command may do what it may
+	job, group, err := o.build(w)
+	if err == nil {
+		err = o.Check()
+	}
+	if err != nil {
+		return err
+	}
+	l, remove, err := tiedLayout(ctx, o.dataDir, w)
+	if err != nil {
+		return err
+	}
+	defer func() { remove() }()
+	t := &tied{layout: l, settings: o.Settings, alloc: agent.NewAllocation(uuid.NewString(), job, group), environment: w}
+	t.foreground = &front.Foreground
+	t.faults = o.faults
+	if err := front.open(w); err != nil {
+		return err
+	}
+	defer front.close()
+	t.started = front.begin
+	done := make(chan struct{})
+	go front.forward(signals, done, t)
+	err = t.run(ctx)
+	close(done)
+	front.close()
+	return front.result(t, err)
+}
+
+// identityName is what an identity may be called.
+var identityName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+
+// build returns the job that the command is the task of.
+func (o devOptions) build(w Environment) (*api.Job, *api.TaskGroup, error) {
+	none, fail := 0, api.RestartPolicyModeFail
+	batch := api.JobTypeBatch
+	task := api.NewTask(o.task, "raw_exec").SetConfig("command", "/proc/self/exe")
+	task.User = o.user
+	task.LogConfig = &api.LogConfig{Disabled: new(bool)}
+	*task.LogConfig.Disabled = true
+	task.RestartPolicy = &api.RestartPolicy{Attempts: &none, Mode: &fail}
+	task.Identity = &api.WorkloadIdentity{Env: true, File: true, TTL: o.ttl}
+	for _, text := range o.audiences {
+		name, audience, given := strings.Cut(text, "=")
+		if !given {
+			audience = name
+		}
+		if !identityName.MatchString(name) || audience == "" {
+			return nil, nil, usage(fmt.Errorf("--aud %q: an identity's name is made of letters, digits, - and _: write NAME=AUDIENCE for an audience that is not, such as bank=https://bank.example", text))
+		}
+		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true, File: true, TTL: o.ttl})
+	}
+	group := api.NewTaskGroup(o.job, 1).AddTask(task)
+	group.RestartPolicy = task.RestartPolicy
+	job := &api.Job{ID: &o.job, Name: &o.job, Namespace: &o.namespace, Type: &batch, Datacenters: []string{"*"}, TaskGroups: []*api.TaskGroup{group}}
+	job.Canonicalize()
+	found, findings, err := o.Review(job, "")
+	if err == nil {
+		for _, f := range findings {
+			if f.Severity == jobspec.Refused {
+				err = errors.Join(err, errors.New(f.Message))
+			}
+		}
+	}
+	return job, found, usage(err)
+}
+
+// foreground is the command that has this program's files.
+type foreground struct {
+	interfaces.Foreground
+	command  string
+	terminal *devTerminal // nil: it has the files themselves
+}
+
+// newForeground finds the command. Errors: codedError.
+func newForeground(task string, command []string, w Environment) (*foreground, error) {
+	path, err := exec.LookPath(command[0])
+	if errors.Is(err, exec.ErrDot) {
+		err = nil // a path that the user has made so
+	}
+	switch {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return nil, codedError{fmt.Errorf("%s: there is no such command", command[0]), exitNotFound}
+	case err != nil:
+		return nil, codedError{fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)), exitNotRun}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("the working directory: %w", err)
+	}
+	return &foreground{Foreground: interfaces.Foreground{Task: task, Path: path, Args: command[1:], Dir: dir, Env: w.Env}, command: command[0]}, nil
+}
+
+// open chooses the command's files: this program's own, and a terminal of its own in the place of one.
+func (f *foreground) open(w Environment) error {
+	for _, stream := range []any{w.Stdin, w.Stdout, w.Stderr} {
+		file, ok := stream.(*os.File)
+		if !ok {
+			return errors.New("standard input, output and error must be files")
+		}
+		f.Files = append(f.Files, file)
+	}
+	if !output.IsTerminal(f.Files[0]) {
+		return nil
+	}
+	t, err := newDevTerminal(f.Files[0])
+	if err != nil {
+		return fmt.Errorf("a terminal for the command: %w", err)
+	}
+	f.terminal, f.TTY = t, true
+	for i, file := range f.Files {
+		if output.IsTerminal(file) {
+			f.Files[i] = t.slave
+			if i > 0 {
+				t.shows = true
+			}
+		}
+	}
+	return nil
+}
+
+// begin has the terminal's input and output go to the command, which has just started.
+func (f *foreground) begin() {
+	if f.terminal != nil {
+		f.terminal.begin()
+	}
+}
+
+// close gives the terminal back, when all output has been shown.
+func (f *foreground) close() {
+	if f.terminal != nil {
+		f.terminal.close()
+	}
+}
+
+// forwarded are the signals that go to the command.
+var forwarded = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH,
+}
+
+// forward passes signals on to the command. A second one to stop it kills it.
+func (f *foreground) forward(signals <-chan os.Signal, done <-chan struct{}, t *tied) {
+	stops, latest := 0, time.Time{}
+	for {
+		select {
+		case <-done:
+			return
+		case got := <-signals:
+			sig := got.(syscall.Signal)
+			switch sig {
+			case syscall.SIGWINCH:
+				if f.terminal != nil {
+					f.terminal.resize()
+					continue
+				}
+			case syscall.SIGINT, syscall.SIGTERM:
+				if time.Since(latest) < agent.SameStop { // the same one, sent to a process and to its group
+					continue
+				}
+				stops, latest = stops+1, time.Now()
+				if stops > 1 {
+					t.kill()
+					continue
+				}
+			}
+			t.signal(sig)
+		}
+	}
+}
+
+// result returns the command's end as that of this program.
+func (f *foreground) result(t *tied, err error) error {
+	state := t.taskState(f.Task)
+	if state != nil {
+		for i := len(state.Events) - 1; i >= 0; i-- {
+			switch e := state.Events[i]; e.Type {
+			case api.TaskTerminated:
+				if code := exitCode(e); code != 0 {
+					return silentError{code}
+				}
+				return nil
+			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation:
+				code := exitOwn
+				if e.Type == api.TaskDriverFailure {
+					code = exitNotRun
+				}
+				return codedError{fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), code}
+			}
+		}
+	}
+	if t.stopping != 0 {
+		return silentError{exitSignalled + int(t.stopping)}
+	}
+	return cmp.Or(err, errors.New("the command was never started"))
+}
+
+// exitCode returns what a shell says of the end of a process.
+func exitCode(e *api.TaskEvent) int {
+	if sig, _ := strconv.Atoi(e.Details["signal"]); sig != 0 {
+		return exitSignalled + sig
+	}
+	code, _ := strconv.Atoi(e.Details["exit_code"])
+	return code
+}
+
+// tempPrefix is that of temporary data directories.
+const tempPrefix = "taskapi-dev-"
+
+// tempLock is the file in one that is locked as long as its taskapi lives.
+const tempLock = "lock"
+
+// tiedLayout returns the data directory, a temporary one if none is given, and what removes that. It removes those that killed ones have left.
+func tiedLayout(ctx context.Context, given string, w Environment) (layout, func(), error) {
+	if given != "" {
+		l, err := newLayout(given, w)
+		if err == nil {
+			err = l.make()
+		}
+		return l, func() {}, err
+	}
+	base := cmp.Or(w.getenv("TMPDIR"), "/tmp")
+	removeLeft(ctx, base, w)
+	dir, err := os.MkdirTemp(base, tempPrefix)
+	if err != nil {
+		return layout{}, nil, fmt.Errorf("a temporary directory: %w", err)
+	}
+	remove := func() { _ = os.RemoveAll(dir) } // what is left of it the next one removes
+	lock, err := lockTemp(dir)
+	if err == nil {
+		err = os.Chmod(dir, 0o711) // for tasks of other users
+	}
+	if err != nil {
+		remove()
+		return layout{}, nil, err
+	}
+	end := func() {
+		remove()
+		lock.Close()
+	}
+	l, err := newLayout(dir, w)
+	if err == nil {
+		err = l.make()
+	}
+	if err != nil {
+		end()
+		return layout{}, nil, err
+	}
+	return l, end, nil
+}
+
+// lockTemp locks a temporary directory. Errors: unix.EWOULDBLOCK when somebody has it.
+func lockTemp(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, tempLock), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// removeLeft removes what killed ones have left: directories of this user, whose lock nobody has, with what runs of their allocations.
+func removeLeft(ctx context.Context, base string, w Environment) {
+	left, _ := filepath.Glob(filepath.Join(base, tempPrefix+"*")) // the pattern is good
+	for _, dir := range left {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(dir, tempLock)); errors.Is(err, fs.ErrNotExist) && time.Since(info.ModTime()) < time.Minute {
+			continue // its taskapi is about to lock it
+		}
+		lock, err := lockTemp(dir)
+		if err != nil {
+			continue
+		}
+		l, err := newLayout(dir, w)
+		entries, _ := os.ReadDir(l.Allocs()) // none, then
+		for _, e := range entries {
+			if err == nil {
+				_, err = allocrunner.KillOrphans(ctx, l.Alloc(e.Name()))
+			}
+		}
+		if err == nil {
+			_ = os.RemoveAll(dir) // the next one tries again
+		}
+		lock.Close()
+	}
+}

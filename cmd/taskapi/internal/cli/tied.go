@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
+)
+
+// tied is an allocation that ends with this process, and that prints no events.
+type tied struct {
+	layout      layout
+	settings    agent.Settings
+	alloc       *api.Allocation
+	submission  *api.JobSubmission
+	environment Environment
+	events      io.Writer // nil for nobody
+
+	foreground *interfaces.Foreground
+	faults     string // file of them; empty for none
+	started    func() // called when the foreground's process has started
+
+	once   sync.Once
+	cancel context.CancelFunc // ends the allocation before it has a runner
+
+	mu       sync.Mutex // guards the fields below
+	runner   interfaces.AllocRunner
+	stopping syscall.Signal // that came before there was a process
+}
+
+// run runs the allocation to its end, and removes it.
+func (t *tied) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t.mu.Lock()
+	t.cancel = cancel
+	early := t.stopping != 0
+	t.mu.Unlock()
+	if early {
+		return context.Canceled
+	}
+	w := t.environment
+	logger := newLogger(false, w)
+	lock, err := t.layout.lock(t.alloc.ID, logger)
+	if err != nil {
+		return err
+	}
+	err = t.runLocked(ctx, lock)
+	if t.runner != nil && t.runner.Terminal() {
+		err = errors.Join(err, t.layout.explain(t.runner.Destroy(context.WithoutCancel(ctx))))
+	}
+	return errors.Join(err, lock.Close())
+}
+
+func (t *tied) runLocked(ctx context.Context, lock interface {
+	agent.Lock
+	Discard() error
+},
+) error {
+	w := t.environment
+	if t.events == nil {
+		t.events = io.Discard
+	}
+	log := queuedLog(w)
+	defer flushAll(log)
+	p := newPrinter(t.events, t.alloc, false)
+	p.queue = linewriter.New(t.events, func(int) []byte { return nil })
+	cfg := agentConfig(t.layout, t.alloc.ID, lock, newLogger(false, w), t.settings, p, log, w)
+	cfg.Signals, cfg.Tied, cfg.Foreground, cfg.Faults, cfg.Submission = nil, true, t.foreground, t.faults, t.submission
+	cfg.Factory = func(c interfaces.Config) (interfaces.AllocRunner, error) {
+		r, err := allocrunner.Factory(c)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.runner = r
+		return r, err
+	}
+	cfg.Events = tiedEvents{cfg.Events, t}
+	_, err := agent.New(cfg).Run(ctx, t.alloc)
+	if errors.Is(err, agent.ErrReported) {
+		err = nil // the task's state says it
+	}
+	return err
+}
+
+// tiedEvents hears when the foreground's process has started.
+type tiedEvents struct {
+	agent.Events
+	tied *tied
+}
+
+func (e tiedEvents) TaskEvent(task string, event *api.TaskEvent) {
+	e.Events.TaskEvent(task, event)
+	t := e.tied
+	if event.Type == api.TaskStarted && t.foreground != nil && task == t.foreground.Task && t.started != nil {
+		t.once.Do(t.started)
+	}
+}
+
+// startWait is how long a signal waits for a process that is just being started, and signalPause how often it looks for one.
+const (
+	startWait   = time.Second
+	signalPause = 5 * time.Millisecond
+)
+
+// signal sends a signal to the foreground's process. One to stop it for which there is no process ends the allocation.
+func (t *tied) signal(sig syscall.Signal) {
+	for since := time.Now(); time.Since(since) < startWait; time.Sleep(signalPause) {
+		t.mu.Lock()
+		runner := t.runner
+		t.mu.Unlock()
+		if runner == nil {
+			continue
+		}
+		err := runner.Signal(context.Background(), t.foreground.Task, unix.SignalName(sig))
+		if runner.Terminal() || !errors.Is(err, interfaces.ErrTaskNotRunning) {
+			return
+		}
+	}
+	if sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.stopping = sig
+		if t.cancel != nil {
+			t.cancel()
+		}
+	}
+}
+
+// kill ends the allocation at once.
+func (t *tied) kill() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.runner != nil {
+		t.runner.Kill()
+	} else if t.cancel != nil {
+		t.cancel()
+	}
+}
+
+// taskState returns the last state of a task, nil for none.
+func (t *tied) taskState(task string) *api.TaskState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.runner == nil {
+		return nil
+	}
+	return t.runner.Alloc().TaskStates[task]
+}
