@@ -223,7 +223,13 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
 	"cmd/taskapi/internal/top":    {"allocrunner/interfaces", "cmd/taskapi/internal/client"},
-	"cmd/taskapi/bench":           {"allocrunner/cluster", "allocrunner/cluster/disk", "cmd/taskapi/bench/internal/load"},
+	"cmd/taskapi/bench": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/disk",
+		"allocrunner/cluster/registry",
+		"allocrunner/interfaces",
+		"cmd/taskapi/bench/internal/load",
+	},
 }
 
 const moduleRoot = "../.."

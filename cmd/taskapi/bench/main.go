@@ -15,6 +15,7 @@
 //	exec     time to run /bin/true in a task over the operator's socket, beside fork and exec, and nsenter
 //	resume   time from exec to the operator's first 200 when taskapi was killed and its tasks run on
 //	shared   what allocations share: time to put, get and list, until waiters in another process know, and memory of entries
+//	services time to register 1,000 services, and until another taskapi answers with them
 //
 // The servers, the hostile clients and the tasks are processes of their own (this program, executed again in a role), so that
 // what is measured never shares a heap or a scheduler with what measures. Servers take turns within a round, because a
@@ -150,6 +151,7 @@ func (r *report) measurements() []measurement {
 		{"exec", into(&r.Exec, measureExec)},
 		{"follow", into(&r.Follow, measureFollow)},
 		{"shared", into(&r.Shared, measureShared)},
+		{"services", into(&r.Services, measureServices)},
 	}
 }
 

@@ -90,6 +90,9 @@ func checkTasks(t *testing.T, got report) {
 	if r := got.Shared; r == nil || r.Put.Min <= 0 || r.Get.Min <= 0 || r.WakeMedian.Min <= 0 || r.WakeLast.Min < r.WakeMedian.Min || r.PerEntries <= 0 {
 		t.Errorf("shared: %+v", r)
 	}
+	if r := got.Services; r == nil || r.Register.Min <= 0 || r.Again.Min <= 0 || r.Seen.Min <= 0 || r.List.Min <= 0 || r.Get.Min <= 0 || r.Deregister.Min <= 0 {
+		t.Errorf("services: %+v", r)
+	}
 	if len(got.Resume) != 1 || got.Resume[0].Tasks != 1 || got.Resume[0].Resume.Min <= 0 {
 		t.Errorf("resume: %+v", got.Resume)
 	}

@@ -30,6 +30,7 @@ type report struct {
 	Exec       *execReport     `json:",omitempty"`
 	Follow     *followReport   `json:",omitempty"`
 	Shared     *sharedReport   `json:",omitempty"`
+	Services   *servicesReport `json:",omitempty"`
 }
 
 // A speed is the medians of several rounds.
@@ -175,6 +176,9 @@ func (r *report) printTasks(w io.Writer) {
 	}
 	if r.Shared != nil {
 		r.Shared.print(w)
+	}
+	if r.Services != nil {
+		r.Services.print(w)
 	}
 }
 
