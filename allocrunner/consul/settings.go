@@ -37,7 +37,7 @@ func (Secrets) String() string { return "redacted" }
 // GoString keeps secrets from a log.
 func (Secrets) GoString() string { return "redacted" }
 
-// FromEnv returns what the variables of the official client say: CONSUL_HTTP_ADDR and its siblings. Without an address it is the zero value.
+// FromEnv returns what the variables of the official client say: CONSUL_HTTP_ADDR and its siblings.
 func FromEnv(getenv func(string) string) (Settings, error) {
 	s := Settings{
 		Address:       getenv("CONSUL_HTTP_ADDR"),
@@ -49,9 +49,6 @@ func FromEnv(getenv func(string) string) (Settings, error) {
 		CertFile:      getenv("CONSUL_CLIENT_CERT"),
 		KeyFile:       getenv("CONSUL_CLIENT_KEY"),
 		TLSServerName: getenv("CONSUL_TLS_SERVER_NAME"),
-	}
-	if s.Address == "" {
-		return Settings{}, nil
 	}
 	var err error
 	s.SSL, err = boolean(getenv, "CONSUL_HTTP_SSL", false)
@@ -107,12 +104,9 @@ func (s Settings) Absolute() Settings {
 	return s
 }
 
-// Check refuses values that no file has to be read for. A setting without an agent is one that somebody forgot to give an address to.
+// Check refuses values that no file has to be read for. Without an agent none matters.
 func (s Settings) Check() error {
 	if !s.Configured() {
-		if s != (Settings{}) {
-			return errors.New("there is no address of Consul's agent: give --consul-address HOST:PORT, or CONSUL_HTTP_ADDR")
-		}
 		return nil
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {

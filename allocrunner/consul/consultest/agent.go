@@ -34,6 +34,7 @@ type Agent struct {
 
 	mu       sync.Mutex // guards the fields below
 	token    string
+	params   map[string]string // that every request must have
 	services map[string]*capi.AgentService
 	checks   map[string]*made
 	requests []string
@@ -73,6 +74,13 @@ func (a *Agent) RequireToken(token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.token = token
+}
+
+// RequireNamespace makes it an agent of Consul Enterprise, and refuses every request that does not name this namespace and this partition.
+func (a *Agent) RequireNamespace(namespace, partition string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.params = map[string]string{"ns": namespace, "partition": partition}
 }
 
 // Requests returns the method and the path of what has been asked for, and forgets it.
@@ -132,7 +140,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *Agent) answer(r *http.Request) (any, error) {
 	a.mu.Lock()
 	a.requests = append(a.requests, r.Method+" "+r.URL.Path)
-	token := a.token
+	token, required := a.token, a.params
 	a.mu.Unlock()
 	if token != "" && r.Header.Get("X-Consul-Token") != token {
 		return nil, failure{http.StatusForbidden, "Permission denied: token lacks the permission"}
@@ -145,8 +153,13 @@ func (a *Agent) answer(r *http.Request) (any, error) {
 		if r.Method != route.method {
 			return nil, failure{http.StatusMethodNotAllowed, "method " + r.Method + " not allowed"}
 		}
+		for name, want := range required {
+			if got := r.URL.Query().Get(name); got != want {
+				return nil, invalid("%s is %q", name, got)
+			}
+		}
 		for name := range r.URL.Query() {
-			if !slices.Contains(route.params, name) {
+			if _, ok := required[name]; !ok && !slices.Contains(route.params, name) {
 				return nil, invalid("Invalid query parameter: %q", name)
 			}
 		}
@@ -210,8 +223,11 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	if reg.Name == "" || reg.ID == "" {
 		return nil, invalid("Missing service name or ID")
 	}
-	if reg.Namespace != "" || reg.Partition != "" {
-		return nil, invalid("Namespaces and partitions are features of Consul Enterprise")
+	a.mu.Lock()
+	required := a.params
+	a.mu.Unlock()
+	if reg.Namespace != required["ns"] || reg.Partition != required["partition"] {
+		return nil, invalid("Namespaces and partitions are features of Consul Enterprise, where the body must agree with the query")
 	}
 	if reg.Check != nil || reg.Kind != "" || reg.Connect != nil || reg.Proxy != nil {
 		return nil, invalid("Only what a plain service has is expected")

@@ -250,3 +250,13 @@ func runGRPC(ctx context.Context, d capi.AgentServiceCheck) (status, output stri
 	}
 	return capi.HealthPassing, "gRPC check " + d.GRPC + ": success"
 }
+
+// Status returns that of a check; empty for one that there is not.
+func (a *Agent) Status(checkID string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := a.checks[checkID]; c != nil {
+		return c.Status
+	}
+	return ""
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
@@ -18,11 +19,14 @@ func (s Settings) checkServices() error {
 	if s.Services != "" && s.Services != ServicesHere {
 		return fmt.Errorf("--%s is %q: give %q, or leave it out", ServicesFlag, s.Services, ServicesHere)
 	}
+	if s.Consul != (consul.Settings{}) && !s.ConsulAgent().Configured() { // the environment may say things for other programs
+		return errors.New("there is no address of Consul's agent: give --consul-address HOST:PORT, or CONSUL_HTTP_ADDR")
+	}
 	return s.ConsulAgent().Check()
 }
 
-// WithConsulEnv returns the settings with what the environment says of Consul's agent in place of what an earlier one said, unless it says
-// nothing now.
+// WithConsulEnv returns the settings with what the environment says of Consul's agent. What an earlier one said stays where this one says nothing,
+// unless it is about another agent.
 func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
 	found, err := consul.FromEnv(getenv)
 	if err != nil {
@@ -30,6 +34,8 @@ func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
 	}
 	if found.Configured() {
 		s.ConsulEnv = found
+	} else {
+		s.ConsulEnv = found.Over(s.ConsulEnv)
 	}
 	return s, nil
 }
