@@ -155,10 +155,10 @@ func CheckLinearizable(t testing.TB, events []Event) {
 		byKey[e.Key] = append(byKey[e.Key], op)
 	}
 	for key, ops := range byKey {
-		result := porcupine.CheckOperationsTimeout(model, ops, 2*time.Minute)
-		if result == porcupine.Illegal {
+		switch porcupine.CheckOperationsTimeout(model, ops, 2*time.Minute) {
+		case porcupine.Illegal:
 			t.Errorf("%s: %d operations that can't have happened one after the other", key, len(ops))
-		} else if result == porcupine.Unknown {
+		case porcupine.Unknown:
 			t.Errorf("%s: %d operations are too many to check", key, len(ops))
 		}
 	}

@@ -71,11 +71,10 @@ func (s *store) rewrite(entries []*table.Entry[span], index uint64) (err error) 
 	if err := os.Rename(draft, s.logPath()); err != nil {
 		return err
 	}
-	if err := s.syncDir(); err != nil {
-		return nil //nolint:nilerr // the header does not say that the name is on the disk: the next Commit has it synced first
+	if s.syncDir() == nil { // else the header does not say that the name is on the disk, and the next Commit sees to it first
+		head.named = true
+		_, _ = f.WriteAt(head.encode(), 0) // likewise
 	}
-	head.named = true
-	_, _ = f.WriteAt(head.encode(), 0) // likewise
 	return nil
 }
 

@@ -68,8 +68,8 @@ func fromEarlierStart(log []byte) []byte {
 	return log
 }
 
-// TestPowerCut has the machine fail in the middle of a commit, at each byte of it, with whatever the disk has behind: what was there before is there, and
-// the commit as a whole or not at all. Then the store goes on.
+// TestPowerCut has the machine fail in the middle of a commit, at each byte of it, with whatever the disk has behind: what was there before is there,
+// and the commit as a whole or not at all. Then the store goes on.
 func TestPowerCut(t *testing.T) {
 	dir, before, after := filled(t)
 	header := fromEarlierStart(before)[:headerSize]
@@ -241,7 +241,9 @@ func TestUnsafePlaces(t *testing.T) {
 		"a log that others may write to": {plant: func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600), os.Chmod(dir+"/log", 0o666))
 		}, want: privatefile.ErrExposed},
-		"a directory of another user": {plant: func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 1234, 1234)) }, want: privatefile.ErrExposed, root: true},
+		"a directory of another user": {plant: func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 1234, 1234))
+		}, want: privatefile.ErrExposed, root: true},
 		"a log of another user": {plant: func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/log", nil, 0o600), os.Chown(dir+"/log", 1234, 1234))
 		}, want: privatefile.ErrExposed, root: true},

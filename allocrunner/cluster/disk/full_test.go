@@ -18,8 +18,8 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 )
 
-// refusedThenWritten commits what the file system refuses, and requires that nothing of that is there, that reads go on, and that it can be committed once
-// the file system does not. refuse makes it refuse, and allow ends that.
+// refusedThenWritten commits what the file system refuses, and requires that nothing of that is there, that reads go on, and that it can be committed
+// once the file system does not. refuse makes it refuse, and allow ends that.
 func refusedThenWritten(t *testing.T, dir string, cause error, remedy string, refuse, allow func()) {
 	t.Helper()
 	s, other := open(t, dir), open(t, dir)
@@ -30,8 +30,8 @@ func refusedThenWritten(t *testing.T, dir string, cause error, remedy string, re
 		refuse()
 		for range 3 {
 			_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", large), clustertest.Set("l", large)}})
-			if !errors.Is(err, cluster.ErrUnavailable) || errors.Is(err, cluster.ErrUncertain) || !errors.Is(err, cause) || !strings.Contains(err.Error(), remedy) ||
-				!strings.Contains(err.Error(), dir) {
+			if !errors.Is(err, cluster.ErrUnavailable) || errors.Is(err, cluster.ErrUncertain) || !errors.Is(err, cause) ||
+				!strings.Contains(err.Error(), remedy) || !strings.Contains(err.Error(), dir) {
 				t.Fatalf("round %d: got %v, want %v and %q", round, err, cause, remedy)
 			}
 			for _, s := range []*disk.Store{s, other} {
@@ -87,7 +87,8 @@ func TestFullDisk(t *testing.T) {
 	t.Run("rewriting", func(t *testing.T) { // which has room for no second log: commits go on while there is room for them
 		s := open(t, dir)
 		for n := 0; ; n++ {
-			if _, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set(fmt.Sprint(n), strings.Repeat("v", 400<<10))}}); err != nil {
+			next := clustertest.Set(fmt.Sprint(n), strings.Repeat("v", 400<<10))
+			if _, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{next}}); err != nil {
 				if !errors.Is(err, syscall.ENOSPC) || n < 10 {
 					t.Fatalf("after %d: %v", n, err)
 				}
@@ -113,8 +114,8 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// limited runs a test in a process of its own, where the size of files may be limited: that goes for all that a process writes. It reports whether this is
-// that process.
+// limited runs a test in a process of its own, where the size of files may be limited: that goes for all that a process writes. It reports whether
+// this is that process.
 func limited(t *testing.T) bool {
 	t.Helper()
 	const variable = "DISK_TEST_LIMITED"
@@ -138,7 +139,8 @@ func TestSizeLimit(t *testing.T) {
 	for name, room := range map[string]int64{"at its beginning": 0, "in its middle": 500 << 10} {
 		t.Run(name, func(t *testing.T) {
 			dir := scratch(t)
-			refusedThenWritten(t, dir, syscall.EFBIG, "ulimit -f", func() { limitSize(t, uint64(size(t, dir)+room)) }, func() { limitSize(t, unix.RLIM_INFINITY) })
+			refuse := func() { limitSize(t, uint64(size(t, dir)+room)) }
+			refusedThenWritten(t, dir, syscall.EFBIG, "ulimit -f", refuse, func() { limitSize(t, unix.RLIM_INFINITY) })
 		})
 	}
 }

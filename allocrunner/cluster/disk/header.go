@@ -63,7 +63,8 @@ func decodeHeader(b []byte) (header, error) {
 	if f := binary.BigEndian.Uint32(b[8:]); f != format {
 		return header{}, fmt.Errorf("it has format %d, and this taskapi knows %d: run the taskapi that wrote it, or a newer one", f, format)
 	}
-	h := header{end: int64(binary.BigEndian.Uint64(b[16:])), index: binary.BigEndian.Uint64(b[24:]), base: binary.BigEndian.Uint64(b[32:]), named: b[56] == 1}
+	h := header{end: int64(binary.BigEndian.Uint64(b[16:])), index: binary.BigEndian.Uint64(b[24:]), base: binary.BigEndian.Uint64(b[32:]),
+		named: b[56] == 1}
 	copy(h.boot[:], b[40:])
 	return h, nil
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A lease has the index of the Commit that began it, and lives while anyone shares a lock on that byte of the file named leases. The locks are
-// those of open files (F_OFD_SETLK in fcntl(2)): they go with the last descriptor of one, in whichever process, and whether there is one can be looked up
-// without taking it. The file stays empty.
+// those of open files (F_OFD_SETLK in fcntl(2)): they go with the last descriptor of one, in whichever process, and whether there is one can be
+// looked up without taking it. The file stays empty.
 
 // lease is a hold of a lease.
 type lease struct {

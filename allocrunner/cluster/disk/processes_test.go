@@ -101,8 +101,8 @@ func work() {
 	})
 }
 
-// TestLinearizableWhileProcessesAreKilled has processes work on a store, each of which is killed at any moment, and another takes its place. All that they saw
-// can have happened one after the other, and nothing that one of them was told is lost.
+// TestLinearizableWhileProcessesAreKilled has processes work on a store, each of which is killed at any moment, and another takes its place. All
+// that they saw can have happened one after the other, and nothing that one of them was told is lost.
 func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 	dir, notes := scratch(t), t.TempDir()
 	const workers, lives = 4, 8
@@ -133,7 +133,7 @@ func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 			events = append(events, e)
 		}
 	})
-	t.Logf("%d operations, the store's index is %d, its log has %d bytes", len(events), clustertest.List(t, s, cluster.Span{Limit: 1}).Index, size(t, dir))
+	t.Logf("%d operations, and a log of %d bytes", len(events), size(t, dir))
 	clustertest.CheckLinearizable(t, events)
 }
 
@@ -178,7 +178,8 @@ func watchOne() {
 	s := disk.New(os.Args[1])
 	index := must(s.List(context.Background(), cluster.Span{Limit: 1})).Index
 	fmt.Println(index)
-	fmt.Println(must(s.Watch(context.Background(), "k", index)).Keys)
+	changes := must(s.Watch(context.Background(), "k", index))
+	fmt.Println(changes.Keys, changes.Gap)
 }
 
 // TestWatchInAnotherProcess, also over a rewriting of the log.
@@ -195,7 +196,29 @@ func TestWatchInAnotherProcess(t *testing.T) {
 		t.Fatalf("the log has %d bytes: it was not rewritten", size)
 	}
 	clustertest.Put(t, s, "k", "w")
-	if got := p.line(t); got != "[k]" {
+	if got := p.line(t); got != "[k] false" {
+		t.Errorf("the other process has seen %s", got)
+	}
+}
+
+// TestWatchMissesNothing: a process that was stopped, while the log was rewritten more than once, says that it does not know what has changed.
+func TestWatchMissesNothing(t *testing.T) {
+	dir := scratch(t)
+	s := open(t, dir)
+	clustertest.Put(t, s, "k", "v")
+	p := start(t, "watch", dir)
+	p.line(t)
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
+	for range 80 {
+		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.line(t); got != "[] true" {
 		t.Errorf("the other process has seen %s", got)
 	}
 }
@@ -204,7 +227,9 @@ func TestWatchInAnotherProcess(t *testing.T) {
 func holdLease() {
 	s := disk.New(os.Args[1])
 	lease := must(s.Hold(context.Background(), "alloc"))
-	must(s.Commit(context.Background(), cluster.Txn{Then: []cluster.Operation{clustertest.Leased("k/1", "v", "alloc"), clustertest.Leased("k/2", "v", "alloc")}}))
+	must(s.Commit(context.Background(), cluster.Txn{Then: []cluster.Operation{
+		clustertest.Leased("k/1", "v", "alloc"), clustertest.Leased("k/2", "v", "alloc"),
+	}}))
 	pid := 0
 	if len(os.Args) > 2 {
 		cmd := exec.Command(os.Args[0])
