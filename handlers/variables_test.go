@@ -26,10 +26,12 @@ type fakeVariables struct {
 	kept    map[string]*api.Variable // by namespace and path
 	changed chan struct{}            // closed, and replaced, by a change
 	last    string                   // which was changed last
+
+	awaited chan struct{} // gets an element for each wait that begins
 }
 
 func newFakeVariables(paths ...string) *fakeVariables {
-	f := &fakeVariables{index: 40, kept: map[string]*api.Variable{}, changed: make(chan struct{})}
+	f := &fakeVariables{index: 40, kept: map[string]*api.Variable{}, changed: make(chan struct{}), awaited: make(chan struct{}, 100)}
 	for _, path := range paths {
 		_, _, _ = f.Put(context.Background(), &api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"k": "v"}}, nil)
 	}
@@ -61,6 +63,7 @@ func (f *fakeVariables) List(_ context.Context, namespace, prefix string) ([]*ap
 }
 
 func (f *fakeVariables) Await(ctx context.Context, _, _ string, after uint64, concerns func(namespace, path string) bool) error {
+	f.awaited <- struct{}{}
 	for {
 		f.mu.Lock()
 		index, changed, last := f.index, f.changed, f.last
@@ -281,6 +284,15 @@ func TestVariableWaits(t *testing.T) {
 	put := func(path string) {
 		if _, _, err := kept.Put(t.Context(), &api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"k": "w"}}, nil); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		select {
+		case <-kept.awaited:
+		case r := <-got:
+			t.Fatalf("not waited: %+v, %v", r.v, r.err)
+		case <-listed:
+			t.Fatal("the list did not wait")
 		}
 	}
 	put("secret") // which neither of them is about
