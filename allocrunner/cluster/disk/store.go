@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -267,6 +268,9 @@ func (s *store) damaged(err error) error {
 func unavailable(path string, err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
+	}
+	if strings.Contains(err.Error(), path) {
+		return fmt.Errorf("%w: %w%s", cluster.ErrUnavailable, err, logfile.Remedy(err))
 	}
 	return fmt.Errorf("%w: %s: %w%s", cluster.ErrUnavailable, path, err, logfile.Remedy(err))
 }

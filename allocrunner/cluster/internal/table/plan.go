@@ -77,13 +77,9 @@ func (t *Table[V]) Lease(owner string) uint64 {
 	return 0
 }
 
-// BeginLease returns the writes of a new lease, whose index is that of the commit. What the owner's lease before had goes.
+// BeginLease returns the writes of a new lease, whose index is that of the commit. What the owner's lease before had goes with that.
 func (t *Table[V]) BeginLease(owner string) ([]Write, error) {
 	writes := []Write{{Key: leasePrefix + owner}}
-	if before := t.Lease(owner); before != 0 {
-		writes = append(t.ended(func(lease uint64) bool { return lease != before }), writes...)
-		writes = slices.DeleteFunc(writes, func(w Write) bool { return w.Delete && w.Key == leasePrefix+owner })
-	}
 	return writes, t.fits(writes)
 }
 
@@ -91,16 +87,14 @@ func (t *Table[V]) BeginLease(owner string) ([]Write, error) {
 func (t *Table[V]) HasLeases() bool { return len(t.leases) > 0 }
 
 // Ended returns the writes that delete the leases that have ended, with all of their entries.
-func (t *Table[V]) Ended(live func(lease uint64) bool) []Write {
+func (t *Table[V]) Ended(live func(lease uint64) bool) (writes []Write) {
+	ended := false
 	for lease := range t.leases {
-		if !live(lease) {
-			return t.ended(live)
-		}
+		ended = ended || !live(lease)
 	}
-	return nil
-}
-
-func (t *Table[V]) ended(live func(lease uint64) bool) (writes []Write) {
+	if !ended { // as mostly: there is no need to look at the entries
+		return nil
+	}
 	for _, e := range t.entries {
 		if !e.alive(live) || strings.HasPrefix(e.Key, leasePrefix) && !live(e.ModifyIndex) {
 			writes = append(writes, Write{Key: e.Key, Delete: true})
