@@ -1,6 +1,6 @@
 // Package simulate runs allocations whose tasks exist in memory alone. A task has its directory, its hooks and its events, and so
 // whatever the hooks make, such as sockets and tokens; it has no process, and runs until the allocation is stopped. All tasks start at
-// once, ports, checks and templates do nothing, and no state is saved. Benchmarks and tests run many such allocations in one process.
+// once, services are registered, ports, checks and templates do nothing, and no state is saved. Benchmarks and tests run many such allocations in one process.
 package simulate
 
 import (
@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/allocfs"
+	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/signals"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/taskenv"
@@ -70,12 +71,15 @@ func New(cfg interfaces.Config) (interfaces.AllocRunner, error) {
 	r.end = sync.OnceFunc(func() { close(r.ending) })
 	r.detach = sync.OnceFunc(func() { close(r.detaching) })
 	r.snapshots.Init(cfg.Alloc)
+	services := servicesHook{runner: r, registrar: registration.New(cfg.Alloc.ID, cfg.ServiceProviders)}
+	r.cfg.Hooks = append([]interfaces.RunnerHook{services}, cfg.Hooks...)
 	var names []string
 	for _, spec := range group.Tasks {
 		names = append(names, spec.Name)
 		t := &task{runner: r, spec: spec, dir: allocdir.Paths(cfg.Dir, spec.Name), saved: map[string]map[string]string{}}
+		t.hooks = []interfaces.TaskHook{taskServices{services, spec.Name}}
 		if cfg.TaskHooks != nil {
-			t.hooks = cfg.TaskHooks(r.Alloc(), spec)
+			t.hooks = append(t.hooks, cfg.TaskHooks(r.Alloc(), spec)...)
 		}
 		r.tasks = append(r.tasks, t)
 	}

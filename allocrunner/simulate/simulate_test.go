@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/simulate"
 )
 
@@ -165,5 +166,49 @@ func TestSimulatedDetach(t *testing.T) {
 	}
 	if calls := d.read(); slices.Contains(calls, "stop") || !slices.Contains(calls, "shutdown") {
 		t.Errorf("hooks: %q", calls)
+	}
+}
+
+// TestSimulatedServices are registered while what they would lead to runs, anew with each restart, and stay when it is left.
+func TestSimulatedServices(t *testing.T) {
+	for _, detach := range []bool{false, true} {
+		d := &diary{}
+		provider := registrationtest.New("nomad", d.note)
+		id, group := "id", "g"
+		job := &api.Job{ID: &id, Name: &id, Region: &id, Namespace: &id, TaskGroups: []*api.TaskGroup{{
+			Name:     &group,
+			Services: []*api.Service{{Name: "web", Provider: "nomad", PortLabel: "http"}},
+			Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http", To: 8080}}}},
+			Tasks:    []*api.Task{{Name: "t", Services: []*api.Service{{Name: "of-${NOMAD_TASK_NAME}", Provider: "nomad"}}}},
+		}}}
+		r, err := simulate.New(interfaces.Config{
+			Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job, TaskGroup: group}, Dir: filepath.Join(t.TempDir(), "alloc"),
+			Logger: slog.New(slog.DiscardHandler), ServiceProviders: []interfaces.ServiceProvider{provider},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := started(t, r)
+		if err := r.RestartRunning(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range provider.Has() {
+			if s.Name == "web" && s.Port != 8080 {
+				t.Errorf("web has the port %d", s.Port)
+			}
+		}
+		want := []string{"+web", "+of-t", "-web", "+web", "-of-t", "+of-t"}
+		if detach {
+			r.Detach()
+		} else {
+			want = append(want, "-web", "-of-t")
+			if err := r.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+				t.Error(err)
+			}
+		}
+		_ = end()
+		if diff := cmp.Diff(want, d.read()); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
 	}
 }

@@ -133,6 +133,9 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation
 		"allocrunner/internal/allocfs",
+		"allocrunner/internal/ptr",
+		"allocrunner/internal/registration",
+		"allocrunner/internal/services",
 		"allocrunner/internal/signals",
 		"allocrunner/internal/snapshots",
 		"allocrunner/internal/stats",
