@@ -48,7 +48,7 @@ type flakyStore struct {
 
 	mu            sync.Mutex // guards the fields below
 	failed, reads error
-	hang          bool
+	hang, gap     bool
 	commits       int // that the store has applied
 }
 
@@ -78,6 +78,17 @@ func (s *flakyStore) List(ctx context.Context, span cluster.Span) (cluster.Page,
 		return cluster.Page{}, failed
 	}
 	return s.Store.List(ctx, span)
+}
+
+// Watch forgets what has changed where there is a gap.
+func (s *flakyStore) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
+	changes, err := s.Store.Watch(ctx, prefix, after)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gap && err == nil {
+		changes.Keys, changes.Gap = nil, true
+	}
+	return changes, err
 }
 
 func (s *flakyStore) set(change func(*flakyStore)) {
@@ -407,7 +418,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestFollow: every change in the namespace is reported once, those at the end of a lease and while the store could not be read, too.
+// TestFollow: every change in the namespace is reported once, those at the end of a lease and those that a store
+// no longer knows of, too.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -453,6 +465,13 @@ func TestFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("web 81 true")
+		f.store.set(func(s *flakyStore) { s.gap = true })
+		register(t, f.one, instance(one, "new", 2))
+		want("new 2 false")
+		if err := f.one.Deregister(t.Context(), []string{instance(one, "new", 0).ID}); err != nil {
+			t.Fatal(err)
+		}
+		want("new 2 true")
 		_ = f.leases[one].Close()
 		want("before 1 true")
 		cancel()
