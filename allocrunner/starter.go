@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -64,14 +66,22 @@ func (s *starter) Spec(ctx context.Context, req *interfaces.TaskPrestartRequest,
 	spec, err := s.build(ctx, req, given, nil)
 	spec.Logs = logSpec(req.Task, req.Dir)
 	if f := s.runner.cfg.Foreground; f != nil && f.Task == s.task {
-		foreground(&spec, f)
+		foreground(&spec, f, req.User)
 	}
 	return spec, err
 }
 
 // foreground makes a task's process what it is to be in the foreground.
-func foreground(spec *drivers.Spec, f *interfaces.Foreground) {
+func foreground(spec *drivers.Spec, f *interfaces.Foreground, user interfaces.User) {
 	spec.Path, spec.Args, spec.Dir, spec.Files, spec.TTY = f.Path, f.Args, f.Dir, f.Files, f.TTY
+	login := []string{"PATH"}
+	if int(user.UID) == os.Geteuid() {
+		login = append(login, "HOME", "SHELL", "USER", "LOGNAME")
+	}
+	spec.Env = slices.DeleteFunc(slices.Clone(spec.Env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(login, name) && slices.ContainsFunc(f.Env, func(given string) bool { return strings.HasPrefix(given, name+"=") })
+	})
 	own := map[string]bool{}
 	for _, entry := range spec.Env {
 		name, _, _ := strings.Cut(entry, "=")

@@ -213,7 +213,10 @@ type Foreground struct {
 	Path string   // absolute path of the program
 	Args []string // without the program's own name
 	Dir  string   // its working directory, absolute
-	Env  []string // KEY=value; a variable of the task's own counts before one of these
+
+	// Env is its environment, KEY=value each. A variable of the task's own counts before one of these, but for what a login sets: PATH, and, unless the
+	// task runs as another user, HOME, SHELL, USER and LOGNAME.
+	Env []string
 
 	// Files are its standard input, output and error. With TTY the first is a terminal that becomes its controlling one.
 	Files []*os.File

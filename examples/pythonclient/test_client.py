@@ -143,11 +143,12 @@ class TestRefusals(unittest.TestCase):
         kinds = [json.loads(line) for line in taskapi("token", "mint", "--all").splitlines()]
         sent = 0
         for kind in kinds:
-            if not kind["InHeader"] or kind["Foreign"] or not kind.get("Token", "").isascii() or len(kind["Token"]) > 8000:
+            token = kind.get("Token", "")  # those that are not UTF-8 are elsewhere
+            if not kind.get("InHeader") or kind["Foreign"] or not token or not token.isascii() or len(token) > 8000:
                 continue  # no header carries it, or it is bad under another issuer's key alone
             sent += 1
             with self.subTest(kind["Name"]), self.assertRaises(client.Refused) as refused:
-                BadClient(kind["Token"]).get(ALLOCATIONS)
+                BadClient(token).get(ALLOCATIONS)
             self.assertEqual(refused.exception.status, kind["Status"], kind)
         self.assertGreater(sent, 100)
 
