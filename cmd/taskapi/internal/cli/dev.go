@@ -361,7 +361,7 @@ func tiedLayout(ctx context.Context, given string, w Environment) (layout, func(
 		return layout{}, nil, fmt.Errorf("a temporary directory: %w", err)
 	}
 	remove := func() { _ = os.RemoveAll(dir) } // what is left of it the next one removes
-	lock, err := lockTemp(dir)
+	lock, err := holdTemp(dir)
 	if err == nil {
 		err = os.Chmod(dir, 0o711) // for tasks of other users
 	}
@@ -384,9 +384,24 @@ func tiedLayout(ctx context.Context, given string, w Environment) (layout, func(
 	return l, end, nil
 }
 
+// holdTemp locks a new temporary directory. The lock's file has its name when it is locked, and not before: another one would take it for left.
+func holdTemp(dir string) (*os.File, error) {
+	f, err := lockFile(dir, tempLock+".new")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, tempLock)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // lockTemp locks a temporary directory. Errors: unix.EWOULDBLOCK when somebody has it.
-func lockTemp(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, tempLock), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+func lockTemp(dir string) (*os.File, error) { return lockFile(dir, tempLock) }
+
+func lockFile(dir, name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
