@@ -84,7 +84,7 @@ func (s *store) waited(ctx context.Context) error {
 	return err
 }
 
-// sign writes this process's number into the lock.
+// sign writes this process's number into the lock. Where it can't, others that wait for too long name another process.
 func (s *store) sign() {
 	_, _ = s.lock.WriteAt(fmt.Appendf(nil, "%-19s\n", strconv.Itoa(os.Getpid())), 0)
-} // else others name nobody
+}
