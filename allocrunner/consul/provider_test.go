@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -298,6 +299,12 @@ func TestResults(t *testing.T) {
 		t.Errorf("deregistered, and yet %v", got)
 	}
 	bad.Store(false)
+	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := p.Result(in.ID, 0); ok && got.Status == interfaces.CheckFailure {
+		t.Error("what was known before it was deregistered is its result")
+	}
 	e.register(p, in)
 	e.until("passes again", func() bool {
 		got, ok := p.Result(in.ID, 0)
@@ -523,6 +530,37 @@ func TestAgentIsAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLongAnswers are not read to their end, whatever they are.
+func TestLongAnswers(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t)
+	e.proxy.Answer(200, `{"a":{"ID":"`+strings.Repeat("x", consul.MaxAnswer)+`"}}`)
+	var log logged
+	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
+		t.Fatal(err)
+	}
+	e.until("too long", func() bool { return strings.Contains(log.String(), "too long") })
+}
+
+// logged is a log that a test reads.
+type logged struct {
+	mu   sync.Mutex // guards the field below
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // TestAgentHangs: a stop waits a bounded time.
