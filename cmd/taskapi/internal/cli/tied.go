@@ -27,8 +27,9 @@ type tied struct {
 	events      io.Writer // nil for nobody
 
 	foreground *interfaces.Foreground
-	faults     string // file of them; empty for none
-	started    func() // called when the foreground's process has started
+	faults     string                // file of them; empty for none
+	started    func()                // called when the foreground's process has started
+	ending     func(*api.Allocation) // called when the allocation has ended, before it is removed; nil for nobody
 
 	once   sync.Once
 	cancel context.CancelFunc // ends the allocation before it has a runner
@@ -56,6 +57,9 @@ func (t *tied) run(ctx context.Context) error {
 		return err
 	}
 	err = t.runLocked(ctx, lock)
+	if t.ending != nil && t.runner != nil {
+		t.ending(t.runner.Alloc())
+	}
 	if t.runner != nil && t.runner.Terminal() {
 		err = errors.Join(err, t.layout.explain(t.runner.Destroy(context.WithoutCancel(ctx))))
 	}
@@ -132,6 +136,52 @@ func (t *tied) signal(sig syscall.Signal) {
 		t.stopping = sig
 		if t.cancel != nil {
 			t.cancel()
+		}
+	}
+}
+
+// until returns the allocation as soon as it is settled, and as it is when ctx ends, with the cause; nil before it has begun.
+func (t *tied) until(ctx context.Context, settled func(*api.Allocation) bool) (*api.Allocation, error) {
+	for {
+		t.mu.Lock()
+		runner := t.runner
+		t.mu.Unlock()
+		if runner != nil {
+			for alloc := runner.Alloc(); ; alloc = runner.Wait(ctx, alloc.ModifyIndex) {
+				if settled(alloc) {
+					return alloc, nil
+				}
+				if ctx.Err() != nil {
+					return runner.Alloc(), context.Cause(ctx)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(signalPause):
+		}
+	}
+}
+
+// present returns the allocation as it stands, nil before it has begun.
+func (t *tied) present() *api.Allocation {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.runner == nil {
+		return nil
+	}
+	return t.runner.Alloc()
+}
+
+// stop stops the allocation gracefully, and does not wait for it.
+func (t *tied) stop(ctx context.Context) {
+	t.mu.Lock()
+	runner, cancel := t.runner, t.cancel
+	t.mu.Unlock()
+	if runner == nil || runner.Stop(ctx, interfaces.StopRequest{}) != nil {
+		if cancel != nil {
+			cancel() // the end of its context stops it, too
 		}
 	}
 }
