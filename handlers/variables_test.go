@@ -27,7 +27,7 @@ type fakeVariables struct {
 	changed chan struct{}            // closed, and replaced, by a change
 	last    string                   // which was changed last
 
-	awaited chan struct{} // gets an element for each wait that begins
+	awaited chan struct{} // gets an element whenever somebody begins to wait, or waits on
 }
 
 func newFakeVariables(paths ...string) *fakeVariables {
@@ -63,7 +63,6 @@ func (f *fakeVariables) List(_ context.Context, namespace, prefix string) ([]*ap
 }
 
 func (f *fakeVariables) Await(ctx context.Context, _, _ string, after uint64, concerns func(namespace, path string) bool) error {
-	f.awaited <- struct{}{}
 	for {
 		f.mu.Lock()
 		index, changed, last := f.index, f.changed, f.last
@@ -71,6 +70,7 @@ func (f *fakeVariables) Await(ctx context.Context, _, _ string, after uint64, co
 		if namespace, path, _ := strings.Cut(last, "/"); index > after && concerns(namespace, path) {
 			return nil
 		}
+		f.awaited <- struct{}{}
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -286,16 +286,20 @@ func TestVariableWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 {
-		select {
-		case <-kept.awaited:
-		case r := <-got:
-			t.Fatalf("not waited: %+v, %v", r.v, r.err)
-		case <-listed:
-			t.Fatal("the list did not wait")
+	waits := func() {
+		for range 2 {
+			select {
+			case <-kept.awaited:
+			case r := <-got:
+				t.Fatalf("it does not wait: %+v, %v", r.v, r.err)
+			case n := <-listed:
+				t.Fatalf("the list does not wait: %d", n)
+			}
 		}
 	}
+	waits()
 	put("secret") // which neither of them is about
+	waits()
 	put("nomad/jobs/demo")
 	if r := <-got; r.err != nil || r.v == nil || r.v.Items["k"] != "w" {
 		t.Errorf("woken with %+v, %v", r.v, r.err)
