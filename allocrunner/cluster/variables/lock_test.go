@@ -179,7 +179,7 @@ func TestLockExpires(t *testing.T) {
 		time.Sleep(20*time.Second - 1)
 		_, err := f.acquire("")
 		f.wantConflict(err, 0, true)
-		time.Sleep(1) // the delay begins
+		time.Sleep(time.Nanosecond) // the delay begins
 		if err := f.renew(id); !errors.Is(err, variables.ErrLocked) {
 			t.Errorf("renewed during the delay: %v", err)
 		}
@@ -197,7 +197,7 @@ func TestLockExpires(t *testing.T) {
 		if v := f.read("l"); v.LockID() != id {
 			t.Errorf("during the delay: %+v", v)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if v := f.read("l"); v.Lock != nil {
 			t.Errorf("after the delay: %+v", v)
 		}
@@ -246,7 +246,7 @@ func TestLockAfterReboot(t *testing.T) {
 		time.Sleep(25*time.Second - 1)
 		_, err = f.acquire("")
 		f.wantConflict(err, 0, true)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		next := f.mustAcquire()
 
 		*boot = "boot 3"

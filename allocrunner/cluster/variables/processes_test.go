@@ -217,7 +217,7 @@ func (c cell) step(e event) (bool, cell) {
 			return !expected || c.exists && c.modify == 0, c
 		case e.Refused:
 			return expected && no, c
-		case pending && !(expected && yes):
+		case pending && (!expected || !yes):
 			return true, c
 		}
 		return expected && yes, written

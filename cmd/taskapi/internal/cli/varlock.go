@@ -52,7 +52,7 @@ argument is wrong.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return line.run(cmd.Context(), args, w) },
 	}
-	line.varFlags.add(cmd)
+	line.add(cmd)
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows PATH is the command's own
 	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL, "time after which a lock that is not renewed is as good as lost, from 10s to 24h")
@@ -221,7 +221,7 @@ func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 				continue
 			}
 			_ = cmd.Process.Kill() // one that has ended is waited for below
-			<-ended
+			_ = <-ended            // how one that was killed has ended is no news
 			return fmt.Errorf("%w: %w", errLockLost, err)
 		}
 	}

@@ -67,7 +67,7 @@ If there is a variable, its index is expected in SPEC or with --check-index; --f
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return line.run(cmd, args, w) },
 	}
-	line.varFlags.add(cmd)
+	line.add(cmd)
 	line.out.add(cmd, []string{outTemplate, outHCL, outJSON, outNone, outTable}, outNone)
 	line.check.add(cmd)
 	f := cmd.Flags()
@@ -130,7 +130,7 @@ func (l *putCommandLine) variable(args []string, w Environment) (*api.Variable, 
 		}
 		args = args[1:]
 		if len(args) == 0 {
-			return nil, errors.New("Must supply data: SPEC or KEY=VALUE is missing")
+			return nil, errors.New("there is nothing to write: SPEC or KEY=VALUE is missing")
 		}
 	}
 	if len(args) > 0 && isSource(args[0]) {
