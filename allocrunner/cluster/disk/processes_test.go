@@ -31,6 +31,7 @@ const roleVariable = "DISK_TEST_ROLE"
 var roles = map[string]func(){
 	"work":  work,
 	"watch": watchOne,
+	"poll":  pollOne,
 	"hold":  holdLease,
 	"lock":  holdLock,
 	"keep":  func() { _ = unix.Pause() },
@@ -180,6 +181,51 @@ func watchOne() {
 	fmt.Println(index)
 	changes := must(s.Watch(context.Background(), "k", index))
 	fmt.Println(changes.Keys, changes.Gap)
+}
+
+// pollOne waits as watchOne does, with as many descriptors as the store has files: there is none left for inotify.
+func pollOne() {
+	r, w, err := os.Pipe() // which has the runtime open its own
+	must(0, err)
+	r.Close()
+	w.Close()
+	last, files := 0, []*os.File(nil)
+	for range 3 {
+		f := must(os.Open(os.DevNull))
+		last = int(f.Fd())
+		files = append(files, f)
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	var limit unix.Rlimit
+	must(0, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	limit.Cur = uint64(last + 1)
+	must(0, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	go watchOne()
+	_ = unix.Pause()
+}
+
+// TestWatchWithoutInotify, of which a user has a bounded number.
+func TestWatchWithoutInotify(t *testing.T) {
+	dir := scratch(t)
+	s := open(t, dir)
+	clustertest.Put(t, s, "k", "v")
+	p := start(t, "poll", dir)
+	p.line(t)
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.cmd.Process.Pid, fd.Name())); strings.Contains(target, "inotify") {
+			t.Fatal("the other process has inotify")
+		}
+	}
+	clustertest.Put(t, s, "k", "w")
+	if got := p.line(t); got != "[k] false" {
+		t.Errorf("the other process has seen %s", got)
+	}
 }
 
 // TestWatchInAnotherProcess, also over a rewriting of the log.
