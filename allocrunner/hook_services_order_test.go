@@ -330,6 +330,7 @@ func TestAResumedAllocationThatIsToStop(t *testing.T) {
 	if err := next.hook.Ending(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: servedVersion(1), Restored: true}); err != nil {
 		t.Fatal(err)
 	}
+	next.hook.groupEnded(false)
 	if got := provider.Took(); !slices.Equal(got, []string{"-group", "-group1"}) {
 		t.Errorf("told %q", got)
 	}
