@@ -109,8 +109,8 @@ var nomadServiceRows = []row[api.Service]{
 var nomadCheckRows = []row[api.ServiceCheck]{
 	{"failures_before_warning", Refused, "a check here is a success or a failure, and never a warning; use failures_before_critical",
 		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning != 0 }},
-	{"grpc_service", Refused, "grpc checks are not made", func(c *api.ServiceCheck) bool { return c.GRPCService != "" }},
-	{"grpc_use_tls", Refused, "grpc checks are not made", func(c *api.ServiceCheck) bool { return c.GRPCUseTLS }},
+	{"grpc_service", Refused, "grpc checks are made by an agent of Consul alone", func(c *api.ServiceCheck) bool { return c.GRPCService != "" }},
+	{"grpc_use_tls", Refused, "grpc checks are made by an agent of Consul alone", func(c *api.ServiceCheck) bool { return c.GRPCUseTLS }},
 	{"check notes", Note, "they are for Consul", func(c *api.ServiceCheck) bool { return c.Notes != "" }},
 	{"on_update", Note, `a check here is never a warning, so "ignore_warnings" is the same as "require_healthy"`,
 		func(c *api.ServiceCheck) bool { return c.OnUpdate == api.OnUpdateIgnoreWarn }},
