@@ -11,4 +11,7 @@
 //
 // It never signs, never runs tasks, and knows no route: handlers calls Authenticate for every request before it looks at the path, and
 // Authorize with the capabilities of the route.
+//
+// Other modules may use it: exported names, the names of reasons and capabilities, and the fields of Record stay as they are within a major version;
+// any of them may be added to. It builds on Linux and macOS.
 package auth

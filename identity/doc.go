@@ -19,4 +19,9 @@
 // It protects only where the two are apart, so put KeyringConfig.SealKeyFile on another disk or on a tmpfs that is filled at boot. In
 // its default place beside the ring it keeps the ring from being changed or damaged unnoticed, and no more. It does not protect from
 // the superuser, from a process of the same user, or from who reads this process's memory.
+//
+// # What stays
+//
+// Other modules may use it. Exported names, the reasons, the format of the ring's file and the names of claims stay as they are within a major
+// version; reasons may be added. It builds on Linux and on macOS, where watched files are looked at every second.
 package identity

@@ -469,13 +469,14 @@ func TestEnv(t *testing.T) {
 	}})
 	script := `set -eu
 test -n "$NOMAD_TOKEN_bank" && test -s "$NOMAD_SECRETS_DIR/nomad_bank.jwt"
-curl -sS -o /dev/null -w '%{http_code} ' --unix-socket "${NOMAD_UNIX_ADDR#unix://}" -H "X-Nomad-Token: $NOMAD_TOKEN" localhost/v1/allocations
-curl -sS -o /dev/null -w '%{http_code} ' --unix-socket "$NOMAD_SECRETS_DIR/api.sock" -H "X-Nomad-Token: $(cat "$NOMAD_SECRETS_DIR/nomad_token")" "localhost/v1/allocation/$NOMAD_ALLOC_ID"
-curl -sS -o /dev/null -w '%{http_code}' --unix-socket "$NOMAD_SECRETS_DIR/api.sock" -H "X-Nomad-Token: $NOMAD_TOKEN_bank" localhost/v1/allocations`
+get() { curl -sS -o /dev/null -w '%{http_code} ' --unix-socket "$1" -H "X-Nomad-Token: $2" "localhost$3"; }
+get "${NOMAD_UNIX_ADDR#unix://}" "$NOMAD_TOKEN" /v1/allocations
+get "$NOMAD_SECRETS_DIR/api.sock" "$(cat "$NOMAD_SECRETS_DIR/nomad_token")" "/v1/allocation/$NOMAD_ALLOC_ID"
+get "$NOMAD_SECRETS_DIR/api.sock" "$NOMAD_TOKEN_bank" /v1/allocations`
 	command := exec.CommandContext(t.Context(), "sh", "-c", script)
 	command.Env = append(srv.Env(), "PATH="+os.Getenv("PATH"))
 	out, err := command.CombinedOutput()
-	if err != nil || string(out) != "200 200 403" {
+	if err != nil || string(out) != "200 200 403 " {
 		t.Errorf("got %q, %v", out, err)
 	}
 	srv.Expect("GET /v1/allocations 200", "GET /v1/allocation/{alloc} 200", "GET /v1/allocations 403 audience")

@@ -11,6 +11,6 @@
 // token files. Only the tasks are missing: an allocation is a record that can be ended and no process runs, so logs, files, exec and stats
 // are 404. A server starts in milliseconds, shares nothing with others, and is closed with its test; tests may run in parallel.
 //
-// It builds on Linux and macOS. Names and signatures here, of the reasons in package auth and of the kinds in package badtokens stay as they are, within a
+// It builds on Linux and macOS. Names and signatures here, the reasons in package auth and the kinds in package badtokens stay as they are within a
 // major version; the text of failures is for people and may change.
 package authtest

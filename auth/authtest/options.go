@@ -38,7 +38,8 @@ func (o option) apply(c *config) { o(c) }
 // also Server.Deny.
 func Policy(text string) Option { return option(func(c *config) { c.policy = text }) }
 
-// Limits changes the limits, as `taskapi run --limits` does: "failed-lookups=1/s:5,streams=2". "off" is for tests that send many bad tokens on purpose.
+// Limits changes the limits, as `taskapi run --limits` does: "failed-lookups=1/s:5,streams=2". "off" is for tests that send many bad tokens on
+// purpose.
 func Limits(text string) Option { return option(func(c *config) { c.limits = text }) }
 
 // Audience is whom default identities are for, and whom the server takes tokens for, in place of Nomad's "nomadproject.io".

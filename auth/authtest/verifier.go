@@ -22,8 +22,8 @@ type demands struct {
 
 type skip struct{ why, pattern string }
 
-// Strict demands that the kinds of bad tokens are refused, too, which the standards let a verifier accept, or which only somebody can tell who knows the
-// allocations: badtokens.Kind.Strict.
+// Strict demands that the kinds of bad tokens are refused, too, which the standards let a verifier accept, or which only somebody can tell who
+// knows the allocations: badtokens.Kind.Strict.
 func Strict() VerifierOption { return func(d *demands) { d.strict = true } }
 
 // Rotation demands that tokens of a new key are accepted: for verifiers that read Server.JWKSURL.

@@ -22,8 +22,9 @@ const (
 	answerTimeout = 10 * time.Second
 )
 
-// transport sends requests to a task's socket with the task's token. The token is read for each attempt, since its file is replaced when half of its life
-// is over, and at once when its key is removed. A request that only reads is sent again when the server is busy, after the time that it asks for.
+// transport sends requests to a task's socket with the task's token. The token is read for each attempt, since its file is replaced when half of
+// its life is over, and at once when its key is removed. A request that only reads is sent again when the server is busy, after the time that it
+// asks for.
 type transport struct {
 	tokenFile string
 	socket    *http.Transport

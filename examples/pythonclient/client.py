@@ -1,7 +1,7 @@
 """A client of Nomad's API in a task, with Python's standard library alone.
 
-It survives what happens to identities and to servers: the token is read for each attempt, since its file is replaced, and a server that is busy is asked
-again after the time that it says. It knows nothing of taskapi: it would run unchanged as a task of a Nomad client.
+It survives what happens to identities and to servers: the token is read for each attempt, since its file is replaced, and a server that is
+busy is asked again after the time that it says. It knows nothing of taskapi: it would run unchanged as a task of a Nomad client.
 """
 
 import http.client
