@@ -102,9 +102,13 @@ func (r *Registrar) Leave() {
 // to be done by the next Sync. Errors: providers', ctx's.
 func (r *Registrar) Sync(ctx context.Context) error {
 	select {
-	case r.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	case r.turn <- struct{}{}: // also when ctx has ended: where nothing is to be done, that is no error
+	default:
+		select {
+		case r.turn <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	defer func() { <-r.turn }()
 	failed := r.read(ctx)

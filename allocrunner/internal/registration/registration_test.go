@@ -259,3 +259,15 @@ func TestAnyOrderOfEvents(t *testing.T) {
 		}
 	})
 }
+
+// TestNothingToDoIsNoError, also when the allocation has ended meanwhile: a task without services ends like any other.
+func TestNothingToDoIsNoError(t *testing.T) {
+	r := registration.New(allocID, nil)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for range 100 { // a choice between the two would be right half of the time
+		if err := r.Sync(ended); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
