@@ -1,6 +1,7 @@
 // Package simulate runs allocations whose tasks exist in memory alone. A task has its directory, its hooks and its events, and so
 // whatever the hooks make, such as sockets and tokens; it has no process, and runs until the allocation is stopped. All tasks start at
-// once, services are registered, ports, checks and templates do nothing, and no state is saved. Benchmarks and tests run many such allocations in one process.
+// once, and services are registered; ports, checks and templates do nothing, and no state is saved. Benchmarks and tests run many such
+// allocations in one process.
 package simulate
 
 import (
