@@ -53,8 +53,8 @@ func (r *Runner) do(ctx context.Context, act any) {
 		r.timer.Reset(act.after)
 	case disarm:
 		r.timer.Stop()
-	case stopHooks:
-		runHooks(ctx, r, "task_stop", interfaces.TaskStopHook.Stop)
+	case stopHooks: // the death of the last task ends ctx, and its hooks are still to be called
+		runHooks(context.WithoutCancel(ctx), r, "task_stop", interfaces.TaskStopHook.Stop)
 	}
 }
 

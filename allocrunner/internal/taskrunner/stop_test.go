@@ -1,0 +1,61 @@
+package taskrunner
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/processes"
+)
+
+// stopHook keeps the error of the context that its Stop has got.
+type stopHook struct {
+	called bool
+	err    error
+}
+
+func (h *stopHook) Name() string { return "stop" }
+
+func (h *stopHook) Stop(ctx context.Context) error {
+	h.called, h.err = true, ctx.Err()
+	return nil
+}
+
+// deathEnds ends the task's context when the task is dead, as an allocation does with its last task.
+type deathEnds struct {
+	nobody
+	r   *Runner
+	end context.CancelFunc
+}
+
+func (d *deathEnds) TaskChanged(string) {
+	if d.r.Wire().State == "dead" {
+		d.end()
+		d.r.Close()
+	}
+}
+
+// TestTheLastTaskStopsItsHooks with a context that is not over: what they undo takes one.
+func TestTheLastTaskStopsItsHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, observer := &stopHook{}, &deathEnds{}
+		r, err := New(Config{
+			Task: &api.Task{Name: "t"}, Starter: ready{}, Logger: slog.New(slog.DiscardHandler), Observer: observer, Hooks: []interfaces.TaskHook{hook},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		observer.r, observer.end = r, end
+		r.Restore(interfaces.SavedTask{Phase: "running", SetUp: true, Handle: &interfaces.Handle{}}, &processes.Status{})
+		r.Kill(nil, Graceful)
+		r.Run(ctx, &oneProcess{ended: make(chan struct{}, 1)})
+		if !hook.called || hook.err != nil {
+			t.Errorf("called: %v, its context: %v", hook.called, hook.err)
+		}
+	})
+}
