@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,8 +19,8 @@ import (
 type Variables interface {
 	// Read returns a variable, nil for none, and its ModifyIndex or, without one, the index of that moment.
 	Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error)
-	// List returns those of a namespace, or with "*" of all, whose paths begin with the prefix.
-	List(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, uint64, error)
+	// List returns those of a namespace, or with "*" of all, whose paths begin with the prefix, and that concern the caller.
+	List(ctx context.Context, namespace, prefix string, concerns func(namespace, path string) bool) ([]*api.VariableMetadata, uint64, error)
 	// Await returns when one of those that List would return, and that concerns the caller, has been changed or deleted after the index.
 	Await(ctx context.Context, namespace, prefix string, after uint64, concerns func(namespace, path string) bool) error
 
@@ -136,11 +135,10 @@ func (a *API) variableList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	all, index, err := kept.List(ctx, namespace, list.prefix)
+	all, index, err := kept.List(ctx, namespace, list.prefix, may)
 	if err != nil {
 		return answer{}, fmt.Errorf("list variables: %w", err)
 	}
-	all = slices.DeleteFunc(all, func(v *api.VariableMetadata) bool { return !may(v.Namespace, v.Path) })
 	for _, v := range all { // before a filter sees it
 		if !r.Principal.Operator() {
 			v.Lock = nil

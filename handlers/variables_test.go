@@ -48,12 +48,12 @@ func (f *fakeVariables) Read(_ context.Context, namespace, path string) (*api.Va
 	return nil, f.index, nil
 }
 
-func (f *fakeVariables) List(_ context.Context, namespace, prefix string) ([]*api.VariableMetadata, uint64, error) {
+func (f *fakeVariables) List(_ context.Context, namespace, prefix string, concerns func(namespace, path string) bool) ([]*api.VariableMetadata, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []*api.VariableMetadata
 	for _, v := range f.kept {
-		if (namespace == "*" || v.Namespace == namespace) && strings.HasPrefix(v.Path, prefix) {
+		if (namespace == "*" || v.Namespace == namespace) && strings.HasPrefix(v.Path, prefix) && concerns(v.Namespace, v.Path) {
 			m := v.Metadata()
 			m.Lock = v.Lock
 			list = append(list, m)

@@ -83,10 +83,20 @@ type Store interface {
 	Close() error
 }
 
-// Span is which entries a List is about: those with the prefix whose keys come after After, Limit at most, 0 for all.
+// Span is which entries a List is about, and how much of their values is read: of others nothing is.
 type Span struct {
 	Prefix, After string
-	Limit         int
+	Only          func(key string) bool // nil for all with the prefix that come after After; it must not use the store
+	Limit         int                   // of the entries; 0 for all
+	Head          int                   // how many bytes of a value are returned at most; 0 for all
+}
+
+// Cut returns as much of a value as is returned.
+func (s Span) Cut(value []byte) []byte {
+	if s.Head > 0 && len(value) > s.Head {
+		return value[:s.Head:s.Head]
+	}
+	return value
 }
 
 // Page is what a List returns.

@@ -218,6 +218,7 @@ func testList(t *testing.T, open Opener) {
 	for _, i := range []int{3, 0, 6, 5, 1, 4, 2} {
 		Put(t, a, names[i], "value of "+names[i])
 	}
+	below := func(key string) bool { return strings.HasSuffix(key, "1") }
 	for name, tc := range map[string]struct {
 		span cluster.Span
 		want []string
@@ -237,13 +238,20 @@ func testList(t *testing.T, open Opener) {
 		"what is no key":     {cluster.Span{Prefix: "\xff"}, nil, false},
 		"a prefix too long":  {cluster.Span{Prefix: strings.Repeat("a", 2*cluster.MaxKeyBytes)}, nil, false},
 		"after what is last": {cluster.Span{After: "\xff"}, nil, false},
+		"only some":          {cluster.Span{Only: below}, []string{"a/1", "b/1"}, false},
+		"one of only some":   {cluster.Span{Prefix: "a", Only: below, Limit: 1}, []string{"a/1"}, false},
+		"heads":              {cluster.Span{Head: 10}, names, false},
 	} {
 		page := List(t, b, tc.span)
 		if got := keys(page.Entries); !slices.Equal(got, tc.want) || page.More != tc.more || page.Index != index(t, a) {
 			t.Errorf("%s: %q, %v, %d; want %q, %v, %d", name, got, page.More, page.Index, tc.want, tc.more, index(t, a))
 		}
 		for _, e := range page.Entries {
-			if string(e.Value) != "value of "+e.Key || e.ModifyIndex == 0 {
+			want := "value of " + e.Key
+			if tc.span.Head > 0 {
+				want = want[:tc.span.Head]
+			}
+			if string(e.Value) != want || e.ModifyIndex == 0 {
 				t.Errorf("%s: %s", name, describe(e))
 			}
 		}

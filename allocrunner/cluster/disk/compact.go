@@ -85,9 +85,9 @@ func (s *store) fill(f *os.File, entries []*table.Entry[span], index uint64) (he
 	if _, err := w.Write(make([]byte, headerSize)); err != nil {
 		return head, err
 	}
-	var b []byte
+	var b, read []byte
 	for _, e := range entries {
-		write, err := readEntry(s.log, e)
+		write, err := readEntry(s.log, e, &read)
 		if err != nil {
 			return head, err
 		}

@@ -134,9 +134,12 @@ func (s *scanner) record() (r logfile.Record, size uint32, err error) {
 	return r, size, err
 }
 
-// readEntry reads the record of an entry.
-func readEntry(f io.ReaderAt, e *table.Entry[span]) (w table.Write, err error) {
-	b := make([]byte, e.Value.size)
+// readEntry reads the record of an entry into a buffer, of which its value is then a part.
+func readEntry(f io.ReaderAt, e *table.Entry[span], buffer *[]byte) (w table.Write, err error) {
+	if int(e.Value.size) > cap(*buffer) {
+		*buffer = make([]byte, e.Value.size)
+	}
+	b := (*buffer)[:e.Value.size]
 	if _, err := f.ReadAt(b, e.Value.at); err != nil {
 		return w, fmt.Errorf("byte %d: %w", e.Value.at, err)
 	}

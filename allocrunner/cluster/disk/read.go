@@ -1,6 +1,8 @@
 package disk
 
 import (
+	"bytes"
+
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
 )
@@ -45,12 +47,12 @@ func (s *store) getLocked(key string) (cluster.Entry, error) {
 	if e == nil {
 		return cluster.Entry{Key: key}, nil
 	}
-	return s.entry(e)
+	return s.entry(e, new([]byte))
 }
 
-// entry reads the value of an entry.
-func (s *store) entry(e *table.Entry[span]) (cluster.Entry, error) {
-	w, err := readEntry(s.log, e)
+// entry reads the value of an entry into a buffer, of which it is then a part.
+func (s *store) entry(e *table.Entry[span], buffer *[]byte) (cluster.Entry, error) {
+	w, err := readEntry(s.log, e, buffer)
 	if err != nil {
 		return cluster.Entry{}, s.damaged(err)
 	}
@@ -61,10 +63,17 @@ func (s *store) list(span cluster.Span) (page cluster.Page, err error) {
 	err = s.read(func() error {
 		found, more := s.table.List(span, s.live())
 		page = cluster.Page{More: more, Index: s.table.Index}
+		buffer := new([]byte)
 		for _, e := range found {
-			entry, err := s.entry(e)
+			if span.Head == 0 {
+				buffer = new([]byte)
+			}
+			entry, err := s.entry(e, buffer)
 			if err != nil {
 				return err
+			}
+			if span.Head > 0 {
+				entry.Value = bytes.Clone(span.Cut(entry.Value))
 			}
 			page.Entries = append(page.Entries, entry)
 		}

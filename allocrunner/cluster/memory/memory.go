@@ -80,7 +80,9 @@ func (s *Store) List(ctx context.Context, span cluster.Span) (cluster.Page, erro
 	found, more := s.table.List(span, s.live)
 	page := cluster.Page{More: more, Index: s.table.Index}
 	for _, e := range found {
-		page.Entries = append(page.Entries, entry(e))
+		entry := entry(e)
+		entry.Value = span.Cut(entry.Value)
+		page.Entries = append(page.Entries, entry)
 	}
 	return page, nil
 }

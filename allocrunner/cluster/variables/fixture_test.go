@@ -93,7 +93,7 @@ func (f *fixture) read(path string) *api.Variable {
 // paths lists the paths of variables.
 func (f *fixture) paths(namespace, prefix string) string {
 	f.tb.Helper()
-	list, index, err := f.List(f.ctx(), namespace, prefix)
+	list, index, err := f.List(f.ctx(), namespace, prefix, variables.Everything)
 	if err != nil || index == 0 {
 		f.tb.Fatalf("list %s: at %d, %v", prefix, index, err)
 	}

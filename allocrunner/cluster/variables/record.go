@@ -15,6 +15,9 @@ import (
 // recordVersion is of what is written here: a line of JSON, the header, and then the sealed items.
 const recordVersion = 1
 
+// maxHeader is more than a header has: the ID of a lock has maxLockID bytes, each of which JSON writes as six at most.
+const maxHeader = 1 << 10
+
 // header is what is known of a variable beside its items, and its indexes, which are the entry's.
 type header struct {
 	Version    int   `json:"version"`

@@ -67,23 +67,23 @@ func (s *Service) Read(ctx context.Context, namespace, path string) (*api.Variab
 }
 
 // List returns what is known of variables beside their items, by namespace and path, and the store's index: of those of a namespace, or of
-// AllNamespaces, whose paths begin with the prefix.
-func (s *Service) List(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, uint64, error) {
+// AllNamespaces, whose paths begin with the prefix and that concern the caller. Nothing is read of others.
+func (s *Service) List(ctx context.Context, namespace, prefix string, concerns Concerns) ([]*api.VariableMetadata, uint64, error) {
 	if namespace != AllNamespaces {
 		if err := checkNamespace(namespace); err != nil {
 			return nil, 0, err
 		}
 	}
-	page, err := s.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, prefix)})
+	page, err := s.store.List(ctx, cluster.Span{Prefix: prefixOf(namespace, prefix), Head: maxHeader, Only: func(key string) bool {
+		at, ok := placeOf(key)
+		return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
+	}})
 	if err != nil {
 		return nil, 0, err
 	}
 	list := make([]*api.VariableMetadata, 0, len(page.Entries))
 	for _, entry := range page.Entries {
-		at, ok := placeOf(entry.Key)
-		if !ok || !strings.HasPrefix(at.path, prefix) {
-			continue
-		}
+		at, _ := placeOf(entry.Key)
 		found, err := s.lockOf(ctx, newState(at, entry))
 		if err != nil {
 			return nil, 0, err
@@ -93,9 +93,15 @@ func (s *Service) List(ctx context.Context, namespace, prefix string) ([]*api.Va
 	return list, page.Index, nil
 }
 
+// Concerns reports whether a variable concerns the caller. It must not use the Service.
+type Concerns func(namespace, path string) bool
+
+// Everything is for a caller whom all variables concern.
+func Everything(string, string) bool { return true }
+
 // Await returns when a variable of those that List would be about, and that concerns the caller, has been changed or deleted after the index,
 // or may have been.
-func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns func(namespace, path string) bool) error {
+func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) error {
 	for {
 		changes, err := s.store.Watch(ctx, prefixOf(namespace, prefix), after)
 		if err != nil || changes.Gap {

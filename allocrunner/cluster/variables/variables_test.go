@@ -190,6 +190,46 @@ func TestAwait(t *testing.T) {
 	})
 }
 
+// reader is a store that counts the bytes of the values that it lists.
+type reader struct {
+	cluster.Store
+	read int
+}
+
+func (r *reader) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
+	page, err := r.Store.List(ctx, span)
+	for _, e := range page.Entries {
+		r.read += len(e.Value)
+	}
+	return page, err
+}
+
+// TestListsReadLittle: a task that lists what it may all the time must not have all that others have kept read, and no items are.
+func TestListsReadLittle(t *testing.T) {
+	f := newVariables(t)
+	large := strings.Repeat("x", variables.MaxItems-1)
+	for _, path := range []string{"mine", "others/1", "others/2", "others/3"} {
+		f.put(path, "k", large)
+	}
+	v := variable("mine", "k", large)
+	v.Lock = &api.VariableLock{ID: strings.Repeat("\x01", 128), TTL: "24h0m0s", LockDelay: "2562047h47m16.854775807s"} // no header is longer
+	if _, _, err := f.Acquire(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	store := &reader{Store: f.store}
+	kept := variables.New(variables.Config{Store: store, Sealer: noSealer{}})
+	list, _, err := kept.List(t.Context(), ns, "", func(_, path string) bool { return path == "mine" })
+	if err != nil || len(list) != 1 || list[0].Path != "mine" || list[0].CreateTime == 0 || list[0].Lock == nil || *list[0].Lock != *v.Lock {
+		t.Errorf("list: %+v, %v", list, err)
+	}
+	if store.read > 1024 {
+		t.Errorf("%d bytes were read for a variable of one's own", store.read)
+	}
+	if list, _, err := kept.List(t.Context(), ns, "", variables.Everything); err != nil || len(list) != 4 || store.read > 5*1024 {
+		t.Errorf("%d were listed, %d bytes read, %v", len(list), store.read, err)
+	}
+}
+
 // entry returns what is stored under a key.
 func (f *fixture) entry(key string) cluster.Entry {
 	f.tb.Helper()

@@ -88,7 +88,7 @@ func (t *Table[V]) List(span cluster.Span, live func(lease uint64) bool) (found 
 		if !strings.HasPrefix(e.Key, span.Prefix) {
 			break
 		}
-		if e.Key <= span.After && span.After != "" || !e.alive(live) {
+		if e.Key <= span.After && span.After != "" || span.Only != nil && !span.Only(e.Key) || !e.alive(live) {
 			continue
 		}
 		if span.Limit > 0 && len(found) == span.Limit {

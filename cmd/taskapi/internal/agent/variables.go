@@ -32,8 +32,10 @@ func (v variablesAdapter) Read(ctx context.Context, namespace, path string) (*ap
 	return found, index, variableError(err)
 }
 
-func (v variablesAdapter) List(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, uint64, error) {
-	list, index, err := v.Service.List(ctx, namespace, prefix)
+func (v variablesAdapter) List(ctx context.Context, namespace, prefix string,
+	concerns func(namespace, path string) bool,
+) ([]*api.VariableMetadata, uint64, error) {
+	list, index, err := v.Service.List(ctx, namespace, prefix, concerns)
 	return list, index, variableError(err)
 }
 

@@ -299,7 +299,7 @@ func varList(w Environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list := []*api.VariableMetadata{}
 			err := flags.use(w, true, func(kept *variables.Service) (err error) {
-				list, _, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""))
+				list, _, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
 				return err
 			})
 			if err != nil && !errors.Is(err, errNoVariables) {

@@ -139,8 +139,9 @@ func (h *lockHolder) run(ctx context.Context, args []string) error {
 
 // acquire waits until the lock is had. A release ends the wait at once, and so does a signal.
 func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
+	isIt := func(_, path string) bool { return path == h.variable.Path }
 	for {
-		_, index, err := h.kept.List(ctx, h.variable.Namespace, h.variable.Path) // what changes from now on has a higher one
+		_, index, err := h.kept.List(ctx, h.variable.Namespace, h.variable.Path, isIt) // what changes from now on has a higher one
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +154,7 @@ func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 		changed := make(chan struct{})
 		go func() {
 			defer close(changed)
-			if h.kept.Await(wait, h.variable.Namespace, h.variable.Path, index, func(_, path string) bool { return path == h.variable.Path }) != nil {
+			if h.kept.Await(wait, h.variable.Namespace, h.variable.Path, index, isIt) != nil {
 				<-wait.Done() // an error of the store is no reason to try again at once
 			}
 		}()
