@@ -65,6 +65,7 @@ type devOptions struct {
 	audiences            []string
 	ttl                  time.Duration
 	faults               string
+	verbose              bool
 }
 
 func devCommand(w Environment) *cobra.Command {
@@ -75,7 +76,8 @@ func devCommand(w Environment) *cobra.Command {
 		Long: `Runs a command as the task of a job that has nothing else, without a job file: with the task's socket, its token in NOMAD_TOKEN and
 in a file, and all NOMAD_ variables beside those of this environment. The socket answers before the command starts.
 
-Its standard input, output and error are those of taskapi; on a terminal it has one of its own, so that Ctrl-C and Ctrl-Z are its business.
+Its standard input, output and error are those of taskapi, which writes nothing itself while it runs, but with -v; on a terminal it has one of
+its own, so that Ctrl-C and Ctrl-Z are its business.
 Signals go to it, and a second SIGINT or SIGTERM kills it. When it ends, what it has left in the background is killed, and so it is when
 taskapi is killed. Without --data-dir everything is in a temporary directory that is removed at the end; one that a killed taskapi has left
 is removed by the next. In it 'taskapi status --data-dir', logs and the others don't find what the command prints: that is not kept.
@@ -103,6 +105,7 @@ executed, and 125 when taskapi itself failed: a flag is wrong, or the command co
 	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens (default that of --identity-ttl)")
 	f.StringVar(&opts.user, "user", "", "user as whom the command runs, for root")
 	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test the command")
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
 	addDataDir(cmd, &opts.dataDir)
 	bindSettings(&opts.Settings, f)
 	return cmd
@@ -146,7 +149,7 @@ func (o devOptions) run(ctx context.Context, command []string, w Environment) er
 	defer func() { remove() }()
 	t := &tied{layout: l, settings: o.Settings, alloc: agent.NewAllocation(uuid.NewString(), job, group), environment: w}
 	t.foreground = &front.Foreground
-	t.faults = o.faults
+	t.faults, t.logs = o.faults, o.verbose
 	if err := front.open(w); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ the job file is wrong, the group did not become healthy, or it failed while a co
 	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test their clients")
 	f.BoolVar(&opts.json, "json", false, "print a JSON object about the test")
 	f.StringVar(&opts.junit, "junit", "", "`FILE` that gets a report as JUnit's")
-	f.BoolVarP(&opts.verbose, "verbose", "v", false, "print what happens to the group to standard error")
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "print to standard error what happens to the group, and log what taskapi does")
 	_ = cmd.RegisterFlagCompletionFunc("until", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
 	bindSettings(&opts.Settings, f)
 	return cmd
@@ -144,7 +144,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		layout: l, settings: settings, alloc: alloc, submission: loaded.submission, environment: w, faults: o.faults,
 	}}
 	if o.verbose {
-		t.tied.events = w.Stderr
+		t.tied.events, t.tied.logs = w.Stderr, true
 	}
 	err = t.run(ctx, signals)
 	t.report.finish(err)

@@ -25,6 +25,7 @@ type tied struct {
 	submission  *api.JobSubmission
 	environment Environment
 	events      io.Writer // nil for nobody
+	logs        bool      // warnings and steps go to standard error; nobody's otherwise: it is the command's
 
 	foreground *interfaces.Foreground
 	faults     string                // file of them; empty for none
@@ -51,12 +52,14 @@ func (t *tied) run(ctx context.Context) error {
 		return context.Canceled
 	}
 	w := t.environment
-	logger := newLogger(false, w)
-	lock, err := t.layout.lock(t.alloc.ID, logger)
+	if !t.logs {
+		w.Stderr = io.Discard
+	}
+	lock, err := t.layout.lock(t.alloc.ID, newLogger(t.logs, w))
 	if err != nil {
 		return err
 	}
-	err = t.runLocked(ctx, lock)
+	err = t.runLocked(ctx, lock, w)
 	if t.ending != nil && t.runner != nil {
 		t.ending(t.runner.Alloc())
 	}
@@ -69,9 +72,8 @@ func (t *tied) run(ctx context.Context) error {
 func (t *tied) runLocked(ctx context.Context, lock interface {
 	agent.Lock
 	Discard() error
-},
+}, w Environment,
 ) error {
-	w := t.environment
 	if t.events == nil {
 		t.events = io.Discard
 	}
@@ -79,7 +81,7 @@ func (t *tied) runLocked(ctx context.Context, lock interface {
 	defer flushAll(log)
 	p := newPrinter(t.events, t.alloc, false)
 	p.queue = linewriter.New(t.events, func(int) []byte { return nil })
-	cfg := agentConfig(t.layout, t.alloc.ID, lock, newLogger(false, w), t.settings, p, log, w)
+	cfg := agentConfig(t.layout, t.alloc.ID, lock, newLogger(t.logs, w), t.settings, p, log, w)
 	cfg.Signals, cfg.Tied, cfg.Foreground, cfg.Faults, cfg.Submission = nil, true, t.foreground, t.faults, t.submission
 	cfg.Factory = func(c interfaces.Config) (interfaces.AllocRunner, error) {
 		r, err := allocrunner.Factory(c)
