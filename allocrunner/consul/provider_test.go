@@ -3,16 +3,11 @@ package consul_test
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,149 +15,11 @@ import (
 	"github.com/google/uuid"
 	capi "github.com/hashicorp/consul/api"
 	"github.com/hashicorp/nomad/api"
-	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/interfaces"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for what has to happen. It is no promise. A real agent looks once a minute or two at what others have
-// changed.
-const patience = 4 * time.Minute
-
-// environment is an agent, one of its own for each test or the one of CONSUL_HTTP_ADDR, behind a proxy that can take it away.
-type environment struct {
-	testing.TB
-	stand *consultest.Agent // nil for a real agent
-	proxy *consultest.Proxy
-	api   *capi.Client // past the proxy
-	owner string
-	lives atomic.Pointer[map[string]bool]
-}
-
-func newEnvironment(t *testing.T) *environment {
-	t.Helper()
-	e := &environment{TB: t, owner: strings.ReplaceAll(uuid.NewString(), "-", "")}
-	e.lives.Store(&map[string]bool{})
-	address := os.Getenv("CONSUL_HTTP_ADDR")
-	if address == "" {
-		e.stand = consultest.New(t)
-		address = e.stand.URL
-	} else if !strings.Contains(address, "://") {
-		address = "http://" + address
-	}
-	e.proxy = consultest.NewProxy(t, address)
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	var err error
-	if e.api, err = capi.NewClient(&capi.Config{Address: address, HttpClient: &http.Client{Transport: transport}}); err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-// provider is a running Provider of an allocation.
-type provider struct {
-	*consul.Provider
-	alloc string
-	end   func()
-}
-
-func (e *environment) run(change func(*consul.Config)) provider {
-	e.Helper()
-	cfg := consul.Config{
-		Settings: consul.Settings{Address: e.proxy.URL}, AllocID: uuid.NewString(), Owner: e.owner,
-		Lives: func(id string) bool { return (*e.lives.Load())[id] }, Logger: slog.New(slog.DiscardHandler),
-	}
-	if change != nil {
-		change(&cfg)
-	}
-	p, err := consul.New(cfg)
-	if err != nil {
-		e.Fatal(err)
-	}
-	p.Hasten()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.Run(ctx)
-	}()
-	end := func() { cancel(); <-done }
-	e.Cleanup(func() {
-		end()
-		for id := range e.services(cfg.AllocID) {
-			_ = e.api.Agent().ServiceDeregister(id) // a real agent outlives the test
-		}
-	})
-	return provider{p, cfg.AllocID, end}
-}
-
-// services returns those of an allocation.
-func (e *environment) services(alloc string) map[string]*capi.AgentService {
-	e.Helper()
-	all, err := e.api.Agent().Services()
-	if err != nil {
-		e.Fatal(err)
-	}
-	maps.DeleteFunc(all, func(id string, _ *capi.AgentService) bool { return !strings.Contains(id, alloc) })
-	return all
-}
-
-func (e *environment) service(id string) *capi.AgentService {
-	e.Helper()
-	all, err := e.api.Agent().Services()
-	if err != nil {
-		e.Fatal(err)
-	}
-	return all[id]
-}
-
-func (e *environment) check(id string) *capi.AgentCheck {
-	e.Helper()
-	all, err := e.api.Agent().Checks()
-	if err != nil {
-		e.Fatal(err)
-	}
-	return all[id]
-}
-
-// until waits for what has to happen.
-func (e *environment) until(what string, f func() bool) {
-	e.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			e.Fatalf("in vain: %s", what)
-		}
-	}
-}
-
-// instance returns a service with a check that is fed.
-func instance(p provider, name string, change func(*interfaces.ServiceInstance)) *interfaces.ServiceInstance {
-	in := &interfaces.ServiceInstance{
-		ID: "_nomad-task-" + p.alloc + "-group-g-" + name + "-http", Name: name, Tags: []string{"a", "b"}, Meta: map[string]string{"k": "v"},
-		Address: "127.0.0.1", Port: 20530, AllocID: p.alloc,
-		Checks: []api.ServiceCheck{{Name: "script", Type: "script", Command: "x", Interval: 10 * time.Second, Timeout: time.Second}}, CheckAddresses: []string{""},
-		Service: &api.Service{Provider: "consul", PortLabel: "http"},
-	}
-	if change != nil {
-		change(in)
-	}
-	return in
-}
-
-func (e *environment) register(p provider, list ...*interfaces.ServiceInstance) {
-	e.Helper()
-	if err := p.Register(e.Context(), list); err != nil {
-		e.Fatal(err)
-	}
-	for _, in := range list {
-		e.until("registered "+in.ID, func() bool { return e.service(in.ID) != nil })
-	}
-}
 
 // TestRegistration has all that Nomad's has, and a mark.
 func TestRegistration(t *testing.T) {
@@ -244,123 +101,6 @@ func TestInvalidServices(t *testing.T) {
 	if got := e.services(p.alloc); len(got) > 0 {
 		t.Errorf("registered: %v", got)
 	}
-}
-
-// TestResults: the agent makes HTTP, TCP and gRPC checks, and what it finds is what Result returns.
-func TestResults(t *testing.T) {
-	t.Parallel()
-	e := newEnvironment(t)
-	p := e.run(nil)
-	var bad atomic.Bool
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if bad.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	}))
-	defer web.Close()
-	health := newHealth(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	in := instance(p, "web", func(in *interfaces.ServiceInstance) {
-		of := func(kind string) api.ServiceCheck {
-			return api.ServiceCheck{Name: kind, Type: kind, Path: "/", GRPCService: "svc", Interval: time.Second, Timeout: time.Second}
-		}
-		in.Checks = []api.ServiceCheck{of("http"), of("tcp"), of("grpc")}
-		in.CheckAddresses = []string{strings.TrimPrefix(web.URL, "http://"), listener.Addr().String(), strings.TrimPrefix(health.URL, "http://")}
-	})
-	e.register(p, in)
-	for n, c := range in.Checks {
-		e.until(c.Name+" passes", func() bool {
-			got, ok := p.Result(in.ID, n)
-			return ok && got.Status == interfaces.CheckSuccess
-		})
-	}
-	bad.Store(true)
-	listener.Close()
-	health.serving.Store(false)
-	for n, c := range in.Checks {
-		e.until(c.Name+" fails", func() bool {
-			got, ok := p.Result(in.ID, n)
-			return ok && got.Status == interfaces.CheckFailure && got.Output != ""
-		})
-	}
-	if _, ok := p.Result(in.ID, 3); ok {
-		t.Error("a check that there is not has a result")
-	}
-
-	// A registration of its own has results of its own.
-	if err := p.Deregister(t.Context(), []string{in.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if got, ok := p.Result(in.ID, 0); ok {
-		t.Errorf("deregistered, and yet %v", got)
-	}
-	bad.Store(false)
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
-		t.Fatal(err)
-	}
-	if got, ok := p.Result(in.ID, 0); ok && got.Status == interfaces.CheckFailure {
-		t.Error("what was known before it was deregistered is its result")
-	}
-	e.register(p, in)
-	e.until("passes again", func() bool {
-		got, ok := p.Result(in.ID, 0)
-		if ok && got.Status == interfaces.CheckFailure {
-			t.Fatal("the result of the registration before is shown")
-		}
-		return ok && got.Status == interfaces.CheckSuccess
-	})
-
-	// While the agent is away nobody knows.
-	e.proxy.Away()
-	e.until("unknown", func() bool { _, ok := p.Result(in.ID, 0); return !ok })
-	e.proxy.Back()
-	e.until("known again", func() bool { _, ok := p.Result(in.ID, 0); return ok })
-}
-
-// TestScripts: what scripts find is fed, also when it could not be sent as it was found.
-func TestScripts(t *testing.T) {
-	t.Parallel()
-	e := newEnvironment(t)
-	p := e.run(nil)
-	in := instance(p, "s", nil)
-	id := consul.CheckID(in.ID, in.Checks[0])
-	has := func(status, output string) func() bool {
-		return func() bool { c := e.check(id); return c != nil && c.Status == status && c.Output == output }
-	}
-	e.register(p, in)
-	e.until("critical before its first run", func() bool { c := e.check(id); return c != nil && c.Status == "critical" })
-	feed := func(s interfaces.CheckStatus, output string) {
-		p.Feed(in.ID, 0, interfaces.CheckResult{Status: s, Output: output})
-		if got, ok := p.Result(in.ID, 0); !ok || got.Status != s {
-			t.Errorf("known of what was fed: %v, %v", got, ok)
-		}
-	}
-	feed(interfaces.CheckSuccess, "fine")
-	e.until("passing", has("passing", "fine"))
-	feed(interfaces.CheckWarning, "hm")
-	e.until("warning", has("warning", "hm"))
-	feed(interfaces.CheckFailure, strings.Repeat("x", 5000))
-	e.until("critical, cut", has("critical", strings.Repeat("x", 4096)))
-
-	e.proxy.Away()
-	feed(interfaces.CheckSuccess, "later")
-	e.rounds(1)
-	if has("passing", "later")() {
-		t.Fatal("it was not away")
-	}
-	e.proxy.Back()
-	e.until("sent when the agent is back", has("passing", "later"))
-
-	if err := e.api.Agent().ServiceDeregister(in.ID); err != nil {
-		t.Fatal(err)
-	}
-	e.until("sent again for the service that came back", has("passing", "later"))
-	p.Feed("_nomad-task-none", 0, interfaces.CheckResult{})
-	p.Feed(in.ID, 7, interfaces.CheckResult{})
 }
 
 // TestAntiEntropy: what somebody removes or changes comes back.
@@ -668,32 +408,4 @@ func TestWait(t *testing.T) {
 	if first, _ := most(1); first > time.Second {
 		t.Errorf("the first wait is %v", first)
 	}
-}
-
-// health is a server of the gRPC health protocol.
-type health struct {
-	*httptest.Server
-	serving atomic.Bool
-}
-
-func newHealth(tb testing.TB) *health {
-	h := &health{}
-	h.serving.Store(true)
-	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := make([]byte, 64)
-		n, _ := r.Body.Read(body)
-		status := byte(2) // NOT_SERVING
-		if h.serving.Load() && r.URL.Path == "/grpc.health.v1.Health/Check" && strings.HasSuffix(string(body[:n]), "\x03svc") {
-			status = 1
-		}
-		w.Header().Set("Content-Type", "application/grpc")
-		w.Header().Set("Trailer", "Grpc-Status")
-		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 0x08, status})
-		w.Header().Set("Grpc-Status", "0")
-	}))
-	h.Config.Protocols = new(http.Protocols)
-	h.Config.Protocols.SetUnencryptedHTTP2(true)
-	h.Start()
-	tb.Cleanup(h.Close)
-	return h
 }

@@ -16,9 +16,8 @@ const (
 	longestAsk  = 5 * time.Second // between two looks at the results of checks
 )
 
-// Run keeps the agent in step with what is registered until ctx ends, from the first that is
-// registered on. It returns when what was to be deregistered is, or after a bounded time,
-// and nothing is sent afterwards. It is called once.
+// Run keeps the agent in step with what is registered until ctx ends, from the first that is registered on. It returns when what was to be
+// deregistered is, or after a bounded time, and nothing is sent afterwards. It is called once.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.leave(ctx)
 	failures := 0
@@ -41,6 +40,7 @@ func (p *Provider) Run(ctx context.Context) {
 			if failures == 0 && p.sendScripts(ctx) != nil {
 				sync.Reset(0)
 			}
+			continue // scripts may run more often than the agent is asked
 		case <-ask.C:
 			if failures == 0 && p.ask(ctx) != nil {
 				sync.Reset(0)
@@ -50,7 +50,8 @@ func (p *Provider) Run(ctx context.Context) {
 	}
 }
 
-// wait returns how long to wait after so many failures in a row, or for the next period after none: longer each time, and never as long as another agent's client does.
+// wait returns how long to wait after so many failures in a row, longer each time, or for the next round after none. What many clients wait
+// differs.
 func wait(failures int, period time.Duration) time.Duration {
 	d := period
 	if failures > 0 {

@@ -1,0 +1,192 @@
+package consul_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	capi "github.com/hashicorp/consul/api"
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/consul/consultest"
+	"taskapi/allocrunner/interfaces"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what has to happen. It is no promise. A real agent looks once a minute or two at what others have
+// changed.
+const patience = 4 * time.Minute
+
+// environment is an agent, one of its own for each test or the one of CONSUL_HTTP_ADDR, behind a proxy that can take it away.
+type environment struct {
+	testing.TB
+	stand *consultest.Agent // nil for a real agent
+	proxy *consultest.Proxy
+	api   *capi.Client // past the proxy
+	owner string
+	lives atomic.Pointer[map[string]bool]
+
+	unhurried bool // providers wait between rounds as they do outside tests
+}
+
+func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	e := &environment{TB: t, owner: strings.ReplaceAll(uuid.NewString(), "-", "")}
+	e.lives.Store(&map[string]bool{})
+	address := os.Getenv("CONSUL_HTTP_ADDR")
+	if address == "" {
+		e.stand = consultest.New(t)
+		address = e.stand.URL
+	} else if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	e.proxy = consultest.NewProxy(t, address)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	var err error
+	if e.api, err = capi.NewClient(&capi.Config{Address: address, HttpClient: &http.Client{Transport: transport}}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// provider is a running Provider of an allocation.
+type provider struct {
+	*consul.Provider
+	alloc string
+	end   func()
+}
+
+func (e *environment) run(change func(*consul.Config)) provider {
+	e.Helper()
+	cfg := consul.Config{
+		Settings: consul.Settings{Address: e.proxy.URL}, AllocID: uuid.NewString(), Owner: e.owner,
+		Lives: func(id string) bool { return (*e.lives.Load())[id] }, Logger: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := consul.New(cfg)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if !e.unhurried {
+		p.Hasten()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Run(ctx)
+	}()
+	end := func() { cancel(); <-done }
+	e.Cleanup(func() {
+		end()
+		for id := range e.services(cfg.AllocID) {
+			_ = e.api.Agent().ServiceDeregister(id) // a real agent outlives the test
+		}
+	})
+	return provider{p, cfg.AllocID, end}
+}
+
+// services returns those of an allocation.
+func (e *environment) services(alloc string) map[string]*capi.AgentService {
+	e.Helper()
+	all, err := e.api.Agent().Services()
+	if err != nil {
+		e.Fatal(err)
+	}
+	maps.DeleteFunc(all, func(id string, _ *capi.AgentService) bool { return !strings.Contains(id, alloc) })
+	return all
+}
+
+func (e *environment) service(id string) *capi.AgentService {
+	e.Helper()
+	all, err := e.api.Agent().Services()
+	if err != nil {
+		e.Fatal(err)
+	}
+	return all[id]
+}
+
+func (e *environment) check(id string) *capi.AgentCheck {
+	e.Helper()
+	all, err := e.api.Agent().Checks()
+	if err != nil {
+		e.Fatal(err)
+	}
+	return all[id]
+}
+
+// until waits for what has to happen.
+func (e *environment) until(what string, f func() bool) {
+	e.Helper()
+	for deadline := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			e.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// instance returns a service with a check that is fed.
+func instance(p provider, name string, change func(*interfaces.ServiceInstance)) *interfaces.ServiceInstance {
+	in := &interfaces.ServiceInstance{
+		ID: "_nomad-task-" + p.alloc + "-group-g-" + name + "-http", Name: name, Tags: []string{"a", "b"}, Meta: map[string]string{"k": "v"},
+		Address: "127.0.0.1", Port: 20530, AllocID: p.alloc,
+		Checks: []api.ServiceCheck{{Name: "script", Type: "script", Command: "x", Interval: 10 * time.Second, Timeout: time.Second}}, CheckAddresses: []string{""},
+		Service: &api.Service{Provider: "consul", PortLabel: "http"},
+	}
+	if change != nil {
+		change(in)
+	}
+	return in
+}
+
+func (e *environment) register(p provider, list ...*interfaces.ServiceInstance) {
+	e.Helper()
+	if err := p.Register(e.Context(), list); err != nil {
+		e.Fatal(err)
+	}
+	for _, in := range list {
+		e.until("registered "+in.ID, func() bool { return e.service(in.ID) != nil })
+	}
+}
+
+// health is a server of the gRPC health protocol.
+type health struct {
+	*httptest.Server
+	serving atomic.Bool
+}
+
+func newHealth(tb testing.TB) *health {
+	h := &health{}
+	h.serving.Store(true)
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := make([]byte, 64)
+		n, _ := r.Body.Read(body)
+		status := byte(2) // NOT_SERVING
+		if h.serving.Load() && r.URL.Path == "/grpc.health.v1.Health/Check" && strings.HasSuffix(string(body[:n]), "\x03svc") {
+			status = 1
+		}
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 0x08, status})
+		w.Header().Set("Grpc-Status", "0")
+	}))
+	h.Config.Protocols = new(http.Protocols)
+	h.Config.Protocols.SetUnencryptedHTTP2(true)
+	h.Start()
+	tb.Cleanup(h.Close)
+	return h
+}
