@@ -2,6 +2,7 @@ package variables
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ func decodeLease(value []byte) lease {
 //	  ▲                                            │                                  ▲
 //	  └─ renewal   release ──────────────────────▶ └──────────── release ─────────────┘
 //
-// Nobody has to be there for it: whoever looks computes the phase from the lock and its lease.
+// Nobody has to be there for it: whoever looks computes the phase from the lock and its lease. Who waits for a change writes that it is free.
 type phase int
 
 const (
@@ -73,6 +74,12 @@ const (
 
 // grace is how many TTLs a lock is held without a renewal, as in Nomad: holders need time to be late.
 const grace = 2
+
+// left returns how long it takes from a moment until the lock is free.
+func (l *lock) left(of lease, now Moment) time.Duration {
+	held := grace*l.TTL - (now.Since - of.Since)
+	return held + min(l.Delay, math.MaxInt64-max(held, 0))
+}
 
 // phase returns how the lock stands at a moment.
 func (l *lock) phase(of lease, now Moment) phase {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,3 +335,99 @@ type noSealer struct{}
 
 func (noSealer) Seal(items []byte, _ string) ([]byte, error) { return items, nil }
 func (noSealer) Open(items []byte, _ string) ([]byte, error) { return items, nil }
+
+// TestAwaitLockEnd: those who wait learn that a lock has ended by its time, at that moment, as of a change that has an index, and nobody else
+// has to be there for it.
+func TestAwaitLockEnd(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, boot *string) {
+		begun, woken := time.Now(), make(chan string)
+		await := func(after uint64) {
+			go func() {
+				err := f.Await(t.Context(), ns, "", after, func(_, path string) bool { return path == "l" })
+				woken <- fmt.Sprint(time.Since(begun), " ", err)
+			}()
+		}
+		id := f.mustAcquire("k", "v")
+		before := f.read("l")
+		for range 500 {
+			await(before.ModifyIndex)
+		}
+		time.Sleep(10 * time.Second)
+		if err := f.renew(id); err != nil { // which they don't learn of
+			t.Fatal(err)
+		}
+		for range 500 {
+			if got := <-woken; got != "35s <nil>" {
+				t.Fatalf("woken after %s", got)
+			}
+		}
+		after := f.read("l")
+		if after.Lock != nil || after.Items["k"] != "v" || after.ModifyIndex != before.ModifyIndex+2 { // one of the renewal
+			t.Errorf("after the end: %+v, of before %+v", after, before)
+		}
+		f.wantConflict(f.write(id, "late"), 0, true)
+
+		f.mustAcquire() // one that has ended while nobody waited
+		after = f.read("l")
+		time.Sleep(25 * time.Second)
+		await(after.ModifyIndex)
+		if got := <-woken; got != "1m0s <nil>" || f.read("l").ModifyIndex <= after.ModifyIndex {
+			t.Errorf("one that had ended: %s, %+v", got, f.read("l"))
+		}
+
+		f.mustAcquire() // one of an earlier start of the machine
+		*boot = "boot 2"
+		await(f.read("l").ModifyIndex)
+		if got := <-woken; got != "1m25s <nil>" || f.read("l").Lock != nil {
+			t.Errorf("one of an earlier start: %s, %+v", got, f.read("l"))
+		}
+	})
+}
+
+// refusing is a store that can't be written, until it has been tried so often.
+type refusing struct {
+	cluster.Store
+	tries int
+}
+
+func (r *refusing) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	if r.tries--; r.tries >= 0 {
+		return 0, cluster.ErrUnavailable
+	}
+	return r.Store.Commit(ctx, txn)
+}
+
+// TestAwaitLockEndOnFullDisk: who waits for a lock waits on while its end can't be written, and does not try without a pause.
+func TestAwaitLockEndOnFullDisk(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		f.mustAcquire("k", "v")
+		before, begun := f.read("l"), time.Now()
+		kept := variables.New(variables.Config{Store: &refusing{f.store, 3}, Sealer: noSealer{}, Now: f.now})
+		if err := kept.Await(t.Context(), ns, "l", before.ModifyIndex, variables.Everything); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took != 55*time.Second || f.read("l").Lock != nil {
+			t.Errorf("woken after %v: %+v", took, f.read("l"))
+		}
+	})
+}
+
+// TestAwaitLateRenewal: a renewal that is written when the lock has just been found free keeps it, and its end comes later.
+func TestAwaitLateRenewal(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		id := f.mustAcquire("k", "v")
+		before, begun, store := f.read("l"), time.Now(), &hooked{Store: f.store}
+		late, err := json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": 25 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.before = func() { f.plant("locks/default/l", late) }
+		kept := variables.New(variables.Config{Store: store, Sealer: noSealer{}, Now: f.now})
+		if err := kept.Await(t.Context(), ns, "l", before.ModifyIndex, variables.Everything); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took != 50*time.Second || f.read("l").Lock != nil {
+			t.Errorf("woken after %v: %+v", took, f.read("l"))
+		}
+	})
+}

@@ -83,9 +83,19 @@ func prefixOf(namespace, prefix string) string {
 	return place{namespace, prefix}.key()
 }
 
-// placeOf returns the place that a key is of.
-func placeOf(key string) (place, bool) {
-	rest, ok := strings.CutPrefix(key, variablePrefix)
+// leasePrefixOf returns the same of the keys of leases.
+func leasePrefixOf(namespace, prefix string) string {
+	return leasePrefix + strings.TrimPrefix(prefixOf(namespace, prefix), variablePrefix)
+}
+
+// placeOf returns the place that a variable's key is of.
+func placeOf(key string) (place, bool) { return placeIn(variablePrefix, key) }
+
+// leasePlaceOf returns the place that a lease's key is of.
+func leasePlaceOf(key string) (place, bool) { return placeIn(leasePrefix, key) }
+
+func placeIn(root, key string) (place, bool) {
+	rest, ok := strings.CutPrefix(key, root)
 	namespace, path, found := strings.Cut(rest, "/")
 	return place{namespace, path}, ok && found && namespace != "" && path != ""
 }

@@ -39,6 +39,7 @@ type Service struct {
 	store  cluster.Store
 	sealer Sealer
 	now    func() (Moment, error)
+	ending chan struct{} // has an element while this process ends a lock whose time is over
 }
 
 // New returns the variables of a store. It touches nothing.
@@ -46,7 +47,7 @@ func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = now
 	}
-	return &Service{store: c.Store, sealer: c.Sealer, now: c.Now}
+	return &Service{store: c.Store, sealer: c.Sealer, now: c.Now, ending: make(chan struct{}, 1)}
 }
 
 // Read returns a variable, nil for none, and the index to wait from: the variable's, or the store's when there is none.
@@ -91,29 +92,6 @@ func (s *Service) List(ctx context.Context, namespace, prefix string, concerns C
 		list = append(list, found.metadata())
 	}
 	return list, page.Index, nil
-}
-
-// Concerns reports whether a variable concerns the caller. It must not use the Service.
-type Concerns func(namespace, path string) bool
-
-// Everything is for a caller whom all variables concern.
-func Everything(string, string) bool { return true }
-
-// Await returns when a variable of those that List would be about, and that concerns the caller, has been changed or deleted after the index,
-// or may have been.
-func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) error {
-	for {
-		changes, err := s.store.Watch(ctx, prefixOf(namespace, prefix), after)
-		if err != nil || changes.Gap {
-			return err
-		}
-		for _, key := range changes.Keys {
-			if at, ok := placeOf(key); ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path) {
-				return nil
-			}
-		}
-		after = changes.Index
-	}
 }
 
 // look returns what is at a place, with its lock as it stands now.

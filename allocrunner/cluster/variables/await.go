@@ -1,0 +1,120 @@
+package variables
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+)
+
+// Concerns reports whether a variable concerns the caller. It must not use the Service.
+type Concerns func(namespace, path string) bool
+
+// Everything is for a caller whom all variables concern.
+func Everything(string, string) bool { return true }
+
+const (
+	// endRetry is how long it takes until the end of a lock is written again that could not be, such as on a full disk.
+	endRetry = 10 * time.Second
+	// endLook is how often at least it is looked when locks end: timers stand still while the machine is suspended, and locks go on.
+	endLook = time.Hour
+)
+
+// Await returns when a variable of those that List would return has been changed or deleted after the index, or may have been. The end of a
+// lock by its time is a change, too: whoever waits then writes it.
+func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) error {
+	for {
+		next, err := s.endLocks(ctx, namespace, prefix, concerns)
+		if err != nil {
+			return err
+		}
+		look, stop := context.WithTimeout(ctx, next)
+		after, err = s.awaitChange(look, namespace, prefix, after, concerns)
+		over := look.Err() != nil
+		stop()
+		if err == nil || !over || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// awaitChange does so without a look at the time. It returns the index to go on from after an error.
+func (s *Service) awaitChange(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) (uint64, error) {
+	for {
+		changes, err := s.store.Watch(ctx, prefixOf(namespace, prefix), after)
+		if err != nil || changes.Gap {
+			return after, err
+		}
+		for _, key := range changes.Keys {
+			if at, ok := placeOf(key); ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path) {
+				return after, nil
+			}
+		}
+		after = changes.Index
+	}
+}
+
+// endLocks ends the locks whose time is over, of the variables that List would return, and returns after which time to look again.
+func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concerns Concerns) (time.Duration, error) {
+	page, err := s.store.List(ctx, cluster.Span{Prefix: leasePrefixOf(namespace, prefix), Only: func(key string) bool {
+		at, ok := leasePlaceOf(key)
+		return ok && strings.HasPrefix(at.path, prefix) && concerns(at.namespace, at.path)
+	}})
+	if err != nil {
+		return 0, err
+	}
+	next := endLook
+	for _, leased := range page.Entries {
+		at, _ := leasePlaceOf(leased.Key)
+		left, err := s.endLock(ctx, at)
+		if err != nil {
+			return 0, err
+		}
+		next = min(next, left)
+	}
+	return next, nil
+}
+
+// endLock ends the lock of a variable if its time is over, and returns after which time to look again.
+func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) {
+	found, err := s.look(ctx, at)
+	if err != nil {
+		return 0, err
+	}
+	now, err := s.clock()
+	switch {
+	case err != nil:
+		return 0, err
+	case found.Lock == nil || found.damage != nil: // a record of a later version is not for this one to write
+		return endLook, nil
+	case found.phase == unknown:
+		s.begin(ctx, found, now)
+		return min(endRetry, found.Lock.left(newLease(found.Lock.ID, now), now)), nil
+	case found.phase != free:
+		return found.Lock.left(decodeLease(found.leased.Value), now), nil
+	}
+	select {
+	case s.ending <- struct{}{}: // of many who wait for one lock, one writes
+		defer func() { <-s.ending }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	left := endLook
+	_, _, err = s.change(ctx, at, func(found state, now Moment) (write, error) {
+		if found.Lock == nil || found.damage != nil {
+			return write{keep: true}, nil
+		}
+		if found.locked() { // by a renewal that was written late
+			left = found.Lock.left(decodeLease(found.leased.Value), now)
+			return write{keep: true}, nil
+		}
+		w := write{record: found.record}
+		w.record.Lock = nil
+		return w, nil
+	})
+	if err != nil {
+		return endRetry, ctx.Err() // a store that can't be written can be waited for
+	}
+	return left, nil
+}
