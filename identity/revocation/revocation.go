@@ -100,10 +100,19 @@ type snapshot struct {
 	replaced   chan struct{}
 }
 
+// latest returns the rule that was added last, the zero Rule for none.
+func (s *snapshot) latest() Rule {
+	if len(s.rules) == 0 {
+		return Rule{}
+	}
+	return s.rules[len(s.rules)-1]
+}
+
 // List is an open list.
 type List struct {
-	dir   string
-	clock func() time.Time
+	dir    string
+	clock  func() time.Time
+	opened Rule // the latest when the list was opened
 
 	current    atomic.Pointer[snapshot]
 	generation atomic.Pointer[os.File]
@@ -142,9 +151,11 @@ func (l *List) open(maxTTL time.Duration) error {
 	if err := l.openGeneration(); err != nil {
 		return err
 	}
-	if s := l.loadLocked(); s.err != nil {
+	s := l.loadLocked()
+	if s.err != nil {
 		return s.err
 	}
+	l.opened = s.latest()
 	if maxTTL <= identity.DefaultMaxTTL {
 		return nil
 	}
@@ -224,7 +235,9 @@ func (l *List) size() (int64, bool) {
 func (l *List) loadLocked() *snapshot {
 	generation, _ := l.size()
 	f, version, err := l.read()
-	s := &snapshot{generation: generation, version: version, err: err, replaced: make(chan struct{}), tokens: map[string]bool{}, before: map[scope]int64{}}
+	s := &snapshot{
+		generation: generation, version: version, err: err, replaced: make(chan struct{}), tokens: map[string]bool{}, before: map[scope]int64{},
+	}
 	now := l.clock().Unix()
 	for _, r := range f.Rules {
 		switch {
@@ -238,7 +251,12 @@ func (l *List) loadLocked() *snapshot {
 		}
 		s.rules = append(s.rules, r)
 	}
-	if old := l.current.Swap(s); old != nil {
+	old := l.current.Swap(s)
+	switch {
+	case old == nil:
+	case old.err != nil && s.err != nil: // every question reads a damaged list again, which tells nobody anything new
+		s.replaced = old.replaced
+	default:
 		close(old.replaced)
 	}
 	return s
@@ -342,21 +360,21 @@ func (l *List) Changed() <-chan struct{} { return l.current.Load().replaced }
 // Watch follows the list until ctx ends, so that Changed is heard of without a question, and logs what is new and what is wrong, once.
 func (l *List) Watch(ctx context.Context, logger *slog.Logger) {
 	logger = logger.With("revocations", l.dir)
-	last, known := "", len(l.now().rules)
+	problem, latest := "", l.opened
 	identity.WatchFile(ctx, filepath.Join(l.dir, listFile), func() bool {
 		s := l.look()
-		text := ""
 		if s.err != nil {
-			text = s.err.Error()
+			if s.err.Error() != problem {
+				logger.Error("revocations can't be read, and tasks' tokens are refused until they can", "error", s.err)
+			}
+			problem = s.err.Error()
+			return false
 		}
-		switch {
-		case text != "" && text != last:
-			logger.Error("revocations can't be read, and tasks' tokens are refused until they can", "error", s.err)
-		case text == "" && len(s.rules) > known:
-			logger.Info("tokens revoked", "rules", len(s.rules), "latest", s.rules[len(s.rules)-1].String())
+		if rule := s.latest(); rule != latest && rule != (Rule{}) {
+			logger.Info("tokens revoked", "rules", len(s.rules), "latest", rule.String())
 		}
-		last, known = text, len(s.rules)
-		return text == ""
+		problem, latest = "", s.latest()
+		return true
 	})
 }
 

@@ -195,6 +195,10 @@ func TestUnreadable(t *testing.T) {
 	if !l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || l.Revoked(&identity.Claims{Role: identity.RoleOperator}) {
 		t.Error("a damaged list lets a task in, or shuts the operator out")
 	}
+	changed := l.Changed()
+	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}); l.Changed() != changed {
+		t.Error("each question about a damaged list is heard of as a change: who follows it never rests")
+	}
 	if _, err := l.Add(revocation.Rule{TokenID: "i"}); !errors.Is(err, revocation.ErrDamaged) {
 		t.Error("Add to a damaged list:", err)
 	}
@@ -206,6 +210,11 @@ func TestUnreadable(t *testing.T) {
 	}
 	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || !l.Revoked(&identity.Claims{ID: "j", Task: "t"}) {
 		t.Error("a list that was repaired is not read")
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("the repair of a list is not heard of")
 	}
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
@@ -243,18 +252,17 @@ func TestWatch(t *testing.T) {
 	changed := l.Changed()
 	add(t, other, revocation.Rule{Task: "t", Before: time.Now().Unix()})
 	<-changed
-	changed = l.Changed()
 	document := `{"format":1,"max_ttl":0,"rules":[{"jti":"uncounted","created_at":1,"until":99999999999}]}`
 	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte(document)); err != nil {
 		t.Fatal(err)
 	}
-	<-changed
-	if !l.Revoked(&identity.Claims{ID: "uncounted"}) {
-		t.Error("a change that was not counted is not seen")
+	// One change may be heard of twice: as the file is replaced, and as it is counted.
+	for changed = l.Changed(); !l.Revoked(&identity.Claims{ID: "uncounted"}); changed = l.Changed() {
+		<-changed
 	}
 	cancel()
 	watching.Wait()
-	if !strings.Contains(log.String(), "tokens revoked") || strings.Count(log.String(), "tokens revoked") != 1 {
+	if n := strings.Count(log.String(), "tokens revoked"); n < 1 || n > 2 {
 		t.Errorf("log:\n%s", log.String())
 	}
 }

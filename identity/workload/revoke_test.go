@@ -10,6 +10,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/identity/privatefile"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
 )
@@ -67,4 +68,46 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 	revoke("another task", revocation.Rule{Task: "u", Before: time.Now().Unix() + 1}, false)
 	revoke("its task", revocation.Rule{Task: "t", Before: time.Now().Unix() + 1}, true)
 	revoke("its allocation", revocation.Rule{AllocationID: "alloc", Before: time.Now().Unix() + 1}, true)
+}
+
+// TestUnreadableRevocationsReplaceNothing: while nobody can tell what is revoked, every token is refused, new ones too: the file is left alone,
+// and its task in peace.
+func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "revocations")
+	list, err := revocation.Open(revocation.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	written := 0
+	manager := workload.New(workload.Config{
+		Keyring: identitytest.Keyring(t), Revocations: list, Logger: slog.New(slog.DiscardHandler), Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
+		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
+	})
+	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
+	if _, err := tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error {
+		written++
+		return nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	defer tokens.Stop()
+	other, err := revocation.Open(revocation.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Add(revocation.Rule{TokenID: "another"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := privatefile.Write(filepath.Join(dir, "revocations.json"), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	manager.Renew(t.Context())
+	if !list.Revoked(&identity.Claims{AllocationID: "alloc", Task: "t", IssuedAt: time.Now().Unix()}) {
+		t.Fatal("the list is not damaged")
+	}
+	if written != 1 {
+		t.Errorf("the token was written %d times, want once", written)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -309,9 +310,11 @@ func (t *Tokens) react(ctx context.Context) {
 	t.cancel = nil
 }
 
-// trusted reports whether the ring has a token's key, and the token is not revoked.
+// trusted reports whether the ring has a token's key, and the token is not revoked. While a new one would be refused, too, because nobody can
+// read what is revoked, it stays: to replace it, and to restart the task for that, would help nobody.
 func (t *Tokens) trusted(m *metadata) bool {
-	return t.manager.config.Keyring.Keys().Has(m.KeyID) && !t.manager.revoked(m.ID, t.task, t.role, m.IssuedAt.Unix())
+	return t.manager.config.Keyring.Keys().Has(m.KeyID) && (!t.manager.revoked(m.ID, t.task, t.role, m.IssuedAt.Unix()) ||
+		t.manager.revoked("", t.task, t.role, math.MaxInt64))
 }
 
 func (t *Tokens) claims(s *state, now time.Time) identity.Claims {
