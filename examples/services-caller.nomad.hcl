@@ -23,7 +23,7 @@ job "caller" {
             found=$(printf %s "$answer" | tr '{' '\n' | sed -n 's/.*"Address":"\([^"]*\)".*"Port":\([0-9]*\).*/\1:\2/p')
             echo "greeters: $(echo $found | wc -w)"
             for address in $found; do
-              curl -sSf --retry 5 --retry-connrefused "http://$address/" | tr ',' '\n' | sed -n 's/.*"Greeting": *\("[^"]*"\).*/  \1/p'
+              curl -sSf --retry 5 --retry-max-time 10 --retry-connrefused "http://$address/" | tr ',' '\n' | sed -n 's/.*"Greeting": *\("[^"]*"\).*/  \1/p'
             done
           done
           EOF

@@ -19,10 +19,10 @@ fail() {
   exit 1
 }
 
-# found WANT waits until the caller's last words are those.
+# found WANT waits until the caller's last words are those, its greeters from Z to A.
 found() {
   local deadline=$((SECONDS + 30)) heard
-  until heard=$("$taskapi" logs "$caller" | sed -n 's/^caller *| //p' | tac | sed '/^greeters:/q' | tac) && [[ $heard == "$1" ]]; do
+  until heard=$("$taskapi" logs "$caller" | sed -n 's/^caller *| //p' | tac | sed '/^greeters:/q' | LC_ALL=C sort -r) && [[ $heard == "$1" ]]; do
     ((SECONDS < deadline)) || fail "the caller has found '$heard', not '$1'"
     sleep 0.1
   done
@@ -57,7 +57,7 @@ found $'greeters: 1\n  "hello"'
 
 step "another one begins"
 run -var bin="$programs" -var greeting=ahoy "$here/services-greeter.nomad.hcl" >/dev/null
-until [[ $("$taskapi" service info -t '{{len .}}' greeter) == 2 ]]; do sleep 0.1; done
+found $'greeters: 2\n  "hello"\n  "ahoy"'
 "$taskapi" service list | sed 's/^/  /'
 "$taskapi" service info greeter | sed 's/^/  /'
 
