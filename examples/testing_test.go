@@ -5,12 +5,33 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+
+	"taskapi/auth/badtokens"
 )
 
 // block matches a block of code with its language.
 var block = regexp.MustCompile("(?ms)^```(sh|go)\n(.*?)^```$")
+
+// TestReadmeOfTests: the README imports the packages for tests by the command that TestTestingDoc runs, and claims no more kinds of bad tokens than there are.
+func TestReadmeOfTests(t *testing.T) {
+	texts := documents(t)
+	readme, testing := texts[filepath.Join(root, "README.md")], texts[filepath.Join(root, "docs", "testing.md")]
+	command := regexp.MustCompile("`(go mod edit [^`]+)`").FindStringSubmatch(readme)
+	if command == nil || !strings.Contains(testing, "\n"+command[1]+"\n") {
+		t.Errorf("README.md imports taskapi by %q, docs/testing.md by another command", command)
+	}
+	for path, text := range map[string]string{"README.md": readme, "docs/testing.md": testing} {
+		found := regexp.MustCompile(`(\d+) kinds`).FindStringSubmatch(text)
+		if found == nil {
+			t.Errorf("%s does not say how many kinds of bad tokens there are", path)
+		} else if n, all := found[1], len(badtokens.All()); n != strconv.Itoa(all/100*100) {
+			t.Errorf("%s says %s kinds of bad tokens: there are %d", path, n, all)
+		}
+	}
+}
 
 // TestTestingDoc follows docs/testing.md word by word, in another module beside this one: its commands are run, its files are written, and the
 // rotation test fails with what the text says, and then passes. So the packages for other people's tests can be had from a clone.
