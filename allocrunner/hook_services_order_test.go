@@ -282,7 +282,7 @@ func TestTheNextRunner(t *testing.T) {
 			}
 		}
 		if got := provider.Took(); !slices.Equal(got, []string{"+group", "+group1", "+task", "+task1"}) {
-			t.Fatalf("told %q", got)
+			t.Fatalf("called with %q", got)
 		}
 		next := newHooked(provider)
 		next.version = 2
@@ -291,21 +291,21 @@ func TestTheNextRunner(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := provider.Took(); !slices.Equal(got, []string{"+group", "+group2", "-group1", "-task1"}) {
-			t.Errorf("told %q at the start", got)
+			t.Errorf("called with %q at the start", got)
 		}
 		if end == "start" {
 			if _, err := next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}); err != nil {
 				t.Fatal(err)
 			}
 			if got := provider.Took(); !slices.Equal(got, []string{"+task", "+task2"}) {
-				t.Errorf("told %q for the task that runs", got)
+				t.Errorf("called with %q for the task that runs", got)
 			}
 		} else {
 			if err := steps["exit"](); err != nil {
 				t.Fatal(err)
 			}
 			if got := provider.Took(); !slices.Equal(got, []string{"-task"}) {
-				t.Errorf("told %q for the task that has ended", got)
+				t.Errorf("called with %q for the task that has ended", got)
 			}
 		}
 		if err := steps["Postrun"](); err != nil || len(provider.Names()) > 0 {
@@ -332,14 +332,14 @@ func TestAResumedAllocationThatIsToStop(t *testing.T) {
 	}
 	next.hook.groupEnded(false)
 	if got := provider.Took(); !slices.Equal(got, []string{"-group", "-group1"}) {
-		t.Errorf("told %q", got)
+		t.Errorf("called with %q", got)
 	}
 	next.hook.PreKill()
 	if err := next.task.PreKilling(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := provider.Took(); !slices.Equal(got, []string{"-task", "-task1"}) {
-		t.Errorf("told %q", got)
+		t.Errorf("called with %q", got)
 	}
 	if err := next.hook.Postrun(t.Context()); err != nil || len(provider.Names()) > 0 {
 		t.Errorf("left known: %q, %v", provider.Names(), err)
@@ -369,7 +369,7 @@ func TestACanary(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := provider.Took(); !slices.Equal(got, []string{"+group"}) {
-				t.Errorf("told %q, want the one service that differs", got)
+				t.Errorf("called with %q, want the one service that differs", got)
 			}
 		}
 		for _, s := range provider.Has() {

@@ -71,8 +71,8 @@ type Store interface {
 	// store's index. Errors: *ConflictError, ErrInvalid, ErrLeaseEnded, ErrFull, ErrUncertain.
 	Commit(ctx context.Context, txn Txn) (uint64, error)
 
-	// Watch waits until a key with the prefix has been changed or deleted after an index, and returns what has been by then. Whoever lists
-	// first goes on from the Page's index.
+	// Watch waits until a key with the prefix has been changed or deleted after an index, and returns what has been by then. A caller
+	// that lists first goes on from the Page's index.
 	Watch(ctx context.Context, prefix string, after uint64) (Changes, error)
 
 	// Hold joins the holders of an owner's lease, or is its first. The lease lives while anyone holds it; the next Hold then begins another
@@ -127,7 +127,7 @@ type Operation struct {
 }
 
 // Changes is what a Watch returns: the keys that have been changed or deleted, each once, in the order of their latest change. With Gap the
-// store no longer knows which: whoever watches reads everything again.
+// store no longer knows which: the caller reads everything again.
 type Changes struct {
 	Keys  []string
 	Gap   bool

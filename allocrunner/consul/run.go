@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// When the agent is asked. Without a reason it is every syncPeriod, which brings back what somebody has removed.
+// When requests are sent. Without a reason it is every syncPeriod, which brings back what somebody has removed.
 const (
 	syncPeriod  = 30 * time.Second // Nomad's
 	firstRetry  = time.Second

@@ -31,7 +31,7 @@ type tour struct {
 	gone   map[string]uint64
 	is     map[string]*capi.AgentService
 	fresh  map[string]bool // IDs of services that this round has registered
-	errs   []error         // of single services: the others are not their victims
+	errs   []error         // of single services: the others go on
 }
 
 // once has the agent take what differs. The first request that nobody answers ends the round; one that is refused does not.

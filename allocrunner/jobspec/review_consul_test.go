@@ -67,7 +67,7 @@ func TestReviewOfConsul(t *testing.T) {
 	}
 }
 
-// TestReviewNamesBothRemedies: whoever has a job for Consul and no agent learns what to do.
+// TestReviewNamesBothRemedies for a job that is for Consul where there is no agent.
 func TestReviewNamesBothRemedies(t *testing.T) {
 	job, err := parse(t, ofConsul(""))
 	if err != nil {

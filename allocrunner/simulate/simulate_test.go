@@ -208,7 +208,7 @@ func TestSimulatedServices(t *testing.T) {
 		}
 		_ = end()
 		if diff := cmp.Diff(want, d.read()); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func CheckLinearizable(t testing.TB, events []Event) {
 	checkIndexes(t, done)
 }
 
-// checkIndexes requires that no commits share an index, and that whoever begins after another has returned sees an index that is no lower.
+// checkIndexes requires that no commits share an index, and that one that begins after another has returned sees an index that is no lower.
 func checkIndexes(t testing.TB, events []Event) {
 	t.Helper()
 	byReturn := slices.SortedFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.Return, b.Return) })

@@ -93,7 +93,7 @@ func testWatchMany(t *testing.T, open Opener) {
 	all.Wait()
 }
 
-// testGap: whoever comes back after many changes hears of all of them, or that some are not known any more.
+// testGap: one that comes back after many changes hears of all of them, or that some are not known any more.
 func testGap(t *testing.T, open Opener) {
 	a := open()
 	begin := index(t, a)

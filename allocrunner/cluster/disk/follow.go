@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// leaseInterval is how often it is looked up whether leases have ended, of which nobody is told.
+	// leaseInterval is how often leases are looked up: nothing announces that one has ended.
 	leaseInterval = time.Second
 	// leaseTimeout bounds the wait for the lock to delete what an ended lease had: another process may do so as well.
 	leaseTimeout = 500 * time.Millisecond

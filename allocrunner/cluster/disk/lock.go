@@ -14,7 +14,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// The file named lock has the flock(2) of whoever writes, and the number of the process that had it last. It is empty until the log is there.
+// The file named lock has the flock(2) of the process that writes, and the number of the process that had it last. It is empty until the log is there.
 
 // lockTimeout is how long a Commit waits for others: each takes milliseconds, unless a disk hangs or a process is stopped.
 const lockTimeout = 10 * time.Second

@@ -42,13 +42,13 @@ type Provider struct {
 
 	mu     sync.Mutex                          // guards the fields below
 	wanted map[string]*api.ServiceRegistration // by key, what is to be written; nil for what is to be removed
-	mine   map[string]struct{}                 // the keys that this process has been asked to register last
+	mine   map[string]struct{}                 // the keys that this process registers
 	lease  cluster.Lease                       // one that the provider has had to begin; nil for none
 }
 
 var _ interfaces.ServiceProvider = (*Provider)(nil)
 
-// Provider returns the provider of an allocation's services. Whoever makes it runs Run, and holds the lease with the allocation's ID.
+// Provider returns the provider of an allocation's services. The caller runs Run, and holds the lease with the allocation's ID.
 func (r *Registry) Provider(alloc *api.Allocation, logger *slog.Logger) *Provider {
 	return &Provider{
 		registry: r, logger: logger, alloc: alloc,

@@ -2,7 +2,7 @@
 //
 // It promises that a registration lasts as long as its allocation's lease, or until somebody removes it; that one which has not changed is not
 // written again; that no allocation changes or removes another's; and that a store which is away stops nobody: what an allocation wants is
-// written as soon as the store is back. It resolves no address and runs no check; whoever calls it holds the lease.
+// written as soon as the store is back. It resolves no address and runs no check; the caller holds the lease.
 package registry
 
 import (

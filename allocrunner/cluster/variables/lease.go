@@ -62,12 +62,13 @@ func decodeLease(value []byte) lease {
 //	  ▲                                            │                                  ▲
 //	  └─ renewal   release ──────────────────────▶ └──────────── release ─────────────┘
 //
-// Nobody has to be there for it: whoever looks computes the phase from the lock and its lease. Who waits for a change writes that it is free.
+// No process has to be there for it: the phase is computed from the lock and its lease when it is looked at. Who waits for a change writes that
+// it is free.
 type phase int
 
 const (
 	free    phase = iota // there is no lock, or its time is over
-	held                 // by whoever has the ID
+	held                 // by the one who has the ID
 	delayed              // it was not renewed in time; the ID is good for writing and releasing still, and nobody can acquire it
 	unknown              // its lease tells nothing of this start of this machine: it is held, and its time begins when somebody is refused for it
 )

@@ -21,7 +21,7 @@ const (
 )
 
 // Acquire locks a variable, which it makes if there is none, and returns it with its lock. Items replace those that are there; without any
-// these stay. Whoever holds the lock may acquire it again. Errors: *ConflictError, ErrFull.
+// these stay. Its holder may acquire the lock again. Errors: *ConflictError, ErrFull.
 func (s *Service) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, uint64, error) {
 	at := place{v.Namespace, v.Path}
 	wanted, err := checkAcquire(v)

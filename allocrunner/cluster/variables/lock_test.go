@@ -217,7 +217,7 @@ func TestLockExpires(t *testing.T) {
 	})
 }
 
-// TestReleaseHasNoDelay: whoever releases says that it has stopped.
+// TestReleaseHasNoDelay: a holder that releases has stopped.
 func TestReleaseHasNoDelay(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		if err := f.release(f.mustAcquire()); err != nil {

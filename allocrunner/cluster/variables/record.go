@@ -111,7 +111,7 @@ func (s state) withLease(leased cluster.Entry, now Moment) state {
 	return s
 }
 
-// locked reports whether the variable's lock keeps out whoever does not hold it.
+// locked reports whether the variable's lock keeps others out than its holder.
 func (s state) locked() bool { return s.phase != free }
 
 // heldBy reports whether the lock is that of the ID.

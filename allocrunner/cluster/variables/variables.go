@@ -19,7 +19,7 @@ import (
 // AllNamespaces stands for every namespace in a list.
 const AllNamespaces = api.AllNamespacesNamespace
 
-// Sealer keeps items from whoever reads the store. What is sealed for a place opens for that place alone.
+// Sealer keeps items from those who read the store. What is sealed for a place opens for that place alone.
 type Sealer interface {
 	Seal(items []byte, place string) ([]byte, error)
 	// Open returns what was sealed. Its errors say whether the key is another one or the value is damaged.

@@ -146,7 +146,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestAwait: whoever waits from the index of an answer is woken by what the answer would have had, and by nothing else where only some paths
+// TestAwait: one that waits from the index of an answer is woken by what the answer would have had, and by nothing else where only some paths
 // are meant.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

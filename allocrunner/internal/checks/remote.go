@@ -39,7 +39,7 @@ func (o outcome) settled(c api.ServiceCheck) outcome {
 	return o
 }
 
-// fed returns the probe of a script, with the provider told of each result.
+// fed returns the probe of a script, which gives the provider each result.
 func (r remote) fed(c api.ServiceCheck, probe func(context.Context) outcome) func(context.Context) outcome {
 	if r.provider == nil {
 		return probe

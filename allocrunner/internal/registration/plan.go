@@ -7,7 +7,7 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// known is what a provider was told of a service.
+// known is what a provider has of a service.
 type known struct {
 	provider     string
 	registration int                         // of its owner
@@ -32,14 +32,14 @@ type steps struct {
 func (s steps) empty() bool { return len(s.before)+len(s.register)+len(s.after) == 0 }
 
 // plan returns what to tell providers. Services of a provider that there is not are nobody's.
-func plan(has func(provider string) bool, s state, told map[string]known) steps {
+func plan(has func(provider string) bool, s state, present map[string]known) steps {
 	todo := steps{before: map[string][]string{}, register: map[string][]known{}, after: map[string][]string{}}
 	stays := map[string]bool{}
 	for task, list := range s.services {
 		life := s.lives[task]
 		for _, instance := range list {
 			wanted := known{instance.Service.Provider, life.Registrations, instance}
-			was, isKnown := told[instance.ID]
+			was, isKnown := present[instance.ID]
 			switch {
 			case life.Phase == Held, life.Phase == Registered && isKnown && was.same(wanted) && reflect.DeepEqual(was.instance, instance):
 				stays[instance.ID] = true
@@ -52,7 +52,7 @@ func plan(has func(provider string) bool, s state, told map[string]known) steps 
 			}
 		}
 	}
-	for id, was := range told {
+	for id, was := range present {
 		if !stays[id] {
 			todo.after[was.provider] = append(todo.after[was.provider], id)
 		}

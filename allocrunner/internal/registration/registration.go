@@ -1,6 +1,6 @@
 // Package registration keeps what providers know of an allocation's services in step with the lives of its group and tasks. It promises that
-// what an event means is decided in one place, Life.Next; that a provider is told what has changed and nothing else; and that calls come one
-// at a time, however events do.
+// what an event means is decided in one place, Life.Next; that providers are called for what has changed and nothing else; and that calls come
+// one at a time, however events do.
 package registration
 
 import (
@@ -14,24 +14,24 @@ import (
 	"taskapi/allocrunner/internal/services"
 )
 
-// Registrar tells providers of one allocation's services. Make it with New.
+// Registrar registers one allocation's services with their providers. Make it with New.
 type Registrar struct {
 	providers map[string]interfaces.ServiceProvider
 	turn      chan struct{} // holds one value while providers are called
 
 	mu      sync.Mutex // guards the fields below; never held over a call
 	state   state
-	told    map[string]known // by ID; who has the turn changes it
+	known   map[string]known // by ID; who has the turn changes it
 	unread  []interfaces.ServiceProvider
 	allocID string
-	over    bool // nothing is told any more
+	over    bool // no provider is called any more
 }
 
 // New returns a Registrar of an allocation, all of whose services wait.
 func New(allocID string, providers []interfaces.ServiceProvider) *Registrar {
 	r := &Registrar{
 		allocID: allocID, providers: map[string]interfaces.ServiceProvider{}, turn: make(chan struct{}, 1),
-		state: state{lives: map[string]Life{}}, told: map[string]known{},
+		state: state{lives: map[string]Life{}}, known: map[string]known{},
 	}
 	for _, p := range providers {
 		r.providers[p.Name()] = p
@@ -114,7 +114,7 @@ func (r *Registrar) Sync(ctx context.Context) error {
 	failed := r.read(ctx)
 	for {
 		todo := r.plan()
-		if failed = errors.Join(failed, r.tell(ctx, todo)); failed != nil || todo.empty() {
+		if failed = errors.Join(failed, r.perform(ctx, todo)); failed != nil || todo.empty() {
 			return failed
 		}
 	}
@@ -126,7 +126,7 @@ func (r *Registrar) plan() steps {
 	if r.over {
 		return steps{}
 	}
-	return plan(r.has, r.state, r.told)
+	return plan(r.has, r.state, r.known)
 }
 
 // read finds out what an earlier process has registered.
@@ -140,8 +140,8 @@ func (r *Registrar) read(ctx context.Context) error {
 		ids, err := p.Registered(ctx, r.allocID)
 		r.mu.Lock()
 		for _, id := range ids {
-			if _, newer := r.told[id]; !newer {
-				r.told[id] = known{provider: p.Name()}
+			if _, newer := r.known[id]; !newer {
+				r.known[id] = known{provider: p.Name()}
 			}
 		}
 		if err != nil {
@@ -153,8 +153,8 @@ func (r *Registrar) read(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tell takes the steps, each with every provider whatever others say. What one refuses it may know all the same.
-func (r *Registrar) tell(ctx context.Context, todo steps) error {
+// perform takes the steps, each with every provider whatever others answer. What one refuses it may know all the same.
+func (r *Registrar) perform(ctx context.Context, todo steps) error {
 	errs := []error{r.deregister(ctx, todo.before)}
 	for name, list := range todo.register {
 		errs = append(errs, r.register(ctx, r.providers[name], list))
@@ -182,7 +182,7 @@ func (r *Registrar) register(ctx context.Context, p interfaces.ServiceProvider, 
 		if err != nil {
 			k.instance = nil
 		}
-		r.told[id] = k
+		r.known[id] = k
 	}
 	return ofProvider(p, err)
 }
@@ -203,7 +203,7 @@ func (r *Registrar) deregister(ctx context.Context, by map[string][]string) erro
 func (r *Registrar) get(id string) (k known, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k, ok = r.told[id]
+	k, ok = r.known[id]
 	return k, ok
 }
 
@@ -211,7 +211,7 @@ func (r *Registrar) forget(ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, id := range ids {
-		delete(r.told, id)
+		delete(r.known, id)
 	}
 }
 

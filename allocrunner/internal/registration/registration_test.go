@@ -36,15 +36,15 @@ func owned(list ...*interfaces.ServiceInstance) services.Owned {
 	return all
 }
 
-// told checks what providers were told by a Sync.
-func told(t *testing.T, r *registration.Registrar, p *registrationtest.Provider, want ...string) {
+// called checks which calls a Sync makes of a provider.
+func called(t *testing.T, r *registration.Registrar, p *registrationtest.Provider, want ...string) {
 	t.Helper()
 	if err := r.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	got := p.Took()
 	if !slices.Equal(got, want) {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("called with %q, want %q", got, want)
 	}
 }
 
@@ -54,38 +54,38 @@ func TestALife(t *testing.T) {
 	r := registration.New(allocID, []interfaces.ServiceProvider{nomad, consul})
 	v1 := owned(instance("nomad", "", "web", "1"), instance("nomad", "main", "db", "1"))
 	r.Update(v1)
-	told(t, r, nomad)
+	called(t, r, nomad)
 	r.Apply("", registration.Began)
-	told(t, r, nomad, "+web")
+	called(t, r, nomad, "+web")
 	r.Apply("main", registration.Started)
-	told(t, r, nomad, "+db")
+	called(t, r, nomad, "+db")
 	r.Update(owned(instance("nomad", "", "web", "1"), instance("nomad", "main", "db", "1")))
-	told(t, r, nomad) // nothing has changed
+	called(t, r, nomad) // nothing has changed
 	r.Update(owned(instance("nomad", "", "web", "2"), instance("nomad", "main", "db", "1")))
-	told(t, r, nomad, "+web")
+	called(t, r, nomad, "+web")
 	r.Apply("", registration.Renewed)
-	told(t, r, nomad, "-web", "+web")
+	called(t, r, nomad, "-web", "+web")
 	r.Apply("main", registration.Ended)
-	r.Apply("main", registration.Started) // before anybody was told
-	told(t, r, nomad, "-db", "+db")
+	r.Apply("main", registration.Started) // before any call
+	called(t, r, nomad, "-db", "+db")
 	r.Update(owned(instance("nomad", "", "web2", "2"), instance("nomad", "main", "db", "1")))
-	told(t, r, nomad, "+web2", "-web") // the old one leaves when the new one has come
+	called(t, r, nomad, "+web2", "-web") // the old one leaves when the new one has come
 	r.Update(owned(instance("consul", "", "web2", "2"), instance("nomad", "main", "db", "1")))
-	told(t, r, nomad, "-web2")
+	called(t, r, nomad, "-web2")
 	if got := consul.Took(); !slices.Equal(got, []string{"+web2"}) {
-		t.Errorf("the other provider was told %q", got)
+		t.Errorf("the other provider was called with %q", got)
 	}
 	r.Update(owned(instance("nowhere", "", "web2", "2"), instance("nomad", "main", "db", "1")))
-	told(t, r, nomad)
+	called(t, r, nomad)
 	if got := consul.Took(); !slices.Equal(got, []string{"-web2"}) {
-		t.Errorf("the other provider was told %q", got)
+		t.Errorf("the other provider was called with %q", got)
 	}
 	r.Drop()
-	told(t, r, nomad, "-db")
+	called(t, r, nomad, "-db")
 	r.Update(v1)
 	r.Apply("main", registration.Started)
 	r.Apply("", registration.Began)
-	told(t, r, nomad)
+	called(t, r, nomad)
 }
 
 // TestResumed: what an earlier process has registered stays without an interruption where it is wanted still, and goes where it is not.
@@ -114,15 +114,15 @@ func TestResumed(t *testing.T) {
 	got := p.Took()
 	slices.Sort(got)
 	if want := []string{"+web", "-gone", "-x"}; !slices.Equal(got, want) {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("called with %q, want %q", got, want)
 	}
 	r.Apply("main", registration.Began)
-	told(t, r, p, "+db")
+	called(t, r, p, "+db")
 	r.Apply("main", registration.Ended)
-	told(t, r, p, "-db")
+	called(t, r, p, "-db")
 	r.Leave()
 	r.Drop()
-	told(t, r, p)
+	called(t, r, p)
 	if len(p.Has()) != 1 {
 		t.Errorf("left %v, want what another process is to have", p.Names())
 	}
@@ -140,20 +140,20 @@ func TestARefusalIsMadeUpFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := other.Took(); !slices.Equal(got, []string{"+there"}) {
-		t.Errorf("the other provider was told %q", got)
+		t.Errorf("the other provider was called with %q", got)
 	}
 	p.Away(false)
-	told(t, r, p, "+web")
+	called(t, r, p, "+web")
 	p.Away(true)
 	r.Apply("", registration.Renewed)
 	if err := r.Sync(t.Context()); !errors.Is(err, registrationtest.ErrAway) {
 		t.Fatal(err)
 	}
 	p.Away(false)
-	told(t, r, p, "-web", "+web")
+	called(t, r, p, "-web", "+web")
 }
 
-// TestAWaitForAProviderEnds with its context, and what it came for is done by whoever has the turn.
+// TestAWaitForAProviderEnds with its context, and what it came for is done by the one that has the turn.
 func TestAWaitForAProviderEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestAWaitForAProviderEnds(t *testing.T) {
 		close(hold)
 		first.Wait()
 		if got := p.Took(); !slices.Equal(got, []string{"+web", "-web"}) {
-			t.Errorf("told %q", got)
+			t.Errorf("called with %q", got)
 		}
 	})
 }
@@ -255,7 +255,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 		}
 		nomad.Took()
 		if err := r.Sync(context.Background()); err != nil || len(nomad.Took()) > 0 {
-			t.Fatalf("told again what it knows, or %v", err)
+			t.Fatalf("called with what it has, or %v", err)
 		}
 	})
 }

@@ -93,7 +93,7 @@ func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 	}, err
 }
 
-// checkAddresses returns where checks, as Check returns them, connect to; empty for those without an address, which whoever makes the check
+// checkAddresses returns where checks, as Check returns them, connect to; empty for those without an address, which the one that makes the check
 // refuses.
 func (s Service) checkAddresses(list []api.ServiceCheck) []string {
 	addresses := make([]string, len(list))

@@ -8,7 +8,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// maxRecent is how many of the latest changes are known at least. Whoever has seen none of them is to read everything again.
+// maxRecent is how many of the latest changes are known at least. Who has seen none of them reads everything again.
 const maxRecent = 2048
 
 type change struct {

@@ -1,4 +1,5 @@
-// Package registrationtest has a provider of services for tests: it keeps in memory what it is told, and notices what no provider may be told.
+// Package registrationtest has a provider of services for tests: it keeps services in memory, and notices calls that
+// no provider may get.
 package registrationtest
 
 import (
@@ -172,7 +173,7 @@ func (p *Provider) Took() []string {
 	return calls
 }
 
-// Broken says what the provider was told that no provider may be told, such as two things of one service at once.
+// Broken returns an error for calls that no provider may get, such as two at once for one service.
 func (p *Provider) Broken() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
