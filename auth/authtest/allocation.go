@@ -27,6 +27,7 @@ type allocation struct {
 	claims   *auth.Allocation
 	manager  *workload.Manager
 	operator *Task
+	services *services
 	ended    atomic.Bool
 
 	mu      sync.Mutex // guards the fields below
@@ -67,7 +68,7 @@ var _ interface {
 } = (*allocation)(nil)
 
 // run makes the allocation of a job, its directories, tokens and sockets.
-func (s *Server) run(index int, job Job) error {
+func (s *Server) run(index int, job Job) (err error) {
 	a := &allocation{id: uuid.NewString(), changed: make(chan struct{})}
 	a.claims = &auth.Allocation{Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group, Life: uuid.NewString()}
 	a.alloc = newAllocation(a.id, job)
@@ -76,6 +77,9 @@ func (s *Server) run(index int, job Job) error {
 		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
 		Revocations: &s.revoked, Now: s.Now,
 	})
+	if a.services, err = s.newServices(s.running, a.alloc); err != nil {
+		return err
+	}
 	s.allocs[a.id] = a
 	dir := filepath.Join(s.dir, fmt.Sprint(index))
 	for i, name := range append(slices.Clone(job.Tasks), "") {
@@ -223,11 +227,12 @@ func (a *allocation) Stop(context.Context, bool) error {
 // Kill does what Stop does.
 func (a *allocation) Kill() { a.end() }
 
-// end ends the allocation, and its tasks' identities with it.
+// end ends the allocation, and its tasks' identities and services with it.
 func (a *allocation) end() {
 	if a.ended.Swap(true) {
 		return
 	}
+	a.services.end()
 	a.change(func(next *api.Allocation) {
 		next.DesiredStatus, next.ClientStatus = api.AllocDesiredStatusStop, api.AllocClientStatusComplete
 		next.ClientDescription = "All tasks have completed"

@@ -98,6 +98,28 @@ func ExampleServer_Deny() {
 	// Unexpected response code: 403 (Permission denied)
 }
 
+// A task reads its job's variables, and finds the services of other jobs.
+func ExampleServer_PutVariable() {
+	t := new(printer)
+	defer t.end()
+
+	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "db", Tasks: []string{"postgres"}})
+	srv.PutVariable("nomad/jobs/shop", map[string]string{"user": "alice"})
+	srv.Task("postgres").RegisterService("db", "10.0.0.7", 5432, "primary")
+
+	client := srv.Client(srv.Token())
+	config, _, err := client.Variables().Read("nomad/jobs/shop", nil)
+	fmt.Println(config.Items["user"], err)
+	found, _, err := client.Services().Get("db", nil)
+	fmt.Println(found[0].Address, found[0].Port, found[0].Tags, err)
+	_, _, err = client.Variables().Read("nomad/jobs/db", nil)
+	fmt.Println(err)
+	// Output:
+	// alice <nil>
+	// 10.0.0.7 5432 [primary] <nil>
+	// Unexpected response code: 403 (Permission denied)
+}
+
 // myService is a service that takes callers by their identities.
 type myService struct{ jwksURL string }
 

@@ -57,5 +57,35 @@ func (s *Server) Deny(capabilities ...auth.Capability) {
 	s.first().Deny(capabilities...)
 }
 
+// PutVariable writes a variable in the namespace of the first job: see Task.PutVariable.
+func (s *Server) PutVariable(path string, items map[string]string) {
+	s.tb.Helper()
+	s.first().PutVariable(path, items)
+}
+
+// Variable returns the items of a variable in the namespace of the first job, nil for none: see Task.Variable.
+func (s *Server) Variable(path string) map[string]string {
+	s.tb.Helper()
+	return s.first().Variable(path)
+}
+
+// DeleteVariable deletes a variable in the namespace of the first job: see Task.DeleteVariable.
+func (s *Server) DeleteVariable(path string) {
+	s.tb.Helper()
+	s.first().DeleteVariable(path)
+}
+
+// RegisterService registers a service of the first task, and returns the registration's ID: see Task.RegisterService.
+func (s *Server) RegisterService(name, address string, port int, tags ...string) (id string) {
+	s.tb.Helper()
+	return s.first().RegisterService(name, address, port, tags...)
+}
+
+// DeregisterService ends a registration of the first job: see Task.DeregisterService.
+func (s *Server) DeregisterService(id string) {
+	s.tb.Helper()
+	s.first().DeregisterService(id)
+}
+
 // newID returns a jti.
 func newID() string { return uuid.NewString() }

@@ -20,6 +20,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/handlers"
+	"taskapi/handlers/clusterapi"
 	"taskapi/handlers/faults"
 	"taskapi/identity"
 	"taskapi/socket/peercred"
@@ -48,7 +49,8 @@ type Server struct {
 	tasks   []*Task
 	record  requests
 	faults  faults.Set
-	ahead   atomic.Int64 // how far the clock was moved, in nanoseconds
+	shared
+	ahead atomic.Int64 // how far the clock was moved, in nanoseconds
 
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -103,9 +105,13 @@ func (s *Server) start() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := s.openShared(); err != nil {
+		return err
+	}
 	s.api = handlers.New(handlers.Config{
 		Authenticator: &s.door, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
 		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
+		Variables: clusterapi.Variables(s.variables), Services: clusterapi.Services(s.registry),
 		SigningKeyID: func() string { return s.ring.Active().ID },
 		JWKS:         func() ([]byte, error) { return s.ring.JWKS(), nil },
 	})
@@ -202,11 +208,13 @@ func (s *Server) Now() time.Time {
 }
 
 // Advance moves the server's clock: tokens expire, limits fill up again, and the tasks' token files are renewed when half of a token's life
-// is over, before it returns. A negative duration moves it back. A stream whose token has expired ends with its next frame or, without one,
+// is over, before it returns; locks on variables that nobody has renewed end, and who waits for that learns of it. A negative duration moves it back. A stream whose token has expired ends with its next frame or, without one,
 // within ten seconds. The times in answers and records stay those of the machine.
 func (s *Server) Advance(d time.Duration) {
+	s.tb.Helper()
 	s.ahead.Add(int64(d))
 	s.renew()
+	s.endLocks()
 }
 
 // renew renews the token files that are due.

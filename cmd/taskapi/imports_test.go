@@ -15,7 +15,8 @@ import (
 // packages inside the others, among them socket/safedir, socket/peercred, identity/privatefile with its atomicfile and flock, which every package may use.
 //
 // Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
-// allocrunner knows nothing of them. Each declares the small interface that it needs of the other.
+// allocrunner knows nothing of them. Each declares the small interface that it needs of the other. The exceptions are what joins them:
+// handlers/clusterapi, and auth/authtest.
 var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/drivers",
@@ -146,13 +147,27 @@ var allowedImports = map[string][]string{
 	"auth/limitset":       {"ratelimit"},
 	"auth/badtokens":      {"auth", "identity"},
 	"handlers":            {"auth", "auth/limitset", "handlers/apierror", "handlers/internal/filter", "identity"},
-	// For other people's tests: the real door, without the runner, which needs Linux.
+	// For whoever makes an API with what allocations have in common, as authtest and the agent do.
+	"handlers/clusterapi": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/registry",
+		"allocrunner/cluster/variables",
+		"handlers",
+		"handlers/apierror",
+	},
+	// For other people's tests: the real door, without the runner, which needs Linux. It is for tests, and joins the two sides as the agent does.
 	"auth/authtest": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/memory",
+		"allocrunner/cluster/registry",
+		"allocrunner/cluster/variables",
+		"allocrunner/interfaces", // what is registered
 		"auth",
 		"auth/badtokens",
 		"auth/limitset",
 		"handlers",
 		"handlers/apierror",
+		"handlers/clusterapi",
 		"handlers/faults",
 		"identity",
 		"identity/privatefile/atomicfile",
@@ -216,6 +231,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"handlers/apierror",
+		"handlers/clusterapi",
 		"handlers/faults", // for tests of clients
 		"identity",
 		"identity/privatefile",

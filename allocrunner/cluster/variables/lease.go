@@ -3,38 +3,8 @@ package variables
 import (
 	"encoding/json"
 	"math"
-	"os"
-	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// Moment is a time on a clock that all processes of a machine share, that nobody sets, and that goes on while the machine is suspended.
-type Moment struct {
-	Boot  string        // which start of which machine
-	Since time.Duration // the time since then
-}
-
-// now returns the moment by CLOCK_BOOTTIME, clock_gettime(2).
-func now() (Moment, error) {
-	boot, err := bootID()
-	if err != nil {
-		return Moment{}, err
-	}
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return Moment{}, err
-	}
-	return Moment{boot, time.Duration(t.Nano())}, nil
-}
-
-// bootID returns the kernel's name for this start of the machine, random(4).
-var bootID = sync.OnceValues(func() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
-})
 
 // lease says when a lock was acquired or renewed last.
 type lease struct {

@@ -17,6 +17,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
+	"taskapi/handlers/clusterapi"
 	"taskapi/identity"
 	"taskapi/socket"
 )
@@ -77,7 +78,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Metrics:      s.measure,
 		Host:         hoststats.New(s.paths.Alloc).Stats,
 		Events:       s.events,
-		Services:     services{s.shared.registry},
+		Services:     clusterapi.Services(s.shared.registry),
 		Answered:     s.audience.answered,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,
@@ -95,7 +96,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		if err != nil {
 			return err
 		}
-		config.Variables = variablesAdapter{kept}
+		config.Variables = clusterapi.Variables(kept)
 	}
 	if s.faults != nil {
 		config.Fault = s.faults.Next

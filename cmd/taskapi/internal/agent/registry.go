@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -11,7 +10,6 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 // sharing is an allocation's part in what allocations have in common.
@@ -67,36 +65,4 @@ func (s *wiring) announceServices(ctx context.Context, namespace string) (run fu
 			s.events.PutServices(events)
 		})
 	}
-}
-
-// services is the registry as the API serves it.
-type services struct{ registry *registry.Registry }
-
-var _ handlers.Services = services{}
-
-func (s services) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
-	found, index, err := s.registry.Services(ctx, namespace, name)
-	return found, index, clusterError(err)
-}
-
-func (s services) WaitServices(ctx context.Context, namespace, name string, index uint64) error {
-	return clusterError(s.registry.Wait(ctx, namespace, name, index))
-}
-
-func (s services) Deregister(ctx context.Context, namespace, name, id string) (uint64, error) {
-	index, err := s.registry.Deregister(ctx, namespace, name, id)
-	if errors.Is(err, registry.ErrNotFound) {
-		return 0, apierror.New(apierror.NoService).Because(err)
-	}
-	return index, clusterError(err)
-}
-
-// clusterError returns an error of the store that allocations share as the API has it.
-func clusterError(err error) error {
-	for _, away := range []error{cluster.ErrUncertain, cluster.ErrFull, cluster.ErrUnavailable} {
-		if errors.Is(err, away) {
-			return apierror.New(apierror.Unavailable, away).Because(err)
-		}
-	}
-	return err
 }

@@ -1,0 +1,29 @@
+package variables
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Moment is a time on a clock that all processes of a machine share, that nobody sets, and that goes on while the machine is suspended.
+type Moment struct {
+	Boot  string        // which start of which machine
+	Since time.Duration // the time since then
+}
+
+// now returns the moment by the machine's clock.
+func now() (Moment, error) {
+	boot, err := bootID()
+	if err != nil {
+		return Moment{}, err
+	}
+	var t unix.Timespec
+	if err := unix.ClockGettime(bootClock, &t); err != nil {
+		return Moment{}, err
+	}
+	return Moment{boot, time.Duration(t.Nano())}, nil
+}
+
+var bootID = sync.OnceValues(readBootID)

@@ -1,0 +1,99 @@
+package authtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/interfaces"
+)
+
+// services are those of an allocation in the registry. They last until its end, as its lease does.
+type services struct {
+	provider *registry.Provider
+
+	mu    sync.Mutex    // held while one is registered, so that none outlasts the lease; guards the field below
+	lease cluster.Lease // nil after the end
+}
+
+func (s *Server) newServices(ctx context.Context, alloc *api.Allocation) (*services, error) {
+	lease, err := s.cluster.Hold(ctx, alloc.ID)
+	if err != nil {
+		return nil, err
+	}
+	provider := s.registry.Provider(alloc, s.config.logger)
+	s.background.Go(func() { provider.Run(s.running) })
+	return &services{provider: provider, lease: lease}, nil
+}
+
+var errEnded = errors.New("the allocation has ended")
+
+func (s *services) register(ctx context.Context, service *interfaces.ServiceInstance) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil {
+		return errEnded
+	}
+	return s.provider.Register(ctx, []*interfaces.ServiceInstance{service})
+}
+
+func (s *services) deregister(ctx context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil {
+		return errEnded
+	}
+	known, err := s.provider.Registered(ctx, s.lease.Owner())
+	if err == nil && !slices.Contains(known, id) {
+		err = registry.ErrNotFound
+	}
+	if err == nil {
+		err = s.provider.Deregister(ctx, []string{id})
+	}
+	return err
+}
+
+// end ends the lease, and with it the services.
+func (s *services) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease != nil {
+		_ = s.lease.Close() // in memory nothing can fail
+		s.lease = nil
+	}
+}
+
+// RegisterService registers a service of the task, as of a service block in its job that uses provider = "nomad", and returns the registration's
+// ID. It lasts until DeregisterService or the end of the allocation. One with the same name, address and port takes its place.
+func (t *Task) RegisterService(name, address string, port int, tags ...string) (id string) {
+	t.server.tb.Helper()
+	owner := t.name
+	if owner == "" {
+		owner = "group-" + t.alloc.claims.TaskGroup
+	}
+	id = fmt.Sprintf("_nomad-task-%s-%s-%s-%s", t.alloc.id, owner, name, net.JoinHostPort(address, strconv.Itoa(port)))
+	err := t.alloc.services.register(t.server.running, &interfaces.ServiceInstance{
+		ID: id, Task: t.name, Name: name, Tags: tags, Address: address, Port: port,
+		Namespace: t.alloc.claims.Namespace, JobID: t.alloc.claims.JobID, AllocID: t.alloc.id, NodeID: agent.NodeID, Datacenter: datacenter,
+	})
+	if err != nil {
+		t.server.tb.Fatalf("authtest: register service %q: %v", name, err)
+	}
+	return id
+}
+
+// DeregisterService ends a registration of the task's allocation, by its ID.
+func (t *Task) DeregisterService(id string) {
+	t.server.tb.Helper()
+	if err := t.alloc.services.deregister(t.server.running, id); err != nil {
+		t.server.tb.Fatalf("authtest: deregister service %q: %v", id, err)
+	}
+}

@@ -1,0 +1,69 @@
+package authtest
+
+import (
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster/memory"
+	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/cluster/variables"
+)
+
+// shared is what a server's allocations have in common.
+type shared struct {
+	cluster   *memory.Store
+	variables *variables.Service
+	registry  *registry.Registry
+}
+
+func (s *Server) openShared() error {
+	sealer, err := s.ring.Sealer("variables")
+	if err != nil {
+		return err
+	}
+	s.cluster = memory.New()
+	s.registry = registry.New(s.cluster)
+	begin := s.Now()
+	s.variables = variables.New(variables.Config{Store: s.cluster, Sealer: sealer, Now: func() (variables.Moment, error) {
+		return variables.Moment{Boot: "authtest", Since: s.Now().Sub(begin)}, nil
+	}})
+	return nil
+}
+
+// endLocks ends the locks whose time is over.
+func (s *Server) endLocks() {
+	s.tb.Helper()
+	if err := s.variables.EndLocks(s.running); err != nil && s.running.Err() == nil {
+		s.tb.Errorf("authtest: end locks: %v", err)
+	}
+}
+
+// PutVariable writes a variable in the namespace of the task's job, as an operator does: over whatever is there, but not while somebody holds its
+// lock.
+func (t *Task) PutVariable(path string, items map[string]string) {
+	t.server.tb.Helper()
+	v := &api.Variable{Namespace: t.alloc.claims.Namespace, Path: path, Items: items}
+	if _, _, err := t.server.variables.Put(t.server.running, v, nil); err != nil {
+		t.server.tb.Fatalf("authtest: write variable %q: %v", path, err)
+	}
+}
+
+// Variable returns the items of a variable in the namespace of the task's job, nil for none, whether the task may read it or not.
+func (t *Task) Variable(path string) map[string]string {
+	t.server.tb.Helper()
+	v, _, err := t.server.variables.Read(t.server.running, t.alloc.claims.Namespace, path)
+	if err != nil {
+		t.server.tb.Fatalf("authtest: read variable %q: %v", path, err)
+	}
+	if v == nil {
+		return nil
+	}
+	return v.Items
+}
+
+// DeleteVariable deletes a variable in the namespace of the task's job, if it is there, but not while somebody holds its lock.
+func (t *Task) DeleteVariable(path string) {
+	t.server.tb.Helper()
+	if _, err := t.server.variables.Delete(t.server.running, t.alloc.claims.Namespace, path, nil); err != nil {
+		t.server.tb.Fatalf("authtest: delete variable %q: %v", path, err)
+	}
+}
