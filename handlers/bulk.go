@@ -14,32 +14,37 @@ const maxBulky = 2
 // bulkyWait is how long a request waits for its turn: longer than clients are given that do not read.
 const bulkyWait = writeTimeout + 5*time.Second
 
-// enterBulky waits until the socket may make another bulky answer, which lasts until leave is called. Errors: TooManyBulky when it has had
-// no turn in bulkyWait; CutOff when the server stops; *auth.Denial when the token is not valid any more; ctx's.
-func (r *request) enterBulky(ctx context.Context) (leave func(), err error) {
+// enterBulky waits until the socket may make another bulky answer, which lasts until this one is sent. A handler that waits for something else
+// calls it after that. Errors: TooManyBulky when it has had no turn in bulkyWait; CutOff when the server stops; *auth.Denial when the token is not
+// valid any more; ctx's.
+func (r *request) enterBulky(ctx context.Context) error {
 	s := r.server
-	leave = func() { <-s.bulk }
 	select {
 	case s.bulk <- struct{}{}:
-		return leave, nil
+		r.leaveBulky = func() { <-s.bulk }
+		return nil
 	default:
 	}
 	late := time.NewTimer(bulkyWait)
 	defer late.Stop()
 	select {
 	case s.bulk <- struct{}{}:
+		r.leaveBulky = func() { <-s.bulk }
 	case <-late.C:
 		full := apierror.New(apierror.TooManyBulky, maxBulky)
 		full.RetryAfter = writeTimeout
-		return nil, full
+		return full
 	case <-s.draining.Done():
-		return nil, apierror.New(apierror.CutOff)
+		return apierror.New(apierror.CutOff)
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	if err := r.recheck(); err != nil {
-		leave()
-		return nil, err
+	return r.recheck()
+}
+
+// endBulky lets the next bulky answer be made, when the client has taken this one.
+func (r *request) endBulky() {
+	if r.leaveBulky != nil {
+		r.leaveBulky()
 	}
-	return leave, nil
 }

@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -76,6 +77,46 @@ func TestBulkyAnswers(t *testing.T) {
 			t.Errorf("%d lists were made, want 3: none for the client that has gone", n)
 		}
 	})
+}
+
+// countedServices counts the lists that were made.
+type countedServices struct {
+	*fakeServices
+	lists *atomic.Int64
+}
+
+func (c countedServices) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
+	c.lists.Add(1)
+	return c.fakeServices.Services(ctx, namespace, name)
+}
+
+// TestServicesAreBulky: of a machine with many services, too, two answers are made at a time, and a query that waits is none of them.
+func TestServicesAreBulky(t *testing.T) {
+	for _, path := range []string{"/v1/services", "/v1/service/web", "/v1/allocation/" + allocID + "/services", "/v1/job/demo/services"} {
+		synctest.Test(t, func(t *testing.T) {
+			services := newFakeServices(instance("default", "web", allocID, 8080, strings.Repeat("x", 1<<20)))
+			var lists atomic.Int64
+			dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) { c.Services = countedServices{services, &lists} })
+			defer stop()
+			ask := func(query string) {
+				c := dial()
+				t.Cleanup(func() { c.Close() })
+				if _, err := fmt.Fprintf(c, "GET %s%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", path, query); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			for range 3 {
+				ask("?index=1000&wait=9m")
+			}
+			for i := range 5 {
+				ask("")
+				if n := lists.Load(); n != int64(min(i+1, 2)) {
+					t.Errorf("%s: %d lists were made for %d who read nothing", path, n, i+1)
+				}
+			}
+		})
+	}
 }
 
 // TestTooManyBulkyAnswers: who waits behind many is told so.

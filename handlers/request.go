@@ -32,6 +32,7 @@ type request struct {
 	matched    *Route
 	query      url.Values // parsed on first use
 	unrecorded error      // why a change goes on without a record; nil for one that has it, or needs none
+	leaveBulky func()     // called when the answer is sent; nil for one that is not bulky
 }
 
 // param returns the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path

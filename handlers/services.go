@@ -70,6 +70,9 @@ func (a *API) registrations(ctx context.Context, r *request, name string) ([]*ap
 			return nil, 0, err
 		}
 	}
+	if err := r.enterBulky(ctx); err != nil { // a machine may have thousands
+		return nil, 0, err
+	}
 	return a.config.Services.Services(ctx, namespace, name)
 }
 

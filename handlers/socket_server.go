@@ -106,11 +106,9 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var result answer
 	err := req.checkPlace()
 	if err == nil && route.bulky {
-		var leave func()
-		if leave, err = req.enterBulky(ctx); err == nil {
-			defer leave() // when the client has taken the answer
-		}
+		err = req.enterBulky(ctx)
 	}
+	defer req.endBulky()
 	if err == nil {
 		result, err = route.handle(ctx, req)
 	}
