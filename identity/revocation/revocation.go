@@ -234,7 +234,7 @@ func (l *List) size() (int64, bool) {
 // loadLocked reads the list and publishes it. The generation is read first: a change in between is loaded again.
 func (l *List) loadLocked() *snapshot {
 	generation, _ := l.size()
-	f, version, err := l.read()
+	f, version, err := l.read(generation)
 	s := &snapshot{
 		generation: generation, version: version, err: err, replaced: make(chan struct{}), tokens: map[string]bool{}, before: map[scope]int64{},
 	}
@@ -262,11 +262,11 @@ func (l *List) loadLocked() *snapshot {
 	return s
 }
 
-// read reads the list, which is empty before the first change.
-func (l *List) read() (f file, version privatefile.Version, err error) {
+// read reads the list, which is empty before the first change. One that is missing after a change has been lost, and what it refused is not known.
+func (l *List) read(generation int64) (f file, version privatefile.Version, err error) {
 	path := filepath.Join(l.dir, listFile)
 	data, version, err := privatefile.Read(path, listLimit)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && generation == 0 {
 		return file{}, privatefile.Version{}, nil
 	}
 	if err == nil {
@@ -274,7 +274,8 @@ func (l *List) read() (f file, version privatefile.Version, err error) {
 	}
 	switch {
 	case err != nil:
-		return file{}, version, fmt.Errorf("%w: %s: %w: restore it from a backup, or remove it, which revokes nothing any more", ErrDamaged, path, err)
+		return file{}, version, fmt.Errorf("%w: %s: %w: restore it from a backup, or remove it and %s, after which nothing is revoked any more",
+			ErrDamaged, path, err, filepath.Join(l.dir, generationFile))
 	case f.Format != format:
 		return file{}, version, fmt.Errorf("%w: %s has format %d, of another version of taskapi: use that one", ErrDamaged, path, f.Format)
 	}
@@ -330,7 +331,8 @@ func (l *List) changeLocked(edit func(*file) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	f, _, err := l.read()
+	generation, _ := l.size()
+	f, _, err := l.read(generation)
 	if err != nil {
 		return err
 	}

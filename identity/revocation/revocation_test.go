@@ -224,6 +224,31 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
+// TestLost: a list that was written and is gone revokes nothing in silence: whoever opens it, or adds to it, learns of it, until it is begun anew.
+func TestLost(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l := open(t, dir)
+	add(t, l, revocation.Rule{TokenID: "j"})
+	if err := os.Remove(filepath.Join(dir, "revocations.json")); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Revoked(&identity.Claims{ID: "j"}) {
+		t.Error("forgotten with the list by those who had read it")
+	}
+	if _, err := l.Add(revocation.Rule{TokenID: "i"}); !errors.Is(err, revocation.ErrDamaged) {
+		t.Error("Add to a list that is lost:", err)
+	}
+	if _, err := revocation.Open(revocation.Config{Dir: dir}); !errors.Is(err, revocation.ErrDamaged) {
+		t.Error("Open of a list that is lost:", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "generation")); err != nil {
+		t.Fatal(err)
+	}
+	if add(t, open(t, dir), revocation.Rule{TokenID: "i"}); !l.Revoked(&identity.Claims{ID: "i"}) || l.Revoked(&identity.Claims{ID: "j"}) {
+		t.Error("a list that is begun anew is not read")
+	}
+}
+
 // TestRemovedDirectory: what was revoked stays so for those who have the list open, and a directory that is made again is seen.
 func TestRemovedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
