@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -154,8 +155,13 @@ func (f *explainFlags) door(w Environment, c *identity.Claims) (d agent.Door, mi
 		} else {
 			d.Keys = ring
 		}
-		if list, err := openRevocations(l); err == nil {
+		list, err := openRevocations(l)
+		switch {
+		case err == nil:
 			d.Revocations, done = list, func() { _ = list.Close() }
+		case d.Keys != nil && !errors.Is(err, fs.ErrNotExist):
+			fmt.Fprintf(w.Stderr, "taskapi: warning: %v\n", err)
+			d.Revocations = unknownRevocations{}
 		}
 	}
 	d.Settings.JWKS = append(d.Settings.JWKS, f.jwks...)
@@ -164,6 +170,14 @@ func (f *explainFlags) door(w Environment, c *identity.Claims) (d agent.Door, mi
 	}
 	return d, missing, done, nil
 }
+
+// unknownRevocations are those of a list that can't be read: the API refuses every task's token, too.
+type unknownRevocations struct{}
+
+var _ auth.Revocations = unknownRevocations{}
+
+// Revoked reports whether a token has to be counted as revoked.
+func (unknownRevocations) Revoked(c *identity.Claims) bool { return c.Role != identity.RoleOperator }
 
 // openRevocations opens the list of a data directory where there is one.
 func openRevocations(l layout) (*revocation.List, error) {
@@ -207,13 +221,16 @@ func reasonOf(err error) auth.Reason {
 	return auth.Malformed
 }
 
-// readable64 returns the JSON of a segment, as far as it is some.
+// maxParts bounds the objects and arrays of what is shown: indented, 50 KB of brackets would be hundreds of MB.
+const maxParts = 64
+
+// readable64 returns the JSON of a segment, as far as it is some, of no more than maxParts.
 func readable64(segments []string, i int) json.RawMessage {
 	if i >= len(segments) {
 		return nil
 	}
 	text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(segments[i], "="))
-	if err != nil || !json.Valid(text) {
+	if err != nil || bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > maxParts || !json.Valid(text) {
 		return nil
 	}
 	return text
@@ -253,7 +270,7 @@ func (e *explained) print(w Environment) error {
 		fmt.Fprintf(&b, "%s\n", part.name)
 		var indented bytes.Buffer
 		if part.text == nil || json.Indent(&indented, part.text, "  ", "  ") != nil {
-			b.WriteString("  (no JSON in base64url)\n")
+			b.WriteString("  (no JSON in base64url, or one of too many parts)\n")
 			continue
 		}
 		for line := range strings.Lines("  " + indented.String()) {
