@@ -22,8 +22,8 @@ func ofAlloc(allocID string) string {
 	return fmt.Sprintf("ServiceID matches %q", "^"+idPrefix+allocID+"-")
 }
 
-// tour is one round: what is to be, and what the agent has.
-type tour struct {
+// round is what is to be, and what the agent has.
+type round struct {
 	*Provider
 	ctx    context.Context
 	agent  *capi.Agent
@@ -34,17 +34,24 @@ type tour struct {
 	errs   []error         // of single services: the others go on
 }
 
+// newRound returns a round about what is to be as of now. There is one beside an error, too.
+func (p *Provider) newRound(ctx context.Context) (*round, error) {
+	p.mu.Lock()
+	t := &round{Provider: p, ctx: ctx, wanted: maps.Clone(p.wanted), gone: maps.Clone(p.gone), fresh: map[string]bool{}}
+	p.mu.Unlock()
+	err := p.client.open()
+	if err == nil {
+		t.agent = p.client.api.Agent()
+	}
+	return t, err
+}
+
 // once has the agent take what differs. The first request that nobody answers ends the round; one that is refused does not.
 func (p *Provider) once(ctx context.Context) error {
-	t := &tour{Provider: p, ctx: ctx, fresh: map[string]bool{}}
-	p.mu.Lock()
-	t.wanted, t.gone = maps.Clone(p.wanted), maps.Clone(p.gone)
-	p.mu.Unlock()
-	if err := p.client.open(); err != nil {
-		return err
+	t, err := p.newRound(ctx)
+	if err == nil {
+		err = t.read()
 	}
-	t.agent = p.client.api.Agent()
-	err := t.read()
 	for _, step := range []func() error{t.remove, t.register, t.checks, t.scripts} {
 		if err == nil {
 			err = step()
@@ -54,7 +61,7 @@ func (p *Provider) once(ctx context.Context) error {
 }
 
 // do makes a request with a bound and the token as it is now. An error that the agent has answered with is kept; others are returned.
-func (t *tour) do(what string, f func(q *capi.QueryOptions) error) error {
+func (t *round) do(what string, f func(q *capi.QueryOptions) error) error {
 	ctx, cancel := context.WithTimeout(t.ctx, requestTimeout)
 	defer cancel()
 	q, err := t.options(ctx, &t.client)
@@ -73,7 +80,7 @@ func (t *tour) do(what string, f func(q *capi.QueryOptions) error) error {
 }
 
 // read finds out what the agent has of this owner's services, and of others that have the IDs of these.
-func (t *tour) read() error {
+func (t *round) read() error {
 	filter := ofOwner(t.cfg.Owner) + fmt.Sprintf(" or ID matches %q", "^"+idPrefix+t.cfg.AllocID+"-")
 	err := t.do("services in Consul", func(q *capi.QueryOptions) (err error) {
 		t.is, err = t.agent.ServicesWithFilterOpts(filter, q)
@@ -86,7 +93,7 @@ func (t *tour) read() error {
 }
 
 // remove deregisters what has left, and what a crash of another allocation has left behind.
-func (t *tour) remove() error {
+func (t *round) remove() error {
 	for _, id := range slices.Sorted(maps.Keys(t.gone)) {
 		if err := t.deregister(id); err != nil {
 			return err
@@ -105,7 +112,7 @@ func (t *tour) remove() error {
 }
 
 // over reports whether nobody has a service of this owner any more.
-func (t *tour) over(id string) bool {
+func (t *round) over(id string) bool {
 	alloc := allocOf(id)
 	if alloc != t.cfg.AllocID {
 		return alloc != "" && !t.cfg.Lives(alloc)
@@ -115,7 +122,7 @@ func (t *tour) over(id string) bool {
 	return !t.adopt.IsZero() && time.Now().After(t.adopt) && t.Provider.wanted[id] == nil
 }
 
-func (t *tour) deregister(id string) error {
+func (t *round) deregister(id string) error {
 	done := t.is[id] == nil
 	if !done {
 		err := t.do("deregister "+id, func(q *capi.QueryOptions) error {
@@ -142,7 +149,7 @@ func (t *tour) deregister(id string) error {
 }
 
 // register registers what is missing or differs.
-func (t *tour) register() error {
+func (t *round) register() error {
 	for _, id := range slices.Sorted(maps.Keys(t.wanted)) {
 		s, is := t.wanted[id], t.is[id]
 		registration := s.AgentServiceRegistration
@@ -170,7 +177,7 @@ func (t *tour) register() error {
 
 // checks registers checks that somebody has removed from a service that is there, removes those that the job no longer has, and takes the
 // results.
-func (t *tour) checks() error {
+func (t *round) checks() error {
 	found, err := t.results()
 	if err != nil || found == nil {
 		return err
@@ -209,7 +216,7 @@ func (t *tour) checks() error {
 }
 
 // results takes the results of the checks. It returns nil when the agent refuses to give them.
-func (t *tour) results() (found map[string]*capi.AgentCheck, err error) {
+func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 	if len(t.wanted) == 0 {
 		return map[string]*capi.AgentCheck{}, nil
 	}
@@ -237,7 +244,7 @@ func (t *tour) results() (found map[string]*capi.AgentCheck, err error) {
 }
 
 // scripts sends the results of scripts that the agent does not have.
-func (t *tour) scripts() error {
+func (t *round) scripts() error {
 	t.mu.Lock()
 	for id := range t.fresh {
 		for _, c := range t.wanted[id].checks {
@@ -270,14 +277,9 @@ func (p *Provider) sendScripts(ctx context.Context) error {
 
 // ask takes the results of the checks alone.
 func (p *Provider) ask(ctx context.Context) error {
-	t := &tour{Provider: p, ctx: ctx}
-	p.mu.Lock()
-	t.wanted, t.gone = maps.Clone(p.wanted), maps.Clone(p.gone)
-	p.mu.Unlock()
-	if err := p.client.open(); err != nil {
-		return err
+	t, err := p.newRound(ctx)
+	if err == nil {
+		_, err = t.results()
 	}
-	t.agent = p.client.api.Agent()
-	_, err := t.results()
 	return errors.Join(append(t.errs, err)...)
 }
