@@ -92,6 +92,9 @@ executed, and 125 when taskapi itself failed: a flag is wrong, or the command co
   taskapi dev --task web --aud bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
 		Args: afterDashes,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("ttl") && opts.ttl < time.Second {
+				return own(usage(fmt.Errorf("--ttl is %v: give at least 1s, such as 10s", opts.ttl)))
+			}
 			return own(opts.run(cmd.Context(), args, w))
 		},
 	}
@@ -102,7 +105,7 @@ executed, and 125 when taskapi itself failed: a flag is wrong, or the command co
 	f.StringVar(&opts.job, "job", "dev", "ID of the job, and name of its group")
 	f.StringVar(&opts.namespace, "namespace", api.DefaultNamespace, "namespace of the job")
 	f.StringArrayVar(&opts.audiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
-	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens (default that of --identity-ttl)")
+	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens, at least 1s (default that of --identity-ttl)")
 	f.StringVar(&opts.user, "user", "", "user as whom the command runs, for root")
 	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test the command")
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")

@@ -76,7 +76,7 @@ func (f *keyFlags) open(w Environment) (*identity.Keyring, error) {
 func keyringCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyring",
-		Short: "List, rotate and remove the keys that sign identities",
+		Short: "List, rotate, remove, export and serve the keys that sign identities",
 		Long: `The keys that sign identities. A running allocation follows a change immediately: after a rotation new tokens are
 signed with the new key, and old ones are good until they expire; tokens of a removed key are refused from then on.`,
 		Example: `  taskapi keyring list

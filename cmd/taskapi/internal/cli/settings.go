@@ -18,7 +18,7 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
 		"audience that a token must name, and that identities without an aud are issued for (default "+identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
-	f.StringVar(&s.Policy, "policy", s.Policy, "what tasks may do: `local` (their own allocation's life, too), nomad (what Nomad gives a workload without a policy, and nothing else) or a FILE, ./nomad for one of that name")
+	f.StringVar(&s.Policy, "policy", s.Policy, "what tasks may do, a `PRESET|FILE`: local (their own allocation's life, too), nomad (what Nomad gives a workload without a policy, and nothing else) or what a file says, ./nomad for one of that name")
 	f.StringVar(&s.Limits, "limits", s.Limits, "what callers may cost, `NAME=VALUE[,NAME=VALUE]`..., such as failed-lookups=100/s:200,connections=64, or off for no rates, for tests of bad tokens")
 	f.StringVar(&s.AuditLog, "audit-log", s.AuditLog, "file that gets a JSON line for each refusal and each change; SIGHUP reopens it")
 	f.BoolVar(&s.AuditRequired, "audit-required", s.AuditRequired, "refuse changes that the audit log can't record")

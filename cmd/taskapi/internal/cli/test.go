@@ -52,16 +52,18 @@ func testCommand(w Environment) *cobra.Command {
 		Use:   "test [flags] JOBFILE -- COMMAND [ARG]...",
 		Short: "Run a group of tasks, a command that tests it, and stop the group",
 		Long: `Runs a group of the job file, waits until it is healthy (--until), runs the command, and stops the group gracefully, whatever the command
-says. The command has this environment, standard input, output and error, and beside that
+says. A group is healthy when its tasks and checks have been well for as long as min_healthy_time in its update block says: 10 seconds unless
+it says less. The command has this environment, standard input, output and error, and beside that
 
-  NOMAD_ADDR, NOMAD_UNIX_ADDR   the address of the operator's socket, or with --as TASK of that task's
-  NOMAD_TOKEN                   the token for it, as the SDK takes it; good for an hour, or as long as the task's identity is
-  NOMAD_TOKEN_FILE              where the token is renewed: read it before each use in a test that takes longer
-  NOMAD_ALLOC_ID, NOMAD_JOB_ID, NOMAD_NAMESPACE, NOMAD_REGION, and NOMAD_IP_, NOMAD_PORT_ and NOMAD_ADDR_ with the label of each port
+    NOMAD_ADDR, NOMAD_UNIX_ADDR   the address of the operator's socket, or with --as TASK of that task's
+    NOMAD_TOKEN                   the token for it, as the SDK takes it; good for an hour, or as long as the task's identity is
+    NOMAD_TOKEN_FILE              where the token is renewed: read it before each use in a test that takes longer
+    NOMAD_ALLOC_ID, NOMAD_JOB_ID, NOMAD_NAMESPACE, NOMAD_REGION
+    NOMAD_IP_LABEL, NOMAD_PORT_LABEL, NOMAD_ADDR_LABEL of each port
 
---as TASK gives that task's identity a file for it. What the tasks have written to standard error of late is shown when one has failed. Ctrl-C ends the command, and the
-group gracefully; a second one kills both. Nothing of the group outlives this command, also when it is killed. Without --data-dir everything
-is in a temporary directory that is removed at the end.
+--as TASK gives that task's identity a file for it. What the tasks have written to standard error of late is shown when one has failed.
+Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this command, also when it is
+killed. Without --data-dir everything is in a temporary directory that is removed at the end.
 
 --json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit FILE writes a test case for the
 start, the command, the stop and each task.
