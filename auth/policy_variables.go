@@ -1,8 +1,8 @@
 package auth
 
 import (
-	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 )
@@ -11,8 +11,17 @@ import (
 var (
 	pathsSchema = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "path", LabelNames: []string{"path"}}}}
 	pathSchema  = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "capabilities", Required: true}}}
-	pathLabel   = regexp.MustCompile(`^[a-zA-Z0-9-_~/*]{1,128}$`) // what the path of a variable is made of, and *
 )
+
+// The label of a path: what the path of a variable is made of, and *.
+const (
+	pathLetters   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_~/*"
+	maxPathLength = 128
+)
+
+func isPathLabel(label string) bool {
+	return label != "" && len(label) <= maxPathLength && strings.Trim(label, pathLetters) == ""
+}
 
 // parsePaths parses a variables block.
 func parsePaths(block *hcl.Block) (paths []pathRule, diags hcl.Diagnostics) {
@@ -23,9 +32,9 @@ func parsePaths(block *hcl.Block) (paths []pathRule, diags hcl.Diagnostics) {
 	for _, b := range content.Blocks {
 		rule := pathRule{path: b.Labels[0]}
 		switch {
-		case !pathLabel.MatchString(rule.path):
-			diags = append(diags, mistake(b.LabelRanges[0], "no variable has a path like %q: it is made of at most 128 of a-z, A-Z, 0-9, -, _, ~ and /, and * stands for any of them",
-				rule.path))
+		case !isPathLabel(rule.path):
+			diags = append(diags, mistake(b.LabelRanges[0], "no variable has a path like %q: it is made of at most %d of a-z, A-Z, 0-9, -, _, ~ and /, and * stands for any of them",
+				rule.path, maxPathLength))
 		case slices.ContainsFunc(paths, func(other pathRule) bool { return other.path == rule.path }):
 			diags = append(diags, mistake(b.LabelRanges[0], "path %q has a block already; write one for both", rule.path))
 		}
