@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -237,7 +235,7 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 	close(awaited)
 	var result error
 	if failed == nil {
-		result = t.report.phase(phaseCommand, func() error { return t.command(ctx) })
+		result = t.report.phase(phaseCommand, t.command)
 	}
 	stopped := t.report.phase(phaseStop, func() error {
 		t.mu.Lock()
@@ -294,7 +292,7 @@ func (t *testRun) collect(alloc *api.Allocation) {
 }
 
 // command runs the command. Errors: silentError with its exit code.
-func (t *testRun) command(ctx context.Context) error {
+func (t *testRun) command() error {
 	env, err := t.variables()
 	if err != nil {
 		return err
@@ -303,44 +301,26 @@ func (t *testRun) command(ctx context.Context) error {
 	if t.options.json {
 		stdout = t.environment.Stderr
 	}
-	ended := make(chan error, 1)
-	go func() { // the command dies with this thread, and this program
-		runtime.LockOSThread()
-		ended <- t.execute(ctx, env, stdout)
-	}()
-	return <-ended
-}
-
-// execute runs the command's process.
-func (t *testRun) execute(ctx context.Context, env []string, stdout io.Writer) error {
 	cmd := exec.Command(t.front.Path, t.front.Args...)
 	cmd.Args[0] = t.front.command
 	cmd.Env, cmd.Dir = env, t.front.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.environment.Stdin, stdout, t.environment.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	t.mu.Lock()
 	if t.stops > 0 {
 		t.mu.Unlock()
 		return silentError{exitSignalled + int(t.by)}
 	}
-	err := cmd.Start()
+	ended, err := startChild(cmd)
 	t.process = cmd.Process
 	t.mu.Unlock()
 	if err != nil {
 		return codedError{fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)), exitNotRun}
 	}
-	err = cmd.Wait()
+	err = <-ended
 	t.mu.Lock()
 	t.process = nil
 	t.mu.Unlock()
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	if !ok {
-		return err
-	}
-	if status := exit.Sys().(syscall.WaitStatus); status.Signaled() {
-		return silentError{exitSignalled + int(status.Signal())}
-	}
-	return silentError{exit.ExitCode()}
+	return childExit(err)
 }
 
 // variables returns the command's environment.

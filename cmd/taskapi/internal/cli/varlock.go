@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -163,13 +162,13 @@ func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 		case s := <-h.signals:
 			stop()
 			<-changed
-			return nil, silentError{128 + int(s.(syscall.Signal))}
+			return nil, silentError{exitSignalled + int(s.(syscall.Signal))}
 		}
 		stop()
 	}
 }
 
-// command returns the command, which ends with this process.
+// command returns the command.
 func (h *lockHolder) command(args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	if h.shell {
@@ -180,24 +179,14 @@ func (h *lockHolder) command(args []string) *exec.Cmd {
 		cmd = exec.Command(shell, "-c", strings.Join(args, " "))
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = h.w.Stdin, h.w.Stdout, h.w.Stderr, h.w.Env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
 // hold runs the command and renews the lock until it has ended. Errors: errLockLost, silentError with its exit code.
 func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 	cmd := h.command(args)
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // Pdeathsig is sent when the thread ends that has started the process, prctl(2)
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			ended <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	ended, err := startChild(cmd)
+	if err != nil {
 		return err
 	}
 	renewed, renewals := time.Now(), time.NewTicker(h.ttl/3)
@@ -222,21 +211,8 @@ func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 				continue
 			}
 			_ = cmd.Process.Kill() // one that has ended is waited for below
-			_ = <-ended            // how one that was killed has ended is no news
+			<-ended                // how one that was killed has ended is no news
 			return fmt.Errorf("%w: %w", errLockLost, err)
 		}
 	}
-}
-
-// childExit returns how a command has ended as this command's error.
-func childExit(err error) error {
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	if !ok {
-		return err
-	}
-	status := exit.Sys().(syscall.WaitStatus) // as on every Unix
-	if status.Signaled() {
-		return silentError{128 + int(status.Signal())}
-	}
-	return silentError{status.ExitStatus()}
 }
