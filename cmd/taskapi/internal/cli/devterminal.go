@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"os/signal"
@@ -48,7 +49,7 @@ func newDevTerminal(real *os.File) (_ *devTerminal, err error) {
 			number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
 		}
 	})
-	if err != nil || failed != nil {
+	if err = cmp.Or(err, failed); err != nil {
 		return nil, os.NewSyscallError("ioctl", err)
 	}
 	if t.slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {

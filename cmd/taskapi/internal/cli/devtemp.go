@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner"
+)
+
+// tempPrefix is that of temporary data directories.
+const tempPrefix = "taskapi-dev-"
+
+// tempLock is the file in one that is locked as long as its taskapi lives.
+const tempLock = "lock"
+
+// tiedLayout returns the data directory, a temporary one if none is given, and what removes that. It removes those that killed ones have left.
+func tiedLayout(ctx context.Context, given string, w Environment) (layout, func(), error) {
+	if given != "" {
+		l, err := newLayout(given, w)
+		if err == nil {
+			err = l.make()
+		}
+		return l, func() {}, err
+	}
+	base := cmp.Or(w.getenv("TMPDIR"), "/tmp")
+	removeLeft(ctx, base, w)
+	dir, err := os.MkdirTemp(base, tempPrefix)
+	if err != nil {
+		return layout{}, nil, fmt.Errorf("a temporary directory: %w", err)
+	}
+	remove := func() { _ = os.RemoveAll(dir) } // what is left of it the next one removes
+	lock, err := holdTemp(dir)
+	if err == nil {
+		err = os.Chmod(dir, 0o711) // for tasks of other users
+	}
+	if err != nil {
+		remove()
+		return layout{}, nil, err
+	}
+	end := func() {
+		remove()
+		lock.Close()
+	}
+	l, err := newLayout(dir, w)
+	if err == nil {
+		err = l.make()
+	}
+	if err != nil {
+		end()
+		return layout{}, nil, err
+	}
+	return l, end, nil
+}
+
+// holdTemp locks a new temporary directory. The lock's file has its name when it is locked, and not before: another one would take it for left.
+func holdTemp(dir string) (*os.File, error) {
+	f, err := lockFile(dir, tempLock+".new")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, tempLock)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// lockTemp locks a temporary directory. Errors: unix.EWOULDBLOCK when somebody has it.
+func lockTemp(dir string) (*os.File, error) { return lockFile(dir, tempLock) }
+
+func lockFile(dir, name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// removeLeft removes what killed ones have left: directories of this user, whose lock nobody has, with what runs of their allocations.
+func removeLeft(ctx context.Context, base string, w Environment) {
+	left, _ := filepath.Glob(filepath.Join(base, tempPrefix+"*")) // the pattern is good
+	for _, dir := range left {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(dir, tempLock)); errors.Is(err, fs.ErrNotExist) && time.Since(info.ModTime()) < time.Minute {
+			continue // its taskapi is about to lock it
+		}
+		lock, err := lockTemp(dir)
+		if err != nil {
+			continue
+		}
+		l, err := newLayout(dir, w)
+		entries, _ := os.ReadDir(l.Allocs()) // none, then
+		for _, e := range entries {
+			if err == nil {
+				_, err = allocrunner.KillOrphans(ctx, l.Alloc(e.Name()))
+			}
+		}
+		if err == nil {
+			_ = os.RemoveAll(dir) // the next one tries again
+		}
+		lock.Close()
+	}
+}
