@@ -48,27 +48,15 @@ func (a *API) registrations(ctx context.Context, r *request, name string) ([]*ap
 	if a.config.Services == nil {
 		return nil, 0, apierror.New(apierror.NoRoute)
 	}
-	query, err := r.values()
-	if err != nil {
-		return nil, 0, err
-	}
-	index, wait, err := blocking(query)
-	if err != nil {
-		return nil, 0, err
-	}
 	namespace, err := r.serviceNamespace()
 	if err != nil {
 		return nil, 0, err
 	}
-	if index > 0 {
-		var failed error
-		err := r.await(ctx, wait, func(ctx context.Context) { failed = a.config.Services.WaitServices(ctx, namespace, name, index) })
-		if err == nil {
-			err = failed
-		}
-		if err != nil {
-			return nil, 0, err
-		}
+	err = r.awaitShared(ctx, 0, func(ctx context.Context, index uint64) error {
+		return a.config.Services.WaitServices(ctx, namespace, name, index)
+	})
+	if err != nil {
+		return nil, 0, err
 	}
 	if err := r.enterBulky(ctx); err != nil { // a machine may have thousands
 		return nil, 0, err

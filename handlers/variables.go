@@ -149,26 +149,6 @@ func (a *API) variableList(ctx context.Context, r *request) (answer, error) {
 	return result, err
 }
 
-// awaitShared waits, when the query has an index, from that index on until something has changed, as until does. Nothing is waited for when
-// now is a later index. Errors: those of the query, of await and of until, but not the end of the wait.
-func (r *request) awaitShared(ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error) error {
-	query, err := r.values()
-	if err != nil {
-		return err
-	}
-	after, wait, err := blocking(query)
-	if err != nil || after == 0 || now > after {
-		return err
-	}
-	var failed error
-	err = r.await(ctx, wait, func(ctx context.Context) {
-		if failed = until(ctx, after); ctx.Err() != nil {
-			failed = nil
-		}
-	})
-	return errors.Join(err, failed)
-}
-
 // variableGet answers GET /v1/var/:path. One that is not there is 404 with an index, so that a client can wait until it is.
 func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 	at, err := a.variableAt(r)

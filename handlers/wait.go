@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/url"
 	"slices"
@@ -53,6 +54,26 @@ func (r *request) await(ctx context.Context, wait time.Duration, until func(cont
 	defer stop()
 	until(ctx)
 	return r.recheck()
+}
+
+// awaitShared waits, when the query has an index, from that index on until something has changed, as until does. Nothing is waited for when
+// now is a later index. Errors: those of the query, of await and of until, but not the end of the wait.
+func (r *request) awaitShared(ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error) error {
+	query, err := r.values()
+	if err != nil {
+		return err
+	}
+	after, wait, err := blocking(query)
+	if err != nil || after == 0 || now > after {
+		return err
+	}
+	var failed error
+	err = r.await(ctx, wait, func(ctx context.Context) {
+		if failed = until(ctx, after); ctx.Err() != nil {
+			failed = nil
+		}
+	})
+	return errors.Join(err, failed)
 }
 
 // waits are the blocking queries that wait on a socket, so many at once: other requests need connections, too. One more is refused: a client that
