@@ -31,7 +31,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Local:     s.keyring,
 		Foreign:   issuers,
 		Audiences: s.settings.audience(),
-		MaxTTL:    s.longestTTL(),
+		MaxTTL:    s.settings.longestTTL(),
 	})
 	if err != nil {
 		return fmt.Errorf("verification of tokens: %w", err)

@@ -46,7 +46,7 @@ func (d Door) Judge(token, task string) (why auth.Reason, words error, err error
 		return 0, nil, err
 	}
 	config := identity.VerifierConfig{
-		Local: d.Keys, Audiences: d.Settings.audience(), MaxTTL: max(identity.DefaultMaxTTL, d.Settings.IdentityTTL+time.Minute),
+		Local: d.Keys, Audiences: d.Settings.audience(), MaxTTL: d.Settings.longestTTL(),
 	}
 	if d.Keys == nil {
 		config.Local = new(identity.KeySet)

@@ -59,6 +59,11 @@ const ServicesHere = "nomad"
 // ServicesFlag is the flag of Services.
 const ServicesFlag = "services"
 
+// longestTTL returns how far ahead the exp of a token may lie.
+func (s Settings) longestTTL() time.Duration {
+	return max(identity.DefaultMaxTTL, s.IdentityTTL+time.Minute)
+}
+
 // DefaultSettings returns those of an allocation that is run without a flag.
 func DefaultSettings() Settings {
 	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL}

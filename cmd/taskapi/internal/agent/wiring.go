@@ -82,6 +82,11 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		ended:       make(chan struct{}),
 	}
 	s.logger = slog.New(s.log)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
 	if err := s.openFiles(); err != nil {
 		return nil, err
 	}
@@ -135,13 +140,13 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		}
 	}
 	if s.runner, err = cfg.Factory(config); err != nil {
-		return nil, errors.Join(invalid(err), s.close())
+		return nil, invalid(err)
 	}
 	if cfg.NoAPI {
 		return s, nil
 	}
 	if err := s.openAPI(alloc); err != nil {
-		return nil, errors.Join(err, s.close())
+		return nil, err
 	}
 	return s, nil
 }
@@ -179,16 +184,11 @@ func (s *wiring) openFiles() (err error) {
 	return nil
 }
 
-// longestTTL returns how far ahead the exp of a token may lie.
-func (s *wiring) longestTTL() time.Duration {
-	return max(identity.DefaultMaxTTL, s.settings.IdentityTTL+time.Minute)
-}
-
 func (s *wiring) openRevocations() (err error) {
 	if s.cfg.Revocations == nil {
 		return nil
 	}
-	s.revocations, err = s.cfg.Revocations(s.longestTTL())
+	s.revocations, err = s.cfg.Revocations(s.settings.longestTTL())
 	return err
 }
 
