@@ -119,6 +119,39 @@ func TestServicesAreBulky(t *testing.T) {
 	}
 }
 
+// countedVariables counts the variables that were read.
+type countedVariables struct {
+	*fakeVariables
+	reads *atomic.Int64
+}
+
+func (c countedVariables) Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error) {
+	c.reads.Add(1)
+	return c.fakeVariables.Read(ctx, namespace, path)
+}
+
+// TestVariablesAreBulky: so are a task's variables, whether a query waits, could have, or has no index.
+func TestVariablesAreBulky(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := newFakeVariables("nomad/jobs/demo")
+		kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", 1<<20)
+		var reads atomic.Int64
+		dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) { c.Variables = countedVariables{kept, &reads} })
+		defer stop()
+		for i, query := range []string{"?index=1000", "?index=1000", "?index=1000", "", "?index=1", "?index=1", ""} {
+			c := dial()
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "GET /v1/var/nomad/jobs/demo%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", query); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if n := reads.Load(); n != int64(min(max(i-2, 0), 2)) {
+				t.Errorf("%d were read for %d who read nothing", n, i-2)
+			}
+		}
+	})
+}
+
 // TestTooManyBulkyAnswers: who waits behind many is told so.
 func TestTooManyBulkyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -158,13 +158,13 @@ func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 	if err := r.mayVariable(at, auth.VariableRead); err != nil {
 		return answer{}, err
 	}
-	v, index, err := at.kept.Read(ctx, at.namespace, at.path)
+	there, _, err := at.kept.List(ctx, at.namespace, at.path, at.concerns) // without the items
 	if err != nil {
 		return answer{}, fmt.Errorf("read variable: %w", err)
 	}
 	known := uint64(0)
-	if v != nil {
-		known = index
+	for _, v := range there {
+		known = v.ModifyIndex
 	}
 	err = r.awaitShared(ctx, known, func(ctx context.Context, after uint64) error {
 		return at.kept.Await(ctx, at.namespace, at.path, after, at.concerns)
@@ -172,7 +172,11 @@ func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if v, index, err = at.kept.Read(ctx, at.namespace, at.path); err != nil {
+	if err := r.enterBulky(ctx); err != nil { // of 64 KiB, in JSON up to six times as long
+		return answer{}, err
+	}
+	v, index, err := at.kept.Read(ctx, at.namespace, at.path)
+	if err != nil {
 		return answer{}, fmt.Errorf("read variable: %w", err)
 	}
 	if v == nil {
