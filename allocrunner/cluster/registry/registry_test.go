@@ -1,12 +1,9 @@
 package registry_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,157 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
-	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/cluster"
-	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const (
-	one = "11111111-aaaa-bbbb-cccc-000000000001"
-	two = "22222222-aaaa-bbbb-cccc-000000000002"
-)
-
-func alloc(id string) *api.Allocation {
-	return &api.Allocation{ID: id, Namespace: "default", JobID: "demo", TaskGroup: "web"}
-}
-
-// instance returns a service of the group.
-func instance(alloc, name string, port int, tags ...string) *interfaces.ServiceInstance {
-	return &interfaces.ServiceInstance{
-		ID: "_nomad-task-" + alloc + "-group-web-" + name + "-http", Name: name, Tags: tags, Address: "127.0.0.1", Port: port,
-		Namespace: "default", JobID: "demo", AllocID: alloc, NodeID: "node", Datacenter: "dc1",
-	}
-}
-
-// flakyStore is a store that can be away. Its zero errors let everything through.
-type flakyStore struct {
-	cluster.Store
-
-	mu            sync.Mutex // guards the fields below
-	failed, reads error
-	hang, gap     bool
-	commits       int // that the store has applied
-}
-
-func (s *flakyStore) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
-	s.mu.Lock()
-	failed, hang := s.failed, s.hang
-	s.mu.Unlock()
-	if hang {
-		<-ctx.Done()
-		return 0, ctx.Err()
-	}
-	if failed != nil {
-		return 0, failed
-	}
-	index, err := s.Store.Commit(ctx, txn)
-	if err == nil {
-		s.set(func(s *flakyStore) { s.commits++ })
-	}
-	return index, err
-}
-
-func (s *flakyStore) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
-	s.mu.Lock()
-	failed := s.reads
-	s.mu.Unlock()
-	if failed != nil {
-		return cluster.Page{}, failed
-	}
-	return s.Store.List(ctx, span)
-}
-
-// Watch forgets what has changed where there is a gap.
-func (s *flakyStore) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
-	changes, err := s.Store.Watch(ctx, prefix, after)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gap && err == nil {
-		changes.Keys, changes.Gap = nil, true
-	}
-	return changes, err
-}
-
-func (s *flakyStore) set(change func(*flakyStore)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(s)
-}
-
-func (s *flakyStore) applied() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.commits
-}
-
-// fixture is a registry with the providers of two allocations, which have their leases.
-type fixture struct {
-	store    *flakyStore
-	registry *registry.Registry
-	one, two *registry.Provider
-	leases   map[string]cluster.Lease
-	log      *bytes.Buffer
-}
-
-func newFixture(t *testing.T) *fixture {
-	t.Helper()
-	f := &fixture{store: &flakyStore{Store: memory.New()}, leases: map[string]cluster.Lease{}, log: new(bytes.Buffer)}
-	f.registry = registry.New(f.store)
-	logger := slog.New(slog.NewTextHandler(f.log, nil))
-	f.one, f.two = f.registry.Provider(alloc(one), logger), f.registry.Provider(alloc(two), logger)
-	for _, id := range []string{one, two} {
-		lease, err := f.store.Hold(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.leases[id] = lease
-	}
-	return f
-}
-
-// run runs a provider's background until the returned function is called.
-func run(p *registry.Provider) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { p.Run(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}
-}
-
-// registered returns what is registered in the namespace, as "name port".
-func (f *fixture) registered(t *testing.T) []string {
-	t.Helper()
-	all, index, err := f.registry.Services(t.Context(), "default", "")
-	if err != nil || index == 0 {
-		t.Fatal(index, err)
-	}
-	found := []string{}
-	for _, s := range all {
-		found = append(found, fmt.Sprintf("%s %d", s.ServiceName, s.Port))
-	}
-	return found
-}
-
-func (f *fixture) want(t *testing.T, want ...string) {
-	t.Helper()
-	if got := f.registered(t); !slices.Equal(got, want) {
-		t.Errorf("registered: %q, want %q", got, want)
-	}
-}
-
-func register(t *testing.T, p *registry.Provider, services ...*interfaces.ServiceInstance) {
-	t.Helper()
-	if err := p.Register(t.Context(), services); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestRegister(t *testing.T) {
 	f := newFixture(t)
@@ -374,109 +225,6 @@ func TestRemoval(t *testing.T) {
 	f.want(t)
 	register(t, f.one, instance(one, "web", 80)) // such as at a restart
 	f.want(t, "web 80")
-}
-
-// TestWait: a wait ends with a change of what it is about, at once with one that has been, and with its context.
-func TestWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		_, before, _ := f.registry.Services(t.Context(), "default", "")
-		done := make(chan error, 1)
-		go func() { done <- f.registry.Wait(t.Context(), "default", "web", before) }()
-		register(t, f.two, instance(two, "web2", 81))
-		synctest.Wait()
-		select {
-		case err := <-done:
-			t.Fatalf("it has ended with another service: %v", err)
-		default:
-		}
-		register(t, f.one, instance(one, "web", 80))
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if err := f.registry.Wait(t.Context(), "", "", before); err != nil { // there has been one
-			t.Error(err)
-		}
-		_, now, _ := f.registry.Services(t.Context(), "default", "")
-		for _, index := range []uint64{now, now + 100} { // the second one is of a store that was removed
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if err := f.registry.Wait(ctx, "default", "web", index); err != nil || ctx.Err() == nil {
-				t.Errorf("at index %d: %v, want the end of the context, and no error", index, err)
-			}
-			cancel()
-		}
-		go func() { done <- f.registry.Wait(t.Context(), "default", "web", now+100) }()
-		synctest.Wait()
-		_ = f.leases[one].Close()
-		if err := <-done; err != nil {
-			t.Errorf("at the end of the lease: %v", err)
-		}
-		f.store.set(func(s *flakyStore) { s.reads = cluster.ErrUnavailable })
-		if err := f.registry.Wait(t.Context(), "default", "web", now); !errors.Is(err, cluster.ErrUnavailable) {
-			t.Errorf("with a store that is away: %v", err)
-		}
-	})
-}
-
-// TestFollow: every change in the namespace is reported once, those at the end of a lease and those that a store
-// no longer knows of, too.
-func TestFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		register(t, f.one, instance(one, "before", 1))
-		ctx, cancel := context.WithCancel(t.Context())
-		var mu sync.Mutex
-		var got []string // guarded by mu
-		var following sync.WaitGroup
-		follower := f.registry.Follow(ctx, "default")
-		following.Go(func() {
-			follower.Run(ctx, func(changes []registry.Change) {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, c := range changes {
-					got = append(got, fmt.Sprintf("%s %d %t", c.Service.ServiceName, c.Service.Port, c.Gone))
-				}
-			})
-		})
-		want := func(want ...string) {
-			t.Helper()
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Equal(got, want) {
-				t.Errorf("reported %q, want %q", got, want)
-			}
-			got = nil
-		}
-		want()
-		register(t, f.one, instance(one, "web", 80))
-		want("web 80 false")
-		register(t, f.one, instance(one, "web", 80))
-		want()
-		register(t, f.one, instance(one, "web", 81))
-		want("web 81 false")
-		prod := alloc(two)
-		prod.Namespace = "prod"
-		elsewhere := instance(two, "db", 1)
-		elsewhere.Namespace = "prod"
-		register(t, f.registry.Provider(prod, slog.New(slog.DiscardHandler)), elsewhere)
-		want()
-		if _, err := f.registry.Deregister(t.Context(), "default", "web", instance(one, "web", 0).ID); err != nil {
-			t.Fatal(err)
-		}
-		want("web 81 true")
-		f.store.set(func(s *flakyStore) { s.gap = true })
-		register(t, f.one, instance(one, "new", 2))
-		want("new 2 false")
-		if err := f.one.Deregister(t.Context(), []string{instance(one, "new", 0).ID}); err != nil {
-			t.Fatal(err)
-		}
-		want("new 2 true")
-		_ = f.leases[one].Close()
-		want("before 1 true")
-		cancel()
-		following.Wait()
-	})
 }
 
 // TestUnreadable: an entry that can't be read hides no other.
