@@ -66,6 +66,11 @@ refused until the task is restarted. To keep a task itself out, stop it, or take
 
 // rule returns what is to be revoked, and where.
 func (f *revokeFlags) rule(cmd *cobra.Command, w Environment, args []string) (r revocation.Rule, l layout, err error) {
+	for _, name := range []string{"jti", "task", "alloc", "before"} {
+		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" { // without it, more would be revoked than was meant
+			return r, l, usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", name))
+		}
+	}
 	byTime := f.task != "" || f.alloc != "" || f.instant != ""
 	switch {
 	case len(args) == 0 && f.jti == "" && !byTime:
