@@ -3,7 +3,6 @@ package authtest
 import (
 	"context"
 	"crypto/ed25519"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,17 +37,17 @@ type TB interface {
 // Server is taskapi's API for the allocations of some jobs, one for each, with a socket for each of their tasks. The methods that are a Task's,
 // too, are about the first task of the first job. All methods may be called at any time, also concurrently; what fails, fails the test.
 type Server struct {
-	tb      TB
-	config  config
-	dir     string
-	ring    *identity.Keyring
-	foreign badtokens.Key // of another issuer, whom the server trusts
-	door    door
-	api     *handlers.API
-	allocs  map[string]*allocation // by ID
-	tasks   []*Task
-	record  requests
-	faults  faults.Set
+	tb            TB
+	config        config
+	dir           string
+	ring          *identity.Keyring
+	foreign       badtokens.Key // of another issuer, whom the server trusts
+	authenticator authenticator
+	api           *handlers.API
+	allocs        map[string]*allocation // by ID
+	tasks         []*Task
+	record        requests
+	faults        faults.Set
 	shared
 	ahead atomic.Int64 // how far the clock was moved, in nanoseconds
 
@@ -90,6 +89,8 @@ func (s *Server) start() (err error) {
 		return err
 	}
 	s.tb.Cleanup(func() { _ = os.RemoveAll(s.dir) }) // a file that stays does no harm
+	s.running, s.stop = context.WithCancel(context.Background())
+	s.tb.Cleanup(s.close)
 	if s.ring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(s.dir, "keyring")}); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (s *Server) start() (err error) {
 	if s.config.oidc {
 		s.config.issuer = s.JWKSServer()
 	}
-	limits, err := s.openDoor()
+	limits, err := s.openAuthenticator()
 	if err != nil {
 		return err
 	}
@@ -109,14 +110,12 @@ func (s *Server) start() (err error) {
 		return err
 	}
 	s.api = handlers.New(handlers.Config{
-		Authenticator: &s.door, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
+		Authenticator: &s.authenticator, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
 		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
 		Variables: clusterapi.Variables(s.variables), Services: clusterapi.Services(s.registry),
 		SigningKeyID: func() string { return s.ring.Active().ID },
 		JWKS:         func() ([]byte, error) { return s.ring.JWKS(), nil },
 	})
-	s.running, s.stop = context.WithCancel(context.Background())
-	s.tb.Cleanup(s.close)
 	for i, job := range s.config.jobs {
 		if err := s.run(i, job); err != nil {
 			return fmt.Errorf("job %s: %w", job.ID, err)
@@ -294,12 +293,6 @@ func (s *Server) wellKnown(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(document) // the client may be gone
-}
-
-// foreignKeys returns the key set of the other issuer.
-func (s *Server) foreignKeys() (*identity.KeySet, error) {
-	x := base64.RawURLEncoding.EncodeToString(s.foreign.Public())
-	return identity.ParseJWKS(fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%q,"x":%q}]}`, s.foreign.ID, x))
 }
 
 var errNoTasks = errors.New("a job without tasks")

@@ -25,6 +25,11 @@ func NewKey(id string, signer crypto.Signer) Key { return Key{id, signer} }
 // Public returns the public key.
 func (k Key) Public() ed25519.PublicKey { return k.signer.Public().(ed25519.PublicKey) }
 
+// KeySet returns a set with the public key alone, for a verifier that is to trust it.
+func (k Key) KeySet() (*identity.KeySet, error) {
+	return identity.ParseJWKS(fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":%s,"x":%s}]}`, quote(k.ID), quote(encode(string(k.Public())))))
+}
+
 // Sign returns the signature of a text.
 func (k Key) Sign(text string) []byte {
 	signature, err := k.signer.Sign(nil, []byte(text), crypto.Hash(0))

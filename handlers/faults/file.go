@@ -115,7 +115,7 @@ func strictly(src []byte, v any) error {
 	return err
 }
 
-// File is the faults of a file, which may be written anew at any time: the next request meets what it says then, from its beginning. So a
+// File is the faults of a file, which may be rewritten at any time: the next request meets what it says then, from its beginning. So a
 // test in any language writes the file before it sends what is to fail.
 type File struct {
 	path   string
@@ -155,7 +155,7 @@ func (f *File) Close() {
 	f.set.Clear()
 }
 
-// refresh reads the file, and begins with it anew if it is another than the last time: by its content, too, since two versions may have been
+// refresh reads the file, and starts over if it differs from the last time: by its content, too, since two versions may have been
 // written at one time of the file system's clock.
 func (f *File) refresh() (*Set, error) {
 	f.mu.Lock()

@@ -88,7 +88,7 @@ type Config struct {
 	Keyring  func() (*identity.Keyring, error) // opens the ring that signs identities
 	// Revocations opens the list of what is refused before it expires; longest is how long the agent's tokens may live. Nil for none.
 	Revocations func(longest time.Duration) (*revocation.List, error)
-	Cluster     cluster.Store // what allocations have in common; opened by its first use, and closed by whoever made it
+	Cluster     cluster.Store // what allocations have in common; opened by its first use; its maker closes it
 	DataDir     string        // the data directory, by which its services in Consul are known
 	// Lives reports whether another allocation of the data directory is not over: its services in Consul are not to be removed.
 	Lives         func(allocID string) bool

@@ -40,7 +40,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	if err != nil {
 		return err
 	}
-	door := auth.Config{
+	authConfig := auth.Config{
 		Verifier:    s.verifier,
 		Allocations: s.livenessOf(alloc),
 		Logger:      s.logger,
@@ -52,9 +52,9 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Auditor: auditor,
 	}
 	if s.revocations != nil {
-		door.Revocations = s.revocations
+		authConfig.Revocations = s.revocations
 	}
-	authenticator, err := auth.NewAuthenticator(door)
+	authenticator, err := auth.NewAuthenticator(authConfig)
 	if err != nil {
 		return err
 	}

@@ -86,10 +86,10 @@ func maybeOneArg(what string) cobra.PositionalArgs {
 	}
 }
 
-// door returns what decides about tokens of an allocation of the data directory, as far as this user can read it. An ID that is none is that of no
-// allocation.
-func (l layout) door(id string) (agent.Door, error) {
-	d := agent.Door{Settings: agent.DefaultSettings(), AllocationID: id}
+// authenticator returns what decides on tokens of an allocation of the data directory, as far as this user can read it. An ID that is none is
+// that of no allocation.
+func (l layout) authenticator(id string) (agent.OfflineAuthenticator, error) {
+	d := agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: id}
 	if !isAllocID(id) { // it becomes a part of a path
 		return d, nil
 	}

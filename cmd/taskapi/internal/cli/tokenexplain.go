@@ -94,7 +94,7 @@ func (f *explainFlags) explain(w Environment, token string) (*explained, error) 
 		return e, nil
 	}
 	e.KeyID, e.Times = unverified.KeyID, timesOf(&unverified.Claims, time.Now())
-	door, missing, done, err := f.door(w, &unverified.Claims)
+	authenticator, missing, done, err := f.authenticator(w, &unverified.Claims)
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +103,12 @@ func (f *explainFlags) explain(w Environment, token string) (*explained, error) 
 	if f.task != "" {
 		task = f.task
 	}
-	if missing != "" && len(door.Settings.JWKS) == 0 {
+	if missing != "" && len(authenticator.Settings.JWKS) == 0 {
 		e.Unchecked = missing
-		e.judgeUnsigned(&unverified.Claims, door)
+		e.evaluateUnsigned(&unverified.Claims, authenticator)
 		return e, nil
 	}
-	why, words, err := door.Judge(token, task)
+	why, words, err := authenticator.Evaluate(token, task)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (f *explainFlags) explain(w Environment, token string) (*explained, error) 
 		e.Unchecked = "no key that is known here has its kid"
 		if missing != "" {
 			e.Unchecked += "; " + missing
-			e.judgeUnsigned(&unverified.Claims, door)
+			e.evaluateUnsigned(&unverified.Claims, authenticator)
 			return e, nil
 		}
 	case auth.BadSignature:
@@ -125,16 +125,16 @@ func (f *explainFlags) explain(w Environment, token string) (*explained, error) 
 	default:
 		e.Signature = "good"
 	}
-	if door.Allocation == nil && why == auth.UnknownAllocation {
+	if authenticator.Allocation == nil && why == auth.UnknownAllocation {
 		words = errors.New("its allocation is not in this data directory")
 	}
 	e.refuse(why, words)
 	return e, nil
 }
 
-// door returns what the token is held against, and why keys are missing. done is to be called when it has been used.
-func (f *explainFlags) door(w Environment, c *identity.Claims) (d agent.Door, missing string, done func(), err error) {
-	d, done = agent.Door{Settings: agent.DefaultSettings(), AllocationID: c.AllocationID}, func() {}
+// authenticator returns what the token is held against, and why keys are missing. done is to be called when it has been used.
+func (f *explainFlags) authenticator(w Environment, c *identity.Claims) (d agent.OfflineAuthenticator, missing string, done func(), err error) {
+	d, done = agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: c.AllocationID}, func() {}
 	l, err := newLayout(f.dataDir, w)
 	if err == nil {
 		_, err = os.ReadDir(l.Keyring())
@@ -142,7 +142,7 @@ func (f *explainFlags) door(w Environment, c *identity.Claims) (d agent.Door, mi
 	if err != nil {
 		missing = "there is no key ring that this user can read; --jwks gives keys"
 	} else {
-		if d, err = l.door(c.AllocationID); err != nil {
+		if d, err = l.authenticator(c.AllocationID); err != nil {
 			return d, "", done, err
 		}
 		sealKey := f.sealKey
@@ -187,9 +187,9 @@ func openRevocations(l layout) (*revocation.List, error) {
 	return revocation.Open(revocation.Config{Dir: l.Revocations()})
 }
 
-// judgeUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and without one nothing is known.
-func (e *explained) judgeUnsigned(c *identity.Claims, d agent.Door) {
-	why, words, err := d.JudgeClaims(c)
+// evaluateUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and without one nothing is known.
+func (e *explained) evaluateUnsigned(c *identity.Claims, d agent.OfflineAuthenticator) {
+	why, words, err := d.EvaluateClaims(c)
 	if err == nil && why != auth.NotRefused {
 		e.refuse(why, words)
 	}

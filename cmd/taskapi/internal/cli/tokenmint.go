@@ -197,10 +197,10 @@ func (f *mintFlags) printKinds(w Environment) error {
 
 // minter makes tokens of one task.
 type minter struct {
-	flags *mintFlags
-	ring  *identity.Keyring
-	good  badtokens.Good
-	door  agent.Door
+	flags         *mintFlags
+	ring          *identity.Keyring
+	good          badtokens.Good
+	authenticator agent.OfflineAuthenticator
 }
 
 // minter finds the task, and opens the ring that signs its tokens.
@@ -225,22 +225,22 @@ func (f *mintFlags) minter(cmd *cobra.Command, w Environment) (*minter, error) {
 	if err != nil {
 		return nil, err
 	}
-	door, err := t.layout.door(t.id)
+	authenticator, err := t.layout.authenticator(t.id)
 	if err != nil {
 		return nil, err
 	}
-	if door.Allocation == nil {
+	if authenticator.Allocation == nil {
 		return nil, t.layout.errNoState(t.id)
 	}
-	ring, err := t.layout.openKeyring(cmp.Or(f.sealKey, door.Settings.SealKey))
+	ring, err := t.layout.openKeyring(cmp.Or(f.sealKey, authenticator.Settings.SealKey))
 	if err != nil {
 		return nil, err
 	}
-	door.Keys = ring
-	now, a := time.Now(), door.Allocation
+	authenticator.Keys = ring
+	now, a := time.Now(), authenticator.Allocation
 	audience := f.audience
 	if len(audience) == 0 {
-		audience = door.Settings.Audiences
+		audience = authenticator.Settings.Audiences
 	}
 	if len(audience) == 0 {
 		audience = []string{identity.DefaultAudience}
@@ -249,13 +249,13 @@ func (f *mintFlags) minter(cmd *cobra.Command, w Environment) (*minter, error) {
 		Key: badtokens.NewKey(ring.Signer()),
 		Now: now,
 		Claims: identity.Claims{
-			ID: uuid.NewString(), Issuer: door.Settings.Issuer,
+			ID: uuid.NewString(), Issuer: authenticator.Settings.Issuer,
 			Subject:  identity.Subject(a.Region, a.Namespace, a.JobID, a.TaskGroup, t.task, identity.DefaultName),
 			Audience: audience, IssuedAt: now.Unix(), NotBefore: now.Unix(), ExpiresAt: now.Add(f.ttl).Unix(),
 			Namespace: a.Namespace, JobID: a.JobID, AllocationID: t.id, Task: t.task, Life: a.Life,
 		},
 		Extra: extra,
-	}, door}, nil
+	}, authenticator}, nil
 }
 
 // extraClaims reads the values of --claim.
@@ -278,7 +278,7 @@ func extraClaims(given []string) (map[string]any, error) {
 // mintGood prints a good token, and says so when a claim that was given makes it a bad one.
 func (m *minter) mintGood(w Environment) error {
 	token := m.good.Token()
-	why, words, err := m.door.Judge(token, m.good.Claims.Task)
+	why, words, err := m.authenticator.Evaluate(token, m.good.Claims.Task)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func variableError(err error) error {
 	v := conflict.Variable
 	switch {
 	case conflict.Locked:
-		return fmt.Errorf("variable %q is locked: whoever holds its lock can change it", v.Path)
+		return fmt.Errorf("variable %q is locked: only the holder of its lock can change it", v.Path)
 	case v.ModifyIndex == 0:
 		return fmt.Errorf("Check-and-Set conflict: there is no variable %q; --check-index 0 expects none, and --force expects nothing", v.Path)
 	}

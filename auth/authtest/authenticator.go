@@ -12,27 +12,27 @@ import (
 	"taskapi/identity"
 )
 
-// door is the authenticator as it is now: another policy and other limits take another one.
-type door struct {
+// authenticator is the real one as it is now: another policy and other limits take another one.
+type authenticator struct {
 	now atomic.Pointer[auth.Authenticator]
 }
 
-var _ handlers.Authenticator = (*door)(nil)
+var _ handlers.Authenticator = (*authenticator)(nil)
 
-func (d *door) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
-	return d.now.Load().Authenticate(r, owner, peer)
+func (a *authenticator) Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial) {
+	return a.now.Load().Authenticate(r, owner, peer)
 }
 
-func (d *door) Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial {
-	return d.now.Load().Recheck(r, p, owner, peer)
+func (a *authenticator) Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial {
+	return a.now.Load().Recheck(r, p, owner, peer)
 }
 
-func (d *door) Authorize(p *auth.Principal, anyOf auth.CapabilitySet) *auth.Denial {
-	return d.now.Load().Authorize(p, anyOf)
+func (a *authenticator) Authorize(p *auth.Principal, anyOf auth.CapabilitySet) *auth.Denial {
+	return a.now.Load().Authorize(p, anyOf)
 }
 
-// openDoor makes the authenticator anew, and returns the limits.
-func (s *Server) openDoor() (limitset.Set, error) {
+// openAuthenticator replaces the authenticator, and returns the limits.
+func (s *Server) openAuthenticator() (limitset.Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	policy, err := s.parsePolicyLocked()
@@ -46,7 +46,7 @@ func (s *Server) openDoor() (limitset.Set, error) {
 	if err != nil {
 		return limitset.Set{}, err
 	}
-	foreign, err := s.foreignKeys()
+	foreign, err := s.foreign.KeySet()
 	if err != nil {
 		return limitset.Set{}, err
 	}
@@ -65,7 +65,7 @@ func (s *Server) openDoor() (limitset.Set, error) {
 	if err != nil {
 		return limitset.Set{}, err
 	}
-	s.door.now.Store(next)
+	s.authenticator.now.Store(next)
 	return limits, nil
 }
 
@@ -110,7 +110,7 @@ func (s *Server) SetLimits(text string) {
 
 func (s *Server) reopen() {
 	s.tb.Helper()
-	if _, err := s.openDoor(); err != nil {
+	if _, err := s.openAuthenticator(); err != nil {
 		s.tb.Fatalf("authtest: %v", err)
 	}
 }

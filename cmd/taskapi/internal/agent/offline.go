@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"crypto/ed25519"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"taskapi/auth"
+	"taskapi/auth/badtokens"
+	"taskapi/identity"
+)
+
+// OfflineAuthenticator decides on tokens as a running agent does, as far as that is known without it: what is missing is left out.
+type OfflineAuthenticator struct {
+	Settings     Settings
+	Keys         identity.KeySource // of the key ring; nil when it can't be read
+	Revocations  auth.Revocations   // nil when none are known
+	AllocationID string             // of the allocation below
+	Allocation   *auth.Allocation   // nil when nothing is known of it
+	Ended        bool               // the allocation has
+}
+
+// Lookup returns the allocation.
+func (o OfflineAuthenticator) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+	switch {
+	case o.Allocation == nil || id != o.AllocationID:
+		return nil, auth.Unknown
+	case o.Ended:
+		return o.Allocation, auth.Terminal
+	}
+	return o.Allocation, auth.Live
+}
+
+var _ auth.Allocations = OfflineAuthenticator{}
+
+// Evaluate returns why the agent refuses a token on the socket of a task, empty for the operator's, with the words of package identity where it has some;
+// auth.NotRefused when it does not. It is the authenticator of a running agent that decides. Keys behind a URL are not fetched.
+func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, words error, err error) {
+	issuers, err := openIssuers(o.Settings.JWKS, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return 0, nil, err
+	}
+	config := identity.VerifierConfig{
+		Local: o.Keys, Audiences: o.Settings.audience(), MaxTTL: o.Settings.longestTTL(),
+	}
+	if o.Keys == nil {
+		config.Local = new(identity.KeySet)
+	}
+	for _, i := range issuers {
+		config.Foreign = append(config.Foreign, i.Issuer)
+	}
+	verifier, err := identity.NewVerifier(config)
+	if err != nil {
+		return 0, nil, err
+	}
+	a, err := auth.NewAuthenticator(auth.Config{Verifier: verifier, Allocations: o, Revocations: o.Revocations, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return 0, nil, err
+	}
+	_, words = verifier.Verify(token, time.Now())
+	r := &http.Request{Method: http.MethodGet, Header: http.Header{"X-Nomad-Token": {token}}, URL: new(url.URL)}
+	uid := uint32(os.Geteuid())
+	_, denial := a.Authenticate(r, auth.Owner{AllocationID: o.AllocationID, Task: task, UID: uid}, auth.Peer{UID: uid})
+	if denial == nil {
+		return auth.NotRefused, nil, nil
+	}
+	return denial.Reason, words, nil
+}
+
+// EvaluateClaims returns why the claims of a token are refused whose signature can't be checked: for their times and audience, and for what is known of
+// the allocation.
+func (o OfflineAuthenticator) EvaluateClaims(c *identity.Claims) (why auth.Reason, words error, err error) {
+	_, private, err := ed25519.GenerateKey(nil) // which signs the claims, so that the same authenticator evaluates them
+	if err != nil {
+		return 0, nil, err
+	}
+	key := badtokens.NewKey("offline", private)
+	set, err := key.KeySet()
+	if err != nil {
+		return 0, nil, err
+	}
+	token := badtokens.Good{Key: key, Now: time.Now(), Claims: *c}.Token()
+	o.Keys, o.Settings.JWKS = set, nil
+	if o.Allocation == nil { // what is not known can't be wrong
+		region, group := "", ""
+		if parts := strings.Split(c.Subject, ":"); len(parts) == 6 {
+			region, group = parts[0], parts[3]
+		}
+		o.AllocationID = c.AllocationID
+		o.Allocation = &auth.Allocation{Region: region, Namespace: c.Namespace, JobID: c.JobID, TaskGroup: group, Life: c.Life}
+	}
+	return o.Evaluate(token, c.Task)
+}
