@@ -132,7 +132,7 @@ type File struct {
 func OpenFile(path string, logger *slog.Logger) (*File, error) {
 	f := &File{path: path, logger: logger, set: new(Set)}
 	if _, err := f.refresh(); err != nil {
-		return nil, err
+		return nil, errors.Unwrap(err) // the caller names the file
 	}
 	return f, nil
 }
