@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/simulate"
 )
@@ -189,6 +190,9 @@ func TestSimulatedServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := started(t, r)
+		for len(provider.Has()) < 2 { // the task's comes after its start
+			proctest.Pause()
+		}
 		if err := r.RestartRunning(t.Context()); err != nil {
 			t.Fatal(err)
 		}

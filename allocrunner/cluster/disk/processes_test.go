@@ -79,6 +79,17 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()         // likewise
 }
 
+// stop stops a process, and returns when none of its threads runs.
+func (p *process) stop(t testing.TB) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // line returns the next line that a process prints.
 func (p *process) line(t testing.TB) string {
 	t.Helper()
@@ -254,9 +265,7 @@ func TestWatchMissesNothing(t *testing.T) {
 	clustertest.Put(t, s, "k", "v")
 	p := start(t, "watch", dir)
 	p.line(t)
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	p.stop(t)
 	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
 	for range 80 {
 		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))

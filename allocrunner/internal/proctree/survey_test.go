@@ -1,6 +1,7 @@
 package proctree_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -50,7 +51,7 @@ func TestSurvey(t *testing.T) {
 			children := []int{a.pid, proctest.ReadPID(t, said), proctest.ReadPID(t, said)}
 			b := e.start("b", `echo $$ > $FIFO; exec sleep 1000`)
 			proctest.ReadPID(t, said)
-			for stillHasParent(t, children[1:]) {
+			for stillHasParent(t, children[1:]) || !isSleep(t, children[2]) {
 				proctest.Pause()
 			}
 			slices.Sort(children)
@@ -71,6 +72,16 @@ func TestSurvey(t *testing.T) {
 }
 
 // stillHasParent reports whether one of the processes still has a parent that is not this process or a task.
+// isSleep reports whether a process has become its sleep: one that is becoming it has no environment to be recognised by.
+func isSleep(t *testing.T, pid int) bool {
+	t.Helper()
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(name) == "sleep\n"
+}
+
 func stillHasParent(t *testing.T, pids []int) bool {
 	t.Helper()
 	for _, pid := range pids {
