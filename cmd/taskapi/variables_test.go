@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -272,4 +273,30 @@ func TestNomadVar(t *testing.T) {
 	is("rendered again", "password second")
 	put("nomad/jobs/demo/web", "k", "v")
 	is("listed, too", "password second", "listed nomad/jobs/demo/web\n", "group v")
+}
+
+// TestVariablesWithoutKeyRing: variables whose key ring is gone are not said to be none, and none is said to be purged.
+func TestVariablesWithoutKeyRing(t *testing.T) {
+	dir := t.TempDir()
+	run := func(args ...string) (code int, printed string) {
+		var out bytes.Buffer
+		environment := testEnvironment(&out, &out)
+		environment.Stdin = strings.NewReader("v")
+		code = cli.Run(t.Context(), append([]string{"var", args[0], "-data-dir", dir}, args[1:]...), environment)
+		return code, out.String()
+	}
+	if code, printed := run("list"); code != cli.ExitOK || strings.TrimSpace(printed) != "[]" {
+		t.Errorf("where there have never been any: %d %s", code, printed)
+	}
+	if code, printed := run("put", "a/b", "k=-"); code != cli.ExitOK {
+		t.Fatal(printed)
+	}
+	if err := os.Rename(filepath.Join(dir, "keyring"), filepath.Join(dir, "elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"list"}, {"get", "a/b"}, {"purge", "a/b"}} {
+		if code, printed := run(args...); code == cli.ExitOK || !strings.Contains(printed, "keyring is gone") {
+			t.Errorf("%s: %d %s", args, code, printed)
+		}
+	}
 }

@@ -68,7 +68,11 @@ func (f *varFlags) use(w Environment, mustExist bool, do func(kept *variables.Se
 		return err
 	}
 	if _, err := os.Stat(l.Keyring()); mustExist && errors.Is(err, fs.ErrNotExist) {
-		return errNoVariables
+		if _, err := os.Lstat(l.Cluster()); errors.Is(err, fs.ErrNotExist) {
+			return errNoVariables
+		}
+		return fmt.Errorf("the key ring %s is gone, with which the variables in %s are sealed: restore it; the next 'taskapi run' or 'taskapi var put' "+
+			"makes another one, which opens none of them", l.Keyring(), l.Cluster())
 	}
 	return l.useVariables(f.sealKey, do)
 }
