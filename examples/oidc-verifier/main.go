@@ -1,5 +1,5 @@
-// Command oidc-verifier is a service that knows its callers by their workload identities: it verifies tokens with an OIDC library that is pointed at the
-// issuer's URL, and knows nothing of taskapi. It greets a caller with the sub of its token.
+// Command oidc-verifier is a service that knows its callers by their workload identities: it verifies tokens with an OIDC library that is
+// pointed at the issuer's URL, and knows nothing of taskapi. It greets a caller with the sub of its token.
 //
 //	oidc-verifier -issuer http://127.0.0.1:9180 -audience greeter
 package main

@@ -82,7 +82,8 @@ type kind struct {
 	TokenBytes      []byte
 }
 
-// TestService: the service accepts the tokens of a task that is to call it, refuses every kind of bad ones, and follows a rotation and a removal of keys.
+// TestService: the service accepts the tokens of a task that is to call it, refuses every kind of bad ones, and follows a rotation
+// and a removal of keys.
 func TestService(t *testing.T) {
 	taskapi := taskapi(t)
 	// A first allocation makes the key ring. The second one's tokens name where the keys are served: on a fixed port there would be no first.
@@ -160,7 +161,8 @@ func TestService(t *testing.T) {
 		t.Errorf("a token of the key before: %d", got)
 	}
 	output(t, taskapi("keyring", "remove", key))
-	later, err := newVerifier(context.Background(), issuer, config("greeter")) // a verifier keeps the keys that it knows: go-oidc asks for those that it does not
+	// A verifier keeps the keys that it knows: go-oidc fetches those that it does not.
+	later, err := newVerifier(context.Background(), issuer, config("greeter"))
 	if err != nil {
 		t.Fatal(err)
 	}

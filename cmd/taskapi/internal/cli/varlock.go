@@ -211,7 +211,7 @@ func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
 				continue
 			}
 			_ = cmd.Process.Kill() // one that has ended is waited for below
-			<-ended                // how one that was killed has ended is no news
+			h.say(h.w, "The command has ended: %v", <-ended)
 			return fmt.Errorf("%w: %w", errLockLost, err)
 		}
 	}
