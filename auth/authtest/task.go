@@ -194,7 +194,7 @@ func (t *Task) good(options []TokenOption) badtokens.Good {
 		claims.IssuedAt++ // what was issued until this second is revoked: as the manager dates tokens then
 		claims.NotBefore++
 	}
-	g := badtokens.Good{Key: badtokens.NewKey(t.server.ring.Signer()), Now: now, Claims: claims}
+	g := badtokens.Good{Key: badtokens.NewKey(t.server.ring.Signer()), Now: now, Claims: claims, OtherKeyID: t.server.foreign.ID}
 	for _, o := range options {
 		o(&g)
 	}

@@ -133,11 +133,7 @@ func strangers() []Kind {
 		another("sub-longer", "a sub of seven parts", auth.WrongClaims, func(c *identity.Claims) { c.Subject += ":more" }),
 		another("other-task", "of another task of the allocation", auth.WrongSocket, func(c *identity.Claims) { c.Task = "another"; subject(c, 4, "another") }),
 		another("task-missing", "of no task", auth.WrongSocket, func(c *identity.Claims) { c.Task = ""; subject(c, 4, "") }),
-		another("operator", "of the operator, on a task's socket", auth.WrongSocket, func(c *identity.Claims) {
-			c.Task, c.Role = "", identity.RoleOperator
-			subject(c, 4, "")
-			subject(c, 5, string(identity.RoleOperator))
-		}),
+		kind("operator", "of the operator, on a task's socket", auth.WrongSocket, func(b base) string { return b.withClaims(b.operators()) }).strict(),
 	}
 }
 
@@ -154,7 +150,7 @@ func foreign() []Kind {
 		}}
 	}
 	role := kind("operator-by-another-issuer", "another issuer's key speaks for the operator", auth.WrongRole, func(b base) string {
-		return b.withClaims(b.claims().without("nomad_task").with("taskapi_role", `"operator"`))
+		return b.withClaims(b.operators())
 	}).strict()
 	role.Foreign = true
 	return []Kind{

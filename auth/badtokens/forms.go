@@ -23,8 +23,8 @@ func forms() []Kind {
 		form("five-segments", "five segments, as an encrypted token (JWE) has", func(b base) string { return good(b) + ".AAAA.AAAA" }),
 		form("dots-alone", "three empty segments", func(base) string { return ".." }),
 		form("many-dots", "4096 dots (CVE-2025-30204)", func(base) string { return strings.Repeat(".", identity.MaxTokenLength) }),
-		kind("over-4096-bytes", "a signature that goes on to 4097 bytes", auth.TooLong, func(b base) string {
-			return good(b) + strings.Repeat("A", identity.MaxTokenLength+1-len(good(b)))
+		kind("over-4096-bytes", "more than 4096 bytes, of which most are blanks between the claims", auth.TooLong, func(b base) string {
+			return b.withClaims(text(b.claims().String() + strings.Repeat(" ", identity.MaxTokenLength*3/4)))
 		}).strict(),
 		kind("claims-of-4-kib", "claims of more than 4 KiB", auth.TooLong, func(b base) string {
 			return b.withClaims(b.claims().with("x", quote(strings.Repeat("a", 4096))))

@@ -45,12 +45,14 @@ func stranger(id string) Key {
 	return NewKey(id, ed25519.NewKeyFromSeed(seed[:]))
 }
 
-// Good says what a good token is, at a time. All fields but Extra are required.
+// Good says what a good token is, at a time. All fields but OtherKeyID and Extra are required.
 type Good struct {
 	Key    Key
 	Now    time.Time       // the verifier's
 	Claims identity.Claims // good at Now
 	Extra  map[string]any  // more claims, which take the place of those of the same name
+
+	OtherKeyID string // of another key that the verifier trusts
 }
 
 // Token returns the good token.
@@ -129,6 +131,15 @@ func (b base) claims() document {
 		d = d.with(name, encodeJSON(value))
 	}
 	return d
+}
+
+// operators returns the good claims as the operator's of the same allocation.
+func (b base) operators() document {
+	subject := b.Claims.Subject
+	if parts := strings.Split(subject, ":"); len(parts) == 6 {
+		subject = strings.Join(append(parts[:4], "", string(identity.RoleOperator)), ":")
+	}
+	return b.claims().without("nomad_task").with("sub", quote(subject)).with("taskapi_role", quote(string(identity.RoleOperator)))
 }
 
 func quoteAll(texts []string) string {

@@ -148,6 +148,9 @@ func extensions() []Kind {
 		}),
 		header("enc", "enc, as an encrypted token has", `"enc":"A256GCM"`),
 		header("cty-jwt", "cty JWT: the claims are said to be another token", `"cty":"JWT"`),
+		kind("nested-jwt", "cty JWT, and a good token in the place of the claims (RFC 7519 section 5.2)", auth.BadHeader, func(b base) string {
+			return b.token(b.header(`,"cty":"JWT"`), b.Token())
+		}),
 		header("epk", "epk, the key of an encryption", `"epk":{}`),
 		header("nonce", "nonce, as of ACME", `"nonce":"x"`),
 		header("url", "url, as of ACME", `"url":"http://127.0.0.1/"`),

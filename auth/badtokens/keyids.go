@@ -66,6 +66,12 @@ func keyIDs() []Kind {
 			other := base{Good{Key: k}}
 			return other.token(other.header(""), b.claims().String())
 		}),
+		Kind{Name: "kid-of-another-key", Wrong: "the kid of another trusted key than the one that has signed it", Reason: auth.BadSignature, make: func(b base) (string, error) {
+			if b.OtherKeyID == "" {
+				return "", fmt.Errorf("%w: the ID of no other trusted key is known", ErrNotApplicable)
+			}
+			return b.withHeader(headerOf("EdDSA", b.OtherKeyID, "")), nil
+		}},
 		Kind{Name: "kid-in-another-case", Wrong: "the kid in capital letters", Reason: auth.UnknownKey, make: func(b base) (string, error) {
 			upper := strings.ToUpper(b.Key.ID)
 			if upper == b.Key.ID {

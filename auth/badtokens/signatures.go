@@ -56,9 +56,7 @@ func signatures() []Kind {
 		forged("wrong-key", "signed by a key that nobody trusts, under the kid of a trusted one", func(b base) document { return b.claims() }),
 		forged("wrong-key-expired", "signed by a key that nobody trusts, and expired", func(b base) document { return b.claims().with("iat", "1").with("nbf", "1").with("exp", "1") }),
 		forged("wrong-key-audience", "signed by a key that nobody trusts, for another audience", func(b base) document { return b.claims().with("aud", `"another"`) }),
-		forged("wrong-key-operator", "signed by a key that nobody trusts, for the operator", func(b base) document {
-			return b.claims().without("nomad_task").with("taskapi_role", `"operator"`)
-		}),
+		forged("wrong-key-operator", "signed by a key that nobody trusts, for the operator", base.operators),
 		forged("wrong-key-lifetime", "signed by a key that nobody trusts, for a thousand years", func(b base) document {
 			return b.claims().with("exp", fmt.Sprint(b.Now.Unix()+1000*365*86400))
 		}),

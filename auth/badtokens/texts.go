@@ -35,6 +35,13 @@ func texts() []Kind {
 		claims("claims-nul-after", "a NUL byte after the claims", after("\x00")),
 		claims("claims-comment", "a comment within the claims", plus("/**/")),
 		claims("claims-name-unquoted", "a name without quotes", plus(",x:1")),
+		claims("claims-colon-missing", "another character than the colon after a name", plus(`,"x"=1`)),
+		claims("claims-point-alone", "a number without a digit after its point", x("1.")),
+		claims("claims-exponent-empty", "a number without a digit in its exponent", x("1e")),
+		claims("claims-string-unfinished", "a string without an end", func(d document) text {
+			return text(strings.TrimSuffix(d.plus(`,"x":"abc`).String(), "}"))
+		}),
+		claims("claims-escape-cut", "an escape with two of its four digits", x(`"\u00zz"`)),
 		claims("claims-literal-cut", "a literal that is cut", x("tru")),
 		claims("claims-nan", "NaN, which is no JSON", x("NaN")),
 		claims("claims-infinity", "Infinity, which is no JSON", x("Infinity")),

@@ -254,8 +254,19 @@ func (f *mintFlags) minter(cmd *cobra.Command, w Environment) (*minter, error) {
 			Audience: audience, IssuedAt: now.Unix(), NotBefore: now.Unix(), ExpiresAt: now.Add(f.ttl).Unix(),
 			Namespace: a.Namespace, JobID: a.JobID, AllocationID: t.id, Task: t.task, Life: a.Life,
 		},
-		Extra: extra,
+		Extra:      extra,
+		OtherKeyID: otherKey(ring),
 	}, authenticator}, nil
+}
+
+// otherKey returns the ID of a key of the ring that does not sign any more, or nothing.
+func otherKey(ring *identity.Keyring) string {
+	for _, id := range ring.Keys().IDs() {
+		if id != ring.Active().ID {
+			return id
+		}
+	}
+	return ""
 }
 
 // extraClaims reads the values of --claim.
