@@ -7,7 +7,8 @@
 //
 // A Tarpit delays refused callers, a bounded number at once.
 //
-// It knows nothing of what is limited, starts no goroutine, and has no clock: the time is a parameter.
+// It knows nothing of what is limited, starts no goroutine, and has no clock: the time is a parameter. Names and signatures here stay as they are
+// within a major version.
 package ratelimit
 
 import (
