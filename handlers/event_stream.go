@@ -30,8 +30,9 @@ const (
 )
 
 // eventStream answers GET /v1/event/stream: a line for each event of the caller's allocation, from the index on, the oldest first; an empty
-// object at the start and every ten seconds. When events from the index on are lost, a line says so before the others. The stream ends with
-// its client and with the server, and, after a line that says so, with the token or when the client reads so slowly that events are lost.
+// object at the start, after the events that there were, and every ten seconds. When events from the index on are lost, a line says so before
+// the others. The stream ends with its client and with the server, and, after a line that says so, with the token or when the client reads so
+// slowly that events are lost.
 func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if a.config.Events == nil {
 		return answer{}, apierror.New(apierror.NoRoute)
@@ -135,10 +136,16 @@ func (s *eventWriter) run(ctx context.Context, out *streamWriter) {
 	if err == nil {
 		err = s.begin(out)
 	}
-	for err == nil {
+	for caughtUp := false; err == nil; {
 		var more <-chan struct{}
 		if more, err = s.deliver(out); err != nil {
 			break
+		}
+		if !caughtUp {
+			caughtUp = true
+			if err = out.heartbeat(heartbeat); err != nil {
+				break
+			}
 		}
 		select {
 		case <-more:

@@ -160,7 +160,7 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 	}
 }
 
-// read opens the stream and prints its events until it ends, which is no error, or until the latest one of those that there are.
+// read opens the stream and prints its events until it ends, which is no error, or until it has had those that there are.
 func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64) (done bool, err error) {
 	if !s.flags.follow && s.next > latest {
 		return true, nil
@@ -176,8 +176,9 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // the status says enough
 		return false, &client.StatusError{Status: resp.StatusCode, Message: string(bytes.TrimSpace(reason))}
 	}
-	skip, beats := s.seen, 0 // lines of the index from which on it streams; heartbeats, the first of which begins the stream
-	for lines := json.NewDecoder(resp.Body); s.flags.follow || s.seen == 0 || s.next < latest; {
+	skip := s.seen // lines of the index from which on it streams
+	beats := 0     // the first begins the stream, the second follows what there was
+	for lines := json.NewDecoder(resp.Body); ; {
 		var raw json.RawMessage
 		var line eventLine
 		if lines.Decode(&raw) != nil || json.Unmarshal(raw, &line) != nil { // the stream has ended
@@ -187,7 +188,7 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 			fmt.Fprintf(s.environment.Stderr, "taskapi: %s\n", linewriter.OneLine(line.Error))
 		}
 		if len(line.Events) == 0 && line.Error == "" {
-			if beats++; beats > 1 && !s.flags.follow { // there is no more, whatever the index says
+			if beats++; beats > 1 && !s.flags.follow { // no index says that: the last may have several lines
 				return true, nil
 			}
 		}
@@ -205,7 +206,6 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 			return true, err
 		}
 	}
-	return true, nil
 }
 
 // print prints the events of a line that are wanted.
