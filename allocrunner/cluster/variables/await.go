@@ -82,6 +82,9 @@ func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concer
 	return next, nil
 }
 
+// hasLock reports whether there is a lock to end. A record of a later version is not for this one to write.
+func (s state) hasLock() bool { return s.Lock != nil && s.damage == nil }
+
 // endLock ends the lock of a variable if its time is over, and returns after which time to look again.
 func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) {
 	found, err := s.look(ctx, at)
@@ -92,7 +95,7 @@ func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) 
 	switch {
 	case err != nil:
 		return 0, err
-	case found.Lock == nil || found.damage != nil: // a record of a later version is not for this one to write
+	case !found.hasLock():
 		return endLook, nil
 	case found.phase == unknown:
 		s.begin(ctx, found, now)
@@ -108,7 +111,7 @@ func (s *Service) endLock(ctx context.Context, at place) (time.Duration, error) 
 	}
 	left := endLook
 	_, _, err = s.change(ctx, at, func(found state, now Moment) (write, error) {
-		if found.Lock == nil || found.damage != nil {
+		if !found.hasLock() {
 			return write{keep: true}, nil
 		}
 		if found.locked() { // by a renewal that was written late

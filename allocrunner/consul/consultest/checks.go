@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -202,9 +203,7 @@ func runHTTP(ctx context.Context, d capi.AgentServiceCheck) (status, output stri
 	if err != nil {
 		return capi.HealthCritical, err.Error()
 	}
-	for name, values := range d.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, d.Header)
 	resp, err := client.Do(req)
 	if err != nil {
 		return capi.HealthCritical, err.Error()
