@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -108,11 +109,33 @@ var consulServiceLimits = []limit[api.Service]{
 			}
 			return true
 		}},
+	{"service meta", metaWords, func(s *api.Service) any { return s.Meta }, func(s *api.Service) bool { return validMeta(s.Meta) }},
+	{"service canary_meta", metaWords, func(s *api.Service) any { return s.CanaryMeta }, func(s *api.Service) bool { return validMeta(s.CanaryMeta) }},
 	{"service weights", "they must be from 0 to 65535, and passing at least 1", func(s *api.Service) any { return *s.Weights },
 		func(s *api.Service) bool {
 			w := s.Weights
 			return w == nil || w.Passing >= 1 && w.Passing <= 65535 && w.Warning >= 0 && w.Warning <= 65535
 		}},
+}
+
+// What an agent takes as metadata of a service, less the pairs that a registration has of ours.
+const (
+	metaWords     = "it must have at most 60 keys, each of 1 to 128 letters, digits, - and _ that do not begin with consul-, and values of at most 512 bytes"
+	maxMeta       = 60
+	maxMetaKey    = 128
+	maxMetaValue  = 512
+	metaKeyLetter = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+)
+
+// validMeta reports whether an agent takes metadata. A reference is known only at run time.
+func validMeta(meta map[string]string) bool {
+	for key, value := range meta {
+		isKey := key != "" && len(key) <= maxMetaKey && strings.Trim(key, metaKeyLetter) == "" && !strings.HasPrefix(key, "consul-")
+		if !isKey && !hasReference(key) || len(value) > maxMetaValue && !hasReference(value) {
+			return false
+		}
+	}
+	return len(meta) <= maxMeta
 }
 
 // isTaggedAddress reports whether an agent takes an address. A reference is known only at run time.
