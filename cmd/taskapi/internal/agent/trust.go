@@ -131,8 +131,12 @@ func CheckIssuer(flag, issuer string) error {
 	if issuer == "" {
 		return nil
 	}
-	if u, err := url.Parse(issuer); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return invalid(fmt.Errorf("%s %q is no URL: give one like https://taskapi.example.org", flag, issuer))
+	}
+	if strings.ContainsAny(issuer, "?#") || u.User != nil { // OpenID Connect Core 1.0, section 2
+		return invalid(fmt.Errorf("%s %q has a query, a fragment or a user, which no issuer may have: give one like https://taskapi.example.org", flag, issuer))
 	}
 	return nil
 }
