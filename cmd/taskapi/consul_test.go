@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -197,14 +198,21 @@ func TestConsul(t *testing.T) {
 	}
 
 	// What the agent finds restarts the task, and services that begin again have results of their own.
+	old, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.bad.Store(true)
 	until(t, first, "restarted", func() bool { return strings.Contains(first.out.String(), `healthcheck: check "answers" unhealthy`) })
 	c.bad.Store(false)
+	until(t, first, "another process", func() bool {
+		now, err := os.ReadFile(pid)
+		return err == nil && len(now) > 0 && !bytes.Equal(now, old)
+	})
 	until(t, first, "registered again", c.registered(testAllocID))
 	until(t, first, "both pass again", c.passing)
 
 	// A kill and an agent that is away, at once: nothing of the task ends, and nothing leaves Consul.
-	until(t, first, "a process", func() bool { return written(pid) })
 	before, err := os.ReadFile(pid)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +25,9 @@ import (
 	"taskapi/allocrunner/internal/launch"
 	"taskapi/allocrunner/internal/proctest"
 )
+
+// The signal at the parent's death is the thread's that has executed the program, which is where a program's functions init run.
+func init() { runtime.LockOSThread() }
 
 // TestMain runs the tests, or is a program that they start.
 func TestMain(m *testing.M) {
