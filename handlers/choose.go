@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// choice asks for some of a service's registrations. Whoever asks with one key gets the same ones, in the same order, while they are there, and those
+// choice asks for some of a service's registrations. A client that sends the same key gets the same ones, in the same order, while they are there, and those
 // who ask with different keys are spread over all.
 type choice struct {
 	most int

@@ -147,7 +147,7 @@ var allowedImports = map[string][]string{
 	"auth/limitset":       {"ratelimit"},
 	"auth/badtokens":      {"auth", "identity"},
 	"handlers":            {"auth", "auth/limitset", "handlers/apierror", "handlers/internal/filter", "identity"},
-	// For whoever makes an API with what allocations have in common, as authtest and the agent do.
+	// For those who make an API with what allocations have in common, as authtest and the agent do.
 	"handlers/clusterapi": {
 		"allocrunner/cluster",
 		"allocrunner/cluster/registry",

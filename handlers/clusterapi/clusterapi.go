@@ -1,6 +1,6 @@
 // Package clusterapi joins what allocations have in common, the variables and the registry in a cluster.Store, to the API that serves it: their
 // errors become the API's. It promises that every error which a caller or the store is the cause of has its status and words, and that any
-// other stays a fault. It is for whoever makes a handlers.API: taskapi's agent, and auth/authtest.
+// other stays a fault. It is for those who make a handlers.API: taskapi's agent, and auth/authtest.
 package clusterapi
 
 import (

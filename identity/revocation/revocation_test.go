@@ -224,7 +224,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestLost: a list that was written and is gone revokes nothing in silence: whoever opens it, or adds to it, learns of it, until it is begun anew.
+// TestLost: a list that was written and is gone revokes nothing in silence: to open it, or to add to it, is an error until another list is begun.
 func TestLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
 	l := open(t, dir)
@@ -245,7 +245,7 @@ func TestLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if add(t, open(t, dir), revocation.Rule{TokenID: "i"}); !l.Revoked(&identity.Claims{ID: "i"}) || l.Revoked(&identity.Claims{ID: "j"}) {
-		t.Error("a list that is begun anew is not read")
+		t.Error("a list that is begun again is not read")
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // Await returns when a variable of those that List would return has been changed or deleted after the index, or may have been. The end of a
-// lock by its time is a change, too: whoever waits then writes it.
+// lock by its time is a change, too: a process that waits then writes it.
 func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) error {
 	for {
 		next, err := s.endLocks(ctx, namespace, prefix, concerns)

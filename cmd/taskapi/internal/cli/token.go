@@ -22,7 +22,7 @@ func tokenCommand(w Environment) *cobra.Command {
 		Use:   "token",
 		Short: "Make, explain and revoke tokens, good ones and bad ones",
 		Long: `Makes tokens of tasks for tests, good ones and bad ones of every kind, says what is in a token and why it would be refused, and
-revokes tokens before they expire. Whoever can read the key ring and write to the data directory can do this; nobody can over the API.`,
+revokes tokens before they expire. It takes a user who can read the key ring and write to the data directory; nobody can do it over the API.`,
 		Example: `  taskapi token mint --task server
   taskapi token explain token.jwt`,
 		Args: func(cmd *cobra.Command, args []string) error {
