@@ -190,7 +190,7 @@ func TestOlderLogIsNotBelieved(t *testing.T) {
 func TestBackup(t *testing.T) {
 	dir := scratch(t)
 	p := start(t, "work", dir, "1", filepath.Join(t.TempDir(), "notes"))
-	defer p.kill()
+	defer p.Kill()
 	s := open(t, dir)
 	for range 20 {
 		index := clustertest.Put(t, s, "mine", "v")

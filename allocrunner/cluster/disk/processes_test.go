@@ -1,12 +1,10 @@
 package disk_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -23,6 +21,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // A test's other processes are this one again, in one of these roles. Each is given the directory of a store, and more in its arguments.
@@ -46,54 +45,32 @@ func must[T any](value T, err error) T {
 }
 
 // process is another process.
-type process struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-}
+type process struct{ proctest.Child }
 
 // start starts a process, which is killed at the end of the test.
-func start(t testing.TB, role, dir string, args ...string) *process {
+func start(t testing.TB, role, dir string, args ...string) process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{dir}, args...)...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &process{cmd, stdin, bufio.NewReader(stdout)}
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	_ = p.cmd.Wait()         // likewise
+	return process{proctest.Start(t, cmd)}
 }
 
 // stop stops a process, and returns when none of its threads runs.
-func (p *process) stop(t testing.TB) {
+func (p process) stop(t testing.TB) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+	if err := unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // line returns the next line that a process prints.
-func (p *process) line(t testing.TB) string {
+func (p process) line(t testing.TB) string {
 	t.Helper()
-	line, err := p.stdout.ReadString('\n')
+	line, err := p.Stdout.ReadString('\n')
 	if err != nil || strings.HasPrefix(line, "error:") {
 		t.Fatalf("the process said %q, %v", line, err)
 	}
@@ -127,7 +104,7 @@ func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 				for n := 20 + rand.IntN(40); n > 0 && lines(filepath.Join(notes, strconv.Itoa(id))) < n; {
 					time.Sleep(time.Millisecond) // between looks at a file
 				}
-				p.kill()
+				p.Kill()
 			}
 		})
 	}
@@ -185,6 +162,17 @@ func readEvents(t testing.TB, path string) (events []clustertest.Event) {
 	return events
 }
 
+// watched returns a store that has an entry k, and a process that waits for a change of it, in its role.
+func watched(t *testing.T, role string) (s *disk.Store, p process, dir string) {
+	t.Helper()
+	dir = scratch(t)
+	s = open(t, dir)
+	clustertest.Put(t, s, "k", "v")
+	p = start(t, role, dir)
+	p.line(t)
+	return s, p, dir
+}
+
 // watchOne waits for one change, and prints it.
 func watchOne() {
 	s := disk.New(os.Args[1])
@@ -219,17 +207,13 @@ func pollOne() {
 
 // TestWatchWithoutInotify, of which a user has a bounded number.
 func TestWatchWithoutInotify(t *testing.T) {
-	dir := scratch(t)
-	s := open(t, dir)
-	clustertest.Put(t, s, "k", "v")
-	p := start(t, "poll", dir)
-	p.line(t)
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	s, p, _ := watched(t, "poll")
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.cmd.Process.Pid, fd.Name())); strings.Contains(target, "inotify") {
+		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.Process.Pid, fd.Name())); strings.Contains(target, "inotify") {
 			t.Fatal("the other process has inotify")
 		}
 	}
@@ -241,11 +225,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 
 // TestWatchInAnotherProcess, also over a rewriting of the log.
 func TestWatchInAnotherProcess(t *testing.T) {
-	dir := scratch(t)
-	s := open(t, dir)
-	clustertest.Put(t, s, "k", "v")
-	p := start(t, "watch", dir)
-	p.line(t)
+	s, p, dir := watched(t, "watch")
 	for range 40 { // which rewrites the log
 		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
 	}
@@ -260,17 +240,13 @@ func TestWatchInAnotherProcess(t *testing.T) {
 
 // TestWatchMissesNothing: a process that was stopped, while the log was rewritten more than once, says that it does not know what has changed.
 func TestWatchMissesNothing(t *testing.T) {
-	dir := scratch(t)
-	s := open(t, dir)
-	clustertest.Put(t, s, "k", "v")
-	p := start(t, "watch", dir)
-	p.line(t)
+	s, p, _ := watched(t, "watch")
 	p.stop(t)
 	clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("k")}})
 	for range 80 {
 		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.line(t); got != "[] true" {
@@ -312,7 +288,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 			t.Cleanup(func() { _ = unix.Kill(keeper, unix.SIGKILL) }) // in case of an error before
 			observer := open(t, dir)
 			begin := clustertest.List(t, observer, cluster.Span{Prefix: "k/"})
-			p.kill()
+			p.Kill()
 			if len(begin.Entries) != 2 || clustertest.Get(t, observer, "k/1").Lease != "alloc" {
 				t.Fatalf("while the keeper lives: %+v", begin)
 			}
@@ -362,7 +338,7 @@ func TestLeaseEndsWhileOthersWrite(t *testing.T) {
 			}
 		}
 	})
-	p.kill()
+	p.Kill()
 	limited, end := context.WithTimeout(t.Context(), 20*time.Second)
 	defer end()
 	if changes, err := s.Watch(limited, "k/", index); err != nil || len(changes.Keys) != 2 && !changes.Gap {
@@ -420,7 +396,7 @@ func TestHangingWriter(t *testing.T) {
 	index := clustertest.Put(t, s, "k", "v")
 	p := start(t, "lock", dir)
 	p.line(t)
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	for name, write := range map[string]func(context.Context) error{
@@ -433,7 +409,7 @@ func TestHangingWriter(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		err := write(ctx)
 		cancel()
-		if want := fmt.Sprintf("process %d ", p.cmd.Process.Pid); !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) ||
+		if want := fmt.Sprintf("process %d ", p.Process.Pid); !errors.Is(err, cluster.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, cluster.ErrUncertain) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want one that says %q", name, err, want)
 		}
@@ -448,7 +424,7 @@ func TestHangingWriter(t *testing.T) {
 		_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{clustertest.Set("k", "w")}})
 		waiting <- err
 	}()
-	p.kill()
+	p.Kill()
 	if err := <-waiting; err != nil {
 		t.Errorf("after the writer was killed: %v", err)
 	}

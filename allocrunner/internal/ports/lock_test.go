@@ -1,7 +1,6 @@
 package ports_test
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/internal/proctest"
 )
 
 // locked has a port locked and not bound, so that nothing but the port lock keeps others away.
@@ -181,27 +181,11 @@ func TestOtherProcess(t *testing.T) {
 func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
 	t.Helper()
 	cmd.Env = append(os.Environ(), env)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = sync.OnceFunc(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		stdin.Close()
-	})
-	t.Cleanup(kill)
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+	other := proctest.Start(t, cmd)
+	if line, err := other.Stdout.ReadString('\n'); line != "ready\n" {
 		t.Fatalf("the other process said %q, %v", line, err)
 	}
-	return kill
+	return other.Kill
 }
 
 // TestLockOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up.

@@ -5,10 +5,13 @@ package proctest
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -57,6 +60,37 @@ func ReadPID(tb testing.TB, r *bufio.Reader) int {
 		tb.Fatal(err)
 	}
 	return pid
+}
+
+// Child is a process that a test has started.
+type Child struct {
+	*exec.Cmd
+
+	Stdin  io.WriteCloser
+	Stdout *bufio.Reader
+	Kill   func() // returns when the process is gone; it may have ended, and have been killed
+}
+
+// Start starts a process, which is killed at the end of the test.
+func Start(tb testing.TB, cmd *exec.Cmd) Child {
+	tb.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	kill := sync.OnceFunc(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // likewise
+	})
+	tb.Cleanup(kill)
+	return Child{cmd, stdin, bufio.NewReader(stdout), kill}
 }
 
 // Alive reports whether the process is there and no zombie.
