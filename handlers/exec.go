@@ -138,7 +138,7 @@ func (a *API) execAnswer(r *request, alloc Alloc, req ExecRequest) (answer, erro
 	if err := checkHandshake(r.Request); err != nil {
 		return answer{}, err
 	}
-	relay := &execRelay{raw: connectionOf(r.Context())}
+	relay := &execRelay{raw: connectionOf(r.Context()), writing: make(chan struct{}, 1)}
 	if greets {
 		relay.token = tokenOf(r.Header)
 	}

@@ -39,7 +39,7 @@ type execRelay struct {
 	conn    *websocket.Conn
 	over    func() // ends the session: the command has ended, or the client has gone
 
-	writing sync.Mutex // held over a message
+	writing chan struct{} // of one place, taken over the upgrade and over each message
 }
 
 // checkHandshake refuses what the upgrade would refuse, before anything is started. RFC 6455, section 4.2.1.
@@ -60,10 +60,10 @@ func checkHandshake(r *http.Request) error {
 func (x *execRelay) serve(w http.ResponseWriter, r *http.Request, session ExecSession) (err error) {
 	x.raw.patient = true // who pages through the output takes as long as they like
 	upgrader := websocket.Upgrader{Error: func(http.ResponseWriter, *http.Request, int, error) {}}
-	x.writing.Lock()
+	x.writing <- struct{}{}
 	x.session = session
 	x.conn, err = upgrader.Upgrade(w, r, nil)
-	x.writing.Unlock()
+	<-x.writing
 	if err != nil {
 		return invalid("the WebSocket can't be opened: %v", err)
 	}
@@ -128,8 +128,8 @@ func (x *execRelay) forward(stream string, from io.Reader) {
 }
 
 func (x *execRelay) send(message []byte) error {
-	x.writing.Lock()
-	defer x.writing.Unlock()
+	x.writing <- struct{}{}
+	defer func() { <-x.writing }()
 	return x.conn.WriteMessage(websocket.TextMessage, message)
 }
 
@@ -143,11 +143,13 @@ func (x *execRelay) beat(over <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if !x.writing.TryLock() { // a message is on its way
+		select {
+		case x.writing <- struct{}{}:
+		default: // a message is on its way
 			continue
 		}
 		err := x.conn.WriteMessage(websocket.TextMessage, []byte("{}"))
-		x.writing.Unlock()
+		<-x.writing
 		if err != nil {
 			x.over() // receive may be waiting for the command to read
 		}
@@ -246,12 +248,15 @@ func (x *execRelay) greeting() error {
 	return x.conn.SetReadDeadline(time.Time{})
 }
 
-// farewell sends a close frame with the reason for which a session is cut, past the check of the token, unless a message is just being sent.
+// farewell sends a close frame with the reason for which a session is cut, past the check of the token. A client that does not
+// take the message before it within farewellTimeout gets none.
 func (x *execRelay) farewell(cause error) {
-	if !x.writing.TryLock() {
+	select {
+	case x.writing <- struct{}{}:
+	case <-time.After(farewellTimeout):
 		return
 	}
-	defer x.writing.Unlock()
+	defer func() { <-x.writing }()
 	if x.conn == nil {
 		return
 	}

@@ -325,8 +325,7 @@ func TestExecIsCut(t *testing.T) {
 	var revoked atomic.Bool
 	s := newServer(t, alloc, func(c *handlers.Config) { c.Authenticator = revocable{c.Authenticator, &revoked} })
 	first, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
-	second, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
-	one, two := <-started, <-started
+	one := <-started
 	revoked.Store(true)
 	if err := first.WriteMessage(websocket.TextMessage, []byte("{}")); err != nil {
 		t.Fatal(err)
@@ -334,15 +333,52 @@ func TestExecIsCut(t *testing.T) {
 	if code, text := closeOf(t, first); code != websocket.ClosePolicyViolation || text != "the token is not valid any more" {
 		t.Errorf("revoked: closed with %d %q", code, text)
 	}
+	<-one.closed
 	revoked.Store(false)
+	second, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
+	two := <-started
 	stopped := make(chan struct{})
 	go func() { s.stop(); close(stopped) }()
 	if code, text := closeOf(t, second); code != websocket.CloseGoingAway || text != "taskapi stops" {
 		t.Errorf("stopped: closed with %d %q", code, text)
 	}
-	<-one.closed
 	<-two.closed
 	<-stopped
+}
+
+// gated is a connection that reads nothing before its gate opens.
+type gated struct {
+	net.Conn
+	gate <-chan struct{}
+}
+
+func (c gated) Read(b []byte) (int, error) {
+	<-c.gate
+	return c.Conn.Read(b)
+}
+
+// TestExecIsCutAsItOpens: a client learns why its session is cut also when it has not yet read that it has one.
+func TestExecIsCutAsItOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := newAlloc(t)
+		started := commands(alloc)
+		dial, stop := bubbled(t, alloc)
+		gate := make(chan struct{})
+		client := make(chan *websocket.Conn)
+		go func() { client <- bubbledExec(t, gated{dial(), gate}) }()
+		<-started
+		synctest.Wait() // the server writes 101
+		stopped := make(chan struct{})
+		go func() { stop(); close(stopped) }()
+		synctest.Wait()
+		close(gate)
+		c := <-client
+		defer c.Close()
+		if code, text := closeOf(t, c); code != websocket.CloseGoingAway || text != "taskapi stops" {
+			t.Errorf("closed with %d %q", code, text)
+		}
+		<-stopped
+	})
 }
 
 // TestExecEndsWithItsToken: a session of which nobody hears is ended when the token expires.
