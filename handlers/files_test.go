@@ -237,27 +237,35 @@ func TestFramesAsJSON(t *testing.T) {
 	}
 }
 
+// followLogs asks a server in a bubble for a task's output with follow, and returns the body of the answer and how the server is stopped.
+func followLogs(t *testing.T, frames handlers.Frames, plain bool) (body io.Reader, stop func()) {
+	t.Helper()
+	alloc := quietAlloc(t)
+	alloc.files = func(*auth.Peer) handlers.Files { return &fakeFiles{frames: func() handlers.Frames { return frames }} }
+	dial, stop := bubbled(t, alloc)
+	c := dial()
+	t.Cleanup(func() { c.Close() })
+	target := fsPath + "logs/" + allocID + "?task=server&type=stdout&follow=true"
+	if plain {
+		target += "&plain=true"
+	}
+	go func() { _, _ = io.WriteString(c, head("GET", target, goodToken, "")) }()
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%v, %v", response, err)
+	}
+	return response.Body, stop
+}
+
 // TestFollowedFile: frames as they come, heartbeats between them, and what is there at the server's end; then the file is closed.
 func TestFollowedFile(t *testing.T) {
 	for name, plain := range map[string]bool{"frames": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				alloc, frames := quietAlloc(t), openFakeFrames()
-				alloc.files = func(*auth.Peer) handlers.Files { return &fakeFiles{frames: func() handlers.Frames { return frames }} }
-				dial, stop := bubbled(t, alloc, func(*handlers.Config) {})
-				c := dial()
-				defer c.Close()
-				target := fsPath + "logs/" + allocID + "?task=server&type=stdout&follow=true"
-				if plain {
-					target += "&plain=true"
-				}
-				go func() { _, _ = io.WriteString(c, head("GET", target, goodToken, "")) }()
-				response, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil || response.StatusCode != http.StatusOK {
-					t.Fatalf("%v, %v", response, err)
-				}
+				frames := openFakeFrames()
+				followed, stop := followLogs(t, frames, plain)
 				frames.frames <- &api.StreamFrame{Data: []byte("one\n"), File: "f", Offset: 4}
-				body, want := bufio.NewReader(response.Body), "one\n"
+				body, want := bufio.NewReader(followed), "one\n"
 				if !plain {
 					want = `{"Data":"b25lCg==","File":"f","Offset":4}` + "\n"
 				}
@@ -297,25 +305,11 @@ func TestFollowIsCutShort(t *testing.T) {
 	for name, plain := range map[string]bool{"frames": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				alloc, frames := quietAlloc(t), openFakeFrames()
-				alloc.files = func(*auth.Peer) handlers.Files {
-					return &fakeFiles{frames: func() handlers.Frames { return endlessFrames{frames} }}
-				}
-				dial, stop := bubbled(t, alloc, func(*handlers.Config) {})
-				c := dial()
-				defer c.Close()
-				target := fsPath + "logs/" + allocID + "?task=server&type=stdout&follow=true"
-				if plain {
-					target += "&plain=true"
-				}
-				go func() { _, _ = io.WriteString(c, head("GET", target, goodToken, "")) }()
-				response, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil || response.StatusCode != http.StatusOK {
-					t.Fatalf("%v, %v", response, err)
-				}
+				frames := openFakeFrames()
+				body, stop := followLogs(t, endlessFrames{frames}, plain)
 				stopped := make(chan struct{})
 				go func() { stop(); close(stopped) }()
-				got, err := io.ReadAll(response.Body)
+				got, err := io.ReadAll(body)
 				<-stopped
 				switch {
 				case plain && !errors.Is(err, io.ErrUnexpectedEOF):
