@@ -53,6 +53,7 @@ type Entry struct {
 	CreateIndex uint64 // of the Commit that made the entry
 	ModifyIndex uint64 // of the latest one that wrote it; 0 for no entry
 	Lease       string // the owner that it ends with; empty for none
+	Damaged     bool   // the value was damaged where it is kept, and is not returned; it can be written over, or deleted
 }
 
 // Store keeps entries, ordered by key, for any number of processes at once. Every Commit that changes something has an index of its own,

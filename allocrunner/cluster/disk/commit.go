@@ -2,7 +2,6 @@ package disk
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +48,11 @@ func (s *store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) 
 	if err != nil || len(writes) == 0 {
 		return index, err
 	}
-	if err := s.append(appendBatch(nil, index+1, writes)); err != nil {
+	batch := appendBatch(nil, index+1, writes)
+	if err := s.makeRoom(len(batch)); err != nil {
+		return 0, err
+	}
+	if err := s.append(batch); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
@@ -62,9 +65,6 @@ func (s *store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) 
 	return index + 1, nil
 }
 
-// maxLog is more than a log has that can be rewritten.
-const maxLog = 4 * cluster.MaxBytes
-
 // append adds a batch to the log, and notes it in the header when it is synced: until then nobody reads it. After an error it is not there, unless
 // that is ErrUncertain.
 func (s *store) append(batch []byte) error {
@@ -72,9 +72,6 @@ func (s *store) append(batch []byte) error {
 	next := head
 	next.end += int64(len(batch))
 	next.index++
-	if next.end > maxLog {
-		return unavailable(s.logPath(), errors.New("it has grown too long, since it could not be rewritten"))
-	}
 	if !next.named {
 		if err := s.syncDir(); err != nil {
 			return unavailable(s.dir, err)

@@ -3,11 +3,14 @@ package disk
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
 	"taskapi/allocrunner/internal/logfile"
 )
@@ -24,18 +27,49 @@ const (
 func (s *store) compactIfLong() {
 	s.mu.RLock()
 	size, valid := s.head.end, int64(s.table.Bytes()+s.table.Len()*recordCost)
-	entries, index := slices.Clone(s.table.Entries()), s.table.Index
 	s.mu.RUnlock()
 	if size < max(rewriteFloor, rewriteFactor*valid, s.retry) {
 		return
 	}
 	s.retry = 0
-	if err := s.rewrite(entries, index); err != nil {
+	if err := s.compact(); err != nil {
 		s.retry = size + rewriteFloor
 	}
+}
+
+// maxLog is more than a log has that can be rewritten.
+const maxLog = 4 * cluster.MaxBytes
+
+// makeRoom rewrites the log, under the lock, if so many bytes more would make it too long. A log comes there when it could not be rewritten for long.
+func (s *store) makeRoom(more int) error {
+	s.mu.RLock()
+	end := s.head.end
+	s.mu.RUnlock()
+	if end+int64(more) <= maxLog {
+		return nil
+	}
+	if time.Since(s.tooLong.at) > tooLongPause {
+		s.tooLong.err = s.compact()
+		s.tooLong.at = time.Now()
+	}
+	if err := s.tooLong.err; err != nil {
+		return fmt.Errorf("%w: %s: it has grown too long, since it can't be rewritten: %w%s", cluster.ErrUnavailable, s.logPath(), err, logfile.Remedy(err))
+	}
+	return nil
+}
+
+// tooLongPause keeps a log that can't be rewritten, and is as long as it may be, from being read for each Commit that is refused.
+const tooLongPause = time.Second
+
+// compact rewrites the log under the lock.
+func (s *store) compact() error {
+	s.mu.RLock()
+	entries, index := slices.Clone(s.table.Entries()), s.table.Index
+	s.mu.RUnlock()
+	err := s.rewrite(entries, index)
 	s.mu.Lock()
-	_ = s.advanceLocked() // what fails here fails for the next who reads, too
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return errors.Join(err, s.advanceLocked())
 }
 
 // create makes the log of a new store.
@@ -88,7 +122,10 @@ func (s *store) fill(f *os.File, entries []*table.Entry[span], index uint64) (he
 	var b, read []byte
 	for _, e := range entries {
 		write, err := readEntry(s.log, e, &read)
-		if err != nil {
+		if errors.Is(err, errRecord) {
+			write, err = salvage(e, read), nil
+		}
+		if err != nil { // the disk may still give it another time
 			return head, err
 		}
 		write.CreateIndex, write.ModifyIndex = e.CreateIndex, e.ModifyIndex
@@ -110,6 +147,12 @@ func (s *store) fill(f *os.File, entries []*table.Entry[span], index uint64) (he
 		return head, err
 	}
 	return head, f.Sync()
+}
+
+// salvage returns a write of an entry whose record is damaged: with what is known in memory, and the bytes where the value was, marked.
+func salvage(e *table.Entry[span], record []byte) table.Write {
+	record = record[:e.Value.size]
+	return table.Write{Key: e.Key, Lease: e.Lease, LeaseIndex: e.LeaseIndex, Value: record[len(record)-e.Size:], Size: e.Size, Damaged: true}
 }
 
 // syncDir makes the names in the directory outlive the machine.

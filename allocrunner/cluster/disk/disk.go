@@ -8,7 +8,8 @@
 // The log has the entries (see log.go). A Commit appends to it under a lock on the file named lock, syncs, and then notes in the log's
 // header up to where it is valid. Readers look at that header, and read on from where they were. A log that has grown to twice what is valid in it
 // is rewritten beside and put in its place, which readers see by its inode. The file named leases is empty: the holders of a lease share a lock on
-// one byte of it (see lease.go).
+// one byte of it (see lease.go). A value that can't be read any more is carried along, marked as damaged, with the bytes that are there; while the
+// disk returns errors the log is not rewritten, and it grows to a bound.
 //
 // # Why a log
 //

@@ -15,9 +15,15 @@ import (
 // Behind the header come batches, each of which is one Commit: a logfile.Record for each write, and one without a key, which ends the batch. Their
 // TxID is the Commit's index. The first batch has the entries that the log began with, and the index that the store had then. A body is
 //
-//	deleted 1, CreateIndex 8, ModifyIndex 8, the lease's index 8, size of its owner 2, owner, value
+//	kind 1, CreateIndex 8, ModifyIndex 8, the lease's index 8, size of its owner 2, owner, value
 //
 // where an index of 0 is the batch's own.
+const (
+	kindWritten = iota
+	kindDeleted
+	kindDamaged // the value is not as it was written: what there was of it is kept for who can repair it, and is no value
+)
+
 const (
 	bodySize = 27
 	maxBody  = bodySize + cluster.MaxKeyBytes + cluster.MaxValueBytes
@@ -39,8 +45,11 @@ func appendBatch(b []byte, index uint64, writes []table.Write) []byte {
 
 func body(w table.Write) []byte {
 	b := make([]byte, 1, bodySize+len(w.Lease)+len(w.Value))
-	if w.Delete {
-		b[0] = 1
+	switch {
+	case w.Delete:
+		b[0] = kindDeleted
+	case w.Damaged:
+		b[0] = kindDamaged
 	}
 	b = binary.BigEndian.AppendUint64(b, w.CreateIndex)
 	b = binary.BigEndian.AppendUint64(b, w.ModifyIndex)
@@ -53,7 +62,7 @@ var errBody = errors.New("what it says of an entry makes no sense")
 
 // parseBody reads a body. The value is part of it.
 func parseBody(key string, b []byte) (table.Write, error) {
-	if len(b) < bodySize || b[0] > 1 {
+	if len(b) < bodySize || b[0] > kindDamaged {
 		return table.Write{}, errBody
 	}
 	owner := int(binary.BigEndian.Uint16(b[25:]))
@@ -61,7 +70,8 @@ func parseBody(key string, b []byte) (table.Write, error) {
 		return table.Write{}, errBody
 	}
 	value := b[bodySize+owner:]
-	return table.Write{Key: key, Lease: string(b[bodySize:][:owner]), Value: value[:len(value):len(value)], Size: len(value), Delete: b[0] == 1,
+	return table.Write{Key: key, Lease: string(b[bodySize:][:owner]), Value: value[:len(value):len(value)], Size: len(value), Delete: b[0] == kindDeleted,
+		Damaged:     b[0] == kindDamaged,
 		CreateIndex: binary.BigEndian.Uint64(b[1:]), ModifyIndex: binary.BigEndian.Uint64(b[9:]), LeaseIndex: binary.BigEndian.Uint64(b[17:])}, nil
 }
 
@@ -134,7 +144,10 @@ func (s *scanner) record() (r logfile.Record, size uint32, err error) {
 	return r, size, err
 }
 
-// readEntry reads the record of an entry into a buffer, of which its value is then a part.
+// errRecord is in the error of a record that could be read, and is not as it was written.
+var errRecord = errors.New("its record is damaged")
+
+// readEntry reads the record of an entry into a buffer, of which its value is then a part. Errors: errRecord.
 func readEntry(f io.ReaderAt, e *table.Entry[span], buffer *[]byte) (w table.Write, err error) {
 	if int(e.Value.size) > cap(*buffer) {
 		*buffer = make([]byte, e.Value.size)
@@ -151,7 +164,7 @@ func readEntry(f io.ReaderAt, e *table.Entry[span], buffer *[]byte) (w table.Wri
 		err = errBody
 	}
 	if err != nil {
-		return w, fmt.Errorf("byte %d: %w", e.Value.at, err)
+		return w, fmt.Errorf("byte %d: %w: %w", e.Value.at, errRecord, err)
 	}
 	return w, nil
 }

@@ -56,7 +56,11 @@ func (s *store) entry(e *table.Entry[span], buffer *[]byte) (cluster.Entry, erro
 	if err != nil {
 		return cluster.Entry{}, s.damaged(err)
 	}
-	return cluster.Entry{Key: e.Key, Value: w.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex, Lease: e.Lease}, nil
+	found := cluster.Entry{Key: e.Key, Value: w.Value, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex, Lease: e.Lease, Damaged: w.Damaged}
+	if w.Damaged {
+		found.Value = nil
+	}
+	return found, nil
 }
 
 func (s *store) list(span cluster.Span) (page cluster.Page, err error) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,6 +46,10 @@ type store struct {
 
 	watched *os.File // which follow watches; its own
 	retry   int64    // how long the log is when it is tried again to rewrite it; 0 for as ever. Who has the lock uses it
+	tooLong struct { // when the log was as long as it may be, and was rewritten. Who has the lock uses it
+		at  time.Time
+		err error
+	}
 }
 
 func (s *store) path(name string) string { return filepath.Join(s.dir, name) }

@@ -28,6 +28,7 @@ type Write struct {
 	Value                    []byte // which Apply does not look at
 	Size                     int    // of the value
 	Delete                   bool
+	Damaged                  bool // Value is what there is of one that was damaged
 	LeaseIndex               uint64
 	CreateIndex, ModifyIndex uint64 // 0 for the commit's own index
 }
