@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -434,16 +433,21 @@ func TestFaults(t *testing.T) {
 	srv.Expect("PUT /v1/search 429 fault", "PUT /v1/search 429 fault", "PUT /v1/search 503 fault", "PUT /v1/search 0 fault", "PUT /v1/search 200 fault",
 		"PUT /v1/search 200", "PUT /v1/search 200")
 	srv.Fail(authtest.Fault{Hang: true, Always: true})
-	ctx, giveUp := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer giveUp()
-	if got := do(ctx); got != "broken" {
+	ended := make(chan string, 1)
+	hang := func(ctx context.Context) { // returns when the server has the request
+		before := len(srv.Requests())
+		go func() { ended <- do(ctx) }()
+		for len(srv.Requests()) == before {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	hang(ctx)
+	giveUp()
+	if got := <-ended; got != "broken" {
 		t.Errorf("a request that hangs: %q", got)
 	}
-	ended := make(chan string)
-	go func() { ended <- do(t.Context()) }()
-	for len(srv.Requests()) < 9 { // both hang
-		time.Sleep(time.Millisecond)
-	}
+	hang(t.Context())
 	srv.StopFailing()
 	if got := <-ended; got != "broken" {
 		t.Errorf("a request that hung: %q", got)
@@ -451,11 +455,8 @@ func TestFaults(t *testing.T) {
 	if got := do(t.Context()); got != "200" {
 		t.Errorf("then: %q", got)
 	}
-	srv.Fail(authtest.Fault{Hang: true, Always: true}) // and the end of the test does not wait for it
-	go func() { _ = do(context.Background()) }()
-	for len(srv.Requests()) < 11 {
-		time.Sleep(time.Millisecond)
-	}
+	srv.Fail(authtest.Fault{Hang: true, Always: true})
+	hang(context.Background()) // the end of the test does not wait for it
 }
 
 // TestEnv: a program in another process finds socket and token, as in a task.
@@ -484,19 +485,14 @@ get "$NOMAD_SECRETS_DIR/api.sock" "$NOMAD_TOKEN_bank" /v1/allocations`
 
 // TestClose: with the end of its test a server is gone, with all of its goroutines and files. It runs alone.
 func TestClose(t *testing.T) {
+	others := goleak.IgnoreCurrent()
 	test := new(fakeTest)
 	srv := authtest.NewServer(test, authtest.Job{Tasks: []string{"web", "db"}})
 	list(srv.Client(srv.Token()))
 	srv.JWKSURL()
 	srv.RevokeAll()
 	test.end()
-	stacks := make([]byte, 1<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	for _, of := range []string{"handlers.(*API).Serve", "workload.(*Manager).Run", "httptest"} {
-		if strings.Contains(string(stacks), of) {
-			t.Errorf("a goroutine of %s is left", of)
-		}
-	}
+	goleak.VerifyNone(t, others)
 	if _, err := os.Stat(filepath.Dir(srv.Socket())); !os.IsNotExist(err) {
 		t.Errorf("the directory is left: %v", err)
 	}
