@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,14 +16,14 @@ func TestDevOnATerminal(t *testing.T) {
 	term.runs(`taskapi dev -- bash --norc -i; echo "code=$?"`)
 	term.runs(`test -t 0 -a -t 1 -a -t 2 && echo is-a-"terminal"; stty size; echo "task:$NOMAD_TASK_NAME"`)
 	term.awaits("is-a-terminal", "23 91", "task:dev")
-	term.runs("sleep 1000")
-	term.awaits("sleep 1000")
-	term.until("the command runs", func(string) bool { return strings.Contains(commandLines(t), "sleep\x001000") })
+	mine := fmt.Sprint(1_000_000 + os.Getpid()) // other tests sleep, too
+	term.runs("sleep " + mine)
+	term.until("the command runs", func(string) bool { return strings.Contains(commandLines(t), "sleep\x00"+mine) })
 	term.keys("C-c")
 	term.runs(`echo "int:$?"`)
 	term.awaits("int:130")
-	term.runs("sleep 1001 | cat")
-	term.until("the command runs", func(string) bool { return strings.Contains(commandLines(t), "sleep\x001001") })
+	term.runs("sleep " + mine + "1 | cat")
+	term.until("the command runs", func(string) bool { return strings.Contains(commandLines(t), "sleep\x00"+mine+"1") })
 	term.keys("C-z")
 	term.awaits("Stopped")
 	term.tmux("resize-window", "-x", "77", "-y", "19")
