@@ -44,7 +44,7 @@ job "shop" {
         path     = "/"
         port     = var.web
         interval = "1s"
-        timeout  = "1s"
+        timeout  = "30s"
         check_restart {
           limit = 1
           grace = "0s"

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,8 +27,17 @@ type watched struct {
 	changed chan struct{}
 }
 
+// startWatched starts a runner whose checks are real: a busy machine may take longer for one than any timeout that checks have.
 func startWatched(t *testing.T, cfg checks.Config) watched {
 	t.Helper()
+	group := cfg.Alloc.GetTaskGroup()
+	for _, s := range slices.Concat(group.Services, group.Tasks[0].Services) {
+		for i := range s.Checks {
+			if s.Checks[i].Timeout == time.Second {
+				s.Checks[i].Timeout = time.Minute
+			}
+		}
+	}
 	changed := make(chan struct{}, 1)
 	cfg.OnChange = func() {
 		select {
@@ -47,7 +57,7 @@ func (w watched) await(t *testing.T, name string) api.AllocCheckStatus {
 		}
 		select {
 		case <-w.changed:
-		case <-time.After(10 * time.Second): // far beyond every check's timeout
+		case <-time.After(2 * time.Minute): // beyond every check's timeout
 			t.Fatalf("check %q never ran", name)
 		}
 	}
