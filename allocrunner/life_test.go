@@ -67,7 +67,7 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	var cfg interfaces.Config
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
 		shell("main", `trap 'echo signalled >> $NOMAD_TASK_DIR/signalled' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do sleep 0.01; done`,
-			func(t *api.Task) { t.KillTimeout = new(700 * time.Millisecond) }),
+			func(t *api.Task) { t.KillTimeout = new(time.Hour) }),
 		shell("bye", `echo bye > $NOMAD_ALLOC_DIR/bye`, lifecycle("poststop", false)))
 	r.untilFile("main/local/pid")
 	r.untilState("main", "running")
@@ -81,6 +81,12 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	}
 
 	cfg.Saved = state.saved()
+	main := cfg.Saved.Tasks["main"]
+	if left := time.Until(main.Due); left <= 0 || left > time.Hour {
+		t.Errorf("%v are left of the kill timeout", left)
+	}
+	main.Due = time.Now()
+	cfg.Saved.Tasks["main"] = main
 	next := begin(t, cfg)
 	if err := next.end(); err != nil {
 		t.Fatal(err)
