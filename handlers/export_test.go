@@ -118,8 +118,17 @@ const (
 )
 
 // Page returns the IDs of the evaluations that a query gets, and the token of the next page.
-func Page(query string, order listOrder, evals []*api.Evaluation) (ids []string, next string, err error) {
-	r := &request{Request: &http.Request{URL: &url.URL{RawQuery: query}}, server: &socketServer{}}
+func Page(ctx context.Context, query string, order listOrder, evals []*api.Evaluation) (ids []string, next string, err error) {
+	return page(ctx, &socketServer{filtering: make(chan struct{}, 1)}, query, order, evals)
+}
+
+// PageBehindAnother does so while another filter of the socket is applied, without end.
+func PageBehindAnother(ctx context.Context, query string, order listOrder, evals []*api.Evaluation) (ids []string, next string, err error) {
+	return page(ctx, &socketServer{filtering: make(chan struct{})}, query, order, evals)
+}
+
+func page(ctx context.Context, s *socketServer, query string, order listOrder, evals []*api.Evaluation) (ids []string, next string, err error) {
+	r := &request{Request: (&http.Request{URL: &url.URL{RawQuery: query}}).WithContext(ctx), server: s}
 	l, err := newList(r, listing[*api.Evaluation]{
 		order:     order,
 		id:        func(e *api.Evaluation) string { return e.ID },

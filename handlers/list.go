@@ -82,7 +82,11 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 		return nil, err
 	}
 	if text := query.Get("filter"); text != "" {
-		defer r.lockFilters()()
+		unlock, err := r.lockFilters()
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
 		if l.chosen, err = filter.New(text); err != nil {
 			return nil, invalid("failed to read filter expression: %v", err)
 		}
@@ -91,10 +95,14 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 }
 
 // lockFilters waits until no other filter is read or applied on the socket, and returns what lets the next one: who sends many costly ones waits
-// for them alone.
-func (r *request) lockFilters() (unlock func()) {
-	r.server.filtering.Lock()
-	return r.server.filtering.Unlock
+// for them alone. Errors: those of the request's context.
+func (r *request) lockFilters() (unlock func(), err error) {
+	select {
+	case r.server.filtering <- struct{}{}:
+		return func() { <-r.server.filtering }, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
 }
 
 func perPage(query url.Values) (int, error) {
@@ -129,7 +137,11 @@ func (l *list[T]) answer(values []T, index uint64) (answer, error) {
 // page returns the page of the values, and the token of what follows it.
 func (l *list[T]) page(values []T) (page []T, next string, err error) {
 	if l.chosen != nil {
-		defer l.request.lockFilters()()
+		unlock, err := l.request.lockFilters()
+		if err != nil {
+			return nil, "", err
+		}
+		defer unlock()
 	}
 	sorted := slices.SortedFunc(slices.Values(values), func(a, b T) int { return l.compare(l.place(a), l.place(b)) })
 	for _, v := range sorted {
@@ -174,11 +186,14 @@ func (l *list[T]) matches(v T) (bool, error) {
 	if l.matched != nil {
 		subject = l.matched(v)
 	}
-	return matches(l.chosen, subject)
+	return l.request.matches(l.chosen, subject)
 }
 
-// matches reports whether a filter selects a value.
-func matches(chosen *filter.Filter, subject any) (bool, error) {
+// matches reports whether a filter selects a value. For a client that has gone it is not applied. Errors: Invalid; those of the request's context.
+func (r *request) matches(chosen *filter.Filter, subject any) (bool, error) {
+	if err := r.Context().Err(); err != nil {
+		return false, err
+	}
 	matches, err := chosen.Matches(subject)
 	if err != nil {
 		return false, invalid("the filter can't be applied: %v", err)

@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -52,7 +54,7 @@ func TestPages(t *testing.T) {
 				for i := 0; i < len(extra); i += 2 {
 					query.Set(extra[i], extra[i+1])
 				}
-				ids, next, err := handlers.Page(query.Encode(), order.order, evals)
+				ids, next, err := handlers.Page(t.Context(), query.Encode(), order.order, evals)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -105,7 +107,7 @@ func TestOrders(t *testing.T) {
 		{handlers.ByCreateIndex, "next_token=13.", "a "},
 		{handlers.ByCreateIndex, "prefix=b&per_page=1", "b "},
 	} {
-		ids, next, err := handlers.Page(c.query, c.order, evals)
+		ids, next, err := handlers.Page(t.Context(), c.query, c.order, evals)
 		if got := strings.Join(ids, ",") + " " + next; got != c.want || err != nil {
 			t.Errorf("%s = %q, %v, want %q", c.query, got, err, c.want)
 		}
@@ -192,6 +194,43 @@ func TestBadQueriesDoNotWait(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFiltersEndWithTheirClients: a filter is applied to nothing for a client that has gone, be it that it waits for another one.
+func TestFiltersEndWithTheirClients(t *testing.T) {
+	evals := []*api.Evaluation{{ID: "a", Priority: 1}}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, _, err := handlers.Page(t.Context(), "filter=Nope+%3D%3D+1", handlers.ByID, evals); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("the filter is not applied to begin with: %v", err)
+	}
+	if _, _, err := handlers.Page(gone, "filter=Nope+%3D%3D+1", handlers.ByID, evals); !errors.Is(err, context.Canceled) {
+		t.Errorf("applied for a client that has gone: %v", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := handlers.PageBehindAnother(ctx, "filter=Nope+%3D%3D+1", handlers.ByID, evals)
+			ended <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Errorf("it did not wait: %v", err)
+		default:
+		}
+		leave()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		default:
+			t.Fatal("it waits for a client that has gone")
+		}
+	})
 }
 
 // TestRegionOfWrites: what is meant for another region is not done here.

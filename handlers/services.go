@@ -78,9 +78,13 @@ func (r *request) selected(chosen *filter.Filter, all []*api.ServiceRegistration
 	if chosen == nil {
 		return all, nil
 	}
-	defer r.lockFilters()()
+	unlock, err := r.lockFilters()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	for _, registration := range all {
-		matches, err := matches(chosen, registration)
+		matches, err := r.matches(chosen, registration)
 		if err != nil {
 			return nil, err
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 
 	"taskapi/auth"
@@ -29,7 +28,7 @@ type socketServer struct {
 	waits   waits
 	bucket  bucket
 
-	filtering sync.Mutex    // held while a filter is read and applied
+	filtering chan struct{} // holds one while a filter is read or applied
 	bulk      chan struct{} // holds one for each bulky answer that is made or sent
 }
 
@@ -39,7 +38,8 @@ func newSocketServer(a *API, owner auth.Owner, draining, open context.Context) *
 		set = set.Operator()
 	}
 	return &socketServer{
-		API: a, owner: owner, draining: draining, open: open, limits: set, waits: waits{most: set.Waits}, bulk: make(chan struct{}, maxBulky),
+		API: a, owner: owner, draining: draining, open: open, limits: set, waits: waits{most: set.Waits},
+		filtering: make(chan struct{}, 1), bulk: make(chan struct{}, maxBulky),
 	}
 }
 

@@ -24,21 +24,25 @@ const (
 	// maxSteps bounds the comparisons for one value, half a second's. "any TaskStates as _, s { s.Failed == true }" takes 500 for each of
 	// 500 tasks.
 	maxSteps = 1_000_000
+	// maxAllSteps bounds those for all values of a list, five seconds'. 10,000 paths take 2,000,000 for "^nomad/jobs/[a-z]+$".
+	maxAllSteps = 10 * maxSteps
 	// regexpsInAStep is how many instructions of a regular expression take as long as a comparison, for one byte of the text.
 	regexpsInAStep = 10
 )
 
 var (
 	errTooManySteps = errors.New("it takes too many steps: any and all within one another multiply, and so do a regular expression and a long text")
+	errTooManyInAll = errors.New("it takes too many steps for so many values: a prefix, or a page of fewer that match, has it read fewer")
 	errNotApplied   = errors.New("a selector leads to what has no value, or an operator can't be used on it")
 )
 
-// Filter is an expression. Its methods are for one goroutine at a time.
+// Filter is an expression, for the values of one list. Its methods are for one goroutine at a time.
 type Filter struct {
 	evaluator *bexpr.Evaluator
 	compares  int // its comparisons
 	regexps   int // the instructions of its regular expressions
 	steps     int // of the value that is being matched
+	all       int // of those before
 }
 
 // New reads an expression. Its errors are for the author of the expression.
@@ -82,12 +86,13 @@ func (f *Filter) measure(tree grammar.Expression) error {
 // Matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names of Go's fields, which
 // are Nomad's. Its errors are for the author of the expression.
 func (f *Filter) Matches(value any) (matches bool, err error) {
+	f.all += f.steps
 	f.steps = 0
 	defer func() { // go-bexpr panics when a selector leads to nil, and step when there are too many
 		if cause := recover(); cause != nil {
 			matches, err = false, errNotApplied
-			if cause == errTooManySteps { //nolint:errorlint // it is step's, as it is
-				err = errTooManySteps
+			if cause == errTooManySteps || cause == errTooManyInAll { //nolint:errorlint // it is step's, as it is
+				err = cause.(error)
 			}
 		}
 	}()
@@ -108,8 +113,11 @@ func (f *Filter) step(v reflect.Value) reflect.Value {
 	case reflect.String:
 		f.steps += at.Len() * f.regexps / regexpsInAStep
 	}
-	if f.steps > maxSteps {
+	switch {
+	case f.steps > maxSteps:
 		panic(errTooManySteps)
+	case f.all+f.steps > maxAllSteps:
+		panic(errTooManyInAll)
 	}
 	return v
 }

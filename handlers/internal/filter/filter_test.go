@@ -106,6 +106,30 @@ func TestEvil(t *testing.T) {
 	}
 }
 
+// TestManyValues: what is cheap for one value is refused after some thousands when it is costly for all of them, and not when it is not.
+func TestManyValues(t *testing.T) {
+	value := &api.VariableMetadata{Path: "nomad/jobs/" + strings.Repeat("x", 100)}
+	for text, want := range map[string]string{
+		`Path matches "^nomad/jobs/[a-z]+$" or Path matches "^b+$"`: "",
+		`Path matches "(x?){300}(x?){300}y"`:                        "too many steps for so many values",
+	} {
+		f, err := filter.New(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := 0
+		for ; values < 10_000 && err == nil; values++ {
+			_, err = f.Matches(value)
+		}
+		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && (want == "" || !strings.Contains(got, want)) {
+			t.Errorf("%s: %v after %d values, want %q", text, err, values, want)
+		}
+		if values < 100 {
+			t.Errorf("%s: refused after %d values", text, values)
+		}
+	}
+}
+
 // nested returns an expression with so many collections, one within another.
 func nested(depth int, over, inner string) string {
 	if depth == 0 {
