@@ -17,6 +17,9 @@ import (
 // Variables are those of all namespaces, and the locks on them. The index of an answer is one to wait from. Errors: *apierror.Error, and of
 // those that write *VariableConflictError.
 type Variables interface {
+	// OfTasks returns the same variables for a task, whose writes leave the operator room.
+	OfTasks() Variables
+
 	// Read returns a variable, nil for none, and its ModifyIndex or, without one, the index of that moment.
 	Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error)
 	// List returns those of a namespace, or with "*" of all, whose paths begin with the prefix, and that concern the caller.
@@ -210,6 +213,9 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 	at, err := a.variableAt(r)
 	if err != nil {
 		return variableWrite{}, err
+	}
+	if !r.Principal.Operator() {
+		at.kept = at.kept.OfTasks()
 	}
 	w := variableWrite{variableAt: at}
 	query, err := r.values()

@@ -38,6 +38,8 @@ func newFakeVariables(paths ...string) *fakeVariables {
 	return f
 }
 
+func (f *fakeVariables) OfTasks() handlers.Variables { return f }
+
 func (f *fakeVariables) Read(_ context.Context, namespace, path string) (*api.Variable, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

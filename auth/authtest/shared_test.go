@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -185,4 +186,26 @@ func TestServices(t *testing.T) {
 	if got, _ := found(&api.QueryOptions{Namespace: "prod"}); len(got) != 0 {
 		t.Errorf("in another namespace a task finds %q", got)
 	}
+}
+
+// TestTasksLeaveRoom: a task that writes as much as it may keeps neither the operator from writing nor a service from being registered.
+func TestTasksLeaveRoom(t *testing.T) {
+	t.Parallel()
+	srv := authtest.NewServer(t, authtest.Policy(lockPolicy))
+	put := func(client *api.Client, path string) error {
+		_, _, err := client.Variables().Create(&api.Variable{Path: path, Items: api.VariableItems{"k": strings.Repeat("v", 60<<10)}}, nil)
+		return err
+	}
+	client, operator := srv.Client(srv.Token()), srv.Operator()
+	var err error
+	for n := 0; err == nil && n < 1000; n++ {
+		err = put(client, fmt.Sprintf("app/%d", n))
+	}
+	if status(err) != 413 || !strings.Contains(err.Error(), "the rest is the operator's") {
+		t.Errorf("the task: %v", err)
+	}
+	if err := put(operator.Client(operator.Token()), "app/operator"); err != nil {
+		t.Errorf("the operator: %v", err)
+	}
+	srv.RegisterService("db", "10.0.0.1", 5432)
 }

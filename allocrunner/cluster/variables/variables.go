@@ -40,6 +40,7 @@ type Service struct {
 	sealer Sealer
 	now    func() (Moment, error)
 	ending chan struct{} // has an element while this process ends a lock whose time is over
+	bounds usage         // up to which it writes
 }
 
 // New returns the variables of a store. It touches nothing.
@@ -47,7 +48,12 @@ func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = now
 	}
-	return &Service{store: c.Store, sealer: c.Sealer, now: c.Now, ending: make(chan struct{}, 1)}
+	return &Service{c.Store, c.Sealer, c.Now, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}}
+}
+
+// OfTasks returns the same variables for a task, whose writes leave the operator room.
+func (s *Service) OfTasks() *Service {
+	return &Service{s.store, s.sealer, s.now, s.ending, usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}}
 }
 
 // Read returns a variable, nil for none, and the index to wait from: the variable's, or the store's when there is none.

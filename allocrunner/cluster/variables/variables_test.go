@@ -348,3 +348,103 @@ func TestFull(t *testing.T) {
 		}
 	})
 }
+
+// TestTasksLeaveRoom: what tasks write ends before the variables are full, in number and size. The operator can write still, and so can a task what
+// needs no more room; and when the operator can't either, there is room for services.
+func TestTasksLeaveRoom(t *testing.T) {
+	f := newVariables(t)
+	tasks, big := f.OfTasks(), strings.Repeat("v", variables.MaxItems-1)
+	fill := func(s *variables.Service, name, value string) (stored int) {
+		for ; ; stored++ {
+			_, _, err := s.Put(t.Context(), variable(fmt.Sprintf("%s/%d", name, stored), "k", value), nil)
+			if errors.Is(err, variables.ErrFull) {
+				return stored
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got, of := fill(tasks, "task", big), variables.MaxBytes/variables.MaxItems; got < of*7/10 || got > of*3/4 {
+		t.Errorf("tasks have written %d of %d variables of the largest size", got, of)
+	}
+	if _, _, err := tasks.Acquire(t.Context(), variable("lock", "k", big)); !errors.Is(err, variables.ErrFull) ||
+		!strings.Contains(err.Error(), "24 MiB, and the rest is the operator's") {
+		t.Errorf("a task's lock: %v", err)
+	}
+	for path, value := range map[string]string{"task/0": big, "task/1": "small"} {
+		if _, _, err := tasks.Put(t.Context(), variable(path, "k", value), nil); err != nil {
+			t.Errorf("written again: %v", err)
+		}
+	}
+	if got, of := fill(f.Service, "operator", big), variables.MaxBytes/variables.MaxItems; got < of/5 {
+		t.Errorf("the operator has written %d of %d variables of the largest size", got, of)
+	}
+	registrations := cluster.Txn{}
+	for n := range 8 { // as much as a transaction may have
+		registrations.Then = append(registrations.Then,
+			cluster.Operation{Key: fmt.Sprintf("services/default/web/%d", n), Value: bytes.Repeat([]byte("v"), cluster.MaxValueBytes)})
+	}
+	for range 2 {
+		if _, err := f.store.Commit(t.Context(), registrations); err != nil {
+			t.Errorf("services: %v", err)
+		}
+	}
+	for count, want := range map[int][2]bool{7499: {true, true}, 7500: {false, true}, 9999: {false, true}, 10_000: {false, false}} {
+		for i, s := range []*variables.Service{tasks, f.Service} {
+			f.plant("usage/vars", fmt.Appendf(nil, `{"variables":%d,"bytes":0}`, count))
+			_, _, err := s.Put(t.Context(), variable(fmt.Sprintf("number/%d/%d", count, i), "k", "v"), nil)
+			if (err == nil) != want[i] || err != nil && !errors.Is(err, variables.ErrFull) {
+				t.Errorf("after %d variables, OfTasks %v: %v", count, i == 0, err)
+			}
+		}
+	}
+}
+
+// damagedStore is a store in which one value is damaged until it is written again.
+type damagedStore struct {
+	cluster.Store
+	key   string
+	index uint64 // of the damaged entry
+}
+
+func (s *damagedStore) damage(e *cluster.Entry) {
+	if e.Key == s.key && e.ModifyIndex == s.index {
+		e.Value, e.Damaged = nil, true
+	}
+}
+
+func (s *damagedStore) Get(ctx context.Context, key string) (cluster.Entry, uint64, error) {
+	e, index, err := s.Store.Get(ctx, key)
+	s.damage(&e)
+	return e, index, err
+}
+
+func (s *damagedStore) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
+	page, err := s.Store.List(ctx, span)
+	for i := range page.Entries {
+		s.damage(&page.Entries[i])
+	}
+	return page, err
+}
+
+// TestDamagedSize: a variable that the disk has damaged does not count as what it was any more, once it is written again or deleted.
+func TestDamagedSize(t *testing.T) {
+	f := newVariables(t)
+	f.put("good", "k", "v")
+	store := &damagedStore{f.store, "vars/default/bad", f.put("bad", "k", strings.Repeat("v", 10<<10)).ModifyIndex}
+	damaged := variables.New(variables.Config{Store: store, Sealer: newSealer(t)})
+	if _, _, err := damaged.Put(t.Context(), variable("bad", "k", "v"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(f.entry("usage/vars").Value); got != `{"variables":2,"bytes":2048}` {
+		t.Errorf("written again: %s", got)
+	}
+	store.index = f.put("bad", "k", strings.Repeat("v", 10<<10)).ModifyIndex
+	if _, err := damaged.Delete(t.Context(), ns, "bad", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(f.entry("usage/vars").Value); got != `{"variables":1,"bytes":1024}` {
+		t.Errorf("deleted: %s", got)
+	}
+}

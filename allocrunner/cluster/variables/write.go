@@ -277,6 +277,9 @@ type usage struct {
 	Bytes     int `json:"bytes"` // of the stored values, each rounded up to usageUnit
 }
 
+// reserve is what tasks leave to the operator.
+var reserve = usage{MaxVariables / 4, MaxBytes / 4}
+
 func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUnit }
 
 // account adds to a transaction what it changes of the usage. Errors: ErrFull, which a change that makes something smaller never gets.
@@ -296,17 +299,17 @@ func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, af
 		return err
 	}
 	var total usage
-	if entry.ModifyIndex != 0 && json.Unmarshal(entry.Value, &total) != nil {
+	if entry.ModifyIndex != 0 && json.Unmarshal(entry.Value, &total) != nil || found.entry.Damaged { // of which nobody knows the size
 		if total, err = s.count(ctx); err != nil {
 			return err
 		}
 	}
 	total.Variables, total.Bytes = max(0, total.Variables+change.Variables), max(0, total.Bytes+change.Bytes)
-	if change.Variables > 0 && total.Variables > MaxVariables {
-		return fmt.Errorf("%w: %d variables", ErrFull, MaxVariables)
+	if change.Variables > 0 && total.Variables > s.bounds.Variables {
+		return s.full(fmt.Sprintf("%d variables", s.bounds.Variables))
 	}
-	if change.Bytes > 0 && total.Bytes > MaxBytes {
-		return fmt.Errorf("%w: %d MiB", ErrFull, MaxBytes>>20)
+	if change.Bytes > 0 && total.Bytes > s.bounds.Bytes {
+		return s.full(fmt.Sprintf("%d MiB", s.bounds.Bytes>>20))
 	}
 	value, err := json.Marshal(total)
 	if err != nil {
@@ -315,6 +318,14 @@ func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, af
 	txn.If = append(txn.If, cluster.Condition{Key: usageKey, ModifyIndex: entry.ModifyIndex})
 	txn.Then = append(txn.Then, cluster.Operation{Key: usageKey, Value: value})
 	return nil
+}
+
+// full returns ErrFull with what there may be.
+func (s *Service) full(bound string) error {
+	if s.bounds.Bytes < MaxBytes {
+		return fmt.Errorf("%w: tasks can write while there are less than %s, and the rest is the operator's", ErrFull, bound)
+	}
+	return fmt.Errorf("%w: %s", ErrFull, bound)
 }
 
 // count counts what the variables take, when the usage is damaged.
