@@ -27,9 +27,9 @@ examples:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-watcher ./examples/watcher
 
 # gotestsum runs go test and lists at the end which tests were skipped, and why. The race detector needs cgo, so gcc; it allocates,
-# so what auth's tests promise of memory is tested without it.
+# so what auth's tests promise of memory is tested without it. go test gives a package ten minutes, which a busy machine takes.
 test:
-	CGO_ENABLED=1 $(GO) run $(GOTESTSUM) --format pkgname -- -race ./...
+	CGO_ENABLED=1 $(GO) run $(GOTESTSUM) --format pkgname -- -race -timeout 25m ./...
 	$(GO) run $(GOTESTSUM) --format pkgname -- ./auth
 
 check:
