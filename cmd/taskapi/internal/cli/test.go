@@ -90,7 +90,7 @@ the job file is wrong, the group did not become healthy, or it failed while a co
 	f := cmd.Flags()
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(flagError(cmd, err)) })
 	f.StringVar(&opts.until.what, "until", waitHealthy, "what of the group is waited for before the command: healthy, running or complete")
-	f.DurationVar(&opts.until.timeout, "until-timeout", defaultTestWait, "how long")
+	f.DurationVar(&opts.until.timeout, "until-timeout", defaultTestWait, "how long --until waits")
 	f.StringVar(&opts.as, "as", asOperator, "whose identity the command has: operator, or a `TASK`")
 	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test their clients")
 	f.BoolVar(&opts.json, "json", false, "print a JSON object about the test")
@@ -263,11 +263,15 @@ func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
 // await waits until the group is what it is to be. Errors: why it is not, with what its tasks have said.
 func (t *testRun) await(ctx context.Context) error {
 	until := t.options.until
-	ctx, cancel := context.WithTimeoutCause(ctx, until.timeout, fmt.Errorf("the group is not %s after %v", until.what, until.timeout))
+	late := fmt.Errorf("the group is not %s after %v", until.what, until.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, until.timeout, late)
 	defer cancel()
 	alloc, err := t.tied.until(ctx, until.settled)
 	if alloc == nil {
 		return err
+	}
+	if errors.Is(err, late) {
+		err = fmt.Errorf("%w: %s", err, strings.Join(problems(alloc), ", "))
 	}
 	if err == nil || errors.Is(err, errGroupOver) {
 		err = until.result(alloc)
@@ -275,14 +279,17 @@ func (t *testRun) await(ctx context.Context) error {
 			err = fmt.Errorf("the group has ended (%s) before it was running", alloc.ClientStatus)
 		}
 	}
-	return t.tied.layout.withOutput(alloc, err)
+	if err == nil {
+		return nil
+	}
+	return t.tied.layout.withCauses(alloc, t.tied.checks(), err)
 }
 
 // collect notes how the tasks have ended, while their files are there, and whether the group has failed by itself.
 func (t *testRun) collect(alloc *api.Allocation) {
 	t.mu.Lock()
 	if !t.ends && alloc.ClientStatus == api.AllocClientStatusFailed {
-		t.failure = t.tied.layout.withOutput(alloc, errors.New("the group failed while the command ran"))
+		t.failure = t.tied.layout.withCauses(alloc, nil, errors.New("the group failed while the command ran"))
 	}
 	t.mu.Unlock()
 	words := lastWords{files: allocrunner.Files(t.tied.layout.Alloc(alloc.ID), alloc.GetTaskGroup())}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // report is what --json and --junit say of a test. It may be filled by several goroutines.
@@ -43,6 +45,7 @@ type taskEnd struct {
 	Name     string   `json:"name"`
 	State    string   `json:"state"`
 	Failed   bool     `json:"failed"`
+	Error    string   `json:"error,omitempty"` // why its latest attempt to start has failed
 	Restarts uint64   `json:"restarts"`
 	ExitCode *int     `json:"exit_code,omitempty"` // of its last process, 128 and the number of a signal
 	Stderr   []string `json:"stderr,omitempty"`    // its last lines
@@ -75,6 +78,9 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 	end := taskEnd{Name: name, Stderr: stderr}
 	if state != nil {
 		end.State, end.Failed, end.Restarts = state.State, state.Failed, state.Restarts
+		if failure := failedStart(state); failure != nil {
+			end.Error = linewriter.OneLine(failure.DisplayMessage)
+		}
 		for i := len(state.Events) - 1; i >= 0 && end.ExitCode == nil; i-- {
 			if state.Events[i].Type == api.TaskTerminated {
 				code := exitCode(state.Events[i])
@@ -121,7 +127,7 @@ func (r *report) write(o testOptions, w Environment) error {
 			err = os.WriteFile(o.junit, append([]byte(xml.Header), append(text, '\n')...), 0o644)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--junit %w", err))
+			errs = append(errs, fmt.Errorf("--junit: %w", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -174,7 +180,10 @@ func (r *report) suite() junitSuite {
 		failure := ""
 		if t.Failed {
 			failure = "the task has failed"
-			if t.ExitCode != nil {
+			switch {
+			case t.Error != "":
+				failure += ": " + t.Error
+			case t.ExitCode != nil:
 				failure += fmt.Sprintf(": exit code %d", *t.ExitCode)
 			}
 		}

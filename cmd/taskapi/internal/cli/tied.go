@@ -176,6 +176,18 @@ func (t *tied) present() *api.Allocation {
 	return t.runner.Alloc()
 }
 
+// checks returns the latest results of the allocation's checks.
+func (t *tied) checks() api.AllocCheckStatuses {
+	t.mu.Lock()
+	runner := t.runner
+	t.mu.Unlock()
+	if runner == nil {
+		return nil
+	}
+	checks, _ := runner.Checks()
+	return checks
+}
+
 // stop stops the allocation gracefully, and does not wait for it.
 func (t *tied) stop(ctx context.Context) {
 	t.mu.Lock()

@@ -15,8 +15,8 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
-	"taskapi/cmd/taskapi/internal/output"
 )
 
 // What run --detach --wait waits for.
@@ -87,11 +87,26 @@ func (r *request) await(ctx context.Context) error {
 	alloc, err := f.follow(ctx)
 	if err != nil {
 		if ctx.Err() != nil && f.last != nil {
-			err = r.layout.withOutput(f.last, err)
+			err = r.layout.withCauses(f.last, r.checks(ctx), err)
 		}
 		return err
 	}
-	return r.layout.withOutput(alloc, r.options.until.result(alloc))
+	err = r.options.until.result(alloc)
+	if err == nil {
+		return nil
+	}
+	return r.layout.withCauses(alloc, r.checks(ctx), err)
+}
+
+// checks returns the latest results of the allocation's checks, none when it can't be asked.
+func (r *request) checks(ctx context.Context) api.AllocCheckStatuses {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.Brief.Busy)
+	defer cancel()
+	checks, err := target{layout: r.layout, id: r.alloc.ID}.checks(ctx)
+	if err != nil {
+		return nil
+	}
+	return checks
 }
 
 // settled reports whether the allocation is what is waited for, or can't be any more.
@@ -114,62 +129,3 @@ func (o *waitOptions) result(alloc *api.Allocation) error {
 	}
 	return nil
 }
-
-// problems says of each task how it stands, the ones that don't run first.
-func problems(alloc *api.Allocation) []string {
-	var bad, good []string
-	for _, name := range taskNames(alloc) {
-		state := alloc.TaskStates[name]
-		if state == nil {
-			continue
-		}
-		text := fmt.Sprintf("task %q is %s, with %d %s", name, state.State, state.Restarts, plural(int(state.Restarts), "restart", "restarts"))
-		if state.State == "running" {
-			good = append(good, text)
-		} else {
-			bad = append(bad, text)
-		}
-	}
-	return append(bad, good...)
-}
-
-// troubled returns the tasks that have failed or ended with an error of late, in the order of the job.
-func troubled(alloc *api.Allocation) []string {
-	return slices.DeleteFunc(taskNames(alloc), func(name string) bool {
-		state := alloc.TaskStates[name]
-		if state == nil {
-			return true
-		}
-		if state.Failed {
-			return false
-		}
-		for _, e := range slices.Backward(state.Events) {
-			if e.Type == api.TaskTerminated {
-				return e.ExitCode == 0 && e.Signal == 0
-			}
-		}
-		return true
-	})
-}
-
-// withOutput adds to an error the latest lines of what its troubled tasks have written to standard error.
-func (l layout) withOutput(alloc *api.Allocation, err error) error {
-	if err == nil {
-		return nil
-	}
-	words := lastWords{files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())}
-	for _, task := range troubled(alloc) {
-		lines := words.of(task)
-		if len(lines) == 0 {
-			continue
-		}
-		for i, line := range lines {
-			lines[i] = "\n  " + clipped(linewriter.OneLine(strings.TrimSuffix(line, "\r")), maxLastLine)
-		}
-		err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:%s", err, task, output.ShortID(alloc.ID), strings.Join(lines, ""))
-	}
-	return err
-}
-
-// maxLastLine is how much of each of these lines is printed, in letters.
-const maxLastLine = 300
