@@ -28,6 +28,7 @@ type agentClient struct {
 	settings             Settings
 	secrets              Secrets
 	namespace, partition string
+	longest              int64 // answer, in bytes
 
 	http *http.Client
 	api  *capi.Client
@@ -59,7 +60,7 @@ func (c *agentClient) open() error {
 		}
 	}
 	c.http = &http.Client{
-		Transport:     bounded{transport},
+		Transport:     bounded{transport, c.longest},
 		Timeout:       requestTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is for this agent alone
 	}
@@ -112,12 +113,15 @@ func (c *agentClient) close() {
 }
 
 // bounded is a transport whose answers end with an error when they are too long.
-type bounded struct{ *http.Transport }
+type bounded struct {
+	*http.Transport
+	longest int64
+}
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := b.Transport.RoundTrip(req)
 	if err == nil {
-		resp.Body = &boundedBody{resp.Body, maxAnswer}
+		resp.Body = &boundedBody{resp.Body, b.longest}
 	}
 	return resp, err
 }

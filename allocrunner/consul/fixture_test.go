@@ -37,7 +37,9 @@ type environment struct {
 	owner string
 	lives atomic.Pointer[map[string]bool]
 
-	unhurried bool // providers wait between rounds as they do outside tests
+	unhurried bool  // providers wait between rounds as they do outside tests
+	patient   bool  // providers wait for an answer, however busy the machine is
+	longest   int64 // answer that providers take, in bytes; 0 for what they do outside tests
 }
 
 func newEnvironment(t *testing.T) *environment {
@@ -83,6 +85,12 @@ func (e *environment) run(change func(*consul.Config)) provider {
 	}
 	if !e.unhurried {
 		p.Hasten()
+	}
+	if e.patient {
+		p.Patient()
+	}
+	if e.longest > 0 {
+		p.BoundAnswers(e.longest)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

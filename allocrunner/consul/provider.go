@@ -50,6 +50,7 @@ type Provider struct {
 	asking sync.Mutex  // held over the use of asker
 
 	period time.Duration // between rounds without a reason
+	settle time.Duration // how long calls wait for the agent
 
 	wake chan struct{} // has a token when there is something to do at once
 	feed chan struct{} // likewise, for the results of scripts
@@ -88,9 +89,9 @@ func New(cfg Config) (*Provider, error) {
 		namespace = ""
 	}
 	cfg.Namespace, cfg.Partition = namespace, partition
-	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: namespace, partition: partition}
+	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: namespace, partition: partition, longest: maxAnswer}
 	return &Provider{
-		cfg: cfg, client: client, asker: client, period: syncPeriod, wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
+		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime, wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
 		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{}, unsent: map[string]bool{},
 	}, nil
 }
@@ -122,7 +123,7 @@ func (p *Provider) Register(_ context.Context, instances []*interfaces.ServiceIn
 	return nil
 }
 
-// settleTime bounds how long a Deregister waits for an agent that does not answer.
+// settleTime bounds how long Deregister and Registered wait for an agent that does not answer.
 const settleTime = 2 * time.Second
 
 // Deregister waits a bounded time for the agent. When it does not answer, it is tried again until it does, or Run ends.
@@ -143,7 +144,7 @@ func (p *Provider) Deregister(ctx context.Context, ids []string) error {
 	}
 	p.mu.Unlock()
 	poke(p.wake)
-	timer := time.NewTimer(settleTime)
+	timer := time.NewTimer(p.settle)
 	defer timer.Stop()
 	for {
 		p.mu.Lock()
@@ -180,7 +181,7 @@ const adoptTime = time.Minute
 func (p *Provider) registered(ctx context.Context, allocID string) ([]string, error) {
 	p.asking.Lock()
 	defer p.asking.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	ctx, cancel := context.WithTimeout(ctx, p.settle)
 	defer cancel()
 	q, err := p.options(ctx, &p.asker)
 	if err != nil {
