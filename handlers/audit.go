@@ -22,6 +22,7 @@ func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 	if s.config.Auditor == nil {
 		return
 	}
+	r.recorded = true
 	record := s.recordOf(r, status)
 	if reason != auth.NotRefused {
 		record.Outcome, record.Reason = auth.Denied, reason.String()

@@ -1,12 +1,18 @@
 package handlers_test
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"taskapi/auth"
 	"taskapi/handlers"
@@ -81,4 +87,34 @@ func TestAuditReads(t *testing.T) {
 			t.Errorf("reads %v: audited\n%s\nwant\n%s", wanted, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
+}
+
+// slowAuditor takes for a record until its channel is closed.
+type slowAuditor chan struct{}
+
+func (a slowAuditor) Audit(auth.Record)     { <-a }
+func (slowAuditor) Begin(auth.Record) error { return nil }
+
+// TestRecordBeforeTheAnswer: who has the answer to a change finds its record, however long the answer is.
+func TestRecordBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		auditor := make(slowAuditor)
+		dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) { c.Variables, c.Auditor = newFakeVariables(), auditor })
+		defer stop()
+		c := dial()
+		defer c.Close()
+		body := `{"Items":{"k":"` + strings.Repeat("v", 60<<10) + `"}}`
+		fmt.Fprintf(c, "PUT /v1/var/a HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nContent-Length: %d\r\n\r\n%s", operator, len(body), body)
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("answered before the record is made: %v", err)
+		}
+		close(auditor)
+		_ = c.SetReadDeadline(time.Time{})
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatal(response, err)
+		}
+		response.Body.Close()
+	})
 }

@@ -32,6 +32,7 @@ type request struct {
 	matched    *Route
 	query      url.Values // parsed on first use
 	unrecorded error      // why a change goes on without a record; nil for one that has it, or needs none
+	recorded   bool       // its result is
 	leaveBulky func()     // called when the answer is sent; nil for one that is not bulky
 }
 

@@ -115,7 +115,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	conn.enter(writing)
 	body.leave(w, r)
 	status := s.answer(ctx, req, route, result, err)
-	if route.mutates() && !denied(err) { // the authenticator has recorded what it denied
+	if route.mutates() && !req.recorded && !denied(err) { // the authenticator has recorded what it denied
 		s.record(req, status, auth.NotRefused)
 	}
 }
@@ -135,7 +135,10 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 	status := cmp.Or(result.status, http.StatusOK)
 	s.pacer.answered(&s.bucket, result.body.size())
 	s.recordRead(r, status)
-	result.write(r.w, status)
+	if route.mutates() {
+		s.record(r, status, auth.NotRefused)
+	}
+	result.write(r.w, status) // of a long answer the client has all before the handler returns
 	if s.config.Answered != nil {
 		index := result.index
 		if result.shared {
