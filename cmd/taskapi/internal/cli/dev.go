@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -156,9 +157,11 @@ func (o devOptions) run(ctx context.Context, command []string, w Environment) er
 	defer front.close()
 	t.started = front.begin
 	done := make(chan struct{})
-	go front.forward(signals, done, t)
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() { front.forward(signals, done, t) })
 	err = t.run(ctx)
 	close(done)
+	forwarding.Wait()
 	front.close()
 	return front.result(t, err)
 }

@@ -39,7 +39,7 @@ type mintFlags struct {
 // badShorthands are the kinds that have a flag of their own.
 var badShorthands = [...]string{"expired", "not-yet", "wrong-key", "tampered", "other-alloc"}
 
-// algorithms are the values of --alg, and the kinds that they stand for.
+// algorithmKinds are the kinds that the values of --alg stand for.
 var algorithmKinds = map[string]string{
 	"none": "alg-none", "HS256": "alg-hs256", "HS384": "alg-hs384", "HS512": "alg-hs512", "RS256": "alg-rs256", "RS512": "alg-rs512", "PS256": "alg-ps256", "ES256": "alg-es256",
 }
