@@ -18,110 +18,120 @@ import (
 	"taskapi/allocrunner/interfaces"
 )
 
+// Tests run by a clock that stands: a busy machine takes longer for a large registration than an attempt may.
+
 func TestRegister(t *testing.T) {
-	f := newFixture(t)
-	register(t, f.one, instance(one, "web", 80, "a", "b"), instance(one, "db", 5432))
-	all, index, err := f.registry.Services(t.Context(), "default", "web")
-	want := []*api.ServiceRegistration{{
-		ID: "_nomad-task-" + one + "-group-web-web-http", ServiceName: "web", Namespace: "default", NodeID: "node", Datacenter: "dc1", JobID: "demo",
-		AllocID: one, Tags: []string{"a", "b"}, Address: "127.0.0.1", Port: 80, CreateIndex: index, ModifyIndex: index,
-	}}
-	if diff := cmp.Diff(want, all); diff != "" || err != nil {
-		t.Errorf("web: %v (-want +got)\n%s", err, diff)
-	}
-	if db, _, err := f.registry.Services(t.Context(), "", "db"); err != nil || len(db) != 1 || db[0].Tags == nil {
-		t.Errorf("db in every namespace: %+v, %v, want tags that are not null", db, err)
-	}
-	register(t, f.two, instance(two, "web", 81))
-	f.want(t, "db 5432", "web 80", "web 81")
-	if none, _, err := f.registry.Services(t.Context(), "prod", ""); err != nil || len(none) != 0 {
-		t.Errorf("in another namespace: %+v, %v", none, err)
-	}
-	if ids, err := f.one.Registered(t.Context(), one); err != nil || len(ids) != 2 || !strings.HasSuffix(ids[0], "-db-http") {
-		t.Errorf("registered of one: %v, %v", ids, err)
-	}
-	if ids, err := f.one.Registered(t.Context(), two); err != nil || len(ids) != 0 {
-		t.Errorf("registered of two, by one's provider: %v, %v", ids, err)
-	}
-	if err := f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID, instance(two, "web", 0).ID, "nonsense"}); err != nil {
-		t.Error(err)
-	}
-	f.want(t, "db 5432", "web 81")
-	_ = f.leases[one].Close()
-	f.want(t, "web 81")
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		register(t, f.one, instance(one, "web", 80, "a", "b"), instance(one, "db", 5432))
+		all, index, err := f.registry.Services(t.Context(), "default", "web")
+		want := []*api.ServiceRegistration{{
+			ID: "_nomad-task-" + one + "-group-web-web-http", ServiceName: "web", Namespace: "default", NodeID: "node", Datacenter: "dc1", JobID: "demo",
+			AllocID: one, Tags: []string{"a", "b"}, Address: "127.0.0.1", Port: 80, CreateIndex: index, ModifyIndex: index,
+		}}
+		if diff := cmp.Diff(want, all); diff != "" || err != nil {
+			t.Errorf("web: %v (-want +got)\n%s", err, diff)
+		}
+		if db, _, err := f.registry.Services(t.Context(), "", "db"); err != nil || len(db) != 1 || db[0].Tags == nil {
+			t.Errorf("db in every namespace: %+v, %v, want tags that are not null", db, err)
+		}
+		register(t, f.two, instance(two, "web", 81))
+		f.want(t, "db 5432", "web 80", "web 81")
+		if none, _, err := f.registry.Services(t.Context(), "prod", ""); err != nil || len(none) != 0 {
+			t.Errorf("in another namespace: %+v, %v", none, err)
+		}
+		if ids, err := f.one.Registered(t.Context(), one); err != nil || len(ids) != 2 || !strings.HasSuffix(ids[0], "-db-http") {
+			t.Errorf("registered of one: %v, %v", ids, err)
+		}
+		if ids, err := f.one.Registered(t.Context(), two); err != nil || len(ids) != 0 {
+			t.Errorf("registered of two, by one's provider: %v, %v", ids, err)
+		}
+		if err := f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID, instance(two, "web", 0).ID, "nonsense"}); err != nil {
+			t.Error(err)
+		}
+		f.want(t, "db 5432", "web 81")
+		_ = f.leases[one].Close()
+		f.want(t, "web 81")
+	})
 }
 
 // TestUnchanged: what has not changed is not written, also by the process that follows; what has keeps its CreateIndex.
 func TestUnchanged(t *testing.T) {
-	f := newFixture(t)
-	register(t, f.one, instance(one, "web", 80), instance(one, "db", 5432))
-	before, _, _ := f.registry.Services(t.Context(), "default", "")
-	next := f.registry.Provider(alloc(one), slog.New(slog.DiscardHandler))
-	for _, p := range []*registry.Provider{f.one, next} {
-		register(t, p, instance(one, "web", 80), instance(one, "db", 5432))
-	}
-	after, _, _ := f.registry.Services(t.Context(), "default", "")
-	if diff := cmp.Diff(before, after); diff != "" || f.store.applied() != 1 {
-		t.Errorf("%d commits, want 1 (-want +got)\n%s", f.store.applied(), diff)
-	}
-	register(t, next, instance(one, "web", 81), instance(one, "db", 5432))
-	after, index, _ := f.registry.Services(t.Context(), "default", "")
-	if f.store.applied() != 2 || after[1].Port != 81 || after[1].CreateIndex != before[1].CreateIndex || after[1].ModifyIndex != index ||
-		!cmp.Equal(after[0], before[0]) {
-		t.Errorf("after a change of one: %+v, %+v", after[0], after[1])
-	}
-	ids, err := next.Registered(t.Context(), one)
-	if err != nil || len(ids) != 2 {
-		t.Fatal(ids, err)
-	}
-	last := f.registry.Provider(alloc(one), slog.New(slog.DiscardHandler))
-	if err := last.Deregister(t.Context(), ids); err != nil { // which the processes before it have registered
-		t.Fatal(err)
-	}
-	f.want(t)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		register(t, f.one, instance(one, "web", 80), instance(one, "db", 5432))
+		before, _, _ := f.registry.Services(t.Context(), "default", "")
+		next := f.registry.Provider(alloc(one), slog.New(slog.DiscardHandler))
+		for _, p := range []*registry.Provider{f.one, next} {
+			register(t, p, instance(one, "web", 80), instance(one, "db", 5432))
+		}
+		after, _, _ := f.registry.Services(t.Context(), "default", "")
+		if diff := cmp.Diff(before, after); diff != "" || f.store.applied() != 1 {
+			t.Errorf("%d commits, want 1 (-want +got)\n%s", f.store.applied(), diff)
+		}
+		register(t, next, instance(one, "web", 81), instance(one, "db", 5432))
+		after, index, _ := f.registry.Services(t.Context(), "default", "")
+		if f.store.applied() != 2 || after[1].Port != 81 || after[1].CreateIndex != before[1].CreateIndex || after[1].ModifyIndex != index ||
+			!cmp.Equal(after[0], before[0]) {
+			t.Errorf("after a change of one: %+v, %+v", after[0], after[1])
+		}
+		ids, err := next.Registered(t.Context(), one)
+		if err != nil || len(ids) != 2 {
+			t.Fatal(ids, err)
+		}
+		last := f.registry.Provider(alloc(one), slog.New(slog.DiscardHandler))
+		if err := last.Deregister(t.Context(), ids); err != nil { // which the processes before it have registered
+			t.Fatal(err)
+		}
+		f.want(t)
+	})
 }
 
 // TestRefused: what can't ever be registered is refused, and the services beside it with it.
 func TestRefused(t *testing.T) {
-	f := newFixture(t)
-	for name, spoil := range map[string]func(*interfaces.ServiceInstance){
-		"another allocation's":    func(s *interfaces.ServiceInstance) { s.AllocID = two },
-		"another allocation's ID": func(s *interfaces.ServiceInstance) { s.ID = instance(two, "web", 0).ID },
-		"an ID that is cut":       func(s *interfaces.ServiceInstance) { s.ID = "_nomad-task-" + one },
-		"another namespace":       func(s *interfaces.ServiceInstance) { s.Namespace = "prod" },
-		"no name":                 func(s *interfaces.ServiceInstance) { s.Name = "" },
-		"a slash in the name":     func(s *interfaces.ServiceInstance) { s.Name = "web/x" },
-		"a control character":     func(s *interfaces.ServiceInstance) { s.Name = "web\n" },
-		"a long name":             func(s *interfaces.ServiceInstance) { s.Name = strings.Repeat("x", 2000) },
-		"huge tags":               func(s *interfaces.ServiceInstance) { s.Tags = []string{strings.Repeat("x", 1<<20)} },
-		"a port above all":        func(s *interfaces.ServiceInstance) { s.Port = 65536 },
-		"every address":           func(s *interfaces.ServiceInstance) { s.Address = "0.0.0.0" },
-		"every IPv6 address":      func(s *interfaces.ServiceInstance) { s.Address = "::" },
-	} {
-		bad := instance(one, "web", 80)
-		spoil(bad)
-		if err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "good", 1), bad}); err == nil {
-			t.Errorf("%s: no error", name)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		for name, spoil := range map[string]func(*interfaces.ServiceInstance){
+			"another allocation's":    func(s *interfaces.ServiceInstance) { s.AllocID = two },
+			"another allocation's ID": func(s *interfaces.ServiceInstance) { s.ID = instance(two, "web", 0).ID },
+			"an ID that is cut":       func(s *interfaces.ServiceInstance) { s.ID = "_nomad-task-" + one },
+			"another namespace":       func(s *interfaces.ServiceInstance) { s.Namespace = "prod" },
+			"no name":                 func(s *interfaces.ServiceInstance) { s.Name = "" },
+			"a slash in the name":     func(s *interfaces.ServiceInstance) { s.Name = "web/x" },
+			"a control character":     func(s *interfaces.ServiceInstance) { s.Name = "web\n" },
+			"a long name":             func(s *interfaces.ServiceInstance) { s.Name = strings.Repeat("x", 2000) },
+			"huge tags":               func(s *interfaces.ServiceInstance) { s.Tags = []string{strings.Repeat("x", 1<<20)} },
+			"a port above all":        func(s *interfaces.ServiceInstance) { s.Port = 65536 },
+			"every address":           func(s *interfaces.ServiceInstance) { s.Address = "0.0.0.0" },
+			"every IPv6 address":      func(s *interfaces.ServiceInstance) { s.Address = "::" },
+		} {
+			bad := instance(one, "web", 80)
+			spoil(bad)
+			if err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "good", 1), bad}); err == nil {
+				t.Errorf("%s: no error", name)
+			}
+			f.want(t)
 		}
-		f.want(t)
-	}
+	})
 }
 
 // TestForeign: what is in the store under a key of the allocation and is another's stays as it is, and keeps nothing else from being written.
 func TestForeign(t *testing.T) {
-	f := newFixture(t)
-	key := "services/default/web/" + instance(one, "web", 0).ID
-	planted := []byte(`{"ServiceName":"web","Port":666}`)
-	if _, err := f.store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: planted, Lease: two}}}); err != nil {
-		t.Fatal(err)
-	}
-	err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "web", 80), instance(one, "db", 1), instance(one, "zoo", 2)})
-	if err == nil || !strings.Contains(err.Error(), two) {
-		t.Errorf("error %v, want one that names the owner", err)
-	}
-	f.want(t, "db 1", "web 666", "zoo 2")
-	_ = f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID}) // it may refuse that, and must not do it
-	f.want(t, "db 1", "web 666", "zoo 2")
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		key := "services/default/web/" + instance(one, "web", 0).ID
+		planted := []byte(`{"ServiceName":"web","Port":666}`)
+		if _, err := f.store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: planted, Lease: two}}}); err != nil {
+			t.Fatal(err)
+		}
+		err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "web", 80), instance(one, "db", 1), instance(one, "zoo", 2)})
+		if err == nil || !strings.Contains(err.Error(), two) {
+			t.Errorf("error %v, want one that names the owner", err)
+		}
+		f.want(t, "db 1", "web 666", "zoo 2")
+		_ = f.one.Deregister(t.Context(), []string{instance(one, "web", 0).ID}) // it may refuse that, and must not do it
+		f.want(t, "db 1", "web 666", "zoo 2")
+	})
 }
 
 // TestAway: a store that takes nothing, or hangs, stops nobody; what is wanted in the end is written once it is back.
@@ -180,78 +190,86 @@ func TestNoLease(t *testing.T) {
 
 // TestMany: more services than a transaction takes, by number or by bytes, are all written, and removed.
 func TestMany(t *testing.T) {
-	f := newFixture(t)
-	var services []*interfaces.ServiceInstance
-	var ids []string
-	for i := range 1000 {
-		s := instance(one, fmt.Sprintf("s%d", i), i)
-		services, ids = append(services, s), append(ids, s.ID)
-	}
-	register(t, f.one, services...)
-	if n := len(f.registered(t)); n != 1000 || f.store.applied() != 8 {
-		t.Errorf("%d services by %d commits, want 1000 by 8", n, f.store.applied())
-	}
-	if err := f.one.Deregister(t.Context(), ids); err != nil {
-		t.Fatal(err)
-	}
-	f.want(t)
-	large := strings.Repeat("x", 500<<10)
-	services = nil
-	for i := range 20 {
-		services = append(services, instance(one, fmt.Sprintf("s%d", i), i, large))
-	}
-	register(t, f.one, services...)
-	if n := len(f.registered(t)); n != 20 {
-		t.Errorf("%d large services, want 20", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var services []*interfaces.ServiceInstance
+		var ids []string
+		for i := range 1000 {
+			s := instance(one, fmt.Sprintf("s%d", i), i)
+			services, ids = append(services, s), append(ids, s.ID)
+		}
+		register(t, f.one, services...)
+		if n := len(f.registered(t)); n != 1000 || f.store.applied() != 8 {
+			t.Errorf("%d services by %d commits, want 1000 by 8", n, f.store.applied())
+		}
+		if err := f.one.Deregister(t.Context(), ids); err != nil {
+			t.Fatal(err)
+		}
+		f.want(t)
+		large := strings.Repeat("x", 500<<10)
+		services = nil
+		for i := range 20 {
+			services = append(services, instance(one, fmt.Sprintf("s%d", i), i, large))
+		}
+		register(t, f.one, services...)
+		if n := len(f.registered(t)); n != 20 {
+			t.Errorf("%d large services, want 20", n)
+		}
+	})
 }
 
 // TestRemoval: an operator removes one registration, and no other; its allocation's next one writes it again.
 func TestRemoval(t *testing.T) {
-	f := newFixture(t)
-	register(t, f.one, instance(one, "web", 80))
-	for _, c := range [][3]string{
-		{"prod", "web", instance(one, "web", 0).ID}, {"default", "db", instance(one, "web", 0).ID}, {"default", "web", "x"}, {"", "", ""},
-		{"default", "web/x", "y"}, {"default", "\x00", "y"}, {"default", strings.Repeat("x", 2000), "y"},
-	} {
-		if _, err := f.registry.Deregister(t.Context(), c[0], c[1], c[2]); !errors.Is(err, registry.ErrNotFound) {
-			t.Errorf("%q: %v, want ErrNotFound", c, err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		register(t, f.one, instance(one, "web", 80))
+		for _, c := range [][3]string{
+			{"prod", "web", instance(one, "web", 0).ID}, {"default", "db", instance(one, "web", 0).ID}, {"default", "web", "x"}, {"", "", ""},
+			{"default", "web/x", "y"}, {"default", "\x00", "y"}, {"default", strings.Repeat("x", 2000), "y"},
+		} {
+			if _, err := f.registry.Deregister(t.Context(), c[0], c[1], c[2]); !errors.Is(err, registry.ErrNotFound) {
+				t.Errorf("%q: %v, want ErrNotFound", c, err)
+			}
 		}
-	}
-	index, err := f.registry.Deregister(t.Context(), "default", "web", instance(one, "web", 0).ID)
-	if _, now, _ := f.registry.Services(t.Context(), "", ""); err != nil || index != now {
-		t.Errorf("index %d of %d, %v", index, now, err)
-	}
-	f.want(t)
-	register(t, f.one, instance(one, "web", 80)) // such as at a restart
-	f.want(t, "web 80")
+		index, err := f.registry.Deregister(t.Context(), "default", "web", instance(one, "web", 0).ID)
+		if _, now, _ := f.registry.Services(t.Context(), "", ""); err != nil || index != now {
+			t.Errorf("index %d of %d, %v", index, now, err)
+		}
+		f.want(t)
+		register(t, f.one, instance(one, "web", 80)) // such as at a restart
+		f.want(t, "web 80")
+	})
 }
 
 // TestUnreadable: an entry that can't be read hides no other.
 func TestUnreadable(t *testing.T) {
-	f := newFixture(t)
-	register(t, f.one, instance(one, "web", 80))
-	if _, err := f.store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "services/default/web/x", Value: []byte("{")}}}); err != nil {
-		t.Fatal(err)
-	}
-	f.want(t, "web 80")
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		register(t, f.one, instance(one, "web", 80))
+		if _, err := f.store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "services/default/web/x", Value: []byte("{")}}}); err != nil {
+			t.Fatal(err)
+		}
+		f.want(t, "web 80")
+	})
 }
 
 // TestAtOnce: providers that write at once lose nothing.
 func TestAtOnce(t *testing.T) {
-	f := newFixture(t)
-	var writers sync.WaitGroup
-	for id, p := range map[string]*registry.Provider{one: f.one, two: f.two} {
-		for n := range 20 {
-			writers.Go(func() {
-				if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(id, fmt.Sprintf("s%02d", n), n)}); err != nil {
-					t.Error(err)
-				}
-			})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var writers sync.WaitGroup
+		for id, p := range map[string]*registry.Provider{one: f.one, two: f.two} {
+			for n := range 20 {
+				writers.Go(func() {
+					if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(id, fmt.Sprintf("s%02d", n), n)}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
 		}
-	}
-	writers.Wait()
-	if n := len(f.registered(t)); n != 40 {
-		t.Errorf("%d services, want 40", n)
-	}
+		writers.Wait()
+		if n := len(f.registered(t)); n != 40 {
+			t.Errorf("%d services, want 40", n)
+		}
+	})
 }
