@@ -137,14 +137,14 @@ func TestKeyServerBehindAProxy(t *testing.T) {
 // TestKeyServerIsBounded: more connections than there is room for are closed, and the others are answered.
 func TestKeyServerIsBounded(t *testing.T) {
 	server, _ := serveKeys(t, KeyServerConfig{})
-	open := make([]net.Conn, maxKeyReaders)
-	for i := range open {
+	dial := func() net.Conn {
+		t.Helper()
 		conn, err := net.Dial("tcp", server.listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		open[i] = conn
+		t.Cleanup(func() { conn.Close() })
+		return conn
 	}
 	ask := func(conn net.Conn) error {
 		fmt.Fprintf(conn, "GET /.well-known/jwks.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -154,17 +154,12 @@ func TestKeyServerIsBounded(t *testing.T) {
 		}
 		return resp.Body.Close()
 	}
-	for _, conn := range open { // and with that, all are accepted
-		if err := ask(conn); err != nil {
+	for range maxKeyReaders { // which stay open
+		if err := ask(dial()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	conn, err := net.Dial("tcp", server.listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if ask(conn) == nil {
+	if ask(dial()) == nil {
 		t.Error("one connection more than there is room for is answered")
 	}
 }
