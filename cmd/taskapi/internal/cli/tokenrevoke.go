@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,6 +54,9 @@ refused until the task is restarted. To keep a task itself out, stop it, or take
 			}
 			if err != nil {
 				return err
+			}
+			if missing := unknownTo(cmd.Context(), l, rule); missing != "" {
+				fmt.Fprintf(w.Stderr, "taskapi: warning: %s; it is revoked all the same\n", missing)
 			}
 			_, err = fmt.Fprintf(w.Stdout, "%s: refused from now on\n", rule)
 			return err
@@ -149,6 +155,48 @@ func (f *revokeFlags) allocation(cmd *cobra.Command, w Environment, l layout) (s
 		return f.alloc, l, nil
 	}
 	return "", l, err
+}
+
+// unknownTo says which allocation or task of a rule its data directory does not have, as with a typing error; empty when it has them, or when that
+// can't be known.
+func unknownTo(ctx context.Context, l layout, rule revocation.Rule) string {
+	f := &finder{places: []layout{l}}
+	var args []string
+	if rule.AllocationID != "" {
+		args = []string{rule.AllocationID}
+	}
+	if rule.AllocationID == "" && rule.Task == "" || f.look(ctx, args) != nil {
+		return ""
+	}
+	if rule.AllocationID != "" && len(f.known) == 0 {
+		return fmt.Sprintf("there is no allocation %s in %s", rule.AllocationID, l.Dir)
+	}
+	var names []string
+	for _, k := range f.known {
+		if k.alloc == nil {
+			return ""
+		}
+		names = append(names, taskNames(k.alloc)...)
+	}
+	switch {
+	case rule.Task == "" || slices.Contains(names, rule.Task):
+		return ""
+	case len(names) == 0:
+		return fmt.Sprintf("there is no task %q, and no allocation, in %s", rule.Task, l.Dir)
+	case rule.AllocationID != "":
+		return fmt.Sprintf("allocation %s has no task %q: it has %s", output.ShortID(rule.AllocationID), rule.Task, someOf(names))
+	}
+	return fmt.Sprintf("no allocation in %s has a task %q: there are %s", l.Dir, rule.Task, someOf(names))
+}
+
+// someOf lists names, each once, and not too many.
+func someOf(names []string) string {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if more := len(names) - maxCandidates; more > 0 {
+		names = append(names[:maxCandidates], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 func tokenRevocations(w Environment) *cobra.Command {
