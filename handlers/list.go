@@ -2,8 +2,10 @@ package handlers
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -92,6 +94,19 @@ func newList[T any](r *request, of listing[T]) (*list[T], error) {
 		}
 	}
 	return l, nil
+}
+
+// pageOf returns the page of values that a query asks for, and the token of what follows it: for where no agent is asked. Errors: *apierror.Error,
+// those of ctx.
+func pageOf[T any](ctx context.Context, query url.Values, of listing[T], values []T) (page []T, next string, err error) {
+	asked := http.Request{URL: &url.URL{RawQuery: query.Encode()}}
+	r := &request{Request: asked.WithContext(ctx), server: &socketServer{filtering: make(chan struct{}, 1)}}
+	l, err := newList(r, of)
+	if err != nil {
+		return nil, "", err
+	}
+	page, next, err = l.page(values)
+	return append([]T{}, page...), next, err // never null
 }
 
 // lockFilters waits until no other filter is read or applied on the socket, and returns what lets the next one: who sends many costly ones waits

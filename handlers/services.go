@@ -3,6 +3,7 @@ package handlers
 import (
 	"cmp"
 	"context"
+	"net/url"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -66,11 +67,19 @@ func (a *API) registrations(ctx context.Context, r *request, name string) ([]*ap
 
 // newRegistrationList returns a request for a list of registrations.
 func newRegistrationList(r *request) (*list[*api.ServiceRegistration], error) {
-	return newList(r, listing[*api.ServiceRegistration]{
-		order:     byNamespaceID,
-		id:        func(s *api.ServiceRegistration) string { return s.ID },
-		namespace: func(s *api.ServiceRegistration) string { return s.Namespace },
-	})
+	return newList(r, registrationListing)
+}
+
+var registrationListing = listing[*api.ServiceRegistration]{
+	order:     byNamespaceID,
+	id:        func(s *api.ServiceRegistration) string { return s.ID },
+	namespace: func(s *api.ServiceRegistration) string { return s.Namespace },
+}
+
+// ServicesPage returns the page of registrations that filter, per_page and next_token ask for, and the token of what follows it, as
+// GET /v1/service/:name answers them: for where no agent is asked. Errors: *apierror.Error, those of ctx.
+func ServicesPage(ctx context.Context, all []*api.ServiceRegistration, query url.Values) (page []*api.ServiceRegistration, next string, err error) {
+	return pageOf(ctx, query, registrationListing, all)
 }
 
 // selected returns the registrations that a filter selects, all for none.

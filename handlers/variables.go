@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
@@ -113,6 +114,18 @@ func (r *request) mayVariable(of variableAt, right auth.VariableRight) error {
 	return denial
 }
 
+var variableListing = listing[*api.VariableMetadata]{
+	order:     byNamespaceID,
+	id:        func(v *api.VariableMetadata) string { return v.Path },
+	namespace: func(v *api.VariableMetadata) string { return v.Namespace },
+}
+
+// VariablesPage returns the page of variables that filter, per_page and next_token ask for, and the token of what follows it, as GET /v1/vars
+// answers them: for where no agent is asked. Errors: *apierror.Error, those of ctx.
+func VariablesPage(ctx context.Context, all []*api.VariableMetadata, query url.Values) (page []*api.VariableMetadata, next string, err error) {
+	return pageOf(ctx, query, variableListing, all)
+}
+
 // variableList answers GET /v1/vars with the variables that the caller may list; it does not learn of others, nor when they change.
 func (a *API) variableList(ctx context.Context, r *request) (answer, error) {
 	kept, err := a.variables()
@@ -123,11 +136,7 @@ func (a *API) variableList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	list, err := newList(r, listing[*api.VariableMetadata]{
-		order:     byNamespaceID,
-		id:        func(v *api.VariableMetadata) string { return v.Path },
-		namespace: func(v *api.VariableMetadata) string { return v.Namespace },
-	})
+	list, err := newList(r, variableListing)
 	if err != nil {
 		return answer{}, err
 	}

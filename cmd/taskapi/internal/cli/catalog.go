@@ -16,10 +16,10 @@ import (
 
 // catalog is the registered services as a command reaches them. A namespace may be "*" but for remove.
 type catalog interface {
-	// list returns the names of services, by namespace.
-	list(ctx context.Context, namespace string) ([]*api.ServiceRegistrationListStub, error)
-	// get returns the registrations of a service.
-	get(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, error)
+	// list returns the names of services, by namespace, of the registrations that a filter selects.
+	list(ctx context.Context, q *api.QueryOptions) ([]*api.ServiceRegistrationListStub, error)
+	// get returns a page of the registrations of a service, and the token of the next.
+	get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error)
 	// remove removes a registration.
 	remove(ctx context.Context, namespace, name, id string) error
 }
@@ -64,20 +64,23 @@ func unanswered(err error) bool {
 // askedCatalog asks the taskapi that runs an allocation.
 type askedCatalog struct{ target target }
 
-func (c askedCatalog) list(ctx context.Context, namespace string) (groups []*api.ServiceRegistrationListStub, err error) {
+func (c askedCatalog) list(ctx context.Context, q *api.QueryOptions) (groups []*api.ServiceRegistrationListStub, err error) {
 	err = c.target.ask(ctx, func(_ *client.Client, sdk *api.Client) error {
-		groups, _, err = sdk.Services().List((&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
+		groups, _, err = sdk.Services().List(q.WithContext(ctx))
 		return err
 	})
 	return groups, err
 }
 
-func (c askedCatalog) get(ctx context.Context, namespace, name string) (found []*api.ServiceRegistration, err error) {
+func (c askedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error) {
 	err = c.target.ask(ctx, func(_ *client.Client, sdk *api.Client) error {
-		found, _, err = sdk.Services().Get(name, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
+		found, meta, err := sdk.Services().Get(name, q.WithContext(ctx))
+		if err == nil {
+			page, next = found, meta.NextToken
+		}
 		return err
 	})
-	return found, err
+	return page, next, err
 }
 
 func (c askedCatalog) remove(ctx context.Context, namespace, name, id string) error {
@@ -93,20 +96,24 @@ type storedCatalog struct {
 	registry *registry.Registry
 }
 
-func (c storedCatalog) list(ctx context.Context, namespace string) ([]*api.ServiceRegistrationListStub, error) {
-	found, err := c.get(ctx, namespace, "")
+func (c storedCatalog) list(ctx context.Context, q *api.QueryOptions) ([]*api.ServiceRegistrationListStub, error) {
+	found, _, err := c.get(ctx, "", q)
 	return handlers.ServicesByName(found), err
 }
 
-func (c storedCatalog) get(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, error) {
-	if _, err := os.Stat(c.layout.Cluster()); errors.Is(err, fs.ErrNotExist) { // no allocation has run there, and nothing is to be made
-		return []*api.ServiceRegistration{}, nil
-	}
+func (c storedCatalog) get(ctx context.Context, name string, q *api.QueryOptions) (page []*api.ServiceRegistration, next string, err error) {
+	found := []*api.ServiceRegistration{}
+	namespace := q.Namespace
 	if namespace == api.AllNamespacesNamespace {
 		namespace = ""
 	}
-	found, _, err := c.registry.Services(ctx, namespace, name)
-	return found, err
+	if _, err := os.Stat(c.layout.Cluster()); !errors.Is(err, fs.ErrNotExist) { // an allocation has run there: nothing is to be made
+		if found, _, err = c.registry.Services(ctx, namespace, name); err != nil {
+			return nil, "", err
+		}
+	}
+	page, next, err = handlers.ServicesPage(ctx, found, valuesOf(q))
+	return page, next, usage(err)
 }
 
 func (c storedCatalog) remove(ctx context.Context, namespace, name, id string) error {

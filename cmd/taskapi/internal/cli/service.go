@@ -25,9 +25,13 @@ type serviceFlags struct {
 func (f *serviceFlags) add(cmd *cobra.Command, w Environment) {
 	addDataDir(cmd, &f.dataDir)
 	cmd.Flags().StringVar(&f.alloc, "alloc", "", "ask this allocation, by its `ID` or its job's name, instead of any that runs")
-	cmd.Flags().StringVar(&f.namespace, "namespace", api.DefaultNamespace, "the `namespace` of the services, \"*\" for all")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "",
+		"the `namespace` of the services, \"*\" for all (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
 	_ = cmd.RegisterFlagCompletionFunc("alloc", completeTarget(&f.dataDir, w, toChange)) // the flag has just been added
 }
+
+// in returns the namespace that the command is about.
+func (f *serviceFlags) in(w Environment) string { return namespaceOr(f.namespace, w) }
 
 // serviceHelp is what the help of every command about services says of them.
 const serviceHelp = `The services of all allocations of a data directory are meant, those that use provider = "nomad". An allocation that runs is asked, and
@@ -68,11 +72,11 @@ func serviceList(w Environment) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
-				services, err := c.list(cmd.Context(), flags.namespace)
+				services, err := c.list(cmd.Context(), &api.QueryOptions{Namespace: flags.in(w)})
 				if err != nil {
 					return err
 				}
-				return out.print(w, services, nil, func() error { return printServices(w, services, flags.namespace == api.AllNamespacesNamespace) })
+				return out.print(w, services, nil, func() error { return printServices(w, services, flags.in(w) == api.AllNamespacesNamespace) })
 			})
 		},
 	}
@@ -117,6 +121,7 @@ func tagsText(tags []string) string { return "[" + strings.Join(tags, ",") + "]"
 func serviceInfo(w Environment) *cobra.Command {
 	var flags serviceFlags
 	var out outputFlags
+	var page pageFlags
 	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "info [flags] SERVICE",
@@ -129,25 +134,30 @@ func serviceInfo(w Environment) *cobra.Command {
 		Args: exactly("SERVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
-				found, err := registrationsOf(cmd.Context(), w, c, flags.namespace, args[0])
+				found, next, err := registrationsOf(cmd.Context(), w, c, args[0], page.options(flags.in(w)))
 				if err != nil {
 					return err
 				}
-				return out.print(w, found, nil, func() error { return printRegistrations(w, found, verbose) })
+				err = out.print(w, found, nil, func() error { return printRegistrations(w, found, verbose) })
+				sayNext(w, next)
+				return err
 			})
 		},
 	}
 	flags.add(cmd, w)
 	addOutput(cmd, &out)
+	page.add(cmd, `JobID == "web"`)
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
 	return cmd
 }
 
-// registrationsOf returns the registrations of the service with a name, or of the only one whose name begins so.
-func registrationsOf(ctx context.Context, w Environment, c catalog, namespace, name string) ([]*api.ServiceRegistration, error) {
-	groups, err := c.list(ctx, namespace)
+// registrationsOf returns a page of the registrations of the service with a name, or of the only one whose name begins so, and the token of the
+// next. A filter selects registrations first: names that have none are not looked at, as in Nomad.
+func registrationsOf(ctx context.Context, w Environment, c catalog, name string, q *api.QueryOptions) (
+	page []*api.ServiceRegistration, next string, err error) {
+	groups, err := c.list(ctx, &api.QueryOptions{Namespace: q.Namespace, Filter: q.Filter})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	names := map[string]bool{}
 	var begun []*api.ServiceRegistrationListStub
@@ -166,15 +176,19 @@ func registrationsOf(ctx context.Context, w Environment, c catalog, namespace, n
 	switch {
 	case names[name]:
 	case len(names) == 0:
-		return nil, fmt.Errorf("no service %q is registered in namespace %q; 'taskapi service list' lists them", name, namespace)
+		selected := ""
+		if q.Filter != "" {
+			selected = " and selected by --filter"
+		}
+		return nil, "", fmt.Errorf("no service %q is registered in namespace %q%s; 'taskapi service list' lists them", name, q.Namespace, selected)
 	case len(names) > 1:
-		table := servicesTable(w, begun, namespace == api.AllNamespacesNamespace)
-		return nil, usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name, len(names), strings.TrimSuffix(table.String(), "\n")))
+		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
+		return nil, "", usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name, len(names), strings.TrimSuffix(table.String(), "\n")))
 	default:
 		for name = range names { // the only one
 		}
 	}
-	return c.get(ctx, namespace, name)
+	return c.get(ctx, name, q)
 }
 
 func printRegistrations(w Environment, all []*api.ServiceRegistration, verbose bool) error {
@@ -228,12 +242,13 @@ allocation.
 		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
 		Args:    exactly("SERVICE", "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if flags.namespace == api.AllNamespacesNamespace {
+			namespace := flags.in(w)
+			if namespace == api.AllNamespacesNamespace {
 				return usage(errors.New("--namespace must name one: a registration is removed from one namespace at a time"))
 			}
 			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
-				if err := c.remove(cmd.Context(), flags.namespace, args[0], args[1]); err != nil {
-					return fmt.Errorf("remove %s of service %q in namespace %q: %w", args[1], args[0], flags.namespace, err)
+				if err := c.remove(cmd.Context(), namespace, args[0], args[1]); err != nil {
+					return fmt.Errorf("remove %s of service %q in namespace %q: %w", args[1], args[0], namespace, err)
 				}
 				_, err := fmt.Fprintln(w.Stdout, "Successfully deleted service registration")
 				return err

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/handlers"
 )
 
 // varCommand is the tree of taskapi var, after Nomad's.
@@ -53,8 +54,11 @@ func (f *varFlags) add(cmd *cobra.Command) {
 }
 
 // in returns the namespace that the command is about.
-func (f *varFlags) in(w Environment) string {
-	return cmp.Or(f.namespace, w.getenv("NOMAD_NAMESPACE"), api.DefaultNamespace)
+func (f *varFlags) in(w Environment) string { return namespaceOr(f.namespace, w) }
+
+// namespaceOr returns the namespace that a flag names, or else the one that Nomad's commands are about.
+func namespaceOr(named string, w Environment) string {
+	return cmp.Or(named, w.getenv("NOMAD_NAMESPACE"), api.DefaultNamespace)
 }
 
 // errNoVariables is a data directory that has never had any.
@@ -288,10 +292,12 @@ func varPurge(w Environment) *cobra.Command {
 func varList(w Environment) *cobra.Command {
 	var flags varFlags
 	var out varOutput
+	var page pageFlags
 	cmd := &cobra.Command{
 		Use:   "list [flags] [PREFIX]",
 		Short: "List variables, without their items",
-		Long:  `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX.`,
+		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. JSON of a page is an object, with the list
+as Data and the token of the next page as QueryMeta.NextToken.`,
 		Example: `  taskapi var list
   taskapi var list -out terse nomad/jobs/`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -302,18 +308,32 @@ func varList(w Environment) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list := []*api.VariableMetadata{}
+			meta := &api.QueryMeta{}
 			err := flags.use(w, true, func(kept *variables.Service) (err error) {
-				list, _, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
+				list, meta.LastIndex, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
 				return err
 			})
 			if err != nil && !errors.Is(err, errNoVariables) {
 				return err
 			}
-			return out.printList(w, list, flags.in(w) == variables.AllNamespaces)
+			list, meta.NextToken, err = handlers.VariablesPage(cmd.Context(), list, valuesOf(page.options("")))
+			switch {
+			case err != nil:
+				return usage(err)
+			case page.perPage > 0 && out.orFor(w) == outJSON: // as Nomad prints it
+				return output.JSON(w.Stdout, struct {
+					Data      []*api.VariableMetadata
+					QueryMeta *api.QueryMeta
+				}{list, meta})
+			}
+			err = out.printList(w, list, flags.in(w) == variables.AllNamespaces)
+			sayNext(w, meta.NextToken)
+			return err
 		},
 	}
 	flags.add(cmd)
 	out.add(cmd, []string{outTemplate, outJSON, outTable, outTerse}, "table on a terminal, else json")
+	page.add(cmd, `Path contains "web"`)
 	return cmd
 }
 

@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+)
+
+// pageFlags say which part of a list is printed.
+type pageFlags struct {
+	filter  string
+	perPage int32
+	token   string
+}
+
+func (f *pageFlags) add(cmd *cobra.Command, example string) {
+	cmd.Flags().StringVar(&f.filter, "filter", "", "print those alone that this `expression` selects, e.g. '"+example+"'")
+	cmd.Flags().Int32Var(&f.perPage, "per-page", 0, "print this `number` at most, 0 for all; what prints the next page is on standard error")
+	cmd.Flags().StringVar(&f.token, "page-token", "", "where the page begins: the `token` that the one before it has given")
+}
+
+// options returns a query of the API.
+func (f *pageFlags) options(namespace string) *api.QueryOptions {
+	return &api.QueryOptions{Namespace: namespace, Filter: f.filter, PerPage: f.perPage, NextToken: f.token}
+}
+
+// valuesOf returns the part of a query of the API that selects a page.
+func valuesOf(o *api.QueryOptions) url.Values {
+	query := url.Values{"filter": {o.Filter}, "next_token": {o.NextToken}}
+	if o.PerPage != 0 {
+		query.Set("per_page", strconv.Itoa(int(o.PerPage)))
+	}
+	return query
+}
+
+// sayNext says how to print what follows a page, if anything does.
+func sayNext(w Environment, next string) {
+	if next != "" {
+		fmt.Fprintf(w.Stderr, "taskapi: there is more: --page-token %s prints the next page\n", word(next))
+	}
+}
