@@ -216,7 +216,11 @@ func (s *store) isNamed() (bool, error) {
 // advanceLocked brings the table to where the log is.
 func (s *store) advanceLocked() error {
 	for {
-		// What was replaced is read to its end first: so nobody misses a change.
+		named, err := s.isNamed()
+		if err != nil {
+			return err
+		}
+		// What was replaced is not written any more, and read to its end first: so nobody misses a change.
 		h, err := readHeader(s.log)
 		if err != nil {
 			return s.damaged(err)
@@ -229,8 +233,8 @@ func (s *store) advanceLocked() error {
 				return err
 			}
 		}
-		if ok, err := s.isNamed(); ok || err != nil {
-			return err
+		if named {
+			return nil
 		}
 		if err := s.replacedLocked(); err != nil {
 			return err
