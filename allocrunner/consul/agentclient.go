@@ -96,13 +96,18 @@ func (c *agentClient) token() (string, error) {
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	if err == nil && len(text) > maxToken {
+	token := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+	case len(text) > maxToken:
 		err = fmt.Errorf("%s has more than %d bytes", c.settings.TokenFile, maxToken)
+	case token == "": // somebody is writing it, perhaps: without a token the agent would show less than there is
+		err = fmt.Errorf("%s is empty", c.settings.TokenFile)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the token for Consul: %w", err)
 	}
-	return strings.TrimSpace(string(text)), nil
+	return token, nil
 }
 
 // close ends the connections.
@@ -145,8 +150,23 @@ func refused(err error) bool {
 	return ok
 }
 
-// unknown reports whether the agent does not know what was to be changed.
+// unknown reports whether the agent does not know the service or the check that was to be changed.
 func unknown(err error) bool {
 	answer, ok := errors.AsType[capi.StatusError](err)
-	return ok && (answer.Code == http.StatusNotFound || strings.Contains(strings.ToLower(answer.Body), "unknown "))
+	return ok && (answer.Code == http.StatusNotFound || strings.HasPrefix(answer.Body, "Unknown "))
+}
+
+// explained returns an error that says which rule of Consul's ACLs is missing when that is why the agent refuses a request about a service of
+// this name.
+func explained(err error, service string) error {
+	answer, ok := errors.AsType[capi.StatusError](err)
+	switch {
+	case !ok || answer.Code != http.StatusForbidden:
+		return err
+	case strings.Contains(answer.Body, "ACL not found"):
+		return fmt.Errorf("the token is unknown to Consul: it was deleted, has expired or is not one of this Consul: %w", err)
+	case service != "" && strings.Contains(answer.Body, "ermission denied"):
+		return fmt.Errorf(`the token needs the rule service %q { policy = "write" }: %w`, service, err)
+	}
+	return err
 }

@@ -35,6 +35,7 @@ type environment struct {
 	proxy *consultest.Proxy
 	api   *capi.Client // past the proxy
 	owner string
+	token string // of providers and of this test: one with every right where the agent has ACLs
 	lives atomic.Pointer[map[string]bool]
 
 	unhurried bool  // providers wait between rounds as they do outside tests
@@ -46,18 +47,19 @@ func newEnvironment(t *testing.T) *environment {
 	t.Helper()
 	e := &environment{TB: t, owner: strings.ReplaceAll(uuid.NewString(), "-", "")}
 	e.lives.Store(&map[string]bool{})
-	address := os.Getenv("CONSUL_HTTP_ADDR")
+	address, token := os.Getenv("CONSUL_HTTP_ADDR"), os.Getenv("CONSUL_HTTP_TOKEN")
 	if address == "" {
 		e.stand = consultest.New(t)
-		address = e.stand.URL
+		address, token = e.stand.URL, consultest.Management
 	} else if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
+	e.token = token
 	e.proxy = consultest.NewProxy(t, address)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	var err error
-	if e.api, err = capi.NewClient(&capi.Config{Address: address, HttpClient: &http.Client{Transport: transport}}); err != nil {
+	if e.api, err = capi.NewClient(&capi.Config{Address: address, Token: token, HttpClient: &http.Client{Transport: transport}}); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -73,7 +75,7 @@ type provider struct {
 func (e *environment) run(change func(*consul.Config)) provider {
 	e.Helper()
 	cfg := consul.Config{
-		Settings: consul.Settings{Address: e.proxy.URL}, AllocID: uuid.NewString(), Owner: e.owner,
+		Settings: consul.Settings{Address: e.proxy.URL}, Secrets: consul.Secrets{Token: e.token}, AllocID: uuid.NewString(), Owner: e.owner,
 		Lives: func(id string) bool { return (*e.lives.Load())[id] }, Logger: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {

@@ -66,6 +66,12 @@ type Provider struct {
 	settled uint64                            // the latest request that a round has dealt with
 	ended   bool                              // no round follows
 	adopt   time.Time                         // from when on services of the allocation that are not wanted go; zero while only those go that are deregistered
+
+	// The rest is Run's alone.
+	has      map[string]string // IDs of services that the agent has, with the token they are registered with, empty where that is not known
+	answers  bool              // the last round was made to its end, whichever services were refused
+	failures int               // rounds in a row in which something failed
+	logged   string            // what was wrong in the round of which the log has last said something
 }
 
 var _ interfaces.CheckingProvider = (*Provider)(nil)
@@ -93,6 +99,7 @@ func New(cfg Config) (*Provider, error) {
 	return &Provider{
 		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime, wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),
 		wanted: map[string]*service{}, gone: map[string]uint64{}, fed: map[string]interfaces.CheckResult{}, unsent: map[string]bool{},
+		has: map[string]string{},
 	}, nil
 }
 
@@ -189,7 +196,7 @@ func (p *Provider) registered(ctx context.Context, allocID string) ([]string, er
 	}
 	found, err := p.asker.api.Agent().ServicesWithFilterOpts(ofOwner(p.cfg.Owner), q)
 	if err != nil {
-		return nil, err
+		return nil, explained(err, "")
 	}
 	var ids []string
 	for _, id := range slices.Sorted(maps.Keys(found)) {
@@ -240,7 +247,7 @@ func (p *Provider) Feed(id string, n int, result interfaces.CheckResult) {
 }
 
 // send sends the latest result of a script, unless the agent has it.
-func (p *Provider) send(ctx context.Context, checkID string) error {
+func (p *Provider) send(ctx context.Context, service, checkID string) error {
 	p.mu.Lock()
 	result, unsent := p.fed[checkID], p.unsent[checkID]
 	p.mu.Unlock()
@@ -254,7 +261,7 @@ func (p *Provider) send(ctx context.Context, checkID string) error {
 		err = p.client.api.Agent().UpdateTTLOpts(checkID, result.Output, statusOf(result.Status), q)
 	}
 	if err != nil {
-		return fmt.Errorf("result of check %s: %w", checkID, err)
+		return fmt.Errorf("result of a script of service %q: %w", service, explained(err, service))
 	}
 	p.mu.Lock()
 	if p.fed[checkID] == result {

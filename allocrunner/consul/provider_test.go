@@ -3,8 +3,6 @@ package consul_test
 import (
 	"context"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -352,35 +350,6 @@ func TestEnd(t *testing.T) {
 	if e.service(in.ID) != nil {
 		t.Error("it is still registered")
 	}
-}
-
-// TestToken: the one of the file, as it is now.
-func TestToken(t *testing.T) {
-	t.Parallel()
-	e := newEnvironment(t)
-	if e.stand == nil {
-		t.Skip("the agent of CONSUL_HTTP_ADDR takes any token")
-	}
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("old\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e.stand.RequireToken("new")
-	e.api.AddHeader("X-Consul-Token", "new") // the test's own client
-	p := e.run(func(c *consul.Config) { c.Settings.TokenFile = file; c.Secrets.Token = "ignored" })
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
-		t.Fatal(err)
-	}
-	e.until("refused", func() bool { return len(e.stand.Requests()) > 0 })
-	if err := os.WriteFile(file, []byte("new\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e.until("taken", func() bool { return len(e.services(p.alloc)) == 1 })
-	given := e.run(func(c *consul.Config) { c.Secrets.Token = "new" })
-	if err := given.Register(t.Context(), []*interfaces.ServiceInstance{instance(given, "s", nil)}); err != nil {
-		t.Fatal(err)
-	}
-	e.until("taken, too", func() bool { return len(e.services(given.alloc)) == 1 })
 }
 
 // TestWait: waits grow up to a bound, and no two clients wait alike.

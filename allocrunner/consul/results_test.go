@@ -1,6 +1,7 @@
 package consul_test
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -130,6 +131,29 @@ func TestScripts(t *testing.T) {
 	e.until("sent again for the service that came back", has("passing", "later"))
 	p.Feed("_nomad-task-none", 0, interfaces.CheckResult{})
 	p.Feed(in.ID, 7, interfaces.CheckResult{})
+}
+
+// TestResultOfAFormerScript: what was found by a script that the job has no more, and could not be sent, is forgotten.
+func TestResultOfAFormerScript(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t)
+	var log logged
+	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	in := instance(p, "s", nil)
+	e.register(p, in)
+	e.proxy.Away()
+	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "former"})
+	other := instance(p, "s", func(in *interfaces.ServiceInstance) { in.Checks[0].Command = "y" })
+	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{other}); err != nil {
+		t.Fatal(err)
+	}
+	e.until("a round fails", func() bool { return strings.Contains(log.String(), "does not take the services") })
+	e.proxy.Back()
+	id := consul.CheckID(other.ID, other.Checks[0])
+	e.until("the other check", func() bool { return e.check(id) != nil })
+	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "present"})
+	e.until("its result", func() bool { c := e.check(id); return c != nil && c.Output == "present" })
+	e.until("no round fails for long", func() bool { return strings.Contains(log.String(), "takes the services again") })
 }
 
 // TestResultsWhileScriptsRun: results of the agent's checks are taken also while scripts are fed more often than the agent is asked.

@@ -2,7 +2,9 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -20,7 +22,6 @@ const (
 // deregistered is, or after a bounded time, and nothing is sent afterwards. It is called once.
 func (p *Provider) Run(ctx context.Context) {
 	defer p.leave(ctx)
-	failures := 0
 	sync := time.NewTimer(time.Hour) // an allocation without services of Consul's never asks for its agent
 	sync.Stop()
 	defer sync.Stop()
@@ -31,24 +32,27 @@ func (p *Provider) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
-			failures = p.sync(ctx, failures)
-			sync.Reset(wait(failures, p.period))
+			p.sync(ctx)
+			sync.Reset(wait(p.failures, p.period))
 		case <-sync.C:
-			failures = p.sync(ctx, failures)
-			sync.Reset(wait(failures, p.period))
+			p.sync(ctx)
+			sync.Reset(wait(p.failures, p.period))
 		case <-p.feed:
-			if failures == 0 && p.sendScripts(ctx) != nil {
+			if p.answers && p.news(p.sendScripts(ctx)) {
 				sync.Reset(0)
 			}
 			continue // scripts may run more often than the agent is asked
 		case <-ask.C:
-			if failures == 0 && p.ask(ctx) != nil {
+			if p.answers && p.news(p.ask(ctx)) {
 				sync.Reset(0)
 			}
 		}
 		ask.Reset(p.askPeriod())
 	}
 }
+
+// news reports whether an error says what the last round did not: that the agent is away, or refuses something since.
+func (p *Provider) news(err error) bool { return err != nil && (p.failures == 0 || !refused(err)) }
 
 // wait returns how long to wait after so many failures in a row, longer each time, or for the next round after none. What many clients wait
 // differs.
@@ -75,12 +79,12 @@ func (p *Provider) askPeriod() time.Duration {
 	return period
 }
 
-// sync makes one round, and returns how many in a row have failed.
-func (p *Provider) sync(ctx context.Context, failures int) int {
+// sync makes one round.
+func (p *Provider) sync(ctx context.Context) {
 	p.mu.Lock()
 	upTo := p.latest
 	p.mu.Unlock()
-	err := p.once(ctx)
+	refusals, err := p.once(ctx)
 	p.mu.Lock()
 	p.settled = upTo // whether or not it has been done: who waits for it has other things to do
 	if err != nil {
@@ -89,19 +93,44 @@ func (p *Provider) sync(ctx context.Context, failures int) int {
 	close(p.round)
 	p.round = make(chan struct{})
 	p.mu.Unlock()
-	switch {
-	case ctx.Err() != nil:
-	case err == nil && failures > 0:
-		p.cfg.Logger.Info("Consul's agent takes the services again", "failures", failures)
-	case err != nil && failures == 0:
-		p.cfg.Logger.Warn("Consul's agent does not take the services: it is tried again until it does", "error", err)
-	case err != nil && failures%10 == 0:
-		p.cfg.Logger.Warn("Consul's agent still does not take the services", "failures", failures, "error", err)
+	if ctx.Err() != nil {
+		return
 	}
-	if err == nil {
-		return 0
+	p.answers = err == nil
+	p.tell(refusals, err)
+}
+
+// quiet is how many rounds that fail alike are one line in the log: an hour's.
+const quiet = 120
+
+// tell counts rounds that fail, and logs what is wrong when that changes.
+func (p *Provider) tell(refusals, err error) {
+	all := errors.Join(refusals, err)
+	if all == nil {
+		if p.failures > 0 {
+			p.cfg.Logger.Info("Consul's agent takes the services again", "failures", p.failures)
+		}
+		p.failures, p.logged = 0, ""
+		return
 	}
-	return failures + 1
+	p.failures++
+	wrong := strings.Map(letters, all.Error())
+	if wrong != p.logged || p.failures%quiet == 0 {
+		words := "Consul's agent does not take the services: it is tried again until it does"
+		if err == nil {
+			words = "Consul's agent refuses a part of the services: it is tried again until it takes them"
+		}
+		p.cfg.Logger.Warn(words, "failures", p.failures, "error", all)
+	}
+	p.logged = wrong
+}
+
+// letters drops digits: two errors that differ by a port or by the time of day are one.
+func letters(r rune) rune {
+	if '0' <= r && r <= '9' {
+		return -1
+	}
+	return r
 }
 
 // leave tries once more to deregister what is to be, and ends the connections.
@@ -111,8 +140,8 @@ func (p *Provider) leave(ctx context.Context) {
 	p.mu.Unlock()
 	if owed > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
-		if err := p.once(ctx); err != nil {
-			p.cfg.Logger.Warn("services stay in Consul until another allocation of this data directory removes them", "services", owed, "error", err)
+		if refusals, err := p.once(ctx); refusals != nil || err != nil {
+			p.cfg.Logger.Warn("services may stay in Consul until another allocation of this data directory removes them", "error", errors.Join(refusals, err))
 		}
 		cancel()
 	}

@@ -63,17 +63,21 @@ func TestAddresses(t *testing.T) {
 func TestFilesAreTried(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	good, long := filepath.Join(dir, "good"), filepath.Join(dir, "long")
+	good, long, empty := filepath.Join(dir, "good"), filepath.Join(dir, "long"), filepath.Join(dir, "empty")
 	if err := os.WriteFile(good, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(long, make([]byte, 5000), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, s := range map[string]consul.Settings{
 		"":          {Address: "h:1", TokenFile: good},
 		"none":      {Address: "h:1", TokenFile: filepath.Join(dir, "none")},
 		"long":      {Address: "h:1", TokenFile: long},
+		"empty":     {Address: "h:1", TokenFile: empty},
 		"authority": {Address: "h:1", CAFile: good},
 		"key":       {Address: "h:1", CertFile: good, KeyFile: good},
 	} {

@@ -46,8 +46,8 @@ func (p *Provider) newRound(ctx context.Context) (*round, error) {
 	return t, err
 }
 
-// once has the agent take what differs. The first request that nobody answers ends the round; one that is refused does not.
-func (p *Provider) once(ctx context.Context) error {
+// once has the agent take what differs. The first request that nobody answers ends the round, which is err; one that is refused does not.
+func (p *Provider) once(ctx context.Context) (refusals, err error) {
 	t, err := p.newRound(ctx)
 	if err == nil {
 		err = t.read()
@@ -57,11 +57,31 @@ func (p *Provider) once(ctx context.Context) error {
 			err = step()
 		}
 	}
-	return errors.Join(append(t.errs, err)...)
+	return some(t.errs), err
 }
 
-// do makes a request with a bound and the token as it is now. An error that the agent has answered with is kept; others are returned.
-func (t *round) do(what string, f func(q *capi.QueryOptions) error) error {
+// some joins errors, of many those that a log has room for.
+func some(errs []error) error {
+	const most = 3
+	if more := len(errs) - most; more > 0 {
+		errs = append(slices.Clone(errs[:most]), fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}
+
+// do makes a request about a service of this name, with a bound and the token as it is now. An error that the agent has answered with is kept;
+// others are returned.
+func (t *round) do(what, service string, f func(q *capi.QueryOptions) error) error {
+	err := t.request(what, service, f)
+	if refused(err) {
+		t.errs = append(t.errs, err)
+		return nil
+	}
+	return err
+}
+
+// request makes a request as do does, and returns every error.
+func (t *round) request(what, service string, f func(q *capi.QueryOptions) error) error {
 	ctx, cancel := context.WithTimeout(t.ctx, requestTimeout)
 	defer cancel()
 	q, err := t.options(ctx, &t.client)
@@ -71,30 +91,29 @@ func (t *round) do(what string, f func(q *capi.QueryOptions) error) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("%s: %w", what, err)
-	if refused(err) {
-		t.errs = append(t.errs, err)
-		return nil
-	}
-	return err
+	return fmt.Errorf("%s: %w", what, explained(err, service))
 }
 
 // read finds out what the agent has of this owner's services, and of others that have the IDs of these.
 func (t *round) read() error {
 	filter := ofOwner(t.cfg.Owner) + fmt.Sprintf(" or ID matches %q", "^"+idPrefix+t.cfg.AllocID+"-")
-	err := t.do("services in Consul", func(q *capi.QueryOptions) (err error) {
+	err := t.request("list services", "", func(q *capi.QueryOptions) (err error) {
 		t.is, err = t.agent.ServicesWithFilterOpts(filter, q)
 		return err
 	})
-	if err == nil && len(t.errs) > 0 {
-		err, t.errs = t.errs[0], nil // without it nothing can be compared
+	if err != nil {
+		return err
 	}
-	return err
+	maps.DeleteFunc(t.has, func(id, _ string) bool { return t.is[id] == nil })
+	for id := range t.is {
+		t.has[id] += "" // one that another process has registered has no token that is known here
+	}
+	return nil
 }
 
 // remove deregisters what has left, and what a crash of another allocation has left behind.
 func (t *round) remove() error {
-	for _, id := range slices.Sorted(maps.Keys(t.gone)) {
+	for _, id := range slices.Sorted(maps.Keys(t.gone)) { // also what the agent has not shown, which it does not to a token that may not read it
 		if err := t.deregister(id); err != nil {
 			return err
 		}
@@ -123,23 +142,23 @@ func (t *round) over(id string) bool {
 }
 
 func (t *round) deregister(id string) error {
-	done := t.is[id] == nil
-	if !done {
-		err := t.do("deregister "+id, func(q *capi.QueryOptions) error {
-			err := t.agent.ServiceDeregisterOpts(id, q)
-			if done = err == nil || unknown(err); done {
-				return nil
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	name := "" // that of a service that the agent does not show is not known here any more
+	if is := t.is[id]; is != nil {
+		name = is.Service
 	}
-	if !done {
-		return nil
+	done := false
+	err := t.do("deregister "+id, name, func(q *capi.QueryOptions) error {
+		err := t.agent.ServiceDeregisterOpts(id, q)
+		if done = err == nil || unknown(err); done {
+			return nil
+		}
+		return err
+	})
+	if err != nil || !done {
+		return err
 	}
 	delete(t.is, id)
+	delete(t.has, id)
 	t.mu.Lock()
 	if t.Provider.gone[id] == t.gone[id] { // and not wanted again and left again since
 		delete(t.Provider.gone, id)
@@ -148,24 +167,25 @@ func (t *round) deregister(id string) error {
 	return nil
 }
 
-// register registers what is missing or differs.
+// register registers what is missing or differs, and what has another token than there is now: with a service's own token, the agent
+// writes into Consul's catalog what its checks find, and stops when that token is one no more.
 func (t *round) register() error {
 	for _, id := range slices.Sorted(maps.Keys(t.wanted)) {
 		s, is := t.wanted[id], t.is[id]
-		registration := s.AgentServiceRegistration
+		registration, same := s.AgentServiceRegistration, false
 		if is != nil {
-			tags, same := s.asRegistered(is)
-			if same {
-				continue
-			}
-			registration.Tags = tags
+			registration.Tags, same = s.asRegistered(is)
 		}
-		err := t.do("register "+id, func(q *capi.QueryOptions) error {
+		err := t.do(fmt.Sprintf("register service %q", s.Name), s.Name, func(q *capi.QueryOptions) error {
+			if same && t.has[id] == q.Token {
+				return nil
+			}
 			opts := capi.ServiceRegisterOpts{ReplaceExistingChecks: is != nil, Token: q.Token}.WithContext(q.Context())
 			if err := t.agent.ServiceRegisterOpts(&registration, opts); err != nil {
 				return err
 			}
 			t.fresh[id] = true
+			t.has[id] = q.Token
 			return nil
 		})
 		if err != nil {
@@ -179,20 +199,22 @@ func (t *round) register() error {
 // results.
 func (t *round) checks() error {
 	found, err := t.results()
-	if err != nil || found == nil {
+	if err != nil {
 		return err
 	}
 	known := map[string]bool{}
 	registered := maps.Clone(t.fresh)
-	for id, s := range t.wanted {
+	for _, id := range slices.Sorted(maps.Keys(t.wanted)) {
+		s := t.wanted[id]
+		_, there := t.has[id]
 		for _, c := range s.Checks {
 			known[c.CheckID] = true
-			if found[c.CheckID] != nil || registered[id] {
+			if found[c.CheckID] != nil || registered[id] || !there {
 				continue
 			}
 			definition := *c
 			definition.CheckID = "" // it has another name there, and an agent refuses what it does not know
-			err := t.do("register check "+c.CheckID, func(q *capi.QueryOptions) error {
+			err := t.do(fmt.Sprintf("register check %q of service %q", c.Name, s.Name), s.Name, func(q *capi.QueryOptions) error {
 				return t.agent.CheckRegisterOpts(&capi.AgentCheckRegistration{
 					ID: c.CheckID, Name: c.Name, Notes: c.Notes, ServiceID: id, AgentServiceCheck: definition, Namespace: s.Namespace, Partition: s.Partition,
 				}, q)
@@ -207,7 +229,12 @@ func (t *round) checks() error {
 		if t.wanted[c.ServiceID] == nil || known[id] || !strings.HasPrefix(id, checkIDPrefix) {
 			continue
 		}
-		err := t.do("deregister check "+id, func(q *capi.QueryOptions) error { return t.agent.CheckDeregisterOpts(id, q) })
+		err := t.do("deregister check "+id, t.wanted[c.ServiceID].Name, func(q *capi.QueryOptions) error {
+			if err := t.agent.CheckDeregisterOpts(id, q); err != nil && !unknown(err) {
+				return err
+			}
+			return nil
+		})
 		if err != nil {
 			return err
 		}
@@ -215,16 +242,16 @@ func (t *round) checks() error {
 	return nil
 }
 
-// results takes the results of the checks. It returns nil when the agent refuses to give them.
+// results takes the results of the checks.
 func (t *round) results() (found map[string]*capi.AgentCheck, err error) {
 	if len(t.wanted) == 0 {
 		return map[string]*capi.AgentCheck{}, nil
 	}
-	err = t.do("checks in Consul", func(q *capi.QueryOptions) (err error) {
+	err = t.request("list checks", "", func(q *capi.QueryOptions) (err error) {
 		found, err = t.agent.ChecksWithFilterOpts(ofAlloc(t.cfg.AllocID), q)
 		return err
 	})
-	if err != nil || found == nil {
+	if err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
@@ -262,17 +289,32 @@ func (t *round) scripts() error {
 	return err
 }
 
-// sendScripts sends the results of scripts that the agent does not have. The first error is the last.
+// sendScripts sends the results of scripts that the agent does not have, of services that it has. It goes on after one that is refused.
 func (p *Provider) sendScripts(ctx context.Context) error {
+	type result struct{ service, check string }
+	var list []result
 	p.mu.Lock()
-	ids := slices.Sorted(maps.Keys(p.unsent))
-	p.mu.Unlock()
-	for _, id := range ids {
-		if err := p.send(ctx, id); err != nil {
-			return err
+	for _, id := range slices.Sorted(maps.Keys(p.has)) {
+		if s := p.wanted[id]; s != nil {
+			for _, c := range s.checks {
+				if p.unsent[c.id] {
+					list = append(list, result{s.Name, c.id})
+				}
+			}
 		}
 	}
-	return nil
+	p.mu.Unlock()
+	var refusals []error
+	for _, r := range list {
+		err := p.send(ctx, r.service, r.check)
+		if err != nil && !refused(err) {
+			return err
+		}
+		if err != nil {
+			refusals = append(refusals, err)
+		}
+	}
+	return some(refusals)
 }
 
 // ask takes the results of the checks alone.
@@ -281,5 +323,5 @@ func (p *Provider) ask(ctx context.Context) error {
 	if err == nil {
 		_, err = t.results()
 	}
-	return errors.Join(append(t.errs, err)...)
+	return err
 }

@@ -32,9 +32,9 @@ type Agent struct {
 	running sync.WaitGroup
 	ctx     context.Context // of its checks
 
-	mu       sync.Mutex // guards the fields below
-	token    string
-	params   map[string]string // that every request must have
+	mu       sync.Mutex          // guards the fields below
+	acl      map[string][]string // names of the services that each token may write; nil while there are no ACLs
+	params   map[string]string   // that every request must have
 	services map[string]*capi.AgentService
 	checks   map[string]*made
 	requests []string
@@ -44,6 +44,8 @@ type Agent struct {
 type made struct {
 	capi.AgentCheck
 	definition capi.AgentServiceCheck
+	token      string // of its registration
+	published  string // its status in the catalog
 	end        context.CancelFunc
 	expiry     *time.Timer // of a check that is fed
 	row        int         // results of one kind in a row: positive for those that have passed
@@ -67,13 +69,6 @@ func New(tb testing.TB) *Agent {
 		}
 	})
 	return a
-}
-
-// RequireToken refuses every request without this token from now on; empty takes any.
-func (a *Agent) RequireToken(token string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.token = token
 }
 
 // RequireNamespace makes it an agent of Consul Enterprise, and refuses every request that does not name this namespace and this partition.
@@ -107,6 +102,7 @@ var routes = []struct {
 	{http.MethodPut, "/v1/agent/check/deregister/", nil, (*Agent).deregisterCheck},
 	{http.MethodPut, "/v1/agent/check/update/", nil, (*Agent).updateCheck},
 	{http.MethodPut, "/v1/catalog/register", nil, (*Agent).registerInCatalog},
+	{http.MethodGet, "/v1/health/checks/", nil, (*Agent).listCatalog},
 }
 
 // failure is an answer that is an error.
@@ -140,10 +136,10 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *Agent) answer(r *http.Request) (any, error) {
 	a.mu.Lock()
 	a.requests = append(a.requests, r.Method+" "+r.URL.Path)
-	token, required := a.token, a.params
+	required, err := a.params, a.knownLocked(tokenOf(r))
 	a.mu.Unlock()
-	if token != "" && r.Header.Get("X-Consul-Token") != token {
-		return nil, failure{http.StatusForbidden, "Permission denied: token lacks the permission"}
+	if err != nil {
+		return nil, err
 	}
 	for _, route := range routes {
 		id, ok := strings.CutPrefix(r.URL.Path, route.path)
@@ -202,7 +198,9 @@ func (a *Agent) self(string, *http.Request) (any, error) {
 func (a *Agent) listServices(_ string, r *http.Request) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return filtered(r, maps.Clone(a.services))
+	list := maps.Clone(a.services) // less what the token may not read
+	maps.DeleteFunc(list, func(_ string, s *capi.AgentService) bool { return a.mayLocked(tokenOf(r), s.Service) != nil })
+	return filtered(r, list)
 }
 
 func (a *Agent) listChecks(_ string, r *http.Request) (any, error) {
@@ -210,7 +208,9 @@ func (a *Agent) listChecks(_ string, r *http.Request) (any, error) {
 	defer a.mu.Unlock()
 	list := make(map[string]*capi.AgentCheck, len(a.checks))
 	for id, c := range a.checks {
-		list[id] = new(c.AgentCheck)
+		if a.mayLocked(tokenOf(r), c.ServiceName) == nil {
+			list[id] = new(c.AgentCheck)
+		}
 	}
 	return filtered(r, list)
 }
@@ -257,6 +257,14 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err := a.mayLocked(tokenOf(r), reg.Name); err != nil {
+		return nil, err
+	}
+	if before := a.services[reg.ID]; before != nil {
+		if err := a.mayLocked(tokenOf(r), before.Service); err != nil {
+			return nil, err
+		}
+	}
 	a.services[reg.ID] = &capi.AgentService{
 		ID: reg.ID, Service: reg.Name, Tags: reg.Tags, Meta: reg.Meta, Port: reg.Port, Address: reg.Address, TaggedAddresses: addresses,
 		Weights: weights, EnableTagOverride: reg.EnableTagOverride, Datacenter: "dc1",
@@ -264,7 +272,7 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	kept := map[string]bool{}
 	for _, c := range reg.Checks {
 		kept[c.CheckID] = true
-		a.addLocked(c.CheckID, reg.ID, reg.Name, *c)
+		a.addLocked(c.CheckID, a.services[reg.ID], tokenOf(r), *c)
 	}
 	if r.URL.Query().Has("replace-existing-checks") {
 		maps.DeleteFunc(a.checks, func(id string, c *made) bool {
@@ -278,11 +286,15 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-func (a *Agent) deregisterService(id string, _ *http.Request) (any, error) {
+func (a *Agent) deregisterService(id string, r *http.Request) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.services[id] == nil {
+	s := a.services[id]
+	if s == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id)}
+	}
+	if err := a.mayLocked(tokenOf(r), s.Service); err != nil {
+		return nil, err
 	}
 	delete(a.services, id)
 	maps.DeleteFunc(a.checks, func(_ string, c *made) bool {
@@ -302,6 +314,9 @@ func (a *Agent) registerInCatalog(_ string, r *http.Request) (any, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err := a.mayLocked(tokenOf(r), ""); err != nil {
+		return nil, err
+	}
 	if reg.Service == nil || a.services[reg.Service.ID] == nil {
 		return nil, invalid("there is no such service")
 	}

@@ -65,18 +65,24 @@ func (a *Agent) registerCheck(_ string, r *http.Request) (any, error) {
 	defer a.mu.Unlock()
 	s := a.services[reg.ServiceID]
 	if s == nil {
-		return nil, invalid("ServiceID %q does not exist", reg.ServiceID)
+		return nil, failure{http.StatusNotFound, fmt.Sprintf("ServiceID %q does not exist", reg.ServiceID)}
 	}
-	a.addLocked(reg.CheckID, s.ID, s.Service, reg.AgentServiceCheck)
+	if err := a.mayLocked(tokenOf(r), s.Service); err != nil {
+		return nil, err
+	}
+	a.addLocked(reg.CheckID, s, tokenOf(r), reg.AgentServiceCheck)
 	return nil, nil
 }
 
-func (a *Agent) deregisterCheck(id string, _ *http.Request) (any, error) {
+func (a *Agent) deregisterCheck(id string, r *http.Request) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.checks[id]
 	if c == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("Unknown check ID %q", id)}
+	}
+	if err := a.mayLocked(tokenOf(r), c.ServiceName); err != nil {
+		return nil, err
 	}
 	c.stop()
 	delete(a.checks, id)
@@ -100,21 +106,26 @@ func (a *Agent) updateCheck(id string, r *http.Request) (any, error) {
 	if c == nil || c.expiry == nil {
 		return nil, failure{http.StatusNotFound, fmt.Sprintf("CheckID %q does not have associated TTL: Unknown check", id)}
 	}
+	if err := a.mayLocked(tokenOf(r), c.ServiceName); err != nil {
+		return nil, err
+	}
 	c.Status, c.Output = update.Status, update.Output
+	a.publishLocked(c)
 	c.expiry.Reset(duration(c.definition.TTL))
 	return nil, nil
 }
 
 // addLocked begins a check. One that is there already keeps its status.
-func (a *Agent) addLocked(id, service, name string, d capi.AgentServiceCheck) {
-	c := &made{definition: d, AgentCheck: capi.AgentCheck{
-		Node: "node", CheckID: id, Name: d.Name, Notes: d.Notes, ServiceID: service, ServiceName: name, Status: cmp.Or(d.Status, capi.HealthCritical),
+func (a *Agent) addLocked(id string, s *capi.AgentService, token string, d capi.AgentServiceCheck) {
+	c := &made{definition: d, token: token, AgentCheck: capi.AgentCheck{
+		Node: "node", CheckID: id, Name: d.Name, Notes: d.Notes, ServiceID: s.ID, ServiceName: s.Service, Status: cmp.Or(d.Status, capi.HealthCritical),
 	}}
 	if before := a.checks[id]; before != nil {
 		before.stop()
-		c.Status, c.Output = before.Status, before.Output
+		c.Status, c.Output, c.published = before.Status, before.Output, before.published
 	}
 	a.checks[id] = c
+	a.publishLocked(c)
 	if d.TTL != "" {
 		c.expiry = time.AfterFunc(duration(d.TTL), func() { a.expired(c) })
 		return
@@ -137,6 +148,7 @@ func (a *Agent) expired(c *made) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c.Status, c.Output = capi.HealthCritical, "TTL expired"
+	a.publishLocked(c)
 }
 
 func duration(text string) time.Duration {
@@ -160,6 +172,7 @@ func (a *Agent) repeat(ctx context.Context, c *made) {
 		}
 		a.mu.Lock()
 		c.result(status, output)
+		a.publishLocked(c)
 		a.mu.Unlock()
 		timer.Reset(duration(c.definition.Interval))
 	}
