@@ -2,13 +2,14 @@ package handlers
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"taskapi/handlers/apierror"
 )
 
-// maxBulky is how many bulky answers a socket makes and sends at a time. One may take some 20 MB while it is encoded and until its client has
-// read it, and 256 connections, as many as a socket has, would take all of a machine's memory.
+// maxBulky is how many bulky answers a socket makes and sends at a time, and bulky bodies it reads. One may take some 20 MB while it is encoded and
+// until its client has read it, and 256 connections, as many as a socket has, would take all of a machine's memory.
 const maxBulky = 2
 
 // bulkyWait is how long a request waits for its turn: longer than clients are given that do not read.
@@ -40,6 +41,16 @@ func (r *request) enterBulky(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return r.recheck()
+}
+
+// enterBulkyWrite does so for a request whose body, or the answer to it, may be long, before that is read. Its client may go while it waits, and
+// then nothing is done. Errors: those of enterBulky.
+func (r *request) enterBulkyWrite() error {
+	if err := r.enterBulky(r.Context()); err != nil || r.Body == http.NoBody {
+		return err
+	}
+	_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(requestTimeout)) // as in boundBody; the client did not make it wait
+	return nil
 }
 
 // endBulky lets the next bulky answer be made, when the client has taken this one.

@@ -119,14 +119,24 @@ func TestServicesAreBulky(t *testing.T) {
 	}
 }
 
-// countedVariables counts the variables that were read.
+// countedVariables counts the variables that were read, written or deleted.
 type countedVariables struct {
 	*fakeVariables
-	reads *atomic.Int64
+	uses *atomic.Int64
+}
+
+func (c countedVariables) Put(ctx context.Context, v *api.Variable, check *uint64) (*api.Variable, uint64, error) {
+	c.uses.Add(1)
+	return c.fakeVariables.Put(ctx, v, check)
+}
+
+func (c countedVariables) Delete(ctx context.Context, namespace, path string, check *uint64) (uint64, error) {
+	c.uses.Add(1)
+	return c.fakeVariables.Delete(ctx, namespace, path, check)
 }
 
 func (c countedVariables) Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error) {
-	c.reads.Add(1)
+	c.uses.Add(1)
 	return c.fakeVariables.Read(ctx, namespace, path)
 }
 
@@ -150,6 +160,54 @@ func TestVariablesAreBulky(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBulkyWrites: so are long bodies, and those answers that show what there is; what is done with a lock does not wait for them. A client has as
+// long as ever for its body when its turn has come.
+func TestBulkyWrites(t *testing.T) {
+	const path = "/v1/var/nomad/jobs/demo"
+	long := fmt.Sprintf(`{"Items":{"k":%q}}`, strings.Repeat("x", 64<<10))
+	for _, c := range []struct{ method, query, body string }{
+		{"PUT", "", long}, {"PUT", "?cas=1", `{"Items":{"k":"v"}}`}, {"DELETE", "?cas=1", ""}, {"PUT", "", "chunked"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			kept := newFakeVariables("nomad/jobs/demo")
+			kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", 1<<20)
+			var uses atomic.Int64
+			dial, stop := bubbled(t, quietAlloc(t), func(config *handlers.Config) { config.Variables = countedVariables{kept, &uses} })
+			defer stop()
+			send := func(method, query, body string) net.Conn {
+				conn := dial()
+				t.Cleanup(func() { conn.Close() })
+				if body == "chunked" {
+					body = fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(long), long)
+				} else {
+					body = fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body)
+				}
+				go func() { // what nobody reads can't be written
+					_, _ = fmt.Fprintf(conn, "%s %s%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nConnection: close\r\n%s", method, path, query, operator, body)
+				}()
+				synctest.Wait()
+				return conn
+			}
+			for i := range 4 { // which read nothing
+				conn := send(c.method, c.query, c.body)
+				if n := uses.Load(); n != int64(min(i+1, 2)) {
+					t.Errorf("%s %s: %d were done for %d who read nothing", c.method, c.query, n, i+1)
+				}
+				if i >= 2 {
+					conn.Close()
+				}
+			}
+			start := time.Now()
+			if got := answer(t, send("PUT", "?lock-renew", `{"Lock":{"ID":"x"}}`)); got != http.StatusConflict || time.Since(start) != 0 {
+				t.Errorf("a renewal got %d after %v, want 409 at once", got, time.Since(start))
+			}
+			if got := answer(t, send(c.method, c.query, c.body)); got != http.StatusOK && got != http.StatusConflict || time.Since(start) == 0 {
+				t.Errorf("%s %s: the next got %d after %v, want its answer when others are cut off", c.method, c.query, got, time.Since(start))
+			}
+		})
+	}
 }
 
 // TestTooManyBulkyAnswers: who waits behind many is told so.

@@ -255,14 +255,24 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 	return w, nil
 }
 
-// maxVariable is the ceiling of the body of a variable: its items, in JSON's quotes, and what is known of it.
-const maxVariable = 512 << 10
+const (
+	// maxVariable is the ceiling of the body of a variable: its items, in JSON's quotes, and what is known of it.
+	maxVariable = 512 << 10
+	// smallVariable is the length of bodies up to which a write is not bulky: what is done with locks never waits for those who write much. One
+	// with an expected index is, since a conflict is answered with what is there.
+	smallVariable = 8 << 10
+)
 
 // variablePut answers PUT /v1/var/:path: writes a variable, or does what the query says with its lock.
 func (a *API) variablePut(ctx context.Context, r *request) (answer, error) {
 	w, err := a.variableWrite(r)
 	if err != nil {
 		return answer{}, err
+	}
+	if r.ContentLength < 0 || r.ContentLength > smallVariable || w.check != nil {
+		if err := r.enterBulkyWrite(); err != nil {
+			return answer{}, err
+		}
 	}
 	var body wireVariableBody
 	if err := r.decode(&body, false); err != nil {
@@ -338,6 +348,11 @@ func (a *API) variableDelete(ctx context.Context, r *request) (answer, error) {
 	}
 	if err := r.mayVariable(w.variableAt, auth.VariableDestroy); err != nil {
 		return answer{}, err
+	}
+	if w.check != nil {
+		if err := r.enterBulkyWrite(); err != nil {
+			return answer{}, err
+		}
 	}
 	index, err := w.kept.Delete(ctx, w.namespace, w.path, w.check)
 	if err != nil {
