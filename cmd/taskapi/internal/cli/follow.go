@@ -130,6 +130,11 @@ func (f *follower) show(alloc *api.Allocation) {
 		f.printer.announce(time.Unix(0, alloc.CreateTime), "Starting", alloc, f.layout)
 		f.last, f.shown = nil, nil
 	}
+	var failures *failures // from now on: of those that have been, the files may say no more
+	if f.words && f.printer.failures == nil {
+		failures = newFailures(f.layout, alloc)
+		failures.begin(taskNames(alloc)) // before an event that somebody acts on
+	}
 	news := f.news(alloc)
 	if f.last != nil {
 		at := time.Unix(0, alloc.ModifyTime)
@@ -149,9 +154,8 @@ func (f *follower) show(alloc *api.Allocation) {
 	if f.output && f.tasks == nil && !interfaces.Ended(alloc) {
 		f.tasks = newTaskOutput(f.printer, f.layout, alloc)
 	}
-	if f.words && f.printer.failures == nil { // of those that have been, the files may say no more
-		f.printer.failures = newFailures(f.layout, alloc)
-		f.printer.failures.begin(taskNames(alloc))
+	if failures != nil {
+		f.printer.failures = failures
 	}
 	f.last, f.quiet = alloc, false
 }
