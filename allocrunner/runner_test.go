@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is when a test gives up on something that should have happened long before.
-const deadline = 20 * time.Second
+const deadline = 2 * time.Minute
 
 // shell returns a task that runs a script; edits change it.
 func shell(name, script string, edits ...func(*api.Task)) *api.Task {

@@ -195,7 +195,7 @@ func (l *logBuffer) count(text string) int {
 // eventually waits until the condition holds; what waits for ever is ended by the test's own time limit.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not: %s", what)

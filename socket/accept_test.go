@@ -98,7 +98,7 @@ func TestBudgetIsShared(t *testing.T) {
 		select {
 		case c := <-conns[name]:
 			held[name] = append(held[name], c)
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("connection %d of %s is not accepted", len(held[name])+1, name)
 		}
 	}
@@ -264,7 +264,7 @@ func TestAcceptOutlivesRunningOutOfDescriptors(t *testing.T) {
 	if _, err := io.WriteString(p.stdin, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if got, err := io.ReadAll(c); err != nil || string(got) != "alive" {
 		t.Errorf("read %q, %v, want %q", got, err, "alive")
 	}

@@ -156,7 +156,7 @@ func newRole(t *testing.T, uid int, role string) (*process, string) {
 
 func (p *process) line(t *testing.T) string {
 	t.Helper()
-	_ = p.out.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = p.out.SetReadDeadline(time.Now().Add(time.Minute))
 	var line bytes.Buffer
 	for b := make([]byte, 1); ; {
 		if _, err := p.out.Read(b); err != nil {

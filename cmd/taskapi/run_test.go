@@ -23,7 +23,7 @@ import (
 )
 
 // deadline is when a test gives up on something that should have happened long before.
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 const testAllocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 

@@ -26,7 +26,7 @@ import (
 )
 
 // scriptDeadline is when a script gives up on something that should have happened long before.
-const scriptDeadline = 20 * time.Second
+const scriptDeadline = time.Minute
 
 // TestScripts runs the program as people do: testdata/script/*.txtar, with the commands below besides testscript's own.
 //
