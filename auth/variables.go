@@ -51,6 +51,12 @@ func (p *Principal) MayVariable(namespace, path string, right VariableRight) boo
 	return p.variableRights(path)&right != 0
 }
 
+// SearchesVariables reports whether the principal may search variables, of which it then finds those that it may list. As in Nomad, the implicit
+// policy alone does not do: it takes a policy's rules about paths or, here, read-job as for all else that is searched.
+func (p *Principal) SearchesVariables() bool {
+	return p.Operator() || p != nil && p.Capabilities.Has(VariablesRead) && (p.paths != nil || p.Capabilities.Has(ReadJob))
+}
+
 // variableRights returns a task's rights on a path of its namespace, as if it had both capabilities.
 func (p *Principal) variableRights(path string) VariableRight {
 	if rule := p.paths.exact(path); rule != nil {

@@ -87,7 +87,7 @@ func TestSDKNamespaces(t *testing.T) {
 
 // TestSearch finds what the caller may see, by the beginning of IDs, and nothing else.
 func TestSearch(t *testing.T) {
-	s := newServer(t, newAlloc(t), everyRoute)
+	s := newServer(t, newAlloc(t), everyRoute, withVariables(newFakeVariables("nomad/jobs/other", "nomad/jobs/demo", "secret")))
 	task, own := s.sdk(t, goodToken).Search(), s.sdk(t, operator).Search()
 	for _, c := range []struct {
 		search *api.Search
@@ -97,9 +97,12 @@ func TestSearch(t *testing.T) {
 	}{
 		{task, "c0d1", contexts.Allocs, map[contexts.Context][]string{"allocs": {allocID}}},
 		{task, "C0D1", contexts.Allocs, map[contexts.Context][]string{"allocs": {allocID}}},
-		{task, "d", contexts.All, map[contexts.Context][]string{"allocs": {}, "jobs": {"demo"}, "evals": {}, "namespaces": {"default"}}},
+		{task, "d", contexts.All, map[contexts.Context][]string{"allocs": {}, "jobs": {"demo"}, "evals": {}, "namespaces": {"default"}, "vars": {}}},
 		{task, "DEMO", contexts.Jobs, map[contexts.Context][]string{"jobs": {}}},
-		{task, anyEval[:6], "", map[contexts.Context][]string{"allocs": {}, "jobs": {}, "evals": {anyEval}, "namespaces": {}}},
+		{task, anyEval[:6], "", map[contexts.Context][]string{"allocs": {}, "jobs": {}, "evals": {anyEval}, "namespaces": {}, "vars": {}}},
+		{task, "nomad/", contexts.Variables, map[contexts.Context][]string{"vars": {"nomad/jobs/demo"}}},
+		{own, "nomad/", contexts.Variables, map[contexts.Context][]string{"vars": {"nomad/jobs/demo", "nomad/jobs/other"}}},
+		{own, "NOMAD/", contexts.Variables, map[contexts.Context][]string{"vars": {}}},
 		{task, "1111", contexts.Nodes, map[contexts.Context][]string{}},
 		{own, "1111", contexts.Nodes, map[contexts.Context][]string{"nodes": {anyNode}}},
 		{own, "x", contexts.Volumes, map[contexts.Context][]string{}},
@@ -132,6 +135,7 @@ func TestFuzzySearch(t *testing.T) {
 			"jobs":     {{ID: "demo", Scope: []string{"default", "demo"}}},
 			"allocs":   {{ID: "demo.web[0]", Scope: []string{"default", allocID}}},
 			"services": {{ID: "demo-web", Scope: []string{"default", "demo", "web"}}},
+			"vars":     {{ID: "nomad/jobs/demo", Scope: []string{"default", "nomad/jobs/demo"}}},
 		},
 		"erv": {"tasks": {{ID: "server", Scope: []string{"default", "demo", "web"}}}},
 		"zzz": {},

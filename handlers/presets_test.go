@@ -86,6 +86,7 @@ func TestNomadOnTheWire(t *testing.T) {
 		{"PUT", "/v1/search", `{"Prefix":"","Context":"all"}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
 		{"PUT", "/v1/search", `{"Prefix":"","Context":"jobs"}`, reply{Status: 403, Body: "Permission denied"}},
 		{"PUT", "/v1/search", `{"Prefix":"","Context":"variables"}`, reply{Status: 403, Body: "Permission denied"}},
+		{"PUT", "/v1/search", `{"Prefix":"","Context":"vars"}`, reply{Status: 403, Body: "Permission denied"}},
 		{"PUT", "/v1/search/fuzzy", `{"Text":"demo"}`, reply{Status: 200, Body: `{"Matches":{},"Truncations":{},"Index":`}},
 		{"PUT", "/v1/search/fuzzy", `{"Text":"demo","Context":"jobs"}`, reply{Status: 403, Body: "Permission denied"}},
 		{"GET", "/v1/agent/self", "", reply{Status: 403, Body: "Permission denied"}},

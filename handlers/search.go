@@ -3,6 +3,7 @@ package handlers
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -30,24 +31,27 @@ var unsearched = []contexts.Context{
 	contexts.Plugins, contexts.Variables, contexts.Volumes, contexts.HostVolumes,
 }
 
-// contextsOf returns the contexts in which the caller's search looks. An empty one is all of them.
-func contextsOf(r *request, wanted contexts.Context) ([]contexts.Context, error) {
-	all := searched
-	if r.Principal.Operator() {
-		all = append(slices.Clone(searched), contexts.Nodes)
+// contextsOf returns the contexts in which the caller's search looks. An empty one is all of them. As in Nomad, everywhere it leaves out those that
+// the caller must not search, and in one of them it is refused.
+func (a *API) contextsOf(r *request, wanted contexts.Context) ([]contexts.Context, error) {
+	var all []contexts.Context
+	readJob := r.Principal.Capabilities.Has(auth.ReadJob)
+	if readJob {
+		all = append(all, searched...)
 	}
-	anywhere := wanted == contexts.All || wanted == ""
-	if !r.Principal.Capabilities.Has(auth.ReadJob) { // as in Nomad: everywhere it finds nothing, in one context it is refused
-		if !anywhere {
-			return nil, r.need(auth.ReadJob)
-		}
-		return nil, nil
+	if r.Principal.Operator() {
+		all = append(all, contexts.Nodes)
+	}
+	if a.config.Variables != nil && r.Principal.SearchesVariables() {
+		all = append(all, contexts.Variables)
 	}
 	switch {
-	case anywhere:
+	case wanted == contexts.All || wanted == "":
 		return all, nil
 	case slices.Contains(all, wanted):
 		return []contexts.Context{wanted}, nil
+	case !readJob:
+		return nil, r.need(auth.ReadJob)
 	case slices.Contains(unsearched, wanted):
 		return nil, nil
 	}
@@ -83,6 +87,19 @@ func (a *API) search(ctx context.Context, r *request) (answer, error) {
 	}
 	response := newWireSearch[string](current.ModifyIndex)
 	for _, c := range in {
+		if c == contexts.Variables {
+			kept, err := a.searchVariables(ctx, r, want.Namespace, want.Prefix, "")
+			if err != nil {
+				return answer{}, err
+			}
+			var paths []string
+			for _, v := range kept {
+				paths = append(paths, v.ID)
+			}
+			slices.Sort(paths)
+			response.put(c, paths, maxPrefixMatches)
+			continue
+		}
 		var found []string
 		for _, id := range a.searchable(current, c) {
 			if strings.HasPrefix(id, want.Prefix) || c != contexts.Jobs && strings.HasPrefix(id, strings.ToLower(want.Prefix)) {
@@ -98,7 +115,7 @@ func (a *API) search(ctx context.Context, r *request) (answer, error) {
 
 // searchIn returns the contexts that a search looks in, and the caller's allocation. Another namespace has nothing in it.
 func (a *API) searchIn(ctx context.Context, r *request, wanted contexts.Context, namespace string) ([]contexts.Context, *api.Allocation, error) {
-	in, err := contextsOf(r, wanted)
+	in, err := a.contextsOf(r, wanted)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,9 +125,32 @@ func (a *API) searchIn(ctx context.Context, r *request, wanted contexts.Context,
 	}
 	current, err := a.withJob(ctx, r)
 	if err == nil && !inNamespace(current, cmp.Or(query.Get("namespace"), namespace)) {
-		in = slices.DeleteFunc(slices.Clone(in), func(c contexts.Context) bool { return c != contexts.Nodes && c != contexts.Namespaces })
+		in = slices.DeleteFunc(slices.Clone(in), func(c contexts.Context) bool { return slices.Contains(ofNamespace, c) })
 	}
 	return in, current, err
+}
+
+// ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
+var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals}
+
+// searchVariables returns those that the caller may list, whose paths begin with the prefix and hold the text, in lower case.
+func (a *API) searchVariables(ctx context.Context, r *request, namespace, prefix, text string) ([]api.FuzzyMatch, error) {
+	query, err := r.values()
+	if err != nil {
+		return nil, err
+	}
+	namespace = cmp.Or(query.Get("namespace"), namespace, api.DefaultNamespace)
+	list, _, err := a.config.Variables.List(ctx, namespace, prefix, func(namespace, path string) bool {
+		return strings.Contains(strings.ToLower(path), text) && r.Principal.MayVariable(namespace, path, auth.VariableList)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("search variables: %w", err)
+	}
+	var found []api.FuzzyMatch
+	for _, v := range list {
+		found = append(found, api.FuzzyMatch{ID: v.Path, Scope: []string{v.Namespace, v.Path}})
+	}
+	return found, nil
 }
 
 // searchable returns the IDs of a context.
@@ -153,6 +193,12 @@ func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
 	found := map[contexts.Context][]api.FuzzyMatch{}
 	for _, c := range in {
 		found[c] = nil
+		if c == contexts.Variables {
+			if found[c], err = a.searchVariables(ctx, r, want.Namespace, "", text); err != nil {
+				return answer{}, err
+			}
+			continue
+		}
 		for name, match := range a.fuzzy(current, c) {
 			if at := strings.Index(strings.ToLower(match.ID), text); at >= 0 {
 				found[name] = append(found[name], match)
@@ -162,7 +208,7 @@ func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
 	for _, c := range slices.Sorted(maps.Keys(found)) {
 		slices.SortFunc(found[c], func(x, y api.FuzzyMatch) int {
 			return cmp.Or(cmp.Compare(strings.Index(strings.ToLower(x.ID), text), strings.Index(strings.ToLower(y.ID), text)),
-				cmp.Compare(x.ID, y.ID), slices.Compare(x.Scope, y.Scope))
+				cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID), slices.Compare(x.Scope, y.Scope))
 		})
 		response.put(c, found[c], maxFuzzyMatches)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
 
 	"taskapi/auth/authtest"
 )
@@ -208,4 +209,43 @@ func TestTasksLeaveRoom(t *testing.T) {
 		t.Errorf("the operator: %v", err)
 	}
 	srv.RegisterService("db", "10.0.0.1", 5432)
+}
+
+// TestSearchVariables: a task finds the variables that it may list, and the implicit policy alone lets it search for none.
+func TestSearchVariables(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[string]struct {
+		status int
+		paths  string
+	}{
+		"local":    {200, "nomad/jobs/test"},
+		"nomad":    {403, ""},
+		lockPolicy: {200, "app/leader nomad/jobs/test"},
+
+		`task "web" { policy = "deny" }`:    {403, ""},
+		"preset = \"nomad\"\n" + lockPolicy: {200, "app/leader nomad/jobs/test"},
+	} {
+		srv := authtest.NewServer(t, authtest.Policy(policy))
+		for _, path := range []string{"nomad/jobs/test", "nomad/jobs/other", "app/leader", "secret"} {
+			srv.PutVariable(path, map[string]string{"k": "v"})
+		}
+		search := srv.Client(srv.Token()).Search()
+		one, _, err := search.PrefixSearch("", contexts.Variables, nil)
+		if status(err) != want.status || err == nil && strings.Join(one.Matches[contexts.Variables], " ") != want.paths {
+			t.Errorf("%s: found %+v, %v", policy, one, err)
+		}
+		all, _, err := search.FuzzySearch("er", contexts.All, nil) // of leader, and of other
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := fmt.Sprint(all.Matches[contexts.Variables]); strings.Contains(want.paths, "leader") != (found == "[{app/leader [default app/leader]}]") {
+			t.Errorf("%s: found %s everywhere", policy, found)
+		}
+		if _, searched := all.Matches[contexts.Variables]; searched != (want.status == 200) {
+			t.Errorf("%s: searched variables is %v", policy, searched)
+		}
+		if other, _, err := search.PrefixSearch("", contexts.All, &api.QueryOptions{Namespace: "prod"}); err != nil || len(other.Matches[contexts.Variables]) != 0 {
+			t.Errorf("%s: found %+v in another namespace, %v", policy, other, err)
+		}
+	}
 }
