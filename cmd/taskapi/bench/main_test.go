@@ -16,7 +16,7 @@ import (
 // can be measured.
 func TestMeasure(t *testing.T) {
 	binary, bench := build(t.Context(), t, "taskapi/cmd/taskapi"), build(t.Context(), t, "taskapi/cmd/taskapi/bench") // minutes on a new machine
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // so long lasts what hangs, not what is slow
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)                                                   // so long lasts what hangs, not what is slow
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bench, "-binary", binary, "-json", "-seconds", "0.3", "-rounds", "1", "-most", "10")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
