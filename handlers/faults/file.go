@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"reflect"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -109,10 +111,40 @@ func strictly(src []byte, v any) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("the file is empty")
 	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if wrong.Field == "" {
+			return fmt.Errorf("%s is no object: give {\"faults\": [{\"path\": \"/v1/allocations\", \"status\": 503}]}", article(wrong.Value))
+		}
+		return fmt.Errorf("%q is %s: give %s", wrong.Field, article(wrong.Value), article(kindOf(wrong.Type)))
+	}
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("line %d: %w", 1+bytes.Count(src[:min(int(syntax.Offset), len(src))], []byte("\n")), err)
 	}
-	return err
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// kindOf returns JSON's word for what a Go type is decoded from.
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int:
+		return "whole number"
+	case reflect.String:
+		return "string"
+	case reflect.Slice:
+		return "array"
+	default:
+		return "object"
+	}
+}
+
+// article returns a word with its article.
+func article(word string) string {
+	if strings.ContainsAny(word[:1], "aeiou") {
+		return "an " + word
+	}
+	return "a " + word
 }
 
 // File is the faults of a file, which may be rewritten at any time: the next request meets what it says then, from its beginning. So a

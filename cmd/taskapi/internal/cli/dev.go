@@ -75,10 +75,10 @@ func devCommand(w Environment) *cobra.Command {
 in a file, and all NOMAD_ variables beside those of this environment. The socket answers before the command starts.
 
 Its standard input, output and error are those of taskapi, which writes nothing itself while it runs, but with -v; on a terminal it has one of
-its own, so that Ctrl-C and Ctrl-Z are its business.
+its own, so that Ctrl-C and Ctrl-Z reach it.
 Signals go to it, and a second SIGINT or SIGTERM kills it. When it ends, what it has left in the background is killed, and so it is when
 taskapi is killed. Without --data-dir everything is in a temporary directory that is removed at the end; one that a killed taskapi has left
-is removed by the next. In it 'taskapi status --data-dir', logs and the others don't find what the command prints: that is not kept.
+is removed by the next. What the command prints is not kept: 'taskapi logs' shows nothing of it.
 
 Each --aud gives the task another identity, of that name or of NAME=AUDIENCE: its token is in NOMAD_TOKEN_NAME and in secrets/nomad_NAME.jwt.
 --ttl has tokens expire, and those in files renewed, that soon. As root, --user runs the command as another user.
@@ -105,9 +105,9 @@ executed, and 125 when taskapi itself failed: a flag is wrong, or the command co
 	f.StringArrayVar(&opts.audiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
 	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens, at least 1s (default that of --identity-ttl)")
 	f.StringVar(&opts.user, "user", "", "user as whom the command runs, for root")
-	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test the command")
+	f.StringVar(&opts.faults, "faults", "", faultsUsage)
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
-	addDataDir(cmd, &opts.dataDir)
+	addTiedDataDir(cmd, &opts.dataDir)
 	bindSettings(&opts.Settings, f)
 	return cmd
 }
@@ -136,7 +136,7 @@ func (o devOptions) run(ctx context.Context, command []string, w Environment) er
 		return err
 	}
 	o.AllowSharedUser = true // who runs the command may do what it may
-	job, group, err := o.build(w)
+	job, group, err := o.build()
 	if err == nil {
 		err = o.Check()
 	}
@@ -170,7 +170,12 @@ func (o devOptions) run(ctx context.Context, command []string, w Environment) er
 const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 
 // build returns the job that the command is the task of.
-func (o devOptions) build(w Environment) (*api.Job, *api.TaskGroup, error) {
+func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
+	for _, flag := range [][2]string{{"task", o.task}, {"job", o.job}, {"namespace", o.namespace}} {
+		if flag[1] == "" {
+			return nil, nil, usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", flag[0]))
+		}
+	}
 	none, fail := 0, api.RestartPolicyModeFail
 	batch := api.JobTypeBatch
 	task := api.NewTask(o.task, "raw_exec").SetConfig("command", "/proc/self/exe")

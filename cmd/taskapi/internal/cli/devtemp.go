@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
@@ -21,6 +22,12 @@ const tempPrefix = "taskapi-dev-"
 
 // tempLock is the file in one that is locked as long as its taskapi lives.
 const tempLock = "lock"
+
+// addTiedDataDir adds the flag of commands that make a directory without it.
+func addTiedDataDir(cmd *cobra.Command, dataDir *string) {
+	addDataDir(cmd, dataDir)
+	cmd.Flags().Lookup("data-dir").Usage = "where keys, state and allocations live (default a temporary directory, removed at the end)"
+}
 
 // tiedLayout returns the data directory, a temporary one if none is given, and what removes that. It removes those that killed ones have left.
 func tiedLayout(ctx context.Context, given string, w Environment) (layout, func(), error) {

@@ -12,11 +12,14 @@ import (
 	"taskapi/identity"
 )
 
+// faultsUsage is the same for dev and test.
+const faultsUsage = "`FILE` that says which requests fail, and how, to test clients"
+
 // bindSettings makes flags that set s. Their defaults are what it has.
 func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file or URL, of another issuer whose identities are trusted; may be repeated")
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
-		"audience that a token must name, and that identities without an aud are issued for (default "+identity.DefaultAudience+"); may be repeated")
+		"`AUDIENCE` that a token must name, and that identities without an aud are issued for (default "+identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
 	f.StringVar(&s.Policy, "policy", s.Policy, "what tasks may do, a `PRESET|FILE`: local (their own allocation's life, too), nomad (what Nomad gives a workload without a policy, and nothing else) or what a file says, ./nomad for one of that name")
 	f.StringVar(&s.Limits, "limits", s.Limits, "what callers may cost, `NAME=VALUE[,NAME=VALUE]`..., such as failed-lookups=100/s:200,connections=64, or off for no rates, for tests of bad tokens")

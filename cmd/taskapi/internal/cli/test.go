@@ -86,13 +86,13 @@ the job file is wrong, the group did not become healthy, or it failed while a co
 		},
 	}
 	opts.add(cmd)
-	addDataDir(cmd, &opts.dataDir)
+	addTiedDataDir(cmd, &opts.dataDir)
 	f := cmd.Flags()
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(flagError(cmd, err)) })
 	f.StringVar(&opts.until.what, "until", waitHealthy, "what of the group is waited for before the command: healthy, running or complete")
 	f.DurationVar(&opts.until.timeout, "until-timeout", defaultTestWait, "how long --until waits")
 	f.StringVar(&opts.as, "as", asOperator, "whose identity the command has: operator, or a `TASK`")
-	f.StringVar(&opts.faults, "faults", "", "file that says which requests fail, and how, to test their clients")
+	f.StringVar(&opts.faults, "faults", "", faultsUsage)
 	f.BoolVar(&opts.json, "json", false, "print a JSON object about the test")
 	f.StringVar(&opts.junit, "junit", "", "`FILE` that gets a report as JUnit's")
 	f.BoolVarP(&opts.verbose, "verbose", "v", false, "print to standard error what happens to the group, and log what taskapi does")
