@@ -22,27 +22,30 @@ type serviceFlags struct {
 	namespace string
 }
 
-func (f *serviceFlags) add(cmd *cobra.Command, w Environment) {
+// add adds the flags; namespaces says what else than one --namespace takes.
+func (f *serviceFlags) add(cmd *cobra.Command, w Environment, namespaces string) {
 	addDataDir(cmd, &f.dataDir)
-	cmd.Flags().StringVar(&f.alloc, "alloc", "", "ask this allocation, by its `ID` or its job's name, instead of any that runs")
-	cmd.Flags().StringVar(&f.namespace, "namespace", "",
-		"the `namespace` of the services, \"*\" for all (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+	cmd.Flags().StringVar(&f.alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
 	_ = cmd.RegisterFlagCompletionFunc("alloc", completeTarget(&f.dataDir, w, toChange)) // the flag has just been added
 }
+
+// allNamespaces is what --namespace of a list takes besides one.
+const allNamespaces = `, "*" for all`
 
 // in returns the namespace that the command is about.
 func (f *serviceFlags) in(w Environment) string { return namespaceOr(f.namespace, w) }
 
 // serviceHelp is what the help of every command about services says of them.
-const serviceHelp = `The services of all allocations of a data directory are meant, those that use provider = "nomad". An allocation that runs is asked, and
-where none does the data directory is read; --alloc asks one in particular, such as a simulated one, which has services of its own.`
+const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. The command asks any allocation that runs, and
+reads the data directory when none does; --alloc names the one to ask, such as a simulated one, which has services of its own.`
 
 // serviceCommand is the tree of taskapi service, after Nomad's.
 func serviceCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "List the services that allocations have registered, and remove one",
-		Long:  "The registered services of allocations.\n" + serviceHelp,
+		Long:  "Shows the services that allocations have registered, and removes a registration.\n" + serviceHelp,
 		Example: `  taskapi service list
   taskapi service info web`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -67,7 +70,7 @@ func serviceList(w Environment) *cobra.Command {
 
 --json prints what GET /v1/services answers; --template is given the same, a list of the SDK's ServiceRegistrationListStub.`,
 		Example: `  taskapi service list
-  taskapi service list -namespace '*'
+  taskapi service list --namespace '*'
   taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,7 +83,7 @@ func serviceList(w Environment) *cobra.Command {
 			})
 		},
 	}
-	flags.add(cmd, w)
+	flags.add(cmd, w, allNamespaces)
 	addOutput(cmd, &out)
 	return cmd
 }
@@ -144,7 +147,7 @@ func serviceInfo(w Environment) *cobra.Command {
 			})
 		},
 	}
-	flags.add(cmd, w)
+	flags.add(cmd, w, allNamespaces)
 	addOutput(cmd, &out)
 	page.add(cmd, `JobID == "web"`)
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
@@ -180,7 +183,7 @@ func registrationsOf(ctx context.Context, w Environment, c catalog, name string,
 		if q.Filter != "" {
 			selected = " and selected by --filter"
 		}
-		return nil, "", fmt.Errorf("no service %q is registered in namespace %q%s; 'taskapi service list' lists them", name, q.Namespace, selected)
+		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name, namespaceText(q.Namespace), selected)
 	case len(names) > 1:
 		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
 		return nil, "", usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name, len(names), strings.TrimSuffix(table.String(), "\n")))
@@ -189,6 +192,13 @@ func registrationsOf(ctx context.Context, w Environment, c catalog, name string,
 		}
 	}
 	return c.get(ctx, name, q)
+}
+
+func namespaceText(namespace string) string {
+	if namespace == api.AllNamespacesNamespace {
+		return "any namespace"
+	}
+	return fmt.Sprintf("namespace %q", namespace)
 }
 
 func printRegistrations(w Environment, all []*api.ServiceRegistration, verbose bool) error {
@@ -248,23 +258,25 @@ allocation.
 			}
 			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
 				if err := c.remove(cmd.Context(), namespace, args[0], args[1]); err != nil {
-					return fmt.Errorf("remove %s of service %q in namespace %q: %w", args[1], args[0], namespace, err)
+					return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs", args[1], args[0], namespace, err)
 				}
 				_, err := fmt.Fprintln(w.Stdout, "Successfully deleted service registration")
 				return err
 			})
 		},
 	}
-	flags.add(cmd, w)
+	flags.add(cmd, w, "")
 	return cmd
 }
 
 // exactly accepts one argument for each name.
 func exactly(names ...string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
 		switch i := slices.Index(args, ""); {
-		case len(args) != len(names):
-			return usage(fmt.Errorf("want %s, not %d arguments", strings.Join(names, " and "), len(args)))
+		case len(args) < len(names):
+			return usage(fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine()))
+		case len(args) > len(names):
+			return usage(fmt.Errorf("unexpected argument %q: %s", args[len(names)], cmd.UseLine()))
 		case i >= 0:
 			return usage(fmt.Errorf("%s is empty", names[i]))
 		}

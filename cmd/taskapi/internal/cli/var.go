@@ -50,7 +50,7 @@ type varFlags struct {
 
 func (f *varFlags) add(cmd *cobra.Command) {
 	f.keyFlags.add(cmd)
-	cmd.Flags().StringVar(&f.namespace, "namespace", "", "namespace of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
 }
 
 // in returns the namespace that the command is about.
@@ -112,9 +112,11 @@ func variableError(err error) error {
 	case conflict.Locked:
 		return fmt.Errorf("variable %q is locked: only the holder of its lock can change it", v.Path)
 	case v.ModifyIndex == 0:
-		return fmt.Errorf("Check-and-Set conflict: there is no variable %q; --check-index 0 expects none, and --force expects nothing", v.Path)
+		return fmt.Errorf("Check-and-Set conflict: there is no variable %q; give --check-index 0 to make it, or --force to write it whatever there is", v.Path)
+	case v.Lock != nil && v.Lock.ID != "":
+		return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, and is locked: only the holder of its lock can change it", v.Path, v.ModifyIndex)
 	}
-	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; --check-index %[2]d expects that, and --force expects nothing",
+	return fmt.Errorf("Check-and-Set conflict: variable %q has the index %d, of %s; give --check-index %[2]d to replace that, or --force to write it whatever there is",
 		v.Path, v.ModifyIndex, output.Date(time.Unix(0, v.ModifyTime)))
 }
 
@@ -143,8 +145,8 @@ const (
 // add adds the flags, and makes the command check them before it does anything. usual says when which format is the default.
 func (o *varOutput) add(cmd *cobra.Command, formats []string, usual string) {
 	f := cmd.Flags()
-	f.StringVar(&o.format, "out", "", "`format` to print: "+strings.Join(formats, ", ")+" (default "+usual+")")
-	f.StringVar(&o.template, "template", "", "Go template that --out go-template prints by, e.g. '{{.Items.password}}'")
+	f.StringVar(&o.format, "out", "", "`FORMAT` to print: "+strings.Join(formats, ", ")+" (default "+usual+")")
+	f.StringVar(&o.template, "template", "", "Go `TEMPLATE` that --out go-template prints by, with the names of Go's fields")
 	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		switch {
@@ -299,7 +301,8 @@ func varList(w Environment) *cobra.Command {
 		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. JSON of a page is an object, with the list
 as Data and the token of the next page as QueryMeta.NextToken.`,
 		Example: `  taskapi var list
-  taskapi var list -out terse nomad/jobs/`,
+  taskapi var list -out terse nomad/jobs/
+  taskapi var list -template '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage(fmt.Errorf("want one PREFIX at most: unexpected %q", args[1]))
@@ -332,6 +335,8 @@ as Data and the token of the next page as QueryMeta.NextToken.`,
 		},
 	}
 	flags.add(cmd)
+	namespace := cmd.Flags().Lookup("namespace")
+	namespace.Usage = strings.Replace(namespace.Usage, "of the variable", "of the variables"+allNamespaces, 1)
 	out.add(cmd, []string{outTemplate, outJSON, outTable, outTerse}, "table on a terminal, else json")
 	page.add(cmd, `Path contains "web"`)
 	return cmd

@@ -61,7 +61,7 @@ argument is wrong.`,
 	f.IntVar(&line.maxRetry, "max-retry", 5, "attempts to renew the lock while the data directory can't be written, within the TTL")
 	f.BoolVar(&line.earlyReturn, "early-return", false, "fail if another holds the lock, rather than wait")
 	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
-	f.StringVar(&line.in, "in", outJSON, "`format` of a SPEC whose name does not say it: hcl or json")
+	f.StringVar(&line.in, "in", outJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
 	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
 	return cmd
 }

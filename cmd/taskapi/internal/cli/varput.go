@@ -18,7 +18,7 @@ import (
 type checkIndex struct{ text string }
 
 func (c *checkIndex) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.text, "check-index", "", "do it only if the variable has this `index`; 0: if there is none")
+	cmd.Flags().StringVar(&c.text, "check-index", "", "do it only if the variable has this `INDEX`; 0: if there is none")
 }
 
 // value returns the index that is expected, nil for any.
@@ -72,7 +72,7 @@ If there is a variable, its index is expected in SPEC or with --check-index; --f
 	line.check.add(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&line.force, "force", false, "write the variable whatever there is")
-	f.StringVar(&line.in, "in", outJSON, "`format` of a SPEC whose name does not say it: hcl or json")
+	f.StringVar(&line.in, "in", outJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
 	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
 	return cmd
 }

@@ -91,14 +91,14 @@ func parseSpec(name, format string, text []byte) (variableSpec, error) {
 func parseJSONSpec(text []byte) (variableSpec, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
-		return variableSpec{}, errors.New(`no JSON object: write {"Items": {"KEY": "VALUE"}}, or give --in hcl`)
+		return variableSpec{}, notJSON(text, err)
 	}
 	if _, whole := fields["Items"]; !whole && fields["items"] == nil {
 		items := map[string]string{}
 		for key, value := range fields {
 			var text string
 			if json.Unmarshal(value, &text) != nil {
-				return variableSpec{}, fmt.Errorf("the value of %q is no text, and there are no Items", key)
+				return variableSpec{}, fmt.Errorf("the value of %q is not a text: put it in quotes", key)
 			}
 			items[key] = text
 		}
@@ -117,6 +117,20 @@ func parseJSONSpec(text []byte) (variableSpec, error) {
 		return variableSpec{}, err
 	}
 	return s.variableSpec, nil
+}
+
+// notJSON says why a specification is no JSON object, and where, without any of its text.
+func notJSON(text []byte, err error) error {
+	const want = `write {"Items": {"KEY": "VALUE"}}, or HCL in a file whose name ends in .hcl`
+	wrong, ok := errors.AsType[*json.SyntaxError](err)
+	if !ok {
+		return errors.New("it is no JSON object: " + want)
+	}
+	before := text[:min(int(wrong.Offset), len(text))]
+	if int(wrong.Offset) >= len(text) {
+		return fmt.Errorf("line %d: the JSON object does not end: %s", 1+bytes.Count(bytes.TrimRight(before, "\n"), []byte("\n")), want)
+	}
+	return fmt.Errorf("line %d: no JSON from here on: %s", 1+bytes.Count(before[:max(0, len(before)-1)], []byte("\n")), want)
 }
 
 // specAttributes are what a specification in HCL may have.
