@@ -186,7 +186,7 @@ func keyringRemove(w Environment) *cobra.Command {
 			}
 			err = ring.Remove(strings.ToLower(args[0]))
 			if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
-				return usage(err)
+				return usage(fmt.Errorf("%w; 'taskapi keyring list' shows the keys", err))
 			}
 			if err != nil {
 				return err

@@ -56,8 +56,8 @@ can read it; there what the data directory knows of the allocation, its revoked 
 	}
 	f.add(cmd)
 	cmd.Flags().StringArrayVar(&f.jwks, "jwks", nil, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, whose keys are trusted, too; may be repeated")
-	cmd.Flags().StringArrayVar(&f.audience, "audience", nil, "audience that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
-	cmd.Flags().StringVar(&f.task, "task", "", "task on whose socket the token is used (default its own)")
+	cmd.Flags().StringArrayVar(&f.audience, "audience", nil, "`AUDIENCE` that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
+	cmd.Flags().StringVar(&f.task, "task", "", "`TASK` on whose socket the token is used (default its own)")
 	addOutput(cmd, &f.output)
 	return cmd
 }
@@ -244,7 +244,7 @@ func timesOf(c *identity.Claims, now time.Time) []timeLine {
 		at                   int64
 	}{
 		{"iat", "issued %s ago", "issued in %s", c.IssuedAt},
-		{"nbf", "good since %s", "not good for another %s", c.NotBefore},
+		{"nbf", "began %s ago", "begins in %s", c.NotBefore},
 		{"exp", "expired %s ago", "expires in %s", c.ExpiresAt},
 	} {
 		if t.at == 0 {
@@ -270,7 +270,7 @@ func (e *explained) print(w Environment) error {
 		fmt.Fprintf(&b, "%s\n", part.name)
 		var indented bytes.Buffer
 		if part.text == nil || json.Indent(&indented, part.text, "  ", "  ") != nil {
-			b.WriteString("  (no JSON in base64url, or one of too many parts)\n")
+			b.WriteString("  (it is not JSON in base64url, or has more values than are printed)\n")
 			continue
 		}
 		for line := range strings.Lines("  " + indented.String()) {

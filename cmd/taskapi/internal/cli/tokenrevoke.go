@@ -64,8 +64,8 @@ refused until the task is restarted. To keep a task itself out, stop it, or take
 	}
 	addDataDir(cmd, &f.dataDir)
 	cmd.Flags().StringVar(&f.jti, "jti", "", "`ID` of the token, as the audit log has it")
-	cmd.Flags().StringVar(&f.task, "task", "", "tokens of this task")
-	cmd.Flags().StringVar(&f.alloc, "alloc", "", "tokens of this allocation, as ALLOC of other commands, or an ID")
+	cmd.Flags().StringVar(&f.task, "task", "", "tokens of this `TASK`")
+	cmd.Flags().StringVar(&f.alloc, "alloc", "", "tokens of this allocation, as `ALLOC` of other commands, or the ID of one that is gone")
 	cmd.Flags().StringVar(&f.instant, "before", "", "tokens issued before this `TIME`, such as 2026-11-22T12:00:00Z, or now")
 	return cmd
 }
