@@ -67,7 +67,7 @@ var networkRows = []row[api.NetworkResource]{
 
 var taskRows = []row[api.Task]{
 	{"artifact", Refused, "artifacts are not fetched; put the files on the machine beforehand", func(t *api.Task) bool { return len(t.Artifacts) > 0 }},
-	{"template", Refused, "templates are not rendered; use env, or files on the machine", func(t *api.Task) bool { return len(t.Templates) > 0 }},
+	{"template", Refused, "templates are not rendered; use env, files on the machine, or consul-template in the task", func(t *api.Task) bool { return len(t.Templates) > 0 }},
 	{"volume_mount", Refused, "volumes are not supported; use a path of the machine", func(t *api.Task) bool { return len(t.VolumeMounts) > 0 }},
 	{"vault", Refused, "there is no Vault here; leave the block out", func(t *api.Task) bool { return t.Vault != nil }},
 	{"secret", Refused, "secrets are not fetched from a provider", func(t *api.Task) bool { return len(t.Secrets) > 0 }},

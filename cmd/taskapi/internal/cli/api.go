@@ -57,7 +57,7 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 	}
 	addDataDir(cmd, &dataDir)
 	f := cmd.Flags()
-	f.StringVar(&alloc, "alloc", "", "`allocation` by its ID or the beginning of one, its name or its job's (default the only one that runs)")
+	f.StringVar(&alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands (default the only one that runs)")
 	f.StringVarP(&req.method, "request", "X", "", "method (default GET, or PUT with --data)")
 	f.StringVarP(&req.data, "data", "d", "", "body of the request; @FILE reads it from a file, - from standard input")
 	_ = cmd.RegisterFlagCompletionFunc("alloc", completeTarget(&dataDir, w, toChange)) // the flag has just been added

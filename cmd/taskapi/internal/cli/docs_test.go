@@ -55,6 +55,18 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 	}
 }
 
+// TestFlagsHaveNamesForTheirValues: one in capital letters, or the plain type.
+func TestFlagsHaveNamesForTheirValues(t *testing.T) {
+	for _, cmd := range everyCommand() {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			name, usage := pflag.UnquoteUsage(f)
+			if name == "stringArray" || strings.Contains(f.Usage, "`") && name[:1] != strings.ToUpper(name[:1]) {
+				t.Errorf("'%s --help': --%s %s: give the value a name in capital letters: %s", cmd.CommandPath(), f.Name, name, usage)
+			}
+		})
+	}
+}
+
 // shellWords splits a command line at spaces outside of single quotes, and drops the quotes.
 func shellWords(line string) (words []string) {
 	for i, part := range strings.Split(line, "'") {

@@ -66,7 +66,7 @@ tasks, in words, is what 'taskapi attach' prints.`,
 	addOutput(cmd, &flags.out)
 	f := cmd.Flags()
 	f.BoolVarP(&flags.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
-	f.StringArrayVar(&flags.topics, "topic", nil, "print events of this `topic` alone (may be repeated)")
+	f.StringArrayVar(&flags.topics, "topic", nil, "print events of this `TOPIC` alone; may be repeated")
 	f.Uint64Var(&flags.index, "index", 0, "print events from this index on")
 	parse := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {

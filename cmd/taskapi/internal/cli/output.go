@@ -23,7 +23,7 @@ type outputFlags struct {
 func addOutput(cmd *cobra.Command, o *outputFlags) {
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "print JSON, as the API answers it; errors, too: an object with error and exit_code, on standard error")
-	f.StringVarP(&o.template, "template", "t", "", "print what a Go `template` makes of the same data, e.g. '{{.ID}}'")
+	f.StringVarP(&o.template, "template", "t", "", "print what a Go `TEMPLATE` makes of what --json prints, with the names of Go's fields")
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		if o.json && o.template != "" {
 			return usage(errors.New("--json and --template exclude each other: give one"))

@@ -48,7 +48,7 @@ by its restart policy.
 		},
 	}
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().StringVarP(&name, "signal", "s", defaultSignal, "`name` of the signal")
+	cmd.Flags().StringVarP(&name, "signal", "s", defaultSignal, "`NAME` of the signal")
 	_ = cmd.RegisterFlagCompletionFunc("signal", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return slices.DeleteFunc(slices.Clone(commonSignals), func(s string) bool {
 			return !strings.HasPrefix(s, strings.ToUpper(begun))

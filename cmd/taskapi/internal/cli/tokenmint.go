@@ -87,9 +87,9 @@ has signed them; here the ring's does, which may vouch for any issuer.`,
 	}
 	f.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.alloc, "alloc", "", "allocation whose token it is, as ALLOC of other commands (default the only one that runs)")
-	flags.StringVar(&f.task, "task", "", "task whose token it is (default the only one)")
-	flags.StringArrayVar(&f.audience, "aud", nil, "audience (default the allocation's); may be repeated")
+	flags.StringVar(&f.alloc, "alloc", "", "allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
+	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
+	flags.StringArrayVar(&f.audience, "aud", nil, "`AUDIENCE` that it names (default the allocation's); may be repeated")
 	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long it is good")
 	flags.StringArrayVar(&f.claims, "claim", nil, "another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
 	flags.StringVar(&f.bad, "bad", "", "`NAME` of what is to be wrong with it: see --list")

@@ -30,8 +30,8 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 
 // addVars adds the flags of a job file's variables alone.
 func (f *jobFlags) addVars(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, NAME=VALUE; may be repeated")
-	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "file of variables' values; may be repeated")
+	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, `NAME=VALUE`; may be repeated")
+	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "`FILE` of variables' values; may be repeated")
 }
 
 // loadedJob is the job of a job file, its group that is to run, and its text; nil for one that is too long to be kept.
