@@ -275,12 +275,18 @@ func varPurge(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			missing := false
 			err = flags.use(w, expected == nil, func(kept *variables.Service) error {
+				found, _, readErr := kept.Read(cmd.Context(), flags.in(w), path) // a damaged one can be purged
+				missing = found == nil && readErr == nil
 				_, err := kept.Delete(cmd.Context(), flags.in(w), path, expected)
 				return err
 			})
 			if err != nil && !errors.Is(err, errNoVariables) {
 				return err
+			}
+			if missing || err != nil {
+				fmt.Fprintf(w.Stderr, "taskapi: warning: there is no variable %q in namespace %q\n", path, flags.in(w))
 			}
 			_, err = fmt.Fprintf(w.Stdout, "Successfully purged variable %q!\n", path)
 			return err
