@@ -17,9 +17,9 @@ type pageFlags struct {
 }
 
 func (f *pageFlags) add(cmd *cobra.Command, example string) {
-	cmd.Flags().StringVar(&f.filter, "filter", "", "print those alone that this `expression` selects, e.g. '"+example+"'")
-	cmd.Flags().Int32Var(&f.perPage, "per-page", 0, "print this `number` at most, 0 for all; what prints the next page is on standard error")
-	cmd.Flags().StringVar(&f.token, "page-token", "", "where the page begins: the `token` that the one before it has given")
+	cmd.Flags().StringVar(&f.filter, "filter", "", "print those alone that this `EXPRESSION` selects, e.g. '"+example+"'")
+	cmd.Flags().Int32Var(&f.perPage, "per-page", 0, "print this `NUMBER` at most, 0 for all; what prints the next page is on standard error")
+	cmd.Flags().StringVar(&f.token, "page-token", "", "where the page begins: the `TOKEN` that the one before it has given")
 }
 
 // options returns a query of the API.
