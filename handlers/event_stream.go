@@ -177,8 +177,9 @@ func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err erro
 	if !ok {
 		return nil, errSlowConsumer
 	}
-	for _, e := range batch {
-		if e.alloc.ModifyIndex < s.want.index || !s.want.maySee(e.alloc.ID) {
+	for i, e := range batch {
+		isNew := e.kind == "" && s.reader.next-uint64(len(batch)-i) >= s.reader.live // whatever its index, which is the latest version's
+		if e.alloc.ModifyIndex < s.want.index && !isNew || !s.want.maySee(e.alloc.ID) {
 			continue
 		}
 		encoded, err := s.api.encodeEvent(e)

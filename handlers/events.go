@@ -35,8 +35,9 @@ const (
 	eventServiceGone  = "ServiceDeregistration"
 )
 
-// Events keeps the latest events of allocations for GET /v1/event/stream. Each has an index of its own, which grows, so that a client that
-// resumes after the last index that it has seen neither misses nor repeats one. It never waits for a reader, starts no goroutine, and needs
+// Events keeps the latest events of allocations for GET /v1/event/stream. Each version of an allocation has an index of its own, which grows, so
+// that a client that resumes after the last index that it has seen neither misses nor repeats one. What happens beside a version has its index,
+// too: while a client is away it may miss that, unless it resumes at the last index and knows what it has seen. It never waits for a reader, starts no goroutine, and needs
 // no closing.
 type Events struct {
 	mu      sync.Mutex // guards the fields below
@@ -225,10 +226,10 @@ func jobIndexOf(alloc *api.Allocation) uint64 {
 	return valueOf(alloc.Job.JobModifyIndex)
 }
 
-// reader is one reader's place among the events: the number of the next one.
+// reader is one reader's place among the events: the number of the next one, and of the first that came after the reader.
 type reader struct {
-	events *Events
-	next   uint64
+	events     *Events
+	next, live uint64
 }
 
 // reader returns a reader of the events that are kept. lost is the highest index, from the one given on, of which events may be missing; 0
@@ -239,7 +240,7 @@ func (e *Events) reader(index uint64) (r *reader, lost uint64) {
 	if index > 0 && index <= e.lost {
 		lost = e.lost
 	}
-	return &reader{e, e.first}, lost
+	return &reader{e, e.first, e.first + uint64(len(e.kept))}, lost
 }
 
 // read returns the events since the last read, and what is closed when there are more. ok is false for a slow reader: events that it has

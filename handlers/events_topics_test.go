@@ -158,6 +158,37 @@ func TestServiceEvents(t *testing.T) {
 	}
 }
 
+// TestServiceEventsAfterTheLastIndex reach a client that resumes after it, since it is there when they happen; what there was does not.
+func TestServiceEventsAfterTheLastIndex(t *testing.T) {
+	events := handlers.NewEvents()
+	client := newServer(t, touched(t, events, 40), everyRoute, streaming(events)).sdk(t, goodToken)
+	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
+	put(t, events, 40, nil)
+	events.PutServices([]handlers.ServiceEvent{{Service: web}})
+	stream, err := client.Raw().Response(streamPath+"?index=41", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	lines := bufio.NewScanner(stream)
+	for range 2 { // the second heartbeat follows what there was
+		if !lines.Scan() || lines.Text() != "{}" {
+			t.Fatalf("%q, %v, want a heartbeat", lines.Text(), lines.Err())
+		}
+	}
+	events.PutServices([]handlers.ServiceEvent{{Service: cache}})
+	for lines.Scan() {
+		if lines.Text() == "{}" {
+			continue
+		}
+		if !strings.Contains(lines.Text(), cache.ID) {
+			t.Errorf("streamed %s, want the registration of %s", lines.Text(), cache.ID)
+		}
+		return
+	}
+	t.Fatal("the stream has ended", lines.Err())
+}
+
 // streamed returns the lines of a stream with a query until the server stops: the indexes of its events, and what its other lines say.
 func streamed(t *testing.T, s *server, token, query string) (all []string) {
 	t.Helper()

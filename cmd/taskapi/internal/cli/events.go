@@ -94,7 +94,7 @@ type eventsStream struct {
 	flags       eventsFlags
 
 	next  uint64                    // the index from which on events are wanted
-	seen  int                       // how many lines of that index have been printed
+	had   eventsHad                 // those that have come, of that index and of others
 	last  *api.Allocation           // as the last event of it had it
 	shown map[string]*api.TaskEvent // the last event of each task
 }
@@ -118,7 +118,7 @@ func (s *eventsStream) run(ctx context.Context) error {
 		alloc, _, err := c.Allocation(ctx)
 		if err == nil {
 			if created != 0 && created != alloc.CreateTime { // it has been replaced, and its successor counts from the beginning
-				s.next, s.seen, s.last, s.shown = 0, 0, nil, nil
+				s.next, s.had, s.last, s.shown = 0, eventsHad{}, nil, nil
 			}
 			created = alloc.CreateTime
 			var done bool
@@ -176,9 +176,13 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // the status says enough
 		return false, &client.StatusError{Status: resp.StatusCode, Message: string(bytes.TrimSpace(reason))}
 	}
-	skip := s.seen // lines of the index from which on it streams
-	beats := 0     // the first begins the stream, the second follows what there was
-	for lines := json.NewDecoder(resp.Body); ; {
+	return s.printLines(resp.Body)
+}
+
+// printLines prints the events of a stream that have not come before.
+func (s *eventsStream) printLines(stream io.Reader) (done bool, err error) {
+	beats := 0 // the first begins the stream, the second follows what there was
+	for lines := json.NewDecoder(stream); ; {
 		var raw json.RawMessage
 		var line eventLine
 		if lines.Decode(&raw) != nil || json.Unmarshal(raw, &line) != nil { // the stream has ended
@@ -192,26 +196,20 @@ func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64
 				return true, nil
 			}
 		}
-		switch {
-		case line.Index < s.next || len(line.Events) == 0:
+		if line.Index < s.next && beats < 2 || len(line.Events) == 0 {
 			continue
-		case line.Index == s.next && skip > 0:
-			skip--
-			continue
-		case line.Index > s.next:
-			s.next, s.seen = line.Index, 0
 		}
-		s.seen++
+		s.next = max(s.next, line.Index)
 		if err := s.print(raw, line); err != nil {
 			return true, err
 		}
 	}
 }
 
-// print prints the events of a line that are wanted.
+// print prints the events of a line that are wanted and have not come before.
 func (s *eventsStream) print(raw json.RawMessage, line eventLine) error {
 	wanted := slices.DeleteFunc(slices.Clone(line.Events), func(e *api.Event) bool {
-		return len(s.flags.topics) > 0 && !slices.Contains(s.flags.topics, string(e.Topic))
+		return s.had.before(e) || len(s.flags.topics) > 0 && !slices.Contains(s.flags.topics, string(e.Topic))
 	})
 	out := s.environment.Stdout
 	switch {
