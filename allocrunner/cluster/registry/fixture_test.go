@@ -45,6 +45,7 @@ type flakyStore struct {
 	failed, reads error
 	hang, gap     bool
 	commits       int // that the store has applied
+	lists         int
 }
 
 func (s *flakyStore) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
@@ -68,6 +69,7 @@ func (s *flakyStore) Commit(ctx context.Context, txn cluster.Txn) (uint64, error
 func (s *flakyStore) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
 	s.mu.Lock()
 	failed := s.reads
+	s.lists++
 	s.mu.Unlock()
 	if failed != nil {
 		return cluster.Page{}, failed

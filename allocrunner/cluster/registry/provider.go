@@ -42,7 +42,7 @@ type Provider struct {
 
 	mu     sync.Mutex                          // guards the fields below
 	wanted map[string]*api.ServiceRegistration // by key, what is to be written; nil for what is to be removed
-	mine   map[string]struct{}                 // the keys that this process registers
+	mine   map[string]struct{}                 // the keys of the allocation's services that this process knows to be there, or on their way
 	lease  cluster.Lease                       // one that the provider has had to begin; nil for none
 }
 
@@ -80,17 +80,27 @@ func (p *Provider) Register(ctx context.Context, services []*interfaces.ServiceI
 
 // Deregister ends services by their IDs. Those that are not known, or not the allocation's, are no error.
 func (p *Provider) Deregister(ctx context.Context, ids []string) error {
-	keys, err := p.keys(ctx)
-	if err != nil {
-		p.logger.Warn("services that an earlier process has registered may stay until the allocation ends", "error", err)
+	wanted := p.mineOf(ids)
+	if len(wanted) < len(ids) { // the rest may be an earlier process's: that takes as long as there are services, whosever they are
+		if _, err := p.keys(ctx); err != nil {
+			p.logger.Warn("services that an earlier process has registered may stay until the allocation ends", "error", err)
+		}
+		wanted = p.mineOf(ids)
 	}
+	return p.want(ctx, wanted)
+}
+
+// mineOf returns the keys of those of the services that this process knows, to be removed.
+func (p *Provider) mineOf(ids []string) map[string]*api.ServiceRegistration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	wanted := map[string]*api.ServiceRegistration{}
-	for key := range keys {
+	for key := range p.mine {
 		if slices.Contains(ids, idOf(key)) {
 			wanted[key] = nil
 		}
 	}
-	return p.want(ctx, wanted)
+	return wanted
 }
 
 // Registered returns the IDs of the allocation's services that are known, also those that an earlier process has registered.
@@ -107,24 +117,23 @@ func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, er
 	return ids, err
 }
 
-// keys returns the keys of the allocation's services: what this process has registered, and what is in the store. With an error it is the
-// first alone.
+// keys returns the keys of the allocation's services: those that this process knows, and those in the store, which it knows from then on. With
+// an error it is the first alone.
 func (p *Provider) keys(ctx context.Context) (map[string]struct{}, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	page, err := p.registry.store.List(ctx, cluster.Span{Prefix: prefixOf(p.alloc.Namespace, "")})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys := maps.Clone(p.mine)
 	if err != nil {
-		return keys, fmt.Errorf("list the allocation's services: %w", err)
+		return maps.Clone(p.mine), fmt.Errorf("list the allocation's services: %w", err)
 	}
 	for _, entry := range page.Entries {
 		if _, leaving := p.wanted[entry.Key]; p.owns(entry) && !leaving {
-			keys[entry.Key] = struct{}{}
+			p.mine[entry.Key] = struct{}{}
 		}
 	}
-	return keys, nil
+	return maps.Clone(p.mine), nil
 }
 
 // idPrefix is what the IDs of the allocation's services begin with, and those of no other.

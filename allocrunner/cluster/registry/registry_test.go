@@ -87,6 +87,43 @@ func TestUnchanged(t *testing.T) {
 	})
 }
 
+// TestOthersCostNothing: who registers and removes its services reads none of others'. A process that has not registered them lists once.
+func TestOthersCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		register(t, f.two, instance(two, "web", 80))
+		web, db := instance(one, "web", 80), instance(one, "db", 1)
+		for range 2 {
+			register(t, f.one, web, db)
+			if err := f.one.Deregister(t.Context(), []string{web.ID, db.ID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.store.set(func(s *flakyStore) {
+			if s.lists != 0 {
+				t.Errorf("listed %d times", s.lists)
+			}
+		})
+		register(t, f.one, web, db)
+		next := f.registry.Provider(alloc(one), slog.New(slog.DiscardHandler))
+		ids, err := next.Registered(t.Context(), one)
+		if err != nil || len(ids) != 2 {
+			t.Fatal(ids, err)
+		}
+		for _, id := range ids {
+			if err := next.Deregister(t.Context(), []string{id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.store.set(func(s *flakyStore) {
+			if s.lists != 1 {
+				t.Errorf("the next process has listed %d times, want once", s.lists)
+			}
+		})
+		f.want(t, "web 80") // two's
+	})
+}
+
 // TestRefused: what can't ever be registered is refused, and the services beside it with it.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
