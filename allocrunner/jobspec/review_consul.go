@@ -109,6 +109,8 @@ var consulServiceLimits = []limit[api.Service]{
 			}
 			return true
 		}},
+	{"service address", "it must be one that others can connect to", func(s *api.Service) any { return s.Address },
+		func(s *api.Service) bool { ip := net.ParseIP(s.Address); return ip == nil || !ip.IsUnspecified() }},
 	{"service meta", metaWords, func(s *api.Service) any { return s.Meta }, func(s *api.Service) bool { return validMeta(s.Meta) }},
 	{"service canary_meta", metaWords, func(s *api.Service) any { return s.CanaryMeta }, func(s *api.Service) bool { return validMeta(s.CanaryMeta) }},
 	{"service weights", "they must be from 0 to 65535, and passing at least 1", func(s *api.Service) any { return *s.Weights },
@@ -154,6 +156,8 @@ func isTaggedAddress(address string) bool {
 // consulCheckLimits are about checks of services that an agent of Consul registers.
 var consulCheckLimits = slices.Concat(ruleLimits(services.ConsulCheckRules), timeLimits(), []limit[api.ServiceCheck]{
 	atLeast("failures_before_warning", 0, func(c *api.ServiceCheck) int { return c.FailuresBeforeWarning }),
+	{"failures_before_warning", "it must be at most failures_before_critical", func(c *api.ServiceCheck) any { return c.FailuresBeforeWarning },
+		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning <= c.FailuresBeforeCritical }},
 	{"check notes", "they must have at most 255 bytes", func(c *api.ServiceCheck) any { return c.Notes },
 		func(c *api.ServiceCheck) bool { return len(c.Notes) <= 255 }},
 	noThreshold("success_before_passing", func(c *api.ServiceCheck) int { return c.SuccessBeforePassing }),

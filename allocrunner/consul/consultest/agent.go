@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +22,8 @@ import (
 	capi "github.com/hashicorp/consul/api"
 	bexpr "github.com/hashicorp/go-bexpr"
 )
+
+var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
 
 // maxBody is more than a service of tests has.
 const maxBody = 1 << 20
@@ -223,6 +227,12 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 	if reg.Name == "" || reg.ID == "" {
 		return nil, invalid("Missing service name or ID")
 	}
+	if ip := net.ParseIP(reg.Address); ip != nil && ip.IsUnspecified() {
+		return nil, invalid("Invalid service address")
+	}
+	if w := reg.Weights; w != nil && (w.Passing < 1 || w.Passing > 65535 || w.Warning < 0 || w.Warning > 65535) {
+		return nil, invalid("Invalid Weights: %+v", *w)
+	}
 	a.mu.Lock()
 	required := a.params
 	a.mu.Unlock()
@@ -237,8 +247,11 @@ func (a *Agent) registerService(_ string, r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
+	if len(reg.Meta) > 64 {
+		return nil, invalid("Invalid Service Meta: Node metadata cannot contain more than 64 key/value pairs")
+	}
 	for key, value := range reg.Meta {
-		if len(key) > 128 || len(value) > 512 || strings.HasPrefix(key, "consul-") {
+		if !metaKey.MatchString(key) || len(value) > 512 || strings.HasPrefix(key, "consul-") {
 			return nil, invalid("Invalid service metadata %q", key)
 		}
 	}

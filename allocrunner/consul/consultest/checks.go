@@ -27,6 +27,9 @@ func checkDefinition(c *capi.AgentServiceCheck) error {
 	if kinds != 1 || len(c.Args) > 0 || c.UDP != "" || c.H2PING != "" || c.AliasService != "" || c.DockerContainerID != "" {
 		return invalid("Invalid check: it must be exactly one of HTTP, TCP, GRPC and TTL")
 	}
+	if c.FailuresBeforeWarning > c.FailuresBeforeCritical {
+		return invalid("Invalid check: FailuresBeforeWarning can't be higher than FailuresBeforeCritical")
+	}
 	if c.CheckID == "" || c.Name == "" {
 		return invalid("Invalid check: it has no ID or no name")
 	}
