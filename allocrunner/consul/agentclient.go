@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -159,6 +160,9 @@ func unknown(err error) bool {
 // explained returns an error that says which rule of Consul's ACLs is missing when that is why the agent refuses a request about a service of
 // this name.
 func explained(err error, service string) error {
+	if request, ok := errors.AsType[*url.Error](err); ok { // its address is as long as the filter in it, and the log has the agent's
+		return request.Err
+	}
 	answer, ok := errors.AsType[capi.StatusError](err)
 	switch {
 	case !ok || answer.Code != http.StatusForbidden:

@@ -95,6 +95,7 @@ func New(cfg Config) (*Provider, error) {
 		namespace = ""
 	}
 	cfg.Namespace, cfg.Partition = namespace, partition
+	cfg.Logger = cfg.Logger.With("agent", cfg.Settings.Address)
 	client := agentClient{settings: cfg.Settings, secrets: cfg.Secrets, namespace: namespace, partition: partition, longest: maxAnswer}
 	return &Provider{
 		cfg: cfg, client: client, asker: client, period: syncPeriod, settle: settleTime, wake: make(chan struct{}, 1), feed: make(chan struct{}, 1), round: make(chan struct{}),

@@ -127,6 +127,22 @@ func TestToken(t *testing.T) {
 	e.register(given, instance(given, name, nil))
 }
 
+// TestLogOfAnAgentThatIsAway names the agent and the reason, and not the address of each request, which is long.
+func TestLogOfAnAgentThatIsAway(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t)
+	e.proxy.Away()
+	var log logged
+	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
+		t.Fatal(err)
+	}
+	e.until("it fails", func() bool { return strings.Contains(log.String(), "does not take the services") })
+	if text := log.String(); !strings.Contains(text, "agent="+e.proxy.URL) || !strings.Contains(text, "EOF") || strings.Contains(text, "filter=") {
+		t.Error(text)
+	}
+}
+
 // TestTokenIsReplaced: what the agent does for a service it does with the service's own token, so all get the one that there is now, and what
 // is found of them goes on to be seen.
 func TestTokenIsReplaced(t *testing.T) {
