@@ -26,7 +26,7 @@ import (
 )
 
 // scriptDeadline is when a script gives up on something that should have happened long before.
-const scriptDeadline = time.Minute
+const scriptDeadline = 2 * time.Minute
 
 // TestScripts runs the program as people do: testdata/script/*.txtar, with the commands below besides testscript's own.
 //
@@ -128,7 +128,7 @@ func number(ts *testscript.TestScript, s string) int {
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, -2, "exits CODE PROGRAM ARG...")
 	// One that does not end by itself is ended, and fails the script with the code 124: it would run until all tests are given up.
-	err := ts.Exec("timeout", append([]string{"--foreground", "-k", "5", "120"}, args[1:]...)...)
+	err := ts.Exec("timeout", append([]string{"--foreground", "-k", "5", "240"}, args[1:]...)...)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if err != nil && !ok {
 		ts.Fatalf("%v", err)
