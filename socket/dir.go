@@ -14,10 +14,13 @@ import (
 // directory is an open directory, which stays the same one whatever happens to its path.
 type directory struct{ *safedir.Dir }
 
-// fileID tells files of one machine apart for as long as they exist.
-type fileID struct{ dev, ino uint64 }
+// fileID tells files of one machine apart, also from one that is gone, whose number another may have by now.
+type fileID struct {
+	dev, ino uint64
+	made     unix.Timespec
+}
 
-func idOf(st *unix.Stat_t) fileID { return fileID{dev: st.Dev, ino: st.Ino} }
+func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino, st.Mtim} }
 
 // openDir opens a directory by its absolute path, one name at a time. A symbolic link on the way is followed only if root or this process's
 // user owns it, so that a user who may write to a directory on the way can't lead elsewhere.

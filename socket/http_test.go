@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"taskapi/socket"
 )
@@ -51,6 +52,9 @@ func TestServesHTTP(t *testing.T) {
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Errorf("Serve: %v", err)
+	}
+	for l.Stats().Open > 0 { // the connection is being closed, which Shutdown does not wait for when the client has closed it
+		time.Sleep(time.Millisecond)
 	}
 	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: 1}); got != want {
 		t.Errorf("Stats() = %+v, want %+v", got, want)
