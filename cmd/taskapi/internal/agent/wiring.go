@@ -99,46 +99,11 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	s.shares = newShares(alloc.GetTaskGroup(), s.limits.AllConnections)
 	s.updates = updates.New(updates.Config{Sinks: []interfaces.Sink{s.events}, Logger: s.logger})
 	s.audience = &audience{Updates: s.updates}
-	isolate, err := cfg.Settings.idRange()
+	config, err := s.runnerConfig(alloc)
 	if err != nil {
 		return nil, invalid(err)
 	}
-	s.consul, err = s.newConsul(alloc)
-	if err != nil {
-		return nil, invalid(err)
-	}
-	s.shared = s.share(alloc)
-	providers := []interfaces.ServiceProvider{s.shared.provider}
-	if s.consul != nil {
-		providers = append(providers, s.consul)
-	}
-	config := interfaces.Config{
-		Alloc:        alloc,
-		Dir:          cfg.Paths.Alloc,
-		HostIP:       cfg.Settings.HostIP,
-		IsolateUsers: isolate,
-		Datacenter:   datacenter,
-		Version:      cfg.Version,
-		Logger:       s.logger,
-		State:        cfg.Lock.State(),
-		Saved:        saved,
-		Life:         s.life,
-		Updates:      s.audience,
-		OnEvent:      cfg.Events.TaskEvent,
-		Tied:         cfg.Tied,
-		Foreground:   cfg.Foreground,
-
-		ServiceProviders: providers,
-		Leases:           s.shared.leases(),
-	}
-	if !cfg.NoAPI {
-		s.tokens = s.newTokens(alloc)
-		s.operator = &operatorHook{wiring: s}
-		config.Hooks = []interfaces.RunnerHook{s.operator}
-		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
-			return []interfaces.TaskHook{s.newTaskHook(task)}
-		}
-	}
+	config.Saved = saved
 	if s.runner, err = cfg.Factory(config); err != nil {
 		return nil, invalid(err)
 	}
@@ -149,6 +114,49 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		return nil, err
 	}
 	return s, nil
+}
+
+// runnerConfig returns what the runner of an allocation is made of, and makes the providers of its services. Errors: settings that can't be.
+func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) {
+	isolate, err := s.settings.idRange()
+	if err != nil {
+		return interfaces.Config{}, err
+	}
+	if s.consul, err = s.newConsul(alloc); err != nil {
+		return interfaces.Config{}, err
+	}
+	s.shared = s.share(alloc)
+	providers := []interfaces.ServiceProvider{s.shared.provider}
+	if s.consul != nil {
+		providers = append(providers, s.consul)
+	}
+	config := interfaces.Config{
+		Alloc:        alloc,
+		Dir:          s.paths.Alloc,
+		HostIP:       s.settings.HostIP,
+		IsolateUsers: isolate,
+		Datacenter:   datacenter,
+		Version:      s.cfg.Version,
+		Logger:       s.logger,
+		State:        s.cfg.Lock.State(),
+		Life:         s.life,
+		Updates:      s.audience,
+		OnEvent:      s.cfg.Events.TaskEvent,
+		Tied:         s.cfg.Tied,
+		Foreground:   s.cfg.Foreground,
+
+		ServiceProviders: providers,
+		Leases:           s.shared.leases(),
+	}
+	if !s.cfg.NoAPI {
+		s.tokens = s.newTokens(alloc)
+		s.operator = &operatorHook{wiring: s}
+		config.Hooks = []interfaces.RunnerHook{s.operator}
+		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
+			return []interfaces.TaskHook{s.newTaskHook(task)}
+		}
+	}
+	return config, nil
 }
 
 // Hooks returns the hooks that an agent gives its runner, for the removal of an allocation that has ended. They open no file before they are
