@@ -253,10 +253,10 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	}
 }
 
-// TestRenewedTokenIsNeverRefused reads the token's file before each request, over several lives of the token.
+// TestRenewedTokenIsNeverRefused reads the token's file before each request, over several lives of the token. A request has half a life's time.
 func TestRenewedTokenIsNeverRefused(t *testing.T) {
 	t.Parallel()
-	job := strings.Replace(testJob, "        env  = true\n        file = true\n", "        file = true\n        ttl  = \"2s\"\n", 1)
+	job := strings.Replace(testJob, "        env  = true\n        file = true\n", "        file = true\n        ttl  = \"16s\"\n", 1)
 	r := startRun(t, shortDir(t), job)
 	r.operator()
 	client, tokens := r.task(), map[string]bool{}
