@@ -207,8 +207,9 @@ func (s *Server) Now() time.Time {
 }
 
 // Advance moves the server's clock: tokens expire, limits fill up again, and the tasks' token files are renewed when half of a token's life
-// is over, before it returns; locks on variables that nobody has renewed end, and who waits for that learns of it. A negative duration moves it back. A stream whose token has expired ends with its next frame or, without one,
-// within ten seconds. The times in answers and records stay those of the machine.
+// is over, before it returns; locks on variables that nobody has renewed end, and who waits for that learns of it. A negative duration moves it
+// back. A stream whose token has expired ends with its next frame or, without one, within ten seconds. The times in answers and records stay
+// those of the machine.
 func (s *Server) Advance(d time.Duration) {
 	s.tb.Helper()
 	s.ahead.Add(int64(d))

@@ -2,8 +2,8 @@
 // everybody, an allocation or a task. The list is a file that its user's processes share. A revocation is seen by every question that begins after
 // Add has returned, in every process that has the list open; it survives restarts, and is forgotten when what it refuses has expired.
 //
-// A question costs one fstat(2) and a few map look-ups, and no memory. It never knows keys or requests. Names and signatures here, and what a file of this version says, stay as they are within a major
-// version.
+// A question costs one fstat(2) and a few map look-ups, and no memory. It never knows keys or requests. Names and signatures here, and what a
+// file of this version says, stay as they are within a major version.
 package revocation
 
 import (
