@@ -63,8 +63,10 @@ func (s *FileSource) Reload() (changed bool, err error) {
 	}
 	if time.Since(s.good) >= limit {
 		s.current.Store(nil)
-		s.document = nil // what comes back is taken, also when it is the same
-		err = fmt.Errorf("no key of it is trusted any more after %v: %w", limit, err)
+		s.document = nil      // what comes back is taken, also when it is the same
+		if !s.good.IsZero() { // there were keys
+			err = fmt.Errorf("no key of it is trusted any more after %v: %w", limit, err)
+		}
 	}
 	return false, err
 }

@@ -125,11 +125,22 @@ func (f *explainFlags) explain(w Environment, token string) (*explained, error) 
 	default:
 		e.Signature = "good"
 	}
+	if why == auth.WrongSocket && words == nil {
+		words = fmt.Errorf("it is the token of %s, and this is the socket of %s", socketOf(unverified.Claims.Task), socketOf(task))
+	}
 	if authenticator.Allocation == nil && why == auth.UnknownAllocation {
 		words = errors.New("its allocation is not in this data directory")
 	}
 	e.refuse(why, words)
 	return e, nil
+}
+
+// socketOf says whose socket a task's name stands for.
+func socketOf(task string) string {
+	if task == "" {
+		return "no task"
+	}
+	return fmt.Sprintf("task %q", task)
 }
 
 // authenticator returns what the token is held against, and why keys are missing. done is to be called when it has been used.
