@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,8 @@ const (
 	generationFile = "generation"
 	listLimit      = 4 << 20 // more than MaxRules rules need
 	format         = 1
+	// maxMaxTTL is the longest time.Duration in seconds: a sum of that and a time is one, too.
+	maxMaxTTL = int64(math.MaxInt64 / time.Second)
 )
 
 // Rule refuses tokens: the one with an ID, or those that were issued before a time. Times are whole seconds since the Unix epoch.
@@ -279,6 +282,8 @@ func (l *List) read(generation int64) (f file, version privatefile.Version, err 
 			ErrDamaged, path, err, filepath.Join(l.dir, generationFile))
 	case f.Format != format:
 		return file{}, version, fmt.Errorf("%w: %s has format %d, of another version of taskapi: use that one", ErrDamaged, path, f.Format)
+	case f.MaxTTL < 0 || f.MaxTTL > maxMaxTTL:
+		return file{}, version, fmt.Errorf("%w: %s: max_ttl is %d, and no time: restore it from a backup", ErrDamaged, path, f.MaxTTL)
 	}
 	return f, version, nil
 }

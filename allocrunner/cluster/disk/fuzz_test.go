@@ -1,0 +1,56 @@
+package disk_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"testing"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/disk"
+)
+
+// FuzzLog: whatever a log holds, behind a header that is valid or not, it is the entries that it says or an error that names it as damaged; and
+// what can be read can be written to, and read again.
+func FuzzLog(f *testing.F) {
+	dir, before, after := filled(f)
+	for _, log := range [][]byte{before, after} {
+		f.Add(log, false)
+		f.Add(log, true)
+		f.Add(append(bytes.Clone(log), log[headerSize:]...), true)
+		f.Add(log[:len(log)-3], true)
+	}
+	f.Fuzz(func(t *testing.T, log []byte, sealed bool) {
+		if sealed && len(log) >= headerSize {
+			seal(log)
+		}
+		writeLog(t, dir, log)
+		defer os.Remove(dir + "/log.new")
+		s := disk.New(dir)
+		defer s.Close()
+		page, err := s.List(t.Context(), cluster.Span{})
+		if err != nil {
+			if !errors.Is(err, cluster.ErrUnavailable) || page.Entries != nil {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			return
+		}
+		for _, e := range page.Entries {
+			if e.ModifyIndex == 0 || e.CreateIndex == 0 {
+				t.Fatalf("an entry without an index: %+v of index %d", e, page.Index)
+			}
+		}
+		index, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "new", Value: []byte("value")}}})
+		if err != nil {
+			if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrFull) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again := disk.New(dir)
+		defer again.Close()
+		if e, _, err := again.Get(t.Context(), "new"); err != nil || string(e.Value) != "value" || e.ModifyIndex != index {
+			t.Fatalf("%+v, %v after change %d", e, err, index)
+		}
+	})
+}
