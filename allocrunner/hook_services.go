@@ -77,7 +77,7 @@ var (
 func (h *servicesHook) Name() string { return "services" }
 
 // Prerun begins the group's services. A resumed allocation whose services can't be set up goes on without checks, and with what is
-// registered until it ends: it has to be stoppable.
+// registered until an update that can be set up, or its end: it has to be stoppable.
 func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	ctx, end := context.WithTimeout(ctx, hookTimeout)
 	defer end()
@@ -86,6 +86,8 @@ func (h *servicesHook) Prerun(ctx context.Context, req *interfaces.RunnerPrerunR
 		h.step("", registration.Began)
 		err = h.registrar.Sync(ctx)
 	} else if req.Restored {
+		h.hold(req.Alloc)
+		h.step("", registration.Found)
 		h.unknown.Store(true)
 	}
 	if err != nil && req.Restored {
@@ -120,6 +122,11 @@ func (h *servicesHook) setUp(req *interfaces.RunnerPrerunRequest) error {
 		ctx, end := context.WithCancel(context.Background())
 		h.current.Store(&runningChecks{made, end})
 		h.running.Go(func() { made.Run(ctx) })
+	}
+	for task := range owned {
+		if h.registrar.Life(task).Phase == registration.Registered { // a resumed task that is set up late
+			made.Begin(task)
+		}
 	}
 	if h.registrar.Life("").Phase == registration.Closed {
 		made.Stop()
@@ -270,11 +277,27 @@ func (h *servicesHook) endChecks() {
 	}
 }
 
-// Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is given.
+// setUpLate sets up the services of a resumed allocation that could not be before.
+func (h *servicesHook) setUpLate(ctx context.Context, alloc *api.Allocation) error {
+	if err := h.setUp(&interfaces.RunnerPrerunRequest{Alloc: alloc, Restored: true}); err != nil {
+		return err
+	}
+	h.unknown.Store(false)
+	if h.registrar.Life("").Phase == registration.Held {
+		h.step("", registration.Began)
+	}
+	return h.registrar.Sync(ctx)
+}
+
+// Update applies what has changed. Before Prerun it has nothing to apply it to: that begins with the version that it is given. What an earlier
+// version could not have set up begins.
 func (h *servicesHook) Update(ctx context.Context, req *interfaces.RunnerUpdateRequest) error {
 	owned, err := h.alloc.services(req.Alloc)
 	if err != nil {
 		return err
+	}
+	if h.unknown.Load() {
+		return h.setUpLate(ctx, req.Alloc)
 	}
 	if made := h.current.Load(); made != nil {
 		if err := made.Update(h.alloc.checkConfig(req.Alloc)); err != nil {

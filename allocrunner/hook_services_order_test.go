@@ -2,12 +2,14 @@ package allocrunner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -311,6 +313,83 @@ func TestTheNextRunner(t *testing.T) {
 		if err := steps["Postrun"](); err != nil || len(provider.Names()) > 0 {
 			t.Errorf("left known: %q, %v", provider.Names(), err)
 		}
+	}
+}
+
+// refusing is an allocation whose first version can't be set up.
+type refusing struct{ served }
+
+func (r refusing) services(alloc *api.Allocation) (services.Owned, error) {
+	if slices.Equal(alloc.Job.TaskGroups[0].Services[0].Tags, []string{"v1"}) {
+		return nil, errors.New("there is no provider here")
+	}
+	return r.served.services(alloc)
+}
+
+// TestServicesThatAreSetUpLate by an update of an allocation that was resumed without them: what is registered stays until then, and what
+// the update has is registered and checked, also for the task that runs.
+func TestServicesThatAreSetUpLate(t *testing.T) {
+	t.Parallel()
+	for _, started := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			provider := registrationtest.New("nomad", nil)
+			first := newHooked(provider)
+			next := newHooked(provider)
+			next.hook.alloc = refusing{served{next.hook.logger}}
+			defer next.hook.Shutdown()
+			for _, step := range []string{"Prerun", "start", "Shutdown"} {
+				if err := first.steps(t.Context(), false)[step](); err != nil {
+					t.Fatal(err)
+				}
+			}
+			provider.Took()
+			must := func(step string) {
+				t.Helper()
+				if err := next.steps(t.Context(), true)[step](); err != nil {
+					t.Fatal(step, err)
+				}
+			}
+			prestart := func() {
+				if _, err := next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			must("Prerun")
+			if started {
+				prestart()
+			}
+			if got, shown := provider.Took(), next.shown(); len(got)+len(shown) != 0 {
+				t.Errorf("called with %q, %q shown, want nothing", got, shown)
+			}
+			must("Update")
+			if !started {
+				prestart()
+			}
+			if got, want := provider.Names(), []string{"group", "group2", "task", "task2"}; !slices.Equal(got, want) {
+				t.Errorf("known %q, want %q", got, want)
+			}
+			if got := provider.Took(); slices.Contains(got, "-group") || slices.Contains(got, "-task") {
+				t.Errorf("what runs has left: %q", got)
+			}
+			must("Update") // as every other
+			if got, want := provider.Names(), []string{"group", "group3", "task", "task3"}; !slices.Equal(got, want) {
+				t.Errorf("known %q, want %q", got, want)
+			}
+			time.Sleep(2 * time.Hour) // of the bubble: longer than the interval
+			results, _ := next.hook.results()
+			if len(results) != 4 {
+				t.Errorf("results %v, want four", results)
+			}
+			for _, r := range results {
+				if r.Status != "failure" { // nobody listens
+					t.Errorf("the check of %s is %s, and has not run", r.Service, r.Status)
+				}
+			}
+			must("PreKill")
+			if got, want := provider.Names(), []string{"task", "task3"}; !slices.Equal(got, want) {
+				t.Errorf("known %q while the task is killed, want %q", got, want)
+			}
+		})
 	}
 }
 
