@@ -39,6 +39,9 @@ func keeperConfig(dir string) keeper.Config {
 // that has none, since its taskapi was killed before the first task started, or after the last one ended, is nothing to care about.
 func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
+// OrphansRun reports whether anything runs that KillOrphans would kill.
+func OrphansRun(dir string) (bool, error) { return keeper.Left(keeperConfig(dir)) }
+
 // KillOrphans ends the keeper of the allocation whose directory dir is, with all its tasks, and whatever an earlier keeper has left of them,
 // when nobody controls it: for an allocation whose state can't be read. The tasks get SIGKILL. It returns how many processes they
 // were. It is no error when there is nothing to end. Errors: one that says so when a taskapi controls the keeper, ctx's.

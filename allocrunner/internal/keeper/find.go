@@ -94,6 +94,16 @@ func Busy(dir string) bool {
 	return false
 }
 
+// Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its tasks.
+func Left(cfg Config) (bool, error) {
+	if Busy(cfg.Dir) {
+		return true, nil
+	}
+	last, _ := Last(cfg.Dir) // without one they are found by the marker
+	orphans, err := proctree.FindOrphans(last.hints().forTree(cfg))
+	return len(orphans) > 0, err
+}
+
 // End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for a keeper that
 // nobody can control any more. It returns how many processes of tasks there were. Errors: ErrKeeperRuns when a client controls it,
 // ctx's.

@@ -78,7 +78,7 @@ Its standard input, output and error are those of taskapi, which writes nothing 
 its own, so that Ctrl-C and Ctrl-Z reach it.
 Signals go to it, and a second SIGINT or SIGTERM kills it. When it ends, what it has left in the background is killed, and so it is when
 taskapi is killed. Without --data-dir everything is in a temporary directory that is removed at the end; one that a killed taskapi has left
-is removed by the next. What the command prints is not kept: 'taskapi logs' shows nothing of it.
+is removed by the next, or by 'taskapi gc --all'. What the command prints is not kept: 'taskapi logs' shows nothing of it.
 
 Each --aud gives the task another identity, of that name or of NAME=AUDIENCE: its token is in NOMAD_TOKEN_NAME and in secrets/nomad_NAME.jwt.
 --ttl has tokens expire, and those in files renewed, that soon. As root, --user runs the command as another user.

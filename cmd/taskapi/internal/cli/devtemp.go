@@ -20,6 +20,9 @@ import (
 // tempPrefix is that of temporary data directories.
 const tempPrefix = "taskapi-dev-"
 
+// tempBase is where they are.
+func tempBase(w Environment) string { return cmp.Or(w.getenv("TMPDIR"), "/tmp") }
+
 // tempLock is the file in one that is locked as long as its taskapi lives.
 const tempLock = "lock"
 
@@ -38,9 +41,8 @@ func tiedLayout(ctx context.Context, given string, w Environment) (layout, func(
 		}
 		return l, func() {}, err
 	}
-	base := cmp.Or(w.getenv("TMPDIR"), "/tmp")
-	removeLeft(ctx, base, w)
-	dir, err := os.MkdirTemp(base, tempPrefix)
+	removeLeft(w, func(allocDir string) error { _, err := allocrunner.KillOrphans(ctx, allocDir); return err })
+	dir, err := os.MkdirTemp(tempBase(w), tempPrefix)
 	if err != nil {
 		return layout{}, nil, fmt.Errorf("a temporary directory: %w", err)
 	}
@@ -96,9 +98,22 @@ func lockFile(dir, name string) (*os.File, error) {
 	return f, nil
 }
 
-// removeLeft removes what killed ones have left: directories of this user, whose lock nobody has, with what runs of their allocations.
-func removeLeft(ctx context.Context, base string, w Environment) {
-	left, _ := filepath.Glob(filepath.Join(base, tempPrefix+"*")) // the pattern is good
+// errStillRuns leaves an allocation of a killed one to the next that may kill.
+var errStillRuns = errors.New("it still runs")
+
+// isOver returns errStillRuns for the directory of an allocation of which something runs.
+func isOver(allocDir string) error {
+	running, err := allocrunner.OrphansRun(allocDir)
+	if running {
+		return errStillRuns
+	}
+	return err
+}
+
+// removeLeft removes what killed ones have left, and returns it: directories of this user, whose lock nobody has. end ends each of their
+// allocations; a directory for which it can't stays.
+func removeLeft(w Environment, end func(allocDir string) error) (removed []string) {
+	left, _ := filepath.Glob(filepath.Join(tempBase(w), tempPrefix+"*")) // the pattern is good
 	for _, dir := range left {
 		info, err := os.Lstat(dir)
 		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
@@ -115,12 +130,16 @@ func removeLeft(ctx context.Context, base string, w Environment) {
 		entries, _ := os.ReadDir(l.Allocs()) // none, then
 		for _, e := range entries {
 			if err == nil {
-				_, err = allocrunner.KillOrphans(ctx, l.Alloc(e.Name()))
+				err = end(l.Alloc(e.Name()))
 			}
 		}
 		if err == nil {
-			_ = os.RemoveAll(dir) // the next one tries again
+			err = os.RemoveAll(dir) // or the next one tries again
+		}
+		if err == nil {
+			removed = append(removed, dir)
 		}
 		lock.Close()
 	}
+	return removed
 }

@@ -22,7 +22,8 @@ func gcCommand(w Environment) *cobra.Command {
 		Use:   "gc [flags] [ALLOC...]",
 		Short: "Remove ended allocations with their directories",
 		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and state. An allocation that has not
-ended is refused and stays as it is.`,
+ended is refused and stays as it is. --all also removes the temporary directories that a killed 'taskapi dev' or 'taskapi test' of this user
+has left, once nothing runs in them.`,
 		Example: `  taskapi gc 115ef685
   taskapi gc --all`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -44,6 +45,11 @@ ended is refused and stays as it is.`,
 					continue
 				}
 				fmt.Fprintf(w.Stdout, "removed %s\n", t.id)
+			}
+			if all {
+				for _, dir := range removeLeft(w, isOver) {
+					fmt.Fprintf(w.Stdout, "removed %s\n", dir)
+				}
 			}
 			return errors.Join(errs...)
 		},
