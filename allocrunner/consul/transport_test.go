@@ -1,0 +1,100 @@
+package consul_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/interfaces"
+)
+
+func mustPEM(t *testing.T, kind string, der []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "x.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestTransports: an agent is reached by HTTPS with an authority and a certificate of one's own, and through a Unix socket; the log says why
+// another is not.
+func TestTransports(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t)
+	secure := httptest.NewUnstartedServer(e.proxy)
+	secure.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	key, err := x509.MarshalPKCS8PrivateKey(secure.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := consul.Settings{
+		Address: secure.URL, CAFile: mustPEM(t, "CERTIFICATE", secure.Certificate().Raw),
+		CertFile: mustPEM(t, "CERTIFICATE", secure.Certificate().Raw), KeyFile: mustPEM(t, "PRIVATE KEY", key),
+	}
+	bySSL, named, noCertificate, noAuthority, otherName, unchecked := good, good, good, good, good, good
+	bySSL.Address, bySSL.SSL = strings.TrimPrefix(secure.URL, "https://"), true
+	named.TLSServerName = "example.com"
+	noCertificate.CertFile, noCertificate.KeyFile = "", ""
+	noAuthority.CAFile = ""
+	otherName.TLSServerName = "other.test"
+	unchecked.CAFile, unchecked.SkipVerify = "", true
+
+	dir, err := os.MkdirTemp("", "consul") // a short path, as a socket's has to be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	local := httptest.NewUnstartedServer(e.proxy)
+	local.Listener.Close()
+	if local.Listener, err = net.Listen("unix", filepath.Join(dir, "s")); err != nil {
+		t.Fatal(err)
+	}
+	local.Start()
+	t.Cleanup(local.Close)
+	for name, tc := range map[string]struct {
+		settings consul.Settings
+		refusal  string // empty where the agent is reached
+	}{
+		"https":              {good, ""},
+		"https by a setting": {bySSL, ""},
+		"name":               {named, ""},
+		"unchecked":          {unchecked, ""},
+		"unix":               {consul.Settings{Address: "unix://" + filepath.Join(dir, "s")}, ""},
+		"no certificate":     {noCertificate, "certificate required"},
+		"no authority":       {noAuthority, "unknown authority"},
+		"other name":         {otherName, "not other.test"},
+		"no socket":          {consul.Settings{Address: "unix://" + filepath.Join(dir, "none")}, "no such file"},
+		"http":               {consul.Settings{Address: bySSL.Address}, "HTTP request to an HTTPS server"},
+	} {
+		var log logged
+		p := e.run(func(c *consul.Config) {
+			c.Settings, c.Logger = tc.settings, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		in := instance(p, "s", nil)
+		if err := p.Register(t.Context(), []*interfaces.ServiceInstance{in}); err != nil {
+			t.Fatal(err)
+		}
+		if tc.refusal == "" {
+			e.until(name+": registered", func() bool { return e.service(in.ID) != nil })
+			continue
+		}
+		e.until(name+": the log says why not", func() bool { return strings.Contains(log.String(), tc.refusal) })
+		if e.service(in.ID) != nil {
+			t.Errorf("%s: it is registered", name)
+		}
+	}
+}
