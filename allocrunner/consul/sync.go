@@ -122,9 +122,11 @@ func (t *round) remove() error {
 		if t.is[id].Meta[metaOwner] != t.cfg.Owner || !t.over(id) {
 			continue
 		}
-		t.cfg.Logger.Info("removing from Consul the service of an allocation that is over", "service", id)
 		if err := t.deregister(id); err != nil {
 			return err
+		}
+		if t.is[id] == nil {
+			t.cfg.Logger.Info("removed from Consul the service of an allocation that is over", "service", id)
 		}
 	}
 	return nil

@@ -150,7 +150,7 @@ func (c *made) stop() {
 func (a *Agent) expired(c *made) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c.Status, c.Output = capi.HealthCritical, "TTL expired"
+	c.Status, c.Output = capi.HealthCritical, "TTL expired (last output before timeout follows): "+c.Output
 	a.publishLocked(c)
 }
 
