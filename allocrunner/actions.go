@@ -39,6 +39,9 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 	if len(r.runningTasks()) > 0 {
 		r.preTaskRestart(ctx)
 	}
+	if !r.life.state().live() { // a stop came in between, and may leave the tasks a delay
+		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
+	}
 	_, err := joined(each(r.runningTasks(), func(t *taskrunner.Runner) error { return t.Restart(ctx, reasonRestartRunning) }))
 	if errors.Is(err, interfaces.ErrTerminal) {
 		err = interfaces.ErrTerminal // once, however many tasks say so
@@ -69,6 +72,9 @@ func (r *Runner) restartTasks(ctx context.Context) error {
 		return interfaces.ErrTerminal
 	}
 	r.preTaskRestart(ctx)
+	if !r.life.state().live() { // as above
+		return interfaces.ErrTerminal
+	}
 	errs := each(r.tasks, func(t *taskrunner.Runner) error { return t.Reset(ctx, reasonRestartAll) })
 	if !r.life.state().live() { // a stop came in between: nothing starts again
 		return interfaces.ErrTerminal

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -96,6 +97,40 @@ func TestAStopDuringARestartOfAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
+}
+
+// TestAStopBeforeARestartKills leaves the tasks the group's shutdown_delay, into which the restart would kill them.
+func TestAStopBeforeARestartKills(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]func(*allocrunner.Runner, context.Context) error{
+		"running": (*allocrunner.Runner).RestartRunning, "all": (*allocrunner.Runner).RestartAll,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, hook := &diary{}, newPausing()
+			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+				noted(d, c)
+				c.Hooks = append(c.Hooks, hook)
+				g.ShutdownDelay = new(time.Hour)
+			}, shell("main", "exec sleep 1000"))
+			r.untilCalls(d, "main poststart", 1)
+			restarted := later(func() error { return restart(r.runner, t.Context()) })
+			until(t, hook.entered)
+			if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			r.untilCalls(d, "prekill", 1)
+			close(hook.goOn)
+			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
+				t.Errorf("the restart says %v, want ErrTerminal", err)
+			}
+			r.wantEvents("main", "Received", "Task Setup", "Started")
+			r.runner.Kill()
+			if err := r.end(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }
 
 // TestWhatEndsDuringARestartOfAll begins again with the others, even when its end would have ended them.
