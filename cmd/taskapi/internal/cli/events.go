@@ -150,7 +150,7 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 	case client.Serving:
 		return false, nil
 	case client.Ended:
-		return true, nil
+		return true, s.printEnd(found.Alloc)
 	case client.Nobody:
 		return true, &abandonedError{s.target.layout, s.target.id}
 	case client.Unreadable:
@@ -158,6 +158,25 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 	default:
 		return true, s.target.layout.errHeld(s.target.id, found.Err)
 	}
+}
+
+// printEnd prints the last event of an allocation that ended before the stream could be opened again, unless it has come.
+func (s *eventsStream) printEnd(alloc *api.Allocation) error {
+	if alloc.ModifyIndex <= s.next {
+		return nil
+	}
+	fmt.Fprintf(s.environment.Stderr, "taskapi: events from index %d to %d may be lost: the allocation ended before they were read\n", s.next, alloc.ModifyIndex)
+	last := *alloc
+	last.Job = nil // as the stream has it
+	raw, err := json.Marshal(eventLine{Index: last.ModifyIndex, Events: []*api.Event{{
+		Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: last.ID, FilterKeys: []string{last.JobID},
+		Index: last.ModifyIndex, Payload: map[string]any{"Allocation": last},
+	}}})
+	if err != nil {
+		return fmt.Errorf("encode the last event: %w", err)
+	}
+	_, err = s.printLines(bytes.NewReader(raw))
+	return err
 }
 
 // read opens the stream and prints its events until it ends, which is no error, or until it has had those that there are.

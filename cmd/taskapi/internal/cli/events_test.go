@@ -67,6 +67,32 @@ func TestEventsComeOnce(t *testing.T) {
 	}
 }
 
+// TestEventsOfAnEndThatWasNotRead are made up for by the last of them, which says so, once.
+func TestEventsOfAnEndThatWasNotRead(t *testing.T) {
+	var out, stderr strings.Builder
+	status, err := output.ParseTemplate("{{.Index}} {{.Topic}} {{with .Allocation}}{{.ClientStatus}}{{end}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &eventsStream{environment: Environment{Stdout: &out, Stderr: &stderr}, flags: eventsFlags{follow: true, out: outputFlags{parsed: status}}}
+	if _, err := s.printLines(strings.NewReader("{}" + allocLine(3, "AllocationUpdated"))); err != nil {
+		t.Fatal(err)
+	}
+	alloc := &api.Allocation{ID: "a", JobID: "j", ClientStatus: "complete", ModifyIndex: 3}
+	for _, index := range []uint64{3, 7, 7} {
+		alloc.ModifyIndex = index
+		if err := s.printEnd(alloc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := out.String(), "3 Allocation \n7 Allocation complete\n"; got != want {
+		t.Errorf("printed %q, want %q", got, want)
+	}
+	if got, want := stderr.String(), "taskapi: events from index 3 to 7 may be lost: the allocation ended before they were read\n"; got != want {
+		t.Errorf("said %q, want %q", got, want)
+	}
+}
+
 // TestEventsHadAreBounded, and those that a stream may begin with are remembered.
 func TestEventsHadAreBounded(t *testing.T) {
 	var had eventsHad
