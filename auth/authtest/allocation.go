@@ -28,6 +28,7 @@ type allocation struct {
 	manager  *workload.Manager
 	operator *Task
 	services *services
+	events   *handlers.Events
 	ended    atomic.Bool
 
 	mu      sync.Mutex // guards the fields below
@@ -69,9 +70,11 @@ var _ interface {
 
 // run makes the allocation of a job, its directories, tokens and sockets.
 func (s *Server) run(index int, job Job) (err error) {
-	a := &allocation{id: uuid.NewString(), changed: make(chan struct{})}
+	a := &allocation{id: uuid.NewString(), events: s.events, changed: make(chan struct{})}
 	a.claims = &auth.Allocation{Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group, Life: uuid.NewString()}
 	a.alloc = newAllocation(a.id, job)
+	a.events.Begin()
+	_ = a.events.PutAllocs(s.running, []*api.Allocation{a.alloc}) // it never fails
 	a.manager = workload.New(workload.Config{
 		Keyring: s.ring, Logger: s.config.logger, Region: region, Namespace: job.Namespace, JobID: job.ID, TaskGroup: job.Group,
 		AllocationID: a.id, Life: a.claims.Life, Issuer: s.config.issuer, Audiences: s.config.audience, TTL: time.Hour,
@@ -157,6 +160,7 @@ func (a *allocation) change(edit func(*api.Allocation)) {
 	next.ModifyIndex++
 	next.AllocModifyIndex, next.ModifyTime = next.ModifyIndex, time.Now().UnixNano()
 	a.alloc = &next
+	_ = a.events.PutAllocs(context.Background(), []*api.Allocation{a.alloc}) // it never fails
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

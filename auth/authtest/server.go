@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,6 +48,7 @@ type Server struct {
 	allocs        map[string]*allocation // by ID
 	tasks         []*Task
 	record        requests
+	events        *handlers.Events
 	faults        faults.Set
 	shared
 	ahead atomic.Int64 // how far the clock was moved, in nanoseconds
@@ -69,7 +71,7 @@ const another = "https://another-issuer.example"
 // NewServer starts a server, which is closed with the test.
 func NewServer(tb TB, options ...Option) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, allocs: map[string]*allocation{}, denied: map[string][]auth.Capability{}}
+	s := &Server{tb: tb, events: handlers.NewEvents(), allocs: map[string]*allocation{}, denied: map[string][]auth.Capability{}}
 	for _, o := range options {
 		o.apply(&s.config)
 	}
@@ -112,13 +114,16 @@ func (s *Server) start() (err error) {
 	s.api = handlers.New(handlers.Config{
 		Authenticator: &s.authenticator, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
 		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
-		Variables: clusterapi.Variables(s.variables), Services: clusterapi.Services(s.registry),
+		Variables: clusterapi.Variables(s.variables), Services: clusterapi.Services(s.registry), Events: s.events,
 		SigningKeyID: func() string { return s.ring.Active().ID },
 		JWKS:         func() ([]byte, error) { return s.ring.JWKS(), nil },
 	})
 	for i, job := range s.config.jobs {
 		if err := s.run(i, job); err != nil {
 			return fmt.Errorf("job %s: %w", job.ID, err)
+		}
+		if i == slices.IndexFunc(s.config.jobs, func(other Job) bool { return other.Namespace == job.Namespace }) {
+			s.announceServices(job.Namespace)
 		}
 	}
 	return nil
