@@ -9,8 +9,8 @@
 //
 // The door is that of production: auth.Authenticator and handlers.API behind a real socket, with a key ring on disk and the manager that renews
 // token files. Only the tasks are missing: an allocation is a record that can be ended and no process runs, so logs, files, exec and stats
-// are 404. Variables, their locks and services are those of production, too, in a store in memory. A server starts in milliseconds, shares
-// nothing with others, and is closed with its test; tests may run in parallel.
+// are 404. Variables, their locks, services and the event stream are those of production, too, in a store in memory. A server starts in
+// milliseconds, shares nothing with others, and is closed with its test; tests may run in parallel.
 //
 // It builds on Linux and macOS. Names and signatures here, the reasons in package auth and the kinds in package badtokens stay as they are within a
 // major version; the text of failures is for people and may change.
