@@ -204,8 +204,8 @@ func (s *eventsStream) printLines(stream io.Reader) (done bool, err error) {
 	for lines := json.NewDecoder(stream); ; {
 		var raw json.RawMessage
 		var line eventLine
-		if lines.Decode(&raw) != nil || json.Unmarshal(raw, &line) != nil { // the stream has ended
-			return false, nil
+		if lines.Decode(&raw) != nil || json.Unmarshal(raw, &line) != nil {
+			return false, nil //nolint:nilerr // the stream has ended
 		}
 		if strings.Contains(line.Error, "lost") {
 			fmt.Fprintf(s.environment.Stderr, "taskapi: %s\n", linewriter.OneLine(line.Error))
