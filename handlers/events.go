@@ -37,8 +37,8 @@ const (
 
 // Events keeps the latest events of allocations for GET /v1/event/stream. Each version of an allocation has an index of its own, which grows, so
 // that a client that resumes after the last index that it has seen neither misses nor repeats one. What happens beside a version has its index,
-// too: while a client is away it may miss that, unless it resumes at the last index and knows what it has seen. It never waits for a reader, starts no goroutine, and needs
-// no closing.
+// too: while a client is away it may miss that, unless it resumes at the last index and knows what it has seen. It never waits for a reader,
+// starts no goroutine, and needs no closing.
 type Events struct {
 	mu      sync.Mutex // guards the fields below
 	kept    []*event   // the oldest first
