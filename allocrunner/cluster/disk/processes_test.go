@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -122,7 +123,11 @@ func TestLinearizableWhileProcessesAreKilled(t *testing.T) {
 			events = append(events, e)
 		}
 	})
-	t.Logf("%d operations, and a log of %d bytes", len(events), size(t, dir))
+	failed := len(slices.DeleteFunc(slices.Clone(events), func(e clustertest.Event) bool { return e.Err == "" }))
+	t.Logf("%d operations, %d of which failed, and a log of %d bytes", len(events), failed, size(t, dir))
+	if failed > len(events)/10 {
+		t.Error("too many fail")
+	}
 	clustertest.CheckLinearizable(t, events)
 }
 
@@ -150,7 +155,7 @@ func readEvents(t testing.TB, path string) (events []clustertest.Event) {
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if e.Err != "" {
+		if e.Err != "" && !strings.Contains(e.Err, cluster.ErrUnavailable.Error()) { // which a busy machine's disk may make of a write: it was not made
 			t.Errorf("%+v", e)
 		}
 		if e.Return != 0 {

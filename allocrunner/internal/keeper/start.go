@@ -32,8 +32,9 @@ const (
 	defaultIdle = 30 * time.Second
 )
 
-// startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual.
-const startTime = 10 * time.Second
+// startTime bounds how long a new keeper may take to be ready, where tens of milliseconds are usual: on a busy machine whose disk was busy, too, ten
+// seconds went by.
+const startTime = 30 * time.Second
 
 // keeperEnv is a keeper's whole environment: small heap, few threads. It has a dozen live objects to look after, and moves
 // output with system calls.
