@@ -130,10 +130,15 @@ func (f *follower) show(alloc *api.Allocation) {
 		f.printer.announce(time.Unix(0, alloc.CreateTime), "Starting", alloc, f.layout)
 		f.last, f.shown = nil, nil
 	}
-	var failures *failures // from now on: of those that have been, the files may say no more
+	// What the tasks write from now on is theirs to be printed: from before an event is, on which somebody acts.
+	var failures *failures // not of those that have been: the files may say no more of them
 	if f.words && f.printer.failures == nil {
 		failures = newFailures(f.layout, alloc)
-		failures.begin(taskNames(alloc)) // before an event that somebody acts on
+		failures.begin(taskNames(alloc))
+	}
+	var tasks *taskOutput
+	if f.output && f.tasks == nil && !interfaces.Ended(alloc) {
+		tasks = newTaskOutput(f.printer, f.layout, alloc)
 	}
 	news := f.news(alloc)
 	if f.last != nil {
@@ -151,8 +156,9 @@ func (f *follower) show(alloc *api.Allocation) {
 			}
 		}
 	}
-	if f.output && f.tasks == nil && !interfaces.Ended(alloc) {
-		f.tasks = newTaskOutput(f.printer, f.layout, alloc)
+	if tasks != nil {
+		f.tasks = tasks
+		tasks.beginAll()
 	}
 	if failures != nil {
 		f.printer.failures = failures

@@ -261,6 +261,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	defer cfg.Cluster.Close()
 	if r.options.output.wanted(r.environment, r.options.json) {
 		o := newTaskOutput(p, r.layout, now)
+		o.beginAll()
 		defer o.finish()
 		cfg.Events = agentEvents{p, log, r.layout, o}
 		p.failures = nil // what they have to say is printed

@@ -52,7 +52,7 @@ type taskOutput struct {
 	readers   sync.WaitGroup
 }
 
-// newTaskOutput prints the output of the allocation's tasks from now on.
+// newTaskOutput returns one that prints the output of the allocation's tasks from now on, when it is told to begin.
 func newTaskOutput(p *printer, l layout, alloc *api.Allocation) *taskOutput {
 	o := &taskOutput{
 		printer: p, files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup()), begins: map[taskStream]position{},
@@ -61,10 +61,21 @@ func newTaskOutput(p *printer, l layout, alloc *api.Allocation) *taskOutput {
 	for _, s := range o.streams {
 		if at, err := tail(context.Background(), o.files, s, 0); err == nil {
 			o.begins[s] = at
-			o.begin(s)
 		}
 	}
 	return o
+}
+
+// beginAll begins with the tasks whose log files were there.
+func (o *taskOutput) beginAll() {
+	for _, s := range o.streams {
+		o.mu.Lock()
+		_, there := o.begins[s]
+		o.mu.Unlock()
+		if there {
+			o.begin(s)
+		}
+	}
 }
 
 // started begins with a task that has started. Its log files are there by now.
