@@ -76,6 +76,7 @@ func TestScrape(t *testing.T) {
 	}{
 		{"GET", "/metrics", "127.0.0.1:9100", 200, "# TYPE taskapi_y gauge\ntaskapi_y 0.5\n"},
 		{"HEAD", "/metrics", "localhost:9100", 200, ""},
+		{"GET", "/metrics", "LOCALHOST", 200, "# TYPE"},
 		{"GET", "/metrics?format=json", "[::1]:9100", 200, "# TYPE taskapi_y gauge"},
 		{"GET", "/v1/metrics", "[::1]", 200, `"nomad.client.allocs.memory.rss"`},
 		{"GET", "/v1/metrics?format=prometheus", "127.0.0.1", 200, "# TYPE"},
@@ -85,6 +86,7 @@ func TestScrape(t *testing.T) {
 		{"POST", "/metrics", "127.0.0.1", 405, "Invalid method"},
 		{"DELETE", "/v1/metrics", "127.0.0.1", 405, "Invalid method"},
 		{"OPTIONS", "/metrics", "127.0.0.1", 405, "Invalid method"},
+		{"GET", "/metrics", "localhost.evil.example", 403, "for this machine"},
 		{"GET", "/", "127.0.0.1", 404, "resource not found"},
 		{"GET", "/metrics/", "127.0.0.1", 404, "resource not found"},
 		{"GET", "//metrics", "127.0.0.1", 404, "resource not found"},

@@ -8,8 +8,8 @@ import (
 )
 
 // Scrape returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is Prometheus' text, and
-// /v1/metrics is answered as on a socket. It has none of the other routes. With localOnly it answers only requests that name this machine by an IP
-// address or as localhost: a page in a browser, whose name has been pointed here, is none of them.
+// /v1/metrics is answered as on a socket. It has none of the other routes. With localOnly it answers only requests that name this machine: see
+// NamesThisMachine.
 func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -27,7 +27,7 @@ func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "Invalid method", http.StatusMethodNotAllowed)
 			return
-		case localOnly && !namesThisMachine(r.Host):
+		case localOnly && !NamesThisMachine(r.Host):
 			http.Error(w, "these measurements are for this machine: ask by an IP address, or as localhost", http.StatusForbidden)
 			return
 		}
@@ -41,9 +41,11 @@ func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler
 	})
 }
 
-func namesThisMachine(host string) bool {
+// NamesThisMachine reports whether a request's Host may be this machine: an IP address, or localhost. A page that has its own name lead here, so
+// that its user's browser counts this as the page's own server (DNS rebinding), names neither.
+func NamesThisMachine(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
+	return strings.EqualFold(host, "localhost") || net.ParseIP(strings.Trim(host, "[]")) != nil
 }

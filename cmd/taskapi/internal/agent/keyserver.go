@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"taskapi/handlers"
 	"taskapi/identity"
 )
 
@@ -150,18 +150,14 @@ func (s *KeyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(document) // a client that has gone needs no answer
 }
 
-// named reports whether a request's Host may be this server: an address, localhost, or the issuer's. A page that has its own name lead here, so that
-// its user's browser counts this as the page's own server (DNS rebinding), is refused.
+// named reports whether a request's Host may be this server: an address, localhost, or the issuer's.
 func (s *KeyServer) named(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil || strings.EqualFold(name, "localhost") {
+	if handlers.NamesThisMachine(host) {
 		return true
 	}
+	asked := url.URL{Host: host}
 	u, err := url.Parse(s.issuer)
-	return err == nil && name != "" && strings.EqualFold(u.Hostname(), name)
+	return err == nil && host != "" && strings.EqualFold(u.Hostname(), asked.Hostname())
 }
 
 // Close gives back the address of a server that does not serve.

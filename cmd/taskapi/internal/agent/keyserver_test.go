@@ -114,6 +114,7 @@ func TestKeyServer(t *testing.T) {
 		{"GET", "/", "", 404}, {"GET", "/v1/allocations", "", 404}, {"GET", "/.well-known/", "", 404}, {"GET", "/.well-known/jwks.json/", "", 404},
 		{"GET", "/.well-known/../.well-known/jwks.json", "", 404}, {"GET", "/.well-known%2fjwks.json", "", 404}, {"GET", "/keyring/keys.sealed", "", 404},
 		{"GET", "/.well-known/jwks.json", "localhost:1", 200},
+		{"GET", "/.well-known/jwks.json", "LocalHost", 200},
 		{"GET", "/.well-known/jwks.json", "[::1]:80", 200},
 		{"GET", "/.well-known/jwks.json", "rebound.example", 421},
 		{"GET", "/.well-known/jwks.json", "127.0.0.1.evil.example:80", 421},

@@ -38,7 +38,7 @@ func metricsAddress(text string) (netip.AddrPort, error) { return listenAddress(
 
 // listenAddress reads an address to listen on, "127.0.0.1:9100". The host must be written out: an IP address, or localhost, which is 127.0.0.1.
 func listenAddress(flag, text string) (netip.AddrPort, error) {
-	if port, ok := strings.CutPrefix(text, "localhost:"); ok {
+	if host, port, ok := strings.Cut(text, ":"); ok && strings.EqualFold(host, "localhost") {
 		text = "127.0.0.1:" + port
 	}
 	address, err := netip.ParseAddrPort(text)
@@ -75,13 +75,14 @@ func startScraper(address string, resumed bool, logger *slog.Logger, say func(ur
 	s := &scraper{address: parsed, logger: logger, say: say, ready: make(chan struct{})}
 	s.begin = sync.OnceFunc(func() { close(s.ready) })
 	s.server = &http.Server{
-		Handler:           handlers.Scrape(s.measure, parsed.Addr().IsLoopback()),
-		MaxHeaderBytes:    maxScrapeHead,
-		ReadHeaderTimeout: scrapeHeadTime,
-		ReadTimeout:       scrapeTime,
-		WriteTimeout:      scrapeTime,
-		IdleTimeout:       scrapeIdleTime,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		Handler:                      handlers.Scrape(s.measure, parsed.Addr().IsLoopback()),
+		MaxHeaderBytes:               maxScrapeHead,
+		ReadHeaderTimeout:            scrapeHeadTime,
+		ReadTimeout:                  scrapeTime,
+		WriteTimeout:                 scrapeTime,
+		IdleTimeout:                  scrapeIdleTime,
+		DisableGeneralOptionsHandler: true, // OPTIONS * is no route
+		ErrorLog:                     slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	listener, err := s.listen()
 	if err != nil && !resumed {

@@ -111,7 +111,7 @@ func checkKeySetURL(place string) error {
 	if err != nil || u.Scheme != "http" {
 		return nil //nolint:nilerr // the source says what is wrong with it
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsLoopback() || u.Hostname() == "localhost" {
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsLoopback() || strings.EqualFold(u.Hostname(), "localhost") {
 		return nil
 	}
 	return errors.New("http lets anybody on the way replace the keys: use https, or a file; http is for 127.0.0.1, ::1 and localhost alone")

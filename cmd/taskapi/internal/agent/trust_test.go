@@ -48,7 +48,7 @@ func TestIssuerFlag(t *testing.T) {
 	}
 	for place, good := range map[string]bool{
 		"http://example.org/jwks": false, "http://10.0.0.1/jwks": false, "http://localhost.example.org/": false, "HTTP://example.org/": false,
-		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true, "https://example.org/jwks": true,
+		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true, "http://LOCALHOST/": true, "https://example.org/jwks": true,
 	} {
 		if _, err := openIssuer(place, slog.New(slog.DiscardHandler)); (err == nil) != good {
 			t.Errorf("%s: %v, want it taken: %v", place, err, good)
