@@ -143,8 +143,8 @@ func TestRevert(t *testing.T) {
 	var got []string
 	register := &fakeJobs{register: func(_ context.Context, job *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
 		got = append(got, *job.Name+" "+submission.Source)
-		if force {
-			return handlers.Registration{}, apierror.New(apierror.Conflict, "forced")
+		if !force {
+			return handlers.Registration{}, apierror.New(apierror.Conflict, "not forced")
 		}
 		return handlers.Registration{Index: 40}, nil
 	}}
@@ -163,8 +163,8 @@ func TestRevert(t *testing.T) {
 	wantSDKError(t, err, 404, `job "demo" at version 9 not found`)
 	_, _, err = jobs.Revert("demo", 2, nil, nil, "", "")
 	wantSDKError(t, err, 400, "can't revert to version 2: it is the present one")
-	if forced := s.do(t, "PUT", "/v1/job/demo/revert?force=true", operator, `{"JobVersion":1}`); forced.Body != "forced" {
-		t.Errorf("forced = %+v", forced)
+	if gentle := s.do(t, "PUT", "/v1/job/demo/revert?force=false", operator, `{"JobVersion":1}`); gentle.Body != "not forced" {
+		t.Errorf("without force = %+v", gentle)
 	}
 	if want := []string{"earlier earlier", "earlier earlier", "earlier earlier"}; !slices.Equal(got, want) {
 		t.Errorf("registered %q, want %q", got, want)

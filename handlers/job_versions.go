@@ -161,10 +161,10 @@ type wireSubmission struct {
 	JobModifyIndex uint64
 }
 
-// revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration. force=true, which Nomad
-// does not have, allows changes that need new processes.
+// revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration. force=false, which
+// Nomad does not have, refuses changes that need new processes.
 func (a *API) revert(ctx context.Context, r *request) (answer, error) {
-	force, err := r.flag("force", false)
+	force, err := r.flag("force", true)
 	if err != nil {
 		return answer{}, err
 	}

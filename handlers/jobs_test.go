@@ -108,18 +108,20 @@ func TestSDKRegister(t *testing.T) {
 		got.Warnings != "mind the gap" || meta.LastIndex != 36 {
 		t.Errorf("register = %+v, %+v, %v", got, meta, err)
 	}
-	if got := <-calls; got != (call{"demo", false}) {
-		t.Errorf("registered %+v, want demo without force", got)
+	if got := <-calls; got != (call{"demo", true}) {
+		t.Errorf("registered %+v, want demo, also with new processes", got)
 	}
 	if _, _, err := client.EnforceRegister(job, 13, nil); err != nil {
 		t.Errorf("register with the right index: %v", err)
 	}
 	<-calls
-	if got := s.do(t, http.MethodPost, "/v1/jobs?force=true", operator, anyBody); got.Status != 200 {
-		t.Errorf("register with force = %d %q", got.Status, got.Body)
-	}
-	if got := <-calls; !got.force {
-		t.Error("force did not arrive")
+	for _, method := range []string{http.MethodPut, http.MethodPost} {
+		if got := s.do(t, method, "/v1/job/demo?force=false", operator, anyBody); got.Status != 200 {
+			t.Errorf("%s by the job's path without force = %d %q", method, got.Status, got.Body)
+		}
+		if got := <-calls; got != (call{"demo", false}) {
+			t.Errorf("registered %+v, want demo without force", got)
+		}
 	}
 
 	_, _, err = client.EnforceRegister(job, 12, nil)
@@ -157,6 +159,10 @@ func TestRegisterBadInput(t *testing.T) {
 		{s, "/v1/jobs?force=perhaps", anyBody, 400, `force must be true or false, not "perhaps"`},
 		{s, "/v1/jobs", large(1<<20 + 1), 413, "the body is larger than 1048576 bytes"},
 		{s, "/v1/job/demo/plan", large(1<<20 + 1), 413, "the body is larger than 1048576 bytes"},
+		{s, "/v1/job/other", anyBody, 400, "Job ID does not match"},
+		{s, "/v1/job/demo", "{}", 400, "Job must be specified"},
+		{s, "/v1/job/demo", large(1<<20 + 1), 413, "the body is larger than 1048576 bytes"},
+		{none, "/v1/job/demo", anyBody, 404, "resource not found"},
 		{s, "/v1/job/other/plan", anyBody, 400, "Job ID does not match"},
 		{s, "/v1/job/demo/plan", "{}", 400, "Job must be specified"},
 		{s, restartPath, large(64<<10 + 1), 413, "the body is larger than 65536 bytes"},

@@ -12,8 +12,8 @@ import (
 // Jobs takes other versions of the allocation's job. The errors of its methods are *apierror.Error, wrapped or not: Invalid
 // for a job that can't run here, OtherJob for one of another ID. The Message of each is what the client reads.
 type Jobs interface {
-	// Register gives the allocation the job, which is as the client sent it, canonical or not. Changes that need new processes are applied
-	// with force; without it they are a Conflict, whose Message names them, and nothing changes. It is not called twice at once.
+	// Register gives the allocation the job, which is as the client sent it, canonical or not. For changes that need new processes the
+	// allocation is replaced; without force they are a Conflict, whose Message names them, and nothing changes. It is not called twice at once.
 	// submission is the text that the job was made from; nil when the client sent none.
 	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
 	// Plan returns what Register would do, and does nothing.
@@ -54,16 +54,19 @@ type wireRegistered struct {
 	NextToken       string
 }
 
-// register answers PUT /v1/jobs: the allocation gets another version of its job. force=true, which Nomad does not have, allows changes that
-// need new processes.
+// register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false, which Nomad does not have,
+// refuses changes that need new processes.
 func (a *API) register(ctx context.Context, r *request) (answer, error) {
-	force, err := r.flag("force", false)
+	force, err := r.flag("force", true)
 	if err != nil {
 		return answer{}, err
 	}
 	var want api.JobRegisterRequest
 	if err := a.jobBody(r, &want, func() *api.Job { return want.Job }); err != nil {
 		return answer{}, err
+	}
+	if id := r.param("job"); id != "" && id != *want.Job.ID {
+		return answer{}, apierror.New(apierror.JobMismatch)
 	}
 	return a.registerAs(ctx, r, registering{
 		job: want.Job, submission: want.Submission, force: force, first: func() error { return a.enforceIndex(r, &want) },

@@ -253,7 +253,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("GET", "/v1/allocations?index=34&wait=1s&prefix=c0&resources&pretty", "")
 	f.Add("GET", "/v1/allocation/a%2F%00b?pretty=%zz", "")
 	f.Add("PUT", stopPath+"?no_shutdown_delay=0", "")
-	f.Add("POST", "/v1/jobs?force", anyBody)
+	f.Add("POST", "/v1/jobs?force=false", anyBody)
 	f.Add("PUT", "/v1/job/demo/plan", `{"Job":{"ID":"demo","TaskGroups":[null,{"Tasks":[null]}]},"Diff":true}`)
 	f.Add("GET", "/v1/jobs?prefix=d&meta&namespace=*", "")
 	f.Add("OPTIONS", "*", "")

@@ -165,6 +165,7 @@ func (a *API) served() []Route {
 		ask("/v1/jobs/parse", auth.OperatorOnly, a.parse, "Returns the job that a text describes.").withBody(maxParse),
 		ask("/v1/validate/job", auth.OperatorOnly, a.validate, "Returns what keeps a job from running here.").withBody(maxJob),
 		read("/v1/job/{job}", auth.ReadJob, a.jobRead(readJob), "Returns a job."),
+		write("/v1/job/{job}", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),
 		remove("/v1/job/{job}", auth.AllocLifecycle, a.deregister, "Begins to stop the job's allocation.").withoutRecord(),
 		read("/v1/job/{job}/action", auth.AllocExec, a.action, "Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").answering(Upgrade).
 			running(actionOf),

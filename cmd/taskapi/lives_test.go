@@ -99,7 +99,7 @@ func TestTokensAreForTheirSocket(t *testing.T) {
 			}
 		}
 	}
-	if got, err := statusOf(t.Context(), sockets["server"], tokens["operator"], http.MethodPut, "/v1/jobs?force=true"); got != http.StatusForbidden {
+	if got, err := statusOf(t.Context(), sockets["server"], tokens["operator"], http.MethodPut, "/v1/jobs"); got != http.StatusForbidden {
 		t.Errorf("another job by the operator's token on a task's socket: %d, %v", got, err)
 	}
 }

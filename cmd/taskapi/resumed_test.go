@@ -95,17 +95,13 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	job.TaskGroups[0].Tasks[0].Config["args"] = []string{"2000"} // which needs a new process
 	before := begunAt(t, operator)
 	const forced = "the text of what replaces it"
-	if _, _, err := sdk.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil); err == nil {
+	if err := operator.Register(t.Context(), job, *job.JobModifyIndex, false); err == nil {
 		t.Error("a change that needs a new process was accepted without force")
 	}
 	if got, version := submitted(t, operator); got != text || version != 1 {
 		t.Errorf("after a refusal version %d was made from %q, want version 1 from %q", version, got, text)
 	}
-	query := struct {
-		Job        *api.Job
-		Submission *api.JobSubmission
-	}{job, &api.JobSubmission{Source: forced, Format: "hcl2"}}
-	if _, err := sdk.Raw().Write("/v1/jobs?force=true", query, nil, nil); err != nil {
+	if _, _, err := sdk.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	until(t, p, "what replaces it runs", func() bool {

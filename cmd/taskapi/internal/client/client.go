@@ -212,7 +212,7 @@ func (c *Client) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, 
 	return &plan, err
 }
 
-// Register gives the allocation a job, if the one that it has is still that of index. force accepts changes that need new processes.
+// Register gives the allocation a job, if the one that it has is still that of index. Without force, changes that need new processes are refused.
 // Errors: those of Allocation.
 func (c *Client) Register(ctx context.Context, job *api.Job, index uint64, force bool) error {
 	request := api.JobRegisterRequest{Job: job, EnforceIndex: true, JobModifyIndex: index}
