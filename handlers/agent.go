@@ -44,6 +44,8 @@ const (
 	delegateVersion = 4
 	// nodePool is Nomad's for a machine that names none.
 	nodePool = "default"
+	// datacenter is Nomad's for one that names none.
+	datacenter = "dc1"
 )
 
 // agentSelf answers GET /v1/agent/self.
@@ -59,7 +61,7 @@ func (a *Agent) member() api.AgentMember {
 		Status: "alive",
 		Tags: map[string]string{
 			"role": "nomad", "dc": a.Datacenter, "region": a.Region, "id": a.NodeID,
-			"build": a.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
+			"build": a.NomadVersion, "taskapi": a.Version, "revision": "", "vsn": "1", "raft_vsn": "3",
 			"port": "4647", "rpc_addr": agentAddress, "expect": "1", "bootstrap": "1",
 		},
 		ProtocolMin: protocolMin, ProtocolMax: protocolMax, ProtocolCur: protocolVersion,
@@ -76,6 +78,7 @@ func (a *Agent) stats() map[string]map[string]string {
 		"nomad": {
 			"server": "true", "leader": "true", "leader_addr": leaderAddress, "bootstrap": "true", "known_regions": "1",
 		},
+		"taskapi": {"version": a.Version},
 		"runtime": {
 			"goroutines":  strconv.Itoa(runtime.NumGoroutine()),
 			"cpu_count":   strconv.Itoa(runtime.NumCPU()),
@@ -87,9 +90,9 @@ func (a *Agent) stats() map[string]map[string]string {
 	}
 }
 
-// settings returns what clients look at: the place, the version, and that tokens are needed.
+// settings returns what clients look at: the place, Nomad's version, and that tokens are needed.
 func (a *Agent) settings() map[string]any {
-	core, metadata, _ := strings.Cut(a.Version, "+")
+	core, metadata, _ := strings.Cut(a.NomadVersion, "+")
 	version, prerelease, _ := strings.Cut(core, "-")
 	return map[string]any{
 		"Region":     a.Region,

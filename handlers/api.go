@@ -52,11 +52,12 @@ type Alloc interface {
 
 // Agent describes the process.
 type Agent struct {
-	Version    string // "1.2.3", "1.2.3-dev" or "1.2.3+metadata"
-	Region     string
-	Datacenter string
-	NodeID     string
-	NodeName   string
+	Version      string // of the program; empty for none
+	NomadVersion string // of the API that it speaks: "1.2.3", "1.2.3-dev" or "1.2.3+metadata"
+	Region       string
+	Datacenter   string
+	NodeID       string
+	NodeName     string
 }
 
 // Config holds the parts of an API. Authenticator, Allocs, PeerOf and Logger are required.

@@ -298,7 +298,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	config := handlers.Config{
 		Authenticator: fakeAuthenticator{},
 		Allocs:        allocs{alloc},
-		Agent:         handlers.Agent{Version: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
+		Agent:         handlers.Agent{Version: "1.2.3", NomadVersion: "2.0.6-dev", Region: "global", Datacenter: "dc1", NodeID: otherID, NodeName: "vm"},
 		PeerOf:        func(net.Conn) (auth.Peer, error) { return peer, nil },
 		Logger:        slog.New(slog.NewTextHandler(s.log, nil)),
 		Auditor:       s,

@@ -78,9 +78,38 @@ func shape(at string, value any, into map[string]string) map[string]string {
 func TestAgentSelfAsRecorded(t *testing.T) {
 	s := newServer(t, newAlloc(t))
 	got := s.do(t, http.MethodGet, "/v1/agent/self", goodToken, "")
-	want := recorded[json.RawMessage](t, "agent-self.json")
-	if diff := cmp.Diff(shape("", tree(t, string(want)), map[string]string{}), shape("", tree(t, got.Body), map[string]string{})); diff != "" {
+	want := shape("", tree(t, string(recorded[json.RawMessage](t, "agent-self.json"))), map[string]string{})
+	want[".member.Tags.taskapi"], want[".stats.taskapi"], want[".stats.taskapi.version"] = "string", "object", "string" // beside Nomad's
+	if diff := cmp.Diff(want, shape("", tree(t, got.Body), map[string]string{})); diff != "" {
 		t.Errorf("-recorded +ours\n%s", diff)
+	}
+}
+
+// TestVersions: where clients look for Nomad's version is that of the API which is spoken, and the program's is beside it.
+func TestVersions(t *testing.T) {
+	s := newServer(t, newAlloc(t), everyRoute)
+	client := s.sdk(t, operator)
+	self, err := client.Agent().Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := self.Config["Version"].(map[string]any)
+	if self.Member.Tags["build"] != "2.0.6-dev" || version["Version"] != "2.0.6" || version["VersionPrerelease"] != "dev" {
+		t.Errorf("the agent is %+v, %v, want Nomad 2.0.6-dev", self.Member, version)
+	}
+	if self.Member.Tags["taskapi"] != "1.2.3" || self.Stats["taskapi"]["version"] != "1.2.3" {
+		t.Errorf("the program is %+v, %v, want 1.2.3", self.Member, self.Stats)
+	}
+	members, err := client.Agent().Members()
+	if err != nil || len(members.Members) != 1 || members.Members[0].Tags["build"] != "2.0.6-dev" {
+		t.Errorf("members = %+v, %v", members, err)
+	}
+	node, _, err := client.Nodes().Info(anyNode, nil)
+	if err != nil || node.Attributes["nomad.version"] != "2.0.6-dev" || node.Attributes["taskapi.version"] != "1.2.3" {
+		t.Errorf("node = %v, %v", node, err)
+	}
+	if list, _, err := client.Nodes().List(nil); err != nil || len(list) != 1 || list[0].Version != "2.0.6-dev" {
+		t.Errorf("nodes = %v, %v", list, err)
 	}
 }
 

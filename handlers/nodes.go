@@ -32,7 +32,7 @@ func (a *API) node(current *api.Allocation) (*api.Node, error) {
 	}
 	agent, n := &a.config.Agent, a.config.Machine.Node()
 	n.ID, n.Name, n.Datacenter, n.NodePool, n.Meta = agent.NodeID, agent.NodeName, agent.Datacenter, nodePool, metadata
-	n.Attributes["nomad.version"] = agent.Version
+	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = agent.NomadVersion, agent.Version
 	n.StatusUpdatedAt = current.CreateTime / 1e9
 	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
 	n.Links, n.Events, n.HostVolumes = map[string]string{}, []*api.NodeEvent{}, map[string]*api.HostVolumeInfo{}

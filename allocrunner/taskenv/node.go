@@ -42,9 +42,12 @@ func (n Node) references() map[string]string {
 	return refs
 }
 
+// NomadVersion is the version of Nomad whose API and job files taskapi speaks.
+const NomadVersion = "2.0.6"
+
 // DetectNode reads what is known of this machine: its name, its cgroup and the attributes that a Nomad client on it would have,
 // less those of clouds, plugins and other tools. What can't be read is left out. The caller adds ID, datacenter, region, class,
-// pool and meta, and its own version as the attribute nomad.version when it has one.
+// pool and meta.
 func DetectNode() Node {
 	hostname, _ := os.Hostname() // an unnamed machine has an empty name
 	release, _ := os.ReadFile("/etc/os-release")
@@ -55,6 +58,7 @@ func DetectNode() Node {
 		"cpu.numcores":              strconv.Itoa(runtime.NumCPU()),
 		"driver.raw_exec":           "1",
 		"nomad.service_discovery":   "true",
+		"nomad.version":             NomadVersion,
 		"unique.network.ip-address": outwardIP(),
 	}}
 	set(n.Attributes, "unique.hostname", hostname)

@@ -25,6 +25,7 @@ func TestDetectNode(t *testing.T) {
 	for key, want := range map[string]string{
 		"kernel.name": "linux", "kernel.version": strings.TrimSpace(string(release)), "cpu.arch": runtime.GOARCH,
 		"cpu.numcores": strconv.Itoa(runtime.NumCPU()), "unique.hostname": hostname, "driver.raw_exec": "1",
+		"nomad.version": taskenv.NomadVersion,
 	} {
 		if got := node.Attributes[key]; got != want {
 			t.Errorf("attr.%s = %q, want %q", key, got, want)

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/taskenv"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
@@ -65,11 +66,12 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Authenticator: authenticator,
 		Allocs:        singleAlloc{alloc.ID, allocAdapter{s.runner, s.control, s.audience, s.cfg.Events, s.logger}},
 		Agent: handlers.Agent{
-			Version:    s.cfg.Version,
-			Region:     *alloc.Job.Region,
-			Datacenter: datacenter,
-			NodeID:     alloc.NodeID,
-			NodeName:   alloc.NodeName,
+			Version:      s.cfg.Version,
+			NomadVersion: taskenv.NomadVersion,
+			Region:       *alloc.Job.Region,
+			Datacenter:   datacenter,
+			NodeID:       alloc.NodeID,
+			NodeName:     alloc.NodeName,
 		},
 		PeerOf:       peerOf,
 		Limits:       s.limits,
