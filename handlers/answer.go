@@ -13,7 +13,8 @@ import (
 // answer is what a handler returns, of the kind of its route: a body for JSON, and one of the functions for the others.
 type answer struct {
 	body   *body
-	index  uint64 // of a read that a client can block on; 0: no index headers
+	index  uint64 // of a read that a client can block on, or of a write; 0: no index headers
+	read   bool   // nothing was changed; the server sets it
 	shared bool   // the index is that of what allocations have in common, not the allocation's
 	status int    // of an answer that is not 200; 204 has no body
 
@@ -103,7 +104,10 @@ func (a answer) write(w http.ResponseWriter, status int) {
 		header["Content-Length"] = a.body.length
 	}
 	if a.index != 0 {
-		setIndex(header, a.index)
+		header["X-Nomad-Index"] = []string{strconv.FormatUint(a.index, 10)}
+	}
+	if a.read && a.index != 0 {
+		header["X-Nomad-Knownleader"], header["X-Nomad-Lastcontact"] = knownLeader, lastContact
 	}
 	if a.nextToken != "" {
 		header["X-Nomad-Nexttoken"] = []string{a.nextToken}
@@ -112,13 +116,6 @@ func (a answer) write(w http.ResponseWriter, status int) {
 	if a.body != nil {
 		_, _ = w.Write(a.body.bytes)
 	}
-}
-
-// setIndex sets the headers of what a client can block on.
-func setIndex(header http.Header, index uint64) {
-	header["X-Nomad-Index"] = []string{strconv.FormatUint(index, 10)}
-	header["X-Nomad-Knownleader"] = knownLeader
-	header["X-Nomad-Lastcontact"] = lastContact
 }
 
 // writeTimeout is for one response, or one frame of a stream: a client that takes longer is cut off.

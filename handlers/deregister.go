@@ -12,7 +12,9 @@ type wireDeregistered struct {
 	EvalID          string
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
-	Index           uint64
+	VolumeEvalID    string
+	VolumeEvalIndex uint64
+	wireMeta
 }
 
 // deregister answers DELETE /v1/job/:job: its allocation begins to stop, as by /v1/allocation/:id/stop, and the answer does not wait. With
@@ -48,7 +50,7 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	current := alloc.Snapshot()
 	encoded, err := encode(wireDeregistered{
 		EvalID: a.evaluations.add(triggerDeregister, current), EvalCreateIndex: current.ModifyIndex,
-		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
+		JobModifyIndex: valueOf(current.Job.JobModifyIndex), wireMeta: wireMeta{Index: current.ModifyIndex},
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }

@@ -195,7 +195,10 @@ func (a *API) evaluationCount(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	encoded, err := encode(api.EvalCountResponse{Count: len(page)})
+	encoded, err := encode(struct {
+		Count int
+		wireMeta
+	}{len(page), wireMeta{Index: current.ModifyIndex, KnownLeader: true}})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
@@ -216,7 +219,7 @@ func (a *API) evaluate(ctx context.Context, r *request) (answer, error) {
 	}
 	encoded, err := encode(wireRegistered{
 		EvalID: a.evaluations.add("job-register", current), EvalCreateIndex: current.ModifyIndex,
-		JobModifyIndex: valueOf(current.Job.JobModifyIndex), Index: current.ModifyIndex,
+		JobModifyIndex: valueOf(current.Job.JobModifyIndex), wireMeta: wireMeta{Index: current.ModifyIndex},
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }

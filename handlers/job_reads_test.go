@@ -61,8 +61,7 @@ func TestSDKJobReads(t *testing.T) {
 		"summary":     func() error { _, _, err := jobs.Summary("other", nil); return err },
 		"scale":       func() error { _, _, err := jobs.ScaleStatus("other", nil); return err },
 		"deployment":  func() error { _, _, err := jobs.LatestDeployment("other", nil); return err },
-		"versions":    func() error { _, _, _, err := jobs.Versions("other", true, nil); return err },
-		"submission":  func() error { _, _, err := jobs.Submission("other", 1, nil); return err },
+		"services":    func() error { _, _, err := jobs.Services("other", nil); return err },
 		"deregister":  func() error { _, _, err := jobs.Deregister("other", false, nil); return err },
 		"namespace":   func() error { _, _, err := jobs.Summary("demo", &api.QueryOptions{Namespace: "prod"}); return err },
 		"of a prefix": func() error { _, _, err := jobs.Summary("dem", nil); return err },
@@ -72,6 +71,10 @@ func TestSDKJobReads(t *testing.T) {
 			t.Errorf("%s of another job = %v, want 404", name, err)
 		}
 	}
+	_, _, _, err = jobs.Versions("other", true, nil)
+	wantSDKError(t, err, 404, "job versions not found")
+	_, _, err = jobs.Submission("other", 1, nil)
+	wantSDKError(t, err, 404, "job source not found")
 	for name, list := range map[string]func() (int, error){
 		"allocations": func() (int, error) { list, _, err := jobs.Allocations("other", true, nil); return len(list), err },
 		"evaluations": func() (int, error) { list, _, err := jobs.Evaluations("other", nil); return len(list), err },

@@ -30,11 +30,11 @@ type JobVersion struct {
 // number returns the version's number.
 func (v JobVersion) number() uint64 { return valueOf(v.Job.Version) }
 
-// versions returns the versions of the caller's job, the present one first.
-func (a *API) versions(ctx context.Context, r *request) ([]JobVersion, *api.Allocation, error) {
+// versions returns the versions of the caller's job, the present one first. missing is what another job has none of.
+func (a *API) versions(ctx context.Context, r *request, missing apierror.Kind) ([]JobVersion, *api.Allocation, error) {
 	current, err := a.ownJob(ctx, r)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, apierror.Reword(err, apierror.NoJob, missing)
 	}
 	if a.config.History == nil {
 		return []JobVersion{{Job: current.Job}}, current, nil
@@ -60,11 +60,11 @@ func (a *API) jobVersions(ctx context.Context, r *request) (answer, error) {
 	if query.Get("diff_tag") != "" {
 		return answer{}, invalid("diff_tag names no version: versions have no tags here; use diff_version")
 	}
-	versions, current, err := a.versions(ctx, r)
+	versions, current, err := a.versions(ctx, r, apierror.NoVersions)
 	if err != nil {
 		return answer{}, err
 	}
-	response := wireVersions{Versions: []*wireJob{}}
+	response := wireVersions{Versions: []*wireJob{}, wireMeta: wireMeta{Index: current.ModifyIndex, KnownLeader: true}}
 	for i, v := range versions {
 		job := *v.Job
 		if i == 0 {
@@ -88,12 +88,12 @@ func (a *API) jobVersions(ctx context.Context, r *request) (answer, error) {
 type wireVersions struct {
 	Versions []*wireJob
 	Diffs    []*api.JobDiff
-	Index    uint64
+	wireMeta
 }
 
 // diffs returns what each version changes of the one before it, or of the one with the number with; the oldest has none before it.
 func (a *API) diffs(versions []JobVersion, current *api.Allocation, with *uint64) ([]*api.JobDiff, error) {
-	diffs := []*api.JobDiff{}
+	var diffs []*api.JobDiff
 	if a.config.History == nil {
 		return diffs, nil
 	}
@@ -139,7 +139,7 @@ func (a *API) jobSubmission(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	versions, current, err := a.versions(ctx, r)
+	versions, current, err := a.versions(ctx, r, apierror.NoSubmission)
 	if err != nil {
 		return answer{}, err
 	}
@@ -177,7 +177,7 @@ func (a *API) revert(ctx context.Context, r *request) (answer, error) {
 	case want.JobID != "" && want.JobID != r.param("job"):
 		return answer{}, apierror.New(apierror.JobMismatch)
 	}
-	versions, _, err := a.versions(ctx, r)
+	versions, _, err := a.versions(ctx, r, apierror.NoJob)
 	if err != nil {
 		return answer{}, err
 	}

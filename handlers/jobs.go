@@ -51,19 +51,31 @@ func inNamespace(alloc *api.Allocation, namespace string) bool {
 	return inQueriedNamespace(namespace, alloc.Namespace)
 }
 
-// jobNow returns the allocation's job with its present status; inside the allocation it has that of its submission.
-func jobNow(alloc *api.Allocation) *api.Job {
+// submitted returns the allocation's job as it was submitted, nil for none.
+func submitted(alloc *api.Allocation) *api.Job {
+	if alloc.Job == nil {
+		return nil
+	}
 	job := *alloc.Job
+	if valueOf(job.Status) == "" {
+		job.Status = new("pending")
+	}
+	if job.SubmitTime == nil { // nomad job status needs one
+		job.SubmitTime = &alloc.CreateTime
+	}
+	return &job
+}
+
+// jobNow returns the allocation's job with its present status.
+func jobNow(alloc *api.Allocation) *api.Job {
+	job := submitted(alloc)
 	status := jobStatus(alloc.ClientStatus)
 	job.Status = &status
 	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
 		stopped := true
 		job.Stop = &stopped
 	}
-	if job.SubmitTime == nil { // nomad job status needs one
-		job.SubmitTime = &alloc.CreateTime
-	}
-	return &job
+	return job
 }
 
 func jobStatus(clientStatus string) string {
@@ -76,7 +88,14 @@ func jobStatus(clientStatus string) string {
 	return "dead"
 }
 
-func jobStubOf(alloc *api.Allocation, meta bool) *api.JobListStub {
+// wireJobStub adds what the SDK lacks.
+type wireJobStub struct {
+	*api.JobListStub
+	NodePool    string
+	Multiregion *api.Multiregion
+}
+
+func jobStubOf(alloc *api.Allocation, meta bool) wireJobStub {
 	job := jobNow(alloc)
 	stub := &api.JobListStub{
 		ID: alloc.JobID, ParentID: valueOf(job.ParentID), Name: valueOf(job.Name), Namespace: alloc.Namespace,
@@ -88,7 +107,7 @@ func jobStubOf(alloc *api.Allocation, meta bool) *api.JobListStub {
 	if meta {
 		stub.Meta = job.Meta
 	}
-	return stub
+	return wireJobStub{stub, valueOf(job.NodePool), job.Multiregion}
 }
 
 // jobSummaryOf counts the one allocation under its status. A job's other groups have none.

@@ -85,6 +85,16 @@ func TestSDKNamespaces(t *testing.T) {
 	wantSDKError(t, err, 404, "Namespace not found")
 }
 
+// nothingBut adds the contexts of a task's search in which nothing was found.
+func nothingBut(found map[contexts.Context][]string) map[contexts.Context][]string {
+	for _, c := range []contexts.Context{"allocs", "jobs", "evals", "namespaces", "deployment", "scaling_policy", "vars"} {
+		if _, ok := found[c]; !ok {
+			found[c] = nil
+		}
+	}
+	return found
+}
+
 // TestSearch finds what the caller may see, by the beginning of IDs, and nothing else.
 func TestSearch(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute, withVariables(newFakeVariables("nomad/jobs/other", "nomad/jobs/demo", "secret")))
@@ -97,16 +107,18 @@ func TestSearch(t *testing.T) {
 	}{
 		{task, "c0d1", contexts.Allocs, map[contexts.Context][]string{"allocs": {allocID}}},
 		{task, "C0D1", contexts.Allocs, map[contexts.Context][]string{"allocs": {allocID}}},
-		{task, "d", contexts.All, map[contexts.Context][]string{"allocs": {}, "jobs": {"demo"}, "evals": {}, "namespaces": {"default"}, "vars": {}}},
-		{task, "DEMO", contexts.Jobs, map[contexts.Context][]string{"jobs": {}}},
-		{task, anyEval[:6], "", map[contexts.Context][]string{"allocs": {}, "jobs": {}, "evals": {anyEval}, "namespaces": {}, "vars": {}}},
+		{task, "d", contexts.All, nothingBut(map[contexts.Context][]string{"jobs": {"demo"}, "namespaces": {"default"}})},
+		{task, "DEMO", contexts.Jobs, map[contexts.Context][]string{"jobs": nil}},
+		{task, anyEval[:6], "", nothingBut(map[contexts.Context][]string{"evals": {anyEval}})},
 		{task, "nomad/", contexts.Variables, map[contexts.Context][]string{"vars": {"nomad/jobs/demo"}}},
 		{own, "nomad/", contexts.Variables, map[contexts.Context][]string{"vars": {"nomad/jobs/demo", "nomad/jobs/other"}}},
-		{own, "NOMAD/", contexts.Variables, map[contexts.Context][]string{"vars": {}}},
+		{own, "NOMAD/", contexts.Variables, map[contexts.Context][]string{"vars": nil}},
 		{task, "1111", contexts.Nodes, map[contexts.Context][]string{}},
 		{own, "1111", contexts.Nodes, map[contexts.Context][]string{"nodes": {anyNode}}},
-		{own, "x", contexts.Volumes, map[contexts.Context][]string{}},
-		{own, "(((.*", contexts.Allocs, map[contexts.Context][]string{"allocs": {}}},
+		{task, "x", contexts.Volumes, map[contexts.Context][]string{}},
+		{own, "x", contexts.Volumes, map[contexts.Context][]string{"volumes": nil}},
+		{own, "def", contexts.NodePools, map[contexts.Context][]string{"node_pools": {"default"}}},
+		{own, "(((.*", contexts.Allocs, map[contexts.Context][]string{"allocs": nil}},
 	} {
 		got, meta, err := c.search.PrefixSearch(c.prefix, c.in, nil)
 		if err != nil || meta.LastIndex != 34 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -27,18 +28,28 @@ func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, fmt.Errorf("plan: %w", err)
 	}
-	response := api.JobPlanResponse{
-		JobModifyIndex: valueOf(current.Job.JobModifyIndex),
-		Annotations: &api.PlanAnnotations{
-			DesiredTGUpdates: map[string]*api.DesiredUpdates{current.TaskGroup: desiredUpdates(planned.Changes)},
+	response := wirePlan{
+		JobPlanResponse: &api.JobPlanResponse{
+			JobModifyIndex: valueOf(current.Job.JobModifyIndex),
+			Annotations: &api.PlanAnnotations{
+				DesiredTGUpdates: map[string]*api.DesiredUpdates{current.TaskGroup: desiredUpdates(planned.Changes)},
+			},
+			Warnings: planned.Warnings,
 		},
-		Warnings: planned.Warnings,
+		Index: current.ModifyIndex,
 	}
 	if want.Diff {
 		response.Diff = jobDiffOf(current, planned.Changes)
 	}
 	encoded, err := encode(response)
 	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// wirePlan says of a job that is not periodic that it is never launched.
+type wirePlan struct {
+	*api.JobPlanResponse
+	NextPeriodicLaunch *time.Time
+	Index              uint64
 }
 
 func (c JobChange) destructive() bool { return !c.InPlace }

@@ -48,10 +48,15 @@ type wireRegistered struct {
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
 	Warnings        string
-	Index           uint64
-	LastContact     int
-	KnownLeader     bool
-	NextToken       string
+	wireMeta
+}
+
+// wireMeta is what some of Nomad's answers repeat of their headers.
+type wireMeta struct {
+	Index       uint64
+	LastContact int
+	KnownLeader bool // false in answers to writes
+	NextToken   string
 }
 
 // register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false, which Nomad does not have,
@@ -101,7 +106,7 @@ func (a *API) registerAs(ctx context.Context, r *request, want registering) (ans
 	}
 	encoded, err := encode(wireRegistered{
 		EvalID: a.evaluated("job-register", r), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
-		Warnings: registered.Warnings, Index: registered.Index,
+		Warnings: registered.Warnings, wireMeta: wireMeta{Index: registered.Index},
 	})
 	return answer{body: encoded, index: registered.Index}, err
 }

@@ -22,14 +22,19 @@ const (
 	minFuzzyText     = 2 // bytes
 )
 
-// searched are the contexts in which a caller finds something, beside nodes, which are the operator's to see.
-var searched = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Namespaces}
-
-// unsearched are those of Nomad in which there is nothing here.
-var unsearched = []contexts.Context{
-	contexts.Deployments, contexts.Nodes, contexts.NodePools, contexts.Quotas, contexts.Recommendations, contexts.ScalingPolicies,
-	contexts.Plugins, contexts.Variables, contexts.Volumes, contexts.HostVolumes,
-}
+// The contexts of a search. In those that name nothing here nothing is found.
+var (
+	// searched are those of a caller who may read the job.
+	searched = []contexts.Context{
+		contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Namespaces, contexts.Deployments, contexts.ScalingPolicies,
+	}
+	// machines are the operator's to see.
+	machines = []contexts.Context{contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes}
+	// enterprise are Nomad Enterprise's.
+	enterprise = []contexts.Context{contexts.Quotas, contexts.Recommendations}
+	// prefixed are those whose IDs a fuzzy search finds by their beginning. They are in its answer also without a match.
+	prefixed = []contexts.Context{contexts.Evals, contexts.Deployments, contexts.ScalingPolicies, contexts.Volumes, contexts.HostVolumes}
+)
 
 // contextsOf returns the contexts in which the caller's search looks. An empty one is all of them. As in Nomad, everywhere it leaves out those that
 // the caller must not search, and in one of them it is refused.
@@ -40,7 +45,7 @@ func (a *API) contextsOf(r *request, wanted contexts.Context) ([]contexts.Contex
 		all = append(all, searched...)
 	}
 	if r.Principal.Operator() {
-		all = append(all, contexts.Nodes)
+		all = append(all, machines...)
 	}
 	if a.config.Variables != nil && r.Principal.SearchesVariables() {
 		all = append(all, contexts.Variables)
@@ -52,27 +57,32 @@ func (a *API) contextsOf(r *request, wanted contexts.Context) ([]contexts.Contex
 		return []contexts.Context{wanted}, nil
 	case !readJob:
 		return nil, r.need(auth.ReadJob)
-	case slices.Contains(unsearched, wanted):
+	}
+	known := slices.Concat(searched, machines, enterprise, []contexts.Context{contexts.Variables})
+	if slices.Contains(known, wanted) {
 		return nil, nil
 	}
-	names := slices.Sorted(slices.Values(slices.Concat(searched, unsearched, []contexts.Context{contexts.All})))
+	names := slices.Sorted(slices.Values(append(known, contexts.All)))
 	return nil, invalid("context must be one of %q, not %s", names, clip(string(wanted)))
 }
 
-// wireSearch is Nomad's answer to a search. Every context that was searched is in it, also without a match.
+// wireSearch is Nomad's answer to a search.
 type wireSearch[T any] struct {
 	Matches     map[contexts.Context][]T
 	Truncations map[contexts.Context]bool
-	Index       uint64
+	wireMeta
 }
 
 func newWireSearch[T any](index uint64) *wireSearch[T] {
-	return &wireSearch[T]{Matches: map[contexts.Context][]T{}, Truncations: map[contexts.Context]bool{}, Index: index}
+	return &wireSearch[T]{map[contexts.Context][]T{}, map[contexts.Context]bool{}, wireMeta{Index: index, KnownLeader: true}}
 }
 
+// put adds what was found in a context, null for nothing.
 func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
-	s.Truncations[in] = len(found) > most
-	s.Matches[in] = append([]T{}, found[:min(len(found), most)]...)
+	s.Matches[in] = found[:min(len(found), most)]
+	if len(found) > most {
+		s.Truncations[in] = true
+	}
 }
 
 // search answers PUT /v1/search: the IDs that begin with a prefix, of what the caller may see.
@@ -87,6 +97,7 @@ func (a *API) search(ctx context.Context, r *request) (answer, error) {
 	}
 	response := newWireSearch[string](current.ModifyIndex)
 	for _, c := range in {
+		response.Truncations[c] = false
 		if c == contexts.Variables {
 			kept, err := a.searchVariables(ctx, r, want.Namespace, want.Prefix, "")
 			if err != nil {
@@ -164,6 +175,8 @@ func (a *API) searchable(current *api.Allocation, in contexts.Context) []string 
 		return []string{current.Namespace}
 	case contexts.Nodes:
 		return []string{a.config.Agent.NodeID}
+	case contexts.NodePools:
+		return []string{nodePool}
 	case contexts.Evals:
 		var ids []string
 		for _, e := range a.evaluationsOf(current) {
@@ -192,10 +205,17 @@ func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
 	response := newWireSearch[api.FuzzyMatch](current.ModifyIndex)
 	found := map[contexts.Context][]api.FuzzyMatch{}
 	for _, c := range in {
-		found[c] = nil
+		response.Truncations[c] = false
+		if slices.Contains(prefixed, c) {
+			response.Matches[c] = []api.FuzzyMatch{}
+		}
 		if c == contexts.Variables {
-			if found[c], err = a.searchVariables(ctx, r, want.Namespace, "", text); err != nil {
+			kept, err := a.searchVariables(ctx, r, want.Namespace, "", text)
+			if err != nil {
 				return answer{}, err
+			}
+			if len(kept) > 0 {
+				found[c] = kept
 			}
 			continue
 		}

@@ -234,17 +234,18 @@ func (a *API) serviceDelete(ctx context.Context, r *request) (answer, error) {
 
 // allocationServices answers GET /v1/allocation/:id/services.
 func (a *API) allocationServices(ctx context.Context, r *request) (answer, error) {
-	if _, err := r.alloc(apierror.NoAlloc); err != nil {
+	if _, err := r.alloc(apierror.NoAllocation); err != nil {
 		return answer{}, err
 	}
 	return a.servicesOf(ctx, r, func(s *api.ServiceRegistration) bool { return s.AllocID == r.Principal.Claims.AllocationID })
 }
 
-// jobServices answers GET /v1/job/:job/services: those of all allocations of the job, in the caller's namespace. Another job has none to be
-// seen.
+// jobServices answers GET /v1/job/:job/services: those of all allocations of the job, in the caller's namespace.
 func (a *API) jobServices(ctx context.Context, r *request) (answer, error) {
-	own := r.param("job") == r.Principal.Claims.JobID
-	return a.servicesOf(ctx, r, func(s *api.ServiceRegistration) bool { return own && s.JobID == r.Principal.Claims.JobID })
+	if r.param("job") != r.Principal.Claims.JobID {
+		return answer{}, apierror.New(apierror.NoJob)
+	}
+	return a.servicesOf(ctx, r, func(s *api.ServiceRegistration) bool { return s.JobID == r.Principal.Claims.JobID })
 }
 
 // servicesOf answers with the registrations for which wanted returns true.

@@ -150,14 +150,13 @@ func TestSDKServices(t *testing.T) {
 		t.Errorf("the allocation's: %+v, %v", own, err)
 	}
 	_, _, err = client.Allocations().Services(otherID, nil)
-	wantSDKError(t, err, 404, "alloc not found")
+	wantSDKError(t, err, 404, "allocation not found")
 	ofJob, _, err := client.Jobs().Services("demo", nil)
 	if err != nil || len(ofJob) != 2 {
 		t.Errorf("the job's: %+v, %v, want both instances of web", ofJob, err)
 	}
-	if other, _, err := client.Jobs().Services("redis", nil); err != nil || len(other) != 0 {
-		t.Errorf("another job's: %+v, %v, want none", other, err)
-	}
+	_, _, err = client.Jobs().Services("redis", nil)
+	wantSDKError(t, err, 404, "job not found")
 }
 
 // TestServicesOnTheWire: the bytes are Nomad's, with no null where it has none.

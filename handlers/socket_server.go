@@ -135,7 +135,7 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 	status := cmp.Or(result.status, http.StatusOK)
 	s.pacer.answered(&s.bucket, result.body.size())
 	s.recordRead(r, status)
-	if route.mutates() {
+	if result.read = !route.mutates(); !result.read {
 		s.record(r, status, auth.NotRefused)
 	}
 	result.write(r.w, status) // of a long answer the client has all before the handler returns
@@ -184,8 +184,20 @@ func (s *socketServer) fail(r *request, err error) int {
 	if known.RetryAfter > 0 {
 		r.w.Header().Set("Retry-After", apierror.RetryAfter(known.RetryAfter))
 	}
-	answer{body: newBody([]byte(known.Message), plainType)}.write(r.w, status)
+	answer{body: newBody([]byte(known.Message), plainType), index: r.missingSince(known), read: true}.write(r.w, status)
 	return status
+}
+
+// missingSince returns the index of an error that says that something does not exist, so that a client can wait until it does; 0 for none.
+func (r *request) missingSince(e *apierror.Error) uint64 {
+	if e.Index != 0 || r.matched == nil || r.matched.mutates() || !e.Kind.Waitable() {
+		return e.Index
+	}
+	alloc, ok := r.visible()
+	if !ok {
+		return 0
+	}
+	return alloc.Snapshot().ModifyIndex
 }
 
 // recovered turns a panic into a 500 and a line in the log; the connection and the server live on.

@@ -26,7 +26,7 @@ type stopped struct {
 // stop answers PUT /v1/allocation/:id/stop: the allocation begins to stop, if it has not begun, and the answer does not wait. With no_shutdown_delay every shutdown_delay is skipped, also one under way; with now,
 // which Nomad does not have, every delay is, and processes get SIGKILL. Index is the allocation's ModifyIndex after the request.
 func (a *API) stop(ctx context.Context, r *request) (answer, error) {
-	alloc, err := resource[Stopper](r, apierror.NoAlloc)
+	alloc, err := resource[Stopper](r, apierror.NoAllocation)
 	if err != nil {
 		return answer{}, err
 	}

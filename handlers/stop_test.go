@@ -96,7 +96,7 @@ func TestStop(t *testing.T) {
 	}{
 		{"GET", stopPath, goodToken, 405, "Invalid method"},
 		{"PUT", stopPath, poorToken, 403, "Permission denied"},
-		{"PUT", "/v1/allocation/" + otherID + "/stop", goodToken, 404, "alloc not found"},
+		{"PUT", "/v1/allocation/" + otherID + "/stop", goodToken, 404, "allocation not found"},
 		{"PUT", "/v1/allocation/c0d1/stop", goodToken, 400, `allocation ID "c0d1" must be a UUID of 36 characters, not 4`},
 		{"PUT", stopPath + "?now=perhaps", goodToken, 400, `now must be true or false, not "perhaps"`},
 		{"PUT", stopPath + "?no_shutdown_delay=x", goodToken, 400, `no_shutdown_delay must be true or false, not "x"`},

@@ -192,8 +192,9 @@ func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 		return answer{}, fmt.Errorf("read variable: %w", err)
 	}
 	if v == nil {
-		setIndex(r.w.Header(), index)
-		return answer{}, apierror.New(apierror.NoVariable)
+		missing := apierror.New(apierror.NoVariable)
+		missing.Index = index
+		return answer{}, missing
 	}
 	if !r.Principal.Operator() {
 		v.Lock = nil

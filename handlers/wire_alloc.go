@@ -56,14 +56,14 @@ func wireAllocationOf(a *api.Allocation, keyID string) *wireAllocation {
 	total, perTask := resourcesOf(a)
 	w := &wireAllocation{
 		ID: a.ID, Namespace: a.Namespace, EvalID: a.EvalID, Name: a.Name, NodeID: a.NodeID, NodeName: a.NodeName,
-		JobID: a.JobID, Job: wireJobOf(a.Job), TaskGroup: a.TaskGroup,
+		JobID: a.JobID, Job: wireJobOf(submitted(a)), TaskGroup: a.TaskGroup,
 		Resources: total, SharedResources: sharedResourcesOf(a), TaskResources: perTask, AllocatedResources: wireAllocatedOf(a),
 		Metrics:       placementOf(a),
 		DesiredStatus: a.DesiredStatus, DesiredDescription: a.DesiredDescription,
 		ClientStatus: a.ClientStatus, ClientDescription: a.ClientDescription, TaskStates: wireTaskStatesOf(a.TaskStates),
 		DeploymentID: a.DeploymentID, DeploymentStatus: a.DeploymentStatus, FollowupEvalID: a.FollowupEvalID,
 		PreviousAllocation: a.PreviousAllocation, NextAllocation: a.NextAllocation, RescheduleTracker: a.RescheduleTracker,
-		NetworkStatus: a.NetworkStatus, PreemptedAllocations: a.PreemptedAllocations,
+		NetworkStatus: networkStatusOf(a), PreemptedAllocations: a.PreemptedAllocations,
 		PreemptedByAllocation: a.PreemptedByAllocation, SigningKeyID: keyID,
 		CreateIndex: a.CreateIndex, ModifyIndex: a.ModifyIndex, AllocModifyIndex: a.AllocModifyIndex,
 		CreateTime: a.CreateTime, ModifyTime: a.ModifyTime,
@@ -79,7 +79,18 @@ func placementOf(a *api.Allocation) *api.AllocationMetric {
 	if a.Metrics != nil {
 		return a.Metrics
 	}
-	return &api.AllocationMetric{NodesEvaluated: 1, NodesInPool: 1, NodePool: nodePool}
+	return &api.AllocationMetric{
+		NodesEvaluated: 1, NodesInPool: 1, NodePool: nodePool, NodesAvailable: map[string]int{datacenter: 1},
+		ScoreMetaData: []*api.NodeScoreMeta{{NodeID: a.NodeID, Scores: map[string]float64{}}},
+	}
+}
+
+// networkStatusOf returns the network that was made for an allocation that has begun: an empty one, since tasks use the machine's.
+func networkStatusOf(a *api.Allocation) *api.AllocNetworkStatus {
+	if a.NetworkStatus != nil || a.ClientStatus == "" || a.ClientStatus == api.AllocClientStatusPending {
+		return a.NetworkStatus
+	}
+	return new(api.AllocNetworkStatus)
 }
 
 // wireStub is one element of GET /v1/allocations. Empty fields are present; resources only when requested.

@@ -1,6 +1,11 @@
 package handlers
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"cmp"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // wireJob is a job as Nomad encodes it. Reschedule, Migrate and Update of a job are moved into its groups when it is submitted;
 // of the three Nomad keeps only Update.
@@ -8,7 +13,25 @@ type wireJob struct {
 	*api.Job
 	Migrate    absent `json:",omitempty"`
 	Reschedule absent `json:",omitempty"`
+	Update     *api.UpdateStrategy
+	UI         *wireUI
 	TaskGroups []*wireGroup
+}
+
+// noUpdate is the update block of a job that has none.
+var noUpdate = &api.UpdateStrategy{
+	Stagger: new(time.Duration), MaxParallel: new(int), HealthCheck: new(string), MinHealthyTime: new(time.Duration),
+	HealthyDeadline: new(time.Duration), ProgressDeadline: new(time.Duration), Canary: new(int), AutoRevert: new(bool), AutoPromote: new(bool),
+}
+
+type wireUI struct {
+	*api.JobUIConfig
+	Links []wireLink
+}
+
+type wireLink struct {
+	Label string
+	URL   string `json:"Url"`
 }
 
 func wireJobOf(job *api.Job) *wireJob {
@@ -19,9 +42,21 @@ func wireJobOf(job *api.Job) *wireJob {
 	if job.Namespace != nil {
 		namespace = *job.Namespace
 	}
-	w := &wireJob{Job: job}
+	w := &wireJob{Job: job, Update: cmp.Or(job.Update, noUpdate)}
+	if job.UI != nil {
+		w.UI = &wireUI{JobUIConfig: job.UI}
+		for _, link := range job.UI.Links {
+			w.UI.Links = append(w.UI.Links, wireLink(*link))
+		}
+	}
 	for _, group := range job.TaskGroups {
-		w.TaskGroups = append(w.TaskGroups, wireGroupOf(group, namespace))
+		g := wireGroupOf(group, namespace)
+		if group.Scaling != nil {
+			g.Scaling = &wireScaling{ScalingPolicy: group.Scaling, Target: map[string]string{
+				"Namespace": namespace, "Job": valueOf(job.ID), "Group": valueOf(group.Name),
+			}}
+		}
+		w.TaskGroups = append(w.TaskGroups, g)
 	}
 	return w
 }
@@ -29,8 +64,16 @@ func wireJobOf(job *api.Job) *wireJob {
 type wireGroup struct {
 	*api.TaskGroup
 	Networks []*wireNetwork
+	Scaling  *wireScaling
 	Services []*wireService
 	Tasks    []*wireTask
+}
+
+// wireScaling names what it scales.
+type wireScaling struct {
+	*api.ScalingPolicy
+	Namespace absent `json:",omitempty"`
+	Target    map[string]string
 }
 
 func wireGroupOf(group *api.TaskGroup, namespace string) *wireGroup {

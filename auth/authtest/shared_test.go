@@ -241,7 +241,7 @@ func TestSearchVariables(t *testing.T) {
 		if found := fmt.Sprint(all.Matches[contexts.Variables]); strings.Contains(want.paths, "leader") != (found == "[{app/leader [default app/leader]}]") {
 			t.Errorf("%s: found %s everywhere", policy, found)
 		}
-		if _, searched := all.Matches[contexts.Variables]; searched != (want.status == 200) {
+		if _, searched := all.Truncations[contexts.Variables]; searched != (want.status == 200) {
 			t.Errorf("%s: searched variables is %v", policy, searched)
 		}
 		if other, _, err := search.PrefixSearch("", contexts.All, &api.QueryOptions{Namespace: "prod"}); err != nil || len(other.Matches[contexts.Variables]) != 0 {

@@ -48,6 +48,7 @@ const (
 	NoRoute
 	NotImplemented  // a route of Nomad's that has no meaning here, for the reason that is given
 	NoAlloc         // for Nomad's server
+	NoAllocation    // NoAlloc in the words of a stop
 	NoAllocOnClient // for Nomad's client
 	NoJob
 	OtherJob     // the allocation runs another job
@@ -134,6 +135,7 @@ var table = [kinds]struct {
 	NoRoute:         {http.StatusNotFound, "resource not found"},
 	NotImplemented:  {http.StatusNotImplemented, "%s"},
 	NoAlloc:         {http.StatusNotFound, "alloc not found"},
+	NoAllocation:    {http.StatusNotFound, "allocation not found"},
 	NoAllocOnClient: {http.StatusNotFound, "Unknown allocation %q"},
 	NoJob:           {http.StatusNotFound, "job not found"},
 	OtherJob:        {http.StatusNotFound, "this allocation runs the job %q"},
@@ -198,6 +200,15 @@ func (k Kind) Words() string {
 	return table[k].words
 }
 
+// Waitable reports whether the Kind says that something does not exist for which a client of Nomad's servers can wait.
+func (k Kind) Waitable() bool {
+	switch k {
+	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoNamespace, NoEval:
+		return true
+	}
+	return false
+}
+
 // RetryAfter returns a wait as HTTP's header has it (RFC 9110 section 10.2.3): in whole seconds, never too short, at least 1.
 func RetryAfter(wait time.Duration) string {
 	return strconv.Itoa(max(1, int((wait+time.Second-1)/time.Second)))
@@ -210,6 +221,7 @@ type Error struct {
 	Err     error  // the cause, for the log alone; may be nil
 
 	RetryAfter time.Duration // when the same request may succeed; 0: unknown
+	Index      uint64        // from which a client can wait for a change; 0: that of the allocation, if the kind is Waitable
 }
 
 // New returns an Error of the kind. The arguments fill the verbs in its words, if it has any.

@@ -32,11 +32,14 @@ func (p parser) Parse(_ context.Context, text api.JobsParseRequest) (*api.Job, e
 		defer allocrunner.GiveBackMemory()
 	}
 	job, err := jobspec.Parse(jobspec.Config{
-		Filename: "job.hcl", Body: []byte(text.JobHCL), VarText: text.Variables, NoFiles: true, AsWritten: !text.Canonicalize,
+		Filename: "job.hcl", Body: []byte(text.JobHCL), VarText: text.Variables, NoFiles: true, AsWritten: true,
 		Audience: identity.DefaultAudience,
 	})
 	if err != nil {
 		return nil, apierror.New(apierror.Invalid, err)
+	}
+	if text.Canonicalize { // a registration adds more than the SDK does
+		job.Canonicalize()
 	}
 	return job, nil
 }
