@@ -64,6 +64,8 @@ argument is wrong.`,
 			}
 			found, err := find(cmd.Context(), w, dataDir, line.names, s)
 			switch given := dash < 0 && len(args) > 0 && line.action == ""; {
+			case given && isUsage(err) && len(args) > 1 && slices.Contains(taskNames(found.alloc), args[1]):
+				err = withDashes(err, cmd.CommandPath(), args, taskNames(found.alloc))
 			case given && isUsage(err):
 				err = fmt.Errorf("%w\nTASK stands before --, as in '%s %s TASK -- COMMAND'", err, cmd.CommandPath(), args[0])
 			case given && err != nil:

@@ -301,12 +301,13 @@ func (f *finder) taskOf(matches []match, name, task string, s sought) (target, e
 	return f.withTask(matches[0].known, task, s)
 }
 
-// withTask returns an allocation with a task, and makes sure that it has that, or that one can be left out.
+// withTask returns an allocation with a task, and makes sure that it has that, or that one can be left out. With an error it returns the
+// allocation alone.
 func (f *finder) withTask(k known, task string, s sought) (target, error) {
 	tasks := taskNames(k.alloc)
 	switch {
 	case task != "" && k.alloc != nil && !slices.Contains(tasks, task):
-		return target{}, usage(fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s", output.ShortID(k.id), k.alloc.JobID, task,
+		return k.target(""), usage(fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s", output.ShortID(k.id), k.alloc.JobID, task,
 			strings.Join(tasks, ", ")))
 	case task != "" || s.tasks != oneTask:
 		return k.target(task), nil
@@ -315,7 +316,7 @@ func (f *finder) withTask(k known, task string, s sought) (target, error) {
 		tasks = running
 	}
 	if len(tasks) != 1 {
-		return target{}, usage(fmt.Errorf("allocation %s has %d tasks: give one of %s", output.ShortID(k.id), len(tasks), strings.Join(tasks, ", ")))
+		return k.target(""), usage(fmt.Errorf("allocation %s has %d tasks: give one of %s", output.ShortID(k.id), len(tasks), strings.Join(tasks, ", ")))
 	}
 	return k.target(tasks[0]), nil
 }
