@@ -13,15 +13,16 @@ import (
 func (a *API) tokenSelf(_ context.Context, r *request) (answer, error) {
 	claims := &r.Principal.Claims
 	expires := time.Unix(claims.ExpiresAt, 0).UTC()
-	return respond(&api.ACLToken{
+	result, err := respond(&api.ACLToken{
 		AccessorID:     claims.ID,
 		Name:           "operator",
 		Type:           "management",
-		Policies:       []string{},
 		Global:         true,
 		CreateTime:     time.Unix(claims.IssuedAt, 0).UTC(),
 		ExpirationTime: &expires,
 	})
+	result.index, result.shared = r.index(), true
+	return result, err
 }
 
 // wireClaims are the claims under their names in the token.

@@ -23,11 +23,11 @@ func (a *API) announce(allocID string, notes ...note) {
 
 // announceEvaluation makes events of an evaluation, and of the end of its job.
 func (a *API) announceEvaluation(e *api.Evaluation, of *api.Allocation) {
-	notes := []note{evaluationNote(e)}
+	notes := evaluationNotes(e)
 	if e.TriggeredBy == triggerDeregister && of.Job != nil {
 		job := jobNow(of)
 		job.Stop = new(true)
-		notes = []note{jobNote(eventDeregistered, job, of), notes[0]}
+		notes = append([]note{jobNote(eventDeregistered, job, of)}, notes...)
 	}
 	a.announce(of.ID, notes...)
 }

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -125,8 +126,9 @@ type Config struct {
 	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
 	Metrics func(context.Context) []Metric
 
-	// Host returns what this machine is used for; nil for none: GET /v1/client/stats is then 404. What it returns is shared and not changed.
-	Host func(context.Context) (*api.HostStats, error)
+	// Host returns what this machine is used for, and when that was measured; nil for none: GET /v1/client/stats is then 404. What it returns is
+	// shared and not changed.
+	Host func(context.Context) (*api.HostStats, time.Time, error)
 }
 
 // API answers requests for the allocations of one process, on any number of sockets.

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -15,8 +16,12 @@ import (
 // maxEvaluations is how many of the latest evaluations are kept: a client reads one right after the answer that named it.
 const maxEvaluations = 64
 
-// triggerDeregister is what triggers the evaluation of a job that ends.
-const triggerDeregister = "job-deregister"
+// What triggers evaluations.
+const (
+	triggerRegister   = "job-register"
+	triggerDeregister = "job-deregister"
+	triggerStop       = "alloc-stop"
+)
 
 // evaluations are those of stops and registrations. A cluster's scheduler would work on them; here everything is done when the answer
 // goes out, so each is complete from the start. Clients such as nomad alloc stop wait for that.
@@ -28,12 +33,12 @@ type evaluations struct {
 }
 
 // add records what has just been done to an allocation and returns the evaluation's ID.
-func (e *evaluations) add(triggeredBy string, alloc *api.Allocation) string {
+func (e *evaluations) add(triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates) string {
 	now := time.Now().UnixNano()
-	made := &api.Evaluation{
-		ID: uuid.NewString(), Type: api.JobTypeService, TriggeredBy: triggeredBy, Namespace: alloc.Namespace, JobID: alloc.JobID,
-		Status: api.EvalStatusComplete, CreateIndex: alloc.ModifyIndex, ModifyIndex: alloc.ModifyIndex, CreateTime: now, ModifyTime: now,
-	}
+	made := completed(alloc, done)
+	made.ID, made.Type, made.TriggeredBy = uuid.NewString(), api.JobTypeService, triggeredBy
+	made.CreateIndex, made.ModifyIndex, made.CreateTime, made.ModifyTime = alloc.ModifyIndex, alloc.ModifyIndex, now, now
+	made.SnapshotIndex = alloc.ModifyIndex
 	if alloc.Job != nil {
 		made.Type, made.Priority, made.JobModifyIndex = valueOf(alloc.Job.Type), valueOf(alloc.Job.Priority), valueOf(alloc.Job.JobModifyIndex)
 	}
@@ -43,6 +48,17 @@ func (e *evaluations) add(triggeredBy string, alloc *api.Allocation) string {
 	}
 	return made.ID
 }
+
+// completed returns an evaluation of an allocation after which nothing is left to do.
+func completed(alloc *api.Allocation, done api.DesiredUpdates) *api.Evaluation {
+	return &api.Evaluation{
+		Namespace: alloc.Namespace, JobID: alloc.JobID, Status: api.EvalStatusComplete, QueuedAllocations: map[string]int{alloc.TaskGroup: 0},
+		PlanAnnotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{alloc.TaskGroup: &done}},
+	}
+}
+
+// wireEvaluation returns an evaluation as Nomad encodes it.
+func wireEvaluation(e *api.Evaluation) any { return sparse(e) }
 
 func (e *evaluations) keep(made *api.Evaluation) {
 	e.mu.Lock()
@@ -80,12 +96,12 @@ func (e *evaluations) forget() {
 }
 
 // evaluated records what has just been done to the caller's allocation and returns the evaluation's ID.
-func (a *API) evaluated(triggeredBy string, r *request) string {
+func (a *API) evaluated(triggeredBy string, r *request, done api.DesiredUpdates) string {
 	alloc, ok := r.visible()
 	if !ok {
 		return uuid.NewString() // with its allocation gone, nobody could read it
 	}
-	return a.evaluations.add(triggeredBy, alloc.Snapshot())
+	return a.evaluations.add(triggeredBy, alloc.Snapshot(), done)
 }
 
 // evaluationOf returns the evaluation that the path names, with the caller's allocation: one of add, or the one that placed the allocation.
@@ -99,18 +115,18 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 		return found, current, nil
 	}
 	if id != current.EvalID {
-		return nil, nil, apierror.New(apierror.NoEval)
+		return nil, nil, cmp.Or(checkUUID("evaluation ID", id), error(apierror.New(apierror.NoEval)))
 	}
 	return placementEvaluation(current), current, nil
 }
 
 // placementEvaluation returns the evaluation that placed the allocation.
 func placementEvaluation(current *api.Allocation) *api.Evaluation {
-	return &api.Evaluation{
-		ID: current.EvalID, Type: valueOf(current.Job.Type), Priority: valueOf(current.Job.Priority), TriggeredBy: "job-register",
-		Namespace: current.Namespace, JobID: current.JobID, Status: api.EvalStatusComplete, CreateIndex: current.CreateIndex,
-		ModifyIndex: current.CreateIndex, CreateTime: current.CreateTime, ModifyTime: current.CreateTime,
-	}
+	placed := completed(current, api.DesiredUpdates{Place: 1})
+	placed.ID, placed.Type, placed.Priority, placed.TriggeredBy = current.EvalID, valueOf(current.Job.Type), valueOf(current.Job.Priority), triggerRegister
+	placed.JobModifyIndex, placed.SnapshotIndex = valueOf(current.Job.CreateIndex), current.CreateIndex
+	placed.CreateIndex, placed.ModifyIndex, placed.CreateTime, placed.ModifyTime = current.CreateIndex, current.CreateIndex, current.CreateTime, current.CreateTime
+	return placed
 }
 
 // evaluationGet answers GET /v1/evaluation/:id.
@@ -119,7 +135,7 @@ func (a *API) evaluationGet(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	encoded, err := encode(found)
+	encoded, err := encode(wireEvaluation(found))
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
@@ -156,6 +172,7 @@ func newEvaluationList(r *request) (list *list[*api.Evaluation], selected func([
 		id:        func(e *api.Evaluation) string { return e.ID },
 		namespace: func(e *api.Evaluation) string { return e.Namespace },
 		created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
+		stub:      wireEvaluation,
 	})
 	job, status := query.Get("job"), query.Get("status")
 	return list, func(all []*api.Evaluation) []*api.Evaluation {
@@ -218,7 +235,7 @@ func (a *API) evaluate(ctx context.Context, r *request) (answer, error) {
 		return answer{}, apierror.New(apierror.NotImplemented, "an allocation is not rescheduled here: run the job again when it has failed")
 	}
 	encoded, err := encode(wireRegistered{
-		EvalID: a.evaluations.add("job-register", current), EvalCreateIndex: current.ModifyIndex,
+		EvalID: a.evaluations.add(triggerRegister, current, api.DesiredUpdates{Ignore: 1}), EvalCreateIndex: current.ModifyIndex,
 		JobModifyIndex: valueOf(current.Job.JobModifyIndex), wireMeta: wireMeta{Index: current.ModifyIndex},
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err

@@ -22,9 +22,9 @@ type wireEvent struct {
 // wirePayload has one object.
 type wirePayload struct {
 	Allocation *wireAllocation `json:",omitempty"`
-	Evaluation *api.Evaluation `json:",omitempty"`
+	Evaluation any             `json:",omitempty"`
 	Job        *wireJob        `json:",omitempty"`
-	Node       *api.Node       `json:",omitempty"`
+	Node       *wireNode       `json:",omitempty"`
 
 	Service *api.ServiceRegistration `json:",omitempty"`
 }
@@ -49,7 +49,13 @@ func (a *API) encodeEvent(e *event) (*encodedEvent, error) {
 		return kept, nil
 	}
 	line := &encodedEvent{keyID: keyID, index: e.alloc.ModifyIndex}
-	for _, n := range notesOf(e, keyID) {
+	notes := notesOf(e, keyID)
+	if e.arrives {
+		if n, err := a.node(e.alloc); err == nil { // else nothing is known of it
+			notes = append([]note{nodeNote(n)}, notes...)
+		}
+	}
+	for _, n := range notes {
 		wire := wireEvent{
 			Topic: n.topic, Type: n.kind, Key: n.key, Namespace: n.namespace, FilterKeys: n.filterKeys, Index: line.index, Payload: n.payload,
 		}
@@ -95,7 +101,7 @@ func notesOf(e *event, keyID string) []note {
 	if job := e.alloc.Job; e.job && job != nil {
 		all = append(all, jobNote(eventRegistered, jobNow(e.alloc), e.alloc))
 		if e.begins && e.alloc.EvalID != "" {
-			all = append(all, evaluationNote(placementEvaluation(e.alloc)))
+			all = append(all, evaluationNotes(placementEvaluation(e.alloc))...)
 		}
 	}
 	all = append(all, e.notes...)
@@ -116,24 +122,33 @@ func notesOf(e *event, keyID string) []note {
 
 func jobNote(kind string, job *api.Job, alloc *api.Allocation) note {
 	return note{
-		topic: api.TopicJob, kind: kind, key: alloc.JobID, filterKeys: []string{}, namespace: alloc.Namespace,
+		topic: api.TopicJob, kind: kind, key: alloc.JobID, namespace: alloc.Namespace,
 		payload: wirePayload{Job: wireJobOf(job)},
 	}
 }
 
-func evaluationNote(e *api.Evaluation) note {
-	filterKeys := []string{e.JobID}
-	if e.DeploymentID != "" {
-		filterKeys = append(filterKeys, e.DeploymentID)
+// evaluationNotes returns the two events of an evaluation: with what has triggered it, when it is yet to be done, and as it was completed.
+func evaluationNotes(e *api.Evaluation) []note {
+	pending := *e
+	pending.Status, pending.QueuedAllocations, pending.PlanAnnotations, pending.SnapshotIndex = api.EvalStatusPending, nil, nil, 0
+	cause := eventDesired
+	switch e.TriggeredBy {
+	case triggerRegister:
+		cause = eventRegistered
+	case triggerDeregister:
+		cause = eventDeregistered
 	}
-	return note{
-		topic: api.TopicEvaluation, kind: eventEvaluated, key: e.ID, filterKeys: filterKeys, namespace: e.Namespace,
-		payload: wirePayload{Evaluation: e},
+	of := func(kind string, e *api.Evaluation) note {
+		return note{
+			topic: api.TopicEvaluation, kind: kind, key: e.ID, filterKeys: []string{e.JobID, e.DeploymentID}, namespace: e.Namespace,
+			payload: wirePayload{Evaluation: wireEvaluation(e)},
+		}
 	}
+	return []note{of(cause, &pending), of(eventEvaluated, e)}
 }
 
-func nodeNote(n *api.Node) note {
-	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, filterKeys: []string{}, operator: true, payload: wirePayload{Node: n}}
+func nodeNote(n *wireNode) note {
+	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, operator: true, payload: wirePayload{Node: n}}
 }
 
 func serviceNote(e ServiceEvent) note {

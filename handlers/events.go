@@ -53,11 +53,12 @@ type Events struct {
 
 // event is one version of an allocation, why there is one, and what else has happened.
 type event struct {
-	alloc  *api.Allocation
-	kind   string // of the allocation's event; empty for none
-	job    bool   // the job was registered with this version
-	begins bool   // the allocation was placed with this version
-	notes  []note
+	alloc   *api.Allocation
+	kind    string // of the allocation's event; empty for none
+	job     bool   // the job was registered with this version
+	begins  bool   // the allocation was placed with this version
+	arrives bool   // this process has begun with this version, and so its node
+	notes   []note
 
 	encoded atomic.Pointer[encodedEvent] // nil for one that is not among the latest
 }
@@ -96,7 +97,7 @@ func (e *Events) Resume(saved *api.Allocation, registered bool) {
 		kind = eventPlanned
 	}
 	e.lost = saved.ModifyIndex - 1
-	e.appendLocked(&event{alloc: saved, kind: kind, job: registered})
+	e.appendLocked(&event{alloc: saved, kind: kind, job: registered, arrives: true})
 }
 
 // PutAllocs adds an event for each allocation, unless the version was there before. It never fails, and keeps the values, which must not be
@@ -180,7 +181,7 @@ func (e *Events) addLocked(alloc *api.Allocation) {
 	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins, notes: e.takeLocked()}
 	next.job = next.begins || previous != nil && jobIndexOf(previous) != jobIndexOf(alloc)
 	if next.begins {
-		next.kind, e.begins = eventPlanned, false
+		next.kind, next.arrives, e.begins = eventPlanned, true, false
 	}
 	e.appendLocked(next)
 }

@@ -57,10 +57,17 @@ func TestSDKTopics(t *testing.T) {
 	}
 	put(t, events, 40, nil)
 	first := next(t, stream)
-	want := []string{"Job JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult"}
+	want := []string{"Node NodeRegistration", "Job JobRegistered", "Evaluation JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult"}
 	if diff := cmp.Diff(want, topicsOf(first)); diff != "" {
 		t.Fatalf("the beginning: -want +got\n%s", diff)
 	}
+	if node, err := first.Events[0].Node(); err != nil || node.ID != anyNode {
+		t.Errorf("node = %+v, %v", node, err)
+	}
+	if begun, err := first.Events[2].Evaluation(); err != nil || begun.Status != api.EvalStatusPending || begun.ID != recordedAlloc().EvalID {
+		t.Errorf("evaluation = %+v, %v, want the pending one", begun, err)
+	}
+	first.Events = slices.Concat(first.Events[1:2], first.Events[3:])
 	job, err := first.Events[0].Job()
 	if err != nil || *job.ID != "demo" || len(job.TaskGroups) != 1 || first.Events[0].Key != "demo" {
 		t.Errorf("job = %+v, %v", job, err)
@@ -75,7 +82,7 @@ func TestSDKTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := next(t, stream)
-	if diff := cmp.Diff([]string{"Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
+	if diff := cmp.Diff([]string{"Evaluation AllocationUpdateDesiredStatus", "Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
 		t.Errorf("a stop: index %d -want +got\n%s", line.Index, diff)
 	}
 	if e, err := line.Events[0].Evaluation(); err != nil || e.ID != stopped.EvalID || e.TriggeredBy != "alloc-stop" {
@@ -86,7 +93,7 @@ func TestSDKTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	line = next(t, stream)
-	want = []string{"Job JobDeregistered", "Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}
+	want = []string{"Job JobDeregistered", "Evaluation JobDeregistered", "Evaluation EvaluationUpdated", "Allocation AllocationUpdated"}
 	if diff := cmp.Diff(want, topicsOf(line)); diff != "" {
 		t.Errorf("the job's end: -want +got\n%s", diff)
 	}
@@ -237,17 +244,18 @@ func streamedUntil(t *testing.T, s *server, token, query, last string) (all []st
 func TestTopicsAreSelected(t *testing.T) {
 	const (
 		job, eval, alloc, node = "Job JobRegistered", "Evaluation EvaluationUpdated", "Allocation PlanResult", "Node NodeRegistration"
-		all                    = job + ", " + eval + ", " + alloc
+		pending                = "Evaluation JobRegistered"
+		all                    = job + ", " + pending + ", " + eval + ", " + alloc
 	)
 	for query, want := range map[string][]string{
-		"":                              {"40 " + all, "40 " + node},
-		"?topic=*":                      {"40 " + all, "40 " + node},
+		"":                              {"40 " + node + ", " + all, "40 " + node},
+		"?topic=*":                      {"40 " + node + ", " + all, "40 " + node},
 		"?topic=Job":                    {"40 " + job},
 		"?topic=Job:demo":               {"40 " + job},
 		"?topic=Job:other":              nil,
-		"?topic=Evaluation:demo":        {"40 " + eval},
-		"?topic=Node":                   {"40 " + node},
-		"?topic=Node&namespace=prod":    {"40 " + node}, // it is in none
+		"?topic=Evaluation:demo":        {"40 " + pending + ", " + eval},
+		"?topic=Node":                   {"40 " + node, "40 " + node},
+		"?topic=Node&namespace=prod":    {"40 " + node, "40 " + node}, // it is in none
 		"?topic=Job&topic=Allocation":   {"40 " + job + ", " + alloc},
 		"?topic=*:demo":                 {"40 " + all},
 		"?topic=Service&topic=Operator": nil,

@@ -62,7 +62,7 @@ func (a *API) Handler(owner auth.Owner, peer auth.Peer) http.Handler {
 }
 
 // AddNode adds an event of the node.
-func AddNode(e *Events) { e.add(nodeNote(&api.Node{ID: "node"})) }
+func AddNode(e *Events) { e.add(nodeNote(&wireNode{Node: &api.Node{ID: "node"}})) }
 
 // Kept returns how many events there are.
 func Kept(e *Events) int { return len(e.kept) }

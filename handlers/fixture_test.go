@@ -162,7 +162,9 @@ func everyRoute(c *handlers.Config) {
 	empty := func() ([]byte, error) { return []byte("{}"), nil }
 	c.JWKS, c.OpenIDConfiguration, c.Jobs, c.Events = empty, empty, quietJobs(), handlers.NewEvents()
 	c.Services = stayingServices{newFakeServices(instance("default", "x", allocID, 80))}
-	c.Host = func(context.Context) (*api.HostStats, error) { return &api.HostStats{}, nil }
+	c.Host = func(context.Context) (*api.HostStats, time.Time, error) {
+		return &api.HostStats{}, time.Unix(1, 0), nil
+	}
 	c.Variables = lastingVariables{newFakeVariables("nomad/jobs/demo")}
 	c.Machine, c.Parser, c.History, c.Log = newMachine(), fakeParser{}, twoVersions(), &fakeLog{lines: make(chan []byte)}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/handlers/apierror"
 )
 
@@ -19,9 +21,38 @@ func (a *API) hostStats(ctx context.Context, r *request) (answer, error) {
 	if err := a.checkNodeID(query.Get("node_id")); err != nil {
 		return answer{}, err
 	}
-	usage, err := a.config.Host(ctx)
+	usage, at, err := a.config.Host(ctx)
 	if err != nil {
 		return answer{}, fmt.Errorf("measure the machine: %w", err)
 	}
-	return respond(usage)
+	return respond(wireHostStats{usage, CPUs(usage), at.UnixNano()})
+}
+
+// wireHostStats adds what the SDK lacks.
+type wireHostStats struct {
+	*api.HostStats
+	CPU       []HostCPU
+	Timestamp int64
+}
+
+// HostCPU is the use of one CPU in sum, too.
+type HostCPU struct {
+	*api.HostCPUStats
+	TotalPercent float64
+	TotalTicks   float64 // MHz
+}
+
+// CPUs returns the use of each CPU.
+func CPUs(s *api.HostStats) []HostCPU {
+	cpus, busy := make([]HostCPU, len(s.CPU)), 0.0
+	for i, cpu := range s.CPU {
+		cpus[i] = HostCPU{HostCPUStats: cpu, TotalPercent: 100 - cpu.Idle}
+		busy += cpus[i].TotalPercent
+	}
+	for i := range cpus {
+		if busy > 0 { // each CPU's share of the ticks of all
+			cpus[i].TotalTicks = s.CPUTicksConsumed * cpus[i].TotalPercent / busy
+		}
+	}
+	return cpus
 }

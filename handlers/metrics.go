@@ -52,7 +52,10 @@ func encodeMetrics(ctx context.Context, measure func(context.Context) []Metric, 
 	if format == prometheus {
 		return newBody(exposition(measured), openType), nil
 	}
-	return encode(summary(measured, time.Now()))
+	return encode(struct {
+		api.MetricsSummary
+		PrecisionGauges []api.GaugeValue // those of which 32 bits are too few: none
+	}{summary(measured, time.Now()), []api.GaugeValue{}})
 }
 
 // runtimeMetrics returns those of the Go runtime that both formats have. Prometheus gets its usual set as well.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -22,7 +23,7 @@ type Machine interface {
 }
 
 // node returns this machine as Nomad's API has it. It has no HTTP address: clients that would go there directly go on with this socket.
-func (a *API) node(current *api.Allocation) (*api.Node, error) {
+func (a *API) node(current *api.Allocation) (*wireNode, error) {
 	if a.config.Machine == nil {
 		return nil, apierror.New(apierror.NoRoute)
 	}
@@ -35,8 +36,10 @@ func (a *API) node(current *api.Allocation) (*api.Node, error) {
 	n.Attributes["nomad.version"], n.Attributes["taskapi.version"] = agent.NomadVersion, agent.Version
 	n.StatusUpdatedAt = current.CreateTime / 1e9
 	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
-	n.Links, n.Events, n.HostVolumes = map[string]string{}, []*api.NodeEvent{}, map[string]*api.HostVolumeInfo{}
-	return n, nil
+	n.Links, n.HostVolumes = map[string]string{}, map[string]*api.HostVolumeInfo{}
+	n.CSIControllerPlugins, n.CSINodePlugins = map[string]*api.CSIInfo{}, map[string]*api.CSIInfo{}
+	n.Events = []*api.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC()}}
+	return wireNodeOf(n, current.ModifyIndex, a.keyID()), nil
 }
 
 // nodeList answers GET /v1/nodes: this machine. resources=true adds its resources, and os=true its operating system.
@@ -49,10 +52,11 @@ func (a *API) nodeList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	list, err := newList(r, listing[*api.Node]{
+	list, err := newList(r, listing[*wireNode]{
 		order: byID, uuid: true,
-		id:   func(n *api.Node) string { return n.ID },
-		stub: func(n *api.Node) any { return nodeStubOf(n, resources, system) },
+		id:      func(n *wireNode) string { return n.ID },
+		stub:    func(n *wireNode) any { return nodeStubOf(n, resources, system) },
+		matched: func(n *wireNode) any { return n.Node },
 	})
 	if err != nil {
 		return answer{}, err
@@ -65,15 +69,15 @@ func (a *API) nodeList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return list.answer([]*api.Node{n}, current.ModifyIndex)
+	return list.answer([]*wireNode{n}, current.ModifyIndex)
 }
 
-func nodeStubOf(n *api.Node, resources, system bool) *api.NodeListStub {
-	stub := &api.NodeListStub{
+func nodeStubOf(n *wireNode, resources, system bool) *wireNodeStub {
+	stub := &wireNodeStub{HostVolumes: n.HostVolumes, NodeListStub: &api.NodeListStub{
 		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, NodePool: n.NodePool, NodeClass: n.NodeClass, Version: n.Attributes["nomad.version"],
 		Address: n.Attributes["unique.network.ip-address"], Status: n.Status, SchedulingEligibility: n.SchedulingEligibility, Drivers: n.Drivers,
 		CreateIndex: n.CreateIndex, ModifyIndex: n.ModifyIndex,
-	}
+	}}
 	if resources {
 		stub.NodeResources, stub.ReservedResources = n.NodeResources, n.ReservedResources
 	}

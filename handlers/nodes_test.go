@@ -72,7 +72,7 @@ func TestSDKMetadata(t *testing.T) {
 
 func TestSDKNamespaces(t *testing.T) {
 	client := newServer(t, newAlloc(t)).sdk(t, goodToken).Namespaces()
-	if list, _, err := client.List(nil); err != nil || len(list) != 1 || list[0].Name != "default" || list[0].Capabilities == nil {
+	if list, _, err := client.List(nil); err != nil || len(list) != 1 || list[0].Name != "default" {
 		t.Errorf("list = %+v, %v", list, err)
 	}
 	if list, _, err := client.PrefixList("x", nil); err != nil || len(list) != 0 {

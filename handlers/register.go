@@ -100,12 +100,17 @@ func (a *API) registerAs(ctx context.Context, r *request, want registering) (ans
 	if err := want.first(); err != nil {
 		return answer{}, err
 	}
+	before := a.jobModifyIndex(r)
 	registered, err := a.config.Jobs.Register(ctx, want.job, want.submission, want.force)
 	if err != nil {
 		return answer{}, fmt.Errorf("register: %w", err)
 	}
+	done := api.DesiredUpdates{InPlaceUpdate: 1}
+	if registered.Index == before {
+		done = api.DesiredUpdates{Ignore: 1}
+	}
 	encoded, err := encode(wireRegistered{
-		EvalID: a.evaluated("job-register", r), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
+		EvalID: a.evaluated(triggerRegister, r, done), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
 		Warnings: registered.Warnings, wireMeta: wireMeta{Index: registered.Index},
 	})
 	return answer{body: encoded, index: registered.Index}, err

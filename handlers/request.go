@@ -166,6 +166,15 @@ func (r *request) visible() (Alloc, bool) {
 	return r.server.config.Allocs.Get(r.Principal.Claims.AllocationID)
 }
 
+// index returns the ModifyIndex of the allocation that is visible, 0 for none.
+func (r *request) index() uint64 {
+	alloc, ok := r.visible()
+	if !ok {
+		return 0
+	}
+	return alloc.Snapshot().ModifyIndex
+}
+
 // uuidLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone accepts three more forms.
 const uuidLength = 36
 

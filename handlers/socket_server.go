@@ -193,11 +193,7 @@ func (r *request) missingSince(e *apierror.Error) uint64 {
 	if e.Index != 0 || r.matched == nil || r.matched.mutates() || !e.Kind.Waitable() {
 		return e.Index
 	}
-	alloc, ok := r.visible()
-	if !ok {
-		return 0
-	}
-	return alloc.Snapshot().ModifyIndex
+	return r.index()
 }
 
 // recovered turns a panic into a 500 and a line in the log; the connection and the server live on.

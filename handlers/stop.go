@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/handlers/apierror"
 )
 
@@ -45,6 +47,6 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
 	current := alloc.Snapshot()
-	encoded, err := encode(stopped{EvalID: a.evaluations.add("alloc-stop", current), Index: current.ModifyIndex})
+	encoded, err := encode(stopped{EvalID: a.evaluations.add(triggerStop, current, api.DesiredUpdates{Stop: 1}), Index: current.ModifyIndex})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }

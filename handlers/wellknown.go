@@ -8,8 +8,10 @@ import (
 )
 
 // jwks answers GET /.well-known/jwks.json: the public keys that verify identities.
-func (a *API) jwks(context.Context, *request) (answer, error) {
-	return document("key set", a.config.JWKS)
+func (a *API) jwks(_ context.Context, r *request) (answer, error) {
+	keys, err := document("key set", a.config.JWKS)
+	keys.index, keys.shared = r.index(), true
+	return keys, err
 }
 
 // openIDConfiguration answers GET /.well-known/openid-configuration.

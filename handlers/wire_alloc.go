@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -12,6 +13,15 @@ import (
 
 // absent shadows a field of the SDK that Nomad's answers never have. It is always nil.
 type absent *struct{}
+
+// sparse returns a struct of the SDK as one that encodes without its empty fields.
+func sparse[T any](v *T) any {
+	fields := reflect.VisibleFields(reflect.TypeFor[T]())
+	for i := range fields {
+		fields[i].Tag = `json:",omitzero"`
+	}
+	return reflect.ValueOf(*v).Convert(reflect.StructOf(fields)).Interface()
+}
 
 // wireAllocation is GET /v1/allocation/:id. Nomad leaves out every empty field of it, but not of most of what is inside.
 type wireAllocation struct {

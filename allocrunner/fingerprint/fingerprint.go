@@ -6,7 +6,10 @@ package fingerprint
 import (
 	"bytes"
 	"cmp"
+	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"time"
@@ -26,7 +29,7 @@ func Node(dir string, drivers []string) *api.Node {
 	n := &api.Node{
 		Name: facts.Name, Attributes: facts.Attributes, CgroupParent: facts.Cgroup,
 		Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
-		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{}, Reserved: noResources(),
+		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{},
 	}
 	cores, mhz := runtime.NumCPU(), measureCPU(n.Attributes)
 	memory := measureMemory()
@@ -39,8 +42,10 @@ func Node(dir string, drivers []string) *api.Node {
 		Disk:   api.NodeDiskResources{DiskMB: int64(free >> 20)},
 	}
 	n.NodeResources.MinDynamicPort, n.NodeResources.MaxDynamicPort = ports.DefaultFirst, ports.DefaultLast
-	n.Resources = noResources() // the older form of the same
-	*n.Resources.CPU, *n.Resources.MemoryMB, *n.Resources.DiskMB = cores*mhz, int(memory>>20), int(free>>20)
+	for id := range cores {
+		n.NodeResources.Cpu.ReservableCpuCores = append(n.NodeResources.Cpu.ReservableCpuCores, uint16(id))
+	}
+	n.NodeResources.Networks = networks(n.Attributes["unique.network.ip-address"])
 	now := time.Now()
 	for _, name := range drivers {
 		n.Attributes["driver."+name] = "1"
@@ -51,8 +56,39 @@ func Node(dir string, drivers []string) *api.Node {
 	return n
 }
 
-func noResources() *api.Resources {
-	return &api.Resources{CPU: new(int), MemoryMB: new(int), DiskMB: new(int)}
+// networks returns the addresses of the interface that has an address.
+func networks(ip string) (found []*api.NetworkResource) {
+	all, _ := net.Interfaces() // none are found in none
+	for _, i := range all {
+		addresses, _ := i.Addrs()
+		var own []*api.NetworkResource
+		has := false
+		for _, a := range addresses {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err != nil || prefix.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			address := prefix.Addr()
+			has = has || address.String() == ip
+			own = append(own, &api.NetworkResource{
+				Mode: "host", Device: i.Name, IP: address.String(), CIDR: netip.PrefixFrom(address, address.BitLen()).String(), MBits: linkSpeed(i.Name),
+			})
+		}
+		if has {
+			found = append(found, own...)
+		}
+	}
+	return found
+}
+
+// linkSpeed returns an interface's megabits a second, as Nomad 1000 when it does not say.
+func linkSpeed(name string) *int {
+	text, _ := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
+	speed, err := strconv.Atoi(string(bytes.TrimSpace(text)))
+	if err != nil || speed <= 0 {
+		speed = 1000
+	}
+	return &speed
 }
 
 // measureCPU adds the processor's attributes and returns its megahertz, 0 when the machine does not say.

@@ -19,11 +19,17 @@ import (
 // Host is this machine.
 type Host struct {
 	dir    string
-	shared *stats.Shared[api.HostStats]
+	shared *stats.Shared[sample]
 
 	// Used by the one who samples alone:
 	at     time.Time
 	before map[string]cpuTicks // of the latest sample
+}
+
+// sample is what was measured at a time.
+type sample struct {
+	*api.HostStats
+	at time.Time
 }
 
 // New returns the machine, with the file system of dir. It does no I/O.
@@ -34,10 +40,16 @@ func New(dir string) *Host {
 }
 
 // Stats returns what the machine's parts are used for: memory in bytes, CPU use in percent of each, since the latest sample or in a fifth of a second,
-// the uptime in seconds. It is shared and not changed. Errors: those of /proc and of the directory, ctx's.
-func (h *Host) Stats(ctx context.Context) (*api.HostStats, error) { return h.shared.Get(ctx) }
+// the uptime in seconds, and when it was measured. It is shared and not changed. Errors: those of /proc and of the directory, ctx's.
+func (h *Host) Stats(ctx context.Context) (*api.HostStats, time.Time, error) {
+	s, err := h.shared.Get(ctx)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	return s.HostStats, s.at, nil
+}
 
-func (h *Host) sample(ctx context.Context) (_ *api.HostStats, cost time.Duration, err error) {
+func (h *Host) sample(ctx context.Context) (_ *sample, cost time.Duration, err error) {
 	if h.before == nil || time.Since(h.at) > stats.LongestWindow {
 		if h.before, _, err = readCPUs(); err != nil {
 			return nil, 0, err
@@ -54,7 +66,7 @@ func (h *Host) sample(ctx context.Context) (_ *api.HostStats, cost time.Duration
 	if err != nil {
 		return nil, 0, err
 	}
-	all := &api.HostStats{CPU: []*api.HostCPUStats{}, DeviceStats: []*api.DeviceGroupStats{}}
+	all := &api.HostStats{CPU: []*api.HostCPUStats{}}
 	busy := 0.0
 	for _, name := range names {
 		use := cpus[name].since(h.before[name])
@@ -75,7 +87,7 @@ func (h *Host) sample(ctx context.Context) (_ *api.HostStats, cost time.Duration
 		return nil, 0, fmt.Errorf("uptime: %w", err)
 	}
 	all.Uptime = uint64(info.Uptime)
-	return all, time.Since(began), nil
+	return &sample{all, began}, time.Since(began), nil
 }
 
 // Megahertz returns the speed of a CPU of this machine, in which the ticks of CPU use are counted: its base frequency, else its highest, else what the

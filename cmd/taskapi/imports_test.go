@@ -223,6 +223,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/state",
+		"allocrunner/taskenv", // Nomad's version
 		"allocrunner/updates",
 		"auth",
 		"auth/limitset",

@@ -80,6 +80,19 @@ func TestMetricsListen(t *testing.T) {
 			t.Errorf("%s = %v (there: %t), want at least %v", name, value, ok, least)
 		}
 	}
+	machine := []string{"datacenter=dc1", "node_class=none", "node_pool=default", "node_status=ready", "node_scheduling_eligibility=eligible"}
+	for name, want := range map[string][]string{
+		"nomad_client_host_memory_total": machine, "nomad_client_host_memory_available": machine, "nomad_client_uptime": machine,
+		"nomad_client_allocations_running": machine, "nomad_client_tasks_running": machine,
+		"nomad_client_allocated_memory": machine, "nomad_client_unallocated_memory": machine, "nomad_client_host_disk_size": machine,
+	} {
+		if value, ok := valueOf(families[name], want...); !ok || value <= 0 {
+			t.Errorf("%s = %v (there: %t), with %v", name, value, ok, want)
+		}
+	}
+	if _, ok := valueOf(families["nomad_client_host_cpu_idle"], append(machine, "cpu=cpu0")...); !ok {
+		t.Error("nomad_client_host_cpu_idle is missing")
+	}
 	for _, state := range []string{"state=running", "state=dead"} {
 		if value, ok := valueOf(families["taskapi_task_state"], "task=server", state); !ok || value != 1 && state == "state=running" || value != 0 && state == "state=dead" {
 			t.Errorf("%s = %v", state, value)

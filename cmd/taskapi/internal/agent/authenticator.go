@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/auth"
@@ -78,7 +77,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Logger:       s.logger,
 		SigningKeyID: func() string { return s.keyring.Active().ID },
 		Metrics:      s.measure,
-		Host:         hoststats.New(s.paths.Alloc).Stats,
+		Host:         s.host.Stats,
 		Events:       s.events,
 		Services:     clusterapi.Services(s.shared.registry),
 		Answered:     s.audience.answered,

@@ -13,6 +13,7 @@ import (
 func (s *wiring) measure(ctx context.Context) []handlers.Metric {
 	all := append(authMetrics(s.authStats()), socketMetrics(s.sockets.stats())...)
 	all = append(all, s.allocMetrics(ctx)...)
+	all = append(all, s.nodeMetrics(ctx)...)
 	all = append(all, auditMetrics(s.audit)...)
 	return append(all, hookMetrics(s.hookStats())...)
 }

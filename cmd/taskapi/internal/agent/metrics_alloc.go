@@ -20,6 +20,7 @@ func (s *wiring) allocMetrics(ctx context.Context) []handlers.Metric {
 	alloc := s.runner.Alloc()
 	labels := []handlers.Label{
 		{Name: "alloc_id", Value: alloc.ID}, {Name: "job", Value: alloc.JobID}, {Name: "namespace", Value: alloc.Namespace}, {Name: "task_group", Value: alloc.TaskGroup},
+		{Name: "host", Value: thisNode().name},
 	}
 	all := stateMetrics(alloc, labels)
 	all = append(all, resourceMetrics(alloc, labels)...)

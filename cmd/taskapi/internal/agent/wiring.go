@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
 	"taskapi/auth"
@@ -59,6 +60,7 @@ type wiring struct {
 	audience    *audience
 	operator    *operatorHook // nil without an API
 	shared      *sharing
+	host        *hoststats.Host
 	consul      *consul.Provider // nil without an agent
 
 	ended    chan struct{} // closed when the runner has returned
@@ -79,6 +81,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 		log:         agentlog.New(cfg.Logger.Handler()),
 		runtimeDirs: socket.RuntimeDirs(os.Geteuid(), cfg.RuntimeDir),
 		events:      handlers.NewEvents(),
+		host:        hoststats.New(cfg.Paths.Alloc),
 		ended:       make(chan struct{}),
 	}
 	s.logger = slog.New(s.log)

@@ -1,0 +1,124 @@
+package handlers
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// wireNode has neither the older form of the resources nor a secret, and what the SDK lacks.
+type wireNode struct {
+	*api.Node
+	Resources                absent `json:",omitempty"`
+	Reserved                 absent `json:",omitempty"`
+	NodeResources            *wireNodeResources
+	ReservedResources        *wireReserved
+	ComputedClass            string
+	SecretID                 string
+	IdentitySigningKeyID     string
+	LastAllocUpdateIndex     uint64
+	LastMissedHeartbeatIndex uint64
+}
+
+func wireNodeOf(n *api.Node, updated uint64, keyID string) *wireNode {
+	return &wireNode{
+		Node: n, NodeResources: nodeResourcesOf(n), ReservedResources: &wireReserved{NodeReservedResources: n.ReservedResources},
+		ComputedClass: computedClass(n), IdentitySigningKeyID: keyID, LastAllocUpdateIndex: updated,
+	}
+}
+
+// computedClass returns a text that is the same for machines on which the same can run.
+func computedClass(n *api.Node) string {
+	class := fnv.New64a()
+	for _, name := range slices.Sorted(maps.Keys(n.Attributes)) {
+		if !strings.HasPrefix(name, "unique.") {
+			fmt.Fprintf(class, "%q=%q ", name, n.Attributes[name])
+		}
+	}
+	fmt.Fprint(class, n.Datacenter, n.NodePool, n.NodeClass, n.Meta) // fmt sorts maps
+	return "v1:" + strconv.FormatUint(class.Sum64(), 10)
+}
+
+type wireReserved struct {
+	*api.NodeReservedResources
+	Cpu struct {
+		CpuShares        uint64
+		ReservedCpuCores []uint16
+	}
+}
+
+type wireNodeStub struct {
+	*api.NodeListStub
+	NodeResources     *wireNodeResources `json:",omitempty"`
+	ReservedResources *wireReserved      `json:",omitempty"`
+	HostVolumes       map[string]*api.HostVolumeInfo
+}
+
+type wireNodeResources struct {
+	*api.NodeResources
+	Networks     []any
+	NodeNetworks []wireNodeNetwork
+	Processors   struct{ Topology wireTopology }
+}
+
+type wireNodeNetwork struct {
+	Mode       string
+	Device     string
+	MacAddress string
+	Speed      int
+	Addresses  []wireNodeAddress
+}
+
+type wireNodeAddress struct{ Family, Alias, Address, Gateway, ReservedPorts string }
+
+// wireTopology has all cores on one socket: more is not measured.
+type wireTopology struct {
+	Nodes                  []int
+	Distances              [][]int
+	Cores                  []wireCore
+	OverrideTotalCompute   int
+	OverrideWitholdCompute int
+}
+
+type wireCore struct {
+	SocketID   int
+	NodeID     int
+	ID         uint16
+	Grade      bool
+	Disable    bool
+	BaseSpeed  int
+	MaxSpeed   int
+	GuessSpeed int
+}
+
+// nodeResourcesOf returns a node's resources, also in the forms that the SDK lacks.
+func nodeResourcesOf(n *api.Node) *wireNodeResources {
+	w := &wireNodeResources{NodeResources: n.NodeResources}
+	for _, network := range n.NodeResources.Networks {
+		w.Networks = append(w.Networks, sparse(network))
+		known := slices.IndexFunc(w.NodeNetworks, func(one wireNodeNetwork) bool { return one.Device == network.Device })
+		if known < 0 {
+			known = len(w.NodeNetworks)
+			w.NodeNetworks = append(w.NodeNetworks, wireNodeNetwork{Mode: network.Mode, Device: network.Device, Speed: valueOf(network.MBits)})
+		}
+		family := "ipv6"
+		if net.ParseIP(network.IP).To4() != nil {
+			family = "ipv4"
+		}
+		at := &w.NodeNetworks[known].Addresses
+		*at = append(*at, wireNodeAddress{Family: family, Alias: "default", Address: network.IP})
+	}
+	speed, _ := strconv.Atoi(n.Attributes["cpu.frequency"]) // 0 when the machine does not say
+	topology := &w.Processors.Topology
+	topology.Nodes = []int{0}
+	for _, id := range n.NodeResources.Cpu.ReservableCpuCores {
+		topology.Cores = append(topology.Cores, wireCore{ID: id, Grade: true, BaseSpeed: speed})
+	}
+	return w
+}
