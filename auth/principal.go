@@ -25,6 +25,12 @@ func (p *Principal) MaySee(allocationID string) bool {
 // Operator reports whether the principal is the allocation's operator.
 func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }
 
+// SeesWholeJob reports whether the principal is shown all of its job: the operator is, and a task that may run commands in all tasks, where it
+// reads the same. Other tasks are not shown what is another's in it.
+func (p *Principal) SeesWholeJob() bool {
+	return p.Operator() || p != nil && p.Capabilities.Has(AllocExec)
+}
+
 // Owner is whom a socket belongs to: one task of one allocation, or its operator. A token is good on the socket of its owner alone; so the
 // operator's is never sent to a socket on which a task might listen instead.
 type Owner struct {

@@ -20,7 +20,7 @@ func (a *API) allocationGet(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	keyID := a.keyID()
-	encoded, err := a.allocation.get(cacheKey{current.ID, current.ModifyIndex, keyID}, func() any {
+	encoded, err := a.allocation[r.viewOf()].get(cacheKey{shown: current, extra: keyID}, func() any {
 		return wireAllocationOf(current, keyID)
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err

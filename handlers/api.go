@@ -142,9 +142,10 @@ type API struct {
 	evaluations evaluations
 	taskExecs   atomic.Int64 // commands that run over the sockets of tasks
 
-	allocation cache // by allocation, ModifyIndex and signing key
-	checks     cache // by allocation and version
-	usage      cache // by allocation, time of the sample and task
+	views      [views]atomic.Pointer[view]
+	allocation [views]cache // by version as it is shown, and signing key
+	checks     cache        // by allocation and version
+	usage      cache        // by allocation, time of the sample and task
 
 	registering chan struct{} // holds an element while a job is being registered
 	parsing     chan struct{} // holds an element while one is being parsed or judged

@@ -1,8 +1,12 @@
 package handlers
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// cache keeps the latest encoding of one kind of answer. A single entry is enough for a process that runs one allocation. Several requests
+	"github.com/hashicorp/nomad/api"
+)
+
+// cache keeps the latest encoding of one kind of answer. A single entry is enough for a process that runs one allocation, where all are shown the same. Several requests
 // that miss at once encode several times; one of them stays.
 type cache struct {
 	latest atomic.Pointer[cached]
@@ -12,6 +16,7 @@ type cache struct {
 type cacheKey struct {
 	alloc   string
 	version uint64
+	shown   *api.Allocation // instead of both
 	extra   string
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
@@ -45,7 +46,7 @@ func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	want.maySee, want.operator = r.Principal.MaySee, r.Principal.Operator()
+	want.caller = r.Principal
 	s := &eventWriter{api: a, want: want}
 	if alloc, ok := r.visible(); ok {
 		s.current = alloc.Snapshot().ModifyIndex
@@ -55,8 +56,7 @@ func (a *API) eventStream(_ context.Context, r *request) (answer, error) {
 
 // subscription selects events.
 type subscription struct {
-	maySee    func(allocID string) bool
-	operator  bool
+	caller    *auth.Principal
 	namespace string // empty for that of the allocation
 	index     uint64
 	topics    map[api.Topic][]string // the keys of each; empty for all topics
@@ -90,7 +90,7 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 // matches reports whether an event of the caller's allocation is one that the subscription selects.
 func (s *subscription) matches(n note) bool {
 	switch {
-	case n.operator && !s.operator, n.namespace != "" && !inQueriedNamespace(s.namespace, n.namespace):
+	case n.operator && !s.caller.Operator(), n.namespace != "" && !inQueriedNamespace(s.namespace, n.namespace):
 		return false
 	case len(s.topics) == 0:
 		return true
@@ -179,15 +179,13 @@ func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err erro
 	}
 	for i, e := range batch {
 		isNew := e.kind == "" && s.reader.next-uint64(len(batch)-i) >= s.reader.live // whatever its index, which is the latest version's
-		if e.alloc.ModifyIndex < s.want.index && !isNew || !s.want.maySee(e.alloc.ID) {
+		if e.alloc.ModifyIndex < s.want.index && !isNew || !s.want.caller.MaySee(e.alloc.ID) {
 			continue
 		}
-		encoded, err := s.api.encodeEvent(e)
+		line, err := s.line(e)
 		if err != nil {
 			s.api.config.Logger.Error("event not sent", "alloc", e.alloc.ID, "index", e.alloc.ModifyIndex, "error", err)
-			continue
 		}
-		line := encoded.lineFor(&s.want)
 		if line == nil {
 			continue
 		}
@@ -196,6 +194,15 @@ func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err erro
 		}
 	}
 	return more, nil
+}
+
+// line returns the line of an event, nil when nothing of it was asked for.
+func (s *eventWriter) line(e *event) ([]byte, error) {
+	encoded, err := s.api.encodeEvent(e)
+	if err != nil {
+		return nil, err
+	}
+	return encoded.lineFor(&s.want)
 }
 
 // say writes what people are to know. Programs take it for a heartbeat.

@@ -39,6 +39,7 @@ type encodedEvent struct {
 
 type encodedPart struct {
 	note
+	wire  wireEvent // of a job: each caller is shown its own
 	bytes []byte
 }
 
@@ -63,8 +64,11 @@ func (a *API) encodeEvent(e *event) (*encodedEvent, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode event of %s: %w", n.topic, err)
 		}
+		if n.payload.Job == nil {
+			wire = wireEvent{}
+		}
 		n.payload = wirePayload{}
-		line.parts = append(line.parts, encodedPart{n, encoded})
+		line.parts = append(line.parts, encodedPart{n, wire, encoded})
 	}
 	line.line = line.join(line.parts)
 	e.encoded.Store(line)
@@ -83,16 +87,31 @@ func (l *encodedEvent) join(parts []encodedPart) []byte {
 	return append(line, "]}"...)
 }
 
-// lineFor returns the line for a subscription, nil when nothing is in it.
-func (l *encodedEvent) lineFor(want *subscription) []byte {
+// lineFor returns the line for a subscription, nil when nothing is in it. A job, of which there are few, is encoded for
+// each subscriber who is not shown all of it.
+func (l *encodedEvent) lineFor(want *subscription) ([]byte, error) {
 	wanted := slices.DeleteFunc(slices.Clone(l.parts), func(p encodedPart) bool { return !want.matches(p.note) })
-	switch len(wanted) {
-	case 0:
-		return nil
-	case len(l.parts):
-		return l.line
+	if len(wanted) == 0 {
+		return nil, nil
 	}
-	return l.join(wanted)
+	whole := len(wanted) == len(l.parts)
+	for i, part := range wanted {
+		job := part.wire.Payload.Job
+		if job == nil || want.caller.SeesWholeJob() {
+			continue
+		}
+		whole = false
+		part.wire.Payload.Job = wireJobOf(shownJob(want.caller, job.Job))
+		encoded, err := json.Marshal(part.wire)
+		if err != nil {
+			return nil, fmt.Errorf("encode event of %s: %w", part.topic, err)
+		}
+		wanted[i].bytes = encoded
+	}
+	if whole {
+		return l.line, nil
+	}
+	return l.join(wanted), nil
 }
 
 // notesOf returns all that an event is about, in the order in which it has happened in Nomad.

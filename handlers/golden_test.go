@@ -44,7 +44,7 @@ func TestAnswersAsRecorded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := s.do(t, http.MethodGet, target, goodToken, "")
+			got := s.do(t, http.MethodGet, target, operator, "") // who is shown all
 			if diff := cmp.Diff(tree(t, string(want)), tree(t, got.Body)); diff != "" {
 				t.Errorf("GET %s: -recorded +ours\n%s", target, diff)
 			}

@@ -73,7 +73,7 @@ func TestSDKJobReads(t *testing.T) {
 	}
 	_, _, _, err = jobs.Versions("other", true, nil)
 	wantSDKError(t, err, 404, "job versions not found")
-	_, _, err = jobs.Submission("other", 1, nil)
+	_, _, err = s.sdk(t, operator).Jobs().Submission("other", 1, nil)
 	wantSDKError(t, err, 404, "job source not found")
 	for name, list := range map[string]func() (int, error){
 		"allocations": func() (int, error) { list, _, err := jobs.Allocations("other", true, nil); return len(list), err },
@@ -131,13 +131,16 @@ func TestSDKVersions(t *testing.T) {
 	_, _, _, err = jobs.VersionsOpts("demo", &api.VersionsOptions{Diffs: true, DiffTag: "x"}, nil)
 	wantSDKError(t, err, 400, "diff_tag names no version: versions have no tags here; use diff_version")
 
+	_, _, err = jobs.Submission("demo", 1, nil)
+	wantSDKError(t, err, 403, "Permission denied")
+	jobs = s.sdk(t, operator).Jobs()
 	submission, _, err := jobs.Submission("demo", 1, nil)
 	if err != nil || submission.Source != "earlier" || submission.Format != "hcl2" {
 		t.Errorf("submission = %+v, %v", submission, err)
 	}
 	_, _, err = jobs.Submission("demo", 7, nil)
 	wantSDKError(t, err, 404, "job source not found")
-	_, _, err = newServer(t, newAlloc(t)).sdk(t, goodToken).Jobs().Submission("demo", 0, nil)
+	_, _, err = newServer(t, newAlloc(t)).sdk(t, operator).Jobs().Submission("demo", 0, nil)
 	wantSDKError(t, err, 404, "job source not found")
 }
 

@@ -30,7 +30,8 @@ type JobVersion struct {
 // number returns the version's number.
 func (v JobVersion) number() uint64 { return valueOf(v.Job.Version) }
 
-// versions returns the versions of the caller's job, the present one first. missing is what another job has none of.
+// versions returns the versions of the caller's job as it is shown them, the present one first. missing is what another
+// job has none of.
 func (a *API) versions(ctx context.Context, r *request, missing apierror.Kind) ([]JobVersion, *api.Allocation, error) {
 	current, err := a.ownJob(ctx, r)
 	if err != nil {
@@ -39,7 +40,11 @@ func (a *API) versions(ctx context.Context, r *request, missing apierror.Kind) (
 	if a.config.History == nil {
 		return []JobVersion{{Job: current.Job}}, current, nil
 	}
-	return a.config.History.Versions(), current, nil
+	versions := slices.Clone(a.config.History.Versions())
+	for i := range versions {
+		versions[i].Job = shownJob(r.Principal, versions[i].Job)
+	}
+	return versions, current, nil
 }
 
 // jobVersions answers GET /v1/job/:job/versions, the latest first. diffs=true adds what each changes of the one before it, or, with

@@ -22,7 +22,7 @@ import (
 
 func TestSDKJobs(t *testing.T) {
 	alloc := newAlloc(t)
-	client := newServer(t, alloc).sdk(t, goodToken).Jobs()
+	client := newServer(t, alloc).sdk(t, operator).Jobs()
 
 	job, meta, err := client.Info("demo", nil)
 	if err != nil || meta.LastIndex != 34 {
@@ -73,7 +73,7 @@ func TestJobOfAFile(t *testing.T) {
 func TestJobStatus(t *testing.T) {
 	alloc := newAlloc(t)
 	current := *alloc.snapshot()
-	alloc.snapshot = func() *api.Allocation { return &current }
+	alloc.snapshot = func() *api.Allocation { snapshot := current; return &snapshot }
 	client := newServer(t, alloc).sdk(t, goodToken).Jobs()
 	for status, want := range map[string]string{"pending": "pending", "running": "running", "complete": "dead", "failed": "dead", "lost": "dead"} {
 		current.ClientStatus = status
@@ -271,8 +271,8 @@ func TestSDKPlan(t *testing.T) {
 // TestUpdatedAllocation: what an update and the health of the allocation change is in its next answer.
 func TestUpdatedAllocation(t *testing.T) {
 	alloc := newAlloc(t)
-	current := *alloc.snapshot()
-	alloc.snapshot = func() *api.Allocation { return &current }
+	current := alloc.snapshot()
+	alloc.snapshot = func() *api.Allocation { return current }
 	client := newServer(t, alloc).sdk(t, goodToken).Allocations()
 	if _, _, err := client.Info(allocID, nil); err != nil { // it is in the cache now
 		t.Fatal(err)
@@ -280,17 +280,17 @@ func TestUpdatedAllocation(t *testing.T) {
 	at := time.Date(2026, 11, 21, 10, 0, 0, 5, time.UTC)
 	job := *current.Job
 	job.JobModifyIndex, job.ModifyIndex, job.Version = new(uint64(40)), new(uint64(40)), new(uint64(1))
-	updated := current
+	updated := *current
 	updated.ModifyIndex, updated.Job = 41, &job
 	updated.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(false), Timestamp: at, ModifyIndex: 41}
-	current = updated
+	current = &updated
 
 	got, meta, err := client.Info(allocID, nil)
 	if err != nil || meta.LastIndex != 41 || *got.Job.Version != 1 || *got.Job.JobModifyIndex != 40 {
 		t.Errorf("info = %+v, %v; want version 1 of the job at index 41", meta, err)
 	}
 	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0, "Timestamp": "2026-11-21T10:00:00.000000005Z"}
-	encoded, err := handlers.EncodeAllocation(&current)
+	encoded, err := handlers.EncodeAllocation(current)
 	if err != nil {
 		t.Fatal(err)
 	}

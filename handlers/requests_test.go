@@ -155,8 +155,8 @@ func TestHead(t *testing.T) {
 // TestCachesFollow: an encoding is kept for as long as nothing changed, and not a request longer.
 func TestCachesFollow(t *testing.T) {
 	alloc := newAlloc(t)
-	current, version, keyID := *alloc.snapshot(), uint64(7), "k1"
-	alloc.snapshot = func() *api.Allocation { return &current }
+	current, version, keyID := alloc.snapshot(), uint64(7), "k1"
+	alloc.snapshot = func() *api.Allocation { return current }
 	status := "pending"
 	alloc.checks = func() (api.AllocCheckStatuses, uint64) {
 		return api.AllocCheckStatuses{"a": {ID: "a", Status: status}}, version
@@ -173,7 +173,9 @@ func TestCachesFollow(t *testing.T) {
 	want(checksPath, `"Status":"pending"`)
 	want("/v1/allocation/"+allocID, `"ClientStatus":"running"`)
 	version, status = 8, "success"
-	current.ModifyIndex, current.ClientStatus = 35, "complete"
+	ended := *current
+	ended.ModifyIndex, ended.ClientStatus = 35, "complete"
+	current = &ended
 	want(checksPath, `"Status":"success"`)
 	want("/v1/allocation/"+allocID, `"ClientStatus":"complete"`)
 	keyID = "k2"

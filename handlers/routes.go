@@ -174,7 +174,8 @@ func (a *API) served() []Route {
 		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),
 		read("/v1/job/{job}/scale", auth.ReadJob, a.jobRead(readScale), "Returns how many allocations the job's groups have."),
 		read("/v1/job/{job}/services", auth.ReadJob, a.jobServices, "Lists the services that the job's allocations have registered."),
-		read("/v1/job/{job}/submission", auth.ReadJob, a.jobSubmission, "Returns the text that a version of the job was made from."),
+		read("/v1/job/{job}/submission", auth.OperatorOnly, a.jobSubmission, "Returns the text that a version of the job was made from.").
+			or(auth.AllocExec),
 		read("/v1/job/{job}/summary", auth.ReadJob, a.jobRead(readSummary), "Counts the job's allocations by status."),
 		read("/v1/job/{job}/versions", auth.ReadJob, a.jobVersions, "Lists the versions of a job, with what each has changed.").withBulk(),
 		write("/v1/job/{job}/revert", auth.OperatorOnly, a.revert, "Gives the allocation an earlier version of its job."),

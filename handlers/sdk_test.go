@@ -53,7 +53,7 @@ func TestSDKAgent(t *testing.T) {
 
 func TestSDKReads(t *testing.T) {
 	alloc := newAlloc(t)
-	client := newServer(t, alloc).sdk(t, goodToken)
+	client := newServer(t, alloc).sdk(t, operator)
 
 	list, meta, err := client.Allocations().List(nil)
 	if err != nil || len(list) != 1 || list[0].ID != allocID || list[0].AllocatedResources != nil || len(list[0].TaskStates) != 2 {

@@ -21,7 +21,7 @@ const (
 	maxWait     = 10 * time.Minute
 )
 
-// snapshot returns the allocation as it stands, or, when the query has an index, once its ModifyIndex has passed that index, the wait is
+// snapshot returns the allocation as the caller is shown it, and as it stands, or, when the query has an index, once its ModifyIndex has passed that index, the wait is
 // over, the client has gone or the server drains. Errors: those of the query and of await.
 func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
 	query, err := r.values()
@@ -34,10 +34,10 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 	}
 	now := alloc.Snapshot()
 	if index == 0 || now.ModifyIndex > index {
-		return now, nil
+		return r.shown(now), nil
 	}
 	err = r.await(ctx, wait, func(ctx context.Context) { now = alloc.Wait(ctx, index) })
-	return now, err
+	return r.shown(now), err
 }
 
 // await calls until, whose context ends when the wait is over, the client has gone or the server drains. Errors: TooManyWaits, and

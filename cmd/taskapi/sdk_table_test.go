@@ -37,7 +37,8 @@ var sdkTable = []sdkCalls{
 	{"EventStream", "Stream", works, works, ""},
 
 	{"Jobs", "Allocations Deployments Deregister DeregisterOpts Evaluations Info LatestDeployment List ListOptions PrefixList ScaleStatus " +
-		"Submission Summary Versions VersionsOpts", works, works, ""},
+		"Summary Versions VersionsOpts", works, works, ""},
+	{"Jobs", "Submission", works, "403", "the text may hold passwords; who has alloc-exec reads it"},
 	{"Jobs", "EnforceRegister ForceEvaluate ParseHCL ParseHCLOpts Plan PlanOpts Register RegisterOpts Revert Validate", works, "403",
 		"another version of the job is the operator's to give"},
 	{"Jobs", "EvaluateWithOpts", works, "403", "501 with ForceReschedule"},

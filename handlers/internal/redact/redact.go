@@ -1,0 +1,89 @@
+// Package redact leaves out of a job what one of its tasks must not read of the others: their environment, templates,
+// configuration, identities' files and metadata, in which passwords are. It names what may be shown, so that a field
+// that the SDK adds is hidden. It changes no value that it is given.
+package redact
+
+import (
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Job returns the job as a task of a group is shown it. The task itself is whole, and so are its services.
+func Job(job *api.Job, group, task string) *api.Job {
+	if job == nil {
+		return nil
+	}
+	shown := *job
+	shown.TaskGroups, shown.Payload = make([]*api.TaskGroup, len(job.TaskGroups)), nil
+	for i, g := range job.TaskGroups {
+		own := g.Name != nil && *g.Name == group
+		if shown.TaskGroups[i] = groupOf(g, task, own); !own {
+			shown.TaskGroups[i].Meta = nil
+		}
+	}
+	return &shown
+}
+
+// groupOf returns a group as a task is shown it; own says that the task is the group's.
+func groupOf(group *api.TaskGroup, task string, own bool) *api.TaskGroup {
+	shown := *group
+	shown.Tasks = make([]*api.Task, len(group.Tasks))
+	alone := own && len(group.Tasks) == 1 // the group's services are the task's, too
+	for i, t := range group.Tasks {
+		if own && t.Name == task {
+			shown.Tasks[i] = t
+		} else {
+			shown.Tasks[i] = taskOf(t)
+		}
+	}
+	if !alone {
+		shown.Services = servicesOf(group.Services, func(of string) bool { return own && of != "" && of == task })
+	}
+	return &shown
+}
+
+// taskOf returns a task as another one is shown it.
+func taskOf(t *api.Task) *api.Task {
+	shown := &api.Task{
+		Name: t.Name, Driver: t.Driver, User: t.User, Kind: t.Kind, Leader: t.Leader, Lifecycle: t.Lifecycle,
+		Resources: t.Resources, RestartPolicy: t.RestartPolicy, LogConfig: t.LogConfig,
+		KillTimeout: t.KillTimeout, KillSignal: t.KillSignal, ShutdownDelay: t.ShutdownDelay,
+		Constraints: t.Constraints, Affinities: t.Affinities, Identity: identityOf(t.Identity),
+		Services: servicesOf(t.Services, func(string) bool { return false }),
+	}
+	for _, identity := range t.Identities {
+		shown.Identities = append(shown.Identities, identityOf(identity))
+	}
+	for _, action := range t.Actions {
+		shown.Actions = append(shown.Actions, &api.Action{Name: action.Name})
+	}
+	return shown
+}
+
+// identityOf returns an identity as another task is shown it: for whom its token is, and not where that lies.
+func identityOf(i *api.WorkloadIdentity) *api.WorkloadIdentity {
+	if i == nil {
+		return nil
+	}
+	return &api.WorkloadIdentity{Name: i.Name, Audience: i.Audience, ServiceName: i.ServiceName, TTL: i.TTL}
+}
+
+// servicesOf returns services as a task is shown them, without what the checks of others send and run. own reports
+// whether the task with a name is the one that is shown them.
+func servicesOf(services []*api.Service, own func(task string) bool) []*api.Service {
+	var list []*api.Service
+	for _, service := range services {
+		shown := *service
+		shown.Checks = make([]api.ServiceCheck, len(service.Checks))
+		for i, check := range service.Checks {
+			if !own(service.TaskName) && !own(check.TaskName) {
+				check.Command, check.Args, check.Header, check.Body, check.Notes = "", nil, nil, "", ""
+				check.Path, _, _ = strings.Cut(check.Path, "?")
+			}
+			shown.Checks[i] = check
+		}
+		list = append(list, &shown)
+	}
+	return list
+}
