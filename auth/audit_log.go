@@ -25,9 +25,10 @@ type AuditConfig struct {
 	Logger *slog.Logger
 }
 
-// AuditLog is an Auditor that writes JSON lines, sampled: of each kind (caller, token, outcome and reason) the first of a burst are
-// written, all that were left out are counted, and the last of them is written with their number when the burst ends, or every ten
-// seconds while it lasts. So nobody can fill the log, or hide among the records of another.
+// AuditLog is an Auditor that writes JSON lines: one for each request that was let in. Refusals are sampled: of each
+// kind (caller, token and reason) the first of a burst are written, all that were left out are counted, and the last of
+// them is written with their number when the burst ends, or every ten seconds while it lasts. So nobody who is refused
+// can fill the log, or hide among the records of another.
 type AuditLog struct {
 	config  AuditConfig
 	sampler *auditSampler
@@ -54,33 +55,20 @@ func NewAuditLog(config AuditConfig) (*AuditLog, error) {
 
 var _ Auditor = (*AuditLog)(nil)
 
-// Audit writes the record, unless there are too many of its kind. One that can't be written is logged and counted.
+// Audit writes the record, unless it is one of too many refusals of its kind. One that can't be written is logged and
+// counted.
 func (l *AuditLog) Audit(record Record) {
-	if l.sampler.pass(record) {
+	if record.Outcome != Denied || l.sampler.pass(record) {
 		_ = l.write(record)
 	}
 }
 
-// Begin writes the record when the log is required; if there are too many of its kind, only when the log could not be written before.
-// Errors: ErrAudit.
+// Begin writes the record when the log is required. Errors: ErrAudit.
 func (l *AuditLog) Begin(record Record) error {
-	if !l.config.Required {
-		return nil
-	}
-	if !l.sampler.pass(record) && l.writable() {
-		return nil
-	}
-	if l.write(record) != nil {
+	if l.config.Required && l.write(record) != nil {
 		return ErrAudit
 	}
 	return nil
-}
-
-// writable reports whether the latest line was written.
-func (l *AuditLog) writable() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err == nil && l.w != nil
 }
 
 // write writes a record's line, and logs, counts and returns a failure.
@@ -169,7 +157,7 @@ func (l *AuditLog) Close() error {
 
 // AuditStats is what an AuditLog has counted.
 type AuditStats struct {
-	Suppressed uint64 // records that were left out because there were too many of their kind
+	Suppressed uint64 // refusals that were left out because there were too many of their kind
 	Lost       uint64 // records that could not be written
 	Last       error  // why the latest could not; nil when it could
 }

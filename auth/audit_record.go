@@ -1,9 +1,13 @@
 package auth
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -30,9 +34,6 @@ const (
 	maxMethodBytes = 16
 )
 
-// tokenLike matches what may be a token in a path: base64 of "{" and what follows, escaped dots included.
-var tokenLike = regexp.MustCompile(`eyJ[A-Za-z0-9_.%-]{20,}`)
-
 // maxTextBytes bounds what another issuer can write into it.
 const maxTextBytes = 256
 
@@ -52,14 +53,18 @@ type Record struct {
 	UID     uint32    `json:"uid"` // of the peer, as the kernel has it
 	PID     int32     `json:"pid"`
 	Method  string    `json:"method"`
-	Path    string    `json:"path"`              // as in the request, escaped, without the query; what looks like a token is replaced
+	Path    string    `json:"path"`              // as in the request, escaped, without the query; a token is replaced
 	Program string    `json:"program,omitempty"` // that a request runs in a task, and the task's name: see Runs
-	Outcome Outcome   `json:"outcome"`
-	Status  int       `json:"status,omitempty"` // absent for Begun
-	Reason  string    `json:"reason,omitempty"` // of a denial: Reason.String; "fault" of a request that a test had fail
 
-	// Suppressed is how many records of the same caller, token, outcome and reason before this one were left out, because there were
-	// too many.
+	Namespace string `json:"namespace,omitempty"` // of the variable that a request is about
+	Lock      string `json:"lock,omitempty"`      // what a request does with that variable's lock: acquire, renew or release
+
+	Outcome Outcome `json:"outcome"`
+	Status  int     `json:"status,omitempty"` // absent for Begun
+	Reason  string  `json:"reason,omitempty"` // of a denial: Reason.String; "fault" of a request that a test had fail
+
+	// Suppressed is how many refusals of the same caller and token for the same reason before this one were left out,
+	// because there were too many.
 	Suppressed uint64 `json:"suppressed,omitempty"`
 }
 
@@ -76,7 +81,7 @@ type Auditor interface {
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes), UID: peer.UID, PID: peer.PID,
-		Method: clean(method, maxMethodBytes), Path: clean(tokenLike.ReplaceAllString(path, "[token]"), maxPathBytes), Outcome: Done, Status: status,
+		Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes), Outcome: Done, Status: status,
 	}
 	if p != nil {
 		record.Subject, record.TokenID = clean(p.Claims.Subject, maxTextBytes), clean(p.Claims.ID, maxTextBytes)
@@ -94,8 +99,56 @@ func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status
 // Runs returns the record of a request that runs a program, or a job's action, in a task. The program's arguments are left out: they may hold
 // passwords.
 func (r Record) Runs(task, program string) Record {
-	r.Program = clean(tokenLike.ReplaceAllString(task+": "+program, "[token]"), maxTextBytes)
+	r.Program = clean(hideTokens(task+": "+program), maxTextBytes)
 	return r
+}
+
+// About returns the record of a request that is about a variable of the namespace, or does that with its lock.
+func (r Record) About(namespace, lock string) Record {
+	r.Namespace, r.Lock = clean(hideTokens(namespace), maxTextBytes), lock
+	return r
+}
+
+// hidden stands for a token.
+const hidden = "[token]"
+
+// tokenText matches what may hold a token: letters of base64, with dots.
+var tokenText = regexp.MustCompile(`[\w.-]*eyJ[\w.-]*`)
+
+// hideTokens replaces each token in a text: a header and claims, each a JSON object in base64, and what follows. A mere
+// name that begins as they do stays readable.
+func hideTokens(text string) string {
+	return tokenText.ReplaceAllStringFunc(text, func(found string) string {
+		parts := strings.Split(found, ".")
+		for i := 0; i+2 < len(parts); i++ {
+			begin := strings.Index(parts[i], "eyJ") // {" in base64
+			if begin >= 0 && isObject(parts[i][begin:]) && isObject(parts[i+1]) {
+				return strings.Join(append(parts[:i], parts[i][:begin]+hidden), ".")
+			}
+		}
+		return found
+	})
+}
+
+// isObject reports whether a text is a JSON object in base64.
+func isObject(text string) bool {
+	plain, err := base64.RawURLEncoding.DecodeString(text)
+	return err == nil && len(plain) > 0 && plain[0] == '{' && json.Valid(plain)
+}
+
+// hideTokensInPath does so in a path, and replaces each element of it that has a token behind escapes.
+func hideTokensInPath(path string) string {
+	if !strings.Contains(path, "eyJ") && !strings.Contains(path, "%") {
+		return path
+	}
+	elements := strings.Split(path, "/")
+	for i, element := range elements {
+		elements[i] = hideTokens(element)
+		if plain, err := url.PathUnescape(element); err == nil && plain != element && hideTokens(plain) != plain {
+			elements[i] = hidden
+		}
+	}
+	return strings.Join(elements, "/")
 }
 
 // clean returns a text with what is not printable escaped, cut between characters to a number of bytes.

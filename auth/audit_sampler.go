@@ -10,43 +10,29 @@ import (
 )
 
 const (
-	// burstTime is how long a kind of record must be within its allowance for its burst to be over.
+	// burstTime is how long a kind of refusal must be within its allowance for its burst to be over.
 	burstTime = 10 * time.Second
-	// burstAllowance is how many of a kind are written in that time, and doneAllowance how many of changes that were made: the log is for
-	// those, and each takes more of the caller's time.
+	// burstAllowance is how many of a kind are written in that time.
 	burstAllowance = 20
-	doneAllowance  = 200
 	// kindsKept is how many kinds of callers with a verified token are counted apart, and how many of callers without: made-up callers can't
 	// make the others be forgotten.
 	kindsKept = 1024
 )
 
-// recordKind identifies records that are sampled together: those of one caller with one token, of one outcome and reason.
+// recordKind identifies refusals that are sampled together: those of one caller with one token, for one reason.
 type recordKind struct {
 	alloc, task string
 	uid         uint32
 	token       string // jti
-	outcome     Outcome
 	reason      string
-	status      int
 }
 
 func kindOf(r Record) recordKind {
-	return recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, outcome: r.Outcome, reason: r.Reason, status: r.Status}
+	return recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, reason: r.Reason}
 }
 
 // ofOthers returns the kind of all callers that are too many to be counted apart. There are few such kinds.
-func (k recordKind) ofOthers() recordKind {
-	return recordKind{outcome: k.outcome, reason: k.reason, status: k.status}
-}
-
-// allowance returns how many are written in a burst.
-func (k recordKind) allowance() int {
-	if k.outcome == Done || k.outcome == Begun {
-		return doneAllowance
-	}
-	return burstAllowance
-}
+func (k recordKind) ofOthers() recordKind { return recordKind{reason: k.reason} }
 
 // burst counts the records of a kind.
 type burst struct {
@@ -62,8 +48,8 @@ func (b *burst) over(now time.Time) bool {
 	return b.suppressed == 0 && (age >= burstTime || age < 0)
 }
 
-// auditSampler lets the first records of each kind pass and counts the others. The latest of those is written with the number of the
-// rest: when a burst ends, and every burstTime while it lasts.
+// auditSampler lets the first refusals of each kind pass and counts the others. The latest of those is written with the
+// number of the rest: when a burst ends, and every burstTime while it lasts.
 type auditSampler struct {
 	write func(Record)
 	total atomic.Uint64 // left out for good
@@ -95,7 +81,7 @@ func (s *auditSampler) pass(r Record) bool {
 	if b.over(r.Time) {
 		b.since, b.passed = r.Time, 0
 	}
-	if b.passed < k.allowance() || s.closed {
+	if b.passed < burstAllowance || s.closed {
 		b.passed++
 		return true
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
@@ -55,12 +56,12 @@ func (a *API) action(ctx context.Context, r *request) (answer, error) {
 	return a.execAnswer(r, alloc, ExecRequest{Task: task, Command: append([]string{action.Command}, action.Args...)})
 }
 
-// actionOf returns what the record of a request for an action has of its query, empty without an action.
-func actionOf(query url.Values) string {
+// actionDetail adds the task and the action of a query.
+func actionDetail(record auth.Record, _ *request, query url.Values) auth.Record {
 	if name := query.Get("action"); name != "" {
-		return "action " + name
+		return record.Runs(query.Get("task"), "action "+name)
 	}
-	return ""
+	return record
 }
 
 // findAction returns the action of that name, and the task that has it. An empty task is the one that does.

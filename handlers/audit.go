@@ -1,9 +1,28 @@
 package handlers
 
 import (
+	"context"
+
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
+
+// slow makes a task wait that changes more than its limit allows: each change has a line of its own in the audit log,
+// which nobody is to fill. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token is
+// not valid any more.
+func (s *socketServer) slow(r *request) error {
+	if s.changes == nil || s.changes.Allow() {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.draining, cancel)()
+	if s.changes.Wait(ctx) != nil {
+		return apierror.New(apierror.CutOff)
+	}
+	r.renewBodyTime()
+	return r.recheck()
+}
 
 // begin records a change that is about to be carried out; its error refuses the change.
 func (s *socketServer) begin(r *request) error {
@@ -38,18 +57,15 @@ func (s *socketServer) recordRead(r *request, status int) {
 	}
 }
 
-// recordOf returns the record of a request; one that runs a program in a task has its name, as the query says it.
+// recordOf returns the record of a request, with what its route has to say of the query.
 func (s *socketServer) recordOf(r *request, status int) auth.Record {
 	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
-	if r.matched == nil || r.matched.program == nil {
+	if r.matched == nil || r.matched.detail == nil {
 		return record
 	}
 	query, err := r.values()
 	if err != nil {
 		return record
 	}
-	if program := r.matched.program(query); program != "" {
-		return record.Runs(query.Get("task"), program)
-	}
-	return record
+	return r.matched.detail(record, r, query)
 }

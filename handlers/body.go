@@ -23,6 +23,13 @@ func boundBody(w http.ResponseWriter, r *http.Request) *requestBody {
 	return b
 }
 
+// renewBodyTime begins the time for the body again: it was not the client that made it wait.
+func (r *request) renewBodyTime() {
+	if r.Body != http.NoBody {
+		_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(requestTimeout))
+	}
+}
+
 func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read = b.read || err == io.EOF

@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"taskapi/handlers/apierror"
@@ -46,10 +45,10 @@ func (r *request) enterBulky(ctx context.Context) error {
 // enterBulkyWrite does so for a request whose body, or the answer to it, may be long, before that is read. Its client may go while it waits, and
 // then nothing is done. Errors: those of enterBulky.
 func (r *request) enterBulkyWrite() error {
-	if err := r.enterBulky(r.Context()); err != nil || r.Body == http.NoBody {
+	if err := r.enterBulky(r.Context()); err != nil {
 		return err
 	}
-	_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(requestTimeout)) // as in boundBody; the client did not make it wait
+	r.renewBodyTime()
 	return nil
 }
 

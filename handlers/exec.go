@@ -85,13 +85,13 @@ func commandOf(query url.Values) (command []string, err error) {
 	return command, nil
 }
 
-// programOf returns the program of a query's command, empty when there is none.
-func programOf(query url.Values) string {
+// execDetail adds the task and the program of a query's command.
+func execDetail(record auth.Record, _ *request, query url.Values) auth.Record {
 	command, err := commandOf(query)
 	if err != nil {
-		return ""
+		return record
 	}
-	return command[0]
+	return record.Runs(query.Get("task"), command[0])
 }
 
 // chooseTask returns the task of that name, or the only one when the name is empty.

@@ -33,6 +33,7 @@ type request struct {
 	query      url.Values // parsed on first use
 	unrecorded error      // why a change goes on without a record; nil for one that has it, or needs none
 	recorded   bool       // its result is
+	namespaced string     // the namespace of the variable that it is about, once that is known
 	leaveBulky func()     // called when the answer is sent; nil for one that is not bulky
 }
 

@@ -34,12 +34,15 @@ type Route struct {
 	Doc     string // what it answers or does, in one line
 
 	handle         handlerFunc
-	maxBody        int64                   // of a request; 0 for the usual ceiling
-	program        func(url.Values) string // what a request with that query runs in a task, for its record; nil for nothing
+	maxBody        int64 // of a request; 0 for the usual ceiling
+	detail         recordDetail
 	evenUnrecorded bool
 	asks           bool // changes nothing, whatever its method
 	bulky          bool // an answer may take megabytes, so that few are made at a time; see enterBulky
 }
+
+// recordDetail returns the record of a request with what the query, or the handler, has said of it; nil for no more.
+type recordDetail func(auth.Record, *request, url.Values) auth.Record
 
 // mutates reports whether the route may change something, so that its requests are recorded.
 func (r *Route) mutates() bool {
@@ -105,9 +108,9 @@ func (r Route) alsoGet() Route {
 	return r
 }
 
-// running returns the route with the program that its requests run in a task, for their records.
-func (r Route) running(program func(url.Values) string) Route {
-	r.program = program
+// recording returns the route with more in the records of its requests.
+func (r Route) recording(detail recordDetail) Route {
+	r.detail = detail
 	return r
 }
 
@@ -146,7 +149,8 @@ func (a *API) served() []Route {
 		read("/v1/client/stats", auth.OperatorOnly, a.hostStats, "Returns what the machine's memory, CPUs and disk are used for."),
 		read("/v1/client/allocation/{alloc}/stats", auth.ReadJob, a.stats, "Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
 		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
-		read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, a.exec, "Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").answering(Upgrade).running(programOf),
+		read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, a.exec, "Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").answering(Upgrade).
+			recording(execDetail),
 		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
 
 		write("/v1/client/allocation/{alloc}/gc", auth.AllocLifecycle, a.allocGC, "Removes an allocation that has ended, with its directory.").alsoGet(),
@@ -168,7 +172,7 @@ func (a *API) served() []Route {
 		write("/v1/job/{job}", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),
 		remove("/v1/job/{job}", auth.AllocLifecycle, a.deregister, "Begins to stop the job's allocation.").withoutRecord(),
 		read("/v1/job/{job}/action", auth.AllocExec, a.action, "Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").answering(Upgrade).
-			running(actionOf),
+			recording(actionDetail),
 		read("/v1/job/{job}/actions", auth.ReadJob, a.jobRead(readActions), "Lists the actions of the job's tasks."),
 		read("/v1/job/{job}/deployment", auth.ReadJob, a.jobRead(readLatestDeployment), "Returns null: there are no deployments."),
 		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),
@@ -196,10 +200,10 @@ func (a *API) served() []Route {
 		read("/v1/namespace/{namespace}", auth.ReadJob, a.namespaceGet, "Returns the namespace of the caller's job."),
 
 		read("/v1/vars", auth.VariablesRead, a.variableList, "Lists the variables that the caller may list, without their items.").withBulk(),
-		read("/v1/var/*", auth.VariablesRead, a.variableGet, "Returns a variable."),
+		read("/v1/var/*", auth.VariablesRead, a.variableGet, "Returns a variable.").recording(variableDetail),
 		write("/v1/var/*", auth.VariablesWrite, a.variablePut, "Writes a variable; cas=INDEX. lock-acquire, lock-renew, lock-release: its lock.").
-			withBody(maxVariable),
-		remove("/v1/var/*", auth.VariablesWrite, a.variableDelete, "Deletes a variable; cas=INDEX."),
+			withBody(maxVariable).recording(variableDetail),
+		remove("/v1/var/*", auth.VariablesWrite, a.variableDelete, "Deletes a variable; cas=INDEX.").recording(variableDetail),
 
 		read("/v1/nodes", auth.OperatorOnly, a.nodeList, "Lists this machine."),
 		read("/v1/node/{node}", auth.OperatorOnly, a.nodeGet, "Returns this machine: attributes, drivers, resources."),

@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
+	"golang.org/x/time/rate"
+
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers/apierror"
@@ -27,6 +29,7 @@ type socketServer struct {
 	streams atomic.Int64 // that are open
 	waits   waits
 	bucket  bucket
+	changes *rate.Limiter // nil for no limit
 
 	filtering chan struct{} // holds one while a filter is read or applied
 	bulk      chan struct{} // holds one for each bulky answer that is made or sent
@@ -37,10 +40,14 @@ func newSocketServer(a *API, owner auth.Owner, draining, open context.Context) *
 	if owner.Task == "" {
 		set = set.Operator()
 	}
-	return &socketServer{
+	s := &socketServer{
 		API: a, owner: owner, draining: draining, open: open, limits: set, waits: waits{most: set.Waits},
 		filtering: make(chan struct{}, 1), bulk: make(chan struct{}, maxBulky),
 	}
+	if a.config.Auditor != nil {
+		s.changes = rate.NewLimiter(rate.Limit(set.Changes.PerSecond), set.Changes.Burst)
+	}
+	return s
 }
 
 // ServeHTTP leads a request from its head to its answer: authentication, route, capability, handler, encoding. Authentication comes first,
@@ -97,6 +104,10 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
 		ctx = s.open
+		if err := s.slow(req); err != nil {
+			s.fail(req, err)
+			return
+		}
 		req.unrecorded = s.begin(req)
 		if req.unrecorded != nil && (!route.evenUnrecorded || !principal.Operator()) {
 			s.fail(req, req.unrecorded)

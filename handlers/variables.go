@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -106,6 +107,7 @@ func (r *request) namespace() (string, error) {
 
 // mayVariable returns a *auth.Denial, which it records, when the caller has no such right on a variable, whether there is one or not.
 func (r *request) mayVariable(of variableAt, right auth.VariableRight) error {
+	r.namespaced = of.namespace
 	if r.Principal.MayVariable(of.namespace, of.path, right) {
 		return nil
 	}
@@ -203,6 +205,17 @@ func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: index, shared: true}, err
 }
 
+// variableDetail adds the variable's namespace, and what is done with its lock. The namespace of a body is known once
+// that is read: until then the record has what the query says.
+func variableDetail(record auth.Record, r *request, query url.Values) auth.Record {
+	for _, operation := range lockOperations {
+		if query.Has(operation) {
+			return record.About(cmp.Or(r.namespaced, query.Get("namespace")), strings.TrimPrefix(operation, "lock-"))
+		}
+	}
+	return record.About(cmp.Or(r.namespaced, query.Get("namespace")), "")
+}
+
 // variableWrite is a request that changes a variable, or its lock.
 type variableWrite struct {
 	variableAt
@@ -218,6 +231,8 @@ const (
 	lockRelease = "lock-release"
 )
 
+var lockOperations = []string{lockAcquire, lockRenew, lockRelease}
+
 // variableWrite reads a request that changes a variable.
 func (a *API) variableWrite(r *request) (variableWrite, error) {
 	at, err := a.variableAt(r)
@@ -232,7 +247,7 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 	if err != nil {
 		return variableWrite{}, err
 	}
-	for _, operation := range []string{lockAcquire, lockRenew, lockRelease} {
+	for _, operation := range lockOperations {
 		if !query.Has(operation) {
 			continue
 		}

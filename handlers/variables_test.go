@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -327,13 +328,27 @@ func TestVariableWritesAreAudited(t *testing.T) {
 	s := newServer(t, newAlloc(t), withVariables(newFakeVariables()))
 	s.do(t, "PUT", "/v1/var/a/b?cas=0", operator, `{"Items":{"password":"hunter2"}}`)
 	s.do(t, "DELETE", "/v1/var/a/b?cas=7", operator, "")
+	s.do(t, "PUT", "/v1/var/a/b?namespace=prod", operator, `{"Items":{"password":"hunter2"}}`)
+	s.do(t, "PUT", "/v1/var/a/b?namespace=prod", operator, `{"Namespace":"other","Items":{"password":"hunter2"}}`)
+	s.do(t, "PUT", "/v1/var/a/b?lock-acquire", operator, `{"Items":{"password":"hunter2"}}`)
+	s.do(t, "PUT", "/v1/var/a/b?lock-renew&namespace=prod", operator, `{"Lock":{"ID":"hunter2"}}`)
+	s.do(t, "PUT", "/v1/var/a/b?lock-release", operator, `{"Lock":{"ID":"hunter2"}}`)
+	s.do(t, "GET", "/v1/var/a/b?namespace=prod", nomadToken, "")
 	s.stop()
 	var got []string
 	for _, r := range s.audited() {
-		got = append(got, strings.Join([]string{r.Method, r.Path, string(r.Outcome), http.StatusText(r.Status)}, " "))
+		got = append(got, strings.Join([]string{r.Method, r.Path, string(r.Outcome), http.StatusText(r.Status), r.Namespace, r.Lock}, " "))
+		if r.TokenID = ""; strings.Contains(fmt.Sprint(r), "hunter2") {
+			t.Errorf("recorded %+v", r)
+		}
 	}
-	if want := []string{"PUT /v1/var/a/b done OK", "DELETE /v1/var/a/b failed Conflict"}; !slices.Equal(got, want) {
-		t.Errorf("recorded %q, want %q", got, want)
+	if want := []string{
+		"PUT /v1/var/a/b done OK default ", "DELETE /v1/var/a/b failed Conflict default ",
+		"PUT /v1/var/a/b done OK prod ", "PUT /v1/var/a/b done OK other ",
+		"PUT /v1/var/a/b done OK default acquire", "PUT /v1/var/a/b failed Conflict prod renew", "PUT /v1/var/a/b done OK default release",
+		"GET /v1/var/a/b denied Forbidden prod ",
+	}; !slices.Equal(got, want) {
+		t.Errorf("recorded\n%q, want\n%q", got, want)
 	}
 	if text := s.log.String(); strings.Contains(text, "hunter2") {
 		t.Errorf("logged: %s", text)

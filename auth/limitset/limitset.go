@@ -36,6 +36,7 @@ type Set struct {
 	AllFailedLookups ratelimit.Rate // of all sockets together
 	Refusals         ratelimit.Rate // of any kind, beyond which each is delayed
 	Requests         ratelimit.Rate // with a good token, beyond which a task gets 429; the operator has no such limit
+	Changes          ratelimit.Rate // recorded in an audit log, beyond which a task waits for each; the operator has no such limit
 	Connections      int            // of a socket
 	AllConnections   int            // of all sockets together
 	Streams          int            // streams and upgraded connections of a socket
@@ -49,6 +50,7 @@ func Default() Set {
 		AllFailedLookups: ratelimit.Rate{PerSecond: 200, Burst: 200},
 		Refusals:         ratelimit.Rate{PerSecond: 50, Burst: 100},
 		Requests:         Off,
+		Changes:          ratelimit.Rate{PerSecond: 20, Burst: 200},
 		Connections:      256,
 		AllConnections:   1024,
 		Streams:          64,
@@ -72,6 +74,8 @@ var table = []limit{
 	{name: "refusals", doc: "refusals of any kind on a socket, beyond which each takes 250 ms longer",
 		rate: func(s *Set) *ratelimit.Rate { return &s.Refusals }},
 	{name: "requests", doc: "a task's requests with a good token, beyond which it gets 429", rate: func(s *Set) *ratelimit.Rate { return &s.Requests }},
+	{name: "changes", doc: "a task's changes and commands with --audit-log, which has a line for each, beyond which each waits for its turn",
+		rate: func(s *Set) *ratelimit.Rate { return &s.Changes }},
 	{name: "connections", doc: "open connections of a socket, beyond which 503", least: minConnections, number: func(s *Set) *int { return &s.Connections }},
 	{name: "all-connections", doc: "those of all sockets together; each takes some 20 KB", least: minAll,
 		number: func(s *Set) *int { return &s.AllConnections }},
@@ -195,7 +199,7 @@ func (s Set) Check() error {
 // Operator returns the set for the operator's socket: it stays able to look and to stop.
 func (s Set) Operator() Set {
 	standard := Default()
-	s.Requests = Off
+	s.Requests, s.Changes = Off, Off
 	s.Connections = max(s.Connections, standard.Connections)
 	s.Streams = max(s.Streams, standard.Streams)
 	s.Waits = max(s.Waits, standard.Waits)

@@ -24,11 +24,11 @@ func TestWith(t *testing.T) {
 		"streams=2":                 func(s *limitset.Set) { s.Streams = 2 },
 		"failed-lookups=off":        func(s *limitset.Set) { s.FailedLookups = limitset.Off },
 		"off": func(s *limitset.Set) {
-			s.FailedLookups, s.AllFailedLookups, s.Refusals, s.Requests = limitset.Off, limitset.Off, limitset.Off, limitset.Off
+			s.FailedLookups, s.AllFailedLookups, s.Refusals, s.Requests, s.Changes = limitset.Off, limitset.Off, limitset.Off, limitset.Off, limitset.Off
 		},
 		"off,failed-lookups=1/s:2": func(s *limitset.Set) {
 			s.FailedLookups = ratelimit.Rate{PerSecond: 1, Burst: 2}
-			s.AllFailedLookups, s.Refusals, s.Requests = limitset.Off, limitset.Off, limitset.Off
+			s.AllFailedLookups, s.Refusals, s.Requests, s.Changes = limitset.Off, limitset.Off, limitset.Off, limitset.Off
 		},
 	} {
 		want := limitset.Default()
@@ -93,10 +93,12 @@ func TestOperator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := few.Operator(); got != limitset.Default() {
+	want := limitset.Default()
+	want.Changes = limitset.Off
+	if got := few.Operator(); got != want {
 		t.Errorf("got %+v", got)
 	}
-	many, _ := limitset.Default().With("connections=512,streams=128,waits=256")
+	many, _ := limitset.Default().With("connections=512,streams=128,waits=256,changes=off")
 	if got := many.Operator(); got != many {
 		t.Errorf("got %+v", got)
 	}
