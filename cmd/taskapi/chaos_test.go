@@ -248,7 +248,11 @@ func (c *chaos) linesRuns() int { return countLines(c.path("lines", "local", "ru
 func (c *chaos) leave() {
 	old := c.process
 	if rand.IntN(2) == 0 {
-		c.start("--take-over")
+		self, err := os.Executable()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.process = startTakeover(c.t, self, c.dataDir, testAllocID)
 	} else {
 		until(c.t, old, "at work", func() bool { // before that, it has nothing to leave, and does not hear of it
 			return strings.Contains(old.out.String(), "Starting") || strings.Contains(old.out.String(), "Resuming")

@@ -198,7 +198,7 @@ func TestMetricsListenIsRemembered(t *testing.T) {
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs after a kill")
 	}
-	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", "--take-over", file)
+	taskapi(t, "takeover", "--data-dir", dir)
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs after an upgrade")
 	}

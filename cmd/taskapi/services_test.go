@@ -106,26 +106,19 @@ func newNeighbours(t *testing.T) *neighbours {
 	return n
 }
 
-// start runs an allocation, with this program or another one, and waits until it answers.
+// start runs an allocation and waits until it answers.
 func (n *neighbours) start(id string, flags ...string) {
 	n.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.startProgram(self, id, flags...)
+	n.started(id, startCommand(n.t, self, append([]string{"run", "-data-dir", n.dir, "-alloc-id", id, n.files[id]}, flags...)...))
 }
 
-func (n *neighbours) startProgram(program, id string, flags ...string) {
+// started waits until a process that runs an allocation answers.
+func (n *neighbours) started(id string, p taskapiProcess) {
 	n.t.Helper()
-	args := append([]string{"run", "-data-dir", n.dir, "-alloc-id", id, n.files[id]}, flags...)
-	p := taskapiProcess{exec.Command(program, args...), new(syncBuffer)}
-	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
-	p.Stdout, p.Stderr = p.out, p.out
-	p.WaitDelay = deadline
-	if err := p.Start(); err != nil {
-		n.t.Fatal(err)
-	}
 	n.at[id] = p
 	until(n.t, p, "it runs", func() bool {
 		client, err := n.operator(id)
@@ -365,7 +358,7 @@ func TestServicesOutliveTheirAgent(t *testing.T) {
 	n.start(servingID)
 	n.lookedAt("resumed", "web", before)
 	old := n.at[servingID]
-	n.startProgram(next, servingID, "-take-over")
+	n.started(servingID, startTakeover(t, next, n.dir, servingID))
 	if err := old.Wait(); err != nil {
 		t.Errorf("the one that was taken over: %v\n%s", err, old.out)
 	}

@@ -74,7 +74,17 @@ func startProcess(t *testing.T, dataDir, file string, flags ...string) taskapiPr
 // startProgram runs the job file with a taskapi.
 func startProgram(t *testing.T, program, dataDir, file string, flags ...string) taskapiProcess {
 	t.Helper()
-	args := append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID, file}, flags...)
+	return startCommand(t, program, append([]string{"run", "-data-dir", dataDir, "-alloc-id", testAllocID, file}, flags...)...)
+}
+
+// startTakeover takes over from the taskapi that runs an allocation, with a process that is this one's child.
+func startTakeover(t *testing.T, program, dataDir, id string) taskapiProcess {
+	t.Helper()
+	return startCommand(t, program, "takeover", "-data-dir", dataDir, "--detached", id)
+}
+
+func startCommand(t *testing.T, program string, args ...string) taskapiProcess {
+	t.Helper()
 	p := taskapiProcess{exec.Command(program, args...), new(syncBuffer)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out

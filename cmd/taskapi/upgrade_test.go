@@ -63,7 +63,7 @@ func TestTakeOverOfOneThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
-	args := []string{"run", "-data-dir", dir, "-alloc-id", testAllocID, "-take-over", file}
+	args := []string{"takeover", "-data-dir", dir}
 	code := cli.Run(t.Context(), args, testEnvironment(&out, &errs))
 	if code != cli.ExitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())

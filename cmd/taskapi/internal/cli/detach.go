@@ -42,15 +42,12 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
-	answered, err := false, error(nil)
-	if !r.options.takeOver { // which is for the process in the background to do
-		answered, err = r.updateRunning(ctx, ctx)
+	if err := r.makeFree(ctx, ctx); err != nil {
+		return err
 	}
-	if !answered {
-		r.sayOwnUser()
-		args := append(givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-		err = r.layout.background(ctx, r.alloc.ID, r.environment, append([]string{"run"}, args...), tasksStarted)
-	}
+	r.sayOwnUser()
+	args := append(givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
+	err := r.layout.background(ctx, r.alloc.ID, r.environment, append([]string{"run"}, args...), tasksStarted)
 	failed, ok := errors.AsType[*startError](err)
 	if err != nil && !ok {
 		return err

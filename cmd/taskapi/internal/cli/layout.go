@@ -111,7 +111,7 @@ func errDestructive(id string, changes []string) error {
 		lines = append(lines, "  "+linewriter.OneLine(change))
 	}
 	return fmt.Errorf("allocation %s needs new processes for these changes:\n%s\n"+
-		"--force stops it gracefully and runs it again; another --alloc-id, or none, leaves it alone", id, strings.Join(lines, "\n"))
+		"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", id, strings.Join(lines, "\n"))
 }
 
 // lock locks an allocation.

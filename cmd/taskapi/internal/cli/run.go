@@ -27,6 +27,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // runOptions are the flags of taskapi run.
@@ -36,7 +37,7 @@ type runOptions struct {
 	dataDir  string
 	allocID  string
 	force    bool
-	takeOver bool
+	takeOver bool // it is taskapi takeover: the saved job runs on
 	detach   bool
 	detached bool // this is the process that --detach has started
 	until    waitOptions
@@ -56,16 +57,17 @@ func runCommand(w Environment) *cobra.Command {
 standard output, after ! what goes to standard error. Elsewhere the last lines of a task's standard error stand under the event of its failure.
 
 SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task immediately. SIGUSR1 ends
-taskapi and leaves the tasks running: the next run with the same --alloc-id resumes the allocation, as it does after a kill of taskapi.
---take-over does both in one step. As root, --isolate-users gives each task a user of its own.
+taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it does after a kill of taskapi. As root,
+--isolate-users gives each task a user of its own.
 
-If the allocation of --alloc-id exists, run resumes it. The flags of its last run hold unless others are given; give the job file's
-variables again. If the job is another version, changes that need no new process are applied; others are refused without --force, which
-stops the allocation gracefully and runs it again. If another taskapi runs the allocation, the job is sent to it, as by 'taskapi update'.
+If a taskapi runs the job already, run is refused: 'taskapi update' gives it another version. A new --alloc-id runs a second copy. If the
+allocation of --alloc-id exists, run resumes it. The flags of its last run hold unless others are given; give the job file's variables again.
+If the job is another version, changes that need no new process are applied; others are refused without --force, which stops the
+allocation gracefully and runs it again.
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Example: `  taskapi run examples/hello.nomad.hcl
   taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
-  taskapi run --var version=2 --take-over --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
+  taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
 				return usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag, agent.IsolateFlag, args[0]))
@@ -92,7 +94,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			log := queuedLog(w) // from the first line on: no reader is waited for
 			defer flushAll(log)
 			w.Stderr = log
-			r, err := opts.request(args[0], cmd.Flags(), w)
+			r, err := opts.request(waiting, args[0], cmd.Flags(), w)
 			switch {
 			case err != nil && waiting.Err() != nil:
 				return context.Cause(waiting)
@@ -117,7 +119,6 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 	bindSettings(&opts.Settings, f)
 	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
 	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
-	f.BoolVar(&opts.takeOver, "take-over", false, "make the taskapi that runs the allocation of --alloc-id exit, and resume the allocation in its place, as for an upgrade")
 	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
 	opts.until.add(f)
 	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
@@ -143,7 +144,7 @@ type request struct {
 	environment Environment
 }
 
-func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment) (*request, error) {
+func (o runOptions) request(ctx context.Context, jobFile string, flags *pflag.FlagSet, w Environment) (*request, error) {
 	l, err := newLayout(o.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -152,19 +153,11 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	if err != nil {
 		return nil, err
 	}
-	kept, err := l.remembered(id)
-	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
+	differ, err := o.readSettings(l, id, flags, w)
+	if err != nil {
 		return nil, err
 	}
-	var differ []string
-	o.Settings, differ = withFlags(kept, flags)
-	if o.Settings, err = o.WithConsulEnv(w.getenv); err != nil {
-		return nil, err
-	}
-	if err := o.Check(); err != nil {
-		return nil, err
-	}
-	if jobFile == "-" && o.detach { // it is needed twice
+	if jobFile == "-" { // it may be needed again
 		text, err := io.ReadAll(w.Stdin)
 		if err != nil {
 			return nil, fmt.Errorf("job file on standard input: %w", err)
@@ -181,6 +174,18 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 		return nil, err
 	}
 	alloc := agent.NewAllocation(id, loaded.job, loaded.group)
+	if o.allocID == "" && o.simulate == 0 {
+		switch left, err := l.leftRunning(ctx, alloc); {
+		case err != nil:
+			return nil, err
+		case left != "":
+			if text, ok := w.Stdin.(*bytes.Reader); ok {
+				_, _ = text.Seek(0, io.SeekStart) // it can
+			}
+			o.allocID = left
+			return o.request(ctx, jobFile, flags, w)
+		}
+	}
 	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
 		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
 	}
@@ -196,20 +201,65 @@ func (o runOptions) request(jobFile string, flags *pflag.FlagSet, w Environment)
 	return &request{o, differ, jobFile, l, alloc, loaded.submission, items, w}, nil
 }
 
+// readSettings sets the settings of an allocation: those of its last run, unless other flags are given. differ are the flags that make a difference.
+func (o *runOptions) readSettings(l layout, id string, flags *pflag.FlagSet, w Environment) (differ []string, err error) {
+	kept, err := l.remembered(id)
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
+		return nil, err
+	}
+	o.Settings, differ = withFlags(kept, flags)
+	if o.Settings, err = o.WithConsulEnv(w.getenv); err != nil {
+		return nil, err
+	}
+	return differ, o.Check()
+}
+
+// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is an error when a taskapi
+// runs one.
+func (l layout) leftRunning(ctx context.Context, alloc *api.Allocation) (left string, err error) {
+	ids, err := l.IDs()
+	if err != nil {
+		return "", err
+	}
+	for _, id := range ids {
+		k := l.known(ctx, id)
+		if !k.running || k.alloc == nil || k.alloc.Namespace != alloc.Namespace || allocrunner.SameJob(k.alloc, alloc) != nil {
+			continue
+		}
+		c := l.client(id)
+		holder := c.Locate(ctx, client.Timeouts{}).Holder
+		c.Close()
+		switch holder {
+		case client.Nobody:
+			left = id
+		case client.Ended, client.Unreadable: // it has just ended
+		default:
+			return "", l.errRuns(k.alloc)
+		}
+	}
+	return left, nil
+}
+
+// errRuns refuses to run an allocation that a taskapi runs.
+func (l layout) errRuns(alloc *api.Allocation) error {
+	id := output.ShortID(alloc.ID)
+	return usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, '%s' other flags; --alloc-id %s runs a second copy",
+		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString()))
+}
+
 // warnings returns the findings that keep no job from running. What the machine refuses, a start reports.
 func warnings(findings []jobspec.Finding) []jobspec.Finding {
 	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
 }
 
-// run runs the allocation in this process, or gives its job to the taskapi that runs it. waiting ends when what changes nothing here is to
-// be given up.
+// run runs the allocation in this process. waiting ends when what changes nothing here is to be given up.
 func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, starting *startup) error {
 	if err := r.layout.make(); err != nil {
 		return err
 	}
 	logger := newLogger(r.options.verbose, r.environment)
 	for since := time.Now(); ; {
-		if done, err := r.handOver(ctx, waiting); done {
+		if err := r.makeFree(ctx, waiting); err != nil {
 			return err
 		}
 		lock, err := r.layout.lock(r.alloc.ID, logger) // waits for a moment when another process has it
@@ -232,6 +282,12 @@ func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, star
 func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer, starting *startup) error {
 	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
 		return err
+	}
+	if r.options.takeOver {
+		if lock.Saved() == nil || lock.Saved().Terminal {
+			return fmt.Errorf("allocation %s has ended meanwhile", r.alloc.ID)
+		}
+		r.alloc = lock.Saved().Alloc // the other taskapi may have updated it
 	}
 	if lock.Saved() != nil && !lock.Saved().Terminal {
 		if err := r.errOtherUsers(); err != nil {
@@ -294,39 +350,35 @@ func (l layout) groupOf(id string) string {
 	return dump.Saved.Alloc.TaskGroup
 }
 
-// updateRunning gives the job to the taskapi that runs the allocation. done is false when none does, or when it is leaving.
-func (r *request) updateRunning(ctx, waiting context.Context) (done bool, err error) {
+// makeFree has the taskapi that runs the allocation leave it, for a takeover. Otherwise it is an error that one runs it, unless that is leaving
+// already.
+func (r *request) makeFree(ctx, waiting context.Context) error {
+	if r.options.takeOver {
+		return r.takeOver(ctx)
+	}
 	c := r.layout.client(r.alloc.ID)
 	defer c.Close()
 	found := c.Locate(ctx, client.Patient)
 	switch {
 	case found.Holder == client.Refusing, found.Holder == client.Hanging:
-		return true, r.layout.errHeld(r.alloc.ID, found.Err)
+		return r.layout.errHeld(r.alloc.ID, found.Err)
 	case found.Holder != client.Serving, interfaces.Ended(found.Alloc): // in the latter case its taskapi is about to exit
-		return false, nil
+		return nil
 	}
 	if waiting.Err() != nil {
-		return true, context.Cause(waiting)
+		return context.Cause(waiting)
 	}
-	current := found.Alloc
-	if err := allocrunner.SameJob(current, r.alloc); err != nil {
-		return true, r.layout.explain(err)
+	if _, err := c.Plan(waiting, r.alloc.Job); isLeaving(err) {
+		return nil
 	}
-	if current.DesiredStatus == api.AllocDesiredStatusStop {
-		return true, fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again", current.ID,
-			r.layout.Command("attach", current.ID))
+	if err := allocrunner.SameJob(found.Alloc, r.alloc); err != nil {
+		return r.layout.explain(err)
 	}
-	if len(r.differ) > 0 {
-		return true, usage(fmt.Errorf("the taskapi that runs allocation %s has another --%s: --take-over replaces it",
-			current.ID, strings.Join(r.differ, ", --")))
+	if found.Alloc.DesiredStatus == api.AllocDesiredStatusStop {
+		return fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again", r.alloc.ID,
+			r.layout.Command("attach", r.alloc.ID))
 	}
-	out := r.environment.Stdout
-	if r.options.json || r.options.detach { // what goes there is for programs
-		out = r.environment.Stderr
-	}
-	u := updater{layout: r.layout, id: current.ID, force: r.options.force, out: out}
-	err = u.update(waiting, c, current, r.alloc.Job)
-	return !isLeaving(err), err
+	return r.layout.errRuns(found.Alloc)
 }
 
 // isLeaving reports whether err says that a taskapi has exited or is about to: another one can have the allocation in a moment.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,9 +12,6 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
 )
-
-// defaultSignal is Nomad's.
-const defaultSignal = "SIGKILL"
 
 // commonSignals are offered for completion.
 var commonSignals = []string{"SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGSTOP", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"}
@@ -33,6 +31,9 @@ by its restart policy.
 		Args:              targetArgs(s),
 		ValidArgsFunction: completeTarget(&dataDir, w, s),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if name == "" {
+				return usage(errors.New("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'"))
+			}
 			found, err := find(cmd.Context(), w, dataDir, args, s)
 			if err != nil {
 				return err
@@ -48,7 +49,7 @@ by its restart policy.
 		},
 	}
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().StringVarP(&name, "signal", "s", defaultSignal, "`NAME` of the signal")
+	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal; it must be given")
 	_ = cmd.RegisterFlagCompletionFunc("signal", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return slices.DeleteFunc(slices.Clone(commonSignals), func(s string) bool {
 			return !strings.HasPrefix(s, strings.ToUpper(begun))

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -78,6 +77,6 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		RuntimeDir: w.getenv("XDG_RUNTIME_DIR"),
 		Signals:    make(chan os.Signal, 2),
 		TuneGC:     w.getenv("GOGC") == "", // the operator's choice
-		Resume:     fmt.Sprintf("'%s' %s", l.Command("run", "--alloc-id", id), withJobFile),
+		Resume:     "'" + l.Command("takeover", id) + "'",
 	}
 }

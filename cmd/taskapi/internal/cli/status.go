@@ -153,8 +153,8 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	text.WriteString(table.String())
 	for i, a := range all {
 		if a.Holder == client.Nobody {
-			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s %s\n  stop it:    %s\n", ids[i],
-				a.layout.Command("run", "--alloc-id", a.Alloc.ID), withJobFile, a.layout.Command("stop", ids[i]))
+			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s\n  stop it:    %s\n", ids[i],
+				a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
 		}
 	}
 	_, err := io.WriteString(s.environment.Stdout, text.String())

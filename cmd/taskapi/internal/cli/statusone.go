@@ -59,7 +59,7 @@ func (s *statusShow) facts(l layout, found client.Location, usage *api.AllocReso
 		table.Paint(1, output.StatusColor(health))
 	}
 	if found.Holder == client.Nobody {
-		table.Row("Resume", l.Command("run", "--alloc-id", a.ID)+" "+withJobFile)
+		table.Row("Resume", l.Command("takeover", a.ID))
 		table.Row("Stop", l.Command("stop", a.ID))
 	}
 	table.Row("Created", output.Date(time.Unix(0, a.CreateTime)))

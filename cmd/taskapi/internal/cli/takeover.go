@@ -5,61 +5,195 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/signal"
 	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
-// handOver gives the job to the taskapi that runs the allocation, or makes that leave the allocation to this one. done is false when this
-// process is to run the allocation.
-func (r *request) handOver(ctx, waiting context.Context) (done bool, err error) {
-	if !r.options.takeOver {
-		return r.updateRunning(ctx, waiting)
+func takeoverCommand(w Environment) *cobra.Command {
+	opts := runOptions{Settings: agent.DefaultSettings(), takeOver: true}
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "takeover [flags] [ALLOC]",
+		Short: "Have this taskapi run an allocation in place of the one that does, as for an upgrade",
+		Long: `Replaces the taskapi that runs an allocation by this one, in the background: no task notices. It needs no job file: the job goes on as it is,
+with its variables, and so do the flags of its last run, unless others are given. What would keep this taskapi from resuming the allocation is
+said first, and the other one stays. An allocation whose taskapi has exited is resumed.
+` + allocArgs,
+		Example: `  taskapi takeover
+  taskapi takeover --all
+  taskapi takeover --policy nomad hello`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if all && len(args) > 0 {
+				return usage(fmt.Errorf("--all takes over every allocation: leave out %q, or --all", args[0]))
+			}
+			return targetArgs(toChange)(cmd, args)
+		},
+		ValidArgsFunction: completeTarget(&opts.dataDir, w, toChange),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.detached {
+				return opts.takeOverHere(cmd, args, w)
+			}
+			f, err := newFinder(w, opts.dataDir)
+			if err != nil {
+				return err
+			}
+			if all {
+				return f.takeOverAll(cmd, w)
+			}
+			found, err := f.find(cmd.Context(), args, toChange)
+			if err != nil {
+				return err
+			}
+			return found.takeOver(cmd, w)
+		},
 	}
-	c := r.layout.client(r.alloc.ID)
-	defer c.Close()
-	if err := r.canTakeOver(ctx, c); err != nil {
-		return true, err
-	}
-	if _, err := c.Signal(ctx, syscall.SIGUSR1); err != nil && !errors.Is(err, client.ErrNoAnswer) {
-		return true, fmt.Errorf("the taskapi of allocation %s: %w", r.alloc.ID, err)
-	}
-	return false, nil
+	addDataDir(cmd, &opts.dataDir)
+	f := cmd.Flags()
+	bindSettings(&opts.Settings, f)
+	f.BoolVar(&all, "all", false, "take over every allocation that a taskapi runs")
+	f.BoolVar(&opts.detached, "detached", false, "")
+	_ = f.MarkHidden("detached") // it has just been added
+	return cmd
 }
 
-// canTakeOver checks whatever would make this process fail once the other has left, which would leave tasks without a taskapi.
-func (r *request) canTakeOver(ctx context.Context, c *client.Client) error {
-	saved, err := r.layout.Peek(r.alloc.ID)
-	if err != nil {
-		return r.layout.explain(err)
+// takeOverAll takes over whatever a taskapi runs, and goes on after an error.
+func (f *finder) takeOverAll(cmd *cobra.Command, w Environment) error {
+	if err := f.look(cmd.Context(), nil); err != nil {
+		return err
 	}
+	some, failed := false, false
+	for _, k := range f.known {
+		c := k.layout.client(k.id)
+		holder := c.Locate(cmd.Context(), client.Brief).Holder
+		c.Close()
+		if holder == client.Nobody || holder == client.Ended || holder == client.Unreadable {
+			continue
+		}
+		some = true
+		if err := k.target("").takeOver(cmd, w); err != nil {
+			failed = true
+			if _, said := errors.AsType[silentError](err); !said {
+				fmt.Fprintf(w.Stderr, "taskapi: %v\n", err)
+			}
+		}
+	}
+	switch {
+	case failed:
+		return errSilent
+	case !some:
+		fmt.Fprintf(w.Stderr, "no taskapi runs an allocation in %s\n", f.dirs())
+	}
+	return nil
+}
+
+// takeOver takes the allocation over with a process in the background.
+func (t target) takeOver(cmd *cobra.Command, w Environment) error {
+	args := append([]string{"takeover"}, givenFlags(cmd, "all", "data-dir")...)
+	args = append(args, "--data-dir="+string(t.layout.Dir), t.id)
+	goesOn := func(alloc *api.Allocation) (bool, error) { return !interfaces.Ended(alloc), nil }
+	if err := t.layout.background(cmd.Context(), t.id, w, args, goesOn); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w.Stdout, "%s is run by taskapi %s\n", t, w.Version)
+	return err
+}
+
+// takeOverHere takes the allocation over with this process, and runs it to its end.
+func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w Environment) error {
+	if w.Signals == nil {
+		w.Signals = catchSignals()
+	}
+	defer signal.Stop(w.Signals)
+	starting, waiting := watch(cmd.Context(), w.Signals)
+	defer starting.end()
+	w.Stdout, w.Stderr = boundedLogs(w)
+	log := queuedLog(w)
+	defer flushAll(log)
+	w.Stderr = log
+	found, err := find(waiting, w, o.dataDir, args, toChange)
+	if err != nil {
+		return err
+	}
+	r, err := o.takeOverRequest(found, cmd.Flags(), w)
+	if err != nil {
+		return err
+	}
+	return r.run(cmd.Context(), waiting, log, starting)
+}
+
+// takeOverRequest returns the run of an allocation with the job that it has.
+func (o *runOptions) takeOverRequest(t target, flags *pflag.FlagSet, w Environment) (*request, error) {
+	differ, err := o.readSettings(t.layout, t.id, flags, w)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := t.layout.Peek(t.id)
+	if err != nil {
+		return nil, t.layout.explain(err)
+	}
+	if saved == nil {
+		return nil, errNothingSaved(t.id)
+	}
+	if err := o.CheckUsers(saved.Alloc.GetTaskGroup()); err != nil {
+		return nil, usage(err)
+	}
+	return &request{options: *o, differ: differ, layout: t.layout, alloc: saved.Alloc, environment: w}, nil
+}
+
+// takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks whatever would make this process fail
+// then, which would leave tasks without a taskapi.
+func (r *request) takeOver(ctx context.Context) error {
 	if err := r.options.tryFiles(r.layout); err != nil {
 		return err
 	}
-	if saved != nil && !saved.Terminal {
-		if err := r.errOtherUsers(); err != nil {
-			return err
-		}
+	if err := r.errOtherUsers(); err != nil {
+		return err
 	}
+	c := r.layout.client(r.alloc.ID)
+	defer c.Close()
 	found := c.Locate(ctx, client.Timeouts{})
 	switch found.Holder {
 	case client.Hanging: // it would act on the signal some time later, when this process has given up
 		return r.layout.errHeld(r.alloc.ID, found.Err)
-	case client.Serving:
-	default: // the saved state says what there is to resume
+	case client.Nobody, client.Changing: // what it is then, the next look says
 		return nil
+	case client.Ended:
+		return &endedError{target{layout: r.layout, id: r.alloc.ID}, found}
+	case client.Unreadable:
+		return r.layout.errUnreadable(r.alloc.ID, found.Err)
 	}
-	decision, _, err := allocrunner.Plan(allocrunner.Current{Alloc: found.Alloc}, r.alloc, r.options.force)
-	if err != nil || saved == nil || decision != allocrunner.InPlace {
+	saved, err := r.layout.Peek(r.alloc.ID)
+	switch {
+	case err != nil:
 		return r.layout.explain(err)
+	case saved == nil:
+		return errNothingSaved(r.alloc.ID)
 	}
 	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})
 	if err != nil {
 		return fmt.Errorf("allocation %s: %w", saved.Alloc.ID, err)
 	}
-	return usage(runner.Validate(r.alloc.Job))
+	if err := usage(runner.Validate(saved.Alloc.Job)); err != nil {
+		return err
+	}
+	if _, err := c.Signal(ctx, syscall.SIGUSR1); err != nil && !errors.Is(err, client.ErrNoAnswer) {
+		return fmt.Errorf("the taskapi of allocation %s: %w", r.alloc.ID, err)
+	}
+	return nil
+}
+
+// errNothingSaved is for an allocation that is starting, or whose state was removed.
+func errNothingSaved(id string) error {
+	return fmt.Errorf("allocation %s has no saved state: no other taskapi could resume its tasks", id)
 }
 
 // tryFiles reads every file that an agent needs at its start.
