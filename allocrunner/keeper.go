@@ -39,6 +39,16 @@ func keeperConfig(dir string) keeper.Config {
 // that has none, since its taskapi was killed before the first task started, or after the last one ended, is nothing to care about.
 func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
+// CheckCopy returns an error when dir is a copy of an allocation directory whose keeper runs: what is written in it is
+// about the tasks of the other one, which nobody may touch from here.
+func CheckCopy(dir string) error {
+	_, err := keeper.Last(dir)
+	if isCopy, ok := errors.AsType[*keeper.CopyError](err); ok {
+		return isCopy
+	}
+	return nil
+}
+
 // OrphansRun reports whether anything runs that KillOrphans would kill.
 func OrphansRun(dir string) (bool, error) { return keeper.Left(keeperConfig(dir)) }
 

@@ -35,10 +35,14 @@ type Lock struct {
 const acquireTries = 10
 
 // Lock locks an allocation's directory, by owning its state in the store, and makes it when it is missing. Errors: state.ErrInUse when
-// another process has it; *StateMissingError; those of a state that can't be read.
+// another process has it; *StateMissingError; allocrunner.CheckCopy's; those of a state that can't be read.
 func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
-	err := l.acquire(d.State(id), store)
+	err := allocrunner.CheckCopy(l.Dir)
+	if err != nil {
+		return nil, err
+	}
+	err = l.acquire(d.State(id), store)
 	for tries := 1; tries < acquireTries && errors.Is(err, fs.ErrNotExist); tries++ { // its directory has just been removed
 		err = l.acquire(d.State(id), store)
 	}
@@ -85,7 +89,10 @@ func (l *Lock) acquire(path string, store interfaces.Store) error {
 // LockReadOnly locks an allocation as Lock does, for a state that can't be written: nothing of what follows is saved.
 func (d Dir) LockReadOnly(id string, logger *slog.Logger) (*Lock, error) {
 	l := &Lock{ID: id, Dir: d.Alloc(id), logger: logger}
-	var err error
+	err := allocrunner.CheckCopy(l.Dir)
+	if err != nil {
+		return nil, err
+	}
 	if l.saved, l.release, err = state.Hold(d.State(id)); err != nil {
 		return nil, damaged(id, err)
 	}

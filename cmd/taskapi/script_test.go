@@ -72,6 +72,9 @@ func TestScripts(t *testing.T) {
 				return os.Geteuid() == 0, nil
 			case "mounts": // a file system of its own in a directory of the machine's, seen by what it starts alone
 				return exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/var/lib").Run() == nil, nil
+			case "proc": // a /proc of its own
+				hides := []string{"--mount", "--pid", "--fork", "--mount-proc", "mount", "-o", "remount,hidepid=2", "/proc"}
+				return exec.Command("unshare", hides...).Run() == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},

@@ -344,7 +344,7 @@ func (c *Client) Close() error {
 	defer cancel()
 	before := c.close()
 	if !errors.Is(c.Err(), ErrReplaced) {
-		_ = c.id.Stat().Signal(unix.SIGCONT) // it may have been stopped, and would hear of nothing
+		_ = c.id.Signal(unix.SIGCONT) // it may have been stopped, and would hear of nothing
 	}
 	_, err := c.call(ctx, request{Op: opClose})
 	switch {
@@ -361,7 +361,7 @@ func (c *Client) Close() error {
 
 // Kill kills a keeper that does not answer, and returns when it is gone. Sweep ends what it leaves.
 func (c *Client) Kill() error {
-	if err := c.id.Stat().Kill(); err != nil {
+	if err := c.id.Signal(unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill keeper: %w", err)
 	}
 	if !c.id.Await(exitTime) {

@@ -76,15 +76,24 @@ func ours(pid int) bool {
 	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uint32(os.Geteuid())
 }
 
+// keepers returns the keeper that wrote the directory's last record, or those that run for the directory all the same,
+// and that record, zero when it can't be read. Errors: *CopyError, why they can't be looked for.
+func keepers(dir string) ([]proc.Identity, Record, error) {
+	last, err := Last(dir)
+	if _, isCopy := errors.AsType[*CopyError](err); isCopy {
+		return nil, last, err
+	}
+	if last.runs(dir) {
+		return []proc.Identity{last.Keeper}, last, nil
+	}
+	ids, err := find(dir)
+	return ids, last, err
+}
+
 // Busy reports whether a keeper runs for the allocation directory, whatever is left of that, and has processes: all that its tasks leave
 // behind are its children, too.
 func Busy(dir string) bool {
-	var ids []proc.Identity
-	if last, err := Last(dir); err == nil && last.Keeper.Runs() {
-		ids = []proc.Identity{last.Keeper}
-	} else {
-		ids, _ = find(dir) // what can't be looked for is not there
-	}
+	ids, _, _ := keepers(dir) // what can't be looked for is not there
 	all, _ := proc.All()
 	for _, s := range all {
 		if !s.Dead && slices.ContainsFunc(ids, func(id proc.Identity) bool { return id.PID == s.Parent }) {
@@ -96,19 +105,22 @@ func Busy(dir string) bool {
 
 // Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its tasks.
 func Left(cfg Config) (bool, error) {
-	if Busy(cfg.Dir) {
-		return true, nil
+	_, last, err := keepers(cfg.Dir)
+	if err != nil || Busy(cfg.Dir) {
+		return err == nil, err
 	}
-	last, _ := Last(cfg.Dir) // without one they are found by the marker
 	orphans, err := proctree.FindOrphans(last.hints().forTree(cfg))
 	return len(orphans) > 0, err
 }
 
 // End ends the allocation's keeper with all its tasks, and what an earlier one has left of them, without a Client: for a keeper that
 // nobody can control any more. It returns how many processes of tasks there were. Errors: ErrKeeperRuns when a client controls it,
-// ctx's.
+// *CopyError, ctx's.
 func End(ctx context.Context, cfg Config) (int, error) {
-	last, _ := Last(cfg.Dir) // without one it is found by its arguments
+	_, last, err := keepers(cfg.Dir)
+	if err != nil {
+		return 0, err
+	}
 	hints := last.hints().forTree(cfg)
 	orphans, err := proctree.FindOrphans(hints)
 	if err != nil {
@@ -118,7 +130,7 @@ func End(ctx context.Context, cfg Config) (int, error) {
 	for _, s := range orphans {
 		killed[s.PID] = true
 	}
-	if last.Keeper.Runs() {
+	if last.runs(cfg.Dir) {
 		err = end(ctx, last.Keeper)
 	}
 	if err == nil {
@@ -142,12 +154,12 @@ func endUnreachable(ctx context.Context, cfg Config) error {
 	if err := endFound(ctx, cfg); err != nil {
 		return err
 	}
-	return unlocked(cfg.Dir)
+	return unlocked(cfg.Dir, lockTime)
 }
 
-// endFound ends the keepers that run for the directory and can't be found in it.
+// endFound ends the keepers that run for the directory and can't be reached in it.
 func endFound(ctx context.Context, cfg Config) error {
-	ids, err := find(cfg.Dir)
+	ids, _, err := keepers(cfg.Dir)
 	if err != nil {
 		return err
 	}
@@ -166,11 +178,11 @@ func endFound(ctx context.Context, cfg Config) error {
 const lockTime = time.Second
 
 // lock takes the lock that a keeper has as long as it lives. Where none was found, the process that has it can't be seen.
-func lock(fd int, name string) error {
-	err := flock.Lock(fd, unix.LOCK_EX, lockTime)
+func lock(fd int, name string, most time.Duration) error {
+	err := flock.Lock(fd, unix.LOCK_EX, most)
 	if errors.Is(err, flock.ErrLocked) {
-		return fmt.Errorf("a keeper that can't be seen from here has locked %s: most likely the allocation runs in another container or PID namespace; "+
-			"stop it there, or end the process that has this file open, and try again", name)
+		return fmt.Errorf("a keeper that can't be seen from here: most likely the allocation runs in another container or "+
+			"PID namespace; stop it there, or end the process that has %s open, and try again: %w", name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", name, err)
@@ -178,8 +190,9 @@ func lock(fd int, name string) error {
 	return nil
 }
 
-// unlocked makes sure that no keeper that can't be seen runs for the directory: its tasks may be seen all the same.
-func unlocked(dir string) error {
+// unlocked makes sure that no keeper that can't be seen runs for the directory: its tasks may be seen all the same. It
+// waits at most so long. Errors: flock.ErrLocked.
+func unlocked(dir string, most time.Duration) error {
 	name := filepath.Join(dir, logFile)
 	f, err := privatefile.Open(name, os.O_RDONLY)
 	if errors.Is(err, os.ErrNotExist) {
@@ -189,12 +202,12 @@ func unlocked(dir string) error {
 		return err
 	}
 	defer f.Close() // with the lock
-	return lock(int(f.Fd()), name)
+	return lock(int(f.Fd()), name, most)
 }
 
 // end ends a keeper that no client has: gracefully, or with SIGKILL when it does not end.
 func end(ctx context.Context, id proc.Identity) error {
-	if err := id.Stat().Signal(unix.SIGCONT); err != nil { // it may have been stopped, and knows of nothing since
+	if err := id.Signal(unix.SIGCONT); err != nil { // it may have been stopped, and knows of nothing since
 		return fmt.Errorf("end process %d: %w", id.PID, err)
 	}
 	for deadline := time.Now().Add(leaveGrace); controlled(id.PID) && time.Now().Before(deadline); {
@@ -203,7 +216,7 @@ func end(ctx context.Context, id proc.Identity) error {
 	if controlled(id.PID) {
 		return fmt.Errorf("process %d, controlled by another taskapi, which is to be stopped first: %w", id.PID, ErrKeeperRuns)
 	}
-	if err := id.Stat().Signal(unix.SIGTERM); err != nil {
+	if err := id.Signal(unix.SIGTERM); err != nil {
 		return fmt.Errorf("end process %d: %w", id.PID, err)
 	}
 	for deadline := time.Now().Add(endTime); !id.Await(endPoll); {
@@ -217,7 +230,7 @@ func end(ctx context.Context, id proc.Identity) error {
 			break
 		}
 	}
-	if err := id.Stat().Kill(); err != nil {
+	if err := id.Signal(unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill process %d: %w", id.PID, err)
 	}
 	if !id.Await(exitTime) {

@@ -62,7 +62,7 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 		_ = first.Process.Kill()
 		_ = first.Wait()
 		if last, err := recordOf(dir); err == nil {
-			_ = last.Keeper.Stat().Kill()
+			_ = last.Keeper.Signal(unix.SIGKILL)
 		}
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')

@@ -28,6 +28,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/identity/privatefile"
 	"taskapi/identity/privatefile/atomicfile"
+	"taskapi/identity/privatefile/flock"
 )
 
 // The closed set of errors of Open and Attach, besides driver's and ctx's.
@@ -58,13 +59,42 @@ const maxRecord = 16 << 20
 // Record is what the keeper writes about itself after every change.
 type Record struct {
 	Keeper proc.Identity
+	Dir    directory          // zero in those of older keepers
 	Cgroup string             // that holds its tasks, empty for none
 	Tasks  []processes.Status // the latest process of each task
 	At     proc.Moment        // when it was written
 }
 
-// Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which it knew; of
-// one without an Exit nothing is known. The error is os.ErrNotExist when there has been no keeper, or it was closed.
+// directory names a directory for good.
+type directory struct {
+	Path          string // that it had when this was written
+	Device, Inode uint64
+}
+
+func identifyDir(dir *os.File) (directory, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return directory{}, err
+	}
+	path, err := os.Readlink(fdPath(dir)) // it may have been moved
+	return directory{path, st.Dev, st.Ino}, err
+}
+
+// CopyError says that an allocation directory is a copy of another one, whose keeper runs.
+type CopyError struct {
+	Dir, Of string
+	PID     int
+}
+
+func (e *CopyError) Error() string {
+	return fmt.Sprintf("%s is a copy of %s, whose keeper, process %d, runs: "+
+		"stop the allocation there first, or end that process if its directory is gone", e.Dir, e.Of, e.PID)
+}
+
+// Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which
+// it knew; of one without an Exit nothing is known. In a copy of the directory, as a restored back-up is, the record
+// names none of that keeper's processes. Errors: os.ErrNotExist when there has been no keeper, or it was closed;
+// *CopyError, with a zero record.
 func Last(dir string) (Record, error) {
 	var r Record
 	text, _, err := privatefile.Read(filepath.Join(dir, recordFile), maxRecord)
@@ -74,7 +104,28 @@ func Last(dir string) (Record, error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return Record{}, fmt.Errorf("read the keeper's record %s: %w", filepath.Join(dir, recordFile), err)
 	}
-	return r, nil
+	if r.Dir == (directory{}) {
+		return r, nil
+	}
+	d, err := openDir(dir)
+	if err != nil {
+		return Record{}, fmt.Errorf("read the keeper's record: %w", err)
+	}
+	defer d.Close()
+	here, err := identifyDir(d)
+	if err != nil || here.Device == r.Dir.Device && here.Inode == r.Dir.Inode {
+		return r, err
+	}
+	if r.Keeper.Runs() {
+		return Record{}, &CopyError{Dir: here.Path, Of: r.Dir.Path, PID: r.Keeper.PID}
+	}
+	return Record{Tasks: r.Tasks}, nil
+}
+
+// runs reports whether the keeper of dir that wrote the record runs. Of one that /proc hides only the number is known,
+// which another process of this user may have by now: the keeper has locked its log.
+func (r Record) runs(dir string) bool {
+	return r.Keeper.Runs() && (!proc.Hidden(r.Keeper.PID) || errors.Is(unlocked(dir, 0), flock.ErrLocked))
 }
 
 // write replaces the record in an open directory. It is not synced: after a crash of the machine no process of it runs in any case. When it
@@ -103,8 +154,10 @@ func inDir(dir string, use func(path string) error) error {
 		return err
 	}
 	defer d.Close()
-	return use("/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + socketFile)
+	return use(fdPath(d) + "/" + socketFile)
 }
+
+func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // openDir opens a directory for what is in it.
 func openDir(dir string) (*os.File, error) { return os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH, 0) }

@@ -408,28 +408,25 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 	}
 	t.Run("another process", func(t *testing.T) {
 		dir := t.TempDir()
-		text := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, self.PID, self.Start, self.Boot)
-		if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
 		l, err := net.Listen("unix", filepath.Join(dir, "keeper.sock"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		other := exec.Command("sleep", "1000") // recorded, but the socket is ours
+		other := exec.Command("sleep", "1000") // which the answer names, but the socket is ours
 		if err := other.Start(); err != nil {
 			t.Fatal(err)
 		}
 		defer func() { other.Process.Kill(); other.Wait() }()
-		id := identify(t, other.Process.Pid)
-		text = fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q}}`, id.PID, id.Start, id.Boot)
-		if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := keeper.Attach(t.Context(), dir); err == nil || errors.Is(err, keeper.ErrNoKeeper) {
-			t.Errorf("attach: %v", err)
-		} else if !strings.Contains(err.Error(), "belongs to process") {
+		go func() {
+			if conn, err := l.Accept(); err == nil {
+				defer conn.Close()
+				_, _ = readFrame(conn)
+				_ = writeFrame(conn, fmt.Sprintf(`{"Version":3,"Keeper":{"PID":%d}}`, other.Process.Pid))
+			}
+		}()
+		_, err = keeper.Attach(t.Context(), dir)
+		if err == nil || errors.Is(err, keeper.ErrNoKeeper) || !strings.Contains(err.Error(), "says that it is process") {
 			t.Errorf("attach: %v", err)
 		}
 	})

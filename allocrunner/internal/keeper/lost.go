@@ -20,8 +20,9 @@ import (
 // the empty name.
 type OrphanCounts map[string]int
 
-// Sweep kills what a keeper that was itself killed has left running, for a caller that does not want to start the next, or not yet. A keeper
-// that still runs for the directory though its record or socket is gone is ended with its tasks. Errors: ErrKeeperRuns.
+// Sweep kills what a keeper that was itself killed has left running, for a caller that does not want to start the next,
+// or not yet. A keeper that still runs for the directory though its record or socket is gone is ended with its tasks.
+// Errors: ErrKeeperRuns, *CopyError.
 func Sweep(ctx context.Context, cfg Config) (OrphanCounts, error) {
 	last, err := lastEnded(ctx, cfg)
 	if err != nil {
@@ -59,7 +60,7 @@ func (c *Client) Sweep(ctx context.Context, cfg Config) (OrphanCounts, map[strin
 
 // lastEnded returns the directory's last record, once it is sure that no keeper runs: one that can't be reached is ended. The record may be of
 // a keeper that ended gracefully, before the one that was lost. Without a record, or with one that is damaged, it is zero. Errors:
-// ErrKeeperRuns.
+// ErrKeeperRuns, *CopyError.
 func lastEnded(ctx context.Context, cfg Config) (Record, error) {
 	last, err := lastUnlessRuns(cfg)
 	if err != nil {
@@ -71,8 +72,11 @@ func lastEnded(ctx context.Context, cfg Config) (Record, error) {
 // lastUnlessRuns returns lastEnded's record, unless a keeper runs that can be reached.
 func lastUnlessRuns(cfg Config) (Record, error) {
 	last, err := Last(cfg.Dir)
-	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.Keeper.Runs() {
+	if _, gone := os.Lstat(filepath.Join(cfg.Dir, socketFile)); gone == nil && last.runs(cfg.Dir) {
 		return Record{}, fmt.Errorf("process %d: %w", last.Keeper.PID, ErrKeeperRuns)
+	}
+	if _, isCopy := errors.AsType[*CopyError](err); isCopy {
+		return Record{}, err
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		cfg.log().Warn("the keeper's record is damaged; its processes are looked for by other means", "error", err)

@@ -78,7 +78,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 	if err := json.NewDecoder(os.Stdin).Decode(&set); err != nil {
 		return nil, nil, fmt.Errorf("read the keeper's settings: %w", err)
 	}
-	if err := lock(stderr, filepath.Join(set.Dir, logFile)); err != nil {
+	if err := lock(stderr, filepath.Join(set.Dir, logFile), lockTime); err != nil {
 		return nil, nil, err
 	}
 	// For ps: the program's file name says less. Only cosmetic, so it may fail.

@@ -163,8 +163,10 @@ func (s *server) record() bool {
 	defer s.writing.Unlock()
 	at := proc.Now() // before the look: who runs by the list did so then
 	tasks, _ := s.list(context.Background())
-	r := Record{Keeper: s.self, Cgroup: s.local.CgroupDir(), Tasks: tasks, At: at}
-	err := r.write(s.dir)
+	here, err := identifyDir(s.dir)
+	if err == nil {
+		err = Record{Keeper: s.self, Dir: here, Cgroup: s.local.CgroupDir(), Tasks: tasks, At: at}.write(s.dir)
+	}
 	gone := errors.Is(err, os.ErrNotExist) // and nobody will come to read it
 	switch {
 	case gone && !s.gone:
@@ -229,7 +231,7 @@ func (s *server) attend(conn *net.UnixConn, number uint64) error {
 	}
 	defer s.leave(c)
 	s.showControlled()
-	if err := c.out.write(hello{Version: version}); err != nil {
+	if err := c.out.write(hello{Version: version, Keeper: s.self}); err != nil {
 		return fmt.Errorf("hello to process %d: %w", peer.PID, err)
 	}
 	_ = conn.SetDeadline(time.Time{})

@@ -107,7 +107,7 @@ func makeRoom(ctx context.Context, cfg Config, nobody bool) error {
 	switch {
 	case err != nil:
 	case nobody:
-		err = unlocked(cfg.Dir)
+		err = unlocked(cfg.Dir, lockTime)
 	default:
 		err = endUnreachable(ctx, cfg)
 	}
@@ -169,61 +169,49 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 	})
 }
 
-// Attach takes control of the keeper that runs for the allocation in dir; a client before gets ErrReplaced. Errors: ErrNoKeeper
-// (Last then says what is known of its tasks), ErrVersion, or that one runs but does not answer.
+// Attach takes control of the keeper that runs for the allocation in dir; a client before gets ErrReplaced. Who answers
+// on the socket in the directory is its keeper, whatever else can be seen of it. Errors: ErrNoKeeper (Last then says
+// what is known of its tasks), *CopyError, ErrVersion, or that one runs but does not answer.
 func Attach(ctx context.Context, dir string) (*Client, error) {
-	last, err := Last(dir)
-	if err == nil && last.Keeper.Runs() {
-		return attach(ctx, dir, last.Keeper)
+	c, err := connect(ctx, dir)
+	if err == nil {
+		return c, nil
 	}
-	ids, findErr := find(dir)
+	patience := time.Duration(0)
+	unreachable := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
+	switch {
+	case unreachable: // the socket is gone, perhaps since the keeper ends
+		patience = endPoll
+	case endsNow(err):
+		patience = exitTime
+	}
+	ids, _, findErr := keepers(dir)
 	if findErr != nil {
-		return nil, fmt.Errorf("attach to keeper in %s: %w", dir, findErr)
+		return nil, findErr
 	}
-	for _, id := range ids { // its record is damaged; its socket may be good
-		c, err := attach(ctx, dir, id)
-		if !errors.Is(err, ErrNoKeeper) {
-			return c, err
-		}
+	runs := false
+	for _, id := range ids {
+		runs = !id.Await(patience) || runs
 	}
 	switch {
-	case len(ids) > 0:
-		return nil, fmt.Errorf("attach to keeper in %s: %w that can be reached", dir, ErrNoKeeper)
-	case err != nil && !errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("attach to keeper: %w: %w", errNobody, err)
+	case len(ids) == 0 && unreachable:
+		return nil, fmt.Errorf("attach to keeper in %s: %w", dir, errNobody)
+	case unreachable, !runs && endsNow(err):
+		return nil, fmt.Errorf("attach to keeper in %s: %w that can be reached: %w", dir, ErrNoKeeper, err)
 	}
-	return nil, fmt.Errorf("attach to keeper in %s: %w", dir, errNobody)
+	return nil, fmt.Errorf("attach to keeper in %s: %w", dir, err)
 }
 
 // errNobody is ErrNoKeeper when one was looked for everywhere.
 var errNobody = fmt.Errorf("%w", ErrNoKeeper)
-
-// attach takes control of the keeper with that identity.
-func attach(ctx context.Context, dir string, id proc.Identity) (*Client, error) {
-	c, err := connect(ctx, dir, id)
-	if err == nil {
-		return c, nil
-	}
-	unreachable := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) // its socket is gone, perhaps since it ends
-	switch {
-	case unreachable:
-		id.Await(endPoll)
-	case endsNow(err):
-		id.Await(exitTime)
-	}
-	if unreachable || !id.Runs() {
-		return nil, fmt.Errorf("attach to keeper in %s: %w: %w", dir, ErrNoKeeper, err)
-	}
-	return nil, fmt.Errorf("attach to keeper, process %d: %w", id.PID, err)
-}
 
 // endsNow reports whether err is what a keeper that is about to end leaves of a connection.
 func endsNow(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
-// connect connects, makes sure who answers, and says hello.
-func connect(ctx context.Context, dir string, id proc.Identity) (*Client, error) {
+// connect connects to the keeper of a directory, and says hello.
+func connect(ctx context.Context, dir string) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
 	defer cancel()
 	var conn *net.UnixConn
@@ -237,34 +225,44 @@ func connect(ctx context.Context, dir string, id proc.Identity) (*Client, error)
 	if err != nil {
 		return nil, err
 	}
-	in, err := greet(ctx, conn, id)
+	c, err := greet(ctx, conn)
 	if err != nil {
 		conn.Close()
-		return nil, err
 	}
-	return newClient(conn, in, id), nil
+	return c, err
 }
 
-func greet(ctx context.Context, conn *net.UnixConn, id proc.Identity) (in *bufio.Reader, err error) {
+func greet(ctx context.Context, conn *net.UnixConn) (*Client, error) {
 	peer, err := peercred.Of(conn)
 	if err != nil {
 		return nil, err
 	}
-	if peer.UID != uint32(os.Geteuid()) || int(peer.PID) != id.PID {
+	if peer.UID != uint32(os.Geteuid()) {
 		return nil, fmt.Errorf("the socket belongs to process %d of user %d", peer.PID, peer.UID)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := (&frameWriter{w: conn}).write(hello{Version: version}); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("process %d: %w", peer.PID, err)
 	}
-	in = bufio.NewReader(conn)
+	in := bufio.NewReader(conn)
 	var theirs hello
 	if err := readFrame(in, &theirs); err != nil {
-		return nil, fmt.Errorf("it does not answer: %w", err)
+		return nil, fmt.Errorf("process %d does not answer: %w", peer.PID, err)
 	}
 	if theirs.Version != version {
-		return nil, fmt.Errorf("it speaks version %d, this program %d: %w", theirs.Version, version, ErrVersion)
+		return nil, fmt.Errorf("process %d speaks version %d, this program %d: %w", peer.PID, theirs.Version, version, ErrVersion)
 	}
-	return in, nil
+	id := theirs.Keeper
+	if id == (proc.Identity{}) {
+		id, err = proc.Identify(int(peer.PID))
+	}
+	if err == nil && id.PID != int(peer.PID) {
+		err = fmt.Errorf("process %d says that it is process %d: another container or PID namespace has the allocation",
+			peer.PID, id.PID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newClient(conn, in, id), nil
 }

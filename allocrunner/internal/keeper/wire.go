@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 )
 
@@ -30,7 +31,10 @@ const maxFrame = 8 << 20
 // Then the client sends requests and the keeper answers each, in any order. A request with op "cancel" cancels the one of
 // the same ID and is not answered itself. An exec with files has two answers: the first says that the program runs. An answer with ID 0 is
 // the keeper's last word on the connection.
-type hello struct{ Version int }
+type hello struct {
+	Version int
+	Keeper  proc.Identity `json:",omitzero"` // from the keeper, zero from an older one
+}
 
 // The operations: those of processes.Supervisor, and cancel.
 const (

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ type Identity struct {
 
 // Identify finds the identity of a running process. The error is os.ErrNotExist when there is none.
 func Identify(pid int) (Identity, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
 	}
@@ -29,13 +30,37 @@ func Identify(pid int) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
 	}
-	return Identity{PID: pid, Start: s.Start, Boot: string(boot[:max(0, len(boot)-1)])}, nil
+	return Identity{PID: pid, Start: s.Start, Boot: boot}, nil
 }
 
-// Runs reports whether that very process still runs.
+func bootID() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(boot)), err
+}
+
+// Runs reports whether that very process still runs. Of one that is Hidden, only the number is compared.
 func (id Identity) Runs() bool {
 	now, err := Identify(id.PID)
-	return err == nil && now == id
+	if err == nil {
+		return now == id
+	}
+	boot, err := bootID()
+	return err == nil && boot == id.Boot && Hidden(id.PID)
+}
+
+// Hidden reports whether a process of this user runs that /proc does not show: one that is not dumpable, where /proc is
+// mounted with hidepid, and this program is not root.
+func Hidden(pid int) bool {
+	if _, err := Read(pid); err == nil || errors.Is(err, unix.ESRCH) {
+		return false
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err == nil && ended == 0 && unix.PidfdSendSignal(fd, 0, nil, 0) == nil
 }
 
 // Await waits for the process's end, at most so long. It reports whether it has ended.
@@ -55,5 +80,5 @@ func (id Identity) Await(most time.Duration) bool {
 	return true
 }
 
-// Stat returns the identity as Signal and Kill take it. Of an earlier boot nothing runs, which Runs says.
-func (id Identity) Stat() Stat { return Stat{PID: id.PID, Start: id.Start} }
+// Signal sends a signal to the process. It is no error when it has ended.
+func (id Identity) Signal(sig unix.Signal) error { return signal(id.PID, sig, id.Runs) }

@@ -130,7 +130,15 @@ func (s Stat) Kill() error { return s.Signal(unix.SIGKILL) }
 
 // Signal sends a signal to the process. It is no error when it has ended.
 func (s Stat) Signal(sig unix.Signal) error {
-	fd, err := unix.PidfdOpen(s.PID, 0)
+	return signal(s.PID, sig, func() bool {
+		now, err := Read(s.PID)
+		return err == nil && now.Start == s.Start
+	})
+}
+
+// signal sends a signal to the process that has the number, if that runs.
+func signal(pid int, sig unix.Signal, runs func() bool) error {
+	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
@@ -138,9 +146,8 @@ func (s Stat) Signal(sig unix.Signal) error {
 		return err
 	}
 	defer unix.Close(fd)
-	now, err := Read(s.PID)
-	if err != nil || now.Start != s.Start {
-		return nil // it has ended
+	if !runs() {
+		return nil
 	}
 	err = unix.PidfdSendSignal(fd, sig, nil, 0)
 	if errors.Is(err, unix.ESRCH) {
