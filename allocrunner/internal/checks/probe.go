@@ -73,13 +73,20 @@ func newClient(dial dialFunc, t tlsOf) *http.Client {
 				ServerName:         t.serverName,
 			},
 		},
-		CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-			if len(via) >= maxRedirects {
-				return fmt.Errorf("stopped after %d redirects", maxRedirects)
-			}
-			return nil
-		},
+		CheckRedirect: checkRedirect,
 	}
+}
+
+// checkRedirect follows a redirect within the service alone. A redirect to another host or port is the answer itself: a service must not
+// choose which of the machine's other addresses this process asks.
+func checkRedirect(next *http.Request, via []*http.Request) error {
+	switch {
+	case next.URL.Host != via[0].URL.Host || next.URL.Scheme != via[0].URL.Scheme:
+		return http.ErrUseLastResponse
+	case len(via) >= maxRedirects:
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
+	}
+	return nil
 }
 
 // newHTTPProbe sends the same request each time. The error is about a request that can't be made.

@@ -177,6 +177,32 @@ func TestHTTP(t *testing.T) {
 	open.Wait() // would not return if the checks kept a connection
 }
 
+// TestRedirectElsewhere: a service can't have the check ask another host, port or scheme. Its redirect is the answer.
+func TestRedirectElsewhere(t *testing.T) {
+	other, _ := newServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("another server is asked: %s", r.URL) }))
+	var to []string
+	server, _ := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i, _ := strconv.Atoi(strings.Trim(r.URL.Path, "/"))
+		w.Header().Set("Location", to[i])
+		w.WriteHeader(http.StatusFound)
+		io.WriteString(w, "elsewhere")
+	}))
+	own := server.Listener.Addr().String()
+	to = []string{other.URL, "//" + other.Listener.Addr().String() + "/", "https://" + own + "/", "http://localhost:" + strconv.Itoa(portOf(t, own)) + "/"}
+	var list []api.ServiceCheck
+	for i := range to {
+		list = append(list, httpCheck(to[i], "/"+strconv.Itoa(i)))
+	}
+	cfg := newConfig(newAlloc(list...))
+	cfg.Ports = onPort(portOf(t, own))
+	r := startWatched(t, cfg)
+	for _, name := range to {
+		if got := r.await(t, name); got.Status != "success" || got.StatusCode != 302 || got.Output != "elsewhere" {
+			t.Errorf("to %s: %s %d %q", name, got.Status, got.StatusCode, got.Output)
+		}
+	}
+}
+
 func TestHTTPRequest(t *testing.T) {
 	type request struct {
 		Method, URL, Host, Body string
