@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,8 @@ import (
 // The bounds of what is between this program and the agent.
 const (
 	requestTimeout = 5 * time.Second
-	maxAnswer      = 16 << 20 // the services and checks of thousands of tasks
+	maxAnswer      = 16 << 20 // bytes: the services and checks of thousands of tasks
+	maxElements    = 300_000  // of lists and objects: about 40 in a service, and up to 500 bytes of memory for each
 	maxToken       = 4 << 10
 )
 
@@ -127,19 +129,22 @@ type bounded struct {
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := b.Transport.RoundTrip(req)
 	if err == nil {
-		resp.Body = &boundedBody{resp.Body, b.longest}
+		resp.Body = &boundedBody{resp.Body, b.longest, maxElements}
 	}
 	return resp, err
 }
 
+// boundedBody counts what the decoder would make of the answer before the decoder has it: "{}," takes three bytes here and hundreds there.
 type boundedBody struct {
 	io.ReadCloser
-	left int64
+	left, elements int64
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.left -= int64(n); b.left < 0 {
+	b.left -= int64(n)
+	b.elements -= int64(bytes.Count(p[:n], []byte{','}) + bytes.Count(p[:n], []byte{'{'}))
+	if b.left < 0 || b.elements < 0 {
 		return 0, errTooLong
 	}
 	return n, err

@@ -279,9 +279,24 @@ func TestAgentIsAway(t *testing.T) {
 // TestLongAnswers are not read to their end, whatever they are.
 func TestLongAnswers(t *testing.T) {
 	t.Parallel()
+	for name, test := range map[string]struct {
+		longest int64
+		answer  string
+	}{
+		"bytes":    {longest, `{"a":{"ID":"` + strings.Repeat("x", longest) + `"}}`},
+		"elements": {0, `{"a":{"Tags":[` + strings.Repeat(`"",`, 300_000) + `""]}}`}, // 900 kB
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testLongAnswer(t, test.longest, test.answer)
+		})
+	}
+}
+
+func testLongAnswer(t *testing.T, longest int64, answer string) {
 	e := newEnvironment(t)
 	e.longest = longest
-	e.proxy.Answer(200, `{"a":{"ID":"`+strings.Repeat("x", longest)+`"}}`)
+	e.proxy.Answer(200, answer)
 	var log logged
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}); err != nil {
