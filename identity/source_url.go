@@ -28,6 +28,8 @@ const (
 type URLSourceConfig struct {
 	// URL is an http or https address. Required. What http brings is trusted like the network that it came over.
 	URL string
+	// Name is what logs call the source. Empty means URL.
+	Name string
 	// Refresh is the time between fetches, at least MinRefresh. 0 means DefaultRefresh.
 	Refresh time.Duration
 	// MaxStale is how long keys outlive the last fetch that succeeded. 0 means DefaultMaxStale.
@@ -38,7 +40,7 @@ type URLSourceConfig struct {
 
 // URLSource is a JWK set at a URL. Run fetches it; a look-up never does, so nobody's token can cause a fetch or wait for one.
 type URLSource struct {
-	url               string
+	url, name         string
 	refresh, maxStale time.Duration
 	client            *http.Client
 	current           atomic.Pointer[KeySet]
@@ -64,7 +66,7 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 		// The keys come from the address that the operator wrote down, or not at all.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &URLSource{url: c.URL, refresh: c.Refresh, maxStale: c.MaxStale, client: client}, nil
+	return &URLSource{url: c.URL, name: cmp.Or(c.Name, c.URL), refresh: c.Refresh, maxStale: c.MaxStale, client: client}, nil
 }
 
 // Keys makes the URL a KeySource.
@@ -75,7 +77,7 @@ func (s *URLSource) Keys() *KeySet { return s.current.Load() }
 func (s *URLSource) Run(ctx context.Context, logger *slog.Logger) {
 	fetched := time.Now()
 	var document string
-	report := reporting(logger.With("jwks", s.url), s.Keys, func() (bool, error) {
+	report := reporting(logger.With("jwks", s.name), s.Keys, func() (bool, error) {
 		next, err := s.fetch(ctx)
 		if ctx.Err() != nil {
 			return false, nil

@@ -1,17 +1,21 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
@@ -135,33 +139,81 @@ func TestKeyServerBehindAProxy(t *testing.T) {
 	}
 }
 
-// TestKeyServerIsBounded: more connections than there is room for are closed, and the others are answered.
-func TestKeyServerIsBounded(t *testing.T) {
-	server, _ := serveKeys(t, KeyServerConfig{})
-	dial := func() net.Conn {
-		t.Helper()
-		conn, err := net.Dial("tcp", server.listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		return conn
+// TestKeysOverASocket: another taskapi trusts the keys that it gets over a Unix socket, and follows a rotation, as long as root or its own user
+// serves them.
+func TestKeysOverASocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.sock")
+	server, ring := serveKeys(t, KeyServerConfig{Listen: "unix://" + path})
+	if server.Issuer() != "" {
+		t.Errorf("issuer %q", server.Issuer())
 	}
-	ask := func(conn net.Conn) error {
-		fmt.Fprintf(conn, "GET /.well-known/jwks.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			return err
-		}
-		return resp.Body.Close()
+	is, err := openIssuer("unix://"+path+",iss=other", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for range maxKeyReaders { // which stay open
-		if err := ask(dial()); err != nil {
-			t.Fatal(err)
-		}
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	loaded := make(chan struct{})
+	following.Go(func() {
+		is.follow(ctx, slog.New(onMessage{slog.DiscardHandler, "keys reloaded", func() { close(loaded) }}))
+	})
+	<-loaded
+	if keys := is.Keys.Keys(); keys.Len() != 1 || !slices.Contains(keys.IDs(), ring.Active().ID) {
+		t.Errorf("keys %v", keys.IDs())
 	}
-	if ask(dial()) == nil {
-		t.Error("one connection more than there is room for is answered")
+	if _, err := openIssuer("unix://relative", slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a relative path is taken")
+	}
+}
+
+// onMessage is a log that calls a function at its first record with a message.
+type onMessage struct {
+	slog.Handler
+	message string
+	do      func()
+}
+
+func (h onMessage) Enabled(context.Context, slog.Level) bool { return true }
+func (h onMessage) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h onMessage) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.do()
+	}
+	return nil
+}
+
+// TestKeysOfAnotherUser are not taken from a socket: everybody can listen where they may write.
+func TestKeysOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can listen as another user")
+	}
+	path := filepath.Join(t.TempDir(), "keys.sock")
+	var fd int
+	var err error
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return
+		}
+		if err = unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			return
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 { // this thread alone
+			err = errno
+			return
+		}
+		err = unix.Listen(fd, 1)
+	})
+	listening.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if conn, err := dialTrusted(t.Context(), path); err == nil || !strings.Contains(err.Error(), "user 65534 listens there") {
+		t.Errorf("%v, %v", conn, err)
 	}
 }
 
@@ -176,6 +228,7 @@ func TestKeyServerAddresses(t *testing.T) {
 		{KeyServerConfig{Listen: ":0"}, "no address with a port"},
 		{KeyServerConfig{Listen: "example.com:80"}, "no address with a port"},
 		{KeyServerConfig{Listen: "127.0.0.1:0", Issuer: "nothing"}, "is no URL"},
+		{KeyServerConfig{Listen: "unix://relative"}, "no absolute path"},
 	} {
 		test.config.Logger = slog.New(slog.DiscardHandler)
 		if server, err := ListenKeys(test.config); err == nil || !strings.Contains(err.Error(), test.words) {

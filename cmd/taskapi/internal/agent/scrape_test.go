@@ -2,80 +2,61 @@ package agent
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 )
 
-// TestFewConns: a connection too many is closed at once, and one that has ended makes room for another.
-func TestFewConns(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
+// TestScraperWarns of a port that any user can take while taskapi does not listen, and of no other address.
+func TestScraperWarns(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newFewConns(inner, 2)
-	accepted := make(chan net.Conn, 10)
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
-		}
-	})
-	defer accepting.Wait()
-	defer l.Close()
-	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", inner.Addr().String())
+	port := free.Addr().String()
+	free.Close()
+	for address, want := range map[string]bool{port: true, "127.0.0.1:0": false, "unix://" + filepath.Join(t.TempDir(), "s"): false} {
+		var log strings.Builder
+		s, err := startScraper(address, false, slog.New(slog.NewTextHandler(&log, nil)), func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { conn.Close() })
-		_ = conn.SetReadDeadline(time.Now().Add(time.Minute)) // a hung test ends
-		return conn
+		s.close()
+		if got := strings.Contains(log.String(), "any user of this machine can listen on this port"); got != want {
+			t.Errorf("%s: %q", address, log.String())
+		}
 	}
-	dial()
-	dial()
-	first := <-accepted
-	<-accepted
-	closed := func(conn net.Conn) bool {
-		_, err := conn.Read(make([]byte, 1))
-		return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
-	}
-	if !closed(dial()) {
-		t.Error("a third is served")
-	}
-	first.Close()
-	first.Close() // room for one, not two
-	dial()
-	last := <-accepted
-	if !closed(dial()) {
-		t.Error("a third is served once another has been closed twice")
-	}
-	last.Close()
 }
 
-func TestMetricsAddress(t *testing.T) {
-	for text, want := range map[string]string{
-		"127.0.0.1:9100": "127.0.0.1:9100", "[::1]:0": "[::1]:0", "localhost:80": "127.0.0.1:80", "LocalHost:80": "127.0.0.1:80", "0.0.0.0:9100": "0.0.0.0:9100",
-	} {
-		if got, err := metricsAddress(text); err != nil || got.String() != want {
-			t.Errorf("%q = %v, %v", text, got, err)
-		}
+// TestScraperOnASocket answers whoever can connect, by whatever name.
+func TestScraperOnASocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metrics.sock")
+	at := make(chan string, 1)
+	s, err := startScraper("unix://"+path, false, slog.New(slog.DiscardHandler), func(url string) { at <- url })
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, text := range []string{"", ":9100", "9100", "localhost", "host:1", "127.0.0.1:-1", "127.0.0.1:65536", "::1:80", "unix:///x"} {
-		if got, err := metricsAddress(text); err == nil {
-			t.Errorf("%q = %v", text, got)
-		}
+	defer s.close()
+	s.begin()
+	if url := <-at; url != "unix://"+path {
+		t.Errorf("served at %s", url)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET /v1/nothing HTTP/1.1\r\nHost: any\r\n\r\n")
+	if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || response.StatusCode != http.StatusNotFound {
+		t.Errorf("%v, %v", response, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 

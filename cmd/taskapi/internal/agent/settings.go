@@ -87,7 +87,7 @@ func (s Settings) Check() error {
 	}
 	if s.MetricsListen != "" {
 		if _, err := metricsAddress(s.MetricsListen); err != nil {
-			return invalid(err)
+			return err
 		}
 	}
 	if _, err := limitset.Default().With(s.Limits); err != nil { // whether they go together is seen with the policy file

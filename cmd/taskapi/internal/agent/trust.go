@@ -1,15 +1,23 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 
+	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/identity"
+	"taskapi/socket"
 	"taskapi/socket/safedir"
 )
 
@@ -76,10 +84,11 @@ func openIssuer(value string, logger *slog.Logger) (issuer, error) {
 		return issuer{}, err
 	}
 	if isURL(place) {
-		if err := checkKeySetURL(place); err != nil {
+		config, err := fetched(place, logger)
+		if err != nil {
 			return issuer{}, err
 		}
-		source, err := identity.NewURLSource(identity.URLSourceConfig{URL: place})
+		source, err := identity.NewURLSource(config)
 		if err != nil {
 			return issuer{}, err
 		}
@@ -105,16 +114,53 @@ func checkTrusted(path string) error {
 	return UnwrapPath(safedir.TrustFile(absolute(path)))
 }
 
-// checkKeySetURL refuses http to another machine: anybody on the way could put in keys of their own.
-func checkKeySetURL(place string) error {
+// fetched says how a key set is fetched. http to another machine is refused: anybody on the way could put in keys of their own.
+func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error) {
+	config := identity.URLSourceConfig{URL: place}
+	if path, ok := strings.CutPrefix(place, "unix://"); ok {
+		config.Name, config.URL = place, "http://localhost"+keySetPath
+		config.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialTrusted(ctx, path)
+		}}
+		if !filepath.IsAbs(path) {
+			return config, errors.New("the path of a socket is absolute, such as unix:///run/taskapi/keys.sock")
+		}
+		return config, nil
+	}
 	u, err := url.Parse(place)
 	if err != nil || u.Scheme != "http" {
-		return nil //nolint:nilerr // the source says what is wrong with it
+		return config, nil //nolint:nilerr // the source says what is wrong with it
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsLoopback() || strings.EqualFold(u.Hostname(), "localhost") {
-		return nil
+	if !isLoopback(u.Hostname()) {
+		return config, errors.New("http lets anybody on the way replace the keys: use https, or a file; http is for 127.0.0.1, ::1 and localhost alone")
 	}
-	return errors.New("http lets anybody on the way replace the keys: use https, or a file; http is for 127.0.0.1, ::1 and localhost alone")
+	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16); err == nil && uint16(port) >= httpserve.FirstUnprivilegedPort() {
+		logger.Warn("whoever listens on this port can sign identities that are trusted here, and any user of this machine can listen there while the issuer "+
+			"does not; use https, a file, or a Unix socket (unix:///PATH of 'taskapi keyring serve')", "jwks", place)
+	}
+	return config, nil
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
+}
+
+// dialTrusted connects to a socket on which root or this user listens. Anybody may be at the other end of another one.
+func dialTrusted(ctx context.Context, path string) (net.Conn, error) {
+	conn, err := socket.Dial(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := socket.ListenerOf(conn)
+	if err == nil && listener.UID != 0 && int(listener.UID) != os.Geteuid() {
+		err = fmt.Errorf("%s: user %d listens there; keys are taken from root and this user alone", path, listener.UID)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // trusted returns the other issuers, and the sources of all keys that are trusted.

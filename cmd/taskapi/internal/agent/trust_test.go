@@ -50,8 +50,12 @@ func TestIssuerFlag(t *testing.T) {
 		"http://example.org/jwks": false, "http://10.0.0.1/jwks": false, "http://localhost.example.org/": false, "HTTP://example.org/": false,
 		"http://127.0.0.1:4646/.well-known/jwks.json": true, "http://[::1]/": true, "http://localhost/": true, "http://LOCALHOST/": true, "https://example.org/jwks": true,
 	} {
-		if _, err := openIssuer(place, slog.New(slog.DiscardHandler)); (err == nil) != good {
+		var log strings.Builder
+		if _, err := openIssuer(place, slog.New(slog.NewTextHandler(&log, nil))); (err == nil) != good {
 			t.Errorf("%s: %v, want it taken: %v", place, err, good)
+		}
+		if warned := strings.Contains(log.String(), "any user of this machine can listen there"); warned != strings.Contains(place, ":4646") {
+			t.Errorf("%s: %q", place, log.String())
 		}
 	}
 }

@@ -1,0 +1,205 @@
+// Package httpserve serves HTTP outside the sockets of allocations: metrics, public keys, the proxy. It takes a TCP address or a Unix socket, bounds
+// the connections and what each may take of time, and ends with its context. It authenticates nobody: what a handler shows is for everyone who
+// can connect, or the handler looks after that.
+package httpserve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"taskapi/socket"
+)
+
+// The bounds of every server; those of a request with its answer are the server's own.
+const (
+	maxHead  = 8 << 10
+	headTime = 5 * time.Second
+	idleTime = 90 * time.Second // more than the usual time between two scrapes
+	endTime  = 3 * time.Second  // for what is being answered at the end
+)
+
+// socketMode lets everybody connect who can enter the socket's directory, as everybody can connect to a TCP address.
+const socketMode = 0o666
+
+// Address is where to serve: a Unix socket's path, or else a TCP address.
+type Address struct {
+	Socket string
+	TCP    netip.AddrPort
+}
+
+// ParseAddress reads an address to listen on, "127.0.0.1:9100" or "unix:///run/taskapi/metrics.sock". The host of a TCP address is an IP address,
+// or localhost, which is 127.0.0.1.
+func ParseAddress(text string) (Address, error) {
+	if path, ok := strings.CutPrefix(text, "unix://"); ok {
+		if !strings.HasPrefix(path, "/") {
+			return Address{}, fmt.Errorf("%q has no absolute path: give one such as unix:///run/taskapi/metrics.sock", text)
+		}
+		return Address{Socket: path}, nil
+	}
+	host := text
+	if name, port, _ := strings.Cut(text, ":"); strings.EqualFold(name, "localhost") {
+		host = "127.0.0.1:" + port
+	}
+	address, err := netip.ParseAddrPort(host)
+	if err != nil {
+		return Address{}, fmt.Errorf("%q is no address with a port: give one such as 127.0.0.1:9100, [::1]:9100 or unix:///run/taskapi/metrics.sock; "+
+			"0.0.0.0:9100 lets every machine connect that reaches this one", text)
+	}
+	return Address{TCP: address}, nil
+}
+
+// String returns the address as ParseAddress reads it.
+func (a Address) String() string {
+	if a.Socket != "" {
+		return "unix://" + a.Socket
+	}
+	return a.TCP.String()
+}
+
+// Local reports whether this machine alone can connect.
+func (a Address) Local() bool { return a.Socket != "" || a.TCP.Addr().IsLoopback() }
+
+// AnyUserCanTake reports whether every user of this machine may listen at the address whenever nobody else does.
+func (a Address) AnyUserCanTake() bool {
+	return a.Socket == "" && a.TCP.Port() != 0 && a.TCP.Port() >= FirstUnprivilegedPort()
+}
+
+// FirstUnprivilegedPort returns net.ipv4.ip_unprivileged_port_start (ip(7)), the first port that needs no privilege.
+func FirstUnprivilegedPort() uint16 {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err == nil {
+		if port, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 16); err == nil {
+			return uint16(port)
+		}
+	}
+	return 1024
+}
+
+// Listener has at most so many connections open. One more takes the place of the connection that has been without a request for the longest time,
+// or else of the oldest request: nobody keeps others out by connections that do nothing.
+type Listener struct {
+	net.Listener
+	address Address
+	most    int
+
+	mu   sync.Mutex // guards the fields below
+	open map[net.Conn]mark
+	last uint64
+}
+
+// mark says since when a connection is in its state.
+type mark struct {
+	busy  bool // reads a request or is answered one
+	since uint64
+}
+
+// Listen takes the address, for so many connections at a time.
+func Listen(a Address, most int) (*Listener, error) {
+	inner, err := a.listen()
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, socket.ErrInUse) {
+		return nil, fmt.Errorf("%s: another program listens there; choose another address, or port 0 for any", a)
+	}
+	if err != nil {
+		if cause, ok := errors.AsType[syscall.Errno](err); ok {
+			err = cause
+		}
+		return nil, fmt.Errorf("%s: %w", a, err)
+	}
+	return &Listener{Listener: inner, address: a, most: most, open: map[net.Conn]mark{}}, nil
+}
+
+func (a Address) listen() (net.Listener, error) {
+	if a.Socket == "" {
+		return net.Listen("tcp", a.TCP.String())
+	}
+	return socket.Listen(socket.Config{Path: a.Socket, Mode: socketMode, UID: -1, GID: -1})
+}
+
+// URL returns the address that is listened on, with the port that was taken.
+func (l *Listener) URL() string {
+	if l.address.Socket != "" {
+		return l.address.String()
+	}
+	return "http://" + l.Addr().String()
+}
+
+// Accept returns the next connection.
+func (l *Listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= l.most {
+		stalest := l.stalest()
+		delete(l.open, stalest)
+		stalest.Close()
+	}
+	l.mark(conn, false)
+	return conn, nil
+}
+
+func (l *Listener) mark(conn net.Conn, busy bool) {
+	l.last++
+	l.open[conn] = mark{busy, l.last}
+}
+
+// stalest returns the connection that gives way to another.
+func (l *Listener) stalest() (stalest net.Conn) {
+	for conn, m := range l.open {
+		of := l.open[stalest]
+		if stalest == nil || of.busy && !m.busy || of.busy == m.busy && m.since < of.since {
+			stalest = conn
+		}
+	}
+	return stalest
+}
+
+// track follows the state of a connection, as net/http sees it.
+func (l *Listener) track(conn net.Conn, state http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, open := l.open[conn]
+	switch {
+	case state == http.StateClosed:
+		delete(l.open, conn)
+	case open && state != http.StateNew:
+		l.mark(conn, state != http.StateIdle)
+	}
+}
+
+// Serve serves until ctx ends, and then leaves some time to what is being answered. The server's bounds that are not set are those of this package.
+func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.Logger) error {
+	server.MaxHeaderBytes, server.ReadHeaderTimeout, server.IdleTimeout = maxHead, headTime, idleTime
+	server.DisableGeneralOptionsHandler = true // every answer is the handler's
+	server.ErrorLog = slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
+	server.ConnState = l.track
+	ctx, cancel := context.WithCancel(ctx)
+	var ending sync.WaitGroup
+	defer ending.Wait()
+	defer cancel()
+	ending.Go(func() {
+		<-ctx.Done()
+		within, end := context.WithTimeout(context.Background(), endTime)
+		defer end()
+		if server.Shutdown(within) != nil {
+			_ = server.Close() // who still reads has had its time
+		}
+	})
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
