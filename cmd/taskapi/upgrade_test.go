@@ -36,9 +36,7 @@ func answeringVersion(t *testing.T, dataDir string) string {
 	c := client.New(datadir.Dir(dataDir), testAllocID)
 	defer c.Close()
 	var self struct {
-		Config struct {
-			Version struct{ Version, VersionPrerelease string }
-		}
+		Stats struct{ Taskapi struct{ Version string } }
 	}
 	answer, err := c.Do(t.Context(), http.MethodGet, "/v1/agent/self", http.NoBody)
 	if err != nil {
@@ -48,7 +46,7 @@ func answeringVersion(t *testing.T, dataDir string) string {
 	if err := json.NewDecoder(answer.Body).Decode(&self); err != nil {
 		t.Fatal(err)
 	}
-	return self.Config.Version.Version + "-" + self.Config.Version.VersionPrerelease
+	return self.Stats.Taskapi.Version
 }
 
 // TestTakeOverOfOneThatHangs is given up before that hears of it: it would leave when it goes on, with nobody there to take over.
