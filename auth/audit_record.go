@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ const maxTextBytes = 256
 // terminal or the direction of text, are written as in a Go string: \u202e.
 type Record struct {
 	Time    time.Time `json:"time"`
-	Alloc   string    `json:"alloc"`             // of the socket
+	Alloc   string    `json:"alloc,omitempty"`   // of the socket; empty for a Command
 	Task    string    `json:"task,omitempty"`    // of the socket; empty on the operator's
 	Subject string    `json:"subject,omitempty"` // sub
 	TokenID string    `json:"jti,omitempty"`
@@ -52,9 +53,13 @@ type Record struct {
 	Issuer  string    `json:"iss,omitempty"`
 	UID     uint32    `json:"uid"` // of the peer, as the kernel has it
 	PID     int32     `json:"pid"`
-	Method  string    `json:"method"`
-	Path    string    `json:"path"`              // as in the request, escaped, without the query; a token is replaced
+	Method  string    `json:"method,omitempty"`
+	Path    string    `json:"path,omitempty"`    // as in the request, escaped, without the query; a token is replaced
 	Program string    `json:"program,omitempty"` // that a request runs in a task, and the task's name: see Runs
+
+	// Command is what the owner of the data directory did for all its allocations, without a request, and UID is that
+	// user.
+	Command string `json:"command,omitempty"`
 
 	Namespace string `json:"namespace,omitempty"` // of the variable that a request is about
 	Lock      string `json:"lock,omitempty"`      // what a request does with that variable's lock: acquire, renew or release
@@ -94,6 +99,13 @@ func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status
 		record.Outcome = Failed
 	}
 	return record
+}
+
+// NewCommandRecord returns the record of a command, which is about to be carried out.
+func NewCommandRecord(command string) Record {
+	return Record{
+		Time: time.Now(), UID: uint32(os.Getuid()), PID: int32(os.Getpid()), Command: clean(hideTokens(command), maxTextBytes), Outcome: Begun,
+	}
 }
 
 // Runs returns the record of a request that runs a program, or a job's action, in a task. The program's arguments are left out: they may hold

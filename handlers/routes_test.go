@@ -296,6 +296,10 @@ func TestNoChangeWithoutARecord(t *testing.T) {
 		{http.MethodPut, restartPath, goodToken, 503},
 		{http.MethodPut, restartPath, operator, 503},
 		{http.MethodPut, stopPath, goodToken, 503},
+		{http.MethodGet, execPath + execQuery(), execToken, 503}, // nothing may be run
+		{http.MethodGet, execPath + execQuery(), operator, 503},
+		{http.MethodGet, "/v1/job/demo/action?action=x&task=server", operator, 503},
+		{http.MethodPut, "/v1/var/x/y", operator, 503},
 		{http.MethodGet, "/v1/allocations", goodToken, 200},
 		{http.MethodPut, restartPath, poorToken, 403},
 		{http.MethodPut, stopPath, operator, 200},

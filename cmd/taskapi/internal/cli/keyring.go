@@ -62,14 +62,21 @@ func (l layout) noTokens() error {
 
 // open opens the ring of the data directory that the flags name.
 func (f *keyFlags) open(w Environment) (*identity.Keyring, error) {
+	_, ring, err := f.openIn(w)
+	return ring, err
+}
+
+// openIn does so, and returns that directory, too.
+func (f *keyFlags) openIn(w Environment) (layout, *identity.Keyring, error) {
 	l, err := newLayout(f.dataDir, w)
 	if err != nil {
-		return nil, err
+		return l, nil, err
 	}
 	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
-		return nil, usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
+		return l, nil, usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
 	}
-	return l.openKeyring(f.sealKey)
+	ring, err := l.openKeyring(f.sealKey)
+	return l, ring, err
 }
 
 // keyringCommand is the tree of taskapi keyring, after Nomad's operator root keyring.
@@ -143,11 +150,15 @@ func keyringRotate(w Environment) *cobra.Command {
 		Example: `  taskapi keyring rotate`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			ring, err := flags.open(w)
+			l, ring, err := flags.openIn(w)
 			if err != nil {
 				return err
 			}
-			key, err := ring.Rotate()
+			var key identity.KeyInfo
+			err = l.audited(w, "keyring rotate", func() (string, error) {
+				key, err = ring.Rotate()
+				return ": " + key.ID, err
+			})
 			if err != nil {
 				return err
 			}
@@ -180,11 +191,12 @@ func keyringRemove(w Environment) *cobra.Command {
 			return ids, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			ring, err := flags.open(w)
+			l, ring, err := flags.openIn(w)
 			if err != nil {
 				return err
 			}
-			err = ring.Remove(strings.ToLower(args[0]))
+			id := strings.ToLower(args[0])
+			err = l.audited(w, "keyring remove: "+id, func() (string, error) { return "", ring.Remove(id) })
 			if errors.Is(err, identity.ErrKeyNotFound) || errors.Is(err, identity.ErrKeyActive) {
 				return usage(fmt.Errorf("%w; 'taskapi keyring list' shows the keys", err))
 			}

@@ -48,7 +48,10 @@ refused until the task is restarted. To keep a task itself out, stop it, or take
 				return err
 			}
 			defer list.Close()
-			rule, err = list.Add(rule)
+			err = l.audited(w, "token revoke: "+rule.String(), func() (_ string, err error) {
+				rule, err = list.Add(rule)
+				return "", err
+			})
 			if errors.Is(err, revocation.ErrInvalid) {
 				return usage(err)
 			}

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"taskapi/auth"
+)
+
+// AuditShared makes a change of what allocations share, such as their key ring, and writes a line about it into the
+// audit logs that their settings name. change returns what it has made, empty for what command says already. A change
+// for which a log that is required can't be written is not made; warn gets a sentence about each other log that has no
+// line. Errors: what is wrong with a log that is required; change's.
+func AuditShared(all []Settings, warn func(string), command string, change func() (made string, err error)) error {
+	record := auth.NewCommandRecord(command)
+	logs := map[string]*auth.AuditLog{}
+	seen := map[string]bool{}
+	for _, s := range all {
+		if s.AuditLog == "" || seen[s.AuditLog] && !s.AuditRequired {
+			continue
+		}
+		log, err := openAudit(s, slog.New(slog.DiscardHandler))
+		if err == nil {
+			defer log.Close()
+			if err = log.Begin(record); err != nil {
+				err = fmt.Errorf("--audit-log %s: %w", s.AuditLog, log.Stats().Last)
+			}
+		}
+		switch {
+		case err != nil && s.AuditRequired:
+			return errors.New(err.Error() + "; nothing was changed, since an allocation runs with --audit-required: " +
+				"see that the log can be written, or stop that allocation")
+		case err != nil:
+			warn(err.Error() + ": it gets no line of this")
+		default:
+			logs[s.AuditLog] = log
+		}
+		seen[s.AuditLog] = true
+	}
+	made, err := change()
+	record = auth.NewCommandRecord(command + made)
+	record.Outcome = auth.Done
+	if err != nil {
+		record.Outcome = auth.Failed
+	}
+	for path, log := range logs {
+		if log.Audit(record); log.Stats().Last != nil {
+			warn(fmt.Sprintf("--audit-log %s: %v: it has no line of this", path, log.Stats().Last))
+		}
+	}
+	return err
+}

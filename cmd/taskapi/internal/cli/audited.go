@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"fmt"
+
+	"taskapi/cmd/taskapi/internal/agent"
+)
+
+// audited makes a change of what the allocations of the data directory share, and has it in the audit logs of those
+// that have not ended. See agent.AuditShared.
+func (l layout) audited(w Environment, command string, change func() (made string, err error)) error {
+	ids, err := l.IDs()
+	if err != nil {
+		return err
+	}
+	warn := func(text string) { fmt.Fprintf(w.Stderr, "taskapi: warning: %s\n", text) }
+	var all []agent.Settings
+	for _, id := range ids {
+		if saved, err := l.Peek(id); err == nil && (saved == nil || saved.Terminal) {
+			continue
+		}
+		kept, err := l.remembered(id)
+		if err != nil {
+			warn(err.Error() + "; if allocation " + id + " has an audit log, it gets no line of this")
+			continue
+		}
+		all = append(all, kept)
+	}
+	return agent.AuditShared(all, warn, command, change)
+}
