@@ -100,7 +100,9 @@ func (b *body) pretty() *body {
 func (a answer) write(w http.ResponseWriter, status int) {
 	header := w.Header()
 	if a.body != nil {
-		header["Content-Type"] = a.body.contentType
+		if len(a.body.bytes) > 0 {
+			header["Content-Type"] = a.body.contentType
+		}
 		header["Content-Length"] = a.body.length
 	}
 	if a.index != 0 {

@@ -53,9 +53,9 @@ func readScale(current *api.Allocation) any {
 		JobStopped: valueOf(job.Stop), TaskGroups: map[string]api.TaskGroupScaleStatus{},
 	}
 	for _, group := range job.TaskGroups {
-		status.TaskGroups[valueOf(group.Name)] = api.TaskGroupScaleStatus{Events: []api.ScalingEvent{}}
+		status.TaskGroups[valueOf(group.Name)] = api.TaskGroupScaleStatus{}
 	}
-	group := api.TaskGroupScaleStatus{Events: []api.ScalingEvent{}}
+	var group api.TaskGroupScaleStatus
 	if !status.JobStopped {
 		group.Desired = 1
 	}

@@ -93,7 +93,7 @@ func TestScaleOfWhatEnds(t *testing.T) {
 	})
 	jobs := newServer(t, alloc).sdk(t, goodToken).Jobs()
 	scale, _, err := jobs.ScaleStatus("demo", nil)
-	want := api.TaskGroupScaleStatus{Unhealthy: 1, Events: []api.ScalingEvent{}}
+	want := api.TaskGroupScaleStatus{Unhealthy: 1}
 	if err != nil || !scale.JobStopped || !cmp.Equal(scale.TaskGroups["web"], want) {
 		t.Errorf("scale = %+v, %v; want nothing desired, placed or running", scale, err)
 	}

@@ -91,17 +91,20 @@ func entries(dir *os.File, top bool, visible func(string) bool) ([]*api.AllocFil
 
 func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
 	return info, f.at(path, func(end *place) error {
-		if info, err = end.stat(); err != nil || info.IsDir {
-			return err
+		if info, err = end.stat(); err == nil {
+			info.ContentType = contentType(end, info)
 		}
-		info.ContentType = contentType(end, info.Name)
-		return nil
+		return err
 	})
 }
 
-// contentType guesses from the name and the beginning, as Nomad does. It is a hint: a file that can't be read has the general one.
-func contentType(end *place, name string) string {
-	if strings.HasSuffix(name, ".json") {
+// contentType guesses from the name and the beginning, as Nomad does. It is a hint: a directory, and a file that can't be read, have the
+// general one.
+func contentType(end *place, info *api.AllocFileInfo) string {
+	switch {
+	case info.IsDir:
+		return "application/octet-stream"
+	case strings.HasSuffix(info.Name, ".json"):
 		return "application/json"
 	}
 	f, err := end.open()

@@ -141,8 +141,8 @@ func TestStat(t *testing.T) {
 	for path, want := range map[string]string{
 		"web/local/page": "page 13 -rw-r--r-- false text/html; charset=utf-8",
 		"web/local/link": "page 13 -rw-r--r-- false text/html; charset=utf-8", "web/local/x.json": "x.json 7 -rw-r--r-- false application/json",
-		"web/local/empty": "empty 0 -rw-r--r-- false application/octet-stream", "alloc": "alloc SIZE dtrwxrwxrwx true ",
-		"web/secrets": "secrets SIZE drwx------ true ", "web/local/..": "web SIZE drwxr-xr-x true ", "/": "/ SIZE drwx------ true ",
+		"web/local/empty": "empty 0 -rw-r--r-- false application/octet-stream", "alloc": "alloc SIZE dtrwxrwxrwx true application/octet-stream",
+		"web/secrets": "secrets SIZE drwx------ true application/octet-stream", "web/local/..": "web SIZE drwxr-xr-x true application/octet-stream", "/": "/ SIZE drwx------ true application/octet-stream",
 	} {
 		info, err := of(dir, nil).Stat(path)
 		if err != nil {
