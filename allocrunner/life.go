@@ -209,8 +209,8 @@ func (s state) follow(g groupChanged, acts []any) (state, []any) {
 // kill sends each task one kill of each mode.
 func (s state) kill(tasks []string, g groupChanged, acts []any) (state, []any) {
 	why := s.ending
-	if why.Cause == lifecycle.Stopped && lifecycle.LeaderEnded(g.tasks, g.states) {
-		why.Cause = lifecycle.LeaderDead
+	if why.Cause == lifecycle.Stopped {
+		why.Cause = lifecycle.StopCause(g.tasks, g.states)
 	}
 	sent := maps.Clone(s.sent)
 	for _, name := range tasks {

@@ -59,6 +59,24 @@ func TestOrderOfAStop(t *testing.T) {
 	r.wantEvents("boss", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 }
 
+// TestSidecarsOutliveTheMainTasksOfAStop: as in Nomad, they are killed for that.
+func TestSidecarsOutliveTheMainTasksOfAStop(t *testing.T) {
+	t.Parallel()
+	r := run(t, "service", ends("early", lifecycle("prestart", true)), ends("main"), ends("late", lifecycle("poststart", true)))
+	for _, task := range []string{"early", "main", "late"} {
+		r.untilFile(task + "/local/up")
+		r.untilState(task, "running")
+	}
+	r.stop()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
+	for _, task := range []string{"early", "late"} {
+		r.wantEvents(task, "Received", "Task Setup", "Started", "Main Tasks Dead", "Killing", "Terminated", "Killed")
+	}
+}
+
 // TestManyAreStoppedTogether, and each has its own exit code.
 func TestManyAreStoppedTogether(t *testing.T) {
 	t.Parallel()

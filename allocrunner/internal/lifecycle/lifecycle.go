@@ -186,10 +186,17 @@ func (g group) ending() Ending {
 	return Ending{}
 }
 
-// LeaderEnded reports whether the group has a leader that has ended without failing. As in Nomad, that is why those after it are killed.
-func LeaderEnded(tasks []Task, states map[string]State) bool {
+// StopCause returns why the next tasks of a stopped group are killed. As in Nomad, the end of a leader that has not failed is the reason for those
+// after it, and that of the main tasks for the sidecars.
+func StopCause(tasks []Task, states map[string]State) Cause {
 	g := group{tasks, states}
-	return len(g.names(isLeader, isDead)) > 0 && len(g.names(isLeader, hasFailed)) == 0
+	switch {
+	case len(g.names(isLeader, isDead)) > 0 && len(g.names(isLeader, hasFailed)) == 0:
+		return LeaderDead
+	case len(g.names(isSidecar, isAlive)) > 0 && g.all(isEphemeral, isDead) && len(g.names(notPoststop, hasFailed)) == 0:
+		return MainTasksDead
+	}
+	return Stopped
 }
 
 // toKill returns the next rank of living tasks: the leader alone, then all others but sidecars, then the sidecars.
