@@ -138,7 +138,7 @@ var damages = map[string]func(*rand.Rand, file) file{
 	},
 }
 
-var closedSet = []error{state.ErrNotFound, state.ErrDamaged, state.ErrNewer}
+var closedSet = []error{state.ErrNotFound, state.ErrDamaged, state.ErrNewer, state.ErrOlder}
 
 func inClosedSet(err error) bool {
 	return slices.ContainsFunc(closedSet, func(e error) bool { return errors.Is(err, e) })

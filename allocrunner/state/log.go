@@ -48,9 +48,14 @@ func headerSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[headerTail:headerSize])
 }
 
-// readHeader returns up to where a file was synced. Errors: ErrNewer; that it is damaged.
+// boltMagic is in the 16th byte of a bbolt database, in the machine's order: the first versions of taskapi kept their state in one.
+const boltMagic = 0xED0CDAED
+
+// readHeader returns up to where a file was synced. Errors: ErrNewer, ErrOlder; that it is damaged.
 func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	switch {
+	case len(b) >= 20 && binary.NativeEndian.Uint32(b[16:]) == boltMagic:
+		return 0, "", ErrOlder
 	case len(b) < headerSize:
 		return 0, "", errors.New("the file is cut short: it has no header")
 	case string(b[:8]) != fileMagic || binary.BigEndian.Uint32(b[12:]) != headerSum(b):
@@ -61,7 +66,7 @@ func readHeader(b []byte) (acknowledged int64, version string, err error) {
 	case number > format:
 		return 0, "", fmt.Errorf("%w: taskapi %s wrote it in format %d, this one reads %d", ErrNewer, version, number, format)
 	case number < format:
-		return 0, "", fmt.Errorf("there is no format %d", number)
+		return 0, "", fmt.Errorf("%w (taskapi %s wrote it in format %d)", ErrOlder, version, number)
 	}
 	return int64(binary.BigEndian.Uint64(b[headerTail:])), version, nil
 }
@@ -120,14 +125,14 @@ type contents struct {
 	stale        map[string]bool // those of which that is not known, and may be so
 }
 
-// parse reads a file. Errors: ErrNewer. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
+// parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
 // the length of data, whatever is in it.
 func parse(data []byte) (*contents, error) {
 	c := &contents{values: values{}, live: map[string]span{}, damaged: map[string]bool{}, stale: map[string]bool{}, end: headerSize}
 	var err error
 	c.acknowledged, c.version, err = readHeader(data)
 	switch {
-	case errors.Is(err, ErrNewer):
+	case errors.Is(err, ErrNewer), errors.Is(err, ErrOlder):
 		return nil, err
 	case err != nil:
 		c.problems = append(c.problems, err)
@@ -207,7 +212,7 @@ func (c *contents) batches(data []byte) {
 	}
 }
 
-// load reads an open file. Errors: ErrNotFound when it is empty; ErrNewer, ErrFile.
+// load reads an open file. Errors: ErrNotFound when it is empty; ErrNewer, ErrOlder, ErrFile.
 func load(file *os.File, path string) (*contents, error) {
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {

@@ -33,7 +33,7 @@ type Dump struct {
 }
 
 // Inspect reads a file, damaged or not, also while another process writes it, and changes nothing. Errors: ErrNotFound, ErrNewer,
-// ErrFile.
+// ErrOlder, ErrFile.
 func Inspect(path string) (*Dump, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -79,8 +79,8 @@ type Repaired struct {
 }
 
 // Repair puts a new file, of what can still be read, in the place of a damaged one, which it keeps beside it under a name with the time.
-// version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrFile, ErrUndamaged, ErrLost. After an error the file is as
-// it was.
+// version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile, ErrUndamaged, ErrLost. After an error
+// the file is as it was.
 func Repair(path, version string, now time.Time) (*Repaired, error) {
 	file, err := lock(path, os.O_RDWR, unix.LOCK_EX)
 	if err != nil {

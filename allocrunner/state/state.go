@@ -32,7 +32,9 @@ var (
 	// ErrDamaged: the state has been changed by something else than a taskapi, or is none.
 	ErrDamaged = errors.New("state is damaged")
 	// ErrNewer: the state has a format that only a newer taskapi reads.
-	ErrNewer = errors.New("state is of a newer taskapi")
+	ErrNewer = errors.New("written by a newer taskapi")
+	// ErrOlder: the state has a format that only an older taskapi reads.
+	ErrOlder = errors.New("written by an older taskapi: stop the allocation with that binary first")
 	// ErrFile: the file system refuses. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
 	ErrFile = errors.New("state can't be read or written")
 )
@@ -74,7 +76,7 @@ type DB struct {
 }
 
 // Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
-// find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrFile.
+// find the file. Errors: ErrInUse, ErrDamaged, ErrNewer, ErrOlder, ErrFile.
 func Open(path, version string) (*DB, error) {
 	file, err := lock(path, os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
@@ -307,7 +309,8 @@ func (db *DB) Close() error {
 	return file.Close()
 }
 
-// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer, ErrFile.
+// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer, ErrOlder,
+// ErrFile.
 func Read(path string) (*interfaces.Saved, error) {
 	saved, release, err := hold(path, unix.LOCK_SH)
 	if err != nil {

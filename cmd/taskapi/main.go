@@ -10,7 +10,7 @@ import (
 )
 
 // version is the program's, set by the linker (-X main.version=...).
-var version = "0.1.0-dev"
+var version = "0.2.0"
 
 func main() {
 	if code, isKeeper := allocrunner.KeeperMain(os.Args); isKeeper {

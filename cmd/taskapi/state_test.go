@@ -90,28 +90,56 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 	}
 }
 
-// TestStateOfANewerTaskapi is left to that.
-func TestStateOfANewerTaskapi(t *testing.T) {
-	dataDir, path := leftState(t)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestStateOfAnotherTaskapi is left to that one, and never taken for damaged.
+func TestStateOfAnotherTaskapi(t *testing.T) {
+	bolt := make([]byte, 32<<10) // as the first versions kept it
+	binary.NativeEndian.PutUint32(bolt[16:], 0xED0CDAED)
+	t.Run("older", func(t *testing.T) {
+		dataDir, path := leftState(t)
+		testOther(t, dataDir, path, bolt, "written by an older taskapi: stop the allocation with that binary first", state.ErrOlder)
+	})
+	t.Run("newer", func(t *testing.T) {
+		dataDir, path := leftState(t)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testOther(t, dataDir, path, newer(data), "written by a newer taskapi: taskapi 3.1.4 wrote it in format 7", state.ErrNewer)
+	})
+}
+
+// newer returns a state as a newer taskapi would have written it.
+func newer(data []byte) []byte {
 	const header = 128 // the checksum in it is of the rest of it
 	binary.BigEndian.PutUint32(data[8:], 7)
 	copy(data[24:header], "3.1.4\x00\x00\x00\x00")
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	binary.BigEndian.PutUint32(data[12:], crc32.Update(crc32.Checksum(data[:12], castagnoli), castagnoli, data[16:header]))
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return data
+}
+
+func testOther(t *testing.T, dataDir, path string, data []byte, says string, is error) {
+	t.Helper()
+	mustWrite(t, path, string(data))
 	for _, verb := range []string{"dump", "repair"} {
 		code, stdout, stderr := stateVerbRun(t, dataDir, verb)
-		if code != cli.ExitFailed || stdout != "" || !strings.Contains(stderr, "taskapi 3.1.4 wrote it in format 7") {
+		if code != cli.ExitFailed || stdout != "" || !strings.Contains(stderr, says) {
 			t.Errorf("%s: code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}
 	}
 	var out, errs bytes.Buffer
+	for _, command := range [][]string{{"status"}, {"status", testAllocID}, {"takeover", testAllocID}, {"gc", testAllocID}} {
+		errs.Reset()
+		code := cli.Run(t.Context(), append([]string{command[0], "--data-dir", dataDir}, command[1:]...), testEnvironment(&out, &errs))
+		if code != cli.ExitFailed || !strings.Contains(errs.String(), says) || strings.Contains(errs.String(), "damaged") {
+			t.Errorf("%s: code %d, stderr %q", command, code, errs.String())
+		}
+	}
+	if !strings.Contains(out.String(), "\n115ef685  ?    ?      unknown ") {
+		t.Errorf("status: %s", out.String())
+	}
+	out.Reset()
+	errs.Reset()
 	code := cli.Run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
 	if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped gracefully") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
@@ -121,7 +149,7 @@ func TestStateOfANewerTaskapi(t *testing.T) {
 	if code != cli.ExitOK || !strings.Contains(out.String(), "no process is running") {
 		t.Errorf("stop --now: code %d, stdout %q, stderr %q; want its tasks killed", code, out.String(), errs.String())
 	}
-	if _, err := datadir.Dir(dataDir).Peek(testAllocID); !errors.Is(err, state.ErrNewer) {
-		t.Errorf("to be taken over: %v, want ErrNewer", err)
+	if _, err := datadir.Dir(dataDir).Peek(testAllocID); !errors.Is(err, is) {
+		t.Errorf("%v, want %v", err, is)
 	}
 }

@@ -91,7 +91,7 @@ func removable(ctx context.Context, w Environment, dataDir string, names []strin
 
 // unreadable adds to the error of a state that does not say whether the allocation has ended how to give the allocation up.
 func (l layout) unreadable(id string, err error) error {
-	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrNewer) {
+	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrNewer) && !errors.Is(err, state.ErrOlder) {
 		return err
 	}
 	return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove the directory %s",

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/handlers"
@@ -88,17 +89,18 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 		return err
 	}
 	var errs []error
-	all := []located{}
+	var all, unknown []located
 	for _, l := range f.places {
 		ids, err := l.IDs()
 		errs = append(errs, err)
 		for _, id := range ids {
 			found, err := l.locate(ctx, id)
-			if err != nil {
-				errs = append(errs, err)
-				continue
+			errs = append(errs, err)
+			if err == nil {
+				all = append(all, located{found, l})
+			} else if !errors.Is(err, state.ErrNotFound) {
+				unknown = append(unknown, located{client.Location{Holder: found.Holder, Alloc: &api.Allocation{ID: id}}, l}) // an error says why
 			}
-			all = append(all, located{found, l})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b located) int { return cmp.Compare(b.Alloc.CreateTime, a.Alloc.CreateTime) })
@@ -111,11 +113,11 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 		errs = append(errs, output.JSON(&whole, bodies))
 	}
 	errs = append(errs, s.output.print(s.environment, allocs, whole.Bytes(), func() error {
-		if len(all) == 0 && errors.Join(errs...) == nil {
+		if len(all)+len(unknown) == 0 && errors.Join(errs...) == nil {
 			_, err := fmt.Fprintf(s.environment.Stdout, "no allocations in %s\n", f.dirs())
 			return err
 		}
-		return s.printList(all, len(f.places) > 1)
+		return s.printList(append(all, unknown...), len(f.places) > 1)
 	}))
 	return errors.Join(errs...)
 }
@@ -139,6 +141,11 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	}
 	table.Header(header...)
 	for i, a := range all {
+		if a.Alloc.Job == nil {
+			row := []string{ids[i], "?", "?", "unknown", "-", "-", "-", string(a.layout.Dir)}
+			table.Row(row[:len(header)]...)
+			continue
+		}
 		health, _ := healthOf(a.Alloc)
 		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"), tasksText(a.Alloc),
 			output.Date(time.Unix(0, a.Alloc.CreateTime))}

@@ -120,9 +120,9 @@ func (s *stopping) run(ctx context.Context) error {
 // or a later try can still stop them gracefully. It is nil when nothing else would end them.
 func (s *stopping) keeps(err error) error {
 	switch {
-	case errors.Is(err, state.ErrNewer):
+	case errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
 		if !s.how.Now {
-			return fmt.Errorf("%w; that version can, and '%s' kills its tasks", err, s.layout.Command("stop", "--now", s.id))
+			return fmt.Errorf("%w; '%s' kills its tasks", err, s.layout.Command("stop", "--now", s.id))
 		}
 		return nil
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
