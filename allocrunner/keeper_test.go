@@ -111,3 +111,27 @@ func TestLogsThroughAKilledKeeper(t *testing.T) {
 		t.Errorf("%q, want one line of each process", lines)
 	}
 }
+
+// TestAKeeperThatCantBeStarted is a failed attempt of the task, and the next one makes it good.
+func TestAKeeperThatCantBeStarted(t *testing.T) {
+	cfg := configure(t, "service", func(g *api.TaskGroup, _ *interfaces.Config) {
+		g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1), new(time.Hour)
+	}, shell("t", "exec sleep 1000"))
+	log := filepath.Join(cfg.Dir, "keeper.log")
+	if err := os.MkdirAll(log, 0o700); err != nil { // where the keeper's file is to be
+		t.Fatal(err)
+	}
+	cfg.OnEvent = func(_ string, e *api.TaskEvent) {
+		if e.Type == api.TaskDriverFailure {
+			if err := os.Remove(log); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r := begin(t, cfg)
+	r.untilState("t", "running")
+	r.wantEvents("t", "Received", "Task Setup", "Driver Failure", "Restarting", "Started")
+	if e := event(r.runner.Alloc(), "t", api.TaskDriverFailure); e == nil || !strings.Contains(e.DisplayMessage, log) {
+		t.Errorf("got %+v, want what was in the way named", e)
+	}
+}

@@ -67,6 +67,13 @@ func newClient(conn *net.UnixConn, in *bufio.Reader, id proc.Identity) *Client {
 	return c
 }
 
+// noClient returns a Client whose keeper is lost.
+func noClient() *Client {
+	c := &Client{conn: &net.UnixConn{}, done: make(chan struct{}), execs: make(chan struct{}, 1), why: processes.ErrLost}
+	close(c.done)
+	return c
+}
+
 // adopt gives the client the keeper's process to wait for.
 func (c *Client) adopt(child *os.Process) {
 	c.mu.Lock()

@@ -135,3 +135,16 @@ func gone(t *testing.T, id proc.Identity) {
 		unix.Poll(nil, 2)
 	}
 }
+
+// lockLog locks the log of the keeper in dir as a keeper does that can't be seen.
+func lockLog(t *testing.T, dir string) {
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(dir, "keeper.log"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	if err := unix.Flock(int(log.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -144,16 +144,14 @@ func toNull(fds ...int) error {
 	return nil
 }
 
-// readReady reads the one line that a new keeper says.
+// readReady reads the one line that a new keeper says. The error is io.EOF when it says none.
 func readReady(r io.Reader) error {
 	line, err := bufio.NewReader(io.LimitReader(r, 4096)).ReadString('\n')
-	switch line = strings.TrimSpace(line); {
-	case line == ready:
+	switch line = strings.TrimSpace(line); line {
+	case ready:
 		return nil
-	case line != "":
-		return errors.New(line)
-	case errors.Is(err, io.EOF):
-		return fmt.Errorf("it ended without a word; %s may say why", logFile)
+	case "":
+		return err
 	}
-	return err
+	return errors.New(line)
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/identity/privatefile"
+	"taskapi/identity/privatefile/flock"
 	"taskapi/socket/peercred"
 )
 
@@ -79,23 +81,31 @@ func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error)
 	return c, false, err
 }
 
-// start starts the allocation's keeper and attaches to it. nobody says that no keeper that runs for the directory was just found.
+// errNotStarted: no keeper runs, and one could not be started just now.
+var errNotStarted = errors.New("start keeper")
+
+// start starts the allocation's keeper and attaches to it. nobody says that no keeper that runs for the directory was
+// just found. Errors: errNotStarted when another attempt may go better.
 func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
-	if err := makeRoom(ctx, cfg, nobody); err != nil {
+	err := makeRoom(ctx, cfg, nobody)
+	if _, isCopy := errors.AsType[*CopyError](err); isCopy || errors.Is(err, ErrKeeperRuns) || errors.Is(err, flock.ErrLocked) {
 		return nil, fmt.Errorf("start keeper: %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	child, err := spawn(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("start keeper: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	c, err := Attach(ctx, cfg.Dir)
 	if err != nil {
 		_ = child.Kill() // ended already, then
 		_, _ = child.Wait()
-		return nil, fmt.Errorf("start keeper: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	c.adopt(child)
 	return c, nil
@@ -138,9 +148,13 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 	defer out.Close()
 	defer outEnd.Close()
 
-	proc, err := execute(cfg, []*os.File{in, outEnd, log})
+	before, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, err
+	}
+	proc, err := execute(cfg, []*os.File{in, outEnd, log})
+	if err != nil {
+		return nil, processes.NoRoom(err)
 	}
 	outEnd.Close()
 	set := settings{Dir: cfg.Dir, Idle: cmp.Or(cfg.Idle, defaultIdle), Tied: cfg.Tied, NoCgroup: cfg.NoCgroup}
@@ -152,12 +166,34 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 	if err == nil {
 		err = readReady(out)
 	}
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) {
+		defer time.AfterFunc(exitTime, func() { _ = proc.Kill() }).Stop()
+		state, _ := proc.Wait()
+		said, _ := io.ReadAll(io.NewSectionReader(log, before, maxLog))
+		return nil, fmt.Errorf("it ended without a word (%v): %s", state, whyEnded(string(said)))
+	}
 	if err != nil {
-		_ = proc.Kill() // ended already, then
+		_ = proc.Kill()
 		_, _ = proc.Wait()
 		return nil, errors.Join(err, ctx.Err())
 	}
 	return proc, nil
+}
+
+// whyEnded says why a keeper ended that has written this to its log: the reports of Go's runtime, which begin with it.
+func whyEnded(said string) string {
+	line, _, _ := strings.Cut(said, "\n")
+	for of, words := range map[string][]string{
+		"no room for another thread: raise the limit of processes (RLIMIT_NPROC, or pids.max of the cgroup)": {
+			"pthread_create failed", "failed to create new OS thread"},
+		"no memory: raise the limit of memory (RLIMIT_AS, or memory.max of the cgroup)": {
+			"out of memory", "cannot allocate memory", "failed to reserve", "failed to allocate"},
+	} {
+		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(said, word) }) {
+			return of + ": " + line
+		}
+	}
+	return cmp.Or(line, logFile+" says nothing; the kernel's log names what it has killed for want of memory")
 }
 
 func execute(cfg Config, files []*os.File) (*os.Process, error) {

@@ -42,11 +42,18 @@ type Supervisor struct {
 	uncovered bool              // the latest process that was started is in no cgroup of its own
 }
 
-// Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what it has of the allocation's processes.
-// With fresh, for an allocation that has none, what is left of one that had the directory before is ended first. Errors: Open's.
+// Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what it has of the
+// allocation's processes. With fresh, for an allocation that has none, what is left of one that had the directory
+// before is ended first. When there is no room for a keeper just now, each start of a task tries to start it. Errors:
+// Open's.
 func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []processes.Status, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)
+		if errors.Is(err, errNotStarted) && ctx.Err() == nil {
+			cfg.log().Warn("the tasks' keeper could not be started; each start of a task tries again", "error", err)
+			s, known := superviseNobody(cfg, fresh)
+			return s, known, nil
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -66,11 +73,33 @@ func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []proc
 	}
 }
 
-func newSupervisor(cfg Config, client *Client) *Supervisor {
+// superviseNobody returns a Supervisor whose keeper is still to be started, and what earlier ones have recorded.
+func superviseNobody(cfg Config, fresh bool) (*Supervisor, []processes.Status) {
+	var known []processes.Status
+	lost := &lostKeeper{last: map[string]LastStatus{}}
+	if !fresh {
+		for task, status := range readPreviousExits(cfg.Dir, time.Now()) {
+			known = append(known, status)
+			lost.last[task] = LastStatus{Status: status}
+		}
+	}
+	s := makeSupervisor(cfg)
+	s.state, s.lost = connLost, lost
+	s.conn = &connection{client: noClient(), settled: make(chan struct{}), lost: lost}
+	close(s.conn.settled)
+	return s, known
+}
+
+func makeSupervisor(cfg Config) *Supervisor {
 	cfg.Logger = cfg.log()
 	s := &Supervisor{cfg: cfg, attach: Attach, orphans: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { ReapOrphans(s.ctx) })
+	return s
+}
+
+func newSupervisor(cfg Config, client *Client) *Supervisor {
+	s := makeSupervisor(cfg)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.useLocked(client)
@@ -280,7 +309,7 @@ func (s *Supervisor) KeepOpen(files func() []*os.File) {
 }
 
 func (s *Supervisor) sendFilesLocked(ctx context.Context, client *Client) {
-	if s.keepOpen == nil {
+	if s.keepOpen == nil || s.state == connLost { // the next keeper gets them
 		return
 	}
 	if err := client.KeepOpen(ctx, s.keepOpen()); err != nil {

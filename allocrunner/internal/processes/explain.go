@@ -66,16 +66,27 @@ func unsupported(spec drivers.Spec) string {
 	return ""
 }
 
+// NoRoom returns a *drivers.StartError when the machine had no room to start a process, else err itself.
+func NoRoom(err error) error {
+	switch errno, _ := errors.AsType[unix.Errno](err); errno {
+	case unix.EAGAIN, unix.ENOMEM:
+		reason := fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", errno)
+		return &drivers.StartError{Reason: reason, Err: err}
+	case unix.EMFILE, unix.ENFILE:
+		return &drivers.StartError{Reason: "too many open files: raise the limit of open files", Err: err}
+	}
+	return err
+}
+
 // explain says in words why the process did not become the program.
 func explain(spec drivers.Spec, err error) error {
 	if e, ok := errors.AsType[*launch.Error](err); ok {
 		return &drivers.StartError{Reason: e.Reason, Err: e.Errno}
 	}
-	switch errno, _ := errors.AsType[unix.Errno](err); {
-	case errno == unix.EAGAIN, errno == unix.ENOMEM:
-		return &drivers.StartError{Reason: fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", errno), Err: err}
-	case errno == unix.EMFILE, errno == unix.ENFILE:
-		return &drivers.StartError{Reason: "too many open files: raise the limit of open files", Err: err}
+	if room, ok := errors.AsType[*drivers.StartError](NoRoom(err)); ok {
+		return room
+	}
+	switch {
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunning), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}

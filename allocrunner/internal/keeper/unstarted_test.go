@@ -1,0 +1,127 @@
+package keeper_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"taskapi/allocrunner/internal/keeper"
+	"taskapi/allocrunner/internal/processes"
+)
+
+// failing returns a program that becomes a keeper only when the file beside it is gone, and otherwise ends as said.
+func failing(t *testing.T, ends string) (exe, fails string) {
+	t.Helper()
+	dir := t.TempDir()
+	exe, fails = filepath.Join(dir, "keeper"), filepath.Join(dir, "fails")
+	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s ]; then %s; fi\nexec /proc/%d/exe \"$@\"\n", fails, ends, os.Getpid())
+	if err := errors.Join(os.WriteFile(exe, []byte(text), 0o700), os.WriteFile(fails, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return exe, fails
+}
+
+// TestAKeeperThatDiesWhileItStarts costs the starts of tasks that come to it, and nothing else: the next one tries
+// again.
+func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
+	dir := t.TempDir()
+	cfg := supervised(dir)
+	var fails string
+	cfg.Exe, fails = failing(t, "echo the disk is on fire >&2; kill -KILL $$")
+	s, known, err := keeper.Supervise(t.Context(), cfg, true)
+	if err != nil || len(known) > 0 {
+		t.Fatal(known, err)
+	}
+	for range 2 {
+		_, err := s.Start(t.Context(), script(dir, "t", "exit 3"))
+		const want = "start keeper: it ended without a word (signal: killed): the disk is on fire"
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if _, err := s.KillTree(t.Context(), processes.ProcessID{Task: "t"}); err != nil {
+		t.Errorf("kill what does not run: %v", err)
+	}
+	if _, _, err := s.View(t.Context()); err == nil {
+		t.Error("there is something to see")
+	}
+	if err := os.Remove(fails); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, s, script(dir, "t", "exit 3"))
+	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResumedWithoutRoomForAKeeper: how the tasks ended that the last keeper had is known all the same.
+func TestResumedWithoutRoomForAKeeper(t *testing.T) {
+	dir := t.TempDir()
+	c := start(t, keeper.Config{Dir: dir})
+	run(t, c, shell(dir, "t", "exit 4"))
+	if _, err := c.Wait(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	for last, err := keeper.Last(dir); err != nil || last.Tasks[0].Exit == nil; last, err = keeper.Last(dir) {
+	}
+	if err := c.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := supervised(dir)
+	cfg.Exe, _ = failing(t, "exit 7")
+	for range 2 {
+		s, known, err := keeper.Supervise(t.Context(), cfg, false)
+		if err != nil || len(known) != 1 || known[0].Task != "t" || known[0].Exit == nil || known[0].Exit.ExitCode != 4 {
+			t.Fatal(known, err)
+		}
+		if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 4 {
+			t.Errorf("%+v, %v", exit, err)
+		}
+		if err := s.Detach(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestWhatAKeeperLacks is named by what it left in its log.
+func TestWhatAKeeperLacks(t *testing.T) {
+	self := copyOfTests(t)
+	for name, tc := range map[string]struct{ ends, want string }{
+		"processes": {
+			`exec setpriv --reuid 54321 --regid 54321 --clear-groups prlimit --nproc=1 ` + self + ` "$@"`,
+			"RLIMIT_NPROC",
+		},
+		"memory":  {`exec prlimit --as=120000000 ` + self + ` "$@"`, "RLIMIT_AS"},
+		"nothing": {"exit 9", "(exit status 9): keeper.log says nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if os.Geteuid() != 0 && name == "processes" {
+				t.Skip("takes root to be a user with no other process")
+			}
+			if _, err := exec.LookPath("prlimit"); err != nil {
+				t.Skip(err)
+			}
+			exe, _ := failing(t, tc.ends)
+			_, _, err := keeper.Open(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestNobodyIsStartedBesideAKeeperThatCantBeSeen: there is nothing to try again.
+func TestNobodyIsStartedBesideAKeeperThatCantBeSeen(t *testing.T) {
+	dir := t.TempDir()
+	lockLog(t, dir)
+	if _, _, err := keeper.Supervise(t.Context(), supervised(dir), true); err == nil || !strings.Contains(err.Error(), "can't be seen") {
+		t.Errorf("got %v", err)
+	}
+}
