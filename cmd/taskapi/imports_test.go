@@ -201,8 +201,10 @@ var allowedImports = map[string][]string{
 		"auth/badtokens",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",
+		"cmd/taskapi/internal/httpserve",
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
+		"cmd/taskapi/internal/proxy",
 		"cmd/taskapi/internal/top",
 		"handlers", // what it encodes, for status
 		"identity",
@@ -244,6 +246,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/client":    {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
 	"cmd/taskapi/internal/httpserve": {"socket"},
+	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "handlers", "socket"},
 	"cmd/taskapi/internal/top":       {"allocrunner/interfaces", "cmd/taskapi/internal/client"},
 	"cmd/taskapi/bench": {
 		"allocrunner/cluster",

@@ -169,6 +169,7 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 		eventsCommand(w),
 		fsCommand(w),
 		apiCommand(w),
+		proxyCommand(w),
 	)
 	addGroup(root, "Other commands:",
 		validateCommand(w),

@@ -94,8 +94,22 @@ type Listener struct {
 	most    int
 
 	mu   sync.Mutex // guards the fields below
-	open map[net.Conn]mark
+	open map[*conn]mark
 	last uint64
+}
+
+// conn is an open connection, for which there is one place until it is closed, also when a handler has taken it over.
+type conn struct {
+	net.Conn
+	listener *Listener
+}
+
+// Close closes the connection.
+func (c *conn) Close() error {
+	c.listener.mu.Lock()
+	delete(c.listener.open, c)
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
 }
 
 // mark says since when a connection is in its state.
@@ -116,7 +130,7 @@ func Listen(a Address, most int) (*Listener, error) {
 		}
 		return nil, fmt.Errorf("%s: %w", a, err)
 	}
-	return &Listener{Listener: inner, address: a, most: most, open: map[net.Conn]mark{}}, nil
+	return &Listener{Listener: inner, address: a, most: most, open: map[*conn]mark{}}, nil
 }
 
 func (a Address) listen() (net.Listener, error) {
@@ -136,47 +150,45 @@ func (l *Listener) URL() string {
 
 // Accept returns the next connection.
 func (l *Listener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
+	inner, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
+	c := &conn{inner, l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.most {
 		stalest := l.stalest()
 		delete(l.open, stalest)
-		stalest.Close()
+		stalest.Conn.Close()
 	}
-	l.mark(conn, false)
-	return conn, nil
+	l.mark(c, false)
+	return c, nil
 }
 
-func (l *Listener) mark(conn net.Conn, busy bool) {
+func (l *Listener) mark(c *conn, busy bool) {
 	l.last++
-	l.open[conn] = mark{busy, l.last}
+	l.open[c] = mark{busy, l.last}
 }
 
 // stalest returns the connection that gives way to another.
-func (l *Listener) stalest() (stalest net.Conn) {
-	for conn, m := range l.open {
+func (l *Listener) stalest() (stalest *conn) {
+	for c, m := range l.open {
 		of := l.open[stalest]
 		if stalest == nil || of.busy && !m.busy || of.busy == m.busy && m.since < of.since {
-			stalest = conn
+			stalest = c
 		}
 	}
 	return stalest
 }
 
 // track follows the state of a connection, as net/http sees it.
-func (l *Listener) track(conn net.Conn, state http.ConnState) {
+func (l *Listener) track(nc net.Conn, state http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, open := l.open[conn]
-	switch {
-	case state == http.StateClosed:
-		delete(l.open, conn)
-	case open && state != http.StateNew:
-		l.mark(conn, state != http.StateIdle)
+	c := nc.(*conn)
+	if _, open := l.open[c]; open && (state == http.StateActive || state == http.StateIdle) {
+		l.mark(c, state == http.StateActive)
 	}
 }
 

@@ -1,0 +1,76 @@
+// Package proxy passes HTTP requests on to the API socket of an allocation, for clients that can't speak unix://. It adds no credentials: every
+// request needs a token, as on the socket itself.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"time"
+
+	"taskapi/cmd/taskapi/internal/httpserve"
+	"taskapi/handlers"
+	"taskapi/socket"
+)
+
+// MaxConns is how many clients may be connected, as many as to a socket.
+const MaxConns = 256
+
+// The time to connect to a socket of this machine, and how many connections to it are kept for later requests, and how long: less than the API keeps
+// an idle connection, so that no request meets the end of one.
+const (
+	dialTime    = 5 * time.Second
+	maxIdle     = 32
+	maxIdleTime = 30 * time.Second
+)
+
+// Config says what is served where.
+type Config struct {
+	Listener *httpserve.Listener
+	Socket   string // absolute path of the API socket
+	Local    bool   // only requests that name this machine are passed on: see handlers.NamesThisMachine
+	Logger   *slog.Logger
+}
+
+// Serve passes requests on until ctx ends. Requests without end, such as event streams, end with it.
+func Serve(ctx context.Context, c Config) error {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTime)
+			defer cancel()
+			return socket.Dial(ctx, c.Socket)
+		},
+		DisableCompression: true, // the client decides
+		MaxIdleConns:       maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: maxIdleTime,
+	}
+	defer transport.CloseIdleConnections()
+	pass := &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // lines of a stream as they come
+		ErrorLog:      slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "taskapi", "taskapi"
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // the API says what is wrong with it
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			c.Logger.WarnContext(r.Context(), "the API does not answer", "socket", c.Socket, "error", err)
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, fmt.Sprintf("the taskapi proxy gets no answer from %s: its allocation has ended, or its taskapi is starting; try again", c.Socket),
+				http.StatusServiceUnavailable)
+		},
+	}
+	server := &http.Server{
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if c.Local && !handlers.NamesThisMachine(r.Host) {
+				http.Error(w, "this proxy is for this machine: ask by an IP address, or as localhost", http.StatusMisdirectedRequest)
+				return
+			}
+			pass.ServeHTTP(w, r)
+		}),
+	}
+	return c.Listener.Serve(ctx, server, c.Logger)
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/cli"
+)
+
+var proxiedAt = regexp.MustCompile(`passing requests at (http://\S+) on to `)
+
+// startProxy runs 'taskapi proxy' until the test ends and returns its URL.
+func startProxy(t *testing.T, r *running, args ...string) string {
+	t.Helper()
+	var stdout, stderr syncBuffer
+	ctx, cancel := context.WithCancel(t.Context())
+	code := make(chan int, 1)
+	go func() {
+		args := append([]string{"proxy", "--data-dir", string(r.layout), "--listen", "127.0.0.1:0"}, args...)
+		code <- cli.Run(ctx, args, testEnvironment(&stdout, &stderr))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if got := <-code; got != 0 {
+			t.Errorf("the proxy ended with %d: %s", got, stderr.String())
+		}
+	})
+	var url string
+	r.eventually("proxied", func() bool {
+		if found := proxiedAt.FindStringSubmatch(stdout.String()); found != nil {
+			url = found[1]
+		}
+		return url != ""
+	})
+	return url
+}
+
+// overTCP returns the SDK on an address with a token.
+func overTCP(t *testing.T, url, token string) *api.Client {
+	t.Helper()
+	client, err := api.NewClient(&api.Config{Address: url, SecretID: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// TestProxy: the SDK works over TCP as it does on the socket, also with what never ends or is no HTTP.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), testJob)
+	r.operator()
+	client := overTCP(t, startProxy(t, r), r.file("operator.token"))
+	walk(t, r, client)
+
+	input := make([]byte, 1<<20)
+	_, _ = rand.Read(input)
+	if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) || code != 0 || err != nil {
+		t.Errorf("exec: %d bytes of %d, %d, %v", len(out), len(input), code, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Allocations().Signal(&api.Allocation{ID: testAllocID}, nil, "server", "SIGCONT"); err != nil {
+		t.Fatal(err)
+	}
+	if event := <-events; event.Err != nil { // before the stream has an end
+		t.Error(event.Err)
+	}
+}
+
+// TestProxyLetsNobodyIn who would not be let in on the socket itself.
+func TestProxyLetsNobodyIn(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), testJob)
+	r.operator()
+	operator, task := startProxy(t, r), startProxy(t, r, "demo", "server")
+	operatorToken, taskToken := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
+	for _, test := range []struct {
+		url, token, host, header string
+		status                   int
+	}{
+		{operator, operatorToken, "", "", 200},
+		{operator, operatorToken, "localhost:80", "", 200},
+		{task, taskToken, "", "", 200},
+		{operator, "", "", "", 401},
+		{operator, taskToken, "", "", 403},
+		{task, operatorToken, "", "", 403},
+		{operator, operatorToken, "rebound.example", "", 421},
+		{operator, operatorToken, "", "Origin", 403},
+		{operator, operatorToken, "", "Referer", 403},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, test.url+"/v1/allocations", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = test.host
+		if test.token != "" {
+			request.Header.Set("X-Nomad-Token", test.token)
+		}
+		if test.header != "" {
+			request.Header.Set(test.header, test.url)
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		if answer.StatusCode != test.status {
+			t.Errorf("%+v: %d", test, answer.StatusCode)
+		}
+	}
+	if code := r.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+	answer, err := http.Get(operator + "/v1/allocations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("after the end: %d, %v", answer.StatusCode, answer.Header)
+	}
+}
+
+// sidecarJob has a task that offers its socket over TCP to the other, which has no token there of its own.
+const sidecarJob = `
+job "demo" {
+  group "web" {
+    network {
+      port "api" {}
+    }
+    task "server" {
+      driver = "raw_exec"
+      config {
+        command = "TESTBINARY"
+        args    = ["proxy", "--listen", "127.0.0.1:${NOMAD_PORT_api}"]
+      }
+      env {
+        TASKAPI_TEST_MAIN = "1"
+      }
+      identity {
+        env = true
+        file = true
+      }
+    }
+    task "other" {
+      driver = "raw_exec"
+      identity {
+        file = true
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["100000"]
+      }
+    }
+  }
+}
+`
+
+// TestProxyAsATask serves the task's own socket.
+func TestProxyAsATask(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), sidecarJob)
+	operator := r.operator()
+	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://127.0.0.1:" + strconv.Itoa(alloc.AllocatedResources.Shared.Ports[0].Value)
+	own := overTCP(t, url, r.file("server", "secrets", "nomad_token"))
+	r.eventually("served", func() bool {
+		stubs, _, err := own.Allocations().List(nil)
+		return err == nil && len(stubs) == 1
+	})
+	if _, _, err := overTCP(t, url, r.file("other", "secrets", "nomad_token")).Allocations().List(nil); err == nil {
+		t.Error("another task's token is good there")
+	}
+}
+
+// TestProxyRefuses what can't be served, with exit code 2.
+func TestProxyRefuses(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[string]string{
+		"--listen 0.0.0.0:0":                    "--listen 0.0.0.0:0: other machines may reach this address: give 127.0.0.1 or ::1, or --remote",
+		"--listen :4646":                        "is no address with a port",
+		"--listen 127.0.0.1:0 --socket a":       "--socket takes an absolute path",
+		"--listen 127.0.0.1:0 --socket /a demo": "in place of ALLOC and TASK",
+	} {
+		var out, errs bytes.Buffer
+		code := cli.Run(t.Context(), append([]string{"proxy"}, strings.Fields(words)...), testEnvironment(&out, &errs))
+		if code != cli.ExitUsage || !strings.Contains(errs.String(), want) || out.Len() > 0 {
+			t.Errorf("%s: %d, %q, want 2 and %q", words, code, errs.String(), want)
+		}
+	}
+}
