@@ -21,6 +21,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
+	"taskapi/handlers/internal/budget"
 )
 
 // Authenticator decides who a request comes from and what that caller may do. A nil Denial allows it.
@@ -120,6 +121,9 @@ type Config struct {
 	// nobody.
 	Answered func(owner auth.Owner, index uint64)
 
+	// Eased is called when a connection has ended, and when a long answer was sent: there is memory that they took. Nil for nobody.
+	Eased func()
+
 	// Log is what GET /v1/agent/monitor shows; nil for none: it is then 404.
 	Log AgentLog
 
@@ -138,6 +142,7 @@ type API struct {
 	router   *router
 	requests sync.Pool // of *request
 	pacer    *pacer
+	budget   *budget.Budget // of the memory for long answers
 
 	evaluations evaluations
 	taskExecs   atomic.Int64 // commands that run over the sockets of tasks
@@ -156,12 +161,16 @@ func New(config Config) *API {
 	if config.Authenticator == nil || config.Allocs == nil || config.PeerOf == nil || config.Logger == nil {
 		panic("handlers: Config needs Authenticator, Allocs, PeerOf and Logger")
 	}
+	if config.Eased == nil {
+		config.Eased = func() {}
+	}
 	config.Limits = cmp.Or(config.Limits, limitset.Default())
 	a := &API{
 		config:      config,
 		registering: make(chan struct{}, 1),
 		parsing:     make(chan struct{}, 1),
 		pacer:       newPacer(),
+		budget:      budget.New(bulkyBytes),
 		requests:    sync.Pool{New: func() any { return new(request) }},
 	}
 	a.evaluations.made = a.announceEvaluation

@@ -2,59 +2,132 @@ package handlers
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"time"
 
 	"taskapi/handlers/apierror"
 )
 
-// maxBulky is how many bulky answers a socket makes and sends at a time, and bulky bodies it reads. One may take some 20 MB while it is encoded and
-// until its client has read it, and 256 connections, as many as a socket has, would take all of a machine's memory.
-const maxBulky = 2
+const (
+	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. What else the connections take is bounded by
+	// their number.
+	bulkyBytes = 32 << 20
+	// shortBytes is how long an answer, a frame or a body may be that does not count.
+	shortBytes = 16 << 10
+)
 
-// bulkyWait is how long a request waits for its turn: longer than clients are given that do not read.
+// bulkyWait is how long a request waits for memory: longer than clients are given that do not read.
 const bulkyWait = writeTimeout + 5*time.Second
 
-// enterBulky waits until the socket may make another bulky answer, which lasts until this one is sent. A handler that waits for something else
-// calls it after that. Errors: TooManyBulky when it has had no turn in bulkyWait; CutOff when the server stops; *auth.Denial when the token is not
-// valid any more; ctx's.
-func (r *request) enterBulky(ctx context.Context) error {
+// errBulkyWait is the cause when that was too long.
+var errBulkyWait = errors.New("there was no memory for a long answer")
+
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// reserve waits until the request may take so many bytes of memory, until its answer is sent, and reports whether it had to wait. What it has
+// reserved before it gives back first, so that no request waits for another one that waits. Errors: TooManyBulky when there is too little for
+// bulkyWait; CutOff when the server stops; *auth.Denial when the token is not valid any more; ctx's.
+func (r *request) reserve(ctx context.Context, bytes int) (waited bool, err error) {
+	s := r.server
+	r.held.Keep(0)
+	if r.held, err = s.share.Hold(ended, bytes); err == nil {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, bulkyWait, errBulkyWait)
+	defer cancel()
+	defer context.AfterFunc(s.draining, cancel)()
+	r.held, err = s.share.Hold(ctx, bytes)
+	switch {
+	case err == nil:
+		return true, r.recheck()
+	case s.draining.Err() != nil:
+		return true, apierror.New(apierror.CutOff)
+	case context.Cause(ctx) == errBulkyWait: //nolint:errorlint // it is never wrapped
+		full := apierror.New(apierror.TooManyBulky, bulkyBytes>>20)
+		full.RetryAfter = max(time.Second, time.Until(s.budget.Oldest().Add(bulkyWait))) // which is cut off by then
+		return true, full
+	}
+	return true, err
+}
+
+// giveBack gives back what the request has reserved.
+func (r *request) giveBack() {
+	if r.held.Bytes() > 0 {
+		r.held.Keep(0)
+		r.server.config.Eased()
+	}
+}
+
+// reserveBody does so for a body, and for so many bytes of an answer that shows what there is, before the body is read. Its client may go while it
+// waits, and then nothing is done. Errors: those of reserve.
+func (r *request) reserveBody(answer int) error {
+	length := int(r.matched.bodyLimit())
+	if r.ContentLength >= 0 {
+		length = min(length, int(r.ContentLength))
+	}
+	if length+answer <= shortBytes {
+		return nil
+	}
+	waited, err := r.reserve(r.Context(), 3*length+answer) // as read, and twice while it is decoded
+	if waited {
+		r.renewBodyTime()
+	}
+	return err
+}
+
+// enterMaking waits until the socket makes no other answer of a length that nobody knows before, and of which it makes one at a time, until the
+// handler returns. A handler that waits for something else calls it after that. Errors: CutOff, ctx's.
+func (r *request) enterMaking(ctx context.Context) error {
 	s := r.server
 	select {
-	case s.bulk <- struct{}{}:
-		r.leaveBulky = func() { <-s.bulk }
+	case s.making <- struct{}{}:
+		r.making = true
 		return nil
-	default:
-	}
-	late := time.NewTimer(bulkyWait)
-	defer late.Stop()
-	select {
-	case s.bulk <- struct{}{}:
-		r.leaveBulky = func() { <-s.bulk }
-	case <-late.C:
-		full := apierror.New(apierror.TooManyBulky, maxBulky)
-		full.RetryAfter = writeTimeout
-		return full
 	case <-s.draining.Done():
 		return apierror.New(apierror.CutOff)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return r.recheck()
 }
 
-// enterBulkyWrite does so for a request whose body, or the answer to it, may be long, before that is read. Its client may go while it waits, and
-// then nothing is done. Errors: those of enterBulky.
-func (r *request) enterBulkyWrite() error {
-	if err := r.enterBulky(r.Context()); err != nil {
-		return err
+func (r *request) leaveMaking() {
+	if r.making {
+		r.making = false
+		<-r.server.making
 	}
-	r.renewBodyTime()
-	return nil
 }
 
-// endBulky lets the next bulky answer be made, when the client has taken this one.
-func (r *request) endBulky() {
-	if r.leaveBulky != nil {
-		r.leaveBulky()
+// handle calls the route's handler. A long answer for which there is no memory is dropped, and made again once there is.
+func (s *socketServer) handle(ctx context.Context, r *request) (answer, error) {
+	for {
+		result, err := s.handleOnce(ctx, r)
+		if err == nil && result.body != nil && r.pretty() {
+			result.body = result.body.pretty()
+		}
+		bytes := result.body.size()
+		again := r.Method == http.MethodGet || r.Method == http.MethodHead // what may have changed something is sent as it is
+		if err != nil || !again || bytes <= max(shortBytes, r.held.Bytes()) {
+			r.held.Keep(bytes)
+			return result, err
+		}
+		if waited, err := r.reserve(ctx, bytes); !waited || err != nil {
+			return result, err
+		}
 	}
+}
+
+func (s *socketServer) handleOnce(ctx context.Context, r *request) (answer, error) {
+	defer r.leaveMaking()
+	if r.matched.bulky {
+		if err := r.enterMaking(ctx); err != nil {
+			return answer{}, err
+		}
+	}
+	return r.matched.handle(ctx, r)
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -17,66 +16,122 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 )
 
-// countedFiles counts the lists that were made.
+// countedFiles has one name of 4 MB, and counts how often it was listed.
 type countedFiles struct {
 	*fakeFiles
 	lists *atomic.Int64
 }
 
-func (f countedFiles) List(string) ([]*api.AllocFileInfo, error) {
+func (f countedFiles) List(_ string, most int) ([]*api.AllocFileInfo, error) {
+	if most < 4_000_000 {
+		return nil, apierror.New(apierror.TooManyFiles, "alloc")
+	}
 	f.lists.Add(1)
-	return []*api.AllocFileInfo{{Name: strings.Repeat("x", 1<<20)}}, nil // more than net/http buffers
+	return []*api.AllocFileInfo{{Name: strings.Repeat("x", 4_000_000)}}, nil
 }
 
-// TestBulkyAnswers: however many clients ask for long answers that they don't read, a socket makes two at a time. Other requests don't wait, and
-// neither does a client that reads for longer than the others are given.
-func TestBulkyAnswers(t *testing.T) {
+// asker sends requests whose answers nobody reads.
+type asker struct {
+	*testing.T
+	dial func() net.Conn
+}
+
+func (a asker) ask(method, path, head, body string) net.Conn {
+	token := goodToken
+	if method != http.MethodGet {
+		token = operator
+	}
+	c := a.dial()
+	a.Cleanup(func() { c.Close() })
+	go func() { // what nobody reads can't be written
+		_, _ = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nConnection: close\r\n%s\r\n%s", method, path, token, head, body)
+	}()
+	synctest.Wait()
+	return c
+}
+
+func (a asker) get(path string) net.Conn { return a.ask("GET", path, "", "") }
+
+// budgetBytes is what all long answers may take.
+const budgetBytes = 32 << 20
+
+// TestLongLists: however many clients ask for long lists that they don't read, memory is bounded. Other requests don't wait, and who reads has its
+// answer when the others are cut off. Nothing is made for those who have gone.
+func TestLongLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := quietAlloc(t)
 		var lists atomic.Int64
 		alloc.files = func(*auth.Peer) handlers.Files { return countedFiles{&fakeFiles{}, &lists} }
 		dial, stop := bubbled(t, alloc)
 		defer stop()
-		ask := func(path string) net.Conn {
-			c := dial()
-			if _, err := fmt.Fprintf(c, "GET %s%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\nConnection: close\r\n\r\n", fsPath, path); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			return c
+		a := asker{t, dial}
+		for range 20 {
+			a.get(fsPath + "ls/" + allocID)
 		}
-		status := func(c net.Conn) int {
-			response, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer response.Body.Close()
-			_, _ = io.Copy(io.Discard, response.Body)
-			return response.StatusCode
+		made := lists.Load()
+		if made < 4 || made*4_000_000 > budgetBytes {
+			t.Errorf("%d lists of 4 MB were made while nobody read; want several, and at most %d bytes", made, budgetBytes)
 		}
-
-		for range 2 { // which read nothing
-			defer ask("ls/" + allocID).Close()
-		}
-		gone := ask("ls/" + allocID)
-		waiting := ask("ls/" + allocID)
-		if n := lists.Load(); n != 2 {
-			t.Errorf("%d lists were made while nobody read, want 2", n)
-		}
-		gone.Close()
 		start := time.Now()
-		if got := status(ask("stat/" + allocID + "?path=file")); got != http.StatusOK || time.Since(start) != 0 {
+		if got := answer(t, a.get(fsPath+"stat/"+allocID+"?path=file")); got != http.StatusOK || time.Since(start) != 0 {
 			t.Errorf("another request got %d after %v, want 200 at once", got, time.Since(start))
 		}
-		if got := status(waiting); got != http.StatusOK || time.Since(start) > 35*time.Second {
-			t.Errorf("the client that reads got %d after %v, want 200 when the others are cut off", got, time.Since(start))
+		a.get(fsPath + "ls/" + allocID).Close()
+		time.Sleep(33 * time.Second) // the first are cut off
+		synctest.Wait()
+		if again := lists.Load(); again <= made || again > 2*made {
+			t.Errorf("%d lists were made, want more than %d, and at most twice as many", again, made)
 		}
-		if n := lists.Load(); n != 3 {
-			t.Errorf("%d lists were made, want 3: none for the client that has gone", n)
+		c := a.get(fsPath + "ls/" + allocID)
+		if got := answer(t, c); got != http.StatusOK && got != http.StatusTooManyRequests {
+			t.Errorf("who reads got %d, want 200, or 429 behind so many", got)
 		}
 	})
+}
+
+// TestNoMemoryForALongAnswer: who waits for too long is told so, and when to try again: others are cut off by then.
+func TestNoMemoryForALongAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc := quietAlloc(t)
+		block := make(chan struct{})
+		alloc.files = func(*auth.Peer) handlers.Files {
+			return blockedFiles{countedFiles{&fakeFiles{}, new(atomic.Int64)}, block}
+		}
+		dial, stop := bubbled(t, alloc)
+		defer stop()
+		defer close(block)
+		a := asker{t, dial}
+		for range 4 {
+			a.get(fsPath + "ls/" + allocID)
+		}
+		c := a.get(fsPath + "ls/" + allocID)
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
+			t.Errorf("answered %d with %v, want 429 with a Retry-After", response.StatusCode, response.Header)
+		}
+	})
+}
+
+// blockedFiles lists nothing until it may.
+type blockedFiles struct {
+	countedFiles
+	until chan struct{}
+}
+
+func (f blockedFiles) List(path string, most int) ([]*api.AllocFileInfo, error) {
+	if most > 4_000_000 {
+		<-f.until
+	}
+	return f.countedFiles.List(path, most)
 }
 
 // countedServices counts the lists that were made.
@@ -88,35 +143,6 @@ type countedServices struct {
 func (c countedServices) Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error) {
 	c.lists.Add(1)
 	return c.fakeServices.Services(ctx, namespace, name)
-}
-
-// TestServicesAreBulky: of a machine with many services, too, two answers are made at a time, and a query that waits is none of them.
-func TestServicesAreBulky(t *testing.T) {
-	for _, path := range []string{"/v1/services", "/v1/service/web", "/v1/allocation/" + allocID + "/services", "/v1/job/demo/services"} {
-		synctest.Test(t, func(t *testing.T) {
-			services := newFakeServices(instance("default", "web", allocID, 8080, strings.Repeat("x", 1<<20)))
-			var lists atomic.Int64
-			dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) { c.Services = countedServices{services, &lists} })
-			defer stop()
-			ask := func(query string) {
-				c := dial()
-				t.Cleanup(func() { c.Close() })
-				if _, err := fmt.Fprintf(c, "GET %s%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", path, query); err != nil {
-					t.Fatal(err)
-				}
-				synctest.Wait()
-			}
-			for range 3 {
-				ask("?index=1000&wait=9m")
-			}
-			for i := range 5 {
-				ask("")
-				if n := lists.Load(); n != int64(min(i+1, 2)) {
-					t.Errorf("%s: %d lists were made for %d who read nothing", path, n, i+1)
-				}
-			}
-		})
-	}
 }
 
 // countedVariables counts the variables that were read, written or deleted.
@@ -140,106 +166,75 @@ func (c countedVariables) Read(ctx context.Context, namespace, path string) (*ap
 	return c.fakeVariables.Read(ctx, namespace, path)
 }
 
-// TestVariablesAreBulky: so are a task's variables, whether a query waits, could have, or has no index.
-func TestVariablesAreBulky(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kept := newFakeVariables("nomad/jobs/demo")
-		kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", 1<<20)
-		var reads atomic.Int64
-		dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) { c.Variables = countedVariables{kept, &reads} })
-		defer stop()
-		for i, query := range []string{"?index=1000", "?index=1000", "?index=1000", "", "?index=1", "?index=1", ""} {
-			c := dial()
-			defer c.Close()
-			if _, err := fmt.Fprintf(c, "GET /v1/var/nomad/jobs/demo%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", query); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if n := reads.Load(); n != int64(min(max(i-2, 0), 2)) {
-				t.Errorf("%d were read for %d who read nothing", n, i-2)
-			}
-		}
-	})
-}
-
-// TestBulkyWrites: so are long bodies, and those answers that show what there is; what is done with a lock does not wait for them. A client has as
-// long as ever for its body when its turn has come.
-func TestBulkyWrites(t *testing.T) {
-	const path = "/v1/var/nomad/jobs/demo"
-	long := fmt.Sprintf(`{"Items":{"k":%q}}`, strings.Repeat("x", 64<<10))
-	for _, c := range []struct{ method, query, body string }{
-		{"PUT", "", long}, {"PUT", "?cas=1", `{"Items":{"k":"v"}}`}, {"DELETE", "?cas=1", ""}, {"PUT", "", "chunked"},
+// TestLongAnswers: of other long answers, too, no more are kept than there is memory for. The others are made again when it is their turn, and
+// those that have waited for a change don't wait for another one then.
+func TestLongAnswers(t *testing.T) {
+	for _, path := range []string{
+		"/v1/services", "/v1/service/web", "/v1/allocation/" + allocID + "/services", "/v1/job/demo/services", "/v1/var/nomad/jobs/demo",
 	} {
 		synctest.Test(t, func(t *testing.T) {
+			var uses atomic.Int64
+			services := newFakeServices(instance("default", "web", allocID, 8080, strings.Repeat("x", 1<<20)))
 			kept := newFakeVariables("nomad/jobs/demo")
 			kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", 1<<20)
-			var uses atomic.Int64
-			dial, stop := bubbled(t, quietAlloc(t), func(config *handlers.Config) { config.Variables = countedVariables{kept, &uses} })
+			dial, stop := bubbled(t, quietAlloc(t), func(c *handlers.Config) {
+				c.Services, c.Variables = countedServices{services, &uses}, countedVariables{kept, &uses}
+			})
 			defer stop()
-			send := func(method, query, body string) net.Conn {
-				conn := dial()
-				t.Cleanup(func() { conn.Close() })
-				if body == "chunked" {
-					body = fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(long), long)
-				} else {
-					body = fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body)
-				}
-				go func() { // what nobody reads can't be written
-					_, _ = fmt.Fprintf(conn, "%s %s%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\nConnection: close\r\n%s", method, path, query, operator, body)
-				}()
-				synctest.Wait()
-				return conn
-			}
-			for i := range 4 { // which read nothing
-				conn := send(c.method, c.query, c.body)
-				if n := uses.Load(); n != int64(min(i+1, 2)) {
-					t.Errorf("%s %s: %d were done for %d who read nothing", c.method, c.query, n, i+1)
-				}
-				if i >= 2 {
-					conn.Close()
+			a := asker{t, dial}
+			const fit = budgetBytes/(1<<20) - 2 // each has some bytes more than a MiB
+			var first net.Conn
+			for i := range fit + 3 {
+				if c := a.get(path); i == 0 {
+					first = c
 				}
 			}
-			start := time.Now()
-			if got := answer(t, send("PUT", "?lock-renew", `{"Lock":{"ID":"x"}}`)); got != http.StatusConflict || time.Since(start) != 0 {
-				t.Errorf("a renewal got %d after %v, want 409 at once", got, time.Since(start))
+			a.get(path + "?index=1000&wait=10s")
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if n := uses.Load(); n != fit+4 {
+				t.Errorf("%s: made %d times, want each once", path, n)
 			}
-			if got := answer(t, send(c.method, c.query, c.body)); got != http.StatusOK && got != http.StatusConflict || time.Since(start) == 0 {
-				t.Errorf("%s %s: the next got %d after %v, want its answer when others are cut off", c.method, c.query, got, time.Since(start))
+			first.Close()
+			synctest.Wait()
+			if n := uses.Load(); n != fit+5 {
+				t.Errorf("%s: made %d times, want one more when there is memory for one", path, n)
 			}
 		})
 	}
 }
 
-// TestTooManyBulkyAnswers: who waits behind many is told so.
-func TestTooManyBulkyAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		alloc := quietAlloc(t)
-		block := make(chan struct{})
-		alloc.files = func(*auth.Peer) handlers.Files {
-			<-block
-			return &fakeFiles{}
-		}
-		dial, stop := bubbled(t, alloc)
-		defer stop()
-		defer close(block)
-		for range 2 {
-			c := dial()
-			defer c.Close()
-			fmt.Fprintf(c, "GET %sls/%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", fsPath, allocID)
-		}
-		synctest.Wait()
-		c := dial()
-		defer c.Close()
-		fmt.Fprintf(c, "GET %sls/%s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: good\r\n\r\n", fsPath, allocID)
-		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
-		response, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
-			t.Errorf("answered %d with %v, want 429 with a Retry-After", response.StatusCode, response.Header)
-		}
-	})
+// TestLongBodies: so are long bodies, and those answers that show what there is; what is done with a lock does not wait for them. A client has as
+// long as ever for its body when its turn has come.
+func TestLongBodies(t *testing.T) {
+	const path = "/v1/var/nomad/jobs/demo"
+	long := fmt.Sprintf(`{"Items":{"k":%q}}`, strings.Repeat("x", 64<<10))
+	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n", len(body)) }
+	for _, c := range []struct{ method, query, head, body string }{
+		{"PUT", "", length(long), long},
+		{"PUT", "?cas=1", length(`{"Items":{"k":"v"}}`), `{"Items":{"k":"v"}}`},
+		{"DELETE", "?cas=1", "", ""},
+		{"PUT", "", "Transfer-Encoding: chunked\r\n", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(long), long)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			kept := newFakeVariables("nomad/jobs/demo")
+			kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", 512<<10)
+			var uses atomic.Int64
+			dial, stop := bubbled(t, quietAlloc(t), func(config *handlers.Config) { config.Variables = countedVariables{kept, &uses} })
+			defer stop()
+			a := asker{t, dial}
+			send := func() net.Conn { return a.ask(c.method, path+c.query, c.head, c.body) }
+			const most = 600
+			for range most { // which read nothing
+				send()
+			}
+			if n := uses.Load(); n == 0 || n == most {
+				t.Errorf("%s %s: %d of %d were done for clients who read nothing", c.method, c.query, n, most)
+			}
+			start := time.Now()
+			if got := answer(t, a.ask("PUT", path+"?lock-renew", length(`{"Lock":{"ID":"x"}}`), `{"Lock":{"ID":"x"}}`)); got != http.StatusConflict || time.Since(start) != 0 {
+				t.Errorf("a renewal got %d after %v, want 409 at once", got, time.Since(start))
+			}
+		})
+	}
 }

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -25,7 +26,8 @@ type Filer interface {
 // Files are what tasks share, and what each of them has but for its secrets. Errors: NoFile, PathEscapes, SecretFile, PrivateFile,
 // FilePermission, Invalid.
 type Files interface {
-	List(path string) ([]*api.AllocFileInfo, error)
+	// List returns the entries of a directory. Errors: TooManyFiles, too, when they take more than so many bytes of memory, or as JSON.
+	List(path string, most int) ([]*api.AllocFileInfo, error)
 	Stat(path string) (*api.AllocFileInfo, error)
 	Open(path string, span Span) (Frames, error)
 	// Logs returns a task's stdout or stderr. Errors: NoLogs, too.
@@ -62,21 +64,38 @@ func files(r *request) (Files, error) {
 }
 
 // listFiles answers GET /v1/client/fs/ls/:id; without a path that of the allocation.
-func (a *API) listFiles(_ context.Context, r *request) (answer, error) {
+func (a *API) listFiles(ctx context.Context, r *request) (answer, error) {
 	found, query, err := filesAndQuery(r)
 	if err != nil {
 		return answer{}, err
 	}
-	list, err := found.List(query.Get("path"))
+	list, err := found.List(query.Get("path"), shortBytes)
+	if known, ok := errors.AsType[*apierror.Error](err); ok && known.Kind == apierror.TooManyFiles {
+		if _, err := r.reserve(ctx, 2*maxList); err != nil {
+			return answer{}, err
+		}
+		r.server.pacer.answered(&r.server.bucket, maxList) // also if it is too long after all
+		list, err = found.List(query.Get("path"), maxList)
+	}
 	if err != nil {
 		return answer{}, err
 	}
-	wire := make([]wireFileInfo, len(list))
+	encoded := []byte{'['} // piece by piece: the whole at once takes three times the memory
 	for i, f := range list {
-		wire[i] = wireFileInfo(*f)
+		if i > 0 {
+			encoded = append(encoded, ',')
+		}
+		one, err := json.Marshal(wireFileInfo(*f))
+		if err != nil {
+			return answer{}, err
+		}
+		encoded = append(encoded, one...)
 	}
-	return respond(wire)
+	return answer{body: newBody(append(encoded, ']'), jsonType)}, nil
 }
+
+// maxList is how much of a directory is listed, in the bytes of Files.List: some 20,000 files.
+const maxList = 4 << 20
 
 // statFile answers GET /v1/client/fs/stat/:id.
 func (a *API) statFile(_ context.Context, r *request) (answer, error) {

@@ -28,7 +28,7 @@ type fakeFiles struct {
 	span   handlers.Span // of the last call
 }
 
-func (f *fakeFiles) List(path string) ([]*api.AllocFileInfo, error) {
+func (f *fakeFiles) List(path string, _ int) ([]*api.AllocFileInfo, error) {
 	return []*api.AllocFileInfo{{Name: "file", Size: 5, FileMode: "-rw-r--r--", ModTime: time.Unix(1795253490, 0).UTC()}}, f.err
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -112,7 +113,6 @@ type frameWriter struct {
 	frames Frames
 	plain  bool             // send the data alone
 	first  *api.StreamFrame // has been read already
-	buf    []byte
 }
 
 func (s *frameWriter) close() { _ = s.frames.Close() } // it was only read
@@ -208,9 +208,21 @@ func (s *frameWriter) send(out *streamWriter, frame *api.StreamFrame) error {
 		_, err := out.Write(frame.Data)
 		return err
 	}
-	s.buf = appendFrame(s.buf[:0], frame)
-	return out.line(s.buf)
+	r := out.request
+	if line := 2*len(frame.Data) + shortBytes/2; line > shortBytes {
+		if _, err := r.reserve(r.Context(), line); err != nil {
+			return err
+		}
+		defer r.giveBack()
+	}
+	buf := frameBuffers.Get().(*[]byte)
+	defer frameBuffers.Put(buf)
+	*buf = appendFrame((*buf)[:0], frame)
+	return out.line(*buf)
 }
+
+// frameBuffers are *[]byte in which frames are encoded: a stream that waits has none.
+var frameBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendFrame encodes a frame as encoding/json does, without a copy of its data.
 func appendFrame(b []byte, f *api.StreamFrame) []byte {

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/budget"
 )
 
 // request is an authenticated request: net/http's, who sent it, and the parameters of its path. It is reused after the handler has
@@ -30,11 +31,13 @@ type request struct {
 	w          http.ResponseWriter
 	route      chi.Context // the matcher's scratch; the parameters live here
 	matched    *Route
-	query      url.Values // parsed on first use
-	unrecorded error      // why a change goes on without a record; nil for one that has it, or needs none
-	recorded   bool       // its result is
-	namespaced string     // the namespace of the variable that it is about, once that is known
-	leaveBulky func()     // called when the answer is sent; nil for one that is not bulky
+	query      url.Values   // parsed on first use
+	unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
+	recorded   bool         // its result is
+	namespaced string       // the namespace of the variable that it is about, once that is known
+	held       *budget.Hold // memory for the answer, until it is sent; nil for none
+	making     bool         // it is the one answer that the socket makes; see enterMaking
+	waited     bool         // a blocking query has waited: an answer that is made again does not wait
 }
 
 // param returns the named parameter of the path, decoded. chi matches the escaped path when there is one and the decoded path
@@ -207,6 +210,11 @@ const maxBody = 64 << 10
 // decode reads the body as one JSON value into v, as Nomad does: any content type, unknown fields passed over. An empty body is
 // an error unless optional, and leaves v alone then. Anything after the value is an error.
 func (r *request) decode(v any, optional bool) error {
+	if r.held == nil {
+		if err := r.reserveBody(0); err != nil {
+			return err
+		}
+	}
 	decoder := json.NewDecoder(r.Body)
 	err := decoder.Decode(v)
 	if err == nil {

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -38,7 +39,7 @@ type Route struct {
 	detail         recordDetail
 	evenUnrecorded bool
 	asks           bool // changes nothing, whatever its method
-	bulky          bool // an answer may take megabytes, so that few are made at a time; see enterBulky
+	bulky          bool // an answer may take megabytes, so that a socket makes one at a time; see enterMaking
 }
 
 // recordDetail returns the record of a request with what the query, or the handler, has said of it; nil for no more.
@@ -77,6 +78,9 @@ func newRoute(methods []string, pattern string, needs auth.Capability, handle ha
 	}
 	return Route{Methods: methods, Pattern: pattern, AnyOf: auth.CapabilitySet(needs), Answer: JSON, Doc: doc, handle: handle}
 }
+
+// bodyLimit returns the ceiling of a request's body.
+func (r *Route) bodyLimit() int64 { return cmp.Or(r.maxBody, maxBody) }
 
 // answering returns the route with answers of another kind than JSON.
 func (r Route) answering(kind AnswerKind) Route {
@@ -157,7 +161,7 @@ func (a *API) served() []Route {
 		write("/v1/client/gc", auth.OperatorOnly, a.nodeGC, "Removes the allocation if it has ended.").alsoGet(),
 		read("/v1/client/allocation/{alloc}/pause", auth.ReadJob, a.pauseGet, "Returns the state of a task's schedule: no task has one."),
 		write("/v1/client/allocation/{alloc}/pause", auth.AllocLifecycle, a.pauseSet, "Refuses to pause a task, which takes a schedule."),
-		read("/v1/client/fs/ls/{alloc}", auth.ReadFS, a.listFiles, "Lists a directory of an allocation.").withBulk(),
+		read("/v1/client/fs/ls/{alloc}", auth.ReadFS, a.listFiles, "Lists a directory of an allocation."),
 		read("/v1/client/fs/stat/{alloc}", auth.ReadFS, a.statFile, "Describes a file of an allocation."),
 		read("/v1/client/fs/cat/{alloc}", auth.ReadFS, a.catFile, "Returns a file of an allocation.").answering(Raw),
 		read("/v1/client/fs/readat/{alloc}", auth.ReadFS, a.readFileAt, "Returns a part of a file of an allocation.").answering(Raw),

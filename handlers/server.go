@@ -57,6 +57,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener, owner auth.Owner
 	watch.Go(func() { dog.run(watching) })
 	s := newSocketServer(a, owner, draining, open)
 	defer a.pacer.forget(&s.bucket)
+	defer s.share.Leave()
 	server := a.server(s, dog.state)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(dog.listen(listener, s)) }()

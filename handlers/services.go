@@ -59,7 +59,7 @@ func (a *API) registrations(ctx context.Context, r *request, name string) ([]*ap
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := r.enterBulky(ctx); err != nil { // a machine may have thousands
+	if err := r.enterMaking(ctx); err != nil { // a machine may have thousands
 		return nil, 0, err
 	}
 	return a.config.Services.Services(ctx, namespace, name)

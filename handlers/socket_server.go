@@ -14,6 +14,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/budget"
 )
 
 // socketServer is the API on one socket.
@@ -32,7 +33,8 @@ type socketServer struct {
 	changes *rate.Limiter // nil for no limit
 
 	filtering chan struct{} // holds one while a filter is read or applied
-	bulk      chan struct{} // holds one for each bulky answer that is made or sent
+	making    chan struct{} // holds one while an answer is made whose length nobody knows before
+	share     *budget.Share // of the memory for long answers
 }
 
 func newSocketServer(a *API, owner auth.Owner, draining, open context.Context) *socketServer {
@@ -42,7 +44,7 @@ func newSocketServer(a *API, owner auth.Owner, draining, open context.Context) *
 	}
 	s := &socketServer{
 		API: a, owner: owner, draining: draining, open: open, limits: set, waits: waits{most: set.Waits},
-		filtering: make(chan struct{}, 1), bulk: make(chan struct{}, maxBulky),
+		filtering: make(chan struct{}, 1), making: make(chan struct{}, 1), share: a.budget.Join(),
 	}
 	if a.config.Auditor != nil {
 		s.changes = rate.NewLimiter(rate.Limit(set.Changes.PerSecond), set.Changes.Burst)
@@ -116,12 +118,9 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var result answer
 	err := req.checkPlace()
-	if err == nil && route.bulky {
-		err = req.enterBulky(ctx)
-	}
-	defer req.endBulky()
+	defer req.giveBack()
 	if err == nil {
-		result, err = route.handle(ctx, req)
+		result, err = s.handle(ctx, req)
 	}
 	conn.enter(writing)
 	body.leave(w, r)
@@ -140,8 +139,6 @@ func (s *socketServer) answer(ctx context.Context, r *request, route *Route, res
 		return s.upgrade(ctx, r, result)
 	case route.Answer != JSON:
 		return s.stream(ctx, r, result)
-	case result.body != nil && r.pretty():
-		result.body = result.body.pretty()
 	}
 	status := cmp.Or(result.status, http.StatusOK)
 	s.pacer.answered(&s.bucket, result.body.size())

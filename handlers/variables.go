@@ -186,7 +186,7 @@ func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := r.enterBulky(ctx); err != nil { // of 64 KiB, in JSON up to six times as long
+	if err := r.enterMaking(ctx); err != nil { // of 64 KiB, in JSON up to six times as long
 		return answer{}, err
 	}
 	v, index, err := at.kept.Read(ctx, at.namespace, at.path)
@@ -272,11 +272,9 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 }
 
 const (
-	// maxVariable is the ceiling of the body of a variable: its items, in JSON's quotes, and what is known of it.
+	// maxVariable is the ceiling of the body of a variable: its items, in JSON's quotes, and what is known of it. The answer to a conflict, which shows
+	// what is there, is as long at most.
 	maxVariable = 512 << 10
-	// smallVariable is the length of bodies up to which a write is not bulky: what is done with locks never waits for those who write much. One
-	// with an expected index is, since a conflict is answered with what is there.
-	smallVariable = 8 << 10
 )
 
 // variablePut answers PUT /v1/var/:path: writes a variable, or does what the query says with its lock.
@@ -285,10 +283,12 @@ func (a *API) variablePut(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if r.ContentLength < 0 || r.ContentLength > smallVariable || w.check != nil {
-		if err := r.enterBulkyWrite(); err != nil {
-			return answer{}, err
-		}
+	shown := 0
+	if w.check != nil {
+		shown = maxVariable
+	}
+	if err := r.reserveBody(shown); err != nil {
+		return answer{}, err
 	}
 	var body wireVariableBody
 	if err := r.decode(&body, false); err != nil {
@@ -366,7 +366,7 @@ func (a *API) variableDelete(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	if w.check != nil {
-		if err := r.enterBulkyWrite(); err != nil {
+		if err := r.reserveBody(maxVariable); err != nil {
 			return answer{}, err
 		}
 	}

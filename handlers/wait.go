@@ -43,6 +43,10 @@ func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, e
 // await calls until, whose context ends when the wait is over, the client has gone or the server drains. Errors: TooManyWaits, and
 // *auth.Denial when the token is not valid any more after the wait.
 func (r *request) await(ctx context.Context, wait time.Duration, until func(context.Context)) error {
+	if r.waited {
+		return nil
+	}
+	r.waited = true
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	leave, err := r.server.waits.enter(ctx)

@@ -69,6 +69,7 @@ func (d *watchdog) forget(c *connection) {
 	delete(d.open, c)
 	d.mu.Unlock()
 	d.connections.Done()
+	c.server.config.Eased()
 }
 
 // watch begins to look at a connection.

@@ -146,7 +146,9 @@ var allowedImports = map[string][]string{
 	"auth":                {"auth/limitset", "handlers/apierror", "identity", "ratelimit"},
 	"auth/limitset":       {"ratelimit"},
 	"auth/badtokens":      {"auth", "identity"},
-	"handlers":            {"auth", "auth/limitset", "handlers/apierror", "handlers/internal/filter", "handlers/internal/redact", "identity"},
+	"handlers": {
+		"auth", "auth/limitset", "handlers/apierror", "handlers/internal/budget", "handlers/internal/filter", "handlers/internal/redact", "identity",
+	},
 	// For those who make an API with what allocations have in common, as authtest and the agent do.
 	"handlers/clusterapi": {
 		"allocrunner/cluster",

@@ -91,6 +91,7 @@ const (
 	TooManyStreams
 	TooManyWaits
 	TooManyBulky
+	TooManyFiles // in a directory that is to be listed
 	TooManyExecs
 	TooManyFailures // of authentication
 	TooManyRequests // of a caller who is known
@@ -174,7 +175,8 @@ var table = [kinds]struct {
 	StoreFull:       {http.StatusRequestEntityTooLarge, "%s"},
 	TooManyStreams:  {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
 	TooManyWaits:    {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
-	TooManyBulky:    {http.StatusTooManyRequests, "%d long answers are being made on this socket, or not being read, and no more are possible"},
+	TooManyBulky:    {http.StatusTooManyRequests, "the long answers that are being made, or not being read, take the %d MB that there are for them"},
+	TooManyFiles:    {http.StatusBadRequest, "%s: too many entries to list"},
 	TooManyExecs:    {http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time"},
 	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
 	TooManyRequests: {http.StatusTooManyRequests, "Too many requests"},

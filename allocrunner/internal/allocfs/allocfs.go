@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -20,11 +21,8 @@ import (
 	"taskapi/allocrunner/internal/filewatch"
 )
 
-// How much of a directory is listed: some 5 MB of an answer, and 15 MB when the names are of characters that JSON writes in six.
-const (
-	maxEntries = 20_000
-	maxNames   = 2 << 20 // bytes of all names
-)
+// entryBytes is what an entry of a list takes beside its name, in memory and as JSON.
+const entryBytes = 200
 
 // Tree is the files of one allocation, for any number of readers.
 type Tree struct {
@@ -46,30 +44,36 @@ type files struct {
 
 var _ interfaces.Files = files{}
 
-func (f files) List(path string) (list []*api.AllocFileInfo, err error) {
+func (f files) List(path string, most int) (list []*api.AllocFileInfo, err error) {
 	return list, f.at(path, func(end *place) error {
 		dir, err := end.openDir()
 		if err != nil {
 			return err
 		}
 		defer dir.Close()
-		end.inParent(len(end.names)+1, func() { list, err = entries(dir, len(end.names) == 0, f.visible) })
+		end.inParent(len(end.names)+1, func() { list, err = entries(dir, most, len(end.names) == 0, f.visible) })
 		return err
 	})
 }
 
 // entries lists a directory, by name.
-func entries(dir *os.File, top bool, visible func(string) bool) ([]*api.AllocFileInfo, error) {
-	names, err := dir.Readdirnames(maxEntries + 1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	size := 0
-	for _, name := range names {
-		size += len(name)
-	}
-	if len(names) > maxEntries || size > maxNames {
-		return nil, interfaces.ErrTooManyEntries
+func entries(dir *os.File, most int, top bool, visible func(string) bool) ([]*api.AllocFileInfo, error) {
+	var names []string
+	for {
+		some, err := dir.Readdirnames(256)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range some {
+			most -= entryBytes + jsonLength(name)
+		}
+		if most < 0 {
+			return nil, interfaces.ErrTooManyEntries
+		}
+		names = append(names, some...)
 	}
 	slices.Sort(names)
 	list := []*api.AllocFileInfo{}
@@ -87,6 +91,19 @@ func entries(dir *os.File, top bool, visible func(string) bool) ([]*api.AllocFil
 		list = append(list, info)
 	}
 	return list, nil
+}
+
+// jsonLength returns how long a text is in JSON at most: what is not plain may take six characters.
+func jsonLength(text string) int {
+	length := 0
+	for _, r := range text {
+		if r < 0x80 && unicode.IsPrint(r) && !strings.ContainsRune(`"\<>&`, r) {
+			length++
+		} else {
+			length += 6
+		}
+	}
+	return length
 }
 
 func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {

@@ -112,7 +112,7 @@ func TestList(t *testing.T) {
 		"": {"alloc", "db", "web"}, "/": {"alloc", "db", "web"}, ".": {"alloc", "db", "web"}, "/web/..": {"alloc", "db", "web"},
 		"web": {"local", "private", "secrets", "tmp"}, "/alloc": {"data", "logs", "tmp"}, "alloc//./data/": {"shared"},
 	} {
-		list, err := of(dir, nil).List(path)
+		list, err := of(dir, nil).List(path, 4<<20)
 		var got []string
 		for _, f := range list {
 			got = append(got, f.Name)
@@ -121,11 +121,11 @@ func TestList(t *testing.T) {
 			t.Errorf("%q has %v, %v; want %v", path, got, err, want)
 		}
 	}
-	list, err := of(dir, nil).List("web/local")
+	list, err := of(dir, nil).List("web/local", 4<<20)
 	if err != nil || len(list) != 1 || list[0].Size != 6 || list[0].FileMode != "-rw-r--r--" || list[0].IsDir || list[0].ModTime.IsZero() {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if list, err := of(dir, nil).List("alloc/logs"); list == nil || len(list) != 0 || err != nil {
+	if list, err := of(dir, nil).List("alloc/logs", 4<<20); list == nil || len(list) != 0 || err != nil {
 		t.Errorf("an empty directory: %v, %v; want an empty list", list, err)
 	}
 }
@@ -195,7 +195,7 @@ func TestRefusals(t *testing.T) {
 	}
 	files := of(dir, nil)
 	for path, want := range refusals(dir) {
-		_, listErr := files.List(path)
+		_, listErr := files.List(path, 4<<20)
 		_, statErr := files.Stat(path)
 		_, openErr := cat(files, path)
 		for kind, err := range map[string]error{"list": listErr, "stat": statErr, "open": openErr} {
@@ -208,14 +208,14 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"web/secrets", "web/private", "web/local/secrets"} {
-		if list, err := files.List(path); err == nil {
+		if list, err := files.List(path, 4<<20); err == nil {
 			t.Errorf("%s was listed: %v", path, list)
 		}
 	}
 	if _, err := cat(files, "web"); !errors.Is(err, interfaces.ErrIsDirectory) {
 		t.Errorf("a directory was opened: %v", err)
 	}
-	if _, err := files.List("web/local/file"); !errors.Is(err, interfaces.ErrNotDirectory) {
+	if _, err := files.List("web/local/file", 4<<20); !errors.Is(err, interfaces.ErrNotDirectory) {
 		t.Errorf("a file was listed: %v", err)
 	}
 }
@@ -347,14 +347,14 @@ func TestRights(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if _, err := asWeb.List("db/local/closed"); !errors.Is(err, fs.ErrPermission) {
+	if _, err := asWeb.List("db/local/closed", 4<<20); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("web lists another's closed directory: %v", err)
 	}
 	if _, err := asWeb.Stat("db/local/closed/file"); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("web looks into another's closed directory: %v", err)
 	}
 	for _, path := range []string{"", "alloc", "db", "db/local"} {
-		if _, err := asWeb.List(path); err != nil {
+		if _, err := asWeb.List(path, 4<<20); err != nil {
 			t.Errorf("web lists %q: %v", path, err)
 		}
 	}
@@ -366,12 +366,12 @@ func TestRights(t *testing.T) {
 // TestTooManyEntries: a directory is not listed whatever its size.
 func TestTooManyEntries(t *testing.T) {
 	dir := newDir(t)
-	for i := range 20_001 {
+	for i := range 21_000 {
 		if err := os.Symlink("x", fmt.Sprintf("%s/alloc/data/%d", dir, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if list, err := of(dir, nil).List("alloc/data"); !errors.Is(err, interfaces.ErrTooManyEntries) {
+	if list, err := of(dir, nil).List("alloc/data", 4<<20); !errors.Is(err, interfaces.ErrTooManyEntries) {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
 	for i := range 10_000 { // of the longest names
@@ -379,7 +379,7 @@ func TestTooManyEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if list, err := of(dir, nil).List("alloc/tmp"); !errors.Is(err, interfaces.ErrTooManyEntries) {
+	if list, err := of(dir, nil).List("alloc/tmp", 4<<20); !errors.Is(err, interfaces.ErrTooManyEntries) {
 		t.Errorf("%d entries with long names, %v", len(list), err)
 	}
 }

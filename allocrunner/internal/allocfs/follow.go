@@ -180,6 +180,7 @@ func (s *fileFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil
 		}
+		s.buf = nil // others may need the memory
 		if _, err := s.waiting.wait(ctx, s.waiting.file != nil); err != nil {
 			return nil, err
 		}

@@ -247,6 +247,7 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			s.over = true
 			return s.event(interfaces.FileDeleted), nil
 		}
+		s.buf = nil // others may need the memory
 		onlyFile, err := s.waiting.wait(ctx, s.waiting.dir != nil && (s.file == nil || s.waiting.file != nil))
 		if err != nil {
 			return nil, err

@@ -60,6 +60,7 @@ func fileError(err error) error {
 		{interfaces.ErrPrivateFile, apierror.PrivateFile},
 		{interfaces.ErrNoLogs, apierror.NoFile},
 		{fs.ErrNotExist, apierror.NoFile},
+		{interfaces.ErrTooManyEntries, apierror.TooManyFiles},
 		{fs.ErrPermission, apierror.FilePermission},
 	} {
 		if errors.Is(file.Err, known.err) {
@@ -67,7 +68,7 @@ func fileError(err error) error {
 		}
 	}
 	for _, known := range []error{
-		interfaces.ErrNotDirectory, interfaces.ErrIsDirectory, interfaces.ErrNotRegular, interfaces.ErrTooDeep, interfaces.ErrTooManyEntries,
+		interfaces.ErrNotDirectory, interfaces.ErrIsDirectory, interfaces.ErrNotRegular, interfaces.ErrTooDeep,
 		syscall.EINVAL, syscall.ENAMETOOLONG, syscall.EAGAIN, // a name that can't be, and a file that its owner holds a lease on
 	} {
 		if errors.Is(file.Err, known) {

@@ -81,6 +81,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Events:       s.events,
 		Services:     clusterapi.Services(s.shared.registry),
 		Answered:     s.audience.answered,
+		Eased:        s.ease,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,
 			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events, history: versions,

@@ -21,8 +21,8 @@ type fileAdapter struct{ files interfaces.Files }
 
 var _ handlers.Files = fileAdapter{}
 
-func (f fileAdapter) List(path string) ([]*api.AllocFileInfo, error) {
-	list, err := f.files.List(path)
+func (f fileAdapter) List(path string, most int) ([]*api.AllocFileInfo, error) {
+	list, err := f.files.List(path, most)
 	return list, fileError(err)
 }
 

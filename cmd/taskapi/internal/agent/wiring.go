@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/interfaces"
@@ -34,7 +32,8 @@ const refusal = handlers.Refusal
 // wiring is one allocation with everything around it: the place where the rooms meet.
 type wiring struct {
 	cfg         Config
-	control     control // takes requests for an end, and for another job
+	control     control       // takes requests for an end, and for another job
+	eased       chan struct{} // holds one when giveBackMemory is to look
 	settings    Settings
 	life        string // the ID of the allocation's present life
 	paths       Paths
@@ -75,6 +74,7 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	s := &wiring{
 		cfg:         cfg,
 		control:     c,
+		eased:       make(chan struct{}, 1),
 		settings:    cfg.Settings,
 		life:        cfg.Lock.Life(),
 		paths:       cfg.Paths,
@@ -245,21 +245,6 @@ func (s *wiring) ending() bool {
 	return s.runner.Terminal() || s.runner.Alloc().DesiredStatus == api.AllocDesiredStatusStop
 }
 
-// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. An agent at work has some 3 MB
-// that live and makes 3 KB of garbage for each request: at Go's own 100 % the collector takes a tenth of the throughput (make bench).
-// With hundreds of tasks, each of which adds some 30 KB, the percentage alone would keep many times what lives.
-const (
-	mostPercent  = 300
-	mostGarbage  = 12 << 20
-	aliveAtLeast = 3 << 20
-	aliveForTask = 30 << 10
-)
-
-// gcPercent returns the collector's setting for a group of so many tasks.
-func gcPercent(tasks int) int {
-	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
-}
-
 // run runs the allocation to its end, calls conclude with the runner's error, whose error it returns, and lets clients read the end.
 func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	defer func() {
@@ -269,8 +254,8 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	}()
 	var background sync.WaitGroup
 	defer background.Wait()
-	if s.cfg.TuneGC {
-		debug.SetGCPercent(gcPercent(len(s.runner.Alloc().GetTaskGroup().Tasks)))
+	if !s.cfg.Shared {
+		s.boundMemory()
 	}
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -305,23 +290,6 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		s.operator.close()
 	}
 	return err
-}
-
-// quiet is how long nothing has to happen to an allocation for its start to be over.
-const quiet = time.Second
-
-// giveBackMemory gives back the memory that reading the job file and starting the tasks has taken, once they have started.
-func (s *wiring) giveBackMemory(ctx context.Context) {
-	for index := uint64(0); ctx.Err() == nil; {
-		wait, cancel := context.WithTimeout(ctx, quiet)
-		now := s.runner.Wait(wait, index).ModifyIndex
-		cancel()
-		if now == index {
-			allocrunner.GiveBackMemory()
-			return
-		}
-		index = now
-	}
 }
 
 // flushTimeout bounds the delivery of the last updates: a disk or a reader that hangs must not keep taskapi from ending.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -101,7 +102,7 @@ func fsListCommand(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := t.files.List(t.path)
+			list, err := t.files.List(t.path, math.MaxInt)
 			if err != nil {
 				return fsError(t.id, err)
 			}

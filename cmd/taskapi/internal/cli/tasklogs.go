@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -217,7 +218,7 @@ func (l *lastWords) of(task string) []string {
 // since returns where the output begins that was written at a time or later, as far as the files tell: lines have no times, and a file has
 // that of its last. ok is false when there is none.
 func since(files interfaces.Files, s taskStream, at time.Time) (begin position, ok bool, err error) {
-	list, err := files.List(path.Join("alloc", "logs"))
+	list, err := files.List(path.Join("alloc", "logs"), math.MaxInt)
 	if err != nil {
 		return position{}, false, err
 	}

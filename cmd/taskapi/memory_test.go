@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+)
+
+// TestMemoryOfHostileTasks: however many tasks ask for long lists of files, and for a file, and don't read them, the agent takes no more than 150 MB,
+// answers another task, and gives the memory back when they have gone.
+func TestMemoryOfHostileTasks(t *testing.T) {
+	t.Parallel()
+	const hostile, most = 8, 150 << 20
+	var tasks strings.Builder
+	for i := range hostile + 1 {
+		fmt.Fprintf(&tasks, "task \"t%d\" {\n driver = \"raw_exec\"\n identity {\n file = true\n }\n config {\n command = \"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n", i)
+	}
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), "job \"crowd\" {\n group \"g\" {\n"+tasks.String()+"}\n}\n")
+	p := startProcess(t, dir, file)
+	r := &running{t: t, layout: datadir.Dir(dir)}
+	until(t, p, "all tasks run", func() bool {
+		_, err := os.Stat(r.allocDir("operator.token"))
+		return err == nil && strings.Count(p.out.String(), "Started") == hostile+1
+	})
+	operator := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
+	memory := func() (bytesInUse float64) {
+		text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			var value float64
+			if n, _ := fmt.Sscanf(string(line), "go_memstats_sys_bytes %g", &value); n == 1 {
+				bytesInUse += value
+			}
+			if n, _ := fmt.Sscanf(string(line), "go_memstats_heap_released_bytes %g", &value); n == 1 {
+				bytesInUse -= value
+			}
+		}
+		return bytesInUse
+	}
+	bad := r.allocDir("alloc", "data", "bad")
+	if err := os.Mkdir(bad, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2_400 { // as many as are listed, of names that JSON makes six times as long
+		mustWrite(t, filepath.Join(bad, fmt.Sprintf("%05d", i)+strings.Repeat("\x01", 245)), "")
+	}
+	mustWrite(t, r.allocDir("alloc", "data", "big"), strings.Repeat("x", 4<<20))
+
+	var conns []net.Conn
+	for i := range hostile {
+		task := fmt.Sprintf("t%d", i)
+		for k := range 40 {
+			c, err := net.Dial("unix", r.allocDir(task, "secrets", "api.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			path := []string{"ls/%s?path=alloc/data/bad", "stream/%s?path=alloc/data/big"}[k%2]
+			_, err = fmt.Fprintf(c, "GET /v1/client/fs/"+path+" HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", testAllocID, r.file(task, "secrets", "nomad_token"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, c)
+		}
+	}
+	quiet := fmt.Sprintf("t%d", hostile)
+	neighbour := r.client(r.allocDir(quiet, "secrets", "api.sock"), r.file(quiet, "secrets", "nomad_token"))
+	for range 50 {
+		if _, _, err := neighbour.AllocFS().List(&api.Allocation{ID: testAllocID}, "alloc/logs", nil); err != nil {
+			t.Errorf("a neighbour's list: %v", err)
+		}
+		if _, err := neighbour.Allocations().Checks(testAllocID, nil); err != nil {
+			t.Errorf("a neighbour's checks: %v", err)
+		}
+	}
+	begin := make([]byte, 1)
+	if _, err := conns[0].Read(begin); err != nil {
+		t.Errorf("the first list: %v", err)
+	}
+	if got := memory(); got > most {
+		t.Errorf("%.0f MB are in use, want at most %d", got/(1<<20), most>>20)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	until(t, p, "the memory is given back", func() bool { return memory() < 40<<20 })
+	endsOf(t, p, syscall.SIGTERM)
+}
