@@ -46,7 +46,7 @@ func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 		}
 		config, env := unresolved(alloc, t, user)
 		for _, problem := range config {
-			add(jobspec.Warning, "config", problem+" The task fails to start.")
+			add(jobspec.Warning, "config", problem+" The task fails to start"+unlessMeta(fmt.Sprint(t.Config))+".")
 		}
 		for _, problem := range env {
 			add(jobspec.Warning, "env", problem)

@@ -34,11 +34,19 @@ func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User) (confi
 	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
 		for _, ref := range runtimeReference.FindAllString(t.Env[name], -1) {
 			if e.ReplaceEnv(ref) == ref {
-				env = append(env, fmt.Sprintf("%s refers to %s, which does not exist: it stays as it is written", name, ref))
+				env = append(env, fmt.Sprintf("%s refers to %s, which does not exist: it stays as it is written%s", name, ref, unlessMeta(ref)))
 			}
 		}
 	}
 	return config, env
+}
+
+// unlessMeta returns what is to be said beside a problem of a text, which metadata of the machine may solve.
+func unlessMeta(text string) string {
+	if !strings.Contains(text, "${meta.") {
+		return ""
+	}
+	return ", unless the machine's metadata has its ${meta.…} by then (nomad node meta apply)"
 }
 
 // referable returns an environment with the names that the task's has at its start, and made-up values where those are known only then.

@@ -37,8 +37,8 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 		got = append(got, f.Feature+": "+f.Message)
 	}
 	want := []string{
-		`config: Unknown variable: There is no variable named "NOMAD_PORT_https". Did you mean "NOMAD_PORT_http"? In config args[1]. The task fails to start.`,
-		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task fails to start.`,
+		`config: Unknown variable: There is no variable named "NOMAD_PORT_https". Did you mean "NOMAD_PORT_http"? In config args[1]. The task fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
+		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
 		`env: ATTR refers to ${attr.kernel.nam}, which does not exist: it stays as it is written`,
 		`env: PORT refers to ${NOMAD_PORT_https}, which does not exist: it stays as it is written`,
 		`env: TOKEN refers to ${NOMAD_TOKEN_bank}, which does not exist: it stays as it is written`,

@@ -1,8 +1,10 @@
 package allocrunner
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +27,7 @@ import (
 // resources is what an allocation has of its machine while it runs: nothing before acquire and after release.
 type resources struct {
 	node      taskenv.Node
+	meta      metaUse
 	ports     *ports.Reservation
 	pending   pendingSupervisor
 	users     users
@@ -150,9 +153,29 @@ func (r *Runner) detectNode() taskenv.Node {
 
 // env returns the environment of the allocation, built with each call: no caller keeps one for long.
 func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
-	return taskenv.New(taskenv.Config{
-		Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""), Node: r.resources.node,
-	})
+	node := r.resources.node
+	if r.cfg.NodeMeta != nil && r.resources.meta.in(alloc.Job) {
+		node.Meta = r.cfg.NodeMeta()
+	}
+	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""), Node: node})
+}
+
+// metaUse remembers whether the latest job may refer to ${meta.…}: the machine's metadata is on a disk, and few jobs do.
+type metaUse struct {
+	mu  sync.Mutex // guards the fields below
+	job *api.Job
+	may bool
+}
+
+// in reports whether a job may refer to it.
+func (u *metaUse) in(job *api.Job) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.job != job {
+		text, err := json.Marshal(job)
+		u.job, u.may = job, err != nil || bytes.Contains(text, []byte("meta")) // names of fields are in upper case
+	}
+	return u.may
 }
 
 // taskEnv returns the environment that the next process of a task would get, without what hooks add.

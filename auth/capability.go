@@ -20,19 +20,23 @@ const (
 	VariablesRead             // variables: which of them is up to Principal.MayVariable
 	VariablesWrite            // the same, and their locks
 	AgentRead                 // the agent's own description
+	AgentMonitor              // what the agent logs
+	NodeRead                  // this machine: attributes, resources, metadata
+	NodeWrite                 // to change its metadata
 	OperatorOnly              // what belongs to the operator alone, such as metrics
 )
 
 // capabilityNames are the names, by bit. Those that a policy can't give (see grantable) have one for logs alone.
 var capabilityNames = [...]string{
 	"authenticated", "read-job", "read-logs", "read-fs", "alloc-lifecycle", "alloc-exec",
-	"variables-read", "variables-write", "agent:read", "operator-only",
+	"variables-read", "variables-write", "agent:read", "agent:monitor", "node:read", "node:write", "operator-only",
 }
 
 const (
 	// grantable are the capabilities that a policy gives and takes. Authenticated can't be taken from a valid token, and
 	// OperatorOnly can't be given to another.
-	grantable = CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec | VariablesRead | VariablesWrite | AgentRead)
+	grantable = CapabilitySet(ReadJob | ReadLogs | ReadFS | AllocLifecycle | AllocExec | VariablesRead | VariablesWrite |
+		AgentRead | AgentMonitor | NodeRead | NodeWrite)
 
 	// ImplicitTask is what Nomad's implicit policy gives a workload identity: the preset "nomad".
 	ImplicitTask = CapabilitySet(Authenticated | VariablesRead)

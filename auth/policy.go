@@ -35,6 +35,9 @@ const maxPolicyBytes = 64 << 10
 //	  }
 //	}
 //
+//	node  { policy = "write" }                 # this machine and its metadata: "read", "write" or "deny"
+//	agent { policy = "read" }                  # the agent and its log: the same
+//
 //	task "web" {                               # this task: that, and more, and less
 //	  capabilities = ["alloc-exec"]            # widens (policy = "..." and variables do too)
 //	  deny         = ["alloc-lifecycle"]       # narrows, and wins; policy = "deny" leaves nothing
@@ -42,13 +45,15 @@ const maxPolicyBytes = 64 << 10
 //
 // The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job; "write" is read-job, read-logs, read-fs,
 // alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves only what every valid token has. A namespace block keeps ImplicitTask, as
-// every policy does in Nomad; "deny" doesn't. The capabilities are those of grantable; "deny" among them is the policy "deny".
+// every policy does in Nomad; "deny" doesn't. A node or an agent block is for all tasks, whatever the preset and their
+// namespace's block say, and a task's block comes after it. The capabilities are those of grantable; "deny" among them is the policy "deny".
 // A block "limits" sets limits as package limitset has them, such as connections = 64. MayVariable says how rules about variables are read; a
 // task's rule replaces its namespace's for the same path. Both kinds of block may come any number of times. Labels may hold the wildcards of path.Match; of several labels that match, the exact one counts,
 // else the one with the most characters that are no wildcard, else the first by the alphabet. The operator has every
 // capability, always.
 type Policy struct {
 	base              CapabilitySet
+	decided, machine  CapabilitySet // what node and agent blocks decide, and what of it they give
 	limits            []limitSetting
 	namespaces, tasks []rule // the best match first
 }
@@ -85,6 +90,8 @@ var (
 		{Type: "namespace", LabelNames: []string{"name"}},
 		{Type: "task", LabelNames: []string{"name"}},
 		{Type: "limits"},
+		{Type: "node"},
+		{Type: "agent"},
 	}}
 	variablesBlock  = []hcl.BlockHeaderSchema{{Type: "variables"}}
 	namespaceSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy"}, {Name: "capabilities"}}, Blocks: variablesBlock}
@@ -109,6 +116,7 @@ func (p *Policy) grant(namespace, task string) (CapabilitySet, *pathRules) {
 	if r := match(p.namespaces, namespace); r != nil {
 		set, paths = r.apply(ImplicitTask, nil)
 	}
+	set = set&^p.decided | p.machine
 	r := match(p.tasks, task)
 	if r != nil {
 		set, paths = r.apply(set, paths)
@@ -199,8 +207,12 @@ func ParsePolicy(filename string, src []byte) (*Policy, error) {
 		policy.base, diags = base, append(diags, more...)
 	}
 	for _, block := range content.Blocks {
-		if block.Type == "limits" {
+		switch {
+		case block.Type == "limits":
 			diags = append(diags, policy.parseLimits(block)...)
+			continue
+		case machineBlocks[block.Type] != nil:
+			diags = append(diags, policy.parseMachine(block)...)
 			continue
 		}
 		list, schema := &policy.namespaces, namespaceSchema
@@ -243,7 +255,7 @@ func parseRule(block *hcl.Block, schema *hcl.BodySchema) (rule, hcl.Diagnostics)
 		name, more := text(attr.Expr)
 		set, known := coarse[name]
 		if !known && !more.HasErrors() {
-			more = append(more, mistake(attr.Expr.Range(), `unknown policy %q; there are "read", "write" and "deny"`, name))
+			more = append(more, unknownPolicy(attr, name))
 		}
 		r.allow, r.denyAll, diags = set, name == "deny", append(diags, more...)
 	}

@@ -52,6 +52,21 @@ func TestPolicy(t *testing.T) {
 			task "we*" { deny = ["read-job"] }
 			task "w*"  { deny = ["read-fs"] }`, "default", "web", "authenticated, read-logs, read-fs, alloc-lifecycle, variables-read, agent:read"},
 		{"nothing can be given beyond the list", `task "web" { policy = "write" }`, "default", "web", some + ", alloc-exec, variables-read, agent:read"},
+		{"node beside a preset", `node { policy = "read" }`, "default", "web", defaults + ", node:read"},
+		{"node write", `
+			preset = "nomad"
+			node { policy = "write" }`, "default", "web", implicit + ", node:read, node:write"},
+		{"agent denied", `agent { policy = "deny" }`, "default", "web", some + ", variables-read"},
+		{"agent read", `agent { policy = "read" }`, "default", "web", defaults + ", agent:monitor"},
+		{"node beside a namespace", `
+			node { policy = "read" }
+			namespace "default" { policy = "deny" }`, "default", "web", "authenticated, node:read"},
+		{"task after node", `
+			task "web" { deny = ["node:write"] }
+			node { policy = "write" }`, "default", "web", defaults + ", node:read"},
+		{"task denied in spite of node", `
+			task "web" { policy = "deny" }
+			node { policy = "write" }`, "default", "web", "authenticated"},
 		{"preset", `preset = "nomad"`, "default", "web", implicit},
 		{"the other preset", `preset = "local"`, "default", "web", defaults},
 		{"task upon a preset", `
@@ -116,7 +131,11 @@ func TestPolicyErrors(t *testing.T) {
 		{"unknown capability", "task \"web\" {\n  capabilities = [\"read-job\", \"read-jobs\"]\n}",
 			[]string{`p.hcl:2:31: unknown capability "read-jobs"; there are read-job, read-logs`, "variables-write"}},
 		{"one of ours that can't be given", `task "web" { capabilities = ["operator-only"] }`, []string{`p.hcl:1:30: unknown capability "operator-only"`}},
-		{"unknown block", "\nnode {\n  policy = \"read\"\n}", []string{`p.hcl:2:1: Unsupported block type`, `"node"`}},
+		{"unknown block", "\nquota {\n  policy = \"read\"\n}", []string{`p.hcl:2:1: Unsupported block type`, `"quota"`}},
+		{"node without a policy", `node {}`, []string{`p.hcl:1:6: Missing required argument`}},
+		{"node with another", `agent { policy = "list" }`, []string{`p.hcl:1:18: unknown policy "list"; there are "read", "write" and "deny"`}},
+		{"node with a name", `node "a" { policy = "read" }`, []string{`p.hcl:1:6: Extraneous label for node`}},
+		{"node twice", "node { policy = \"deny\" }\nnode { policy = \"read\" }", []string{`p.hcl:2:1: a second node block`}},
 		{"unknown argument", `task "web" { capability = [] }`, []string{`p.hcl:1:14: Unsupported argument`}},
 		{"deny in a namespace", `namespace "default" { deny = ["read-job"] }`, []string{`p.hcl:1:23: Unsupported argument`}},
 		{"unknown policy", `namespace "default" { policy = "scale" }`, []string{`p.hcl:1:32: unknown policy "scale"; there are "read", "write" and "deny"`}},
@@ -221,7 +240,7 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("a policy can name %s", c)
 		}
 	}
-	if got := len(auth.All.List()); got != 10 {
+	if got := len(auth.All.List()); got != 13 {
 		t.Errorf("there are %d capabilities; is the new one in All, in a policy's list, and here?", got)
 	}
 	if auth.All.Has(0) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
 )
 
 // wireEvent is one event as the SDK's Event decodes it.
@@ -167,7 +169,7 @@ func evaluationNotes(e *api.Evaluation) []note {
 }
 
 func nodeNote(n *wireNode) note {
-	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, operator: true, payload: wirePayload{Node: n}}
+	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, needs: auth.NodeRead, payload: wirePayload{Node: n}}
 }
 
 func serviceNote(e ServiceEvent) note {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/auth"
 )
 
 // The bounds of the events that are kept for clients that connect late or read slowly.
@@ -69,8 +71,8 @@ type note struct {
 	kind       string
 	key        string
 	filterKeys []string
-	namespace  string // empty for none
-	operator   bool   // it is the operator's alone to see
+	namespace  string          // empty for none
+	needs      auth.Capability // to see it; 0 for auth.ReadJob
 	payload    wirePayload
 }
 

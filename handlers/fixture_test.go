@@ -33,6 +33,7 @@ const (
 	poorToken  = "poor"  // authenticated, nothing else
 	readToken  = "read"  // may read, and change nothing
 	execToken  = "exec"  // may run commands, nothing else
+	nodeToken  = "node"  // may use the machine, and read no job
 	operator   = "operator"
 	boom       = "boom" // makes the fake authenticator panic
 )
@@ -61,6 +62,8 @@ func (fakeAuthenticator) Authenticate(r *http.Request, owner auth.Owner, _ auth.
 		principal.Capabilities = ^auth.CapabilitySet(0)
 	case execToken:
 		principal.Capabilities = principal.Capabilities.With(auth.AllocExec)
+	case nodeToken:
+		principal.Capabilities = principal.Capabilities.With(auth.NodeRead, auth.NodeWrite)
 	case poorToken:
 	case boom:
 		panic("the authenticator fell in")

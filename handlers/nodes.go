@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
@@ -15,7 +16,7 @@ import (
 type Machine interface {
 	// Node returns the machine as it is measured now. The API fills in who it is.
 	Node() *api.Node
-	// Metadata returns the metadata that operators have set, never nil.
+	// Metadata returns the metadata that was set, never nil.
 	Metadata() (map[string]string, error)
 	// SetMetadata sets values, or removes them where nil is given, and returns all that there are then. Errors: apierror.Invalid, and nothing
 	// has changed.
@@ -112,13 +113,18 @@ func (a *API) nodeGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// nodeAllocations answers GET /v1/node/:node/allocations with the caller's own, whole; others of this machine are not its to see.
+// nodeAllocations answers GET /v1/node/:node/allocations with the caller's own, if it may read it; others of this machine
+// are not its to see.
 func (a *API) nodeAllocations(ctx context.Context, r *request) (answer, error) {
 	current, err := a.ownNode(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
-	encoded, err := encode([]*wireAllocation{wireAllocationOf(current, a.keyID())})
+	list := []*wireAllocation{}
+	if r.Principal.Capabilities.Has(auth.ReadJob) {
+		list = append(list, wireAllocationOf(current, a.keyID()))
+	}
+	encoded, err := encode(list)
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
+
+	"taskapi/handlers"
 )
 
 func TestSDKNodes(t *testing.T) {
@@ -39,6 +41,36 @@ func TestSDKNodes(t *testing.T) {
 	wantSDKError(t, err, 400, `node ID "1111" must be a UUID of 36 characters, not 4`)
 	_, _, err = s.sdk(t, goodToken).Nodes().List(nil)
 	wantSDKError(t, err, 403, "Permission denied")
+}
+
+// TestNodePolicy: who may use the machine and read no job sees the machine, sets its metadata, hears of them, and learns
+// nothing of the allocation.
+func TestNodePolicy(t *testing.T) {
+	events := handlers.NewEvents()
+	events.Begin()
+	put(t, events, 40, nil)
+	s := newServer(t, newAlloc(t), everyRoute, streaming(events))
+	client := s.sdk(t, nodeToken)
+	if list, _, err := client.Nodes().List(nil); err != nil || len(list) != 1 {
+		t.Errorf("list = %v, %v", list, err)
+	}
+	if allocs, _, err := client.Nodes().Allocations(anyNode, nil); err != nil || len(allocs) != 0 {
+		t.Errorf("allocations = %v, %v; want none", allocs, err)
+	}
+	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": new("r1")}}, nil); err != nil {
+		t.Errorf("apply: %v", err)
+	}
+	found, _, err := client.Search().PrefixSearch("", contexts.All, nil)
+	if err != nil || len(found.Matches["nodes"]) != 1 || len(found.Matches["jobs"])+len(found.Matches["allocs"]) != 0 {
+		t.Errorf("search = %+v, %v", found, err)
+	}
+	_, _, err = client.Jobs().List(nil)
+	wantSDKError(t, err, 403, "Permission denied")
+	for _, line := range streamed(t, s, nodeToken, "") { // which stops the server
+		if !strings.Contains(line, "Node") || strings.Contains(line, "Allocation") {
+			t.Errorf("streamed %q, want the node's events alone", line)
+		}
+	}
 }
 
 func TestSDKMetadata(t *testing.T) {

@@ -22,7 +22,7 @@ var nomadOpens = map[string]string{
 	"GET /v1/status/peers":                  "no rule",
 	"GET /.well-known/jwks.json":            "no rule",
 	"GET /.well-known/openid-configuration": "no rule",
-	"GET /v1/acl/whoami":                    "every identity",
+	"GET /v1/acl/whoami":                    "404, it has no such route: these are the token's own claims",
 	"GET /v1/namespaces":                    "filtered: none is listed",
 	"PUT /v1/search":                        "filtered: nothing is found in all contexts, and one context is refused",
 	"PUT /v1/search/fuzzy":                  "filtered: nothing is found in all contexts, and one context is refused",
@@ -63,12 +63,47 @@ func TestPresetNomad(t *testing.T) {
 	}
 }
 
+// nomadMachine are the routes that Nomad's node and agent policies open, by the block, with those of fewer rights in those of more. The sources,
+// of Nomad 2.0: AllowNodeRead, AllowNodeWrite, AllowAgentRead and AllowAgentWrite in its endpoints.
+var nomadMachine = map[string][]string{
+	`node { policy = "deny" }`: nil,
+	`node { policy = "read" }`: {
+		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}", "GET /v1/node/{node}/allocations",
+		"GET /v1/client/metadata", "GET /v1/event/stream",
+	},
+	`node { policy = "write" }`: {
+		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}", "GET /v1/node/{node}/allocations",
+		"GET /v1/client/metadata", "GET /v1/event/stream", "PUT /v1/client/metadata", "PUT /v1/client/gc",
+	},
+	`agent { policy = "deny" }`:  nil,
+	`agent { policy = "read" }`:  {"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/monitor"},
+	`agent { policy = "write" }`: {"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/monitor"},
+}
+
+// TestPolicyOfTheMachine holds node and agent blocks to Nomad's facts: each opens the routes that it opens there, and no other.
+func TestPolicyOfTheMachine(t *testing.T) {
+	for block, want := range nomadMachine {
+		policy, err := auth.ParsePolicy("p.hcl", []byte("preset = \"nomad\"\n"+block))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := policy.Task("default", "web")
+		for _, route := range handlers.Routes() {
+			row, opens := rowOf(route), set&route.AnyOf != 0 && auth.ImplicitTask&route.AnyOf == 0
+			if opens != slices.Contains(want, row) {
+				t.Errorf("%s opens %s: %t", block, row, opens)
+			}
+		}
+	}
+}
+
 // TestPresetLocal: what the preset lets through beyond Nomad's is within the caller's allocation, and nothing of the operator's.
 func TestPresetLocal(t *testing.T) {
 	if auth.DefaultTask&auth.ImplicitTask != auth.ImplicitTask {
 		t.Errorf("local lacks something of nomad: %s and %s", auth.DefaultTask, auth.ImplicitTask)
 	}
-	if auth.DefaultTask.Has(auth.OperatorOnly) || auth.DefaultTask.Has(auth.AllocExec) || auth.DefaultTask.Has(auth.VariablesWrite) {
+	if auth.DefaultTask.Has(auth.OperatorOnly) || auth.DefaultTask.Has(auth.AllocExec) || auth.DefaultTask.Has(auth.VariablesWrite) ||
+		auth.DefaultTask.Has(auth.NodeRead) || auth.DefaultTask.Has(auth.AgentMonitor) {
 		t.Errorf("local gives %s", auth.DefaultTask)
 	}
 }

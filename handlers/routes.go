@@ -134,9 +134,9 @@ func (a *API) served() []Route {
 	return []Route{
 		read("/v1/agent/health", auth.Authenticated, a.agentHealth, "Reports that the agent is healthy; type=client or type=server for one part."),
 		read("/v1/agent/self", auth.AgentRead, a.agentSelf, "Returns the agent's version, place and configuration."),
-		read("/v1/agent/monitor", auth.OperatorOnly, a.monitor, "Streams what the agent logs.").answering(Stream),
-		read("/v1/agent/members", auth.OperatorOnly, a.agentMembers, "Lists the members of the cluster: this agent."),
-		read("/v1/agent/servers", auth.OperatorOnly, a.agentServers, "Lists the servers: the address of this agent's leader."),
+		read("/v1/agent/monitor", auth.AgentMonitor, a.monitor, "Streams what the agent logs.").answering(Stream),
+		read("/v1/agent/members", auth.NodeRead, a.agentMembers, "Lists the members of the cluster: this agent."),
+		read("/v1/agent/servers", auth.AgentRead, a.agentServers, "Lists the servers: the address of this agent's leader."),
 		read("/v1/regions", auth.Authenticated, a.regions, "Lists the regions: that of the agent."),
 		read("/v1/status/leader", auth.Authenticated, a.statusLeader, "Returns the address of the leader."),
 		read("/v1/status/peers", auth.Authenticated, a.statusPeers, "Lists the addresses of the servers."),
@@ -150,7 +150,7 @@ func (a *API) served() []Route {
 		write("/v1/allocation/{alloc}/stop", auth.AllocLifecycle, a.stop, "Begins to stop an allocation.").withoutRecord(),
 
 		read("/v1/client/allocation/{alloc}/checks", auth.ReadJob, a.clientChecks, "Returns the latest results of an allocation's checks."),
-		read("/v1/client/stats", auth.OperatorOnly, a.hostStats, "Returns what the machine's memory, CPUs and disk are used for."),
+		read("/v1/client/stats", auth.NodeRead, a.hostStats, "Returns what the machine's memory, CPUs and disk are used for."),
 		read("/v1/client/allocation/{alloc}/stats", auth.ReadJob, a.stats, "Returns what the tasks and their processes use of CPU and memory; task=NAME for one."),
 		write("/v1/client/allocation/{alloc}/restart", auth.AllocLifecycle, a.restart, "Restarts one task, all tasks, or all that run."),
 		read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, a.exec, "Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").answering(Upgrade).
@@ -158,7 +158,7 @@ func (a *API) served() []Route {
 		write("/v1/client/allocation/{alloc}/signal", auth.AllocLifecycle, a.signal, "Sends a signal to one task or to all."),
 
 		write("/v1/client/allocation/{alloc}/gc", auth.AllocLifecycle, a.allocGC, "Removes an allocation that has ended, with its directory.").alsoGet(),
-		write("/v1/client/gc", auth.OperatorOnly, a.nodeGC, "Removes the allocation if it has ended.").alsoGet(),
+		write("/v1/client/gc", auth.NodeWrite, a.nodeGC, "Removes the allocation if it has ended.").alsoGet(),
 		read("/v1/client/allocation/{alloc}/pause", auth.ReadJob, a.pauseGet, "Returns the state of a task's schedule: no task has one."),
 		write("/v1/client/allocation/{alloc}/pause", auth.AllocLifecycle, a.pauseSet, "Refuses to pause a task, which takes a schedule."),
 		read("/v1/client/fs/ls/{alloc}", auth.ReadFS, a.listFiles, "Lists a directory of an allocation."),
@@ -209,11 +209,11 @@ func (a *API) served() []Route {
 			withBody(maxVariable).recording(variableDetail),
 		remove("/v1/var/*", auth.VariablesWrite, a.variableDelete, "Deletes a variable; cas=INDEX.").recording(variableDetail),
 
-		read("/v1/nodes", auth.OperatorOnly, a.nodeList, "Lists this machine."),
-		read("/v1/node/{node}", auth.OperatorOnly, a.nodeGet, "Returns this machine: attributes, drivers, resources."),
-		read("/v1/node/{node}/allocations", auth.OperatorOnly, a.nodeAllocations, "Lists the caller's allocation."),
-		read("/v1/client/metadata", auth.OperatorOnly, a.metadata, "Returns this machine's metadata."),
-		write("/v1/client/metadata", auth.OperatorOnly, a.setMetadata, "Sets values of this machine's metadata, or removes them.").withBody(maxMetadata),
+		read("/v1/nodes", auth.NodeRead, a.nodeList, "Lists this machine."),
+		read("/v1/node/{node}", auth.NodeRead, a.nodeGet, "Returns this machine: attributes, drivers, resources."),
+		read("/v1/node/{node}/allocations", auth.NodeRead, a.nodeAllocations, "Lists the caller's allocation."),
+		read("/v1/client/metadata", auth.NodeRead, a.metadata, "Returns this machine's metadata."),
+		write("/v1/client/metadata", auth.NodeWrite, a.setMetadata, "Sets values of this machine's metadata, or removes them.").withBody(maxMetadata),
 
 		read("/v1/evaluations", auth.ReadJob, a.evaluationList, "Lists the evaluations of the caller's job."),
 		read("/v1/evaluations/count", auth.ReadJob, a.evaluationCount, "Counts them."),
@@ -224,7 +224,8 @@ func (a *API) served() []Route {
 		read("/v1/service/{name}", auth.Authenticated, a.serviceGet, "Lists who has registered a service; choose=N|KEY for N of them."),
 		remove("/v1/service/{name}/{id}", auth.OperatorOnly, a.serviceDelete, "Removes a registration, whosever it is."),
 
-		read("/v1/event/stream", auth.ReadJob, a.eventStream, "Streams the events of the caller's allocation.").answering(Stream),
+		read("/v1/event/stream", auth.ReadJob, a.eventStream, "Streams the events of the caller's allocation.").or(auth.NodeRead).
+			answering(Stream),
 
 		read("/v1/acl/token/self", auth.OperatorOnly, a.tokenSelf, "Describes the operator's token."),
 		read("/v1/acl/whoami", auth.Authenticated, a.whoami, "Returns the claims of the caller's token."),

@@ -28,7 +28,7 @@ var (
 	searched = []contexts.Context{
 		contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Namespaces, contexts.Deployments, contexts.ScalingPolicies,
 	}
-	// machines are the operator's to see.
+	// machines take node:read.
 	machines = []contexts.Context{contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes}
 	// enterprise are Nomad Enterprise's.
 	enterprise = []contexts.Context{contexts.Quotas, contexts.Recommendations}
@@ -44,7 +44,7 @@ func (a *API) contextsOf(r *request, wanted contexts.Context) ([]contexts.Contex
 	if readJob {
 		all = append(all, searched...)
 	}
-	if r.Principal.Operator() {
+	if r.Principal.Capabilities.Has(auth.NodeRead) {
 		all = append(all, machines...)
 	}
 	if a.config.Variables != nil && r.Principal.SearchesVariables() {

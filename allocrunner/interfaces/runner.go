@@ -180,6 +180,10 @@ type Config struct {
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string
 
+	// NodeMeta returns the metadata of the machine, ${meta.KEY}, as they are: it is called before each interpolation of a job
+	// that may refer to it, and must not wait for long. The map is not changed. Nil for none.
+	NodeMeta func() map[string]string
+
 	// IsolateUsers makes each task without a user run as a user of its own, with a number of this range, where this program is root's. A
 	// runner that resumes an allocation has the same as the one before it. With the zero value they run as this program's user.
 	IsolateUsers IDRange

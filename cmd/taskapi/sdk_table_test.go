@@ -24,7 +24,8 @@ const (
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
 	oneAlloc     = "a job runs one allocation: it is neither scaled, dispatched nor run periodically"
-	operatorOnly = "the machine and the agent are the operator's"
+	operatorOnly = "the operator's, whatever a policy says"
+	byPolicy     = "a policy may give a task the machine and the agent: `node` and `agent`"
 )
 
 // sdkTable is every call of the SDK and what it gets: works, a status, an error of the SDK's own, or local for what makes no request.
@@ -60,8 +61,8 @@ var sdkTable = []sdkCalls{
 	{"Regions", "List", works, works, ""},
 	{"Status", "Leader Peers RegionLeader", works, works, ""},
 
-	{"Nodes", "Allocations Info List PrefixList PrefixListOpts Stats", works, "403", operatorOnly},
-	{"Nodes.Meta", "Apply Read", works, "403", operatorOnly},
+	{"Nodes", "Allocations Info List PrefixList PrefixListOpts Stats", works, "403", byPolicy},
+	{"Nodes.Meta", "Apply Read", works, "403", byPolicy},
 	{"Nodes", "MonitorDrain", works, works, "its channel says that there is no drain, or that the node is not a task's to see"},
 	{"Nodes", "GC", works, "403", "removes the allocation if it has ended"},
 	{"Nodes", "GcAlloc", "409", "409", "of one that runs; an ended one is removed"},
@@ -69,8 +70,8 @@ var sdkTable = []sdkCalls{
 	{"Nodes", "ForceEvaluate Purge ToggleEligibility UpdateDrain UpdateDrainOpts", "501", "501", oneMachine},
 	{"Nodes.Identity", "Get Renew", "501", "501", "no node identities: the machine's users decide who may use a socket"},
 
-	{"Agent", "Datacenter Health NodeName Region Self", works, works, ""},
-	{"Agent", "Members MembersOpts Monitor Servers", works, "403", operatorOnly},
+	{"Agent", "Datacenter Health NodeName Region Self Servers", works, works, ""},
+	{"Agent", "Members MembersOpts Monitor", works, "403", byPolicy},
 	{"Agent", "ForceLeave ForceLeaveWithOptions GetSchedulerWorkerConfig GetSchedulerWorkersInfo Join SetSchedulerWorkerConfig SetServers",
 		"501", "501", noCluster},
 	{"Agent", "CPUProfile Host Lookup MonitorExport Trace", "501", "501", "the agent is looked at by its log, `Monitor` and metrics"},

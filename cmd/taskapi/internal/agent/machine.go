@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -57,8 +58,30 @@ func (m machine) SetMetadata(changes map[string]*string) (map[string]string, err
 	return values, metadataError(err)
 }
 
-// metadataError returns an error about the metadata as the API has it. What is wrong with the store, such as a full disk, is for the operator,
-// who alone asks for them, to mend.
+// nodeMeta returns what returns the metadata for the interpolation of ${meta.…}: those that were read last when they can't
+// be read. Nil without a store.
+func (s *wiring) nodeMeta() func() map[string]string {
+	if s.cfg.Cluster == nil {
+		return nil
+	}
+	m := newMachine(s.paths.Alloc, s.cfg.Cluster)
+	var mu sync.Mutex // guards last
+	var last map[string]string
+	return func() map[string]string {
+		mu.Lock()
+		defer mu.Unlock()
+		values, err := m.metadata.Read(context.Background())
+		if err != nil {
+			s.logger.Warn("${meta.…} is as it was: the machine's metadata can't be read", "error", err)
+			return last
+		}
+		last = values
+		return values
+	}
+}
+
+// metadataError returns an error about the metadata as the API has it. What is wrong with the store, such as a full disk,
+// is for the operator to mend.
 func metadataError(err error) error {
 	switch {
 	case err == nil:

@@ -146,6 +146,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 		Updates:      s.audience,
 		OnEvent:      s.cfg.Events.TaskEvent,
 		Tied:         s.cfg.Tied,
+		NodeMeta:     s.nodeMeta(),
 		Foreground:   s.cfg.Foreground,
 
 		ServiceProviders: providers,
