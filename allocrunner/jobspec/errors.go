@@ -15,6 +15,8 @@ const maxDiagnostics = 20
 type Error struct {
 	Diags   hcl.Diagnostics
 	sources map[string][]byte // by file name, for the lines that are quoted
+
+	fromFiles *FromFiles // what is not quoted
 }
 
 // Error returns one paragraph for each finding: "file:line:column: what is wrong", and the line itself.
@@ -41,6 +43,7 @@ func (e *Error) format(diag *hcl.Diagnostic) string {
 	if diag.Detail != "" {
 		message += ": " + diag.Detail
 	}
+	message = e.fromFiles.Mask(message)
 	if diag.Subject == nil {
 		return message
 	}

@@ -32,7 +32,7 @@ func (d *decoder) freeBody(body hcl.Body, ctx *hcl.EvalContext) map[string]any {
 }
 
 func (d *decoder) freeAttribute(attr *hcl.Attribute, ctx *hcl.EvalContext) (any, bool) {
-	v, diags := d.eval.Value(attr.Expr, ctx)
+	v, _, diags := d.eval.Plain(attr.Expr, ctx)
 	d.add(diags...)
 	if diags.HasErrors() || v.IsNull() {
 		return nil, false

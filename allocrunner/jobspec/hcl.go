@@ -34,8 +34,12 @@ func parseHCL(cfg Config) (*api.Job, error) {
 	}
 	f := &hclFile{cfg: cfg, eval: eval, sources: map[string][]byte{cfg.Filename: cfg.Body}}
 	job, diags := f.parse()
+	read := FromFiles{eval.FromFiles()}
+	if cfg.FromFiles != nil {
+		*cfg.FromFiles = read
+	}
 	if diags.HasErrors() {
-		return nil, &Error{Diags: errorsOnly(diags), sources: f.sources}
+		return nil, &Error{Diags: errorsOnly(diags), sources: f.sources, fromFiles: &read}
 	}
 	return job, nil
 }

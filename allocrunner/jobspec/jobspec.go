@@ -50,6 +50,9 @@ type Config struct {
 	// NoFiles makes functions of files errors, for a text from somebody who may not read this machine's.
 	NoFiles bool
 
+	// FromFiles gets the texts of the job that functions read from files; nil when nobody wants to mask them.
+	FromFiles *FromFiles `json:"-"`
+
 	// AsWritten leaves what the text does not say unset: the job is not canonical and has no defaults.
 	AsWritten bool
 

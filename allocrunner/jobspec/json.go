@@ -211,6 +211,18 @@ func fieldNames(t reflect.Type) []string {
 	return names
 }
 
+// DecodeJob decodes a job that Parse returned and encoding/json encoded.
+func DecodeJob(data []byte) (*api.Job, error) {
+	job := &api.Job{}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(job); err != nil {
+		return nil, fmt.Errorf("decode job: %w", err)
+	}
+	plainNumbers(job)
+	return job, nil
+}
+
 // plainNumbers turns the json.Numbers inside map[string]any into int, or float64 when they are not whole, as HCL gives them.
 func plainNumbers(job *api.Job) {
 	eachMap(reflect.ValueOf(job), func(m reflect.Value) {

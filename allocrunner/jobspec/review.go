@@ -68,32 +68,40 @@ func Review(job *api.Job, group string, host Host) (*api.TaskGroup, []Finding, e
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &reviewer{job: job, group: chosen, host: host, services: map[string]bool{}}
+	r := newReviewer(job, chosen, host)
 	r.jobLevel()
+	r.schedulerNote()
 	r.groupLevel()
 	return chosen, r.findings, nil
 }
 
+func newReviewer(job *api.Job, group *api.TaskGroup, host Host) *reviewer {
+	return &reviewer{job: job, group: group, host: host, services: map[string]bool{}}
+}
+
 // ReviewAll reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Review.
 func ReviewAll(job *api.Job, host Host) ([]*api.TaskGroup, []Finding, error) {
-	var groups []*api.TaskGroup
-	var all []Finding
 	if _, err := chooseGroup(job, ""); err != nil && !errors.Is(err, ErrGroupNotNamed) {
 		return nil, nil, err
 	}
+	ofJob := newReviewer(job, nil, host)
+	ofJob.jobLevel()
+	all := ofJob.findings
+	seen := map[Finding]bool{}
+	var groups []*api.TaskGroup
 	for _, g := range job.TaskGroups {
 		if g == nil {
 			continue
 		}
-		group, findings, err := Review(job, ptr.Deref(g.Name), host)
-		if err != nil {
-			return nil, nil, err
-		}
-		groups = append(groups, group)
-		for _, f := range findings {
-			if !slices.Contains(all, f) {
+		groups = append(groups, g)
+		r := newReviewer(job, g, host)
+		r.schedulerNote()
+		r.groupLevel()
+		for _, f := range r.findings {
+			if !seen[f] {
 				all = append(all, f)
 			}
+			seen[f] = true
 		}
 	}
 	return groups, all, nil
@@ -165,7 +173,6 @@ func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
 	apply(r, pick(r, consulJobRows), r.job)
 	restrict(r, jobLimits, r.job)
-	r.schedulerNote()
 	r.checkName("job", ptr.Deref(r.job.ID))
 	r.checkPart("region", ptr.Deref(r.job.Region))
 	r.checkPart("namespace", ptr.Deref(r.job.Namespace))

@@ -16,13 +16,17 @@ import (
 // attribute evaluates an argument into a field. An argument that is null is as one left out: it reports whether there was a
 // value.
 func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target reflect.Value) bool {
-	v, diags := d.eval.Value(attr.Expr, ctx)
+	v, fromFile, diags := d.eval.Plain(attr.Expr, ctx)
 	d.add(diags...)
 	if diags.HasErrors() || v.IsNull() {
 		return false
 	}
 	if err := setValue(v, target); err != nil {
-		d.add(diagAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, runtimeHint(v)))
+		hint := ""
+		if !fromFile {
+			hint = runtimeHint(v)
+		}
+		d.add(diagAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, hint))
 		return false
 	}
 	return true

@@ -146,7 +146,7 @@ func (f *hclFile) validate(declared map[string]*variable, values map[string]cty.
 
 func (f *hclFile) checkValidation(name string, validation *hcl.BodyContent, ctx *hcl.EvalContext) hcl.Diagnostics {
 	condition := validation.Attributes["condition"]
-	ok, diags := f.eval.Value(condition.Expr, ctx)
+	ok, _, diags := f.eval.Plain(condition.Expr, ctx)
 	if diags.HasErrors() {
 		return diags
 	}
@@ -157,9 +157,12 @@ func (f *hclFile) checkValidation(name string, validation *hcl.BodyContent, ctx 
 		return nil
 	}
 	message := validation.Attributes["error_message"]
-	text, diags := f.eval.Value(message.Expr, ctx)
+	text, fromFile, diags := f.eval.Plain(message.Expr, ctx)
 	if diags.HasErrors() {
 		return diags
+	}
+	if fromFile {
+		text = cty.StringVal("its error_message comes from a file, which this error does not show")
 	}
 	if text.IsNull() || text.Type() != cty.String {
 		return hcl.Diagnostics{diagAt(message.Expr.Range(), "Invalid error message", "A validation's error_message must be text.")}

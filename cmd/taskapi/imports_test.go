@@ -129,7 +129,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",
 	},
-	"allocrunner/state": {"allocrunner/interfaces", "allocrunner/internal/logfile", "identity/privatefile/flock"},
+	"allocrunner/jobspec/bounded": {"allocrunner/internal/proc", "allocrunner/jobspec"},
+	"allocrunner/state":           {"allocrunner/interfaces", "allocrunner/internal/logfile", "identity/privatefile/flock"},
 	"allocrunner/simulate": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation
@@ -197,6 +198,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
+		"allocrunner/jobspec/bounded",
 		"allocrunner/simulate",
 		"allocrunner/state",
 		"auth", // why a token is refused
@@ -226,6 +228,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/hoststats",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
+		"allocrunner/jobspec/bounded",
 		"allocrunner/state",
 		"allocrunner/taskenv", // Nomad's version
 		"allocrunner/updates",

@@ -45,8 +45,12 @@ func tooLarge(at hcl.Range) *hcl.Diagnostic {
 		Detail: fmt.Sprintf("The values that this file computes come to more than %d MiB.", allowance>>20)}
 }
 
+// values returns how many values without text there may be still.
+func (b *budget) values() int64 { return b.left / valueCost }
+
 func (b *budget) spend(v cty.Value) error {
 	b.left -= valueCost
+	v, _ = v.Unmark()
 	if b.left < 0 || v.IsNull() || !v.IsKnown() {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar"
+	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/mitchellh/go-homedir"
 	"github.com/zclconf/go-cty/cty"
@@ -92,6 +93,11 @@ func readText(dir, path string) (string, error) {
 	return string(data), nil
 }
 
+// mark is the type of fromFile, which marks what functions read from files, and what is made of that.
+type mark struct{}
+
+var fromFile mark
+
 // pathFunc makes a function of one path.
 func pathFunc(result cty.Type, impl func(path string) (cty.Value, error)) function.Function {
 	return function.New(&function.Spec{
@@ -102,7 +108,7 @@ func pathFunc(result cty.Type, impl func(path string) (cty.Value, error)) functi
 			if err != nil {
 				return cty.UnknownVal(result), function.NewArgError(0, err)
 			}
-			return v, nil
+			return v.Mark(fromFile), nil
 		},
 	})
 }
@@ -157,7 +163,7 @@ func fileSetFunc(dir string) function.Function {
 			if len(found) == 0 {
 				return cty.SetValEmpty(cty.String), nil
 			}
-			return cty.SetVal(found), nil
+			return cty.SetVal(found).Mark(fromFile), nil
 		},
 	})
 }
@@ -202,7 +208,7 @@ func (e *Evaluator) templateFileFunc(dir string) function.Function {
 			if err != nil {
 				return cty.DynamicVal, function.NewArgError(0, err)
 			}
-			return v, nil
+			return v.Mark(fromFile), nil
 		},
 	})
 }
@@ -218,15 +224,30 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 	known := vars.AsValueMap()
 	expr, diags := e.expression([]byte(src), path, hclsyntax.LexTemplate, hclsyntax.ParseTemplate, newScope(slices.Collect(maps.Keys(known))...))
 	if diags.HasErrors() {
-		return cty.DynamicVal, diags
+		return cty.DynamicVal, withoutDetails(diags)
 	}
 	ctx := e.Context(known, true)
 	ctx.Functions = e.withoutTemplateFile()
 	v, diags := expr.Value(ctx)
 	if diags.HasErrors() {
-		return cty.DynamicVal, diags
+		return cty.DynamicVal, withoutDetails(diags)
 	}
 	return v, nil
+}
+
+// withoutDetails returns the first error with its place, and without what could quote the file.
+func withoutDetails(diags hcl.Diagnostics) error {
+	for _, diag := range diags {
+		if diag.Severity != hcl.DiagError || diag.Subject == nil {
+			continue
+		}
+		what := diag.Summary
+		if call, ok := hcl.DiagnosticExtra[hclsyntax.FunctionCallDiagExtra](diag); ok && call.FunctionCallError() != nil {
+			what = fmt.Sprintf("%s can't be called so", call.CalledFunctionName())
+		}
+		return fmt.Errorf("%s:%d: %s", diag.Subject.Filename, diag.Subject.Start.Line, what)
+	}
+	return errHidden
 }
 
 // withoutTemplateFile returns the function table for templates. A name that the table lacks is looked up in the parent context, so

@@ -1,10 +1,13 @@
 package hcleval
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
+	ctyyaml "github.com/zclconf/go-cty-yaml"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 )
@@ -18,24 +21,51 @@ const (
 
 	// maxBcryptCost keeps one call below some seconds; each step doubles it.
 	maxBcryptCost = 14
-
-	// maxYAMLAliases bounds the aliases of a YAML text, each of which repeats what it stands for.
-	maxYAMLAliases = 64
 )
 
-// guarded calls f only when check allows its arguments.
+// errHidden stands for the error of a call whose arguments come from a file: many errors quote them.
+var errHidden = errors.New("it fails with what was read from a file, which this error does not show")
+
+// guarded calls f only when check, which may be nil, allows its arguments. Its errors quote nothing that was read from a file.
 func guarded(f function.Function, check func(args []cty.Value) error) function.Function {
+	params, rest := f.Params(), f.VarParam()
+	for i := range params {
+		params[i].AllowMarked = true
+	}
+	if rest != nil {
+		rest.AllowMarked = true
+	}
+	visible := func(args []cty.Value, err error) error {
+		if err != nil && slices.ContainsFunc(args, cty.Value.ContainsMarked) {
+			return errHidden
+		}
+		return err
+	}
 	return function.New(&function.Spec{
-		Params:   f.Params(),
-		VarParam: f.VarParam(),
-		Type:     f.ReturnTypeForValues,
-		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-			if err := check(args); err != nil {
-				return cty.DynamicVal, err
+		Params:   params,
+		VarParam: rest,
+		Type: func(args []cty.Value) (cty.Type, error) { // which decodes a text already
+			if check != nil {
+				if err := check(unmarked(args)); err != nil {
+					return cty.DynamicPseudoType, err
+				}
 			}
-			return f.Call(args)
+			ty, err := f.ReturnTypeForValues(args)
+			return ty, visible(args, err)
+		},
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			v, err := f.Call(args)
+			return v, visible(args, err)
 		},
 	})
+}
+
+func unmarked(args []cty.Value) []cty.Value {
+	plain := make([]cty.Value, len(args))
+	for i, arg := range args {
+		plain[i], _ = arg.UnmarkDeep()
+	}
+	return plain
 }
 
 func text(args []cty.Value, i int) string {
@@ -115,11 +145,78 @@ func bcryptGuard(args []cty.Value) error {
 	return nil
 }
 
-var yamlAlias = regexp.MustCompile(`(^|[\s\[{,:-])\*[^\s*]`)
+// The guards of decoders count the values in a text before they exist, and how deep they nest: decoders recurse, without a limit or with one of 10,000.
 
-func yamlGuard(args []cty.Value) error {
-	if len(yamlAlias.FindAllStringIndex(text(args, 0), maxYAMLAliases+1)) > maxYAMLAliases {
-		return fmt.Errorf("the text has more than %d aliases", maxYAMLAliases)
+func (b *budget) yamlGuard(args []cty.Value) error {
+	ty, err := ctyyaml.Standard.ImpliedType([]byte(text(args, 0))) // its aliases share what they stand for
+	if err != nil {
+		return nil //nolint:nilerr // the decoder says it
+	}
+	left := b.values()
+	return countValues(ty, &left, 0)
+}
+
+// countValues takes each value of a decoded type off left.
+func countValues(ty cty.Type, left *int64, depth int) error {
+	if *left--; *left < 0 {
+		return errTooManyValues
+	}
+	if depth > maxDepth {
+		return errTooDeep
+	}
+	switch {
+	case ty.IsTupleType():
+		for _, element := range ty.TupleElementTypes() {
+			if err := countValues(element, left, depth+1); err != nil {
+				return err
+			}
+		}
+	case ty.IsObjectType():
+		for _, attribute := range ty.AttributeTypes() {
+			if err := countValues(attribute, left, depth+1); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
+
+func (b *budget) jsonGuard(args []cty.Value) error {
+	left, depth, inString := b.values(), 0, false
+	src := text(args, 0)
+	for i := 0; i < len(src); i++ {
+		switch c := src[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '[', c == '{':
+			depth++
+			left--
+		case c == ']', c == '}':
+			depth--
+		case c == ',':
+			left--
+		}
+		if depth > maxDepth {
+			return errTooDeep
+		}
+		if left < 0 {
+			return errTooManyValues
+		}
+	}
+	return nil
+}
+
+func (b *budget) csvGuard(args []cty.Value) error {
+	if src := text(args, 0); int64(strings.Count(src, ",")+strings.Count(src, "\n")) > b.values() {
+		return errTooManyValues
+	}
+	return nil
+}
+
+var (
+	errTooManyValues = fmt.Errorf("with the text's values this file's would come to more than %d MiB", allowance>>20)
+	errTooDeep       = fmt.Errorf("values are nested more than %d deep in the text", maxDepth)
+)

@@ -16,15 +16,31 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// functions returns the function list of Nomad's HCL2 documentation. Functions of files read relative to dir.
-func functions(dir string) map[string]function.Function {
+// table returns the function list of Nomad's HCL2 documentation, guarded. Functions of files read relative to dir.
+func (e *Evaluator) table(dir string) map[string]function.Function {
+	functions := unguarded(dir)
+	functions["templatefile"] = e.templateFileFunc(dir)
+	guards := map[string]func([]cty.Value) error{
+		"bcrypt": bcryptGuard, "csvdecode": e.budget.csvGuard, "format": formatGuard, "formatlist": formatGuard, "indent": indentGuard,
+		"join": joinGuard, "jsondecode": e.budget.jsonGuard, "regex_replace": replaceGuard, "replace": replaceGuard,
+		"setproduct": setProductGuard, "yamldecode": e.budget.yamlGuard,
+	}
+	for name, f := range functions {
+		if name != "can" && name != "convert" && name != "try" { // they take expressions, and quote no values
+			functions[name] = guarded(f, guards[name])
+		}
+	}
+	return functions
+}
+
+func unguarded(dir string) map[string]function.Function {
 	return map[string]function.Function{
 		"abs":             stdlib.AbsoluteFunc,
 		"abspath":         filesystem.AbsPathFunc,
 		"base64decode":    encoding.Base64DecodeFunc,
 		"base64encode":    encoding.Base64EncodeFunc,
 		"basename":        filesystem.BasenameFunc,
-		"bcrypt":          guarded(crypto.BcryptFunc, bcryptGuard),
+		"bcrypt":          crypto.BcryptFunc,
 		"can":             tryfunc.CanFunc,
 		"ceil":            stdlib.CeilFunc,
 		"chomp":           stdlib.ChompFunc,
@@ -49,12 +65,12 @@ func functions(dir string) map[string]function.Function {
 		"fileset":         fileSetFunc(dir),
 		"flatten":         stdlib.FlattenFunc,
 		"floor":           stdlib.FloorFunc,
-		"format":          guarded(stdlib.FormatFunc, formatGuard),
+		"format":          stdlib.FormatFunc,
 		"formatdate":      stdlib.FormatDateFunc,
-		"formatlist":      guarded(stdlib.FormatListFunc, formatGuard),
-		"indent":          guarded(stdlib.IndentFunc, indentGuard),
+		"formatlist":      stdlib.FormatListFunc,
+		"indent":          stdlib.IndentFunc,
 		"index":           stdlib.IndexFunc,
-		"join":            guarded(stdlib.JoinFunc, joinGuard),
+		"join":            stdlib.JoinFunc,
 		"jsondecode":      stdlib.JSONDecodeFunc,
 		"jsonencode":      stdlib.JSONEncodeFunc,
 		"keys":            stdlib.KeysFunc,
@@ -71,13 +87,13 @@ func functions(dir string) map[string]function.Function {
 		"pow":             stdlib.PowFunc,
 		"range":           stdlib.RangeFunc, // refuses more than 1024 elements by itself
 		"regex":           stdlib.RegexFunc,
-		"regex_replace":   guarded(stdlib.RegexReplaceFunc, replaceGuard),
+		"regex_replace":   stdlib.RegexReplaceFunc,
 		"regexall":        stdlib.RegexAllFunc,
-		"replace":         guarded(stdlib.ReplaceFunc, replaceGuard),
+		"replace":         stdlib.ReplaceFunc,
 		"reverse":         stdlib.ReverseListFunc,
 		"rsadecrypt":      crypto.RsaDecryptFunc,
 		"setintersection": stdlib.SetIntersectionFunc,
-		"setproduct":      guarded(stdlib.SetProductFunc, setProductGuard),
+		"setproduct":      stdlib.SetProductFunc,
 		"setsubtract":     stdlib.SetSubtractFunc,
 		"setunion":        stdlib.SetUnionFunc,
 		"sha1":            crypto.Sha1Func,
@@ -103,7 +119,7 @@ func functions(dir string) map[string]function.Function {
 		"uuidv4":          uuid.V4Func,
 		"uuidv5":          uuid.V5Func,
 		"values":          stdlib.ValuesFunc,
-		"yamldecode":      guarded(ctyyaml.YAMLDecodeFunc, yamlGuard),
+		"yamldecode":      ctyyaml.YAMLDecodeFunc,
 		"yamlencode":      ctyyaml.YAMLEncodeFunc,
 		"zipmap":          stdlib.ZipmapFunc,
 	}

@@ -20,13 +20,13 @@ type Evaluator struct {
 	budget    *budget
 	functions map[string]function.Function
 	runtime   map[string]cty.Value
+	fromFiles []string
 }
 
 // New returns an Evaluator whose file functions read relative to dir.
 func New(dir string) *Evaluator {
 	e := &Evaluator{budget: newBudget(), runtime: map[string]cty.Value{}}
-	e.functions = functions(dir)
-	e.functions["templatefile"] = e.templateFileFunc(dir)
+	e.functions = e.table(dir)
 	return e
 }
 
@@ -35,7 +35,7 @@ func New(dir string) *Evaluator {
 func NewWithoutFiles() *Evaluator {
 	e := New("")
 	for _, name := range []string{"abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"} {
-		e.functions[name] = refusing("files of this machine can't be used here: read them where the job file is")
+		e.functions[name] = refusing("files of this machine can't be used here")
 	}
 	return e
 }
@@ -52,8 +52,48 @@ func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.Eva
 	return child
 }
 
+// FromFiles returns the texts that Plain returned and that functions read from files, or made of what they read.
+func (e *Evaluator) FromFiles() []string { return e.fromFiles }
+
+// Plain is Value for what is to leave the Evaluator. fromFile reports that a file was read for the value.
+func (e *Evaluator) Plain(expr hcl.Expression, ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
+	v, diags = e.Value(expr, ctx)
+	v, fromFile = e.unmark(v)
+	return v, fromFile, diags
+}
+
+func (e *Evaluator) unmark(v cty.Value) (plain cty.Value, fromFile bool) {
+	plain, marked := v.UnmarkDeepWithPaths()
+	for _, at := range marked {
+		if part, err := at.Path.Apply(plain); err == nil { // it can't fail
+			e.addTexts(part)
+		}
+	}
+	return plain, len(marked) > 0
+}
+
+// addTexts adds the texts of a value that comes from a file, keys included.
+func (e *Evaluator) addTexts(v cty.Value) {
+	if v.IsNull() {
+		return
+	}
+	if v.Type() == cty.String {
+		e.fromFiles = append(e.fromFiles, v.AsString())
+		return
+	}
+	if !v.CanIterateElements() {
+		return
+	}
+	for key, element := range v.Elements() {
+		if !v.Type().IsSetType() {
+			e.addTexts(key)
+		}
+		e.addTexts(element)
+	}
+}
+
 // Value evaluates a prepared expression. The value has no unknown part when there are no diagnostics, and what it holds is
-// charged to the file's allowance.
+// charged to the file's allowance. What functions read from files is marked.
 func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	v, diags := expr.Value(ctx)
 	if diags.HasErrors() {

@@ -23,7 +23,7 @@ func evaluate(tb testing.TB, dir, expression string) (string, hcl.Diagnostics) {
 	if diags.HasErrors() {
 		return "", diags
 	}
-	v, diags := e.Value(expr, e.Context(map[string]cty.Value{
+	v, _, diags := e.Plain(expr, e.Context(map[string]cty.Value{
 		"var":   cty.ObjectVal(map[string]cty.Value{"name": cty.StringVal("x")}),
 		"local": cty.ObjectVal(map[string]cty.Value{"n": cty.NumberIntVal(2)}),
 	}, true))

@@ -76,6 +76,11 @@ func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 		case "iterator":
 		case "labels":
 			attr.Expr = p.expression(attr.Expr, inner)
+			if list, ok := attr.Expr.(*hclsyntax.TupleConsExpr); ok {
+				for i, label := range list.Exprs {
+					list.Exprs[i] = &plain{label, p.Evaluator}
+				}
+			}
 		default:
 			attr.Expr = p.expression(attr.Expr, s)
 		}
@@ -83,6 +88,18 @@ func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 	for _, content := range block.Body.Blocks {
 		p.body(content.Body, inner)
 	}
+}
+
+// plain is an expression without marks: HCL takes no label that has one.
+type plain struct {
+	hclsyntax.Expression
+	evaluator *Evaluator
+}
+
+func (p *plain) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	v, diags := p.Expression.Value(ctx)
+	v, _ = p.evaluator.unmark(v)
+	return v, diags
 }
 
 func (p *preparer) expression(expr hclsyntax.Expression, s scope) hclsyntax.Expression {

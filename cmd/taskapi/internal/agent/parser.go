@@ -3,12 +3,14 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/bounded"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
@@ -23,20 +25,17 @@ type parser struct {
 
 var _ handlers.Parser = parser{}
 
-// largeText is what a text has that takes much memory to read: some 200 times its size.
-const largeText = 64 << 10
-
 // Parse reads no file, whatever the text says.
-func (p parser) Parse(_ context.Context, text api.JobsParseRequest) (*api.Job, error) {
-	if len(text.JobHCL)+len(text.Variables) > largeText {
-		defer allocrunner.GiveBackMemory()
-	}
-	job, err := jobspec.Parse(jobspec.Config{
+func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job, error) {
+	job, err := bounded.Parse(ctx, jobspec.Config{
 		Filename: "job.hcl", Body: []byte(text.JobHCL), VarText: text.Variables, NoFiles: true, AsWritten: true,
 		Audience: identity.DefaultAudience,
 	})
+	if errors.Is(err, jobspec.ErrInvalid) {
+		err = apierror.New(apierror.Invalid, err)
+	}
 	if err != nil {
-		return nil, apierror.New(apierror.Invalid, err)
+		return nil, err
 	}
 	if text.Canonicalize { // a registration adds more than the SDK does
 		job.Canonicalize()

@@ -169,7 +169,7 @@ func (o runOptions) request(ctx context.Context, jobFile string, flags *pflag.Fl
 	if o.group == "" {
 		o.group = before
 	}
-	loaded, err := o.load(jobFile, o.Settings, w)
+	loaded, err := o.load(ctx, jobFile, o.Settings, w)
 	if err != nil {
 		return nil, err
 	}
@@ -187,10 +187,10 @@ func (o runOptions) request(ctx context.Context, jobFile string, flags *pflag.Fl
 		}
 	}
 	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
-		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())))
+		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())), loaded.fromFiles)
 	}
 	if err := errors.Join(o.CheckUsers(loaded.group), o.until.check(alloc)); err != nil {
-		return nil, usage(err)
+		return nil, usage(loaded.hide(err))
 	}
 	var items []*api.Variable
 	if !o.detached && o.simulate == 0 {
@@ -338,7 +338,7 @@ func (r *request) errOtherUsers() error {
 
 // sayOwnUser warns of tasks that run as this program's user.
 func (r *request) sayOwnUser() {
-	printFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""))
+	printFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""), nil)
 }
 
 // groupOf returns the group of an allocation that exists already, empty when there is none.

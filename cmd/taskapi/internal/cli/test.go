@@ -123,7 +123,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	if err != nil {
 		return err
 	}
-	loaded, err := o.load(jobFile, settings, w)
+	loaded, err := o.load(cmd.Context(), jobFile, settings, w)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	}
 	alloc := agent.NewAllocation(uuid.NewString(), loaded.job, loaded.group)
 	if err := errors.Join(settings.CheckUsers(loaded.group), o.until.check(alloc)); err != nil {
-		return usage(err)
+		return usage(loaded.hide(err))
 	}
 	ctx := cmd.Context()
 	l, remove, err := tiedLayout(ctx, o.dataDir, w)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/bounded"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
@@ -21,6 +23,7 @@ type jobFlags struct {
 	group    string
 	vars     []string
 	varFiles []string
+	noFiles  bool
 }
 
 func (f *jobFlags) add(cmd *cobra.Command) {
@@ -39,36 +42,61 @@ type loadedJob struct {
 	job        *api.Job
 	group      *api.TaskGroup
 	submission *api.JobSubmission
+	fromFiles  *jobspec.FromFiles // what messages about the job don't quote
 }
 
-// read reads a job file. Every error is a usage error.
-func (f *jobFlags) read(path string, w Environment) (*api.Job, *api.JobSubmission, error) {
-	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience})
-	if err != nil {
-		return nil, nil, usage(err)
+// hide returns the error without what the job has from files.
+func (l *loadedJob) hide(err error) error {
+	if err == nil {
+		return nil
 	}
-	job, err := jobspec.Parse(cfg)
-	return job, jobspec.Submission(cfg), usage(err)
+	return maskedError{err, l.fromFiles}
+}
+
+// maskedError is an error about a job.
+type maskedError struct {
+	error
+	fromFiles *jobspec.FromFiles
+}
+
+func (e maskedError) Error() string { return e.fromFiles.Mask(e.error.Error()) }
+func (e maskedError) Unwrap() error { return e.error }
+
+// read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
+func (f *jobFlags) read(ctx context.Context, path string, w Environment) (*loadedJob, error) {
+	l := &loadedJob{fromFiles: &jobspec.FromFiles{}}
+	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{
+		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience, NoFiles: f.noFiles, FromFiles: l.fromFiles,
+	})
+	if err != nil {
+		return nil, usage(err)
+	}
+	l.submission = jobspec.Submission(cfg)
+	if l.job, err = bounded.Parse(ctx, cfg); errors.Is(err, jobspec.ErrInvalid) {
+		err = usage(err)
+	}
+	return l, err
 }
 
 // load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings go to standard error.
-func (f *jobFlags) load(path string, settings agent.Settings, w Environment) (*loadedJob, error) {
-	job, submission, err := f.read(path, w)
+func (f *jobFlags) load(ctx context.Context, path string, settings agent.Settings, w Environment) (*loadedJob, error) {
+	loaded, err := f.read(ctx, path, w)
 	if err != nil {
 		return nil, err
 	}
-	group, findings, err := settings.Review(job, f.group)
+	group, findings, err := settings.Review(loaded.job, f.group)
 	if errors.Is(err, jobspec.ErrGroupNotNamed) {
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", path, err))
+		return nil, usage(fmt.Errorf("%s: %w", path, loaded.hide(err)))
 	}
-	if refused := printFindings(w.Stderr, findings); refused > 0 {
+	if refused := printFindings(w.Stderr, findings, loaded.fromFiles); refused > 0 {
 		return nil, usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
 			path, refused, plural(refused, "thing", "things")))
 	}
-	return &loadedJob{job, group, submission}, nil
+	loaded.group = group
+	return loaded, nil
 }
 
 func validateCommand(w Environment) *cobra.Command {
@@ -80,29 +108,31 @@ func validateCommand(w Environment) *cobra.Command {
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check which parts of a job file would run on this machine",
 		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or done differently, and which
-are refused. Without --group it checks every group of the job.
+are refused. Without --group it checks every group of the job. A job file from somebody you don't trust is checked with --no-files: its
+functions can then read no file of this machine.
 --json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		Args: oneArg("JOBFILE"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			settings, err := settings.WithConsulEnv(w.getenv)
 			if err != nil {
 				return err
 			}
-			return validate(flags, settings, dataDir, args[0], out, w)
+			return validate(cmd.Context(), flags, settings, dataDir, args[0], out, w)
 		},
 	}
 	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
 	flags.addVars(cmd)
+	cmd.Flags().BoolVar(&flags.noFiles, "no-files", false, "make functions that read files, such as file(), errors: for a job file that is not trusted")
 	bindConsul(&settings, cmd.Flags())
 	addDataDir(cmd, &dataDir)
 	addOutput(cmd, &out)
 	return cmd
 }
 
-func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment) error {
+func validate(ctx context.Context, flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment) error {
 	l, err := newLayout(dataDir, w)
 	if err == nil {
 		err = settings.Check()
@@ -110,13 +140,14 @@ func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out
 	if err != nil {
 		return err
 	}
-	job, _, err := flags.read(path, w)
+	loaded, err := flags.read(ctx, path, w)
 	if err != nil {
 		return err
 	}
+	job := loaded.job
 	groups, findings, err := reviewed(job, flags.group, settings)
 	if err != nil {
-		return usage(fmt.Errorf("%s: %w", path, err))
+		return usage(fmt.Errorf("%s: %w", path, loaded.hide(err)))
 	}
 	if jobspec.AnyRefused(findings) {
 		groups = nil // the machine does not matter
@@ -133,7 +164,7 @@ func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out
 			return err
 		}
 	}
-	refused := printFindings(say, findings)
+	refused := printFindings(say, findings, loaded.fromFiles)
 	if refused > 0 {
 		return usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused, plural(refused, "thing", "things")))
 	}
@@ -161,14 +192,14 @@ func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskG
 	return []*api.TaskGroup{chosen}, findings, err
 }
 
-// printFindings prints what a review found, worst first as Review orders it, and counts what is refused.
-func printFindings(out io.Writer, findings []jobspec.Finding) int {
+// printFindings prints what a review found, worst first as Review orders it, without what the job has from files, and counts what is refused.
+func printFindings(out io.Writer, findings []jobspec.Finding, fromFiles *jobspec.FromFiles) int {
 	refused := 0
 	for _, f := range findings {
 		if f.Severity == jobspec.Refused {
 			refused++
 		}
-		fmt.Fprintln(out, linewriter.OneLine(f.String()))
+		fmt.Fprintln(out, linewriter.OneLine(fromFiles.Mask(f.String())))
 	}
 	return refused
 }
