@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version is the program's.
@@ -114,7 +115,7 @@ func Run(ctx context.Context, args []string, w Environment) int {
 	if wantsJSON(cmd, args) {
 		_ = json.NewEncoder(last).Encode(errorJSON{err.Error(), code}) // text alone, which can always be encoded
 	} else {
-		fmt.Fprintf(last, "taskapi: %v\n", err)
+		fmt.Fprintf(last, "taskapi: %s\n", linewriter.Printable(err.Error()))
 	}
 	flushAll(last)
 	return code

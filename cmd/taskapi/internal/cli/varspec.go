@@ -15,8 +15,10 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/nomad/api"
+
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // maxSpec bounds a specification of a variable: 64 KiB of items, in JSON's quotes, and what is known of it.
@@ -259,7 +261,7 @@ func hclQuote(text string) string {
 		case (c == '$' || c == '%') && i+1 < len(letters) && letters[i+1] == '{':
 			b.WriteRune(c)
 			b.WriteRune(c)
-		case c < ' ' || c == 0x7f:
+		case linewriter.Steers(c):
 			fmt.Fprintf(&b, `\u%04x`, c)
 		default:
 			b.WriteRune(c)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // maxQueued is how many bytes wait for the reader at most: some hundred lines.
@@ -140,13 +141,26 @@ func (w *Writer) state() (idle <-chan struct{}, passed uint64) {
 
 // OneLine returns a message without line breaks, and without what a task or a file put into it to steer the terminal.
 func OneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t', r == '\r':
+	return Printable(strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r == '\r' {
 			return ' '
-		case r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0):
+		}
+		return r
+	}, s))
+}
+
+// Printable is OneLine for a text that keeps its lines and tabs.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if Steers(r) && r != '\n' && r != '\t' {
 			return '?'
 		}
 		return r
 	}, s)
+}
+
+// Steers reports whether a character does something to the terminal, or to the order in which the characters around it are shown: a control
+// character, one of the writing direction such as U+202E, or a separator of lines.
+func Steers(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }

@@ -139,3 +139,22 @@ func TestRoom(t *testing.T) {
 	}
 	<-let
 }
+
+// TestPrintable: nothing that a task prints steers the terminal, or turns around what stands beside it.
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain é 界 👩‍👧":                          "plain é 界 👩‍👧",
+		"a\nb\tc\rd":                             "a b c d",
+		"\x1b[2J\x07\x7f\u009b\u0085":            "?[2J????",
+		"\u202egnp.exe\u2066\u2069\u200f":        "?gnp.exe???",
+		"\u061c\u2028next\u2029":                 "??next?",
+		"a broken one: \xff, and a whole \u00a0": "a broken one: \ufffd, and a whole \u00a0",
+	} {
+		if got := linewriter.OneLine(text); got != want {
+			t.Errorf("OneLine(%q) = %q, want %q", text, got, want)
+		}
+	}
+	if got := linewriter.Printable("a\n\tb\u202e\r"); got != "a\n\tb??" {
+		t.Errorf("Printable keeps %q", got)
+	}
+}
