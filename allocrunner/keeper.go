@@ -3,8 +3,11 @@ package allocrunner
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
+	"slices"
 
+	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/processes"
@@ -32,7 +35,11 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []processes
 // keeperConfig returns the configuration of the keeper of the allocation in dir. The directory tells its processes from those of an allocation with the
 // same ID in another data directory.
 func keeperConfig(dir string) keeper.Config {
-	return keeper.Config{Dir: dir, Marker: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir}
+	isolated, _ := accounts.Load(dir) // those of tasks in the keeper's record are known by that, too
+	return keeper.Config{
+		Dir: dir, Marker: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir,
+		Users: slices.Collect(maps.Values(isolated.Tasks)),
+	}
 }
 
 // TasksRunning reports whether tasks of the allocation whose directory dir is run still, with or without somebody who controls their keeper. One

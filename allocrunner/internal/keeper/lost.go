@@ -139,8 +139,14 @@ func (c *Client) hints(last Record) recoveryHints {
 
 // forTree leaves out the processes that have ended: what one left behind was killed at its end.
 func (r recoveryHints) forTree(cfg Config) proctree.Hints {
-	hints := proctree.Hints{Cgroup: r.cgroup, Name: digest(cfg.Dir), Marker: cfg.Marker}
+	hints := proctree.Hints{
+		Cgroup: r.cgroup, Name: digest(cfg.Dir), Marker: cfg.Marker, NoCgroup: cfg.NoCgroup, Users: slices.Clone(cfg.Users),
+	}
 	for _, l := range r.latest {
+		hints.Users = append(hints.Users, l.UID)
+		if l.NoCgroup != "" {
+			hints.Unfenced = append(hints.Unfenced, l.Task)
+		}
 		if l.Exit == nil {
 			id := proc.Identity{PID: l.PID, Start: l.Start, Boot: r.boot}
 			hints.Roots = append(hints.Roots, proctree.RootProcess{Identity: id, Task: l.Task, Alive: l.alive})

@@ -51,6 +51,9 @@ type Config struct {
 	// Open finds what a killed keeper has left running. Empty: only by cgroup, record and session.
 	Marker string
 
+	// Users are those that tasks may run as, besides ours and those in the record.
+	Users []uint32
+
 	// Exe is the program whose main calls Main; empty: this program.
 	Exe string
 

@@ -137,7 +137,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 			return nil, fmt.Errorf("kill what the last run left behind: %w", err)
 		}
 	}
-	p := &process{task: spec.Task, turn: make(chan struct{}, 1)}
+	p := &process{task: spec.Task, uid: spec.User.UID, turn: make(chan struct{}, 1)}
 	files, err := p.files(spec, l.cfg.Logger)
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ import (
 // before the tree says that it has ended, emptied, which the holder of turn owns, and ending, which Local.mu guards.
 type process struct {
 	task    string
+	uid     uint32
 	pid     int
 	started time.Time
 	proc    *os.Process
@@ -44,7 +45,7 @@ func (p *process) running() bool { return p.tree.Running() }
 func (p *process) is(id ProcessID) bool { return p.pid == id.PID && p.started.Equal(id.StartedAt) }
 
 func (p *process) status() Status {
-	s := Status{Task: p.task, PID: p.pid, Start: p.tree.StartTicks(), StartedAt: p.started}
+	s := Status{Task: p.task, UID: p.uid, PID: p.pid, Start: p.tree.StartTicks(), StartedAt: p.started}
 	if lack := p.tree.NoCgroup(); lack != nil {
 		s.NoCgroup = lack.Error()
 	}

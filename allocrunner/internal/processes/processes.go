@@ -32,6 +32,7 @@ var (
 // Status is a process as its parent sees it. Exit is nil while it runs.
 type Status struct {
 	Task      string
+	UID       uint32 `json:",omitempty"` // the user it was started as; 0 in the records of older keepers, too
 	PID       int
 	Start     uint64 `json:",omitempty"` // clock ticks after boot, as a proc.Identity has it; 0 when it is not known
 	StartedAt time.Time

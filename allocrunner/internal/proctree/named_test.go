@@ -99,6 +99,55 @@ func TestACgroupOfAnother(t *testing.T) {
 	}
 }
 
+// TestTheMarkerCounts for the tasks that had no cgroup, and for all of them where cgroups can't be had; never for
+// another user's processes.
+func TestTheMarkerCounts(t *testing.T) {
+	_, fences := newNamed(t) // whose parent takes what it has for its own once it kills a task: it comes first
+	mark := "NOMAD_ALLOC_DIR=" + t.TempDir()
+	bystander := func(task string, uid uint32) int {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = []string{mark, "NOMAD_TASK_NAME=" + task}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if uid != uint32(os.Geteuid()) {
+			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd.Process.Pid
+	}
+	ours := bystander("t", uint32(os.Geteuid()))
+	all := map[int]bool{ours: true}
+	if os.Geteuid() == 0 {
+		all[bystander("t", 65534)] = false
+	}
+	for name, tc := range map[string]struct {
+		hints proctree.Hints
+		want  func(ours bool) bool
+	}{
+		"cgroups can be had":      {proctree.Hints{}, func(bool) bool { return false }},
+		"there are some":          {proctree.Hints{Name: fences, NoCgroup: true}, func(bool) bool { return false }},
+		"there were some":         {proctree.Hints{Cgroup: "/gone", NoCgroup: true}, func(bool) bool { return false }},
+		"another task had none":   {proctree.Hints{Unfenced: []string{"u"}}, func(bool) bool { return false }},
+		"its task had none":       {proctree.Hints{Name: fences, Unfenced: []string{"u", "t"}}, func(ours bool) bool { return ours }},
+		"none can be had":         {proctree.Hints{NoCgroup: true}, func(ours bool) bool { return ours }},
+		"a task's user's as well": {proctree.Hints{NoCgroup: true, Users: []uint32{65534}}, func(bool) bool { return true }},
+	} {
+		tc.hints.Marker = mark
+		found, err := proctree.FindOrphans(tc.hints)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pid, own := range all {
+			is := slices.ContainsFunc(found, func(o proctree.Orphan) bool { return o.PID == pid })
+			if is != tc.want(own) {
+				t.Errorf("%s: taken for an orphan: %v (ours: %v)", name, is, own)
+			}
+		}
+	}
+}
+
 // TestATerminalIsAnOperators: what has the mark in a terminal that somebody without it has opened is no orphan. In any other session it is, also
 // in a terminal that a task has opened.
 func TestATerminalIsAnOperators(t *testing.T) {
@@ -136,7 +185,7 @@ func TestATerminalIsAnOperators(t *testing.T) {
 			want = append(want, pid)
 		}
 	}
-	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Marker: mark})
+	killed, err := proctree.KillOrphans(t.Context(), proctree.Hints{Marker: mark, NoCgroup: true})
 	pids := []int{}
 	for _, orphan := range killed {
 		pids = append(pids, orphan.PID)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"taskapi/allocrunner/internal/proc"
@@ -21,10 +22,17 @@ type Orphan struct {
 
 // Hints are what is known of the trees of a supervisor that was itself killed.
 type Hints struct {
-	Cgroup string        // the directory of the tasks' cgroups (CgroupDir), or empty
-	Name   string        // Config's, by which the cgroup is found as well
-	Marker string        // an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the allocation's directory, or empty
-	Roots  []RootProcess // the root processes that had not ended
+	Cgroup   string        // the directory of the tasks' cgroups (CgroupDir), or empty
+	Name     string        // Config's, by which the cgroup is found as well
+	NoCgroup bool          // Config's
+	Roots    []RootProcess // the root processes that had not ended
+
+	// Marker is an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the
+	// allocation's directory, or empty. It counts for Unfenced tasks, which had no cgroup, and for all of them where
+	// there is no cgroup and none can be made; and for processes of this program's user and of Users alone.
+	Marker   string
+	Unfenced []string
+	Users    []uint32
 }
 
 // RootProcess is the root process of such a tree.
@@ -34,10 +42,11 @@ type RootProcess struct {
 	Alive proc.Moment // when it was last known to be alive; zero when nothing is known but that it once started
 }
 
-// KillOrphans kills what a supervisor that was itself killed has left running: everything in its cgroup, the root processes and all of their
-// sessions; and every process with the marker, of tasks that had no cgroup, for where there is one it alone decides. This program and its ancestors
-// are spared, and so is what has the marker in a user's terminal. It returns the killed processes when they are gone. Without a cgroup, it does
-// not find what has left its session and was started without the marker. Errors: ctx's when some do not end.
+// KillOrphans kills what a supervisor that was itself killed has left running: everything in its cgroup, the root
+// processes and all of their sessions; and every process with the marker where that counts. This program and its
+// ancestors are spared, and so is what has the marker in a user's terminal. It returns the killed processes when they
+// are gone. Without a cgroup, it does not find what has left its session and was started without the marker. Errors:
+// ctx's when some do not end.
 func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
 	s := newSearch(hints)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -80,12 +89,11 @@ func FindOrphans(hints Hints) ([]Orphan, error) {
 
 // search looks for orphans again and again; what it sees helps its next look.
 type search struct {
+	hints  Hints // its own: the roots' Alive is brought up to date
 	groups []*cgroup
-	marker string
-	fenced map[string]bool // the tasks that have a cgroup
-	roots  []RootProcess   // its own: Alive is brought up to date
-	found  []Orphan        // all, once each
-	seen   map[int]uint64  // when each of those found was started, by number
+	fences func() bool    // reports whether the tasks had cgroups, or would have had some
+	found  []Orphan       // all, once each
+	seen   map[int]uint64 // when each of those found was started, by number
 
 	// As of the latest look, by number:
 	families map[int]relative
@@ -93,20 +101,23 @@ type search struct {
 }
 
 func newSearch(hints Hints) *search {
-	s := &search{marker: hints.Marker, fenced: map[string]bool{}, roots: slices.Clone(hints.Roots), seen: map[int]uint64{}}
+	hints.Roots = slices.Clone(hints.Roots)
+	s := &search{hints: hints, seen: map[int]uint64{}}
 	dirs := named(hints.Name)
 	if hints.Cgroup != "" && !slices.Contains(dirs, hints.Cgroup) {
 		dirs = append(dirs, hints.Cgroup)
 	}
 	for _, dir := range dirs {
 		s.groups = append(s.groups, &cgroup{dir: dir})
-		entries, _ := os.ReadDir(dir) // gone
-		for _, entry := range entries {
-			if task, ok := strings.CutPrefix(entry.Name(), taskPrefix); ok && entry.IsDir() {
-				s.fenced[task] = true
-			}
-		}
 	}
+	s.fences = sync.OnceValue(func() bool {
+		if len(dirs) > 0 || hints.NoCgroup {
+			return len(dirs) > 0
+		}
+		probe := cgroups{}
+		defer probe.close()
+		return probe.makeLocked() == nil
+	})
 	return s
 }
 
@@ -146,7 +157,7 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	start, seen := s.seen[pid]
 	of, family := s.families[pid]
 	_, in := s.inside[pid]
-	marked := proc.HasEnv(pid, s.marker)
+	marked := proc.HasEnv(pid, s.hints.Marker)
 	if !seen && !family && !in && !marked { // as most processes of a machine, which need not be read
 		return proc.Stat{}, false
 	}
@@ -158,13 +169,18 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
 }
 
-// anothers reports whether a process has the marker and is no task's all the same: outside the cgroup of the task that it names, or in a terminal
-// that a process without the marker has opened, such as an operator's who looks at what a task sees. No task is started with a terminal.
+// anothers reports whether a process has the marker and is no task's all the same: where that does not count, or in a
+// terminal that a process without the marker has opened, such as an operator's who looks at what a task sees. No task
+// is started with a terminal.
 func (s *search) anothers(p proc.Stat) bool {
-	if s.fenced[proc.Env(p.PID, "NOMAD_TASK_NAME")] {
+	if s.fences() && !slices.Contains(s.hints.Unfenced, proc.Env(p.PID, "NOMAD_TASK_NAME")) {
 		return true
 	}
-	if !p.Terminal || p.Session == p.PID || proc.HasEnv(p.Session, s.marker) {
+	d, err := proc.Describe(p.PID)
+	if err != nil || d.UID != uint32(os.Geteuid()) && !slices.Contains(s.hints.Users, d.UID) {
+		return true
+	}
+	if !p.Terminal || p.Session == p.PID || proc.HasEnv(p.Session, s.hints.Marker) {
 		return false
 	}
 	leader, err := proc.Read(p.Session)
@@ -202,7 +218,7 @@ func (s *search) findFamilies() (map[int]relative, error) {
 	if self, err := proc.Identify(os.Getpid()); err == nil {
 		boot = self.Boot
 	}
-	if !slices.ContainsFunc(s.roots, func(r RootProcess) bool { return r.Boot == boot }) {
+	if !slices.ContainsFunc(s.hints.Roots, func(r RootProcess) bool { return r.Boot == boot }) {
 		return nil, nil
 	}
 	now := proc.Now()
@@ -211,13 +227,13 @@ func (s *search) findFamilies() (map[int]relative, error) {
 		return nil, err
 	}
 	families := map[int]relative{}
-	for i, root := range s.roots {
+	for i, root := range s.hints.Roots {
 		if root.Boot != boot || root.Start == 0 {
 			continue
 		}
 		if p, taken := all[root.PID]; taken && p.Start == root.Start {
 			families[root.PID] = relative{root.Task, root.Start}
-			s.roots[i].Alive = now
+			s.hints.Roots[i].Alive = now
 		} else if taken || root.Alive.Reused(now) {
 			continue
 		}
