@@ -23,6 +23,9 @@ func (r *Runner) RestartTask(ctx context.Context, task string) error {
 	if t == nil {
 		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTaskNotFound)
 	}
+	if err := r.life.awaitSetUp(ctx); err != nil {
+		return fmt.Errorf("restart task %q: %w", task, err)
+	}
 	if !r.life.state().live() {
 		return fmt.Errorf("restart task %q: %w", task, interfaces.ErrTerminal)
 	}
@@ -33,6 +36,9 @@ func (r *Runner) RestartTask(ctx context.Context, task string) error {
 }
 
 func (r *Runner) RestartRunning(ctx context.Context) error {
+	if err := r.life.awaitSetUp(ctx); err != nil {
+		return fmt.Errorf("restart running tasks: %w", err)
+	}
 	if !r.life.state().live() {
 		return fmt.Errorf("restart running tasks: %w", interfaces.ErrTerminal)
 	}
@@ -54,6 +60,9 @@ func (r *Runner) RestartRunning(ctx context.Context) error {
 
 // RestartAll starts no task before the last one has been stopped, also when the caller does not wait for that.
 func (r *Runner) RestartAll(ctx context.Context) error {
+	if err := r.life.awaitSetUp(ctx); err != nil {
+		return fmt.Errorf("restart all tasks: %w", err)
+	}
 	reply := make(chan error, 1)
 	err := interfaces.ErrTerminal
 	if r.life.handle(restartRequested{reply}).live() {
@@ -86,6 +95,9 @@ func (r *Runner) restartTasks(ctx context.Context) error {
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	if _, err := signals.Parse(signal); err != nil {
 		return err
+	}
+	if err := r.life.awaitSetUp(ctx); err != nil {
+		return fmt.Errorf("signal: %w", err)
 	}
 	if task == "" {
 		if err := atLeastOne(r.tasks, func(t *taskrunner.Runner) error { return t.Signal(ctx, signal) }); err != nil {

@@ -19,6 +19,7 @@ import (
 type life struct {
 	current atomic.Pointer[state]
 	changed chan struct{} // drive has something to look at; capacity 1, since only the latest matters
+	begun   chan struct{} // closed when the tasks have been received, or never will be
 
 	mu   sync.Mutex     // held over a transition; guards due, and what is added to work
 	due  []any          // actions that drive has not performed yet
@@ -26,7 +27,7 @@ type life struct {
 }
 
 func (l *life) init(s state) {
-	l.changed = make(chan struct{}, 1)
+	l.changed, l.begun = make(chan struct{}, 1), make(chan struct{})
 	l.current.Store(&s)
 }
 
@@ -41,8 +42,11 @@ func (l *life) handle(ev any) state {
 }
 
 func (l *life) nextLocked(ev any) state {
-	s, acts := next(l.state(), ev)
-	l.current.Store(&s)
+	was := l.state()
+	s, acts := next(was, ev)
+	if l.current.Store(&s); s.begun() && !was.begun() {
+		close(l.begun)
+	}
 	l.due = append(l.due, acts...)
 	return s
 }
@@ -62,6 +66,24 @@ func (l *life) wake() {
 	select {
 	case l.changed <- struct{}{}:
 	default:
+	}
+}
+
+// setUpWait is how long a request waits for an allocation that is being set up or resumed: a new keeper may take a while on a busy machine.
+const setUpWait = 10 * time.Second
+
+// awaitSetUp waits until an allocation that is being set up or resumed has received its tasks. Errors: interfaces.ErrStarting, ctx's.
+func (l *life) awaitSetUp(ctx context.Context) error {
+	if l.state().phase != settingUp {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, setUpWait, interfaces.ErrStarting)
+	defer cancel()
+	select {
+	case <-l.begun:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

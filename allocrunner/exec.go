@@ -78,6 +78,12 @@ func (r *Runner) execSpec(ctx context.Context, req interfaces.ExecRequest) (driv
 	if len(req.Command) == 0 {
 		return drivers.Spec{}, &interfaces.ExecError{Reason: "command is not present"}
 	}
+	if err := r.life.awaitSetUp(ctx); err != nil {
+		return drivers.Spec{}, err
+	}
+	if err := t.AwaitRejoined(ctx); err != nil {
+		return drivers.Spec{}, err
+	}
 	start, given, ok := t.Launched()
 	if phase := t.State().Phase; !ok || phase == lifecycle.Waiting || phase == lifecycle.Dead {
 		return drivers.Spec{}, interfaces.ErrTaskNotRunning

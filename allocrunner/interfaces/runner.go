@@ -19,6 +19,8 @@ var (
 	ErrTaskNotFound = errors.New("task not found")
 	// ErrTaskNotRunning: the task has no process now (pending, in a restart delay, or dead).
 	ErrTaskNotRunning = errors.New("task not running")
+	// ErrStarting: the allocation is being set up or resumed, and that takes longer than a request waits.
+	ErrStarting = errors.New("the allocation is being set up or resumed")
 	// ErrUnknownSignal: no signal has that name on this machine.
 	ErrUnknownSignal = errors.New("unknown signal")
 	// ErrTerminal: the allocation has ended or is ending, and the request would start something again.

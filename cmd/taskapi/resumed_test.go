@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -9,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -122,4 +128,44 @@ func begunAt(t *testing.T, operator *client.Client) int64 {
 		return 0
 	}
 	return alloc.CreateTime
+}
+
+// TestRestartWaitsForTheNextTaskapi: one that is about to resume the allocation does it.
+func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	file := mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), execJob)
+	first := startProcess(t, dir, file)
+	until(t, first, "both run", func() bool { return strings.Count(first.out.String(), " Started") == 2 })
+	kill(t, first)
+	lock, err := datadir.Dir(dir).Lock(testAllocID, datadir.Dir(dir).Store(version), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := datadir.Dir(dir).OperatorSocket(testAllocID)
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	looks, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- cli.Run(t.Context(), []string{"restart", "--data-dir", dir, testAllocID, "server"}, testEnvironment(&out, &errs))
+	}()
+	look, err := looks.Accept()
+	second := startProcess(t, dir, file) // waits for the lock
+	if err == nil {
+		err = errors.Join(look.Close(), looks.Close(), lock.Close()) // the socket goes with its listener
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := <-ended; code != cli.ExitOK || !strings.Contains(out.String(), "server      Started") {
+		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
+	}
+	taskapi(t, "stop", "--data-dir", dir)
+	_ = second.Wait() // its tasks were killed by a signal, or not
 }

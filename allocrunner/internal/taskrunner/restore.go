@@ -103,7 +103,9 @@ func (r *Runner) Restore(saved interfaces.SavedTask, known *processes.Status) {
 		timer = arm{res.wait}
 	}
 	r.record.set(r.machine, now, timer)
-	r.resumption = &res
+	if r.resumption = &res; res.process {
+		r.rejoined = make(chan struct{})
+	}
 }
 
 // resume takes the first step of a restored task, in the task's goroutine.
@@ -132,6 +134,7 @@ func (r *Runner) rejoin(ctx context.Context, process processes.ProcessID) {
 	if !r.resumption.ended {
 		r.prepareRunning(ctx)
 	}
+	close(r.rejoined)
 	if r.resumption.first != nil {
 		r.postFromEffect(r.resumption.first)
 	}

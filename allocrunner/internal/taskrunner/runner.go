@@ -83,6 +83,7 @@ type Runner struct {
 	cancelStart context.CancelFunc
 	killing     context.Context // of the process that is being killed, until it is gone; nil while none is
 	endKilling  context.CancelFunc
+	rejoined    chan struct{}  // closed when the hooks have run for a process that outlived its runner; nil when there is none
 	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
 	waiters     []chan<- error // callers of Restart and Reset, answered when the old process is gone
 	effects     sync.WaitGroup
@@ -226,6 +227,26 @@ func (r *Runner) Beside(ctx context.Context, run func(context.Context, processes
 // one. Errors: an unknown kill_signal, and then nothing has changed.
 func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) error {
 	return r.request(ctx, updateRequest{req})
+}
+
+// rejoinWait is how long a request waits for the hooks of a process that outlived its runner.
+const rejoinWait = 10 * time.Second
+
+// AwaitRejoined waits until the hooks have run for a process that outlived its runner. Errors: interfaces.ErrStarting, ctx's.
+func (r *Runner) AwaitRejoined(ctx context.Context) error {
+	if r.rejoined == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, rejoinWait, interfaces.ErrStarting)
+	defer cancel()
+	select {
+	case <-r.rejoined:
+		return nil
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Launched returns what the task's latest start was made of, but for the allocation, for a program that is to run beside the process. ok is

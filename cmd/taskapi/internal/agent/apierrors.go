@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"syscall"
+	"time"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
@@ -17,6 +18,10 @@ func apiError(err error) error {
 	command, isCommand := errors.AsType[*interfaces.ExecError](err)
 	destructive, isDestructive := errors.AsType[*interfaces.DestructiveError](err)
 	switch {
+	case errors.Is(err, interfaces.ErrStarting):
+		starting := apierror.New(apierror.Unavailable, interfaces.ErrStarting.Error()+": try again").Because(err)
+		starting.RetryAfter = time.Second
+		return starting
 	case errors.Is(err, interfaces.ErrTaskNotFound):
 		kind = apierror.NoTask
 	case errors.Is(err, interfaces.ErrTaskNotRunning):

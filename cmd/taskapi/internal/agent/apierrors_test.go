@@ -23,6 +23,7 @@ func TestAPIErrors(t *testing.T) {
 		{interfaces.ErrTaskNotRunning, false, 409, "Task not running"},
 		{interfaces.ErrTerminal, false, 409, "restart of an alloc that should not run"},
 		{interfaces.ErrTerminal, true, 409, "the allocation is ending or over: it takes no other job"},
+		{interfaces.ErrStarting, false, 503, "the allocation is being set up or resumed: try again"},
 		{interfaces.ErrInvalidJob, true, 400, "x: " + interfaces.ErrInvalidJob.Error()},
 		{&interfaces.DestructiveError{Changes: []string{"a", "b"}}, true, 409, "can't be updated in place: a; b"},
 		{state.ErrFile, true, 503, "the allocation goes on as it is: x: " + state.ErrFile.Error()},
@@ -32,6 +33,9 @@ func TestAPIErrors(t *testing.T) {
 			convert = updateError
 		}
 		got, ok := errors.AsType[*apierror.Error](convert(fmt.Errorf("x: %w", test.err)))
+		if ok && errors.Is(test.err, interfaces.ErrStarting) != (got.RetryAfter > 0) {
+			t.Errorf("%v is to be tried again after %v", test.err, got.RetryAfter)
+		}
 		if !ok || got.Kind.Status() != test.status || got.Message != test.words || !errors.Is(got, test.err) {
 			t.Errorf("%v is %+v, want %d %q", test.err, got, test.status, test.words)
 		}

@@ -17,6 +17,7 @@ import (
 func (t target) ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.client()
 	defer c.Close()
+	c.Locate(ctx, client.Following) // a taskapi may be resuming the allocation; what keeps the call from an answer is said after it
 	sdk, err := c.SDK()
 	if err == nil {
 		err = client.AsError(ctx, call(c, sdk))

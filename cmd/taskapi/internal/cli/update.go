@@ -67,7 +67,7 @@ type updater struct {
 func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w Environment) error {
 	c := u.layout.client(u.id)
 	defer c.Close()
-	found := c.Locate(ctx, client.Patient)
+	found := c.Locate(ctx, client.Following)
 	switch found.Holder {
 	case client.Refusing, client.Hanging:
 		return u.layout.errHeld(u.id, found.Err)
