@@ -46,6 +46,8 @@ type Listener struct {
 	accepted, refused, unidentified atomic.Uint64
 	nextWarning                     atomic.Int64 // Unix nanoseconds
 
+	handedOver atomic.Bool // the socket is a Handover's
+
 	done      chan struct{} // closed by Close
 	lingering chan struct{} // one element for each refused connection held
 	refusals  sync.WaitGroup
@@ -194,9 +196,13 @@ func (l *Listener) Close() error {
 
 func (l *Listener) close() (err error) {
 	close(l.done)
-	// The file goes before the listener: as long as it is there it answers, so that no other process takes it for stale.
-	err = l.dir.removeIf(filepath.Base(l.path), l.id)
-	err = errors.Join(err, l.inner.Close(), l.dir.Close())
+	if l.handedOver.Load() {
+		err = l.inner.Close()
+	} else {
+		// The file goes before the listener: as long as it is there it answers, so that no other process takes it for stale.
+		err = l.dir.removeIf(filepath.Base(l.path), l.id)
+		err = errors.Join(err, l.inner.Close(), l.dir.Close())
+	}
 	l.refusals.Wait()
 	return err
 }
