@@ -15,7 +15,7 @@ import (
 type evaluatedAlloc interface {
 	Alloc() *api.Allocation
 	checkResults() api.AllocCheckStatuses
-	setHealth(healthy *bool) // nil: not known yet
+	setHealth(healthy bool)
 	// unhealthy adds an event to a task, or with an empty name to all that serve.
 	unhealthy(ctx context.Context, task, reason string)
 }
@@ -85,7 +85,7 @@ func (h *healthHook) decided(ctx context.Context, s health.State) {
 	h.mu.Lock()
 	h.watcher = nil
 	h.mu.Unlock()
-	h.alloc.setHealth(&healthy)
+	h.alloc.setHealth(healthy)
 	h.logger.Info("allocation's health decided", "healthy", healthy, "reason", s.Reason)
 	if s.Late { // a task that has failed has events that say so
 		h.alloc.unhealthy(ctx, s.About, s.Reason)
@@ -122,7 +122,6 @@ func (h *healthHook) unwatch() {
 // Update evaluates the new version.
 func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateRequest) error {
 	h.unwatch()
-	h.alloc.setHealth(nil)
 	h.watch(req.Alloc)
 	return nil
 }

@@ -42,6 +42,8 @@ type journal struct {
 type journaled interface {
 	// allocation returns the latest version, and reports whether nothing of it is left to do.
 	allocation() (alloc *api.Allocation, ended bool)
+	// Deployments returns those of that version, or of a later one.
+	Deployments() []*api.Deployment
 	// savedTask returns a task's latest record.
 	savedTask(name string) interfaces.SavedTask
 }
@@ -187,7 +189,7 @@ func (j *journal) change(p pending) interfaces.Change {
 	}
 	if p.alloc {
 		c.Alloc, c.Terminal = j.current.allocation()
-		c.Life = j.life
+		c.Life, c.Deployments = j.life, j.current.Deployments()
 	}
 	for name := range p.tasks {
 		c.Tasks[name] = j.current.savedTask(name)

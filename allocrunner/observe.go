@@ -83,19 +83,28 @@ func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 	r.health.observe()
 }
 
-func (r *Runner) setHealth(healthy *bool) {
+func (r *Runner) setHealth(healthy bool) {
 	r.snapshots.Change(func(a *api.Allocation) {
 		canary := a.DeploymentStatus != nil && a.DeploymentStatus.Canary
-		a.DeploymentStatus = nil
-		if healthy != nil {
-			a.DeploymentStatus = &api.AllocDeploymentStatus{
-				Healthy: healthy, Timestamp: time.Now().UTC(), Canary: canary, ModifyIndex: a.ModifyIndex + 1,
-			}
-		} else if canary {
-			a.DeploymentStatus = &api.AllocDeploymentStatus{Canary: canary, ModifyIndex: a.ModifyIndex + 1}
+		a.DeploymentStatus = &api.AllocDeploymentStatus{
+			Healthy: &healthy, Timestamp: time.Now().UTC(), Canary: canary, ModifyIndex: a.ModifyIndex + 1,
 		}
 	})
 	r.updated()
+}
+
+// SetHealth decides the allocation's health in the place of its checks and task states.
+func (r *Runner) SetHealth(healthy bool) {
+	r.health.unwatch()
+	r.setHealth(healthy)
+	_ = r.save() // the journal logs what goes wrong
+}
+
+// FailDeployment ends a deployment that runs as failed. The tasks run on.
+func (r *Runner) FailDeployment(id string) {
+	r.snapshots.FailDeployment(id)
+	r.updated()
+	_ = r.save() // the journal logs what goes wrong
 }
 
 func (r *Runner) unhealthy(ctx context.Context, task, reason string) {

@@ -38,11 +38,11 @@ func TestPlan(t *testing.T) {
 	}{
 		{"running", false, false, nil, wants{unchanged, other, in, needs}, wants{unchanged, other, in, replace}},
 		{"stopping", false, false, &interfaces.StopRequest{}, wants{unchanged, other, stopping, stopping}, wants{unchanged, other, replace, replace}},
-		{"stopping for another version", false, false, &interfaces.StopRequest{Replaced: true},
+		{"stopping for another version", false, false, &interfaces.StopRequest{ReplacedBy: new(api.Allocation)},
 			wants{replace, other, replace, replace}, wants{replace, other, replace, replace}},
 		{"terminal", true, false, nil, both(ended), both(recreate)},
 		{"stopped", true, false, &interfaces.StopRequest{}, both(ended), both(recreate)},
-		{"ended for another version", true, false, &interfaces.StopRequest{Replaced: true}, both(recreate), both(recreate)},
+		{"ended for another version", true, false, &interfaces.StopRequest{ReplacedBy: new(api.Allocation)}, both(recreate), both(recreate)},
 		{"pending", false, true, nil, wants{unchanged, other, recreate, needs}, wants{unchanged, other, recreate, recreate}},
 	}
 	for _, s := range states {

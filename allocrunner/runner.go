@@ -98,7 +98,7 @@ func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) 
 	if cfg.Saved != nil {
 		r.snapshots.Restore(cfg.Saved)
 	} else {
-		r.snapshots.Init(cfg.Alloc)
+		r.snapshots.Init(cfg.Alloc, cfg.Previous)
 	}
 	group := r.group()
 	if group == nil {
@@ -145,6 +145,9 @@ func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 }
 
 func (r *Runner) Alloc() *api.Allocation { return r.snapshots.Latest() }
+
+// Deployments returns those of the latest versions of the job, the latest first. They are shared and must not be changed.
+func (r *Runner) Deployments() []*api.Deployment { return r.snapshots.Deployments() }
 
 func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 	return r.snapshots.Wait(ctx, index)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/ptr"
@@ -48,6 +49,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	if err := r.validate(next, begun); err != nil {
 		return err
 	}
+	r.health.unwatch() // what it would decide is of the version before
 	r.snapshots.Change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
@@ -121,14 +123,18 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// withJob returns the allocation with another version of its job.
+// withJob returns the allocation with another version of its job, with which nobody knows yet whether it is healthy.
 func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	next, version := *alloc, *job
 	index := alloc.ModifyIndex + 1
 	number := ptr.Deref(alloc.Job.Version) + 1
 	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
 	version.CreateIndex = alloc.Job.CreateIndex
-	next.Job = &version
+	next.Job, next.DeploymentStatus = &version, nil
+	if was := alloc.DeploymentStatus; was != nil && was.Canary {
+		next.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true, ModifyIndex: index}
+	}
+	next.DeploymentID = deployment.NewID(&version, next.GetTaskGroup())
 	next.AllocModifyIndex = index
 	return &next
 }

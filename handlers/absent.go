@@ -66,10 +66,8 @@ var absences = []absence{
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},
-	{"there are no deployments: an update is applied in place, or by a new allocation with force=true; health is in the " +
-		"allocation's DeploymentStatus", nil, []string{
-		"/v1/deployment/fail/{name}", "/v1/deployment/pause/{name}", "/v1/deployment/promote/{name}",
-		"/v1/deployment/allocation-health/{name}", "/v1/deployment/unblock/{name}",
+	{"a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region", nil, []string{
+		"/v1/deployment/pause/{name}", "/v1/deployment/unblock/{name}",
 	}},
 	{"evaluations go by themselves: the latest are kept", deletes, []string{"/v1/evaluations"}},
 	{"there is one namespace, that of the job", puts, []string{"/v1/namespace"}},

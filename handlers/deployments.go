@@ -2,20 +2,41 @@ package handlers
 
 import (
 	"context"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers/apierror"
 )
 
-// deploymentList answers GET /v1/deployments and GET /v1/job/:job/deployments: there are none. An update is applied in place, or by a new
-// allocation.
+// Deployer is an allocation that has deployments.
+type Deployer interface {
+	// Deployments returns those of the latest versions of the job, the latest first. They are shared and not changed. What a version of the
+	// allocation changes of them is there when that version is.
+	Deployments() []*api.Deployment
+	// FailDeployment ends a deployment that runs as failed. The allocation runs on.
+	FailDeployment(id string)
+	// SetHealth decides whether the allocation is healthy with the present version of its job, and so the end of its deployment.
+	SetHealth(healthy bool)
+}
+
+// deployments returns those of the caller's allocation; none without a Deployer. It is called after the allocation was read.
+func (a *API) deployments(r *request) []*api.Deployment {
+	found, _ := r.visible()
+	if alloc, ok := found.(Deployer); ok {
+		return alloc.Deployments()
+	}
+	return nil
+}
+
+// deploymentList answers GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the caller's job.
 func (a *API) deploymentList(ctx context.Context, r *request) (answer, error) {
 	list, err := newList(r, listing[*api.Deployment]{
 		order: byCreateIndex, uuid: true,
 		id:        func(d *api.Deployment) string { return d.ID },
 		namespace: func(d *api.Deployment) string { return d.Namespace },
 		created:   func(d *api.Deployment) uint64 { return d.CreateIndex },
+		stub:      func(d *api.Deployment) any { return wireDeploymentOf(d) },
 	})
 	if err != nil {
 		return answer{}, err
@@ -24,13 +45,189 @@ func (a *API) deploymentList(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return list.answer(nil, current.ModifyIndex)
+	if job := r.param("job"); job != "" && job != current.JobID {
+		return list.answer(nil, current.ModifyIndex)
+	}
+	return list.answer(a.deployments(r), current.ModifyIndex)
 }
 
-// deploymentGet answers GET /v1/deployment/:deployment: whatever its ID, there is none.
-func (a *API) deploymentGet(_ context.Context, r *request) (answer, error) {
-	if err := checkUUID("deployment ID", r.param("deployment")); err != nil {
+// deploymentOf returns the deployment that the path names, with the caller's allocation. Errors: NoDeployment.
+func (a *API) deploymentOf(r *request) (*api.Deployment, Alloc, error) {
+	id := r.param("deployment")
+	if err := checkUUID("deployment ID", id); err != nil {
+		return nil, nil, err
+	}
+	for _, d := range a.deployments(r) {
+		if d.ID == id {
+			alloc, _ := r.visible()
+			return d, alloc, nil
+		}
+	}
+	return nil, nil, apierror.New(apierror.NoDeployment)
+}
+
+// deploymentGet answers GET /v1/deployment/:deployment. A query with an index waits for a change of the deployment, whatever else becomes of
+// the allocation.
+func (a *API) deploymentGet(ctx context.Context, r *request) (answer, error) {
+	d, alloc, err := a.deploymentOf(r)
+	if err != nil {
 		return answer{}, err
 	}
-	return answer{}, apierror.New(apierror.NoDeployment)
+	err = r.awaitShared(ctx, d.ModifyIndex, func(ctx context.Context, after uint64) error {
+		for now := alloc.Snapshot(); ctx.Err() == nil; now = alloc.Wait(ctx, now.ModifyIndex) {
+			if latest, _, err := a.deploymentOf(r); err != nil || latest.ModifyIndex > after {
+				return err
+			}
+			if a.config.Answered != nil { // it need not end later for a client that waits for something else
+				a.config.Answered(r.server.owner, now.ModifyIndex)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		d, _, err = a.deploymentOf(r)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	encoded, err := encode(wireDeploymentOf(d))
+	return answer{body: encoded, index: d.ModifyIndex, shared: true}, err
+}
+
+// deploymentAllocations answers GET /v1/deployment/allocations/:deployment: the caller's allocation, while it is the deployment's.
+func (a *API) deploymentAllocations(ctx context.Context, r *request) (answer, error) {
+	list, err := newAllocList(r)
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := a.withJob(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	found, _, err := a.deploymentOf(r)
+	if err != nil {
+		return answer{}, err
+	}
+	if found.ID != current.DeploymentID {
+		return list.answer(nil, current.ModifyIndex)
+	}
+	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
+}
+
+// latestDeployment answers GET /v1/job/:job/deployment: null, as in Nomad, for a job without one.
+func (a *API) latestDeployment(ctx context.Context, r *request) (answer, error) {
+	current, err := a.ownJob(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	var latest *wireDeployment
+	if all := a.deployments(r); len(all) > 0 {
+		latest = wireDeploymentOf(all[0])
+	}
+	encoded, err := encode(latest)
+	return answer{body: encoded, index: current.ModifyIndex}, err
+}
+
+// changeDeployment changes the deployment that the path and the body name, which must run, and answers with an evaluation, which has nothing to do.
+func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *string, change func(Deployer, *api.Deployment) error) (answer, error) {
+	if err := r.decode(want, false); err != nil {
+		return answer{}, err
+	}
+	d, alloc, err := a.deploymentOf(r)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case *body == "":
+		return answer{}, invalid("DeploymentID must be specified")
+	case *body != d.ID:
+		return answer{}, invalid("Deployment ID does not match")
+	case d.Status != api.DeploymentStatusRunning:
+		return answer{}, invalid("deployment %s is %s: only one that runs can be changed", d.ID, d.Status)
+	}
+	if err := change(alloc.(Deployer), d); err != nil { // it has deployments
+		return answer{}, err
+	}
+	now := alloc.Snapshot()
+	encoded, err := encode(wireDeploymentUpdate{
+		EvalID:          a.evaluations.addFor("deployment-watcher", now, api.DesiredUpdates{Ignore: 1}, Registration{DeploymentID: d.ID}),
+		EvalCreateIndex: now.ModifyIndex, DeploymentModifyIndex: now.ModifyIndex, Index: now.ModifyIndex,
+	})
+	return answer{body: encoded, index: now.ModifyIndex}, err
+}
+
+// deploymentFail answers PUT /v1/deployment/fail/:deployment. The allocation runs on with its version: there is no other to go back to.
+func (a *API) deploymentFail(ctx context.Context, r *request) (answer, error) {
+	want := api.DeploymentFailRequest{}
+	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
+		alloc.FailDeployment(d.ID)
+		return nil
+	})
+}
+
+// deploymentPromote answers PUT /v1/deployment/promote/:deployment: the one allocation is no canary.
+func (a *API) deploymentPromote(ctx context.Context, r *request) (answer, error) {
+	want := api.DeploymentPromoteRequest{}
+	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(Deployer, *api.Deployment) error {
+		return invalid("no canaries to promote")
+	})
+}
+
+// deploymentHealth answers PUT /v1/deployment/allocation-health/:deployment.
+func (a *API) deploymentHealth(ctx context.Context, r *request) (answer, error) {
+	want := api.DeploymentAllocHealthRequest{}
+	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
+		now := alloc.(Alloc).Snapshot()
+		for _, id := range slices.Concat(want.HealthyAllocationIDs, want.UnhealthyAllocationIDs) {
+			if id != now.ID || d.ID != now.DeploymentID {
+				return invalid("allocation %s is not in deployment %s", clip(id), d.ID)
+			}
+		}
+		switch healthy, unhealthy := len(want.HealthyAllocationIDs) > 0, len(want.UnhealthyAllocationIDs) > 0; {
+		case healthy == unhealthy:
+			return invalid("name the allocation in HealthyAllocationIDs or in UnhealthyAllocationIDs")
+		default:
+			alloc.SetHealth(healthy)
+			return nil
+		}
+	})
+}
+
+// wireDeployment has what the SDK lacks.
+type wireDeployment struct {
+	*api.Deployment
+	TaskGroups   map[string]*wireDeploymentState
+	EvalPriority int
+}
+
+type wireDeploymentState struct {
+	*api.DeploymentState
+	AutoPromote bool
+}
+
+func wireDeploymentOf(d *api.Deployment) *wireDeployment {
+	w := &wireDeployment{Deployment: d, TaskGroups: map[string]*wireDeploymentState{}}
+	for name, state := range d.TaskGroups {
+		w.TaskGroups[name] = &wireDeploymentState{DeploymentState: state}
+	}
+	return w
+}
+
+// wireDeploymentUpdate is Nomad's answer to a change of a deployment.
+type wireDeploymentUpdate struct {
+	EvalID                string
+	EvalCreateIndex       uint64
+	DeploymentModifyIndex uint64
+	RevertedJobVersion    *uint64
+	Index                 uint64
+}
+
+func deploymentNote(d *api.Deployment) note {
+	kind := eventDeployment
+	if d.CreateIndex == d.ModifyIndex {
+		kind = eventPlanned
+	}
+	return note{
+		topic: api.TopicDeployment, kind: kind, key: d.ID, filterKeys: []string{d.JobID}, namespace: d.Namespace,
+		payload: wirePayload{Deployment: wireDeploymentOf(d)},
+	}
 }

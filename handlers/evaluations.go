@@ -34,9 +34,15 @@ type evaluations struct {
 
 // add records what has just been done to an allocation and returns the evaluation's ID.
 func (e *evaluations) add(triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates) string {
+	return e.addFor(triggeredBy, alloc, done, Registration{})
+}
+
+// addFor is add for what a registration has done, or for a deployment.
+func (e *evaluations) addFor(triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates, by Registration) string {
 	now := time.Now().UnixNano()
 	made := completed(alloc, done)
-	made.ID, made.Type, made.TriggeredBy = uuid.NewString(), api.JobTypeService, triggeredBy
+	made.ID, made.DeploymentID, made.Type = cmp.Or(by.EvalID, uuid.NewString()), by.DeploymentID, api.JobTypeService
+	made.TriggeredBy = triggeredBy
 	made.CreateIndex, made.ModifyIndex, made.CreateTime, made.ModifyTime = alloc.ModifyIndex, alloc.ModifyIndex, now, now
 	made.SnapshotIndex = alloc.ModifyIndex
 	if alloc.Job != nil {
@@ -95,13 +101,13 @@ func (e *evaluations) forget() {
 	e.latest = nil
 }
 
-// evaluated records what has just been done to the caller's allocation and returns the evaluation's ID.
-func (a *API) evaluated(triggeredBy string, r *request, done api.DesiredUpdates) string {
+// evaluated records what a registration has just done to the caller's allocation and returns the evaluation's ID.
+func (a *API) evaluated(r *request, done api.DesiredUpdates, by Registration) string {
 	alloc, ok := r.visible()
 	if !ok {
 		return uuid.NewString() // with its allocation gone, nobody could read it
 	}
-	return a.evaluations.add(triggeredBy, alloc.Snapshot(), done)
+	return a.evaluations.addFor(triggerRegister, alloc.Snapshot(), done, by)
 }
 
 // evaluationOf returns the evaluation that the path names, with the caller's allocation: one of add, or the one that placed the allocation.
@@ -120,12 +126,15 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 	return placementEvaluation(current), current, nil
 }
 
-// placementEvaluation returns the evaluation that placed the allocation.
+// placementEvaluation returns the evaluation that placed the allocation. Of the deployment it knows as long as the job is as it was then.
 func placementEvaluation(current *api.Allocation) *api.Evaluation {
 	placed := completed(current, api.DesiredUpdates{Place: 1})
 	placed.ID, placed.Type, placed.Priority, placed.TriggeredBy = current.EvalID, valueOf(current.Job.Type), valueOf(current.Job.Priority), triggerRegister
 	placed.JobModifyIndex, placed.SnapshotIndex = valueOf(current.Job.CreateIndex), current.CreateIndex
 	placed.CreateIndex, placed.ModifyIndex, placed.CreateTime, placed.ModifyTime = current.CreateIndex, current.CreateIndex, current.CreateTime, current.CreateTime
+	if jobIndexOf(current) == current.CreateIndex {
+		placed.DeploymentID = current.DeploymentID
+	}
 	return placed
 }
 

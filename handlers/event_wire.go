@@ -25,6 +25,7 @@ type wireEvent struct {
 type wirePayload struct {
 	Allocation *wireAllocation `json:",omitempty"`
 	Evaluation any             `json:",omitempty"`
+	Deployment *wireDeployment `json:",omitempty"`
 	Job        *wireJob        `json:",omitempty"`
 	Node       *wireNode       `json:",omitempty"`
 

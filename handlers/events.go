@@ -32,6 +32,7 @@ const (
 	eventRegistered   = "JobRegistered"
 	eventDeregistered = "JobDeregistered"
 	eventEvaluated    = "EvaluationUpdated"
+	eventDeployment   = "DeploymentStatusUpdate"
 	eventNode         = "NodeRegistration"
 	eventService      = "ServiceRegistration"
 	eventServiceGone  = "ServiceDeregistration"
@@ -49,6 +50,9 @@ type Events struct {
 	lost    uint64     // the highest index of which events may have been dropped
 	begins  bool       // the next event is the first of the allocation's life
 	pending []note     // what belongs to the next event
+
+	deployments func() []*api.Deployment // of the allocation; nil for none
+	deployed    uint64                   // the highest ModifyIndex of a deployment that an event has
 
 	changed chan struct{} // closed, and replaced, with every new event
 }
@@ -89,6 +93,13 @@ func (e *Events) Begin() {
 	e.begins = true
 }
 
+// FollowDeployments adds events of the allocation's deployments, which a function returns.
+func (e *Events) FollowDeployments(deployments func() []*api.Deployment) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.deployments = deployments
+}
+
 // Resume begins with the version that another process has left, with another version of the job or not. What that process has streamed
 // before is not known: a client that asks for it is told that it is lost.
 func (e *Events) Resume(saved *api.Allocation, registered bool) {
@@ -98,7 +109,7 @@ func (e *Events) Resume(saved *api.Allocation, registered bool) {
 	if registered {
 		kind = eventPlanned
 	}
-	e.lost = saved.ModifyIndex - 1
+	e.lost, e.deployed = saved.ModifyIndex-1, saved.ModifyIndex
 	e.appendLocked(&event{alloc: saved, kind: kind, job: registered, arrives: true})
 }
 
@@ -180,12 +191,27 @@ func (e *Events) addLocked(alloc *api.Allocation) {
 	if previous != nil && alloc.ModifyIndex <= previous.ModifyIndex {
 		return
 	}
-	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins, notes: e.takeLocked()}
+	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins, notes: append(e.takeLocked(), e.deployedLocked(alloc)...)}
 	next.job = next.begins || previous != nil && jobIndexOf(previous) != jobIndexOf(alloc)
 	if next.begins {
 		next.kind, next.arrives, e.begins = eventPlanned, true, false
 	}
 	e.appendLocked(next)
+}
+
+// deployedLocked returns what has become of deployments until a version of the allocation, in its life and since this process has it.
+func (e *Events) deployedLocked(alloc *api.Allocation) (notes []note) {
+	if e.deployments == nil {
+		return nil
+	}
+	since := max(e.deployed, alloc.CreateIndex-1)
+	for _, d := range slices.Backward(e.deployments()) {
+		if d.ModifyIndex > since && d.ModifyIndex <= alloc.ModifyIndex {
+			e.deployed = max(e.deployed, d.ModifyIndex)
+			notes = append(notes, deploymentNote(d))
+		}
+	}
+	return notes
 }
 
 func (e *Events) appendLocked(next *event) {

@@ -42,9 +42,6 @@ func readJob(current *api.Allocation) any { return wireJobOf(jobNow(current)) }
 // readSummary is GET /v1/job/:job/summary.
 func readSummary(current *api.Allocation) any { return jobSummaryOf(current) }
 
-// readLatestDeployment is GET /v1/job/:job/deployment: null, as in Nomad for a job that was never deployed.
-func readLatestDeployment(*api.Allocation) any { return nil }
-
 // readScale is GET /v1/job/:job/scale: the group that runs here has one allocation, until it stops, and the job's others have none.
 func readScale(current *api.Allocation) any {
 	job := jobNow(current)

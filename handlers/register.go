@@ -24,6 +24,10 @@ type Jobs interface {
 type Registration struct {
 	Index    uint64 // the job's JobModifyIndex; the old one when nothing differed
 	Warnings string // for people; empty for none
+
+	// EvalID is that of an allocation that is to follow this one under its ID; empty for none. DeploymentID is that of the version's deployment;
+	// empty for none.
+	EvalID, DeploymentID string
 }
 
 // Plan is the result of a plan.
@@ -106,11 +110,14 @@ func (a *API) registerAs(ctx context.Context, r *request, want registering) (ans
 		return answer{}, fmt.Errorf("register: %w", err)
 	}
 	done := api.DesiredUpdates{InPlaceUpdate: 1}
-	if registered.Index == before {
+	switch {
+	case registered.EvalID != "":
+		done = api.DesiredUpdates{DestructiveUpdate: 1}
+	case registered.Index == before:
 		done = api.DesiredUpdates{Ignore: 1}
 	}
 	encoded, err := encode(wireRegistered{
-		EvalID: a.evaluated(triggerRegister, r, done), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
+		EvalID: a.evaluated(r, done, registered), EvalCreateIndex: registered.Index, JobModifyIndex: registered.Index,
 		Warnings: registered.Warnings, wireMeta: wireMeta{Index: registered.Index},
 	})
 	return answer{body: encoded, index: registered.Index}, err

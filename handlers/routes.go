@@ -178,7 +178,7 @@ func (a *API) served() []Route {
 		read("/v1/job/{job}/action", auth.AllocExec, a.action, "Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").answering(Upgrade).
 			recording(actionDetail),
 		read("/v1/job/{job}/actions", auth.ReadJob, a.jobRead(readActions), "Lists the actions of the job's tasks."),
-		read("/v1/job/{job}/deployment", auth.ReadJob, a.jobRead(readLatestDeployment), "Returns null: there are no deployments."),
+		read("/v1/job/{job}/deployment", auth.ReadJob, a.latestDeployment, "Returns the deployment of the job's latest version."),
 		write("/v1/job/{job}/evaluate", auth.OperatorOnly, a.evaluate, "Makes an evaluation, which has nothing to do."),
 		read("/v1/job/{job}/scale", auth.ReadJob, a.jobRead(readScale), "Returns how many allocations the job's groups have."),
 		read("/v1/job/{job}/services", auth.ReadJob, a.jobServices, "Lists the services that the job's allocations have registered."),
@@ -190,12 +190,15 @@ func (a *API) served() []Route {
 		write("/v1/job/{job}/plan", auth.OperatorOnly, a.plan, "Returns what another version of the job would change.").withBody(maxJob),
 
 		read("/v1/job/{job}/allocations", auth.ReadJob, a.jobAllocations, "Lists the allocation of a job."),
-		read("/v1/job/{job}/deployments", auth.ReadJob, a.deploymentList, "Lists the deployments of a job: none."),
+		read("/v1/job/{job}/deployments", auth.ReadJob, a.deploymentList, "Lists the deployments of a job's latest versions."),
 		read("/v1/job/{job}/evaluations", auth.ReadJob, a.evaluationList, "Lists the evaluations of a job."),
 
-		read("/v1/deployments", auth.ReadJob, a.deploymentList, "Lists the deployments: none."),
-		read("/v1/deployment/{deployment}", auth.ReadJob, a.deploymentGet, "Is 404: there are no deployments."),
-		read("/v1/deployment/allocations/{deployment}", auth.ReadJob, a.deploymentGet, "Is 404: there are no deployments."),
+		read("/v1/deployments", auth.ReadJob, a.deploymentList, "Lists the deployments of the caller's job."),
+		read("/v1/deployment/{deployment}", auth.ReadJob, a.deploymentGet, "Returns a deployment."),
+		read("/v1/deployment/allocations/{deployment}", auth.ReadJob, a.deploymentAllocations, "Lists the allocation of a deployment."),
+		write("/v1/deployment/fail/{deployment}", auth.OperatorOnly, a.deploymentFail, "Ends a deployment as failed; the allocation runs on."),
+		write("/v1/deployment/promote/{deployment}", auth.OperatorOnly, a.deploymentPromote, "Is 400: there are no canaries."),
+		write("/v1/deployment/allocation-health/{deployment}", auth.OperatorOnly, a.deploymentHealth, "Says whether the allocation is healthy."),
 
 		ask("/v1/search", auth.Authenticated, a.search, "Finds IDs by their beginning, of what the caller may see."),
 		ask("/v1/search/fuzzy", auth.Authenticated, a.fuzzySearch, "Finds names by a part of them, of what the caller may see."),

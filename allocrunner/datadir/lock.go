@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
@@ -25,6 +26,7 @@ type Lock struct {
 
 	logger  *slog.Logger
 	saved   *interfaces.Saved
+	before  *interfaces.Saved // what Recreate has replaced; nil for nothing
 	life    string
 	state   interfaces.OwnedState // nil when the state can't be written
 	release func() error
@@ -110,6 +112,9 @@ func (l *Lock) Close() error {
 // Saved returns what was saved when the lock was taken, nil when the allocation has not begun.
 func (l *Lock) Saved() *interfaces.Saved { return l.saved }
 
+// Previous returns what was saved of the allocation that Recreate has replaced, nil when it has replaced none.
+func (l *Lock) Previous() *interfaces.Saved { return l.before }
+
 // Life returns the ID of the allocation's present life.
 func (l *Lock) Life() string { return l.life }
 
@@ -167,15 +172,19 @@ func (l *Lock) TryRecreate() error {
 // Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories stay. This process
 // keeps the lock throughout; if it is killed, the next one resumes with next. Errors: *InvalidError.
 func (l *Lock) Recreate(next *api.Allocation) error {
-	first, err := allocrunner.New(interfaces.Config{Alloc: next, Dir: l.Dir, Logger: l.logger})
+	previous, err := l.state.Load()
+	if err != nil {
+		previous = nil // it is replaced whatever it holds
+	}
+	first, err := allocrunner.New(interfaces.Config{Alloc: next, Previous: previous, Dir: l.Dir, Logger: l.logger})
 	if err != nil {
 		return &InvalidError{err}
 	}
 	life := uuid.NewString()
-	if err := l.state.Recreate(interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Life: life}); err != nil {
+	if err := l.state.Recreate(interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Deployments: first.Deployments(), Life: life}); err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
-	l.saved, l.life = nil, life
+	l.saved, l.before, l.life = nil, previous, life
 	return nil
 }
 
@@ -193,5 +202,6 @@ func (l *Lock) FinishReplacement() error {
 	}
 	interfaces.StopRequest{}.Apply(saved.Alloc)
 	saved.Alloc.ModifyIndex++
-	return l.state.Put(interfaces.Change{ID: l.ID, Alloc: saved.Alloc})
+	deployments := deployment.Next(saved.Deployments, deployment.Changed{Alloc: saved.Alloc})
+	return l.state.Put(interfaces.Change{ID: l.ID, Alloc: saved.Alloc, Deployments: deployments})
 }

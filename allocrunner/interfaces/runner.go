@@ -49,8 +49,8 @@ type StopRequest struct {
 	// DesiredTransition shows it.
 	NoShutdownDelay bool
 
-	// Replaced says that another version of the allocation is to follow. The function Replaced reads it from the allocation.
-	Replaced bool
+	// ReplacedBy is the version of the allocation that is to follow; nil for none. The function Replaced tells it from the allocation.
+	ReplacedBy *api.Allocation
 }
 
 // descriptionReplaced is Nomad's DesiredDescription of an allocation that ends for a destructive update.
@@ -60,7 +60,7 @@ const descriptionReplaced = "alloc is being updated due to job update"
 func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	was := *a
 	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, ""
-	if s.Replaced {
+	if s.ReplacedBy != nil {
 		a.DesiredDescription = descriptionReplaced
 	}
 	hurries := s.NoShutdownDelay && !a.DesiredTransition.ShouldIgnoreShutdownDelay()
@@ -170,6 +170,10 @@ type Config struct {
 	// allocation. The runner resumes it, with the tasks that still run.
 	State State
 	Saved *Saved
+
+	// Previous is the allocation that this new one follows under its ID, as it has ended; nil for none. Its indexes, the versions of its job and
+	// its deployments are continued.
+	Previous *Saved
 
 	// Life distinguishes this life of the allocation from others under the same ID. It is saved with the allocation; empty for none. The
 	// runner makes no use of it.

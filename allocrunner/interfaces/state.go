@@ -50,6 +50,9 @@ type Change struct {
 	Checks   api.AllocCheckStatuses // the latest results; empty, not nil, for none any more
 	Terminal bool                   // nothing is left to do; once true, it stays
 
+	// Deployments are those of the latest versions of the job; nil: as they were.
+	Deployments []*api.Deployment
+
 	// KillAfter is when the group's shutdown_delay is over, and the tasks are stopped; zero: as it was.
 	KillAfter time.Time
 
@@ -62,6 +65,8 @@ type Saved struct {
 	Tasks    map[string]SavedTask
 	Checks   api.AllocCheckStatuses
 	Terminal bool `json:"Over"` // the name in the output of dumps
+
+	Deployments []*api.Deployment `json:",omitempty"` // the latest first
 
 	KillAfter time.Time // zero before the group's shutdown_delay has begun
 

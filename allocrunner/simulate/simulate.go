@@ -71,7 +71,9 @@ func New(cfg interfaces.Config) (interfaces.AllocRunner, error) {
 	}
 	r.end = sync.OnceFunc(func() { close(r.ending) })
 	r.detach = sync.OnceFunc(func() { close(r.detaching) })
-	r.snapshots.Init(cfg.Alloc)
+	alloc := *cfg.Alloc
+	alloc.DeploymentID = "" // nothing decides whether it is healthy
+	r.snapshots.Init(&alloc, cfg.Previous)
 	services := servicesHook{runner: r, registrar: registration.New(cfg.Alloc.ID, cfg.ServiceProviders)}
 	r.cfg.Hooks = append([]interfaces.RunnerHook{services}, cfg.Hooks...)
 	var names []string

@@ -14,13 +14,14 @@ import (
 
 // The keys of an allocation. Each holds one value as JSON.
 const (
-	allocKey    = "alloc"  // api.Allocation without Job and TaskStates
-	jobKey      = "job"    // api.Job, written when it is another one
-	checksKey   = "checks" // api.AllocCheckStatuses
-	terminalKey = "over"   // true
-	killKey     = "kill"   // time.Time of Change.KillAfter
-	lifeKey     = "life"   // string
-	taskKey     = "task/"  // and the task's name: interfaces.SavedTask
+	allocKey    = "alloc"       // api.Allocation without Job and TaskStates
+	jobKey      = "job"         // api.Job, written when it is another one
+	checksKey   = "checks"      // api.AllocCheckStatuses
+	terminalKey = "over"        // true
+	killKey     = "kill"        // time.Time of Change.KillAfter
+	lifeKey     = "life"        // string
+	deployKey   = "deployments" // []*api.Deployment
+	taskKey     = "task/"       // and the task's name: interfaces.SavedTask
 )
 
 // values are as JSON, by their keys.
@@ -59,6 +60,9 @@ func (v values) addChange(c interfaces.Change) error {
 	if c.Terminal {
 		errs = append(errs, v.add(terminalKey, true))
 	}
+	if c.Deployments != nil {
+		errs = append(errs, v.add(deployKey, c.Deployments))
+	}
 	if !c.KillAfter.IsZero() {
 		errs = append(errs, v.add(killKey, c.KillAfter))
 	}
@@ -90,6 +94,7 @@ func compose(set values) (*interfaces.Saved, []error) {
 	read(checksKey, &saved.Checks)
 	read(terminalKey, &saved.Terminal)
 	read(killKey, &saved.KillAfter)
+	read(deployKey, &saved.Deployments)
 	read(lifeKey, &saved.Life)
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if name, ok := strings.CutPrefix(key, taskKey); ok {

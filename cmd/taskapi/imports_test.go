@@ -19,6 +19,7 @@ import (
 // handlers/clusterapi, and auth/authtest.
 var allowedImports = map[string][]string{
 	"allocrunner": {
+		"allocrunner/deployment",
 		"allocrunner/drivers",
 		"allocrunner/drivers/rawexec", // the registry of what is built in
 		"allocrunner/interfaces",
@@ -48,6 +49,7 @@ var allowedImports = map[string][]string{
 	},
 	"allocrunner/datadir": {
 		"allocrunner",
+		"allocrunner/deployment",
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir",
 		"allocrunner/jobspec",
@@ -76,6 +78,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
 	"allocrunner/consul":               {"allocrunner/interfaces"},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
+	"allocrunner/deployment":           {"allocrunner/interfaces", "allocrunner/internal/ptr"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},
 	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv", "identity/privatefile"},
@@ -87,7 +90,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/internal/services":    {"allocrunner/interfaces"},
 	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
-	"allocrunner/internal/snapshots":   {"allocrunner/interfaces"},
+	"allocrunner/internal/snapshots":   {"allocrunner/deployment", "allocrunner/interfaces", "allocrunner/internal/ptr"},
 	"allocrunner/internal/registration": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/services",
@@ -224,6 +227,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",
 		"allocrunner/consul",
+		"allocrunner/deployment",
 		"allocrunner/fingerprint",
 		"allocrunner/hoststats",
 		"allocrunner/interfaces",

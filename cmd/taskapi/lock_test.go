@@ -19,7 +19,7 @@ func TestAStopAfterTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	alloc := &api.Allocation{ID: testAllocID, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7}
-	interfaces.StopRequest{Replaced: true}.Apply(alloc)
+	interfaces.StopRequest{ReplacedBy: new(api.Allocation)}.Apply(alloc)
 	if err := c.State().Put(interfaces.Change{ID: testAllocID, Alloc: alloc, Terminal: true}); err != nil {
 		t.Fatal(err)
 	}

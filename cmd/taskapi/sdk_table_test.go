@@ -18,7 +18,6 @@ const (
 	noACL        = "no ACL policies, roles or stored tokens: identities say who calls, and a policy file what it may do"
 	noCluster    = "no cluster: no servers, scheduler or Raft"
 	noKeyring    = "signing keys are managed on the machine, with `taskapi keyring`"
-	noDeploy     = "no deployments: an update is applied in place, or by a new allocation"
 	noVolumes    = "no volumes and no plugins"
 	noPools      = "one machine, no node pools"
 	noEnterprise = "Nomad Enterprise"
@@ -37,6 +36,11 @@ var sdkTable = []sdkCalls{
 	{"AllocFS", "Cat List Logs ReadAt Stat Stream", works, works, ""},
 	{"EventStream", "Stream", works, works, ""},
 
+	{"Deployments", "Allocations Info List PrefixList", works, works, ""},
+	{"Deployments", "Fail", works, "403", "the allocation runs on"},
+	{"Deployments", "SetAllocHealth", "400", "403", "of a deployment that is over"},
+	{"Deployments", "PromoteAll PromoteGroups", "400", "403", "there are no canaries"},
+	{"Deployments", "Pause Unblock", "501", "501", "one allocation in one region: no steps to pause between, no other region"},
 	{"Jobs", "Allocations Deployments Deregister DeregisterOpts Evaluations Info LatestDeployment List ListOptions PrefixList ScaleStatus " +
 		"Summary Versions VersionsOpts", works, works, ""},
 	{"Jobs", "Submission", works, "403", "the text may hold passwords; who has alloc-exec reads it"},
@@ -51,9 +55,6 @@ var sdkTable = []sdkCalls{
 
 	{"Evaluations", "Allocations Count Info List PrefixList", works, works, ""},
 	{"Evaluations", "Delete DeleteOpts", "501", "501", "the latest are kept, and go by themselves"},
-	{"Deployments", "List PrefixList", works, works, "none"},
-	{"Deployments", "Allocations Info", "404", "404", noDeploy},
-	{"Deployments", "Fail Pause PromoteAll PromoteGroups SetAllocHealth Unblock", "501", "501", noDeploy},
 
 	{"Namespaces", "Info List PrefixList", works, works, "that of the job"},
 	{"Namespaces", "Delete Register", "501", "501", "there is one namespace, that of the job"},
@@ -142,7 +143,9 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 		"Jobs.Scale":      {id, "web", new(2), "x"}, "Jobs.Dispatch": {id}, "Jobs.DispatchOpts": {&api.DispatchOptions{JobID: id}},
 
 		"Evaluations.Allocations": {eval}, "Evaluations.Info": {eval}, "Evaluations.PrefixList": {eval[:8]},
-		"Deployments.Allocations": {alloc.ID}, "Deployments.Info": {alloc.ID}, "Deployments.PrefixList": {"ab"},
+		"Deployments.Allocations": {alloc.DeploymentID}, "Deployments.Info": {alloc.DeploymentID}, "Deployments.PrefixList": {"ab"},
+		"Deployments.Fail": {alloc.DeploymentID}, "Deployments.SetAllocHealth": {alloc.DeploymentID, []string{alloc.ID}},
+		"Deployments.PromoteAll": {alloc.DeploymentID}, "Deployments.PromoteGroups": {alloc.DeploymentID},
 		"Namespaces.Info": {"default"}, "Search.FuzzySearch": {"demo", contexts.All}, "Search.PrefixSearch": {"de", contexts.Jobs},
 		"Status.RegionLeader": {"global"},
 

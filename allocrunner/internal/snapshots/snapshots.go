@@ -1,4 +1,4 @@
-// Package snapshots holds the latest version of an allocation.
+// Package snapshots holds the latest version of an allocation, with its deployments.
 package snapshots
 
 import (
@@ -9,12 +9,15 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/ptr"
 )
 
 // Snapshots holds the latest version of one allocation. Each change makes a new value: readers share one and never lock.
 type Snapshots struct {
-	current atomic.Pointer[api.Allocation]
+	current     atomic.Pointer[api.Allocation]
+	deployments atomic.Pointer[[]*api.Deployment] // stored before current: those who see a version see what it has changed of them
 
 	mu      sync.Mutex    // guards changes and the field below
 	changed chan struct{} // closed by the next change
@@ -23,20 +26,27 @@ type Snapshots struct {
 // firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never one.
 const firstIndex = 1
 
-// Init begins with an allocation as it is before anything has run.
-func (s *Snapshots) Init(given *api.Allocation) {
-	alloc := *given
+// Init begins with an allocation as it is before anything has run. One that follows another under its ID continues its indexes, the versions of
+// its job and its deployments.
+func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
+	alloc, index, job := *given, uint64(firstIndex), *given.Job
+	job.Version, job.CreateIndex = new(uint64), &index
+	var deployments []*api.Deployment
+	if previous != nil && previous.Alloc.Job != nil {
+		index += previous.Alloc.ModifyIndex + unseenChanges
+		was := previous.Alloc.Job
+		job.Version, job.CreateIndex = new(max(ptr.Deref(was.Version)+1, ptr.Deref(given.Job.Version))), was.CreateIndex
+		deployments = previous.Deployments
+	}
 	now := time.Now().UnixNano()
-	alloc.CreateIndex, alloc.ModifyIndex, alloc.AllocModifyIndex = firstIndex, firstIndex, firstIndex
+	alloc.CreateIndex, alloc.ModifyIndex, alloc.AllocModifyIndex = index, index, index
 	alloc.CreateTime, alloc.ModifyTime = now, now
 	alloc.DesiredStatus = api.AllocDesiredStatusRun
 	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
-	job, index := *alloc.Job, uint64(firstIndex)
-	job.Version, job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = new(uint64), &index, &index, &index
+	job.ModifyIndex, job.JobModifyIndex = &index, &index
 	alloc.Job, alloc.TaskStates = &job, nil
 	alloc.TaskStates = statesOf(&alloc)
-	s.changed = make(chan struct{})
-	s.current.Store(&alloc)
+	s.begin(&alloc, deployment.Next(deployments, deployment.Changed{Alloc: &alloc}))
 }
 
 // statesOf returns the state of every task of the allocation's group: pending for a task that has none, or whose record was lost.
@@ -60,21 +70,39 @@ func (s *Snapshots) Restore(saved *interfaces.Saved) {
 	alloc := *saved.Alloc
 	alloc.ModifyIndex += unseenChanges
 	alloc.TaskStates = statesOf(&alloc)
+	s.begin(&alloc, saved.Deployments)
+}
+
+func (s *Snapshots) begin(alloc *api.Allocation, deployments []*api.Deployment) {
 	s.changed = make(chan struct{})
-	s.current.Store(&alloc)
+	s.deployments.Store(&deployments)
+	s.current.Store(alloc)
 }
 
 // Latest returns the latest version, which nobody changes any more.
 func (s *Snapshots) Latest() *api.Allocation { return s.current.Load() }
 
+// Deployments returns those of the latest versions of the job, the latest first. Nobody changes them any more.
+func (s *Snapshots) Deployments() []*api.Deployment { return *s.deployments.Load() }
+
 // Change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
 func (s *Snapshots) Change(edit func(*api.Allocation)) {
+	s.change(func(a *api.Allocation) any {
+		edit(a)
+		return nil
+	})
+}
+
+// change is Change with an event of the deployments that comes with the new version; nil for none.
+func (s *Snapshots) change(edit func(*api.Allocation) any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	alloc := *s.current.Load()
-	edit(&alloc)
-	alloc.ModifyIndex++
 	alloc.ModifyTime = time.Now().UnixNano()
+	event := edit(&alloc)
+	alloc.ModifyIndex++
+	deployments := deployment.Next(deployment.Next(s.Deployments(), event), deployment.Changed{Alloc: &alloc})
+	s.deployments.Store(&deployments)
 	s.current.Store(&alloc)
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -99,9 +127,25 @@ func (s *Snapshots) Wait(ctx context.Context, index uint64) *api.Allocation {
 
 // Stop applies a request to stop. It reports whether that has changed anything.
 func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
-	if latest := *s.Latest(); !how.Apply(&latest) {
+	if latest := *s.Latest(); !how.Apply(&latest) && how.ReplacedBy == nil {
 		return false
 	}
-	s.Change(func(a *api.Allocation) { changed = how.Apply(a) })
-	return changed
+	s.change(func(a *api.Allocation) any {
+		changed = how.Apply(a)
+		if how.ReplacedBy == nil {
+			return nil
+		}
+		return deployment.Accepted{Next: how.ReplacedBy, At: after(a)}
+	})
+	return changed || how.ReplacedBy != nil
+}
+
+// FailDeployment ends a deployment as an operator wants it.
+func (s *Snapshots) FailDeployment(id string) {
+	s.change(func(a *api.Allocation) any { return deployment.Marked{ID: id, At: after(a)} })
+}
+
+// after returns when the change of an allocation is made.
+func after(a *api.Allocation) deployment.Moment {
+	return deployment.Moment{Index: a.ModifyIndex + 1, Time: a.ModifyTime}
 }

@@ -20,7 +20,7 @@ func given() *api.Allocation {
 func TestChange(t *testing.T) {
 	var s snapshots.Snapshots
 	alloc := given()
-	s.Init(alloc)
+	s.Init(alloc, nil)
 	first := s.Latest()
 	if first == alloc || first.ModifyIndex == 0 || len(first.TaskStates) != 2 || first.TaskStates["one"].State != "pending" {
 		t.Errorf("it begins as %+v", first)
@@ -46,7 +46,7 @@ func TestRestore(t *testing.T) {
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s snapshots.Snapshots
-		s.Init(given())
+		s.Init(given(), nil)
 		seen := s.Latest().ModifyIndex
 		got := make(chan uint64)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestWait(t *testing.T) {
 // TestStop: a second request that says the same is no change.
 func TestStop(t *testing.T) {
 	var s snapshots.Snapshots
-	s.Init(given())
+	s.Init(given(), nil)
 	for i, want := range []bool{true, false} {
 		if got := s.Stop(interfaces.StopRequest{}); got != want || s.Latest().DesiredStatus != api.AllocDesiredStatusStop {
 			t.Errorf("request %d: changed %v, want %v; %+v", i, got, want, s.Latest())

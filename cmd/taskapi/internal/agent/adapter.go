@@ -24,6 +24,7 @@ var (
 	_ interface {
 		handlers.Checker
 		handlers.Collector
+		handlers.Deployer
 		handlers.Filer
 		handlers.Execer
 		handlers.Restarter
@@ -59,6 +60,17 @@ func (s allocAdapter) Touch() bool {
 	v, ok := s.AllocRunner.(interface{ Touch() bool })
 	return ok && v.Touch()
 }
+
+// Deployments returns none for a runner that has none.
+func (s allocAdapter) Deployments() []*api.Deployment {
+	if v, ok := s.AllocRunner.(handlers.Deployer); ok {
+		return v.Deployments()
+	}
+	return nil
+}
+
+func (s allocAdapter) FailDeployment(id string) { s.AllocRunner.(handlers.Deployer).FailDeployment(id) }
+func (s allocAdapter) SetHealth(healthy bool)   { s.AllocRunner.(handlers.Deployer).SetHealth(healthy) }
 
 func (s allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {
 	s.audience.stopping()

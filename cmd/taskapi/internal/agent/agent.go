@@ -51,6 +51,8 @@ type Paths struct {
 type Lock interface {
 	// Saved returns what an earlier agent has left; nil when the allocation has not begun.
 	Saved() *interfaces.Saved
+	// Previous returns what Recreate has replaced; nil for nothing.
+	Previous() *interfaces.Saved
 	// Life returns the ID of the allocation's present life.
 	Life() string
 	// State returns the state as a runner has it; nil when nothing can be written.
@@ -167,8 +169,10 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		now := a.cfg.Lock.Saved().Alloc
 		a.sayReplacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
 	}
+	var kept kept
+	defer kept.close()
 	for {
-		w, err := newWiring(a.cfg, a, a.present().alloc)
+		w, err := newWiring(a.cfg, a, a.present().alloc, &kept)
 		if err != nil {
 			return false, err
 		}

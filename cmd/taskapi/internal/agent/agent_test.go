@@ -85,10 +85,11 @@ type fakeLock struct {
 	finished  int
 }
 
-func (*fakeLock) Saved() *interfaces.Saved { return nil }
-func (*fakeLock) Life() string             { return "life" }
-func (*fakeLock) State() interfaces.State  { return nil }
-func (*fakeLock) TryRecreate() error       { return nil }
+func (*fakeLock) Saved() *interfaces.Saved    { return nil }
+func (*fakeLock) Life() string                { return "life" }
+func (*fakeLock) Previous() *interfaces.Saved { return nil }
+func (*fakeLock) State() interfaces.State     { return nil }
+func (*fakeLock) TryRecreate() error          { return nil }
 
 func (l *fakeLock) Recreate(next *api.Allocation) error {
 	l.mu.Lock()
@@ -224,7 +225,7 @@ func TestAReplacementBegins(t *testing.T) {
 	if present := w.present().text; present != nil {
 		t.Errorf("what runs was made from %+v, want what it was made from, which is not known", present)
 	}
-	if stops := r.saved(); len(stops) != 1 || !stops[0].Replaced {
+	if stops := r.saved(); len(stops) != 1 || stops[0].ReplacedBy != next {
 		t.Errorf("saved %+v, want a stop for a replacement", stops)
 	}
 	r.end()

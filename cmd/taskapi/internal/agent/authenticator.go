@@ -58,8 +58,8 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	if err != nil {
 		return err
 	}
-	versions := &history{runner: s.runner}
-	versions.note(s.control.present().text)
+	versions := &s.kept.versions
+	versions.follow(s.runner, s.control.present().text)
 	s.authStats = authenticator.Stats
 	config := handlers.Config{
 		Authenticator: authenticator,

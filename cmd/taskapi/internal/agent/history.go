@@ -7,24 +7,28 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/handlers"
 )
 
-// maxVersions is how many versions of a job are kept: Nomad's job_tracked_versions.
-const maxVersions = 6
-
-// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation, or runs
-// it again from its beginning, knows the present one alone.
+// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation knows the present one alone.
 type history struct {
+	mu     sync.Mutex // guards the fields below
 	runner interfaces.AllocRunner
-
-	mu   sync.Mutex            // guards kept
-	kept []handlers.JobVersion // the latest first
+	kept   []handlers.JobVersion // the latest first
 }
 
 var _ handlers.History = (*history)(nil)
+
+// follow has the history be that of a runner, which has a version that was made from a text.
+func (h *history) follow(runner interfaces.AllocRunner, submission *api.JobSubmission) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.runner = runner
+	h.noteLocked(submission)
+}
 
 // note adds the present version, if it is new, with the text that it was made from. It was submitted now, or, if it is the first, with the
 // allocation.
@@ -50,7 +54,7 @@ func (h *history) noteLocked(submission *api.JobSubmission) {
 		job.Stable = new(bool)
 	}
 	h.kept = slices.Insert(h.kept, 0, handlers.JobVersion{Job: &job, Submission: submission})
-	h.kept = h.kept[:min(len(h.kept), maxVersions)]
+	h.kept = h.kept[:min(len(h.kept), deployment.Kept)]
 }
 
 func versionNumber(job *api.Job) uint64 {
@@ -70,6 +74,8 @@ func (h *history) Versions() []handlers.JobVersion {
 
 // Compare returns what a version changes of an earlier one.
 func (h *history) Compare(earlier, later *api.Job) []handlers.JobChange {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return jobChanges(jobspec.Changes(earlier, later, h.runner.Alloc().TaskGroup))
 }
 

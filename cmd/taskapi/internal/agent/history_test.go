@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -28,17 +29,17 @@ func TestHistory(t *testing.T) {
 	if got := h.Versions(); len(got) != 1 || *got[0].Job.SubmitTime != 42 || got[0].Submission != nil {
 		t.Fatalf("versions = %+v, want the first, which came with the allocation", got)
 	}
-	for version := uint64(1); version < 2*maxVersions; version++ {
+	for version := uint64(1); version < 2*deployment.Kept; version++ {
 		runner.set(version, 50+int(version))
 		h.note(&api.JobSubmission{Source: string(rune('a' + version))})
 		h.note(nil) // nothing new
 	}
 	got := h.Versions()
-	if len(got) != maxVersions {
-		t.Fatalf("%d versions are kept, want %d", len(got), maxVersions)
+	if len(got) != deployment.Kept {
+		t.Fatalf("%d versions are kept, want %d", len(got), deployment.Kept)
 	}
 	for i, v := range got {
-		want := uint64(2*maxVersions - 1 - i)
+		want := uint64(2*deployment.Kept - 1 - i)
 		if *v.Job.Version != want || v.Submission.Source != string(rune('a'+want)) || *v.Job.SubmitTime <= 42 {
 			t.Errorf("version %d = %d, %+v, submitted %d; want %d with its text", i, *v.Job.Version, v.Submission, *v.Job.SubmitTime, want)
 		}

@@ -110,21 +110,30 @@ func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSubmission, force bool) (handlers.Registration, error) {
 	j.history.note(nil) // before it is the one before
 	u, err := j.review(sent)
-	if err == nil {
-		err = j.update(ctx, u, submission, force)
-	}
 	if err != nil {
 		return handlers.Registration{}, err
 	}
-	registration := handlers.Registration{Warnings: u.warnings}
-	if index := j.runner.Alloc().Job.JobModifyIndex; index != nil {
+	decision, err := j.update(ctx, u, submission, force)
+	if err != nil {
+		return handlers.Registration{}, err
+	}
+	now := j.runner.Alloc()
+	registration := handlers.Registration{Warnings: u.warnings, DeploymentID: now.DeploymentID}
+	switch {
+	case decision >= allocrunner.Replace:
+		registration.EvalID, registration.DeploymentID = u.wanted.EvalID, u.wanted.DeploymentID
+	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // it is over
+		registration.DeploymentID = ""
+	}
+	if index := now.Job.JobModifyIndex; index != nil {
 		registration.Index = *index
 	}
 	return registration, nil
 }
 
-// update has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it.
-func (j jobs) update(ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool) error {
+// update has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it. It returns
+// what it has done.
+func (j jobs) update(ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool) (allocrunner.Decision, error) {
 	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
 	switch {
 	case err != nil:
@@ -138,7 +147,9 @@ func (j jobs) update(ctx context.Context, u jobUpdate, text *api.JobSubmission, 
 			sayUpdated(j.events, changes)
 		}
 	default:
+		was := u.current.Alloc.Job
+		u.wanted.Job.Version, u.wanted.Job.CreateIndex = new(versionNumber(was)+1), was.CreateIndex
 		err = j.control.replace(ctx, u.wanted, text, changes)
 	}
-	return updateError(err)
+	return decision, updateError(err)
 }

@@ -93,7 +93,7 @@ func (l life) wanted() (interfaces.StopRequest, bool) {
 	if l.stopped {
 		return l.how, true
 	}
-	return interfaces.StopRequest{Replaced: true}, l.next != nil
+	return interfaces.StopRequest{ReplacedBy: l.next}, l.next != nil
 }
 
 // after returns the life after an event, and what is to be done for it, in that order. An event that the phase has no place for changes

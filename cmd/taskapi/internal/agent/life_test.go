@@ -105,7 +105,7 @@ func (s story) wrong(was story, actions []action) string {
 		return "no runner could answer"
 	case l.phase == running && s.stopped != nil && (s.toStop == nil || *s.toStop != *s.stopped):
 		return "the runner does not stop as was requested last"
-	case l.phase == running && s.accepted != nil && (s.toStop == nil || !s.toStop.Replaced):
+	case l.phase == running && s.accepted != nil && (s.toStop == nil || s.toStop.ReplacedBy == nil):
 		return "a replacement was accepted, and the runner does not stop for it"
 	case l.phase == running && s.killed != s.toKill:
 		return fmt.Sprintf("killed: requested %v, the runner got %v", s.killed, s.toKill)

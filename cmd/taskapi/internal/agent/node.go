@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/deployment"
 )
 
 // datacenter is where the one machine is: Nomad's default name.
@@ -29,9 +31,12 @@ func thisNode() node {
 	return node{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler would have placed it on this machine.
+// NewAllocation returns an allocation as a scheduler would have placed it on this machine. The job's version is the allocation's to count.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
 	node := thisNode()
+	if job.Version != nil {
+		job.Version = nil
+	}
 	return &api.Allocation{
 		ID:        id,
 		EvalID:    uuid.NewString(),
@@ -42,5 +47,7 @@ func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocatio
 		JobID:     *job.ID,
 		Job:       job,
 		TaskGroup: *group.Name,
+
+		DeploymentID: deployment.NewID(job, group),
 	}
 }

@@ -24,6 +24,7 @@ type operatorHook struct {
 	mu     sync.Mutex // guards the fields below
 	server *server
 	token  *workload.Tokens
+	socket *socket.Handover // between two versions of the job; nil for none
 }
 
 var (
@@ -58,7 +59,11 @@ func (h *operatorHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReq
 		owner: auth.Owner{AllocationID: alloc.ID, UID: uint32(os.Geteuid())},
 		uid:   -1,
 		gid:   -1,
+		from:  h.socket,
 	})
+	if err == nil {
+		h.socket = nil
+	}
 	return err
 }
 
@@ -84,12 +89,31 @@ func (h *operatorHook) connections() int {
 	return h.server.listener.Stats().Open
 }
 
+// handOver closes as close does, and leaves the socket to another version of the job: those who follow the allocation connect to that.
+func (h *operatorHook) handOver() *socket.Handover {
+	h.mu.Lock()
+	if h.server != nil {
+		var err error
+		if h.socket, err = h.server.listener.HandOver(); err != nil {
+			h.wiring.logger.Warn("the operator's socket is away until the next version of the job begins", "error", err)
+		}
+	}
+	left := h.socket
+	h.socket = nil
+	h.mu.Unlock()
+	h.close()
+	return left
+}
+
 // close ends the token and the socket, and waits for the requests on it. A second call does nothing.
 func (h *operatorHook) close() {
 	h.mu.Lock()
-	server, token := h.server, h.token
-	h.server, h.token = nil, nil
+	server, token, unused := h.server, h.token, h.socket
+	h.server, h.token, h.socket = nil, nil, nil
 	h.mu.Unlock()
+	if unused != nil {
+		_ = unused.Close() // the set-up has failed, and says why
+	}
 	if token != nil {
 		token.Stop()
 	}

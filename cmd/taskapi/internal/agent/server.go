@@ -23,6 +23,7 @@ type socketSpec struct {
 	path     string
 	owner    auth.Owner
 	uid, gid int
+	from     *socket.Handover // that of an earlier listener; nil for none
 }
 
 // serve opens a socket and answers on it until close.
@@ -39,7 +40,7 @@ func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
 	if spec.owner.Task == "" {
 		set = set.Operator()
 	}
-	listener, err := socket.Listen(socket.Config{
+	config := socket.Config{
 		Path:     spec.path,
 		Mode:     0o600,
 		UID:      spec.uid,
@@ -48,8 +49,11 @@ func (s *wiring) serve(spec socketSpec) (_ *server, err error) {
 		Share:    share,
 		Refusal:  []byte(refusal),
 		Logger:   s.logger,
-	})
-	if err != nil {
+	}
+	var listener *socket.Listener
+	if spec.from != nil {
+		listener = spec.from.Listen(config)
+	} else if listener, err = socket.Listen(config); err != nil {
 		return nil, errors.Join(err, unlink())
 	}
 	ctx, cancel := context.WithCancel(context.Background())

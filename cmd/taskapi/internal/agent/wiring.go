@@ -34,6 +34,7 @@ type wiring struct {
 	cfg         Config
 	control     control       // takes requests for an end, and for another job
 	eased       chan struct{} // holds one when giveBackMemory is to look
+	kept        *kept
 	settings    Settings
 	life        string // the ID of the allocation's present life
 	paths       Paths
@@ -67,14 +68,35 @@ type wiring struct {
 	removed  bool          // the allocation, with its directory
 }
 
+// kept is what outlives a wiring when its allocation is replaced.
+type kept struct {
+	versions history
+	socket   *socket.Handover // the operator's, between two wirings; nil for none
+}
+
+// takeSocket returns the operator's socket for a wiring to serve.
+func (k *kept) takeSocket() *socket.Handover {
+	taken := k.socket
+	k.socket = nil
+	return taken
+}
+
+// close gives up what no further wiring has taken.
+func (k *kept) close() {
+	if left := k.takeSocket(); left != nil {
+		_ = left.Close() // no wiring follows
+	}
+}
+
 // newWiring puts the rooms together for the locked allocation, as it was saved or as given, and opens the files that they need. Nothing
 // runs yet.
-func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err error) {
+func newWiring(cfg Config, c control, alloc *api.Allocation, kept *kept) (_ *wiring, err error) {
 	saved := cfg.Lock.Saved()
 	s := &wiring{
 		cfg:         cfg,
 		control:     c,
 		eased:       make(chan struct{}, 1),
+		kept:        kept,
 		settings:    cfg.Settings,
 		life:        cfg.Lock.Life(),
 		paths:       cfg.Paths,
@@ -106,9 +128,12 @@ func newWiring(cfg Config, c control, alloc *api.Allocation) (_ *wiring, err err
 	if err != nil {
 		return nil, invalid(err)
 	}
-	config.Saved = saved
+	config.Saved, config.Previous = saved, cfg.Lock.Previous()
 	if s.runner, err = cfg.Factory(config); err != nil {
 		return nil, invalid(err)
+	}
+	if v, ok := s.runner.(handlers.Deployer); ok {
+		s.events.FollowDeployments(v.Deployments)
 	}
 	if cfg.NoAPI {
 		return s, nil
@@ -154,7 +179,7 @@ func (s *wiring) runnerConfig(alloc *api.Allocation) (interfaces.Config, error) 
 	}
 	if !s.cfg.NoAPI {
 		s.tokens = s.newTokens(alloc)
-		s.operator = &operatorHook{wiring: s}
+		s.operator = &operatorHook{wiring: s, socket: s.kept.takeSocket()}
 		config.Hooks = []interfaces.RunnerHook{s.operator}
 		config.TaskHooks = func(_ *api.Allocation, task *api.Task) []interfaces.TaskHook {
 			return []interfaces.TaskHook{s.newTaskHook(task)}
@@ -284,9 +309,12 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	err := conclude(s.runner.Run(ctx))
 	close(s.ended)
 	if s.operator != nil {
+		replaced := s.runner.Terminal() && s.control.present().next != nil
 		if s.runner.Terminal() {
-			replaced := s.control.present().next != nil
 			s.audience.linger(ctx, replaced, s.operator.connections, s.control.leaving())
+		}
+		if replaced {
+			s.kept.socket = s.operator.handOver()
 		}
 		s.operator.close()
 	}

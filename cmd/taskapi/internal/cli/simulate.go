@@ -112,11 +112,12 @@ func (simulatedEvents) Flush()                           {}
 // memoryLock is the lock of an allocation that no other process can know of, and of which nothing is saved.
 type memoryLock struct{ life string }
 
-func (*memoryLock) Saved() *interfaces.Saved { return nil }
-func (l *memoryLock) Life() string           { return l.life }
-func (*memoryLock) State() interfaces.State  { return nil }
-func (*memoryLock) TryRecreate() error       { return nil }
-func (*memoryLock) FinishReplacement() error { return nil }
+func (*memoryLock) Saved() *interfaces.Saved    { return nil }
+func (l *memoryLock) Life() string              { return l.life }
+func (*memoryLock) Previous() *interfaces.Saved { return nil }
+func (*memoryLock) State() interfaces.State     { return nil }
+func (*memoryLock) TryRecreate() error          { return nil }
+func (*memoryLock) FinishReplacement() error    { return nil }
 
 func (l *memoryLock) Recreate(*api.Allocation) error {
 	l.life = uuid.NewString()

@@ -1,0 +1,186 @@
+// Package deployment is the life of an allocation's deployments, as a pure function. A deployment brings out one version of a service job: it
+// runs until the allocation is healthy with that version, or is not and will not be.
+//
+//	                the allocation is healthy
+//	running ──┬───────────────────────────────────────────────────► successful
+//	          │     it is unhealthy, has ended, or an operator says so
+//	          ├───────────────────────────────────────────────────► failed
+//	          │     the job is stopped, or has a newer version
+//	          └───────────────────────────────────────────────────► cancelled
+//
+// What is healthy, and in which time, others decide: the allocation's DeploymentStatus has it.
+package deployment
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/ptr"
+)
+
+// Kept is how many deployments of an allocation are kept: Nomad's job_tracked_versions.
+const Kept = 6
+
+// Nomad's descriptions of a deployment's status.
+const (
+	descriptionRunning    = "Deployment is running"
+	descriptionSuccessful = "Deployment completed successfully"
+	descriptionStopped    = "Cancelled because job is stopped"
+	descriptionNewer      = "Cancelled due to newer version of job"
+	descriptionUnhealthy  = "Failed due to unhealthy allocations"
+	descriptionMarked     = "Deployment marked as failed"
+)
+
+// The events of an allocation's deployments.
+type (
+	// Changed: the allocation has this version now.
+	Changed struct{ Alloc *api.Allocation }
+	// Accepted: Next is to follow the allocation under its ID. Its DeploymentID and its job's Version are known.
+	Accepted struct {
+		Next *api.Allocation
+		At   Moment
+	}
+	// Marked: an operator has failed a deployment.
+	Marked struct {
+		ID string
+		At Moment
+	}
+)
+
+// Moment is when something happens, as the allocation's index and as a time in Unix nanoseconds.
+type Moment struct {
+	Index uint64
+	Time  int64
+}
+
+// NewID returns an ID for the deployment of a version of a group's job; empty when there is none: of a batch job, of a system job, and with
+// max_parallel 0. The job is canonical.
+func NewID(job *api.Job, group *api.TaskGroup) string {
+	if ptr.Deref(job.Type) != api.JobTypeService || group == nil || group.Update == nil || ptr.Deref(group.Update.MaxParallel) == 0 {
+		return ""
+	}
+	return uuid.NewString()
+}
+
+// Next returns an allocation's deployments after an event, the latest first. It changes neither the list nor a deployment in it: it returns
+// the same list when nothing changes.
+func Next(all []*api.Deployment, event any) []*api.Deployment {
+	switch e := event.(type) {
+	case Changed:
+		at := Moment{e.Alloc.ModifyIndex, e.Alloc.ModifyTime}
+		return with(all, e.Alloc, at, func(d *api.Deployment) { follow(d, e.Alloc) })
+	case Accepted:
+		return with(all, e.Next, e.At, func(d *api.Deployment) {
+			if d.ID != e.Next.DeploymentID {
+				end(d, api.DeploymentStatusCancelled, descriptionNewer)
+			}
+		})
+	case Marked:
+		return with(all, nil, e.At, func(d *api.Deployment) {
+			if d.ID == e.ID {
+				end(d, api.DeploymentStatusFailed, descriptionMarked)
+			}
+		})
+	}
+	return all
+}
+
+// with adds the allocation's deployment, if it is new, and edits a copy of each.
+func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*api.Deployment)) []*api.Deployment {
+	next, changed := slices.Clone(all), false
+	if alloc != nil && alloc.DeploymentID != "" && !slices.ContainsFunc(all, func(d *api.Deployment) bool { return d.ID == alloc.DeploymentID }) {
+		next, changed = slices.Insert(next, 0, begin(alloc, at)), true
+		next = next[:min(len(next), Kept)]
+	}
+	for i, d := range next {
+		edited := *d
+		edited.TaskGroups = map[string]*api.DeploymentState{}
+		for name, state := range d.TaskGroups {
+			edited.TaskGroups[name] = new(*state)
+		}
+		if edit(&edited); !same(d, &edited) {
+			edited.ModifyIndex, edited.ModifyTime = at.Index, at.Time
+			next[i], changed = &edited, true
+		}
+	}
+	if !changed {
+		return all
+	}
+	return next
+}
+
+func same(a, b *api.Deployment) bool {
+	for name, state := range a.TaskGroups {
+		other := b.TaskGroups[name]
+		if state.PlacedAllocs != other.PlacedAllocs || state.HealthyAllocs != other.HealthyAllocs || state.UnhealthyAllocs != other.UnhealthyAllocs {
+			return false
+		}
+	}
+	return a.Status == b.Status && a.JobSpecModifyIndex == b.JobSpecModifyIndex
+}
+
+// begin returns the deployment of the allocation's version of the job. Its group's update block names what a cluster does with many
+// allocations, such as canaries, and is not shown for one.
+func begin(alloc *api.Allocation, at Moment) *api.Deployment {
+	state := &api.DeploymentState{DesiredTotal: 1}
+	for _, group := range alloc.Job.TaskGroups {
+		if ptr.Deref(group.Name) == alloc.TaskGroup && group.Update != nil && ptr.Deref(group.Update.ProgressDeadline) > 0 {
+			state.ProgressDeadline = *group.Update.ProgressDeadline
+			state.RequireProgressBy = time.Unix(0, at.Time).Add(state.ProgressDeadline).UTC()
+		}
+	}
+	return &api.Deployment{
+		ID: alloc.DeploymentID, Namespace: alloc.Namespace, JobID: alloc.JobID, JobVersion: ptr.Deref(alloc.Job.Version),
+		JobModifyIndex: at.Index, JobSpecModifyIndex: at.Index, JobCreateIndex: ptr.Deref(alloc.Job.CreateIndex),
+		TaskGroups: map[string]*api.DeploymentState{alloc.TaskGroup: state},
+		Status:     api.DeploymentStatusRunning, StatusDescription: descriptionRunning,
+		CreateIndex: at.Index, ModifyIndex: at.Index, CreateTime: at.Time, ModifyTime: at.Time,
+	}
+}
+
+// follow changes a deployment as a version of the allocation has it. A deployment of a later version of the job waits for the allocation to be
+// replaced.
+func follow(d *api.Deployment, alloc *api.Allocation) {
+	version, stopping := ptr.Deref(alloc.Job.Version), alloc.DesiredStatus == api.AllocDesiredStatusStop
+	if d.ID != alloc.DeploymentID {
+		switch {
+		case d.JobVersion <= version:
+			end(d, api.DeploymentStatusCancelled, descriptionNewer)
+		case !stopping || !interfaces.Replaced(alloc):
+			end(d, api.DeploymentStatusCancelled, descriptionStopped)
+		}
+		return
+	}
+	d.JobModifyIndex, d.JobSpecModifyIndex, d.JobCreateIndex = ptr.Deref(alloc.Job.ModifyIndex), ptr.Deref(alloc.Job.JobModifyIndex), ptr.Deref(alloc.Job.CreateIndex)
+	state := d.TaskGroups[alloc.TaskGroup]
+	state.PlacedAllocs, state.HealthyAllocs, state.UnhealthyAllocs = 1, 0, 0
+	healthy := (*bool)(nil)
+	if alloc.DeploymentStatus != nil {
+		healthy = alloc.DeploymentStatus.Healthy
+	}
+	switch {
+	case healthy != nil && *healthy:
+		state.HealthyAllocs = 1
+		end(d, api.DeploymentStatusSuccessful, descriptionSuccessful)
+	case healthy != nil:
+		state.UnhealthyAllocs = 1
+		end(d, api.DeploymentStatusFailed, descriptionUnhealthy)
+	case stopping && interfaces.Replaced(alloc):
+		end(d, api.DeploymentStatusCancelled, descriptionNewer)
+	case stopping:
+		end(d, api.DeploymentStatusCancelled, descriptionStopped)
+	case alloc.ClientTerminalStatus():
+		end(d, api.DeploymentStatusFailed, descriptionUnhealthy)
+	}
+}
+
+// end ends a deployment that runs.
+func end(d *api.Deployment, status, description string) {
+	if d.Status == api.DeploymentStatusRunning {
+		d.Status, d.StatusDescription = status, description
+	}
+}
