@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -74,7 +75,9 @@ func watchAsLevantDoes(t *testing.T, client *api.Client, job *api.Job) *api.Depl
 	if err != nil || eval.Status != api.EvalStatusComplete || eval.DeploymentID == "" {
 		t.Fatalf("the registration's evaluation is %+v, %v; want it complete, with a deployment", eval, err)
 	}
-	q := &api.QueryOptions{WaitIndex: 1, AllowStale: true, WaitTime: 5 * time.Second}
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	q := (&api.QueryOptions{WaitIndex: 1, AllowStale: true, WaitTime: 5 * time.Second}).WithContext(ctx)
 	for {
 		d, meta, err := client.Deployments().Info(eval.DeploymentID, q)
 		switch {
@@ -129,9 +132,10 @@ func TestDeployments(t *testing.T) {
 		before = alloc
 	}
 	inPlace := changedJob(t, client, fmt.Sprint(replacements))
-	*inPlace.Priority = 77
-	if d := watchAsLevantDoes(t, client, inPlace); d.Status != api.DeploymentStatusSuccessful || d.JobVersion != replacements+1 {
-		t.Errorf("in place: %+v", d)
+	*inPlace.TaskGroups[0].Update.MinHealthyTime = 300 * time.Millisecond
+	d := watchAsLevantDoes(t, client, inPlace)
+	if d.Status != api.DeploymentStatusSuccessful || d.JobVersion != replacements+1 || time.Duration(d.ModifyTime-d.CreateTime) < 300*time.Millisecond {
+		t.Errorf("in place: %+v after %v; want it successful, not because the version before was healthy", d, time.Duration(d.ModifyTime-d.CreateTime))
 	}
 	if alloc, _, err := client.Allocations().Info(testAllocID, nil); err != nil || alloc.CreateTime != before.CreateTime {
 		t.Errorf("in place another allocation began: %v", err)
@@ -214,7 +218,9 @@ func TestAFailedDeployment(t *testing.T) {
 	until(t, p, "it runs", func() bool { // and it is not healthy for long enough
 		return client.Allocations().Signal(&api.Allocation{ID: testAllocID, NodeID: "x"}, nil, "t", "SIGKILL") == nil
 	})
-	q := &api.QueryOptions{WaitIndex: d.ModifyIndex}
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	q := (&api.QueryOptions{WaitIndex: d.ModifyIndex}).WithContext(ctx)
 	for d.Status == api.DeploymentStatusRunning {
 		if d, _, err = client.Deployments().Info(d.ID, q); err != nil {
 			t.Fatal(err)
