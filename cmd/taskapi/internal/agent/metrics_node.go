@@ -9,13 +9,14 @@ import (
 	"taskapi/handlers"
 )
 
-// nodeMetrics returns what Nomad measures of a machine, under its names and labels. Of the machine's allocations this one alone is counted: the
-// agents of the others count those.
+// nodeMetrics returns what Nomad measures of a machine, under its names and labels. Of the machine's allocations this
+// one alone is counted: the agents of the others count those.
 func (s *wiring) nodeMetrics(ctx context.Context) []handlers.Metric {
 	alloc, n := s.runner.Alloc(), fingerprint.Node(s.paths.Alloc, nil)
 	labels := []handlers.Label{
-		{Name: "node_id", Value: alloc.NodeID}, {Name: "datacenter", Value: datacenter}, {Name: "node_class", Value: "none"}, {Name: "node_pool", Value: "default"},
-		{Name: "node_status", Value: n.Status}, {Name: "node_scheduling_eligibility", Value: n.SchedulingEligibility}, {Name: "host", Value: thisNode().name},
+		{Name: "node_id", Value: alloc.NodeID}, {Name: "datacenter", Value: datacenter},
+		{Name: "node_class", Value: "none"}, {Name: "node_pool", Value: "default"}, {Name: "node_status", Value: n.Status},
+		{Name: "node_scheduling_eligibility", Value: n.SchedulingEligibility}, {Name: "host", Value: thisNode().name},
 	}
 	all := append(allocatedMetrics(alloc, n.NodeResources, labels), countMetrics(alloc, labels)...)
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
