@@ -236,6 +236,7 @@ func TestUnsafePlaces(t *testing.T) {
 		"a log that is a link":              {plant: link("log"), want: privatefile.ErrNotRegular},
 		"a lock that is a link":             {plant: link("lock"), want: privatefile.ErrNotRegular},
 		"leases that are a link":            {plant: link("leases"), want: privatefile.ErrNotRegular},
+		"a queue that is a link":            {plant: link("queue"), want: privatefile.ErrNotRegular},
 		"a log that is a FIFO":              {plant: fifo("log"), want: privatefile.ErrNotRegular},
 		"a lock that is a FIFO":             {plant: fifo("lock"), want: privatefile.ErrNotRegular},
 		"a log that others may write to": {plant: func(dir string) error {

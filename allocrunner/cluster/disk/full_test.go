@@ -68,7 +68,7 @@ func TestFullDisk(t *testing.T) {
 			}
 		}
 		clustertest.Put(t, s, "k", "small")
-		if names := files(t, dir); fmt.Sprint(names) != "[leases lock log]" {
+		if names := files(t, dir); fmt.Sprint(names) != "[leases lock log queue]" {
 			t.Errorf("%q is left", names)
 		}
 		clustertest.Commit(t, s, cluster.Txn{Then: []cluster.Operation{clustertest.Delete("0"), clustertest.Delete("1")}})

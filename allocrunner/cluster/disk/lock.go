@@ -19,11 +19,8 @@ import (
 // lockTimeout is how long a Commit waits for others: each takes milliseconds, unless a disk hangs or a process is stopped.
 const lockTimeout = 10 * time.Second
 
-// How often the lock is tried: at first as often as a Commit takes.
-const (
-	firstTry = 200 * time.Microsecond
-	lastTry  = 5 * time.Millisecond
-)
+// tryEvery is how often the lock is tried, about as often as a Commit takes, by the process whose turn it is. Those behind it look so much less often.
+const tryEvery = 200 * time.Microsecond
 
 // acquire takes the lock, of this process and among processes.
 func (s *store) acquire(ctx context.Context, most time.Duration) (release func(), err error) {
@@ -49,16 +46,22 @@ func (s *store) acquire(ctx context.Context, most time.Duration) (release func()
 }
 
 func (s *store) flock(ctx context.Context, limit <-chan time.Time) error {
-	for delay := firstTry; ; delay = min(2*delay, lastTry) {
-		err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return unavailable(s.path("lock"), err)
+	if !s.queue.anybody() {
+		if locked, err := s.tryFlock(); locked || err != nil {
+			return err
+		}
+	}
+	s.queue.enter()
+	defer s.queue.leave()
+	for next := (turn{queue: &s.queue}); ; {
+		ahead := next.look()
+		if ahead == 0 {
+			if locked, err := s.tryFlock(); locked || err != nil {
+				return err
+			}
 		}
 		select {
-		case <-time.After(delay):
+		case <-time.After(time.Duration(1+ahead) * tryEvery):
 		case <-s.done:
 			return errClosed
 		case <-ctx.Done():
@@ -67,6 +70,17 @@ func (s *store) flock(ctx context.Context, limit <-chan time.Time) error {
 			return s.waited(ctx)
 		}
 	}
+}
+
+func (s *store) tryFlock() (locked bool, err error) {
+	err = unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EWOULDBLOCK), errors.Is(err, unix.EINTR):
+		return false, nil
+	}
+	return false, unavailable(s.path("lock"), err)
 }
 
 // waited is the error of a wait for the lock.

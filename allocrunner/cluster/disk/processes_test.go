@@ -1,6 +1,7 @@
 package disk_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,7 @@ var roles = map[string]func(){
 	"poll":  pollOne,
 	"hold":  holdLease,
 	"lock":  holdLock,
+	"take":  takeTurns,
 	"keep":  func() { _ = unix.Pause() },
 }
 
@@ -194,7 +196,7 @@ func pollOne() {
 	r.Close()
 	w.Close()
 	last, files := 0, []*os.File(nil)
-	for range 3 {
+	for range 4 {
 		f := must(os.Open(os.DevNull))
 		last = int(f.Fd())
 		files = append(files, f)
@@ -320,7 +322,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 			if err != nil || len(changes.Keys) != 2 {
 				t.Errorf("got %+v, %v", changes, err)
 			}
-			if names := files(t, dir); fmt.Sprint(names) != "[leases lock log]" {
+			if names := files(t, dir); fmt.Sprint(names) != "[leases lock log queue]" {
 				t.Errorf("%q is left", names)
 			}
 		})
@@ -433,5 +435,67 @@ func TestHangingWriter(t *testing.T) {
 	p.Kill()
 	if err := <-waiting; err != nil {
 		t.Errorf("after the writer was killed: %v", err)
+	}
+}
+
+// takeTurns commits again and again, and says how many commits of others there were while it waited.
+func takeTurns() {
+	s := disk.New(os.Args[1])
+	ctx := context.Background()
+	key := "k" + os.Args[2]
+	for range 150 {
+		_, before, err := s.Get(ctx, "k")
+		must(0, err)
+		after := must(s.Commit(ctx, cluster.Txn{Then: []cluster.Operation{clustertest.Set(key, "v")}}))
+		fmt.Println(after - before)
+	}
+	fmt.Println("done")
+}
+
+// TestWritersTakeTurns: of eight processes that write without a pause, none lets a commit wait for more than twenty times as many of the others as
+// the median.
+func TestWritersTakeTurns(t *testing.T) {
+	dir := scratch(t)
+	clustertest.Put(t, open(t, dir), "k", "v")
+	var writers []process
+	for i := range 8 {
+		writers = append(writers, start(t, "take", dir, strconv.Itoa(i+1)))
+	}
+	var waits []int
+	for _, w := range writers {
+		for line := w.line(t); line != "done"; line = w.line(t) {
+			waits = append(waits, must(strconv.Atoi(line)))
+		}
+	}
+	slices.Sort(waits)
+	if median, most := waits[len(waits)/2], waits[len(waits)-1]; most > 20*median {
+		t.Errorf("a commit was the %dth since it began, and half of all were at most the %dth", most, median)
+	}
+}
+
+// TestAStoppedWriterWaits: one that waits for the lock and is stopped holds up the others for a moment alone.
+func TestAStoppedWriterWaits(t *testing.T) {
+	dir := scratch(t)
+	s := open(t, dir)
+	clustertest.Put(t, s, "k", "v")
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "take", dir, "0")
+	for waits := false; !waits; time.Sleep(time.Millisecond) { // another process's doing can only be polled for
+		places, err := os.ReadFile(filepath.Join(dir, "queue"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits = len(bytes.Trim(places, "\x00")) > 0
+	}
+	p.stop(t)
+	lock.Close()   // and with it the lock ends
+	for range 20 { // each would wait for a second, and all for longer than a Commit does, if it were not remembered
+		clustertest.Put(t, s, "k", "w")
 	}
 }

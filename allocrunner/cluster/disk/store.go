@@ -30,6 +30,7 @@ type store struct {
 	dir    string
 	boot   bootID
 	lock   *os.File      // see lock.go
+	queue  queue         // who has the writer uses it
 	leases *os.File      // holds no lock itself
 	writer chan struct{} // has an element while this process has the lock
 
@@ -69,7 +70,7 @@ func openStore(ctx context.Context, dir string) (_ *store, err error) {
 	if err := checkDir(dir); err != nil {
 		return nil, unavailable(dir, err)
 	}
-	for name, file := range map[string]**os.File{"lock": &s.lock, "leases": &s.leases} {
+	for name, file := range map[string]**os.File{"lock": &s.lock, "queue": &s.queue.file, "leases": &s.leases} {
 		if *file, err = privatefile.Open(s.path(name), os.O_RDWR|os.O_CREATE); err != nil {
 			return nil, unavailable(s.path(name), err)
 		}
@@ -299,7 +300,7 @@ var errClosed = fmt.Errorf("%w: it is closed", cluster.ErrUnavailable)
 
 // closeFiles closes what was read, and what was synced before.
 func (s *store) closeFiles() {
-	for _, f := range []*os.File{s.lock, s.leases, s.log} {
+	for _, f := range []*os.File{s.lock, s.queue.file, s.leases, s.log} {
 		if f != nil {
 			f.Close()
 		}

@@ -1,0 +1,90 @@
+package disk
+
+import (
+	"encoding/binary"
+	"math"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The file named queue says which processes wait for the lock, and since when, so that none of them takes it again before those that have waited for
+// longer. Each process has a place in it, with the time at which its wait began, 0 while it does not wait, and a lock like those of
+// leases, which ends with the process. The order is kept for fairness alone: what can't be read or written is as if nobody waited.
+type queue struct {
+	file    *os.File
+	place   int    // of this process, from 1; 0 before it has one
+	since   uint64 // when its present wait began
+	ignored uint64 // when the wait of one began that does not take its turn: it may be stopped
+}
+
+const (
+	places    = 64
+	placeSize = 8
+	// turnTimeout is how long who comes first may leave the others waiting.
+	turnTimeout = time.Second
+)
+
+// enter says that this process waits from now on.
+func (q *queue) enter() {
+	for i := 1; q.place == 0 && i <= places; i++ {
+		if unix.FcntlFlock(q.file.Fd(), unix.F_OFD_SETLK, lockOf(uint64(i), unix.F_WRLCK)) == nil {
+			q.place = i
+		}
+	}
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // of a clock that there is
+	q.since = uint64(now.Nano())
+	q.write(q.since)
+}
+
+// leave says that it waits no longer.
+func (q *queue) leave() { q.write(0) }
+
+func (q *queue) write(since uint64) {
+	if q.place > 0 {
+		_, _ = q.file.WriteAt(binary.LittleEndian.AppendUint64(nil, since), int64(q.place-1)*placeSize)
+	}
+}
+
+// ahead returns how many processes have waited for longer than the time since, and when the wait of the first of them began.
+func (q *queue) ahead(since uint64) (count int, first uint64) {
+	var all [places * placeSize]byte
+	n, _ := q.file.ReadAt(all[:], 0)
+	for i := 1; i*placeSize <= n; i++ {
+		began := binary.LittleEndian.Uint64(all[(i-1)*placeSize:])
+		if began == 0 || began >= since || began == q.ignored || i == q.place || !held(q.file, uint64(i)) {
+			continue
+		}
+		if count++; count == 1 || began < first {
+			first = began
+		}
+	}
+	return count, first
+}
+
+// turn follows whose turn it is during one wait.
+type turn struct {
+	*queue
+	first uint64 // whose wait has begun first, at the last look
+	seen  time.Time
+}
+
+// look reports whether it is this process's turn, and otherwise how many come before it.
+func (t *turn) look() (ahead int) {
+	ahead, first := t.ahead(t.since)
+	if first != t.first {
+		t.first, t.seen = first, time.Now()
+	}
+	if ahead > 0 && time.Since(t.seen) > turnTimeout {
+		t.ignored = first
+	}
+	return ahead
+}
+
+// anybody reports whether a process waits.
+func (q *queue) anybody() bool {
+	count, _ := q.ahead(math.MaxUint64)
+	return count > 0
+}
