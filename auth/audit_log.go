@@ -13,7 +13,7 @@ import (
 )
 
 // ErrAudit refuses a change because its record can't be written.
-var ErrAudit = errors.New("the audit log can't be written, and no change is made without it")
+var ErrAudit = errors.New("the audit log can't be written, and without it no change is made and no command is run")
 
 // AuditConfig configures an AuditLog. Open is required.
 type AuditConfig struct {

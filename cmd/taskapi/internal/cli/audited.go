@@ -16,10 +16,13 @@ func (l layout) audited(w Environment, command string, change func() (made strin
 	warn := func(text string) { fmt.Fprintf(w.Stderr, "taskapi: warning: %s\n", text) }
 	var all []agent.Settings
 	for _, id := range ids {
+		kept, err := l.remembered(id)
+		if err == nil && kept.AuditLog == "" {
+			continue
+		}
 		if saved, err := l.Peek(id); err == nil && (saved == nil || saved.Terminal) {
 			continue
 		}
-		kept, err := l.remembered(id)
 		if err != nil {
 			warn(err.Error() + "; if allocation " + id + " has an audit log, it gets no line of this")
 			continue

@@ -81,6 +81,17 @@ func (f *varFlags) use(w Environment, mustExist bool, do func(kept *variables.Se
 	return l.useVariables(f.sealKey, do)
 }
 
+// change is use for a command that writes, which the audit logs have with the path.
+func (f *varFlags) change(w Environment, mustExist bool, command, path string, do func(kept *variables.Service) error) error {
+	l, err := newLayout(f.dataDir, w)
+	if err != nil {
+		return err
+	}
+	return l.audited(w, fmt.Sprintf("%s: %s in namespace %s", command, path, f.in(w)), func() (string, error) {
+		return "", f.use(w, mustExist, do)
+	})
+}
+
 // useVariables opens the variables of the data directory for as long as do takes.
 func (l layout) useVariables(sealKey string, do func(kept *variables.Service) error) error {
 	if err := l.make(); err != nil {
@@ -276,7 +287,7 @@ func varPurge(w Environment) *cobra.Command {
 				return err
 			}
 			missing := false
-			err = flags.use(w, expected == nil, func(kept *variables.Service) error {
+			err = flags.change(w, expected == nil, "var purge", path, func(kept *variables.Service) error {
 				found, _, readErr := kept.Read(cmd.Context(), flags.in(w), path) // a damaged one can be purged
 				missing = found == nil && readErr == nil
 				_, err := kept.Delete(cmd.Context(), flags.in(w), path, expected)

@@ -96,7 +96,7 @@ func (l *lockCommandLine) run(ctx context.Context, args []string, w Environment)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	return l.use(w, false, func(kept *variables.Service) error {
+	return l.change(w, false, "var lock", v.Path, func(kept *variables.Service) error {
 		h := lockHolder{l, kept, v, w, signals}
 		return h.run(ctx, args)
 	})

@@ -99,7 +99,7 @@ func (l *putCommandLine) run(cmd *cobra.Command, args []string, w Environment) e
 		expected = &v.ModifyIndex
 	}
 	var written *api.Variable
-	err = l.use(w, false, func(kept *variables.Service) (err error) {
+	err = l.change(w, false, "var put", v.Path, func(kept *variables.Service) (err error) {
 		written, _, err = kept.Put(cmd.Context(), v, expected)
 		return err
 	})
