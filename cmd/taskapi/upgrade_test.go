@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -129,5 +130,40 @@ func TestUpgrade(t *testing.T) {
 	wantWholeOutput(t, filepath.Join(alloc, "alloc", "logs", "counter.stdout.0"))
 	if left := processesOf(t, dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestStopOfOneThatIsFrozen says which process is, and stops nothing without --now; with it, process and tasks are killed.
+func TestStopOfOneThatIsFrozen(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	p := startProcess(t, dir, mustWrite(t, filepath.Join(t.TempDir(), "job.nomad.hcl"), execJob))
+	until(t, p, "both run", func() bool { return strings.Count(p.out.String(), " Started") == 2 })
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	said := fmt.Sprintf("process %d is stopped (SIGSTOP); 'kill -CONT %d' lets it go on, 'taskapi stop --now ", p.Process.Pid, p.Process.Pid)
+	for _, command := range []string{"stop", "stop --detach", "status", "restart", "takeover"} {
+		var out, errs bytes.Buffer
+		code := cli.Run(t.Context(), append(strings.Fields(command), "--data-dir", dir, testAllocID), testEnvironment(&out, &errs))
+		if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), said) {
+			t.Errorf("%s: exit code %d: %s%s", command, code, out.String(), errs.String())
+		}
+	}
+	if saved, err := datadir.Dir(dir).Peek(testAllocID); err != nil || saved.Alloc.DesiredStatus == "stop" {
+		t.Errorf("%v, or it is being stopped", err)
+	}
+	out := taskapi(t, "stop", "--now", "--data-dir", dir)
+	if !strings.Contains(out, fmt.Sprintf("process %d does not act on signals: killing it, and then the tasks\n", p.Process.Pid)) {
+		t.Errorf("stop --now: %s", out)
+	}
+	if err := p.Wait(); err == nil {
+		t.Error("the process was not killed")
+	}
+	if left := processesOf(t, dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if saved, err := datadir.Dir(dir).Peek(testAllocID); err != nil || !saved.Terminal {
+		t.Errorf("%v, or its end is not saved", err)
 	}
 }

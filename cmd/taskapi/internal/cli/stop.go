@@ -34,7 +34,8 @@ func stopCommand(w Environment) *cobra.Command {
 		Short: "Stop an allocation gracefully, or kill it with --now",
 		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
 ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
-process has exited, this command resumes the allocation and stops it. If its state is missing or damaged, its tasks are killed.
+process has exited, this command resumes the allocation and stops it. If that process is stopped (SIGSTOP) or hangs, the error names it, and
+--now kills it after five seconds, and then the tasks. If its state is missing or damaged, its tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello`,
@@ -93,12 +94,18 @@ func (s *stopping) run(ctx context.Context) error {
 			case answered && answer.Status == http.StatusBadRequest:
 				return fmt.Errorf("allocation %s: %w", s.id, answer)
 			case time.Since(since) > client.BusyTimeout:
-				return s.bySignal(ctx, c, err)
+				if killed, err := s.bySignal(ctx, c, err); !killed {
+					return err
+				}
 			}
 			time.Sleep(client.Pause) // it has just ended, or is leaving
 			continue
 		case client.Refusing, client.Hanging:
-			return s.bySignal(ctx, c, found.Err)
+			if killed, err := s.bySignal(ctx, c, found.Err); !killed {
+				return err
+			}
+			since = time.Now()
+			continue
 		case client.Ended:
 			return s.concluded(ctx, found.Saved)
 		case client.Unreadable:
@@ -167,18 +174,55 @@ func (s *stopping) request(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// bySignal stops the allocation of a taskapi that answers no request: signals need no token.
-func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) error {
+// reactTime is how long a taskapi may take to act on a signal: it saves the stop.
+const reactTime = 5 * time.Second
+
+// bySignal stops the allocation of a taskapi that answers no request: signals need no token. With --now, one that does not act on them is
+// killed, and another process has to end the tasks.
+func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (killed bool, err error) {
+	held := s.layout.errHeld(s.id, why)
+	if _, frozen := errors.AsType[*client.FrozenError](why); frozen && !s.how.Now {
+		return false, held
+	}
 	signals := []syscall.Signal{syscall.SIGTERM}
 	if s.how.Now {
 		signals = append(signals, syscall.SIGINT) // a second one kills
 	}
-	held := s.layout.errHeld(s.id, why)
 	pid, err := c.Signal(ctx, signals...)
 	if err != nil {
-		return errors.Join(held, fmt.Errorf("allocation %s: %w", s.id, err))
+		return false, errors.Join(held, fmt.Errorf("allocation %s: %w", s.id, err))
 	}
 	s.warn(held)
+	if !s.reacts(ctx, c, pid) {
+		if !s.how.Now {
+			return false, fmt.Errorf("allocation %s is not being stopped: process %d does not act on SIGTERM; '%s' kills it and the tasks", s.id, pid,
+				s.layout.Command("stop --now", s.id))
+		}
+		if err := s.say("process %d does not act on signals: killing it, and then the tasks", pid); err != nil {
+			return false, err
+		}
+		if _, err := c.Signal(ctx, syscall.SIGKILL); err != nil && !errors.Is(err, client.ErrNoAnswer) {
+			return false, fmt.Errorf("allocation %s: %w", s.id, err)
+		}
+		return true, nil
+	}
+	return false, s.awaitSignalled(ctx, c, pid)
+}
+
+// reacts reports whether a taskapi acts on a signal to stop, as far as its saved state tells.
+func (s *stopping) reacts(ctx context.Context, c *client.Client, pid int) bool {
+	for since := time.Now(); ctx.Err() == nil && time.Since(since) < reactTime; time.Sleep(client.Pause) {
+		saved, err := s.layout.Peek(s.id)
+		switch known := err == nil && saved != nil; {
+		case !known && !s.how.Now, known && (saved.Terminal || saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop), !c.ServedBy(ctx, pid):
+			return true
+		}
+	}
+	return false
+}
+
+// awaitSignalled waits for the end of an allocation whose taskapi has got a signal.
+func (s *stopping) awaitSignalled(ctx context.Context, c *client.Client, pid int) error {
 	if err := s.say("allocation %s is being stopped by a signal to process %d", s.id, pid); err != nil || s.detach {
 		return err
 	}
@@ -190,6 +234,10 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) er
 			return s.layout.errUnreadable(s.id, found.Err)
 		case client.Nobody:
 			return &abandonedError{s.layout, s.id}
+		case client.Hanging:
+			if _, frozen := errors.AsType[*client.FrozenError](found.Err); frozen {
+				return s.layout.errHeld(s.id, found.Err)
+			}
 		}
 		time.Sleep(client.Pause)
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -264,6 +265,25 @@ func (c *Client) listener(ctx context.Context) (pid int, err error) {
 	defer conn.Close()
 	peer, err := socket.ListenerOf(conn)
 	return int(peer.PID), err
+}
+
+// FrozenError is a taskapi process that a signal, such as SIGSTOP, or a debugger has stopped: it does nothing until it is continued.
+type FrozenError struct{ PID int }
+
+func (e *FrozenError) Error() string { return fmt.Sprintf("process %d is stopped (SIGSTOP)", e.PID) }
+
+// frozen returns a *FrozenError when the process that listens on the operator's socket is stopped, and else nil.
+func (c *Client) frozen(ctx context.Context) error {
+	pid, err := c.listener(ctx)
+	if err != nil || pid <= 0 {
+		return nil //nolint:nilerr // nobody to look at
+	}
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // empty when it is hidden
+	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	if strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t") {
+		return &FrozenError{pid}
+	}
+	return nil
 }
 
 // ServedBy reports whether a process listens on the operator's socket.

@@ -60,6 +60,9 @@ type observation struct {
 // Locate finds out who has the allocation. With timeouts for a taskapi that is starting or leaving, it is never Changing: one that takes
 // longer is Hanging.
 func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
+	if err := c.frozen(ctx); err != nil { // no time-out has to pass first
+		return Location{Holder: Hanging, Err: err}
+	}
 	for since := time.Now(); ; {
 		found, settled := classify(c.observe(ctx), time.Since(since), p)
 		if settled || ctx.Err() != nil {
