@@ -99,11 +99,19 @@ func (d Dir) Make() error {
 			return err
 		}
 	}
+	left, _ := filepath.Glob(filepath.Join(string(d), ".writable-*")) // of one that was killed just here
+	for _, probe := range left {
+		_ = os.Remove(probe)
+	}
 	probe, err := os.CreateTemp(string(d), ".writable-")
 	if err != nil {
 		return fmt.Errorf("data directory %s is not writable: %w", d, withoutPath(err))
 	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+	err = os.Remove(probe.Name())
+	if errors.Is(err, fs.ErrNotExist) { // another one was starting, too
+		err = nil
+	}
+	return errors.Join(probe.Close(), err)
 }
 
 // withoutPath leaves out the path that a message already names.

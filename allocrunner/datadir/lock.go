@@ -51,6 +51,7 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 	if err != nil {
 		return nil, damaged(id, err)
 	}
+	allocdir.RemoveUnfinished(l.Dir)
 	l.saved, err = l.state.Load()
 	if err == nil {
 		err = own(id, l.saved)

@@ -137,8 +137,15 @@ func (l Log) Write(lines []byte) (int, error) {
 	return l.Writer.Write(lines)
 }
 
-// Write replaces the file at path, with mode 0600. The caller holds the lock that guards path.
-func Write(path string, data []byte) error { return place(path, data, atomicfile.Replace) }
+// Write replaces the file at path, with mode 0600, and removes what a killed writer of it has left. The caller holds
+// the lock that guards path.
+func Write(path string, data []byte) error {
+	if dir, err := os.Open(filepath.Dir(path)); err == nil {
+		atomicfile.RemoveLeftovers(dir, filepath.Base(path))
+		dir.Close()
+	}
+	return place(path, data, atomicfile.Replace)
+}
 
 // Create writes as Write does a file that must not be there yet: the error then wraps fs.ErrExist, also when two try at once.
 func Create(path string, data []byte) error { return place(path, data, atomicfile.Create) }

@@ -2,6 +2,7 @@ package privatefile
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
@@ -87,6 +88,25 @@ func TestWriteMakesANewVersion(t *testing.T) {
 			t.Errorf("version %v after a write, %v before, %v", after, before, err)
 		}
 		f.Close()
+	}
+}
+
+// TestWriteRemovesLeftovers of the same file.
+func TestWriteRemovesLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	stays := map[string]bool{".a." + rand.Text(): false, ".b." + rand.Text(): true, ".a.b": true, "b": true}
+	for name := range stays {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Write(filepath.Join(dir, "a"), nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range stays {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s: %v; it is to stay: %v", name, err, want)
+		}
 	}
 }
 

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/identity/privatefile/atomicfile"
@@ -51,4 +54,22 @@ func (h *handle) enter(name string, make bool, own owner) (*handle, error) {
 		return h.ensure(spec{name, 0o755, own, atCreation})
 	}
 	return next, err
+}
+
+// RemoveUnfinished removes what a killed process was writing in an allocation directory, and in its tasks' secrets. No
+// other process may be writing there.
+func RemoveUnfinished(allocDir string) {
+	root, err := os.OpenRoot(allocDir) // a task can lead nowhere else
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	secrets, _ := filepath.Glob(filepath.Join(allocDir, "*", "secrets"))
+	for _, path := range append(secrets, allocDir) {
+		name, _ := filepath.Rel(allocDir, path)
+		if dir, err := root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0); err == nil {
+			atomicfile.RemoveLeftovers(dir, "")
+			dir.Close()
+		}
+	}
 }

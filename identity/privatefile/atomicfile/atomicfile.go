@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,6 +47,20 @@ func Create(dir int, path string, data []byte, o Options) error {
 		}
 		return err
 	})
+}
+
+// leftover matches the names under which files are written.
+var leftover = regexp.MustCompile(`^\.(?:(.+)\.)?[A-Z2-7]{26}$`)
+
+// RemoveLeftovers removes from a directory what writers of the file with that name have left there that were killed; of
+// every file for the empty name. No other such writer may be at work.
+func RemoveLeftovers(dir *os.File, name string) {
+	entries, _ := dir.Readdirnames(-1) // what can't be read can't be tidied up
+	for _, entry := range entries {
+		if match := leftover.FindStringSubmatch(entry); match != nil && (name == "" || match[1] == name) {
+			_ = unix.Unlinkat(int(dir.Fd()), entry, 0)
+		}
+	}
 }
 
 func place(dir int, path string, data []byte, o Options, move func(from, to string) error) (err error) {

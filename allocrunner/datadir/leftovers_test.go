@@ -1,0 +1,51 @@
+package datadir_test
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"taskapi/allocrunner/datadir"
+)
+
+// TestLeftovers of a taskapi that was killed while it wrote are removed by the next, and nothing else is.
+func TestLeftovers(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	alloc, secrets := d.Alloc(testID), filepath.Join(d.Alloc(testID), "t", "secrets")
+	elsewhere := t.TempDir()
+	for _, dir := range []string{secrets, filepath.Join(alloc, "evil")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(elsewhere, filepath.Join(alloc, "evil", "secrets")); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]bool{ // whether it stays
+		filepath.Join(string(d), ".writable-1234567"):           false,
+		filepath.Join(alloc, ".settings.json."+rand.Text()):     false,
+		filepath.Join(alloc, "settings.json"):                   true,
+		filepath.Join(alloc, ".settings.json.mine"):             true,
+		filepath.Join(secrets, ".nomad_token."+rand.Text()):     false,
+		filepath.Join(secrets, "."+rand.Text()):                 false,
+		filepath.Join(secrets, "nomad_token"):                   true,
+		filepath.Join(elsewhere, ".settings.json."+rand.Text()): true,
+	}
+	for path := range files {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Make(); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock(t, d, d.Store("1")).Close(); err != nil {
+		t.Fatal(err)
+	}
+	for path, stays := range files {
+		if _, err := os.Lstat(path); (err == nil) != stays {
+			t.Errorf("%s: %v; it is to stay: %v", path, err, stays)
+		}
+	}
+}
