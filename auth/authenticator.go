@@ -43,6 +43,10 @@ type Config struct {
 
 	Revocations Revocations // nil: no token is revoked
 
+	// OperatorSecret returns the token that a secret of a UUID's form stands for, on the operator's socket alone. The token is
+	// decided on as if it had been sent. Nil for none.
+	OperatorSecret func(secret string) (token string, known bool)
+
 	Auditor Auditor // gets what Authenticate refuses; nil for none
 	Limits  Limits  // of failed look-ups; zero fields have the defaults
 
@@ -58,6 +62,7 @@ type Authenticator struct {
 	logger      *slog.Logger
 	policy      *Policy
 	revocations Revocations
+	secrets     func(secret string) (token string, known bool)
 	auditor     Auditor
 	now         func() time.Time
 	self        uint32 // the user that this process runs as
@@ -88,13 +93,16 @@ func NewAuthenticator(config Config) (*Authenticator, error) {
 		now:      config.Now,
 		verifier: config.Verifier, keys: &keyWatch{sources: config.Keys},
 		allocations: config.Allocations, logger: config.Logger, policy: config.Policy, revocations: config.Revocations,
-		auditor: config.Auditor,
+		secrets: config.OperatorSecret, auditor: config.Auditor,
 		self:    uint32(os.Geteuid()),
 		digests: newTokenDigests(), cache: newCache(), limits: limits,
 		// First uses get half of the processors at most: the others are for callers whose token is cached.
 		verifying: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}, nil
 }
+
+// secretLength is that of a UUID. No token is as short.
+const secretLength = 36
 
 // Authenticate returns who sends a request through the owner's socket from the peer, or why nobody may. It must be called for every
 // request, before its path or method is looked at. A good token that is in the cache takes no lock and no memory; a refusal may be
@@ -106,6 +114,13 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	token, why := credentials(r.Header)
 	if why != NotRefused {
 		return nil, a.refuse(r, owner, peer, verdict{why: why})
+	}
+	if len(token) == secretLength && owner.Task == "" && a.secrets != nil {
+		stands, known := a.secrets(token)
+		if !known {
+			return nil, a.refuse(r, owner, peer, a.limits.countFailure(owner, a.now(), verdict{why: UnknownSecret}))
+		}
+		token = stands
 	}
 	e := a.cache.hit(a.digests.tag(token))
 	if e == nil {

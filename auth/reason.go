@@ -50,6 +50,7 @@ const (
 	// Of the caller.
 
 	WrongPeer         // a process of a user that this socket is not for
+	UnknownSecret     // a secret on the operator's socket, which stands for no token
 	CallerLimited     // too many failed look-ups on this socket
 	GlobalLimited     // too many of all peers together
 	RequestLimited    // too many good requests on this socket
@@ -91,6 +92,7 @@ var meanings = [reasons]meaning{
 	TerminalAllocation: {"terminal_allocation", apierror.Forbidden},
 	WrongSocket:        {"wrong_socket", apierror.Forbidden},
 	WrongPeer:          {"wrong_peer", apierror.Forbidden},
+	UnknownSecret:      {"unknown_secret", apierror.Forbidden},
 	CallerLimited:      {"limited_caller", apierror.TooManyFailures},
 	GlobalLimited:      {"limited_global", apierror.TooManyFailures},
 	RequestLimited:     {"limited_requests", apierror.TooManyRequests},

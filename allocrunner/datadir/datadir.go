@@ -79,7 +79,10 @@ func (d Dir) Allocs() string                  { return filepath.Join(string(d), 
 func (d Dir) Alloc(id string) string          { return filepath.Join(d.Allocs(), id) }
 func (d Dir) OperatorSocket(id string) string { return filepath.Join(d.Alloc(id), "operator.sock") }
 func (d Dir) OperatorToken(id string) string  { return filepath.Join(d.Alloc(id), "operator.token") }
-func (d Dir) State(id string) string          { return filepath.Join(d.Alloc(id), state.FileName) }
+func (d Dir) OperatorSecrets(id string) string {
+	return filepath.Join(d.Alloc(id), "operator.secrets")
+}
+func (d Dir) State(id string) string { return filepath.Join(d.Alloc(id), state.FileName) }
 func (d Dir) TaskSocket(id, task string) string {
 	return filepath.Join(d.Alloc(id), task, "secrets", SocketName)
 }

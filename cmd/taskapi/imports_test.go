@@ -183,6 +183,7 @@ var allowedImports = map[string][]string{
 	},
 	"handlers/faults":       {"auth", "handlers/apierror"},
 	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
+	"identity/opaque":       {"identity/privatefile"},
 	"identity/revocation":   {"identity", "identity/privatefile"},
 	"identity/workload":     {"identity", "identity/privatefile"},
 	"identity/identitytest": {"identity"},
@@ -216,6 +217,7 @@ var allowedImports = map[string][]string{
 		"handlers", // what it encodes, for status
 		"identity",
 		"identity/privatefile",
+		"identity/opaque",
 		"identity/revocation",
 		"socket",
 	},
@@ -248,6 +250,7 @@ var allowedImports = map[string][]string{
 		"handlers/faults", // for tests of clients
 		"identity",
 		"identity/privatefile",
+		"identity/opaque",
 		"identity/revocation",
 		"identity/workload",
 		"socket/safedir",

@@ -44,6 +44,7 @@ var ErrReported = errors.New("the allocation failed")
 type Paths struct {
 	Alloc                         string // the allocation's directory
 	OperatorSocket, OperatorToken string
+	OperatorSecrets               string // the directory of what stands for tokens of the operator's
 	TaskSocket                    func(task string) string
 }
 

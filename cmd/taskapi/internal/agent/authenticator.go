@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net"
@@ -19,6 +21,7 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/clusterapi"
 	"taskapi/identity"
+	"taskapi/identity/opaque"
 	"taskapi/socket"
 )
 
@@ -48,8 +51,9 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Limits: auth.Limits{
 			Caller: s.limits.FailedLookups, Global: s.limits.AllFailedLookups, Refusals: s.limits.Refusals, Requests: s.limits.Requests,
 		},
-		Keys:    keys,
-		Auditor: auditor,
+		Keys:           keys,
+		Auditor:        auditor,
+		OperatorSecret: s.operatorSecret,
 	}
 	if s.revocations != nil {
 		authConfig.Revocations = s.revocations
@@ -108,6 +112,15 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 	}
 	s.api = handlers.New(config)
 	return nil
+}
+
+// operatorSecret returns the token that a secret of the operator's stands for.
+func (s *wiring) operatorSecret(secret string) (token string, known bool) {
+	token, err := opaque.Token(s.paths.OperatorSecrets, secret)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.logger.Warn("a secret of the operator's can't be used", "error", err)
+	}
+	return token, err == nil
 }
 
 // warnOfIdleRules names the rules of the policy that are about nothing in this allocation: a name that is misspelt would go unnoticed.

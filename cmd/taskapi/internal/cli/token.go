@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/identity/opaque"
 )
 
 // tokenCommand is the tree of taskapi token.
@@ -74,6 +76,23 @@ func readToken(w Environment, args []string) (string, error) {
 		return "", usage(errors.New("there is no token: give a file that holds one, or pipe it to standard input"))
 	}
 	return string(token), nil
+}
+
+// standsFor returns the token that a secret of an allocation's operator stands for, and what is no secret as it is.
+func (l layout) standsFor(token string) (string, error) {
+	if !opaque.Is(token) {
+		return token, nil
+	}
+	ids, err := l.IDs()
+	if err != nil {
+		return "", err
+	}
+	for _, id := range ids {
+		if found, err := opaque.Token(l.OperatorSecrets(id), token); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return found, err
+		}
+	}
+	return "", usage(fmt.Errorf("no allocation in %s knows the secret, so that it is good for none: is --data-dir right?", l.Dir))
 }
 
 // maybeOneArg accepts one argument or none.

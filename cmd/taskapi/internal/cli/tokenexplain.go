@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/identity"
+	"taskapi/identity/opaque"
 	"taskapi/identity/revocation"
 )
 
@@ -35,7 +36,7 @@ func tokenExplain(w Environment) *cobra.Command {
 		Use:   "explain [flags] [FILE|-]",
 		Short: "Say what is in a token, and why it would be refused",
 		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would refuse it now, with the reason as in
-the audit log. The token is read from FILE, or from standard input. Nothing of its signature is printed.
+the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. Nothing of its signature is printed.
 
 No keys are needed: without them the signature is not checked, and the rest is. Keys are those of --jwks, and of the key ring where this user
 can read it; there what the data directory knows of the allocation, its revoked tokens included, is looked at, too.`,
@@ -84,6 +85,15 @@ type timeLine struct {
 }
 
 func (f *explainFlags) explain(w Environment, token string) (*explained, error) {
+	if opaque.Is(token) {
+		l, err := newLayout(f.dataDir, w)
+		if err == nil {
+			token, err = l.standsFor(token)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	e := &explained{Signature: "not checked"}
 	segments := strings.Split(token, ".")
 	e.Header, e.Claims = readable64(segments, 0), readable64(segments, 1)

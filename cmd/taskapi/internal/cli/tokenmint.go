@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/identity"
+	"taskapi/identity/opaque"
 	"taskapi/identity/privatefile"
 )
 
@@ -32,6 +33,8 @@ type mintFlags struct {
 	alg         string
 	shorthands  [len(badShorthands)]bool
 	all, list   bool
+	operator    bool
+	opaque      bool // a secret that stands for it
 	out         string
 	output      outputFlags
 }
@@ -54,10 +57,14 @@ NAME, or a flag for the most usual kinds, nothing but the named fault is wrong w
 --all makes one of each, and prints a line of JSON for each.
 
 It needs the key ring, so its owner. A token that is made here is a credential: it goes to standard output, or with --out into a file for
-this user alone, which holds it without a line feed, and nowhere else. Kinds marked "foreign" are refused when another issuer's key (--jwks)
+this user alone, which holds it without a line feed, and nowhere else.
+
+With --operator it is a token of the operator's, good on operator.sock alone; with --opaque, too, what is printed is a secret of a UUID's form that
+stands for it, for clients that take no other, such as 'nomad acl token self'. 'taskapi token revoke' takes both. Kinds marked "foreign" are refused when another issuer's key (--jwks)
 has signed them; here the ring's does, which may vouch for any issuer.`,
 		Example: `  taskapi token mint --task server --out token.jwt
   taskapi token mint --task server --bad alg-hs256
+  taskapi token mint --operator --opaque --ttl 8h
   taskapi token mint --list`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -100,6 +107,8 @@ has signed them; here the ring's does, which may vouch for any issuer.`,
 	}
 	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
+	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator's, for operator.sock")
+	flags.BoolVar(&f.opaque, "opaque", false, "with --operator: print a secret of a UUID's form that stands for the token")
 	flags.StringVar(&f.out, "out", "", "`FILE` for the token, with mode 0600, instead of standard output")
 	addOutput(cmd, &f.output)
 	_ = cmd.RegisterFlagCompletionFunc("bad", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -136,7 +145,14 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	if f.all && (f.out != "" || f.output.template != "") {
 		return nil, usage(errors.New("--all prints lines of JSON to standard output: leave --out and --template out"))
 	}
-	if len(names) == 0 {
+	switch {
+	case f.opaque && !f.operator:
+		return nil, usage(errors.New("--opaque is for a token of the operator's: add --operator"))
+	case f.operator && (len(names) > 0 || f.all || f.list || f.task != ""):
+		return nil, usage(errors.New("--operator makes a good token, and of no task: leave out --task, --bad, its short forms, --all and --list"))
+	case f.opaque && len(f.claims) > 0:
+		return nil, usage(errors.New("--opaque stands for a token as the operator's own are: leave out --claim"))
+	case len(names) == 0:
 		return nil, nil
 	}
 	kind, ok := badtokens.Find(names[0])
@@ -198,6 +214,7 @@ func (f *mintFlags) printKinds(w Environment) error {
 // minter makes tokens of one task.
 type minter struct {
 	flags         *mintFlags
+	layout        layout
 	ring          *identity.Keyring
 	good          badtokens.Good
 	authenticator agent.OfflineAuthenticator
@@ -221,9 +238,17 @@ func (f *mintFlags) minter(cmd *cobra.Command, w Environment) (*minter, error) {
 			args = append(args, given)
 		}
 	}
-	t, err := find(cmd.Context(), w, f.dataDir, args, sought{tasks: oneTask})
+	what := sought{tasks: oneTask}
+	if f.operator {
+		what = toChange
+	}
+	t, err := find(cmd.Context(), w, f.dataDir, args, what)
 	if err != nil {
 		return nil, err
+	}
+	name, role := identity.DefaultName, identity.RoleTask
+	if f.operator {
+		name, role = string(identity.RoleOperator), identity.RoleOperator
 	}
 	authenticator, err := t.layout.authenticator(t.id)
 	if err != nil {
@@ -245,14 +270,14 @@ func (f *mintFlags) minter(cmd *cobra.Command, w Environment) (*minter, error) {
 	if len(audience) == 0 {
 		audience = []string{identity.DefaultAudience}
 	}
-	return &minter{f, ring, badtokens.Good{
+	return &minter{f, t.layout, ring, badtokens.Good{
 		Key: badtokens.NewKey(ring.Signer()),
 		Now: now,
 		Claims: identity.Claims{
 			ID: uuid.NewString(), Issuer: authenticator.Settings.Issuer,
-			Subject:  identity.Subject(a.Region, a.Namespace, a.JobID, a.TaskGroup, t.task, identity.DefaultName),
+			Subject:  identity.Subject(a.Region, a.Namespace, a.JobID, a.TaskGroup, t.task, name),
 			Audience: audience, IssuedAt: now.Unix(), NotBefore: now.Unix(), ExpiresAt: now.Add(f.ttl).Unix(),
-			Namespace: a.Namespace, JobID: a.JobID, AllocationID: t.id, Task: t.task, Life: a.Life,
+			Namespace: a.Namespace, JobID: a.JobID, AllocationID: t.id, Task: t.task, Role: role, Life: a.Life,
 		},
 		Extra:      extra,
 		OtherKeyID: otherKey(ring),
@@ -286,17 +311,35 @@ func extraClaims(given []string) (map[string]any, error) {
 	return extra, nil
 }
 
-// mintGood prints a good token, and says so when a claim that was given makes it a bad one.
+// mintGood prints a good token, or the secret that stands for it, and says so when a claim that was given makes it a bad one.
 func (m *minter) mintGood(w Environment) error {
 	token := m.good.Token()
 	why, words, err := m.authenticator.Evaluate(token, m.good.Claims.Task)
 	if err != nil {
 		return err
 	}
+	if why != auth.NotRefused && m.flags.opaque {
+		return usage(fmt.Errorf("the allocation's API would refuse the token that the secret stands for: %s%s", why, detail(words)))
+	}
 	if why != auth.NotRefused {
 		fmt.Fprintf(w.Stderr, "taskapi: warning: the allocation's API refuses this token: %s%s\n", why, detail(words))
 	}
+	if m.flags.opaque {
+		if token, err = m.secret(w, token); err != nil {
+			return err
+		}
+	}
 	return m.flags.write(w, token)
+}
+
+// secret keeps a token with its allocation, and returns the secret that stands for it.
+func (m *minter) secret(w Environment, token string) (secret string, err error) {
+	claims := &m.good.Claims
+	err = m.layout.audited(w, "token mint --operator --opaque: jti "+claims.ID, func() (string, error) {
+		secret, err = opaque.Mint(m.layout.OperatorSecrets(claims.AllocationID), token, time.Unix(claims.ExpiresAt, 0), m.good.Now)
+		return "", err
+	})
+	return secret, err
 }
 
 // detail returns what package identity says of a refused token, for a sentence.

@@ -28,7 +28,7 @@ func tokenRevoke(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke [flags] [FILE|-]",
 		Short: "Refuse tokens before they expire",
-		Long: `Revokes the token in FILE or on standard input ("-"), the one with a --jti, or all that were issued before a time: of a --task, of an --alloc, of
+		Long: `Revokes the token, or the operator's secret, in FILE or on standard input ("-"), the one with a --jti, or all that were issued before a time: of a --task, of an --alloc, of
 both, or of everybody. Without --before that time is now. Every running allocation of the data directory refuses them from its next
 request on, and ends what they have open; it is written down, and forgotten when what it refuses has expired.
 
@@ -92,7 +92,7 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w Environment, args []string) (r 
 	}
 	switch {
 	case len(args) > 0:
-		r, err = revocationOf(w, args)
+		r, err = l.revocationOf(w, args)
 	case f.jti != "":
 		r.TokenID = f.jti
 	default:
@@ -117,9 +117,12 @@ func (f *revokeFlags) layout(w Environment) (layout, error) {
 	return l, nil
 }
 
-// revocationOf returns the rule for a token, which lasts until that expires.
-func revocationOf(w Environment, args []string) (revocation.Rule, error) {
+// revocationOf returns the rule for a token, or for the one that a secret stands for, which lasts until that expires.
+func (l layout) revocationOf(w Environment, args []string) (revocation.Rule, error) {
 	token, err := readToken(w, args)
+	if err == nil {
+		token, err = l.standsFor(token)
+	}
 	if err != nil {
 		return revocation.Rule{}, err
 	}

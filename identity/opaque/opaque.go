@@ -1,0 +1,126 @@
+// Package opaque keeps tokens for secrets of a UUID's form, for clients that take no other. A secret is 128 random bits. It
+// is written down nowhere: the file of its token has a hash of it for its name, and is sealed with a key that only the
+// secret gives. What such a token is good for is for those who verify it.
+package opaque
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/crypto/chacha20poly1305"
+
+	"taskapi/identity/privatefile"
+)
+
+// ErrFull is a directory with Max tokens that have not expired.
+var ErrFull = errors.New("too many secrets that have not expired")
+
+// Max bounds the tokens of a directory.
+const Max = 64
+
+const (
+	format  = "taskapi opaque 1 " // and when the token expires, in seconds since the Unix epoch
+	maxFile = 64 << 10
+	hashed  = "taskapi opaque name 1"
+	sealed  = "taskapi opaque key 1"
+)
+
+// Is reports whether a text has the one form of a secret: a UUID's, in lower case.
+func Is(text string) bool {
+	id, err := uuid.Parse(text)
+	return err == nil && id.String() == text
+}
+
+// Mint keeps a token in the directory, which is made where it is missing, and returns the secret that stands for it. Files of
+// tokens that have expired are removed. Errors: ErrFull, privatefile.ErrExposed, wrapped.
+func Mint(dir, token string, expires, now time.Time) (secret string, err error) {
+	if err := privatefile.EnsureDir(dir); err != nil {
+		return "", err
+	}
+	switch n, err := prune(dir, now); {
+	case err != nil:
+		return "", err
+	case n >= Max:
+		return "", fmt.Errorf("%w: %s has %d: wait for the end of one, or remove files of revoked ones", ErrFull, dir, n)
+	}
+	var id uuid.UUID
+	rand.Read(id[:]) // never fails (crypto/rand)
+	name, key, err := derive(id)
+	if err != nil {
+		return "", err
+	}
+	head := fmt.Appendf(nil, "%s%d\n", format, expires.Unix())
+	aead, err := chacha20poly1305.NewX(key)
+	if err != nil {
+		return "", err
+	}
+	nonce := make([]byte, aead.NonceSize()) // the key seals nothing else
+	return id.String(), privatefile.Create(filepath.Join(dir, name), aead.Seal(head, nonce, []byte(token), head))
+}
+
+// Token returns the token that a secret stands for. Errors: fs.ErrNotExist, wrapped, when it stands for none.
+func Token(dir, secret string) (string, error) {
+	id, err := uuid.Parse(secret)
+	if err != nil || id.String() != secret {
+		return "", os.ErrNotExist
+	}
+	name, key, err := derive(id)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	file, _, err := privatefile.Read(path, maxFile)
+	if err != nil {
+		return "", err
+	}
+	aead, err := chacha20poly1305.NewX(key)
+	if err != nil {
+		return "", err
+	}
+	end := bytes.IndexByte(file, '\n') + 1
+	token, err := aead.Open(nil, make([]byte, aead.NonceSize()), file[end:], file[:end])
+	if err != nil {
+		return "", fmt.Errorf("%s is damaged: remove it, and make another secret", path)
+	}
+	return string(token), nil
+}
+
+// derive returns the name of a secret's file and the key of what is in it.
+func derive(id uuid.UUID) (name string, key []byte, err error) {
+	hash, err := hkdf.Key(sha256.New, id[:], nil, hashed, sha256.Size)
+	if err != nil {
+		return "", nil, err
+	}
+	key, err = hkdf.Key(sha256.New, id[:], nil, sealed, chacha20poly1305.KeySize)
+	return hex.EncodeToString(hash), key, err
+}
+
+// prune removes what has expired, and returns how many files are left.
+func prune(dir string, now time.Time) (left int, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		file, _, err := privatefile.Read(path, maxFile)
+		head, _, _ := bytes.Cut(file, []byte("\n"))
+		until, isHead := bytes.CutPrefix(head, []byte(format))
+		at, numErr := strconv.ParseInt(string(until), 10, 64)
+		expired := err == nil && isHead && numErr == nil && at <= now.Unix()
+		if !expired || os.Remove(path) != nil {
+			left++
+		}
+	}
+	return left, nil
+}
