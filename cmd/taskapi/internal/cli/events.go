@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
@@ -38,7 +39,8 @@ func eventsCommand(w Environment) *cobra.Command {
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print Nomad's event stream of an allocation",
 		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
-happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was.
+happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was; when its taskapi has
+exited, it waits for another one as long as tasks run.
 ` + allocArgs + `
 
 --json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event. What happens to the
@@ -93,6 +95,7 @@ type eventsStream struct {
 	environment Environment
 	flags       eventsFlags
 
+	alone bool                      // its taskapi has exited, which has been said
 	next  uint64                    // the index from which on events are wanted
 	had   eventsHad                 // those that have come, of that index and of others
 	last  *api.Allocation           // as the last event of it had it
@@ -144,14 +147,23 @@ func (s *eventsStream) run(ctx context.Context) error {
 	}
 }
 
-// ended finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it.
+// ended finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it. While its tasks run, a
+// taskapi may resume it, as long as that takes.
 func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error) {
 	switch found := c.Locate(ctx, client.Following); found.Holder {
 	case client.Serving:
+		s.alone = false
 		return false, nil
 	case client.Ended:
 		return true, s.printEnd(found.Alloc)
 	case client.Nobody:
+		if s.flags.follow && allocrunner.TasksRunning(s.target.layout.Alloc(s.target.id)) {
+			if !s.alone {
+				fmt.Fprintf(s.environment.Stderr, "taskapi: %v; waiting for another one\n", &abandonedError{s.target.layout, s.target.id})
+			}
+			s.alone = true
+			return false, nil
+		}
 		return true, &abandonedError{s.target.layout, s.target.id}
 	case client.Unreadable:
 		return true, s.target.layout.errUnreadable(s.target.id, found.Err)
