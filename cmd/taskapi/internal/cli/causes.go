@@ -79,12 +79,19 @@ func (l layout) withCauses(alloc *api.Allocation, checks api.AllocCheckStatuses,
 		}
 	}
 	for _, c := range sortedChecks(checks) {
-		if c.Status != "success" {
-			err = fmt.Errorf("%w\nthe latest result of check %q of service %q is %s: %s", err, c.Check, c.Service, c.Status,
-				clipped(linewriter.OneLine(strings.TrimSpace(c.Output)), maxLastLine))
+		if c.Status != checkSuccess {
+			err = fmt.Errorf("%w\n%s", err, checkWords(c))
 		}
 	}
 	return l.withOutput(alloc, err)
+}
+
+const checkSuccess = "success"
+
+// checkWords says what a check's latest result is.
+func checkWords(c api.AllocCheckStatus) string {
+	return fmt.Sprintf("the latest result of check %q of service %q is %s: %s", c.Check, c.Service, c.Status,
+		clipped(linewriter.OneLine(strings.TrimSpace(c.Output)), maxLastLine))
 }
 
 // failedStart returns why a task's latest attempt to start has failed, nil when that has started.

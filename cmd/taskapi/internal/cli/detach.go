@@ -246,7 +246,7 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-cha
 			}
 			return exit
 		case <-ctx.Done():
-			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer", id)
+			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer; '%s' stops it", id, l.Command("stop", id))
 		case <-time.After(client.Pause):
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -82,10 +83,23 @@ func (r *request) await(ctx context.Context) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, over)
 		defer cancel()
 	}
+	if r.options.until.what == waitHealthy {
+		saying, end := context.WithCancel(ctx)
+		var said sync.WaitGroup
+		said.Go(func() {
+			sayChecks(saying, r.environment.Stderr, target{layout: r.layout, id: r.alloc.ID}.checks)
+		})
+		defer said.Wait()
+		defer end()
+	}
 	f := &follower{layout: r.layout, id: r.alloc.ID, quiet: true, until: r.options.until.settled,
 		make: func(a *api.Allocation) *printer { return newPrinter(io.Discard, a, false) }}
 	alloc, err := f.follow(ctx)
 	if err != nil {
+		if interrupted, ok := errors.AsType[*interruptedError](err); ok {
+			err = fmt.Errorf("%s: this command waits no longer for allocation %s, which runs on; '%s' stops it",
+				interrupted.signal, r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
+		}
 		if ctx.Err() != nil && f.last != nil {
 			err = r.layout.withCauses(f.last, r.checks(ctx), err)
 		}
@@ -96,6 +110,29 @@ func (r *request) await(ctx context.Context) error {
 		return nil
 	}
 	return r.layout.withCauses(alloc, r.checks(ctx), err)
+}
+
+// sayChecks is silent as long as checks usually take to succeed. Then it prints which don't, and each change of a check's status, until ctx ends.
+func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) (api.AllocCheckStatuses, error)) {
+	said := map[string]string{}
+	for pause := 10 * time.Second; ; pause = time.Second {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		checks, err := latest(ctx)
+		if err != nil { // follow says it
+			continue
+		}
+		for _, c := range sortedChecks(checks) {
+			if c.Status == said[c.ID] || c.Status == checkSuccess && said[c.ID] == "" {
+				continue
+			}
+			said[c.ID] = c.Status
+			fmt.Fprintf(out, "taskapi: %s\n", checkWords(c))
+		}
+	}
 }
 
 // checks returns the latest results of the allocation's checks, none when it can't be asked.
