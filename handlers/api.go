@@ -117,6 +117,10 @@ type Config struct {
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *Events
 
+	// Lacking is called for each request of a known caller who lacks the capability that it needs: with the capability, and the variable or the path that
+	// it was about; nil for nobody.
+	Lacking func(capability, object string)
+
 	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0 for none; nil for
 	// nobody.
 	Answered func(owner auth.Owner, index uint64)

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"strings"
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
@@ -47,6 +48,14 @@ func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 		record.Outcome, record.Reason = auth.Denied, reason.String()
 	}
 	s.config.Auditor.Audit(record)
+}
+
+// recordLacking records a request whose caller lacks the capability that its route needs.
+func (s *socketServer) recordLacking(r *request, denial *auth.Denial) {
+	s.record(r, denial.Kind.Status(), denial.Reason)
+	if s.config.Lacking != nil {
+		s.config.Lacking(r.matched.AnyOf.String(), strings.TrimPrefix(r.URL.EscapedPath(), "/v1/var/"))
+	}
 }
 
 // recordRead records a request of a known caller that changes nothing, if such are recorded: before the client has the answer, and for a stream at

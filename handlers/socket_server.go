@@ -96,7 +96,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
 		denial.Write(w)
-		s.record(req, denial.Kind.Status(), denial.Reason)
+		s.recordLacking(req, denial)
 		return
 	}
 	if route.maxBody > 0 && body != nil {

@@ -112,7 +112,7 @@ func (r *request) mayVariable(of variableAt, right auth.VariableRight) error {
 		return nil
 	}
 	denial := &auth.Denial{Kind: apierror.PermissionDenied, Reason: auth.MissingCapability}
-	r.server.record(r, denial.Kind.Status(), denial.Reason)
+	r.server.recordLacking(r, denial)
 	return denial
 }
 

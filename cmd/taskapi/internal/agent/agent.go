@@ -111,9 +111,10 @@ type Config struct {
 	Next    *api.Allocation         // what is to follow the allocation, which is to end for that
 	Changes []jobspec.Change        // what has changed of the job since the allocation was last run
 
-	Tied       bool                   // see interfaces.Config
-	Foreground *interfaces.Foreground // a task that has this program's files; nil for none
-	Faults     string                 // file that says which requests fail, and how, for tests of clients; empty for none
+	Tied       bool                            // see interfaces.Config
+	Foreground *interfaces.Foreground          // a task that has this program's files; nil for none
+	Lacking    func(capability, object string) // see handlers.Config; nil for nobody
+	Faults     string                          // file that says which requests fail, and how, for tests of clients; empty for none
 
 	Submission *api.JobSubmission // the text of the job: of Next's, if there is one
 

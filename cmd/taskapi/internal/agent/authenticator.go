@@ -85,6 +85,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Events:       s.events,
 		Services:     clusterapi.Services(s.shared.registry),
 		Answered:     s.audience.answered,
+		Lacking:      s.cfg.Lacking,
 		Eased:        s.ease,
 		Jobs: jobs{
 			runner: s.runner, validate: s.validator(), control: s.control,

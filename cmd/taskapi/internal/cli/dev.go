@@ -163,6 +163,7 @@ func (o devOptions) run(ctx context.Context, command []string, w Environment) er
 	close(done)
 	forwarding.Wait()
 	front.close()
+	t.lacking.print(w.Stderr)
 	return front.result(t, err)
 }
 

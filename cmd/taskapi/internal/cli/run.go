@@ -323,7 +323,12 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		p.failures = nil // what they have to say is printed
 	}
 	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = starting.handOver(), changes, next, r.submission
+	var refused lacking
+	if r.options.verbose {
+		cfg.Lacking = refused.add
+	}
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
+	refused.print(r.environment.Stderr)
 	return err
 }
 

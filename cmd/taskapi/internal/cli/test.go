@@ -147,6 +147,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		t.tied.events, t.tied.logs = w.Stderr, true
 	}
 	err = t.run(ctx, signals)
+	t.tied.lacking.print(w.Stderr)
 	t.report.finish(err)
 	unwritten := t.report.write(o, w)
 	if err != nil && unwritten != nil {

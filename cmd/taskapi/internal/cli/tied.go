@@ -28,6 +28,7 @@ type tied struct {
 	logs        bool      // warnings and steps go to standard error; nobody's otherwise: it is the command's
 
 	foreground *interfaces.Foreground
+	lacking    lacking               // what the tasks were refused
 	faults     string                // file of them; empty for none
 	started    func()                // called when the foreground's process has started
 	ending     func(*api.Allocation) // called when the allocation has ended, before it is removed; nil for nobody
@@ -90,7 +91,7 @@ func (t *tied) runLocked(ctx context.Context, lock interface {
 		t.runner = r
 		return r, err
 	}
-	cfg.Events = tiedEvents{cfg.Events, t}
+	cfg.Events, cfg.Lacking = tiedEvents{cfg.Events, t}, t.lacking.add
 	_, err := agent.New(cfg).Run(ctx, t.alloc)
 	if errors.Is(err, agent.ErrReported) {
 		err = nil // the task's state says it
