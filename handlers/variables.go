@@ -19,8 +19,8 @@ import (
 // Variables are those of all namespaces, and the locks on them. The index of an answer is one to wait from. Errors: *apierror.Error, and of
 // those that write *VariableConflictError.
 type Variables interface {
-	// OfTasks returns the same variables for a task, whose writes leave the operator room.
-	OfTasks() Variables
+	// OfTask returns the same variables for a task of a job, whose writes leave room for the operator and for other jobs.
+	OfTask(namespace, job string) Variables
 
 	// Read returns a variable, nil for none, and its ModifyIndex or, without one, the index of that moment.
 	Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error)
@@ -240,7 +240,7 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 		return variableWrite{}, err
 	}
 	if !r.Principal.Operator() {
-		at.kept = at.kept.OfTasks()
+		at.kept = at.kept.OfTask(r.Principal.Claims.Namespace, r.Principal.Claims.JobID)
 	}
 	w := variableWrite{variableAt: at}
 	query, err := r.values()

@@ -39,7 +39,7 @@ func newFakeVariables(paths ...string) *fakeVariables {
 	return f
 }
 
-func (f *fakeVariables) OfTasks() handlers.Variables { return f }
+func (f *fakeVariables) OfTask(string, string) handlers.Variables { return f }
 
 func (f *fakeVariables) Read(_ context.Context, namespace, path string) (*api.Variable, uint64, error) {
 	f.mu.Lock()

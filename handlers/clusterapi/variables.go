@@ -16,7 +16,9 @@ func Variables(kept *variables.Service) handlers.Variables { return variablesAPI
 
 type variablesAPI struct{ *variables.Service }
 
-func (v variablesAPI) OfTasks() handlers.Variables { return variablesAPI{v.Service.OfTasks()} }
+func (v variablesAPI) OfTask(namespace, job string) handlers.Variables {
+	return variablesAPI{v.Service.OfTask(namespace, job)}
+}
 
 func (v variablesAPI) Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error) {
 	found, index, err := v.Service.Read(ctx, namespace, path)

@@ -15,6 +15,7 @@ import (
 const (
 	minTTL       = 10 * time.Second
 	maxTTL       = 24 * time.Hour
+	maxDelay     = maxTTL // Nomad has none: a lock whose holder has gone would keep others out for as long as it likes
 	defaultTTL   = api.DefaultLockTTL
 	defaultDelay = api.DefaultLockDelay
 	maxLockID    = 128 // a UUID has 36
@@ -36,9 +37,9 @@ func (s *Service) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, 
 		if found.locked() && (!found.heldBy(v.LockID()) || found.phase == delayed) {
 			return write{}, &ConflictError{Variable: found.nothing(), Locked: true}
 		}
-		w := write{record: found.next(sealed), items: v.Items, lease: new(newLease(wanted.ID, now))}
+		w := write{record: found.next(sealed, s.writer), items: v.Items, lease: new(newLease(wanted.ID, now))}
 		if len(v.Items) == 0 && found.exists() && found.damage == nil {
-			w.record.sealed = found.sealed
+			w.record.sealed, w.record.Writer = found.sealed, found.Writer
 		}
 		w.record.Lock = &wanted
 		return w, nil
@@ -96,6 +97,16 @@ func (s *Service) Release(ctx context.Context, namespace, path, lockID string) (
 	if lockID == "" {
 		return nil, 0, invalid("missing lock information")
 	}
+	return s.release(ctx, namespace, path, func(of state) bool { return of.heldBy(lockID) })
+}
+
+// Unlock does so with a lock of whoever holds it, who learns of it at the next renewal, or while its delay goes on. Errors: ErrNotFound, ErrNotLocked.
+func (s *Service) Unlock(ctx context.Context, namespace, path string) error {
+	_, _, err := s.release(ctx, namespace, path, func(state) bool { return true })
+	return err
+}
+
+func (s *Service) release(ctx context.Context, namespace, path string, may func(state) bool) (*api.Variable, uint64, error) {
 	if err := errors.Join(checkNamespace(namespace), CheckPath(path)); err != nil {
 		return nil, 0, err
 	}
@@ -105,7 +116,7 @@ func (s *Service) Release(ctx context.Context, namespace, path, lockID string) (
 			return write{}, ErrNotFound
 		case !found.locked():
 			return write{}, ErrNotLocked
-		case !found.heldBy(lockID):
+		case !may(found):
 			return write{}, &ConflictError{Variable: found.nothing(), Locked: true}
 		}
 		w := write{record: found.record}
@@ -137,6 +148,9 @@ func checkAcquire(v *api.Variable) (lock, error) {
 	}
 	if wanted.TTL > maxTTL || wanted.TTL < minTTL {
 		return lock{}, invalid("TTL must be between 10 seconds and 24 hours")
+	}
+	if wanted.Delay > maxDelay {
+		return lock{}, invalid("LockDelay must be at most 24 hours, not %s", v.Lock.LockDelay)
 	}
 	return wanted, nil
 }

@@ -144,7 +144,8 @@ func TestLockOfNothing(t *testing.T) {
 func TestLockBounds(t *testing.T) {
 	f := newVariables(t)
 	for _, c := range []struct{ ttl, delay, want string }{ // want is TTL and delay, or an error
-		{"", "", "15s 15s"}, {"0s", "0", "15s 15s"}, {"10s", "1s", "10s 1s"}, {"24h", "90h", "24h0m0s 90h0m0s"},
+		{"", "", "15s 15s"}, {"0s", "0", "15s 15s"}, {"10s", "1s", "10s 1s"}, {"24h", "24h", "24h0m0s 24h0m0s"},
+		{"", "24h0m1s", "LockDelay must be at most 24 hours, not 24h0m1s"}, {"", "2562047h", "LockDelay must be at most 24 hours, not 2562047h"},
 		{"9.999s", "", "TTL must be between 10 seconds and 24 hours"}, {"24h0m1s", "", "TTL must be between"},
 		{"-1s", "", "must be positive"}, {"", "-1ns", "must be positive"}, {"soon", "", "invalid duration"}, {"", "1", "missing unit"},
 	} {
@@ -229,6 +230,31 @@ func TestReleaseHasNoDelay(t *testing.T) {
 			t.Errorf("released during the delay: %v", err)
 		}
 		f.mustAcquire()
+	})
+}
+
+// TestUnlock: a lock can be broken while it is held and while its delay goes on, and its holder has it no more.
+func TestUnlock(t *testing.T) {
+	locked(t, func(t *testing.T, f *fixture, _ *string) {
+		for _, wait := range []time.Duration{0, 21 * time.Second} {
+			id := f.mustAcquire("k", "v")
+			time.Sleep(wait)
+			if err := f.Unlock(t.Context(), ns, "l"); err != nil {
+				t.Errorf("after %v: %v", wait, err)
+			}
+			if _, _, err := f.Renew(t.Context(), ns, "l", id); !errors.Is(err, variables.ErrNotLocked) {
+				t.Errorf("its holder renews it: %v, want no lock", err)
+			}
+			if v := f.read("l"); v == nil || v.Lock != nil || v.Items["k"] != "v" {
+				t.Errorf("after that: %+v, want the items without a lock", v)
+			}
+		}
+		if err := f.Unlock(t.Context(), ns, "l"); !errors.Is(err, variables.ErrNotLocked) {
+			t.Errorf("without a lock: %v", err)
+		}
+		if err := f.Unlock(t.Context(), ns, "none"); !errors.Is(err, variables.ErrNotFound) {
+			t.Errorf("without a variable: %v", err)
+		}
 	})
 }
 

@@ -24,6 +24,9 @@ type header struct {
 	CreateTime int64 `json:"create_time"` // nanoseconds since the Unix epoch
 	ModifyTime int64 `json:"modify_time"`
 	Lock       *lock `json:"lock,omitempty"`
+
+	// Writer is whose share the variable counts to: the job of the task that has written it, as writerOf names it. Empty for the operator.
+	Writer string `json:"writer,omitempty"`
 }
 
 // lock is a lock on a variable. Until when it is held says its lease.

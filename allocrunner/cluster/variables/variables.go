@@ -7,6 +7,8 @@ package variables
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -41,6 +43,7 @@ type Service struct {
 	now    func() (Moment, error)
 	ending chan struct{} // has an element while this process ends a lock whose time is over
 	bounds usage         // up to which it writes
+	writer string        // whose share that counts to; empty for the operator, who has none
 }
 
 // New returns the variables of a store. It touches nothing.
@@ -48,12 +51,19 @@ func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = now
 	}
-	return &Service{c.Store, c.Sealer, c.Now, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}}
+	return &Service{c.Store, c.Sealer, c.Now, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, ""}
 }
 
-// OfTasks returns the same variables for a task, whose writes leave the operator room.
-func (s *Service) OfTasks() *Service {
-	return &Service{s.store, s.sealer, s.now, s.ending, usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}}
+// OfTask returns the same variables for a task of a job, whose writes leave room for the operator and for other jobs.
+func (s *Service) OfTask(namespace, job string) *Service {
+	bounds := usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}
+	return &Service{s.store, s.sealer, s.now, s.ending, bounds, writerOf(namespace, job)}
+}
+
+// writerOf returns a short name for a job, which may have a long one.
+func writerOf(namespace, job string) string {
+	sum := sha256.Sum256([]byte(namespace + "/" + job)) // no namespace has a slash
+	return hex.EncodeToString(sum[:8])
 }
 
 // Read returns a variable, nil for none, and the index to wait from: the variable's, or the store's when there is none.

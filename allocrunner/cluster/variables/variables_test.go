@@ -212,8 +212,8 @@ func TestListsReadLittle(t *testing.T) {
 		f.put(path, "k", large)
 	}
 	v := variable("mine", "k", large)
-	v.Lock = &api.VariableLock{ID: strings.Repeat("\x01", 128), TTL: "24h0m0s", LockDelay: "2562047h47m16.854775807s"} // no header is longer
-	if _, _, err := f.Acquire(t.Context(), v); err != nil {
+	v.Lock = &api.VariableLock{ID: strings.Repeat("\x01", 128), TTL: "24h0m0s", LockDelay: "24h0m0s"} // no header is longer
+	if _, _, err := f.OfTask(ns, "job").Acquire(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
 	store := &reader{Store: f.store}
@@ -353,10 +353,12 @@ func TestFull(t *testing.T) {
 // needs no more room; and when the operator can't either, there is room for services.
 func TestTasksLeaveRoom(t *testing.T) {
 	f := newVariables(t)
-	tasks, big := f.OfTasks(), strings.Repeat("v", variables.MaxItems-1)
-	fill := func(s *variables.Service, name, value string) (stored int) {
+	big := strings.Repeat("v", variables.MaxItems-1)
+	tasks := func(job int) *variables.Service { return f.OfTask(ns, fmt.Sprint(job)) }
+	operator := func(int) *variables.Service { return f.Service }
+	fill := func(s func(job int) *variables.Service, name, value string) (stored int) {
 		for ; ; stored++ {
-			_, _, err := s.Put(t.Context(), variable(fmt.Sprintf("%s/%d", name, stored), "k", value), nil)
+			_, _, err := s(stored/50).Put(t.Context(), variable(fmt.Sprintf("%s/%d", name, stored), "k", value), nil)
 			if errors.Is(err, variables.ErrFull) {
 				return stored
 			}
@@ -368,16 +370,16 @@ func TestTasksLeaveRoom(t *testing.T) {
 	if got, of := fill(tasks, "task", big), variables.MaxBytes/variables.MaxItems; got < of*7/10 || got > of*3/4 {
 		t.Errorf("tasks have written %d of %d variables of the largest size", got, of)
 	}
-	if _, _, err := tasks.Acquire(t.Context(), variable("lock", "k", big)); !errors.Is(err, variables.ErrFull) ||
+	if _, _, err := tasks(-1).Acquire(t.Context(), variable("lock", "k", big)); !errors.Is(err, variables.ErrFull) ||
 		!strings.Contains(err.Error(), "24 MiB, and the rest is the operator's") {
 		t.Errorf("a task's lock: %v", err)
 	}
 	for path, value := range map[string]string{"task/0": big, "task/1": "small"} {
-		if _, _, err := tasks.Put(t.Context(), variable(path, "k", value), nil); err != nil {
+		if _, _, err := tasks(0).Put(t.Context(), variable(path, "k", value), nil); err != nil {
 			t.Errorf("written again: %v", err)
 		}
 	}
-	if got, of := fill(f.Service, "operator", big), variables.MaxBytes/variables.MaxItems; got < of/5 {
+	if got, of := fill(operator, "operator", big), variables.MaxBytes/variables.MaxItems; got < of/5 {
 		t.Errorf("the operator has written %d of %d variables of the largest size", got, of)
 	}
 	registrations := cluster.Txn{}
@@ -391,13 +393,65 @@ func TestTasksLeaveRoom(t *testing.T) {
 		}
 	}
 	for count, want := range map[int][2]bool{7499: {true, true}, 7500: {false, true}, 9999: {false, true}, 10_000: {false, false}} {
-		for i, s := range []*variables.Service{tasks, f.Service} {
+		for i, s := range []*variables.Service{tasks(-1), f.Service} {
 			f.plant("usage/vars", fmt.Appendf(nil, `{"variables":%d,"bytes":0}`, count))
 			_, _, err := s.Put(t.Context(), variable(fmt.Sprintf("number/%d/%d", count, i), "k", "v"), nil)
 			if (err == nil) != want[i] || err != nil && !errors.Is(err, variables.ErrFull) {
-				t.Errorf("after %d variables, OfTasks %v: %v", count, i == 0, err)
+				t.Errorf("after %d variables, OfTask %v: %v", count, i == 0, err)
 			}
 		}
+	}
+}
+
+// TestShareOfAJob: what the tasks of a job write ends before the room of all tasks does, wherever they write it, and what others delete or write over
+// is theirs again. A damaged count is made again.
+func TestShareOfAJob(t *testing.T) {
+	f := newVariables(t)
+	greedy, other := f.OfTask(ns, "greedy"), f.OfTask(ns, "other")
+	big := strings.Repeat("v", variables.MaxItems-1)
+	put := func(s *variables.Service, path, value string) error {
+		_, _, err := s.Put(t.Context(), variable(path, "k", value), nil)
+		return err
+	}
+	stored := 0
+	for ; put(greedy, fmt.Sprintf("shared/%d", stored), big) == nil; stored++ {
+	}
+	if most := variables.MaxBytes / 8 / variables.MaxItems; stored > most || stored < most*9/10 {
+		t.Errorf("a job has written %d variables of the largest size, want about %d", stored, most)
+	}
+	err := put(greedy, "nomad/jobs/other", big)
+	if !errors.Is(err, variables.ErrFull) || !strings.Contains(err.Error(), "1250 variables and 4 MiB, which is the share of a job") {
+		t.Errorf("at another job's path: %v, want its own share full", err)
+	}
+	for _, s := range []*variables.Service{other, f.Service} {
+		if err := put(s, "nomad/jobs/other", big); err != nil {
+			t.Errorf("another writer: %v", err)
+		}
+	}
+	for name, free := range map[string]func() error{
+		"its own is smaller":   func() error { return put(greedy, "shared/0", "small") },
+		"another writes over":  func() error { return put(other, "shared/1", big) },
+		"the operator does":    func() error { return put(f.Service, "shared/2", big) },
+		"the operator deletes": func() error { _, err := f.Delete(t.Context(), ns, "shared/3", nil); return err },
+		"the count is damaged": func() error {
+			f.plant(variables.UsageKey(ns, "greedy"), []byte("?"))
+			return put(greedy, "shared/4", "small")
+		},
+		"another locks it only": func() error { _, _, err := other.Acquire(t.Context(), variable("shared/5")); return err },
+	} {
+		if err := free(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		err := put(greedy, "more/"+name[:3]+fmt.Sprint(len(name)), big)
+		if full := errors.Is(err, variables.ErrFull); full != strings.HasPrefix(name, "another locks") || err != nil && !full {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for n := 0; n < 1250; n++ {
+		_ = put(other, fmt.Sprintf("small/%d", n), "v")
+	}
+	if err := put(other, "one/more", "v"); !errors.Is(err, variables.ErrFull) {
+		t.Errorf("after 1,250 variables: %v, want no more", err)
 	}
 }
 

@@ -34,7 +34,7 @@ func (s *Service) Put(ctx context.Context, v *api.Variable, check *uint64) (*api
 		if err := found.lets(v.LockID()); err != nil {
 			return write{}, err
 		}
-		return write{record: found.next(sealed), items: v.Items}, nil
+		return write{record: found.next(sealed, s.writer), items: v.Items}, nil
 	})
 }
 
@@ -127,9 +127,9 @@ func (s state) nothing() *api.Variable {
 }
 
 // next returns the record after this one, with a lock that is still there.
-func (s state) next(sealed []byte) record {
+func (s state) next(sealed []byte, writer string) record {
 	now := time.Now().UnixNano()
-	r := record{header{Version: recordVersion, CreateTime: s.CreateTime, ModifyTime: now}, sealed}
+	r := record{header{Version: recordVersion, CreateTime: s.CreateTime, ModifyTime: now, Writer: writer}, sealed}
 	if r.CreateTime == 0 {
 		r.CreateTime = now
 	}
@@ -257,7 +257,7 @@ func (s *Service) commit(ctx context.Context, found state, w write) (uint64, err
 	case w.remove || w.record.Lock == nil: // there may be one of a lock whose time is over
 		txn.Then = append(txn.Then, cluster.Operation{Key: found.at.leaseKey(), Delete: true})
 	}
-	if err := s.account(ctx, &txn, found, after, w.remove); err != nil {
+	if err := s.account(ctx, &txn, found, w.record.Writer, after, w.remove); err != nil {
 		return 0, err
 	}
 	return s.store.Commit(ctx, txn)
@@ -277,63 +277,102 @@ type usage struct {
 	Bytes     int `json:"bytes"` // of the stored values, each rounded up to usageUnit
 }
 
-// reserve is what tasks leave to the operator.
-var reserve = usage{MaxVariables / 4, MaxBytes / 4}
+// reserve is what tasks leave to the operator, and share what the tasks of one job can write of the rest.
+var (
+	reserve = usage{MaxVariables / 4, MaxBytes / 4}
+	share   = usage{MaxVariables / 8, MaxBytes / 8}
+)
 
 func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUnit }
 
-// account adds to a transaction what it changes of the usage. Errors: ErrFull, which a change that makes something smaller never gets.
-func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, after int, removed bool) error {
-	change := usage{Bytes: units(after) - units(len(found.entry.Value))}
-	switch {
-	case removed:
-		change.Variables = -1
-	case !found.exists():
-		change.Variables = 1
+// account adds to a transaction what it changes of the usage, of all and of the job that a variable counts to. Errors: ErrFull, which a change that
+// makes something smaller never gets.
+func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, writer string, after int, removed bool) error {
+	was, is := usage{}, usage{1, units(after)}
+	if found.exists() {
+		was = usage{1, units(len(found.entry.Value))}
 	}
+	if removed {
+		is = usage{}
+	}
+	if err := s.add(ctx, txn, found, "", is.less(was), s.bounds); err != nil {
+		return err
+	}
+	if found.Writer == writer {
+		was, is = usage{}, is.less(was)
+	}
+	if found.Writer != "" && was != (usage{}) {
+		if err := s.add(ctx, txn, found, found.Writer, usage{}.less(was), share); err != nil {
+			return err
+		}
+	}
+	if writer == "" {
+		return nil
+	}
+	return s.add(ctx, txn, found, writer, is, share)
+}
+
+func (u usage) less(other usage) usage {
+	return usage{u.Variables - other.Variables, u.Bytes - other.Bytes}
+}
+
+// add adds to a transaction what it changes of the usage of a writer, of all for an empty one.
+func (s *Service) add(ctx context.Context, txn *cluster.Txn, found state, writer string, change, most usage) error {
 	if change == (usage{}) {
 		return nil
 	}
-	entry, _, err := s.store.Get(ctx, usageKey)
+	key := usageKey
+	if writer != "" {
+		key += "/" + writer
+	}
+	entry, _, err := s.store.Get(ctx, key)
 	if err != nil {
 		return err
 	}
 	var total usage
 	if entry.ModifyIndex != 0 && json.Unmarshal(entry.Value, &total) != nil || found.entry.Damaged { // of which nobody knows the size
-		if total, err = s.count(ctx); err != nil {
+		if total, err = s.count(ctx, writer); err != nil {
 			return err
 		}
 	}
 	total.Variables, total.Bytes = max(0, total.Variables+change.Variables), max(0, total.Bytes+change.Bytes)
-	if change.Variables > 0 && total.Variables > s.bounds.Variables {
-		return s.full(fmt.Sprintf("%d variables", s.bounds.Variables))
-	}
-	if change.Bytes > 0 && total.Bytes > s.bounds.Bytes {
-		return s.full(fmt.Sprintf("%d MiB", s.bounds.Bytes>>20))
+	if change.Variables > 0 && total.Variables > most.Variables || change.Bytes > 0 && total.Bytes > most.Bytes {
+		return s.full(writer, most)
 	}
 	value, err := json.Marshal(total)
 	if err != nil {
 		return err
 	}
-	txn.If = append(txn.If, cluster.Condition{Key: usageKey, ModifyIndex: entry.ModifyIndex})
-	txn.Then = append(txn.Then, cluster.Operation{Key: usageKey, Value: value})
+	txn.If = append(txn.If, cluster.Condition{Key: key, ModifyIndex: entry.ModifyIndex})
+	operation := cluster.Operation{Key: key, Value: value}
+	if writer != "" && total == (usage{}) {
+		operation = cluster.Operation{Key: key, Delete: true}
+	}
+	txn.Then = append(txn.Then, operation)
 	return nil
 }
 
 // full returns ErrFull with what there may be.
-func (s *Service) full(bound string) error {
-	if s.bounds.Bytes < MaxBytes {
+func (s *Service) full(writer string, most usage) error {
+	bound := fmt.Sprintf("%d variables and %d MiB", most.Variables, most.Bytes>>20)
+	switch {
+	case writer != "":
+		return fmt.Errorf("%w: the tasks of this job have written %s, which is the share of a job", ErrFull, bound)
+	case s.writer != "":
 		return fmt.Errorf("%w: tasks can write while there are less than %s, and the rest is the operator's", ErrFull, bound)
 	}
 	return fmt.Errorf("%w: %s", ErrFull, bound)
 }
 
-// count counts what the variables take, when the usage is damaged.
-func (s *Service) count(ctx context.Context) (usage, error) {
+// count counts what the variables of a writer take, of all for an empty one, when the usage is damaged.
+func (s *Service) count(ctx context.Context, writer string) (usage, error) {
 	page, err := s.store.List(ctx, cluster.Span{Prefix: variablePrefix})
-	total := usage{Variables: len(page.Entries)}
+	var total usage
 	for _, entry := range page.Entries {
-		total.Bytes += units(len(entry.Value))
+		if r, _ := decodeRecord(entry.Value); writer == "" || r.Writer == writer {
+			total.Variables++
+			total.Bytes += units(len(entry.Value))
+		}
 	}
 	return total, err
 }
