@@ -38,7 +38,7 @@ the data directory itself: no allocation has to run, and one that does sees a ch
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(varPut(w), varGet(w), varList(w), isDestructive(varPurge(w)), varLock(w))
+	cmd.AddCommand(varPut(w), varGet(w), varList(w), isDestructive(varPurge(w)), varLock(w), isDestructive(varUnlock(w)))
 	return cmd
 }
 
@@ -305,6 +305,43 @@ func varPurge(w Environment) *cobra.Command {
 	}
 	flags.add(cmd)
 	check.add(cmd)
+	return cmd
+}
+
+func varUnlock(w Environment) *cobra.Command {
+	var flags varFlags
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "unlock [flags] PATH",
+		Short: "Break the lock of a variable",
+		Long: `Ends the lock of a variable, whoever holds it, and its delay: others can acquire it at once. The items stay. Its holder is not told before: it
+learns of it when it renews the lock, and a command of 'taskapi var lock' is killed then.`,
+		Example: `  taskapi var unlock --force nightly/backup`,
+		Args:    oneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := variablePath(args[0])
+			if err != nil {
+				return err
+			}
+			if !force {
+				return usage(errors.New("the lock's holder believes to have it until it renews it: give --force to break it all the same"))
+			}
+			err = flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
+				return kept.Unlock(cmd.Context(), flags.in(w), path)
+			})
+			switch {
+			case errors.Is(err, errNoVariables), errors.Is(err, variables.ErrNotFound):
+				return fmt.Errorf("there is no variable %q in namespace %q", path, flags.in(w))
+			case errors.Is(err, variables.ErrNotLocked):
+				return fmt.Errorf("variable %q has no lock", path)
+			case err == nil:
+				_, err = fmt.Fprintf(w.Stdout, "The lock of variable %q is broken\n", path)
+			}
+			return err
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "break a lock that somebody holds")
 	return cmd
 }
 
