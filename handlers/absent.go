@@ -27,9 +27,9 @@ var (
 var absences = []absence{
 	{"there are no ACL policies, roles or stored tokens: a workload identity or the operator's token says who calls, and a policy file " +
 		"(taskapi run --policy) what it may do", nil, []string{
-		"/v1/acl/policies", "/v1/acl/policy/{name}", "/v1/acl/bootstrap", "/v1/acl/tokens", "/v1/acl/token", "/v1/acl/token/{name}",
+		"/v1/acl/policy/{name}", "/v1/acl/bootstrap", "/v1/acl/tokens", "/v1/acl/token", "/v1/acl/token/{name}",
 		"/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/roles", "/v1/acl/role", "/v1/acl/role/{name}",
-		"/v1/acl/role/name/{name}", "/v1/acl/auth-methods", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}", "/v1/acl/binding-rules",
+		"/v1/acl/role/name/{name}", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}", "/v1/acl/binding-rules",
 		"/v1/acl/binding-rule", "/v1/acl/binding-rule/{name}", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth", "/v1/acl/login",
 		"/v1/acl/identity/client-introduction-token",
 	}},
@@ -52,17 +52,16 @@ var absences = []absence{
 	{"this machine runs what it is given: it can't be drained, excluded or purged; stop the allocation instead", nil, []string{
 		"/v1/node/{node}/drain", "/v1/node/{node}/eligibility", "/v1/node/{node}/purge", "/v1/node/{node}/evaluate",
 	}},
-	{"there are no node pools: there is one machine", nil, []string{
-		"/v1/node/pools", "/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
+	{"there is one node pool, default, with the one machine", puts, []string{"/v1/node/pools"}},
+	{"there is one node pool, default, with the one machine", nil, []string{
+		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
 	}},
 	{"a job runs one allocation of one group here: it is neither scaled, dispatched nor run periodically", nil, []string{
-		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force", "/v1/scaling/policies",
-		"/v1/scaling/policy/{name}",
+		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force", "/v1/scaling/policy/{name}",
 	}},
 	{"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts, []string{
 		"/v1/job/{job}/scale",
 	}},
-	{"GET /v1/jobs and GET /v1/job/{job}/allocations have the same", nil, []string{"/v1/jobs/statuses"}},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},
@@ -72,9 +71,10 @@ var absences = []absence{
 	{"evaluations go by themselves: the latest are kept", deletes, []string{"/v1/evaluations"}},
 	{"there is one namespace, that of the job", puts, []string{"/v1/namespace"}},
 	{"there is one namespace, that of the job", changes, []string{"/v1/namespace/{namespace}"}},
+	{"there are no volumes: a task has the allocation's directory and the machine's file system", puts, []string{"/v1/volumes"}},
 	{"there are no volumes and no plugins: a task has the allocation's directory and the machine's file system", nil, []string{
-		"/v1/volumes", "/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugins", "/v1/plugin/csi/{name}",
-		"/v1/volume/host/*", "/v1/volumes/claims", "/v1/volumes/claim/{name}",
+		"/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugin/csi/{name}", "/v1/volume/host/*",
+		"/v1/volumes/claims", "/v1/volumes/claim/{name}",
 	}},
 	{"this is a feature of Nomad Enterprise", nil, []string{
 		"/v1/operator/license", "/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",

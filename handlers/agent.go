@@ -78,6 +78,7 @@ func (a *Agent) stats() map[string]map[string]string {
 		"nomad": {
 			"server": "true", "leader": "true", "leader_addr": leaderAddress, "bootstrap": "true", "known_regions": "1",
 		},
+		"raft":    {"num_peers": "0"}, // nomad check wants to know
 		"taskapi": {"version": a.Version},
 		"runtime": {
 			"goroutines":  strconv.Itoa(runtime.NumGoroutine()),

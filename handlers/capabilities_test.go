@@ -21,13 +21,15 @@ var opens = map[string][]string{
 	"read-job": {
 		"GET /v1/allocations", "GET /v1/allocation/{alloc}", "GET /v1/allocation/{alloc}/checks",
 		"GET /v1/allocation/{alloc}/services", "GET /v1/client/allocation/{alloc}/checks",
-		"GET /v1/client/allocation/{alloc}/stats", "GET /v1/client/allocation/{alloc}/pause", "GET /v1/jobs",
+		"GET /v1/client/allocation/{alloc}/stats", "GET /v1/client/allocation/{alloc}/pause", "GET /v1/jobs", "GET /v1/jobs/statuses",
 		"GET /v1/job/{job}", "GET /v1/job/{job}/actions", "GET /v1/job/{job}/deployment", "GET /v1/job/{job}/scale",
 		"GET /v1/job/{job}/services", "GET /v1/job/{job}/summary", "GET /v1/job/{job}/versions",
 		"GET /v1/job/{job}/allocations", "GET /v1/job/{job}/deployments", "GET /v1/job/{job}/evaluations",
 		"GET /v1/deployments", "GET /v1/deployment/{deployment}", "GET /v1/deployment/allocations/{deployment}",
 		"GET /v1/namespace/{namespace}", "GET /v1/evaluations", "GET /v1/evaluations/count",
 		"GET /v1/evaluation/{eval}", "GET /v1/evaluation/{eval}/allocations", "GET /v1/event/stream",
+		"GET /v1/acl/policies", "GET /v1/acl/auth-methods", "GET /v1/scaling/policies", "GET /v1/volumes", "GET /v1/plugins",
+		"GET /v1/node/pools",
 	},
 	"read-logs": {
 		"GET /v1/client/fs/logs/{alloc}",

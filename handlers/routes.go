@@ -169,6 +169,8 @@ func (a *API) served() []Route {
 		read("/v1/client/fs/logs/{alloc}", auth.ReadLogs, a.logs, "Returns or follows what a task prints.").or(auth.ReadFS).answering(Stream),
 
 		read("/v1/jobs", auth.ReadJob, a.jobList, "Lists the caller's job."),
+		newRoute([]string{http.MethodGet, http.MethodPost}, "/v1/jobs/statuses", auth.ReadJob, a.jobStatuses,
+			"Returns the caller's job with its allocation and its latest deployment."),
 		write("/v1/jobs", auth.OperatorOnly, a.register, "Gives the allocation another version of its job.").withBody(maxJob),
 		ask("/v1/jobs/parse", auth.OperatorOnly, a.parse, "Returns the job that a text describes.").withBody(maxParse),
 		ask("/v1/validate/job", auth.OperatorOnly, a.validate, "Returns what keeps a job from running here.").withBody(maxJob),
@@ -226,6 +228,13 @@ func (a *API) served() []Route {
 		read("/v1/services", auth.Authenticated, a.serviceList, "Lists the services of the caller's namespace, with their tags."),
 		read("/v1/service/{name}", auth.Authenticated, a.serviceGet, "Lists who has registered a service; choose=N|KEY for N of them."),
 		remove("/v1/service/{name}/{id}", auth.OperatorOnly, a.serviceDelete, "Removes a registration, whosever it is."),
+
+		read("/v1/acl/policies", auth.ReadJob, a.emptyList, "Lists none: what a token may do is in a policy file of taskapi's."),
+		read("/v1/acl/auth-methods", auth.ReadJob, a.emptyList, "Lists none."),
+		read("/v1/scaling/policies", auth.ReadJob, a.emptyList, "Lists none: nothing is scaled."),
+		read("/v1/volumes", auth.ReadJob, a.emptyList, "Lists none."),
+		read("/v1/plugins", auth.ReadJob, a.emptyList, "Lists none."),
+		read("/v1/node/pools", auth.ReadJob, a.nodePools, "Lists the pool of this machine, default."),
 
 		read("/v1/event/stream", auth.ReadJob, a.eventStream, "Streams the events of the caller's allocation.").or(auth.NodeRead).
 			answering(Stream),

@@ -19,7 +19,7 @@ const (
 	noCluster    = "no cluster: no servers, scheduler or Raft"
 	noKeyring    = "signing keys are managed on the machine, with `taskapi keyring`"
 	noVolumes    = "no volumes and no plugins"
-	noPools      = "one machine, no node pools"
+	noPools      = "one machine, one pool"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
 	oneAlloc     = "a job runs one allocation: it is neither scaled, dispatched nor run periodically"
@@ -67,7 +67,7 @@ var sdkTable = []sdkCalls{
 	{"Nodes", "MonitorDrain", works, works, "its channel says that there is no drain, or that the node is not a task's to see"},
 	{"Nodes", "GC", works, "403", "removes the allocation if it has ended"},
 	{"Nodes", "GcAlloc", "409", "409", "of one that runs; an ended one is removed"},
-	{"Nodes", "CSIVolumes", "501", "501", noVolumes},
+	{"Nodes", "CSIVolumes", works, works, "none"},
 	{"Nodes", "ForceEvaluate Purge ToggleEligibility UpdateDrain UpdateDrainOpts", "501", "501", oneMachine},
 	{"Nodes.Identity", "Get Renew", "501", "501", "no node identities: the machine's users decide who may use a socket"},
 
@@ -89,11 +89,13 @@ var sdkTable = []sdkCalls{
 
 	{"ACLTokens", "Self", works, "403", "a task's token is no ACL token; GET /v1/acl/whoami has its claims"},
 	{"ACLTokens", "Bootstrap BootstrapOpts Create Delete ExchangeOneTimeToken Info List Update Upload UpsertOneTimeToken", "501", "501", noACL},
-	{"ACLPolicies", "Delete Info List Self Upsert", "501", "501", noACL},
+	{"ACLPolicies", "List", works, works, "none"},
+	{"ACLPolicies", "Delete Info Self Upsert", "501", "501", noACL},
 	{"ACLRoles", "Create Delete Get GetByName List Update", "501", "501", noACL},
 	{"ACLAuth", "CompleteAuth GetAuthURL Login", "501", "501", noACL},
 	{"ACLOIDC", "CompleteAuth GetAuthURL Login", noRequest, noRequest, "the SDK panics: this client of its lacks a connection; ACLAuth has the same calls"},
-	{"ACLAuthMethods", "Create Delete Get List Update", "501", "501", noACL},
+	{"ACLAuthMethods", "List", works, works, "none"},
+	{"ACLAuthMethods", "Create Delete Get Update", "501", "501", noACL},
 	{"ACLBindingRules", "Create Delete Get List Update", "501", "501", noACL},
 	{"ACLIdentity", "CreateClientIntroductionToken", "501", "501", noACL},
 
@@ -103,12 +105,17 @@ var sdkTable = []sdkCalls{
 	{"Variables", "Delete", works, "403", "a policy may give a task variables-write"},
 	{"Services", "Get List", works, works, "a task sees the services of its namespace"},
 	{"Services", "Delete", "404", "403", "404 for a registration that there is not"},
-	{"Scaling", "GetPolicy ListPolicies", "501", "501", oneAlloc},
-	{"NodePools", "Delete Info List ListJobs ListNodes PrefixList Register", "501", "501", noPools},
-	{"CSIPlugins", "Info List", "501", "501", noVolumes},
-	{"CSIVolumes", "Create CreateOpts CreateSnapshot Delete DeleteOpts DeleteSnapshot Deregister Detach Info List ListExternal ListSnapshots " +
-		"ListSnapshotsOpts PluginList Register RegisterOpts", "501", "501", noVolumes},
-	{"HostVolumes", "Create Delete Get List Register", "501", "501", noVolumes},
+	{"Scaling", "ListPolicies", works, works, "none"},
+	{"Scaling", "GetPolicy", "501", "501", oneAlloc},
+	{"NodePools", "List PrefixList", works, works, "default"},
+	{"NodePools", "Delete Info ListJobs ListNodes Register", "501", "501", noPools},
+	{"CSIPlugins", "List", works, works, "none"},
+	{"CSIPlugins", "Info", "501", "501", noVolumes},
+	{"CSIVolumes", "List PluginList", works, works, "none"},
+	{"CSIVolumes", "Create CreateOpts CreateSnapshot Delete DeleteOpts DeleteSnapshot Deregister Detach Info ListExternal ListSnapshots " +
+		"ListSnapshotsOpts Register RegisterOpts", "501", "501", noVolumes},
+	{"HostVolumes", "List", works, works, "none"},
+	{"HostVolumes", "Create Delete Get Register", "501", "501", noVolumes},
 	{"TaskGroupHostVolumeClaims", "Delete List", "501", "501", noVolumes},
 	{"Quotas", "Delete Info List ListUsage PrefixList PrefixListUsage Register Usage", "501", "501", noEnterprise},
 	{"Recommendations", "Apply Delete Info List Upsert", "501", "501", noEnterprise},
