@@ -114,14 +114,19 @@ func (a *API) deploymentAllocations(ctx context.Context, r *request) (answer, er
 	return list.answer([]*api.Allocation{current}, current.ModifyIndex)
 }
 
-// latestDeployment answers GET /v1/job/:job/deployment: null, as in Nomad, for a job without one.
+// latestDeployment answers GET /v1/job/:job/deployment: null, as in Nomad, for a job without one, and for another job.
 func (a *API) latestDeployment(ctx context.Context, r *request) (answer, error) {
-	current, err := a.ownJob(ctx, r)
+	query, err := r.values()
+	if err != nil {
+		return answer{}, err
+	}
+	current, err := a.withJob(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
 	var latest *wireDeployment
-	if all := a.deployments(r); len(all) > 0 {
+	own := r.param("job") == current.JobID && inNamespace(current, query.Get("namespace"))
+	if all := a.deployments(r); own && len(all) > 0 {
 		latest = wireDeploymentOf(all[0])
 	}
 	encoded, err := encode(latest)

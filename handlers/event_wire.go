@@ -152,7 +152,8 @@ func jobNote(kind string, job *api.Job, alloc *api.Allocation) note {
 // evaluationNotes returns the two events of an evaluation: with what has triggered it, when it is yet to be done, and as it was completed.
 func evaluationNotes(e *api.Evaluation) []note {
 	pending := *e
-	pending.Status, pending.QueuedAllocations, pending.PlanAnnotations, pending.SnapshotIndex = api.EvalStatusPending, nil, nil, 0
+	pending.Status, pending.QueuedAllocations, pending.PlanAnnotations = api.EvalStatusPending, nil, nil
+	pending.SnapshotIndex, pending.DeploymentID = 0, ""
 	cause := eventDesired
 	switch e.TriggeredBy {
 	case triggerRegister:

@@ -60,7 +60,6 @@ func TestSDKJobReads(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"summary":     func() error { _, _, err := jobs.Summary("other", nil); return err },
 		"scale":       func() error { _, _, err := jobs.ScaleStatus("other", nil); return err },
-		"deployment":  func() error { _, _, err := jobs.LatestDeployment("other", nil); return err },
 		"services":    func() error { _, _, err := jobs.Services("other", nil); return err },
 		"deregister":  func() error { _, _, err := jobs.Deregister("other", false, nil); return err },
 		"namespace":   func() error { _, _, err := jobs.Summary("demo", &api.QueryOptions{Namespace: "prod"}); return err },
@@ -70,6 +69,9 @@ func TestSDKJobReads(t *testing.T) {
 		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 404 || unexpected.Body() != "job not found" {
 			t.Errorf("%s of another job = %v, want 404", name, err)
 		}
+	}
+	if latest, _, err := jobs.LatestDeployment("other", nil); latest != nil || err != nil {
+		t.Errorf("deployment of another job = %+v, %v; want none, as in Nomad", latest, err)
 	}
 	_, _, _, err = jobs.Versions("other", true, nil)
 	wantSDKError(t, err, 404, "job versions not found")

@@ -112,7 +112,7 @@ func (a *API) search(ctx context.Context, r *request) (answer, error) {
 			continue
 		}
 		var found []string
-		for _, id := range a.searchable(current, c) {
+		for _, id := range a.searchable(r, current, c) {
 			if strings.HasPrefix(id, want.Prefix) || c != contexts.Jobs && strings.HasPrefix(id, strings.ToLower(want.Prefix)) {
 				found = append(found, id)
 			}
@@ -142,7 +142,7 @@ func (a *API) searchIn(ctx context.Context, r *request, wanted contexts.Context,
 }
 
 // ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
-var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals}
+var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
 
 // searchVariables returns those that the caller may list, whose paths begin with the prefix and hold the text, in lower case.
 func (a *API) searchVariables(ctx context.Context, r *request, namespace, prefix, text string) ([]api.FuzzyMatch, error) {
@@ -165,7 +165,7 @@ func (a *API) searchVariables(ctx context.Context, r *request, namespace, prefix
 }
 
 // searchable returns the IDs of a context.
-func (a *API) searchable(current *api.Allocation, in contexts.Context) []string {
+func (a *API) searchable(r *request, current *api.Allocation, in contexts.Context) []string {
 	switch in {
 	case contexts.Allocs:
 		return []string{current.ID}
@@ -175,6 +175,12 @@ func (a *API) searchable(current *api.Allocation, in contexts.Context) []string 
 		return []string{current.Namespace}
 	case contexts.Nodes:
 		return []string{a.config.Agent.NodeID}
+	case contexts.Deployments:
+		var ids []string
+		for _, d := range a.deployments(r) {
+			ids = append(ids, d.ID)
+		}
+		return ids
 	case contexts.NodePools:
 		return []string{nodePool}
 	case contexts.Evals:
@@ -219,7 +225,7 @@ func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
 			}
 			continue
 		}
-		for name, match := range a.fuzzy(current, c) {
+		for name, match := range a.fuzzy(r, current, c) {
 			if at := strings.Index(strings.ToLower(match.ID), text); at >= 0 {
 				found[name] = append(found[name], match)
 			}
@@ -237,7 +243,7 @@ func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
 }
 
 // fuzzy yields what may be found in a context, each with the context in which the answer has it: a job's parts have their own.
-func (a *API) fuzzy(current *api.Allocation, in contexts.Context) func(yield func(contexts.Context, api.FuzzyMatch) bool) {
+func (a *API) fuzzy(r *request, current *api.Allocation, in contexts.Context) func(yield func(contexts.Context, api.FuzzyMatch) bool) {
 	return func(yield func(contexts.Context, api.FuzzyMatch) bool) {
 		switch in {
 		case contexts.Allocs:
@@ -247,7 +253,7 @@ func (a *API) fuzzy(current *api.Allocation, in contexts.Context) func(yield fun
 		case contexts.Jobs:
 			fuzzyJob(current, yield)
 		default:
-			for _, id := range a.searchable(current, in) {
+			for _, id := range a.searchable(r, current, in) {
 				if !yield(in, api.FuzzyMatch{ID: id}) {
 					return
 				}

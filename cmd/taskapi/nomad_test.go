@@ -160,11 +160,6 @@ var deliberate = []struct{ where, what, why string }{
 		"there is one node to choose from",
 	},
 	{
-		`DeploymentID|Matches.deployment`,
-		"deployments have no IDs",
-		"there are none",
-	},
-	{
 		`MappedFile`,
 		"no `MappedFile` in `MemoryStats`",
 		"raw_exec measures none, in Nomad either, and the SDK has no field for it",
@@ -262,6 +257,11 @@ var deliberate = []struct{ where, what, why string }{
 		`event (Evaluation|Job) PlanResult`,
 		"no events `PlanResult` of evaluations and jobs",
 		"a plan is carried out with its evaluation, whose two events are sent",
+	},
+	{
+		`event Deployment AllocationUpdated`,
+		"no events `AllocationUpdated` of deployments",
+		"an allocation's health ends its deployment, which is its `DeploymentStatusUpdate`",
 	},
 	{
 		`event Node AllocationUpdated`,
@@ -394,7 +394,8 @@ func (n nomadAPI) do(t *testing.T, want nomadAnswer) (status int, index string, 
 			t.Fatal(err)
 		}
 	}
-	path := strings.NewReplacer("{alloc}", alloc.ID, "{job}", alloc.JobID, "{eval}", alloc.EvalID, "{node}", alloc.NodeID).
+	path := strings.NewReplacer("{alloc}", alloc.ID, "{job}", alloc.JobID, "{eval}", alloc.EvalID, "{node}", alloc.NodeID,
+		"{deployment}", alloc.DeploymentID).
 		Replace(want.Path)
 	answer := n.send(t, want.Method, path, body, want.Headers)
 	defer answer.Body.Close()
