@@ -224,6 +224,22 @@ func TestFloodsAreSampled(t *testing.T) {
 	})
 }
 
+// Refusals that come now and then are each written at once, however many there have been.
+func TestQuietTimesEndABurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t)
+		for i := range 5 {
+			for range 15 {
+				w.ask("", web)
+			}
+			if n := len(w.records()); n != 15*(i+1) {
+				t.Errorf("%d records after %d refusals", n, 15*(i+1))
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
 // A stolen token leaves a line, whatever else its thief has refused on the same socket for the same reason.
 func TestNoTokenHidesBehindAnother(t *testing.T) {
 	w := newFixture(t)

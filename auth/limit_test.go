@@ -263,10 +263,14 @@ func TestHoldingBackIsBounded(t *testing.T) {
 }
 
 func TestConfigErrors(t *testing.T) {
-	if _, err := auth.NewAuthenticator(auth.Config{}); err == nil || !strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
-		t.Errorf("got %v", err)
-	}
 	w := newFixture(t)
+	for _, config := range []auth.Config{
+		{Allocations: w.allocs, Logger: discardLogger}, {Verifier: w.verifier, Logger: discardLogger}, {Verifier: w.verifier, Allocations: w.allocs},
+	} {
+		if _, err := auth.NewAuthenticator(config); err == nil || !strings.Contains(err.Error(), "Verifier, Allocations and Logger") {
+			t.Errorf("got %v", err)
+		}
+	}
 	for _, limits := range []auth.Limits{
 		{Caller: ratelimit.Rate{PerSecond: -1, Burst: 1}}, {Global: ratelimit.Rate{PerSecond: 1}}, {MaxDelayed: -1},
 	} {

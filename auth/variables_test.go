@@ -88,6 +88,8 @@ func TestVariables(t *testing.T) {
 		})},
 		"a path of another task": {`task "db" { variables { path "app/*" { capabilities = ["write"] } } }`, with(implicitPaths, map[string]string{"app/a": none})},
 		"list alone":             {`task "web" { variables { path "app" { capabilities = ["list"] } } }`, with(implicitPaths, map[string]string{"app": "list"})},
+		"destroy alone":          {`task "web" { variables { path "app" { capabilities = ["destroy"] } } }`, with(implicitPaths, map[string]string{"app": "destroy"})},
+		"write alone":            {`task "web" { variables { path "app" { capabilities = ["write"] } } }`, with(implicitPaths, map[string]string{"app": "write"})},
 		"an exact path before Nomad's policy": {`task "web" { variables { path "` + job + `" { capabilities = ["deny"] } } }`,
 			with(implicitPaths, map[string]string{job: none})},
 		"Nomad's policy before a pattern": {`task "web" { variables { path "nomad/*" { capabilities = ["deny"] } } }`, implicitPaths},

@@ -345,6 +345,20 @@ func TestFirstStartCutShort(t *testing.T) {
 	}
 }
 
+// A damaged ring is an error, also one whose first start was cut short before the mark was made, and gets no mark.
+func TestDamagedRingWithoutMark(t *testing.T) {
+	dir := t.TempDir() + "/keyring"
+	mustOpen(t, dir)
+	write(t, filepath.Join(dir, "keys.sealed"), []byte("damaged"), 0o600)
+	write(t, filepath.Join(dir, "lock"), nil, 0o600)
+	if _, err := open(dir); !errors.Is(err, identity.ErrKeyringDamaged) {
+		t.Errorf("opened with %v, want ErrKeyringDamaged", err)
+	}
+	if mark, err := os.ReadFile(filepath.Join(dir, "lock")); err != nil || len(mark) > 0 {
+		t.Errorf("it is marked %q, %v", mark, err)
+	}
+}
+
 func write(tb testing.TB, path string, data []byte, mode os.FileMode) {
 	tb.Helper()
 	if err := os.WriteFile(path, data, mode); err != nil {
