@@ -445,6 +445,12 @@ func TestReopen(t *testing.T) {
 	if n := bytes.Count(before, []byte("\n")); err != nil || n != 20 {
 		t.Errorf("%d lines in the first file, %v; want 20", n, err)
 	}
+	for range 30 { // too late: each is counted as lost, none as left out
+		audit.Audit(denied("/late", peer, nil))
+	}
+	if s := audit.Stats(); s.Lost != 30 || s.Suppressed != 9 {
+		t.Errorf("after the end: %+v", s)
+	}
 	after, err := os.ReadFile(path)
 	if n := bytes.Count(after, []byte("\n")); err != nil || n != 1 || !bytes.Contains(after, []byte(`"suppressed":9`)) {
 		t.Errorf("the second file has %s, %v; want the count of the others", after, err)

@@ -260,6 +260,9 @@ func TestRemovedDirectory(t *testing.T) {
 	if !l.Revoked(&identity.Claims{ID: "j"}) {
 		t.Error("forgotten with its directory")
 	}
+	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}) {
+		t.Error("tokens that were not revoked are refused without the directory")
+	}
 	add(t, open(t, dir), revocation.Rule{TokenID: "i"})
 	if !l.Revoked(&identity.Claims{ID: "i"}) {
 		t.Error("the new directory is not seen")
@@ -289,6 +292,89 @@ func TestWatch(t *testing.T) {
 	watching.Wait()
 	if n := strings.Count(log.String(), "tokens revoked"); n < 1 || n > 2 {
 		t.Errorf("log:\n%s", log.String())
+	}
+}
+
+// TestWatchSaysOnce what is wrong with a list, however often it is looked at.
+func TestWatchSaysOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "r")
+	l := open(t, dir)
+	add(t, l, revocation.Rule{TokenID: "j"})
+	logged := make(chan string, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		l.Watch(ctx, slog.New(slog.NewTextHandler(lines(logged), &slog.HandlerOptions{Level: slog.LevelError})))
+	})
+	path := filepath.Join(dir, "revocations.json")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage := func() {
+		if err := privatefile.Write(path, []byte("{")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage()
+	if line := <-logged; !strings.Contains(line, "revocations can't be read") {
+		t.Errorf("logged %q", line)
+	}
+	damage()
+	damage()
+	changed := l.Changed()
+	if err := privatefile.Write(path, good); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	if l.Revoked(&identity.Claims{ID: "i", Task: "t"}) {
+		t.Error("a list that was repaired is not read")
+	}
+	cancel()
+	watching.Wait()
+	if len(logged) > 0 {
+		t.Errorf("it says again: %q", <-logged)
+	}
+}
+
+// lines gets what is logged.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// TestRuleInWords: what is listed of a rule says all that it is about, and when it was made.
+func TestRuleInWords(t *testing.T) {
+	before := time.Now().Unix()
+	r := add(t, open(t, filepath.Join(t.TempDir(), "r")), revocation.Rule{Task: "web", AllocationID: "a1", Before: before})
+	at := time.Unix(before, 0).UTC().Format(time.RFC3339)
+	if want := `tokens of task "web" of allocation a1 issued before ` + at; r.String() != want {
+		t.Errorf("%q, want %q", r, want)
+	}
+	if r.CreatedAt < before || r.CreatedAt > time.Now().Unix() {
+		t.Errorf("made at %d, want %d or a little later", r.CreatedAt, before)
+	}
+}
+
+// TestCloseLeavesNoFile open.
+func TestCloseLeavesNoFile(t *testing.T) {
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(entries)
+	}
+	dir := filepath.Join(t.TempDir(), "r")
+	before := count()
+	l, err := revocation.Open(revocation.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil || count() != before {
+		t.Errorf("%d files are open, %v; want %d", count(), err, before)
 	}
 }
 
