@@ -217,10 +217,7 @@ func (o *runOptions) readSettings(l layout, id string, flags *pflag.FlagSet, w E
 // leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is an error when a taskapi
 // runs one.
 func (l layout) leftRunning(ctx context.Context, alloc *api.Allocation) (left string, err error) {
-	ids, err := l.IDs()
-	if err != nil {
-		return "", err
-	}
+	ids, _ := l.IDs() // what is wrong with the data directory is said when it is made
 	for _, id := range ids {
 		k := l.known(ctx, id)
 		if !k.running || k.alloc == nil || k.alloc.Namespace != alloc.Namespace || allocrunner.SameJob(k.alloc, alloc) != nil {
