@@ -2,12 +2,15 @@ package auth
 
 import "github.com/hashicorp/hcl/v2"
 
-// machineBlocks are the blocks of a policy about the machine and its agent, with what each value of policy gives of them.
+// machineBlocks are the blocks of a policy about the machine and its agent, with what each value of policy gives
+// of them.
 var machineBlocks = map[string]map[string]CapabilitySet{
 	"node": {"read": CapabilitySet(NodeRead), "write": CapabilitySet(NodeRead | NodeWrite), "deny": 0},
 	// There is nothing of Nomad's agent:write here: no cluster to join, no servers to choose.
-	"agent": {"read": CapabilitySet(AgentRead | AgentMonitor), "write": CapabilitySet(AgentRead | AgentMonitor), "deny": 0},
+	"agent": {"read": agentPolicy, "write": agentPolicy, "deny": 0},
 }
+
+const agentPolicy = CapabilitySet(AgentRead | AgentMonitor)
 
 var machineSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "policy", Required: true}}}
 

@@ -9,7 +9,8 @@ import (
 	"taskapi/handlers/internal/redact"
 )
 
-// views is for how many tasks the allocation is kept as they are shown it. Tasks that share a place make each other slower.
+// views is for how many tasks the allocation is kept as they are shown it. Tasks that share a place make each
+// other slower.
 const views = 8
 
 // view is an allocation as one task is shown it.
@@ -24,7 +25,8 @@ var viewSeed = maphash.MakeSeed()
 // viewOf returns the caller's place among so many.
 func (r *request) viewOf() int { return int(maphash.String(viewSeed, r.Principal.Claims.Task) % views) }
 
-// shown returns an allocation as the caller is shown it. Nothing that is answered, searched or filtered has more of it.
+// shown returns an allocation as the caller is shown it. Nothing that is answered, searched or filtered has more
+// of it.
 func (r *request) shown(whole *api.Allocation) *api.Allocation {
 	if r.Principal.SeesWholeJob() || whole.Job == nil {
 		return whole

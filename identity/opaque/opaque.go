@@ -1,6 +1,6 @@
-// Package opaque keeps tokens for secrets of a UUID's form, for clients that take no other. A secret is 128 random bits. It
-// is written down nowhere: the file of its token has a hash of it for its name, and is sealed with a key that only the
-// secret gives. What such a token is good for is for those who verify it.
+// Package opaque keeps tokens for secrets of a UUID's form, for clients that take no other. A secret is 128 random
+// bits. It is written down nowhere: the file of its token has a hash of it for its name, and is sealed with a key
+// that only the secret gives. What such a token is good for is for those who verify it.
 package opaque
 
 import (
@@ -41,8 +41,8 @@ func Is(text string) bool {
 	return err == nil && id.String() == text
 }
 
-// Mint keeps a token in the directory, which is made where it is missing, and returns the secret that stands for it. Files of
-// tokens that have expired are removed. Errors: ErrFull, privatefile.ErrExposed, wrapped.
+// Mint keeps a token in the directory, which is made where it is missing, and returns the secret that stands for
+// it. Files of tokens that have expired are removed. Errors: ErrFull, privatefile.ErrExposed, wrapped.
 func Mint(dir, token string, expires, now time.Time) (secret string, err error) {
 	if err := privatefile.EnsureDir(dir); err != nil {
 		return "", err
@@ -51,7 +51,8 @@ func Mint(dir, token string, expires, now time.Time) (secret string, err error) 
 	case err != nil:
 		return "", err
 	case n >= Max:
-		return "", fmt.Errorf("%w: %s has %d: wait for the end of one, or remove files of revoked ones", ErrFull, dir, n)
+		return "", fmt.Errorf("%w: %s has %d: wait for the end of one, or remove the directory, after which all are refused",
+			ErrFull, dir, n)
 	}
 	var id uuid.UUID
 	rand.Read(id[:]) // never fails (crypto/rand)
