@@ -87,9 +87,13 @@ func rangeAt(filename string, src []byte, offset int64) hcl.Range {
 // jsonChecker walks JSON and Go types side by side to find what encoding/json drops or accepts without a word: unknown
 // fields, null elements, numbers that nothing can hold, and more after the end.
 type jsonChecker struct {
-	dec *json.Decoder
-	src []byte
+	dec     *json.Decoder
+	src     []byte
+	objects int
 }
+
+// maxObjects bounds the objects of a JSON job. A canonical job has about three for each block of a job file.
+const maxObjects = 4 * maxBlocks
 
 type jsonProblem struct {
 	offset          int64
@@ -128,6 +132,9 @@ func (c *jsonChecker) value(t reflect.Type, path string) *jsonProblem {
 }
 
 func (c *jsonChecker) object(t reflect.Type, path string) *jsonProblem {
+	if c.objects++; c.objects > maxObjects {
+		return &jsonProblem{c.dec.InputOffset(), "Too large", fmt.Sprintf("The job has more than %d objects.", maxObjects)}
+	}
 	for c.dec.More() {
 		token, err := c.dec.Token()
 		if err != nil {

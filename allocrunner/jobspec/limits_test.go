@@ -78,6 +78,7 @@ func TestHostileInputsAreRefusedSoon(t *testing.T) {
 		"json":              {large(",1") + inTask("config {\nx = jsondecode(\"[1${local.s}]\")\n}"), "more than 32 MiB"},
 		"deep json":         {large("[") + inTask("config {\nx = jsondecode(local.s)\n}"), "nested more than 100"},
 		"csv":               {large(",\n") + inTask("config {\nx = csvdecode(\"a,b\\n${local.s}\")\n}"), "more than 32 MiB"},
+		"JSON objects":      {`{"ID": "j", "TaskGroups": [` + strings.Repeat("{},", 50_000) + `{}]}`, "more than 40000 objects"},
 		"device":            {inTask("user = file(\"/dev/zero\")"), "no regular file"},
 		"directory":         {inTask("user = file(\"/\")"), "it is a directory"},
 		"template itself":   {inTask("user = templatefile(\"self.tmpl\", {})"), "self.tmpl:1: templatefile can't be called so"},
