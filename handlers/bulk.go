@@ -30,15 +30,22 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// reserve waits until the request may take so many bytes of memory, until its answer is sent, and reports whether it had to wait. What it has
-// reserved before it gives back first, so that no request waits for another one that waits. Errors: TooManyBulky when there is too little for
-// bulkyWait; CutOff when the server stops; *auth.Denial when the token is not valid any more; ctx's.
-func (r *request) reserve(ctx context.Context, bytes int) (waited bool, err error) {
-	s := r.server
+// reserveNow reserves so many bytes of memory, until the answer is sent, if that many are free. What the request has reserved before it gives back
+// first, so that none waits for another one that waits.
+func (r *request) reserveNow(bytes int) (ok bool) {
 	r.held.Keep(0)
-	if r.held, err = s.share.Hold(ended, bytes); err == nil {
+	held, err := r.server.share.Hold(ended, bytes)
+	r.held = held
+	return err == nil
+}
+
+// reserve does so, and waits until they are free; it reports whether it had to. Errors: TooManyBulky when there is too little for bulkyWait; CutOff
+// when the server stops; *auth.Denial when the token is not valid any more; ctx's.
+func (r *request) reserve(ctx context.Context, bytes int) (waited bool, err error) {
+	if r.reserveNow(bytes) {
 		return false, nil
 	}
+	s := r.server
 	ctx, cancel := context.WithTimeoutCause(ctx, bulkyWait, errBulkyWait)
 	defer cancel()
 	defer context.AfterFunc(s.draining, cancel)()
@@ -116,8 +123,12 @@ func (s *socketServer) handle(ctx context.Context, r *request) (answer, error) {
 			r.held.Keep(bytes)
 			return result, err
 		}
-		if waited, err := r.reserve(ctx, bytes); !waited || err != nil {
-			return result, err
+		if r.reserveNow(bytes) {
+			return result, nil
+		}
+		result = answer{} // it takes no memory while it waits
+		if _, err := r.reserve(ctx, bytes); err != nil {
+			return answer{}, err
 		}
 	}
 }

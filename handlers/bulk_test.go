@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -166,6 +167,14 @@ func (c countedVariables) Read(ctx context.Context, namespace, path string) (*ap
 	return c.fakeVariables.Read(ctx, namespace, path)
 }
 
+// heapBytes returns how much of the heap is in use.
+func heapBytes() int {
+	var memory runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&memory)
+	return int(memory.HeapAlloc)
+}
+
 // TestLongAnswers: of other long answers, too, no more are kept than there is memory for. The others are made again when it is their turn, and
 // those that have waited for a change don't wait for another one then.
 func TestLongAnswers(t *testing.T) {
@@ -181,7 +190,7 @@ func TestLongAnswers(t *testing.T) {
 				c.Services, c.Variables = countedServices{services, &uses}, countedVariables{kept, &uses}
 			})
 			defer stop()
-			a := asker{t, dial}
+			a, heap := asker{t, dial}, heapBytes()
 			const fit = budgetBytes/(1<<20) - 2 // each has some bytes more than a MiB
 			var first net.Conn
 			for i := range fit + 3 {
@@ -195,6 +204,14 @@ func TestLongAnswers(t *testing.T) {
 			if n := uses.Load(); n != fit+4 {
 				t.Errorf("%s: made %d times, want each once", path, n)
 			}
+			const others = 100
+			for range others {
+				a.get(path)
+			}
+			if before, now := heap, heapBytes(); now > before+2*budgetBytes {
+				t.Errorf("%s: %d MiB are in use for those who wait for memory", path, (now-before)>>20)
+			}
+			uses.Add(-others)
 			first.Close()
 			synctest.Wait()
 			if n := uses.Load(); n != fit+5 {

@@ -428,26 +428,30 @@ func TestShareOfAJob(t *testing.T) {
 			t.Errorf("another writer: %v", err)
 		}
 	}
-	for name, free := range map[string]func() error{
-		"its own is smaller":   func() error { return put(greedy, "shared/0", "small") },
-		"another writes over":  func() error { return put(other, "shared/1", big) },
-		"the operator does":    func() error { return put(f.Service, "shared/2", big) },
-		"the operator deletes": func() error { _, err := f.Delete(t.Context(), ns, "shared/3", nil); return err },
-		"the count is damaged": func() error {
+	for i, c := range []struct {
+		name string
+		do   func() error
+		full bool
+	}{
+		{"another locks it only", func() error { _, _, err := other.Acquire(t.Context(), variable("shared/5")); return err }, true},
+		{"its own is smaller", func() error { return put(greedy, "shared/0", "small") }, false},
+		{"another writes over", func() error { return put(other, "shared/1", big) }, false},
+		{"the operator does", func() error { return put(f.Service, "shared/2", big) }, false},
+		{"the operator deletes", func() error { _, err := f.Delete(t.Context(), ns, "shared/3", nil); return err }, false},
+		{"the count is damaged", func() error {
 			f.plant(variables.UsageKey(ns, "greedy"), []byte("?"))
 			return put(greedy, "shared/4", "small")
-		},
-		"another locks it only": func() error { _, _, err := other.Acquire(t.Context(), variable("shared/5")); return err },
+		}, false},
 	} {
-		if err := free(); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if err := c.do(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
 		}
-		err := put(greedy, "more/"+name[:3]+fmt.Sprint(len(name)), big)
-		if full := errors.Is(err, variables.ErrFull); full != strings.HasPrefix(name, "another locks") || err != nil && !full {
-			t.Errorf("%s: %v", name, err)
+		err := put(greedy, fmt.Sprintf("more/%d", i), big[:60_000]) // each makes room for that
+		if errors.Is(err, variables.ErrFull) != c.full || err != nil && !c.full {
+			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	for n := 0; n < 1250; n++ {
+	for n := range 1250 {
 		_ = put(other, fmt.Sprintf("small/%d", n), "v")
 	}
 	if err := put(other, "one/more", "v"); !errors.Is(err, variables.ErrFull) {
