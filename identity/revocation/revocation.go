@@ -255,12 +255,13 @@ func (l *List) loadLocked() *snapshot {
 		}
 		s.rules = append(s.rules, r)
 	}
-	old := l.current.Swap(s)
-	switch {
-	case old == nil:
-	case old.err != nil && s.err != nil: // every question reads a damaged list again, which tells nobody anything new
+	old := l.current.Load()
+	still := old != nil && old.err != nil && s.err != nil
+	if still { // every question reads a damaged list again, which tells nobody anything new
 		s.replaced = old.replaced
-	default:
+	}
+	l.current.Store(s)
+	if old != nil && !still {
 		close(old.replaced)
 	}
 	return s
