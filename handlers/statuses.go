@@ -109,7 +109,9 @@ func (a *API) emptyList(ctx context.Context, r *request) (answer, error) {
 
 // nodePools answers GET /v1/node/pools: the one machine is in the pool that Nomad has for machines that name none.
 func (a *API) nodePools(ctx context.Context, r *request) (answer, error) {
-	return r.constant(ctx, []*api.NodePool{{Name: nodePool, Description: "Default node pool", CreateIndex: 1, ModifyIndex: 1}})
+	return r.constant(ctx, []wirePool{{wirePoolFields: wirePoolFields{
+		Name: nodePool, Description: "Default node pool", CreateIndex: 1, ModifyIndex: 1,
+	}}})
 }
 
 // constant answers with what never changes.
@@ -125,3 +127,11 @@ func (r *request) constant(ctx context.Context, value any) (answer, error) {
 	encoded, err := encode(value)
 	return answer{body: encoded, index: index, shared: true}, err
 }
+
+// wirePool has a number for a duration, which the SDK would write in words.
+type wirePool struct {
+	wirePoolFields
+	Hash []byte
+}
+
+type wirePoolFields api.NodePool
