@@ -100,8 +100,8 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// Renew does what is due of all tokens, and returns when it is done: files are written, and tasks are being notified. Run does it, too, at the
-// latest half a minute after the clock was moved.
+// Renew does what is due of all tokens, and returns when it is done: files are written, and tasks are being notified. Run does it, too,
+// after ClockSet, or at the latest half a minute after the clock was moved.
 func (m *Manager) Renew(ctx context.Context) {
 	m.scheduleAll()
 	m.renew(ctx)
@@ -151,6 +151,16 @@ func (m *Manager) activate(t *Tokens) {
 	m.mu.Lock()
 	m.active[t] = time.Time{}
 	m.mu.Unlock()
+	m.wake()
+}
+
+// ClockSet has Run look at all tokens at once: the clock was set.
+func (m *Manager) ClockSet() {
+	m.scheduleAll()
+	m.wake()
+}
+
+func (m *Manager) wake() {
 	select {
 	case m.kick <- struct{}{}:
 	default:

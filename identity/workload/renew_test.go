@@ -1,8 +1,11 @@
 package workload_test
 
 import (
+	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -53,4 +56,34 @@ func TestRenew(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewed("a removed key", true)
+}
+
+// TestClockSet: what is due by the new time is done at once.
+func TestClockSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		manager := workload.New(workload.Config{
+			Keyring: identitytest.Keyring(t), Logger: slog.New(slog.DiscardHandler),
+			Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
+			Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
+			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
+		})
+		var written atomic.Int32
+		tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
+		host := workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error { written.Add(1); return nil }}
+		if _, err := tokens.Start(host); err != nil {
+			t.Fatal(err)
+		}
+		defer tokens.Stop()
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go manager.Run(ctx)
+		synctest.Wait()
+		ahead.Store(int64(45 * time.Minute))
+		manager.ClockSet()
+		synctest.Wait() // in which no time goes by
+		if got := written.Load(); got != 2 {
+			t.Errorf("the token was written %d times, want twice", got)
+		}
+	})
 }
