@@ -202,7 +202,7 @@ func TestTasksLeaveRoom(t *testing.T) {
 	for n := 0; err == nil && n < 1000; n++ {
 		err = put(client, fmt.Sprintf("app/%d", n))
 	}
-	if status(err) != 413 || !strings.Contains(err.Error(), "the rest is the operator's") {
+	if status(err) != 413 || !strings.Contains(err.Error(), "the share of a job") {
 		t.Errorf("the task: %v", err)
 	}
 	if err := put(operator.Client(operator.Token()), "app/operator"); err != nil {
