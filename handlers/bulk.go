@@ -89,9 +89,15 @@ func (r *request) reserveBody(answer int) error {
 }
 
 // enterMaking waits until the socket makes no other answer of a length that nobody knows before, and of which it makes one at a time, until the
-// handler returns. A handler that waits for something else calls it after that. Errors: CutOff, ctx's.
+// handler returns. Where the route's latest answer on the socket was long, it waits for as much memory first: it is costly to make one in vain. A
+// handler that waits for something else calls it after that. Errors: those of reserve.
 func (r *request) enterMaking(ctx context.Context) error {
 	s := r.server
+	if bytes, ok := s.long.Load(r.matched); ok && r.held.Bytes() == 0 {
+		if _, err := r.reserve(ctx, bytes.(int)); err != nil {
+			return err
+		}
+	}
 	select {
 	case s.making <- struct{}{}:
 		r.making = true
@@ -119,6 +125,11 @@ func (s *socketServer) handle(ctx context.Context, r *request) (answer, error) {
 		}
 		bytes := result.body.size()
 		again := r.Method == http.MethodGet || r.Method == http.MethodHead // what may have changed something is sent as it is
+		if bytes > shortBytes {
+			s.long.Store(r.matched, bytes)
+		} else if r.held.Bytes() > 0 {
+			s.long.Delete(r.matched)
+		}
 		if err != nil || !again || bytes <= max(shortBytes, r.held.Bytes()) {
 			r.held.Keep(bytes)
 			return result, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/time/rate"
@@ -33,6 +34,7 @@ type socketServer struct {
 	changes *rate.Limiter // nil for no limit
 
 	filtering chan struct{} // holds one while a filter is read or applied
+	long      sync.Map      // how long the latest answer of a *Route was, if it was a long one
 	making    chan struct{} // holds one while an answer is made whose length nobody knows before
 	share     *budget.Share // of the memory for long answers
 }
