@@ -145,7 +145,7 @@ var deliberate = []struct{ where, what, why string }{
 	},
 	{
 		`\.stats\.(raft|serf)`,
-		"`/v1/agent/self` has no `raft` and `serf`, and of the `config` only `ACL`, `Datacenter`, " +
+		"`/v1/agent/self` has of `raft` only `num_peers`, no `serf`, and of the `config` only `ACL`, `Datacenter`, " +
 			"`NodeName`, `Region` and `Version`",
 		"there is no cluster, and the settings of taskapi are not a Nomad agent's",
 	},
