@@ -244,3 +244,26 @@ func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
 		t.Errorf("what was added before is %q, want 2", got)
 	}
 }
+
+// TestEnvNamesThatMeet: of names that become one, the last in their order counts, always.
+func TestEnvNamesThatMeet(t *testing.T) {
+	cfg := newConfig()
+	cfg.Task.Env = map[string]string{"a-b": "1", "a@b": "2", "a!b": "0"}
+	for range 50 { // maps have no order
+		if got := taskenv.New(cfg).Get("a_b"); got != "2" {
+			t.Fatalf("a_b = %q, want that of a@b", got)
+		}
+	}
+}
+
+// TestWithLeavesItsReceiver as it was, and keeps what that had.
+func TestWithLeavesItsReceiver(t *testing.T) {
+	first := taskenv.New(newConfig()).With(map[string]string{"A": "1", "B": "1"})
+	second := first.With(map[string]string{"B": "2"})
+	again := first.With(map[string]string{"C": "3"})
+	for env, want := range map[*taskenv.Env][3]string{first: {"1", "1", ""}, second: {"1", "2", ""}, again: {"1", "1", "3"}} {
+		if got := [3]string{env.Get("A"), env.Get("B"), env.Get("C")}; got != want {
+			t.Errorf("A, B, C = %q, want %q", got, want)
+		}
+	}
+}
