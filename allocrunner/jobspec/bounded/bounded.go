@@ -1,7 +1,9 @@
-// Package bounded parses job files in a process of their own. It promises that a job file from anybody takes no more time and memory than its
-// limits, whatever it says: HCL's functions can't be interrupted, and some texts take a parser hours, gigabytes or a whole stack.
+// Package bounded parses job files. It promises that a job file from anybody takes no more time and memory than its limits, whatever it says. HCL's
+// functions can't be interrupted, and some texts take a parser hours or gigabytes, so only the end of a process ends them: that of the caller (Here),
+// or that of another one (Parse).
 //
-// The process is the program that imports this package, executed again. It parses before its main would begin, so that no program has to see to it.
+// The other process is the program that imports this package, executed again. It parses before its main would begin, so that no program has to see to
+// it.
 package bounded
 
 import (
@@ -50,7 +52,50 @@ type (
 	}
 )
 
-// Parse is jobspec.Parse in a process of its own, which ends with ctx.
+// Here is jobspec.Parse in this process, for a command that ends soon after an error: the parser may still be at work then. It takes a third of the
+// time of Parse.
+func Here(ctx context.Context, cfg jobspec.Config) (*api.Job, error) { return here(ctx, cfg, usual) }
+
+func here(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
+	type result struct {
+		job  *api.Job
+		err  error
+		read jobspec.FromFiles
+	}
+	done := make(chan result, 1)
+	began := used()
+	go func() {
+		var r result
+		own := cfg
+		own.FromFiles = &r.read
+		r.job, r.err = jobspec.Parse(own)
+		done <- r
+	}()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case r := <-done:
+			if cfg.FromFiles != nil {
+				*cfg.FromFiles = r.read
+			}
+			return r.job, r.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-look.C:
+			if what := l.exceeded(began); what != "" {
+				return nil, tooMuch(cfg, what)
+			}
+		}
+	}
+}
+
+// tooMuch is the error about a job file that exceeds a limit.
+func tooMuch(cfg jobspec.Config, what string) invalid {
+	return invalid(fmt.Sprintf("invalid job file: %s takes more than %s to read", cfg.Filename, what))
+}
+
+// Parse is jobspec.Parse in a process of its own, which ends with ctx. It is for a process that goes on whatever a job file says.
 func Parse(ctx context.Context, cfg jobspec.Config) (*api.Job, error) { return parse(ctx, cfg, usual) }
 
 func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
@@ -114,9 +159,13 @@ func serve() {
 			os.Exit(0)
 		})
 	}
-	go watch(r.Limits, func(what string) {
-		finish(answer{Error: fmt.Sprintf("invalid job file: %s takes more than %s to read", r.Config.Filename, what), Invalid: true})
-	})
+	go func() {
+		for range time.Tick(lookEvery) {
+			if what := r.Limits.exceeded(usage{}); what != "" {
+				finish(answer{Error: tooMuch(r.Config, what).Error(), Invalid: true})
+			}
+		}
+	}()
 	finish(r.parse())
 }
 
@@ -134,16 +183,34 @@ func (r request) parse() answer {
 	return answer{Job: data, FromFiles: read.Texts}
 }
 
-// watch calls exceeded once this process has taken more than the limits, with the one it has exceeded.
-func watch(l limits, exceeded func(what string)) {
+// lookEvery is how often a process looks at what it has used.
+const lookEvery = 10 * time.Millisecond
+
+// usage is what a process has used.
+type usage struct {
+	cpu    time.Duration
+	memory uint64 // of the Go runtime, in bytes
+}
+
+// used returns what this process has used until now.
+func used() usage {
 	memory := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
-	for range time.Tick(10 * time.Millisecond) {
-		var used unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err == nil && time.Duration(used.Utime.Nano()+used.Stime.Nano()) > l.CPU {
-			exceeded(fmt.Sprintf("%s of a processor's time", l.CPU))
-		}
-		if metrics.Read(memory); memory[0].Value.Uint64()-memory[1].Value.Uint64() > l.Memory {
-			exceeded(fmt.Sprintf("%d MiB of memory", l.Memory>>20))
-		}
+	metrics.Read(memory)
+	u := usage{memory: memory[0].Value.Uint64() - memory[1].Value.Uint64()}
+	var self unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &self); err == nil {
+		u.cpu = time.Duration(self.Utime.Nano() + self.Stime.Nano())
 	}
+	return u
+}
+
+// exceeded returns which limit this process has exceeded since it had used so much, in words; empty for none.
+func (l limits) exceeded(began usage) string {
+	switch now := used(); {
+	case now.cpu-began.cpu > l.CPU:
+		return fmt.Sprintf("%s of a processor's time", l.CPU)
+	case now.memory > began.memory+l.Memory:
+		return fmt.Sprintf("%d MiB of memory", l.Memory>>20)
+	}
+	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec"
 )
@@ -46,12 +47,14 @@ func TestParseIsJobspecs(t *testing.T) {
 		}
 		for _, cfg.AsWritten = range []bool{true, false} {
 			want, wantErr := jobspec.Parse(cfg)
-			got, err := Parse(t.Context(), cfg)
-			if fmt.Sprint(err) != fmt.Sprint(wantErr) || errors.Is(err, jobspec.ErrInvalid) != errors.Is(wantErr, jobspec.ErrInvalid) {
-				t.Errorf("%s: %v, want %v", file, err, wantErr)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-in this process +in another):\n%s", file, diff)
+			for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": Here, "elsewhere": Parse} {
+				got, err := parse(t.Context(), cfg)
+				if fmt.Sprint(err) != fmt.Sprint(wantErr) || errors.Is(err, jobspec.ErrInvalid) != errors.Is(wantErr, jobspec.ErrInvalid) {
+					t.Errorf("%s, %s: %v, want %v", file, name, err, wantErr)
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s, %s (-jobspec's +this):\n%s", file, name, diff)
+				}
 			}
 		}
 	}
@@ -64,9 +67,11 @@ func TestFromFilesComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := job("", fmt.Sprintf("upper(file(%q))", path))
-	cfg.FromFiles = &jobspec.FromFiles{}
-	if _, err := Parse(t.Context(), cfg); err != nil || cfg.FromFiles.Mask("it is HUNTER2") != "it is (from a file)" {
-		t.Errorf("%v, %q", err, cfg.FromFiles.Texts)
+	for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": Here, "elsewhere": Parse} {
+		cfg.FromFiles = &jobspec.FromFiles{}
+		if _, err := parse(t.Context(), cfg); err != nil || cfg.FromFiles.Mask("it is HUNTER2") != "it is (from a file)" {
+			t.Errorf("%s: %v, %q", name, err, cfg.FromFiles.Texts)
+		}
 	}
 }
 
@@ -103,6 +108,25 @@ func TestLimits(t *testing.T) {
 				t.Errorf("%.300v, want %s", err, want)
 			}
 		})
+	}
+}
+
+// TestLimitsHere: a command says what is wrong while the parser is still at work, and ends it with itself.
+func TestLimitsHere(t *testing.T) {
+	hostile := job("", `join("", [for i in range(20): bcrypt("x", 13)])`) // which ends a while after this test
+	_, err := here(t.Context(), hostile, limits{CPU: 100 * time.Millisecond, Memory: 1 << 40})
+	if !errors.Is(err, jobspec.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "x.hcl takes more than 100ms of a processor's time to read") {
+		t.Error(err)
+	}
+	memory := job("l = [for i in range(1000): join(\"\", [for j in range(1000): \"0123456789\"])]", `length(join("", local.l))`) // 10 MB, and copies
+	_, err = here(t.Context(), memory, limits{CPU: time.Hour, Memory: 1 << 20})
+	if !errors.Is(err, jobspec.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "x.hcl takes more than 1 MiB of memory to read") {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := here(ctx, hostile, usual); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

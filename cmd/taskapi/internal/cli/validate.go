@@ -72,7 +72,7 @@ func (f *jobFlags) read(ctx context.Context, path string, w Environment) (*loade
 		return nil, usage(err)
 	}
 	l.submission = jobspec.Submission(cfg)
-	if l.job, err = bounded.Parse(ctx, cfg); errors.Is(err, jobspec.ErrInvalid) {
+	if l.job, err = bounded.Here(ctx, cfg); errors.Is(err, jobspec.ErrInvalid) {
 		err = usage(err)
 	}
 	return l, err
