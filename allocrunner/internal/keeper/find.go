@@ -94,6 +94,9 @@ func keepers(dir string) ([]proc.Identity, Record, error) {
 // behind are its children, too.
 func Busy(dir string) bool {
 	ids, _, _ := keepers(dir) // what can't be looked for is not there
+	if len(ids) == 0 {
+		return false
+	}
 	all, _ := proc.All()
 	for _, s := range all {
 		if !s.Dead && slices.ContainsFunc(ids, func(id proc.Identity) bool { return id.PID == s.Parent }) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,10 +34,11 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: s.Start, Boot: boot}, nil
 }
 
-func bootID() (string, error) {
+// bootID returns the ID of this boot, which no process outlives.
+var bootID = sync.OnceValues(func() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot)), err
-}
+})
 
 // Runs reports whether that very process still runs. Of one that is Hidden, only the number is compared.
 func (id Identity) Runs() bool {
