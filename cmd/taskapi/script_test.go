@@ -196,7 +196,10 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	}()
 }
 
-var signals = map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "TERM": syscall.SIGTERM, "USR1": syscall.SIGUSR1}
+var signals = map[string]syscall.Signal{
+	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP, "TERM": syscall.SIGTERM,
+	"USR1": syscall.SIGUSR1,
+}
 
 func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 2, "signal NAME SIGNAL")
