@@ -40,6 +40,8 @@ type Owner struct {
 	// UID is the user whose processes may use the socket: the task's, or the allocation's owner. Root's and those of the user that this
 	// process runs as may, too.
 	UID uint32
+	// GID is the task's group: who is not the task's user reads files as the task does.
+	GID uint32
 }
 
 // Peer is the process at the other end of a connection, as the kernel saw it at connect time (SO_PEERCRED, unix(7)). PID is 0

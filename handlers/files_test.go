@@ -158,7 +158,8 @@ func TestLogsOfATaskThatHasNotStarted(t *testing.T) {
 	}
 }
 
-// TestWhoReadsFiles: a task reads as the process that asks, the operator as taskapi.
+// TestWhoReadsFiles: a task reads as the process that asks, or as the task where another user asks with its token; the
+// operator as taskapi.
 func TestWhoReadsFiles(t *testing.T) {
 	alloc := quietAlloc(t)
 	var callers []*auth.Peer
@@ -169,8 +170,11 @@ func TestWhoReadsFiles(t *testing.T) {
 	s := newServer(t, alloc)
 	s.do(t, http.MethodGet, fsPath+"ls/"+allocID, goodToken, "")
 	s.do(t, http.MethodGet, fsPath+"ls/"+allocID, operator, "")
-	if len(callers) != 2 || callers[0] == nil || *callers[0] != peer || callers[1] != nil {
-		t.Errorf("files were read as %v, want the peer and then taskapi", callers)
+	others := auth.Owner{AllocationID: allocID, Task: "server", UID: 2000, GID: 3000}
+	newServerOf(t, others, alloc).do(t, http.MethodGet, fsPath+"ls/"+allocID, goodToken, "")
+	want := []*auth.Peer{&peer, nil, {UID: others.UID, GID: others.GID, PID: peer.PID}}
+	if diff := cmp.Diff(want, callers); diff != "" {
+		t.Errorf("files were read as (-want +got):\n%s", diff)
 	}
 }
 

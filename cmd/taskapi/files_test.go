@@ -137,8 +137,11 @@ func TestSDKFiles(t *testing.T) {
 	if text, err := content(operator.AllocFS().Cat(alloc, "alloc/data/other", nil)); text != "own\n" || err != nil {
 		t.Errorf("the operator reads %q, %v", text, err)
 	}
-	if _, err := content(task.AllocFS().Cat(alloc, "alloc/data/other", nil)); os.Geteuid() == 0 {
-		fails(t, "another task's own file", err, 403, "alloc/data/other: permission denied for the task's user")
+	proxied := overTCP(t, startProxy(t, r, "demo", "server"), r.file("server", "secrets", "nomad_token")) // by taskapi's user
+	for _, client := range []*api.Client{task, proxied} {
+		if _, err := content(client.AllocFS().Cat(alloc, "alloc/data/other", nil)); os.Geteuid() == 0 {
+			fails(t, "another task's own file", err, 403, "alloc/data/other: permission denied for the task's user")
+		}
 	}
 	followFile(t, r, operator)
 	followLogs(t, r, operator, task)

@@ -70,7 +70,7 @@ func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
 	}
 	opened, err := h.wiring.serve(socketSpec{
 		path:  h.wiring.paths.TaskSocket(h.task),
-		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID},
+		owner: auth.Owner{AllocationID: req.Alloc.ID, Task: h.task, UID: req.User.UID, GID: req.User.GID},
 		uid:   int(req.User.UID),
 		gid:   int(req.User.GID),
 	})
