@@ -59,8 +59,9 @@ func files(r *request) (Files, error) {
 	if r.Principal.Operator() {
 		return alloc.Files(nil), nil
 	}
-	caller := r.Peer // r is used again
-	if owner := r.server.owner; caller.UID != owner.UID { // root, or a proxy of root's, gives nobody its rights
+	caller := r.Peer // a copy: r is used again
+	owner := r.server.owner
+	if caller.UID != owner.UID { // root, or a proxy of root's, gives nobody its rights
 		caller.UID, caller.GID = owner.UID, owner.GID
 	}
 	return alloc.Files(&caller), nil

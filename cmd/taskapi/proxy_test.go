@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -189,6 +191,43 @@ func TestProxyAsATask(t *testing.T) {
 	})
 	if _, _, err := overTCP(t, url, r.file("other", "secrets", "nomad_token")).Allocations().List(nil); err == nil {
 		t.Error("another task's token is good there")
+	}
+}
+
+// TestProxyOfBadRequests: what is wrong is the client's fault, and is answered once. A body that does not come keeps no
+// answer back.
+func TestProxyOfBadRequests(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), testJob)
+	r.operator()
+	url := startProxy(t, r)
+	const search, smuggled = "PUT /v1/search HTTP/1.1\r\nHost: localhost\r\n", "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	token := "X-Nomad-Token: " + r.file("operator.token") + "\r\n"
+	for request, want := range map[string]int{
+		search + token + "Content-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + smuggled: 200,
+		search + token + "Transfer-Encoding: chunked\r\n\r\nno number\r\n":                                        400,
+		search + token + "Connection: Upgrade, close\r\nUpgrade: \xff\r\n\r\n":                                    400,
+		search + "Content-Length: 7\r\n\r\n{":                                                                     401,
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Error(err)
+		}
+		reader := bufio.NewReader(conn)
+		answer, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _ = io.Copy(io.Discard, answer.Body); answer.StatusCode != want {
+			t.Errorf("%q: %d, want %d", request, answer.StatusCode, want)
+		}
+		if next, _ := io.ReadAll(reader); len(next) > 0 {
+			t.Errorf("%q: %q comes after the answer", request, next)
+		}
+		conn.Close()
 	}
 }
 

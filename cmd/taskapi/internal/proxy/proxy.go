@@ -5,10 +5,13 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskapi/cmd/taskapi/internal/httpserve"
@@ -26,6 +29,12 @@ const (
 	maxIdle     = 32
 	maxIdleTime = 30 * time.Second
 )
+
+// restTime is how long a client may take for the rest of a body of which the API wants no more: it has answered.
+const restTime = time.Second
+
+// apiHost stands for the API in requests that were rewritten.
+const apiHost = "taskapi"
 
 // Config says what is served where.
 type Config struct {
@@ -52,11 +61,21 @@ func Serve(ctx context.Context, c Config) error {
 		FlushInterval: -1, // lines of a stream as they come
 		ErrorLog:      slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "taskapi", "taskapi"
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", apiHost, apiHost
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // the API says what is wrong with it
 		},
+		ModifyResponse: func(r *http.Response) error {
+			bodyOf(r.Request).answered()
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			c.Logger.WarnContext(r.Context(), "the API does not answer", "socket", c.Socket, "error", err)
+			if r.URL.Host != apiHost || bodyOf(r).failed.Load() { // it is no fault of the API's
+				http.Error(w, "the taskapi proxy can't read the request: "+err.Error(), http.StatusBadRequest)
+				return
+			}
+			if r.Context().Err() == nil { // else the client has gone
+				c.Logger.WarnContext(r.Context(), "the API does not answer", "socket", c.Socket, "error", err)
+			}
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, fmt.Sprintf("the taskapi proxy gets no answer from %s: its allocation has ended, or its taskapi is starting; try again", c.Socket),
 				http.StatusServiceUnavailable)
@@ -69,8 +88,51 @@ func Serve(ctx context.Context, c Config) error {
 				http.Error(w, "this proxy is for this machine: ask by an IP address, or as localhost", http.StatusMisdirectedRequest)
 				return
 			}
-			pass.ServeHTTP(w, r)
+			if len(r.TransferEncoding) > 0 { // net/http hides a Content-Length beside it, by which others may divide what follows
+				w.Header().Set("Connection", "close")
+			}
+			sent := &body{ReadCloser: r.Body, client: http.NewResponseController(w), whole: r.ContentLength == 0}
+			r.Body = sent
+			pass.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, sent)))
 		}),
 	}
 	return c.Listener.Serve(ctx, server, c.Logger)
+}
+
+// body is what a client sends.
+type body struct {
+	io.ReadCloser
+	client *http.ResponseController
+	failed atomic.Bool // it broke off, or is wrong
+	mu     sync.Mutex  // guards whole, held while the client's time is set
+	whole  bool
+}
+
+// bodyKey is the key of a request's body in its context: the request has another around it.
+type bodyKey struct{}
+
+func bodyOf(r *http.Request) *body { return r.Context().Value(bodyKey{}).(*body) }
+
+// Read reads from the client.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == io.EOF:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.whole = true
+		_ = b.client.SetReadDeadline(time.Time{})
+	case err != nil:
+		b.failed.Store(true)
+	}
+	return n, err
+}
+
+// answered waits no longer for the rest: net/http reads it before it sends the answer.
+func (b *body) answered() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.whole {
+		_ = b.client.SetReadDeadline(time.Now().Add(restTime))
+	}
 }
