@@ -204,21 +204,24 @@ func (p *pool) file(number uint32) string {
 
 // mine takes a number that the allocation has had, unless another one has it now, or, when no task runs that could have it, anybody.
 func (p *pool) mine(number uint32, runs bool) bool {
-	if number == 0 || p.others(number) || p.noted[number] != p.owner && !runs && (p.busy[number] || known(number)) {
+	if number == 0 || p.others(number, runs) || p.noted[number] != p.owner && !runs && (p.busy[number] || known(number)) {
 		return false
 	}
 	p.taken[number] = p.owner
 	return true
 }
 
-// others reports whether another allocation has the number, or had it and left a process, or may go on with it.
-func (p *pool) others(number uint32) bool {
+// others reports whether another allocation has the number, or had it and left a process, or may go on with it. moved says
+// that the process can only be a task of ours, which has run since before our directory was moved here.
+func (p *pool) others(number uint32, moved bool) bool {
 	by, ok := p.taken[number]
 	if !ok || by == p.owner {
 		return false
 	}
-	_, err := os.Lstat(by)
-	return p.busy[number] || !errors.Is(err, fs.ErrNotExist)
+	there, err := os.Lstat(by)
+	own, _ := os.Lstat(p.owner)
+	gone := errors.Is(err, fs.ErrNotExist) || os.SameFile(there, own) // it may have left a link where it was
+	return p.busy[number] && !moved || !gone
 }
 
 // next takes a number that nobody has. Where it begins to look differs from one allocation to the next, so that a number is not soon another's.
@@ -229,7 +232,7 @@ func (p *pool) next() (uint32, error) {
 	first := uint64(hash.Sum32()) % count
 	for i := range count {
 		number := p.in.From + uint32((first+i)%count)
-		if by, ok := p.taken[number]; ok && by == p.owner || p.busy[number] || p.others(number) || known(number) {
+		if by, ok := p.taken[number]; ok && by == p.owner || p.busy[number] || p.others(number, false) || known(number) {
 			continue
 		}
 		p.taken[number] = p.owner

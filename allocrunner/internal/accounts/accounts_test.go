@@ -2,6 +2,7 @@ package accounts_test
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -121,6 +122,45 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 	_ = other.Process.Kill()
 	_ = other.Wait()
 	take(t, r, t.TempDir(), accounts.List{}, "x", "y")
+}
+
+// TestAMovedDirectory keeps the numbers that its tasks run with; a copy has its own as long as the original is there.
+func TestAMovedDirectory(t *testing.T) {
+	proctest.NeedRoot(t)
+	r, dir, moved := registry(t), t.TempDir(), t.TempDir()
+	list := take(t, r, dir, accounts.List{}, "a")
+	task := exec.Command("/bin/sleep", "1000")
+	task.Dir = "/"
+	task.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"], Groups: []uint32{list.Group}}}
+	if err := task.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = task.Process.Kill(); _ = task.Wait() }()
+	for _, runs := range []bool{false, true} {
+		if got, err := r.Take(moved, list, runs, []string{"a"}, small); err != nil || len(numbers(got, list)) != 4 {
+			t.Errorf("the copy of one that is there has %+v, %v; that one has %+v", got, err, list)
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Take(moved, list, false, []string{"a"}, small); err != nil || len(numbers(got, list)) != 4 {
+		t.Errorf("one whose tasks don't run has %+v, %v: those of a process that is not its own, %+v", got, err, list)
+	}
+	back := func(dir string) {
+		t.Helper()
+		if got, err := r.Take(dir, list, true, []string{"a"}, small); err != nil || !cmp.Equal(got, list) {
+			t.Errorf("the moved one has %+v, %v; want %+v", got, err, list)
+		}
+	}
+	back(moved)
+	back(moved) // where they are noted by now
+	linked := filepath.Join(t.TempDir(), "linked")
+	if err := errors.Join(os.Rename(moved, linked), os.Symlink(filepath.Dir(linked), filepath.Dir(moved)+".link")); err != nil {
+		t.Fatal(err)
+	}
+	back(linked)
+	back(filepath.Join(filepath.Dir(moved)+".link", "linked"))
 }
 
 // TestManyAtOnce: allocations that begin together do not get the same numbers.
