@@ -69,10 +69,12 @@ func (l *life) wake() {
 	}
 }
 
-// setUpWait is how long a request waits for an allocation that is being set up or resumed: a new keeper may take a while on a busy machine.
+// setUpWait is how long a request waits for an allocation that is being set up or resumed: a new keeper may take a
+// while on a busy machine.
 const setUpWait = 10 * time.Second
 
-// awaitSetUp waits until an allocation that is being set up or resumed has received its tasks. Errors: interfaces.ErrStarting, ctx's.
+// awaitSetUp waits until an allocation that is being set up or resumed has received its tasks. Errors:
+// interfaces.ErrStarting, ctx's.
 func (l *life) awaitSetUp(ctx context.Context) error {
 	if l.state().phase != settingUp {
 		return nil

@@ -35,7 +35,7 @@ func (r *Runner) supervise(ctx context.Context) (*keeper.Supervisor, []processes
 // keeperConfig returns the configuration of the keeper of the allocation in dir. The directory tells its processes from those of an allocation with the
 // same ID in another data directory.
 func keeperConfig(dir string) keeper.Config {
-	isolated, _ := accounts.Load(dir) // those of tasks in the keeper's record are known by that, too
+	isolated, _ := accounts.Load(dir) // the keeper's record names users, too
 	return keeper.Config{
 		Dir: dir, Marker: "NOMAD_ALLOC_DIR=" + allocdir.Paths(dir, "").SharedDir,
 		Users: slices.Collect(maps.Values(isolated.Tasks)),
@@ -46,8 +46,8 @@ func keeperConfig(dir string) keeper.Config {
 // that has none, since its taskapi was killed before the first task started, or after the last one ended, is nothing to care about.
 func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
-// CheckCopy returns an error when dir is a copy of an allocation directory whose keeper runs: what is written in it is
-// about the tasks of the other one, which nobody may touch from here.
+// CheckCopy returns an error when dir is a copy of an allocation directory whose keeper runs. The files in dir are
+// about the original's tasks, which must not be touched from here.
 func CheckCopy(dir string) error {
 	_, err := keeper.Last(dir)
 	if isCopy, ok := errors.AsType[*keeper.CopyError](err); ok {

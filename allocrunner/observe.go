@@ -93,7 +93,7 @@ func (r *Runner) setHealth(healthy bool) {
 	r.updated()
 }
 
-// SetHealth decides the allocation's health in the place of its checks and task states.
+// SetHealth decides the allocation's health in place of its checks and task states.
 func (r *Runner) SetHealth(healthy bool) {
 	r.health.unwatch()
 	r.setHealth(healthy)

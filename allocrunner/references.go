@@ -41,7 +41,7 @@ func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User) (confi
 	return config, env
 }
 
-// unlessMeta returns what is to be said beside a problem of a text, which metadata of the machine may solve.
+// unlessMeta returns words to add to a problem with a text, if the machine's metadata may solve it.
 func unlessMeta(text string) string {
 	if !strings.Contains(text, "${meta.") {
 		return ""

@@ -160,14 +160,15 @@ func (r *Runner) env(alloc *api.Allocation) *taskenv.Env {
 	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Ports: r.portsOf(""), Node: node})
 }
 
-// metaUse remembers whether the latest job may refer to ${meta.…}: the machine's metadata is on a disk, and few jobs do.
+// metaUse remembers whether the latest job may refer to ${meta.…}. Few jobs do, and the metadata has to be read from
+// disk.
 type metaUse struct {
 	mu  sync.Mutex // guards the fields below
 	job *api.Job
 	may bool
 }
 
-// in reports whether a job may refer to it.
+// in reports whether a job may refer to ${meta.…}.
 func (u *metaUse) in(job *api.Job) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -45,7 +45,8 @@ func (w watchedContext) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// TestRequestsWaitForAResumption: what is requested of tasks that run, while another taskapi resumes them, is done and not refused.
+// TestRequestsWaitForAResumption: what is requested of tasks that run, while another taskapi resumes them, is done and
+// not refused.
 func TestRequestsWaitForAResumption(t *testing.T) {
 	t.Parallel()
 	requests := map[string]func(context.Context, interfaces.AllocRunner) error{

@@ -146,7 +146,8 @@ func (r *Runner) newTask(t *api.Task) (*taskrunner.Runner, error) {
 
 func (r *Runner) Alloc() *api.Allocation { return r.snapshots.Latest() }
 
-// Deployments returns those of the latest versions of the job, the latest first. They are shared and must not be changed.
+// Deployments returns the deployments of the job's latest versions, the latest first. They are shared and must not be
+// changed.
 func (r *Runner) Deployments() []*api.Deployment { return r.snapshots.Deployments() }
 
 func (r *Runner) Wait(ctx context.Context, index uint64) *api.Allocation {

@@ -49,7 +49,7 @@ func (r *Runner) update(ctx context.Context, job *api.Job) error {
 	if err := r.validate(next, begun); err != nil {
 		return err
 	}
-	r.health.unwatch() // what it would decide is of the version before
+	r.health.unwatch() // it would decide about the version before
 	r.snapshots.Change(func(a *api.Allocation) { *a = *withJob(a, job) })
 	r.updated()
 	if err := r.save(); err != nil {
@@ -123,7 +123,8 @@ func (r *Runner) updateTasks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// withJob returns the allocation with another version of its job, with which nobody knows yet whether it is healthy.
+// withJob returns the allocation with another version of its job. Whether it is healthy with that version is not known
+// yet.
 func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	next, version := *alloc, *job
 	index := alloc.ModifyIndex + 1

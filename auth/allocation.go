@@ -28,9 +28,9 @@ type Allocation struct {
 	Life string
 }
 
-// mismatch returns why the token is not one of the allocation's present life, or NotRefused. The operator's is good beyond that, so that a
-// client sees how an allocation is replaced: those who can use it can read the next one. A foreign issuer may leave out the life, which it
-// can't know, and the subject, which repeats other claims.
+// mismatch returns why the token is not one of the allocation's present life, or NotRefused. The operator's token
+// outlasts a life, so that a client sees how an allocation is replaced: its holder can read the next token anyway. A
+// foreign issuer may leave out the life, which it can't know, and the subject, which repeats other claims.
 func (a *Allocation) mismatch(t *identity.Verified) Reason {
 	c := &t.Claims
 	if c.Life != a.Life && c.Role != identity.RoleOperator && (c.Life != "" || !t.Foreign()) {

@@ -25,10 +25,10 @@ type AuditConfig struct {
 	Logger *slog.Logger
 }
 
-// AuditLog is an Auditor that writes JSON lines: one for each request that was let in. Refusals are sampled: of each
-// kind (caller, token and reason) the first of a burst are written, all that were left out are counted, and the last of
-// them is written with their number when the burst ends, or every ten seconds while it lasts. So nobody who is refused
-// can fill the log, or hide among the records of another.
+// AuditLog is an Auditor that writes JSON lines: one for each request that was let in. Refusals are sampled by kind
+// (caller, token and reason): the first of a burst are written, and the others are counted. The last of those is
+// written with their number when the burst ends, or every ten seconds while it lasts. So no refused caller can fill the
+// log, or hide among the records of another.
 type AuditLog struct {
 	config  AuditConfig
 	sampler *auditSampler

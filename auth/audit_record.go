@@ -57,12 +57,12 @@ type Record struct {
 	Path    string    `json:"path,omitempty"`    // as in the request, escaped, without the query; a token is replaced
 	Program string    `json:"program,omitempty"` // that a request runs in a task, and the task's name: see Runs
 
-	// Command is what the owner of the data directory did for all its allocations, without a request, and UID is that
-	// user.
+	// Command is a command of the data directory's owner about all its allocations. No request carried it; UID is the
+	// owner.
 	Command string `json:"command,omitempty"`
 
 	Namespace string `json:"namespace,omitempty"` // of the variable that a request is about
-	Lock      string `json:"lock,omitempty"`      // what a request does with that variable's lock: acquire, renew or release
+	Lock      string `json:"lock,omitempty"`      // acquire, renew or release: a request's operation on that lock
 
 	Outcome Outcome `json:"outcome"`
 	Status  int     `json:"status,omitempty"` // absent for Begun
@@ -115,7 +115,8 @@ func (r Record) Runs(task, program string) Record {
 	return r
 }
 
-// About returns the record of a request that is about a variable of the namespace, or does that with its lock.
+// About returns the record with the namespace of the request's variable, and with the operation on its lock; empty for
+// none.
 func (r Record) About(namespace, lock string) Record {
 	r.Namespace, r.Lock = clean(hideTokens(namespace), maxTextBytes), lock
 	return r
@@ -127,8 +128,8 @@ const hidden = "[token]"
 // tokenText matches what may hold a token: letters of base64, with dots.
 var tokenText = regexp.MustCompile(`[\w.-]*eyJ[\w.-]*`)
 
-// hideTokens replaces each token in a text: a header and claims, each a JSON object in base64, and what follows. A mere
-// name that begins as they do stays readable.
+// hideTokens replaces each token in a text. A token is a header and claims, each a JSON object in base64, and what
+// follows. A mere name that begins like a token stays readable.
 func hideTokens(text string) string {
 	return tokenText.ReplaceAllStringFunc(text, func(found string) string {
 		parts := strings.Split(found, ".")
@@ -148,7 +149,7 @@ func isObject(text string) bool {
 	return err == nil && len(plain) > 0 && plain[0] == '{' && json.Valid(plain)
 }
 
-// hideTokensInPath does so in a path, and replaces each element of it that has a token behind escapes.
+// hideTokensInPath replaces each token in a path, and each element of the path that has a token behind escapes.
 func hideTokensInPath(path string) string {
 	if !strings.Contains(path, "eyJ") && !strings.Contains(path, "%") {
 		return path

@@ -43,8 +43,8 @@ type Config struct {
 
 	Revocations Revocations // nil: no token is revoked
 
-	// OperatorSecret returns the token that a secret of a UUID's form stands for, on the operator's socket alone. The token is
-	// decided on as if it had been sent. Nil for none.
+	// OperatorSecret returns the token for which a secret in the form of a UUID stands, on the operator's socket alone.
+	// The token is then checked as if the client had sent it. Nil for none.
 	OperatorSecret func(secret string) (token string, known bool)
 
 	Auditor Auditor // gets what Authenticate refuses; nil for none

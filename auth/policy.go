@@ -43,17 +43,18 @@ const maxPolicyBytes = 64 << 10
 //	  deny         = ["alloc-lifecycle"]       # narrows, and wins; policy = "deny" leaves nothing
 //	}
 //
-// The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job; "write" is read-job, read-logs, read-fs,
-// alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves only what every valid token has. A namespace block keeps ImplicitTask, as
-// every policy does in Nomad; "deny" doesn't. A node or an agent block is for all tasks, whatever the preset and their
-// namespace's block say, and a task's block comes after it. The capabilities are those of grantable; "deny" among them is the policy "deny".
-// A block "limits" sets limits as package limitset has them, such as connections = 64. MayVariable says how rules about variables are read; a
-// task's rule replaces its namespace's for the same path. Both kinds of block may come any number of times. Labels may hold the wildcards of path.Match; of several labels that match, the exact one counts,
-// else the one with the most characters that are no wildcard, else the first by the alphabet. The operator has every
-// capability, always.
+// The presets are ImplicitTask ("nomad") and DefaultTask ("local"). "read" is read-job; "write" is read-job, read-logs,
+// read-fs, alloc-lifecycle and alloc-exec, as in Nomad; "deny" leaves only what every valid token has. A namespace
+// block keeps ImplicitTask, as every policy does in Nomad; "deny" doesn't. A node or an agent block is for all tasks.
+// It overrides the preset and the block of a namespace, and a task's block overrides it. The capabilities are those of
+// grantable; "deny" among them is the policy "deny". A block "limits" sets limits as package limitset has them, such as
+// connections = 64. MayVariable says how rules about variables are read; a task's rule replaces its namespace's for the
+// same path. Both kinds of block may come any number of times. Labels may hold the wildcards of path.Match; of several
+// labels that match, the exact one counts, else the one with the most characters that are no wildcard, else the first
+// by the alphabet. The operator has every capability, always.
 type Policy struct {
 	base              CapabilitySet
-	decided, machine  CapabilitySet // what node and agent blocks decide, and what of it they give
+	decided, machine  CapabilitySet // which capabilities node and agent blocks decide, and which of those they give
 	limits            []limitSetting
 	namespaces, tasks []rule // the best match first
 }

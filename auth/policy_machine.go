@@ -2,11 +2,11 @@ package auth
 
 import "github.com/hashicorp/hcl/v2"
 
-// machineBlocks are the blocks of a policy about the machine and its agent, with what each value of policy gives
-// of them.
+// machineBlocks are a policy's blocks about the machine and its agent, with the capabilities that each value of policy
+// gives.
 var machineBlocks = map[string]map[string]CapabilitySet{
 	"node": {"read": CapabilitySet(NodeRead), "write": CapabilitySet(NodeRead | NodeWrite), "deny": 0},
-	// There is nothing of Nomad's agent:write here: no cluster to join, no servers to choose.
+	// Nomad's agent:write has nothing to change here: no cluster to join, no servers to choose.
 	"agent": {"read": agentPolicy, "write": agentPolicy, "deny": 0},
 }
 
@@ -35,7 +35,7 @@ func (p *Policy) parseMachine(block *hcl.Block) hcl.Diagnostics {
 	return append(diags, more...)
 }
 
-// unknownPolicy is the mistake of a policy that has no such name.
+// unknownPolicy returns the mistake of a policy that has an unknown name.
 func unknownPolicy(attr *hcl.Attribute, name string) *hcl.Diagnostic {
 	return mistake(attr.Expr.Range(), `unknown policy %q; there are "read", "write" and "deny"`, name)
 }

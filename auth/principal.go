@@ -25,8 +25,8 @@ func (p *Principal) MaySee(allocationID string) bool {
 // Operator reports whether the principal is the allocation's operator.
 func (p *Principal) Operator() bool { return p != nil && p.Claims.Role == identity.RoleOperator }
 
-// SeesWholeJob reports whether the principal is shown all of its job: the operator is, and a task that may run commands in all tasks, where it
-// reads the same. Other tasks are not shown what is another's in it.
+// SeesWholeJob reports whether the principal sees all of its job. The operator does, and so does a task that may run
+// commands in all tasks: it can read the same there. Other tasks don't see the private parts of each other.
 func (p *Principal) SeesWholeJob() bool {
 	return p.Operator() || p != nil && p.Capabilities.Has(AllocExec)
 }

@@ -44,7 +44,7 @@ const (
 	delegateVersion = 4
 	// nodePool is Nomad's for a machine that names none.
 	nodePool = "default"
-	// datacenter is Nomad's for one that names none.
+	// datacenter is Nomad's default.
 	datacenter = "dc1"
 )
 
@@ -78,7 +78,7 @@ func (a *Agent) stats() map[string]map[string]string {
 		"nomad": {
 			"server": "true", "leader": "true", "leader_addr": leaderAddress, "bootstrap": "true", "known_regions": "1",
 		},
-		"raft":    {"num_peers": "0"}, // nomad check wants to know
+		"raft":    {"num_peers": "0"}, // 'nomad check' needs it
 		"taskapi": {"version": a.Version},
 		"runtime": {
 			"goroutines":  strconv.Itoa(runtime.NumGoroutine()),

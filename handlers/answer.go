@@ -15,7 +15,7 @@ type answer struct {
 	body   *body
 	index  uint64 // of a read that a client can block on, or of a write; 0: no index headers
 	read   bool   // nothing was changed; the server sets it
-	shared bool   // the index is another's than the allocation's, as that of what allocations have in common
+	shared bool   // the index is not the allocation's, but for example that of what allocations share
 	status int    // of an answer that is not 200; 204 has no body
 
 	nextToken string // of a list that goes on; empty for none

@@ -117,15 +117,16 @@ type Config struct {
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *Events
 
-	// Lacking is called for each request of a known caller who lacks the capability that it needs: with the capability, and the variable or the path that
-	// it was about; nil for nobody.
+	// Lacking is called for each request whose caller is known but lacks the capability, with that capability and the
+	// variable or path of the request. Nil for nobody.
 	Lacking func(capability, object string)
 
 	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0 for none; nil for
 	// nobody.
 	Answered func(owner auth.Owner, index uint64)
 
-	// Eased is called when a connection has ended, and when a long answer was sent: there is memory that they took. Nil for nobody.
+	// Eased is called when a connection has ended and when a long answer was sent: their memory is free again. Nil for
+	// nobody.
 	Eased func()
 
 	// Log is what GET /v1/agent/monitor shows; nil for none: it is then 404.
@@ -134,8 +135,8 @@ type Config struct {
 	// Metrics returns measurements; nil for none. Those of the Go runtime and of the process are added.
 	Metrics func(context.Context) []Metric
 
-	// Host returns what this machine is used for, and when that was measured; nil for none: GET /v1/client/stats is then 404. What it returns is
-	// shared and not changed.
+	// Host returns the use of this machine's memory, CPUs and disk, and when it was measured; nil for none: GET
+	// /v1/client/stats is then 404. What it returns is shared and not changed.
 	Host func(context.Context) (*api.HostStats, time.Time, error)
 }
 

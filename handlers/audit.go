@@ -8,8 +8,8 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// slow makes a task wait that changes more than its limit allows: each change has a line of its own in the audit log,
-// which nobody is to fill. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token is
+// slow makes a task wait when it changes more than its limit allows. Each change has a line in the audit log, and no
+// task may fill that log. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token is
 // not valid any more.
 func (s *socketServer) slow(r *request) error {
 	if s.changes == nil || s.changes.Allow() {
@@ -66,7 +66,7 @@ func (s *socketServer) recordRead(r *request, status int) {
 	}
 }
 
-// recordOf returns the record of a request, with what its route has to say of the query.
+// recordOf returns the record of a request, with the details that its route adds from the query.
 func (s *socketServer) recordOf(r *request, status int) auth.Record {
 	record := auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.Peer, r.Principal, status)
 	if r.matched == nil || r.matched.detail == nil {

@@ -23,7 +23,7 @@ func boundBody(w http.ResponseWriter, r *http.Request) *requestBody {
 	return b
 }
 
-// renewBodyTime begins the time for the body again: it was not the client that made it wait.
+// renewBodyTime restarts the time for the body, after a wait that the client did not cause.
 func (r *request) renewBodyTime() {
 	if r.Body != http.NoBody {
 		_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(requestTimeout))

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. What else the connections take is bounded by
-	// their number.
+	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. What else the
+	// connections take is bounded by their number.
 	bulkyBytes = 32 << 20
-	// shortBytes is how long an answer, a frame or a body may be that does not count.
+	// shortBytes is the length up to which an answer, a frame or a body does not count.
 	shortBytes = 16 << 10
 )
 
-// bulkyWait is how long a request waits for memory: longer than clients are given that do not read.
+// bulkyWait is how long a request waits for memory: longer than the time that a client has to read its answer.
 const bulkyWait = writeTimeout + 5*time.Second
 
-// errBulkyWait is the cause when that was too long.
+// errBulkyWait is the cause when bulkyWait is over.
 var errBulkyWait = errors.New("there was no memory for a long answer")
 
 // ended is a context that has ended.
@@ -30,8 +30,8 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// reserveNow reserves so many bytes of memory, until the answer is sent, if that many are free. What the request has reserved before it gives back
-// first, so that none waits for another one that waits.
+// reserveNow reserves so many bytes of memory until the answer is sent, if they are free. The request first gives back
+// what it has reserved before: no request that waits holds memory.
 func (r *request) reserveNow(bytes int) (ok bool) {
 	r.held.Keep(0)
 	held, err := r.server.share.Hold(ended, bytes)
@@ -39,8 +39,8 @@ func (r *request) reserveNow(bytes int) (ok bool) {
 	return err == nil
 }
 
-// reserve does so, and waits until they are free; it reports whether it had to. Errors: TooManyBulky when there is too little for bulkyWait; CutOff
-// when the server stops; *auth.Denial when the token is not valid any more; ctx's.
+// reserve is reserveNow, but waits until the bytes are free, and reports whether it had to. Errors: TooManyBulky when
+// bulkyWait is over; CutOff when the server stops; *auth.Denial when the token is not valid any more; ctx's.
 func (r *request) reserve(ctx context.Context, bytes int) (waited bool, err error) {
 	if r.reserveNow(bytes) {
 		return false, nil
@@ -57,7 +57,7 @@ func (r *request) reserve(ctx context.Context, bytes int) (waited bool, err erro
 		return true, apierror.New(apierror.CutOff)
 	case context.Cause(ctx) == errBulkyWait: //nolint:errorlint // it is never wrapped
 		full := apierror.New(apierror.TooManyBulky, bulkyBytes>>20)
-		full.RetryAfter = max(time.Second, time.Until(s.budget.Oldest().Add(bulkyWait))) // which is cut off by then
+		full.RetryAfter = max(time.Second, time.Until(s.budget.Oldest().Add(bulkyWait))) // that request is cut off by then
 		return true, full
 	}
 	return true, err
@@ -71,8 +71,8 @@ func (r *request) giveBack() {
 	}
 }
 
-// reserveBody does so for a body, and for so many bytes of an answer that shows what there is, before the body is read. Its client may go while it
-// waits, and then nothing is done. Errors: those of reserve.
+// reserveBody reserves memory for a body before it is read, and so many bytes for an answer that shows what there is.
+// If the client goes during the wait, nothing is done. Errors: those of reserve.
 func (r *request) reserveBody(answer int) error {
 	length := int(r.matched.bodyLimit())
 	if r.ContentLength >= 0 {
@@ -88,9 +88,10 @@ func (r *request) reserveBody(answer int) error {
 	return err
 }
 
-// enterMaking waits until the socket makes no other answer of a length that nobody knows before, and of which it makes one at a time, until the
-// handler returns. Where the route's latest answer on the socket was long, it waits for as much memory first: it is costly to make one in vain. A
-// handler that waits for something else calls it after that. Errors: those of reserve.
+// enterMaking waits for the turn of a request whose answer has an unknown length: a socket makes one such answer at a
+// time, until its handler returns. If the route's latest answer on the socket was long, enterMaking first waits for as
+// much memory, since an answer made in vain is costly. A handler that waits for something else calls it after that.
+// Errors: those of reserve.
 func (r *request) enterMaking(ctx context.Context) error {
 	s := r.server
 	if bytes, ok := s.long.Load(r.matched); ok && r.held.Bytes() == 0 {
@@ -116,7 +117,8 @@ func (r *request) leaveMaking() {
 	}
 }
 
-// handle calls the route's handler. A long answer for which there is no memory is dropped, and made again once there is.
+// handle calls the route's handler. A long answer for which there is no memory is dropped, and made again once there
+// is.
 func (s *socketServer) handle(ctx context.Context, r *request) (answer, error) {
 	for {
 		result, err := s.handleOnce(ctx, r)

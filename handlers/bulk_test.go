@@ -59,8 +59,8 @@ func (a asker) get(path string) net.Conn { return a.ask("GET", path, "", "") }
 // budgetBytes is what all long answers may take.
 const budgetBytes = 32 << 20
 
-// TestLongLists: however many clients ask for long lists that they don't read, memory is bounded. Other requests don't wait, and who reads has its
-// answer when the others are cut off. Nothing is made for those who have gone.
+// TestLongLists: however many clients ask for long lists that they don't read, memory is bounded. Other requests don't
+// wait, and who reads has its answer when the others are cut off. Nothing is made for those who have gone.
 func TestLongLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := quietAlloc(t)
@@ -175,8 +175,8 @@ func heapBytes() int {
 	return int(memory.HeapAlloc)
 }
 
-// TestLongAnswers: of other long answers, too, no more are kept than there is memory for. The others are made when it is their turn, and those
-// that have waited for a change don't wait for another one then.
+// TestLongAnswers: of other long answers, too, no more are kept than there is memory for. The others are made when it
+// is their turn, and those that have waited for a change don't wait for another one then.
 func TestLongAnswers(t *testing.T) {
 	for _, path := range []string{
 		"/v1/services", "/v1/service/web", "/v1/allocation/" + allocID + "/services", "/v1/job/demo/services", "/v1/var/nomad/jobs/demo",
@@ -220,8 +220,8 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestLongBodies: so are long bodies, and those answers that show what there is; what is done with a lock does not wait for them. A client has as
-// long as ever for its body when its turn has come.
+// TestLongBodies: so are long bodies, and those answers that show what there is; what is done with a lock does not wait
+// for them. A client has as long as ever for its body when its turn has come.
 func TestLongBodies(t *testing.T) {
 	const path = "/v1/var/nomad/jobs/demo"
 	long := fmt.Sprintf(`{"Items":{"k":%q}}`, strings.Repeat("x", 64<<10))

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// cache keeps the latest encoding of one kind of answer. A single entry is enough for a process that runs one allocation, where all are shown the same. Several requests
-// that miss at once encode several times; one of them stays.
+// cache keeps the latest encoding of one kind of answer. A single entry is enough for a process that runs one
+// allocation, where all are shown the same. Several requests that miss at once encode several times; one of them stays.
 type cache struct {
 	latest atomic.Pointer[cached]
 }

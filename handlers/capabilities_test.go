@@ -75,7 +75,8 @@ var opens = map[string][]string{
 	},
 }
 
-// alone is the authenticator that production has, but for who a caller is: the token is the name of its only capability.
+// alone is the authenticator that production has, but for who a caller is: the token is the name of its only
+// capability.
 type alone struct{ *auth.Authenticator }
 
 func (alone) Authenticate(r *http.Request, owner auth.Owner, _ auth.Peer) (*auth.Principal, *auth.Denial) {

@@ -11,16 +11,18 @@ import (
 
 // Deployer is an allocation that has deployments.
 type Deployer interface {
-	// Deployments returns those of the latest versions of the job, the latest first. They are shared and not changed. What a version of the
-	// allocation changes of them is there when that version is.
+	// Deployments returns the deployments of the job's latest versions, the latest first. They are shared and not
+	// changed. A caller who has seen a version of the allocation also sees its changes of them.
 	Deployments() []*api.Deployment
 	// FailDeployment ends a deployment that runs as failed. The allocation runs on.
 	FailDeployment(id string)
-	// SetHealth decides whether the allocation is healthy with the present version of its job, and so the end of its deployment.
+	// SetHealth decides whether the allocation is healthy with the present version of its job, and so the end of its
+	// deployment.
 	SetHealth(healthy bool)
 }
 
-// deployments returns those of the caller's allocation; none without a Deployer. It is called after the allocation was read.
+// deployments returns the deployments of the caller's allocation; none without a Deployer. Call it after the allocation
+// was read.
 func (a *API) deployments(r *request) []*api.Deployment {
 	found, _ := r.visible()
 	if alloc, ok := found.(Deployer); ok {
@@ -29,7 +31,8 @@ func (a *API) deployments(r *request) []*api.Deployment {
 	return nil
 }
 
-// deploymentList answers GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the caller's job.
+// deploymentList answers GET /v1/deployments and GET /v1/job/:job/deployments, those of the latest versions of the
+// caller's job.
 func (a *API) deploymentList(ctx context.Context, r *request) (answer, error) {
 	list, err := newList(r, listing[*api.Deployment]{
 		order: byCreateIndex, uuid: true,
@@ -66,8 +69,8 @@ func (a *API) deploymentOf(r *request) (*api.Deployment, Alloc, error) {
 	return nil, nil, apierror.New(apierror.NoDeployment)
 }
 
-// deploymentGet answers GET /v1/deployment/:deployment. A query with an index waits for a change of the deployment, whatever else becomes of
-// the allocation.
+// deploymentGet answers GET /v1/deployment/:deployment. A query with an index waits for a change of the deployment, not
+// of the allocation.
 func (a *API) deploymentGet(ctx context.Context, r *request) (answer, error) {
 	d, alloc, err := a.deploymentOf(r)
 	if err != nil {
@@ -78,7 +81,7 @@ func (a *API) deploymentGet(ctx context.Context, r *request) (answer, error) {
 			if latest, _, err := a.deploymentOf(r); err != nil || latest.ModifyIndex > after {
 				return err
 			}
-			if a.config.Answered != nil { // it need not end later for a client that waits for something else
+			if a.config.Answered != nil { // the agent's end need not wait for this client
 				a.config.Answered(r.server.owner, now.ModifyIndex)
 			}
 		}
@@ -94,7 +97,8 @@ func (a *API) deploymentGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: d.ModifyIndex, shared: true}, err
 }
 
-// deploymentAllocations answers GET /v1/deployment/allocations/:deployment: the caller's allocation, while it is the deployment's.
+// deploymentAllocations answers GET /v1/deployment/allocations/:deployment: the caller's allocation, while it is the
+// deployment's.
 func (a *API) deploymentAllocations(ctx context.Context, r *request) (answer, error) {
 	list, err := newAllocList(r)
 	if err != nil {
@@ -133,7 +137,8 @@ func (a *API) latestDeployment(ctx context.Context, r *request) (answer, error) 
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// changeDeployment changes the deployment that the path and the body name, which must run, and answers with an evaluation, which has nothing to do.
+// changeDeployment changes the deployment that the path and the body name, and answers with an evaluation that has
+// nothing to do. The deployment must be running.
 func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *string, change func(Deployer, *api.Deployment) error) (answer, error) {
 	if err := r.decode(want, false); err != nil {
 		return answer{}, err
@@ -160,7 +165,8 @@ func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *
 	return answer{body: encoded, index: now.ModifyIndex}, err
 }
 
-// deploymentFail answers PUT /v1/deployment/fail/:deployment. The allocation runs on with its version: there is no other to go back to.
+// deploymentFail answers PUT /v1/deployment/fail/:deployment. The allocation runs on with its version: there is no
+// other to go back to.
 func (a *API) deploymentFail(ctx context.Context, r *request) (answer, error) {
 	want := api.DeploymentFailRequest{}
 	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {

@@ -130,8 +130,8 @@ func TestChangeDeployment(t *testing.T) {
 	}
 }
 
-// TestDeploymentEvents: an event for each change of a deployment, with the version of the allocation that has made it, and none of what was before
-// this process.
+// TestDeploymentEvents: an event for each change of a deployment, with the version of the allocation that has made it,
+// and none of what was before this process.
 func TestDeploymentEvents(t *testing.T) {
 	events := handlers.NewEvents()
 	list := []*api.Deployment{{ID: overID, JobID: "demo", Namespace: "default", Status: "successful", CreateIndex: 10, ModifyIndex: 20}}
@@ -168,7 +168,8 @@ func TestDeploymentEvents(t *testing.T) {
 	}
 }
 
-// TestListsOfNothing: what does not exist is an empty list, with the default node pool; clients read an error as a failure of theirs.
+// TestListsOfNothing: what does not exist is an empty list, with the default node pool; clients read an error as a
+// failure of theirs.
 func TestListsOfNothing(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	client := s.sdk(t, goodToken)

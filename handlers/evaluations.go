@@ -37,7 +37,7 @@ func (e *evaluations) add(triggeredBy string, alloc *api.Allocation, done api.De
 	return e.addFor(triggeredBy, alloc, done, Registration{})
 }
 
-// addFor is add for what a registration has done, or for a deployment.
+// addFor is add with the IDs of a registration: those of its evaluation and its deployment.
 func (e *evaluations) addFor(triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates, by Registration) string {
 	now := time.Now().UnixNano()
 	made := completed(alloc, done)
@@ -126,7 +126,7 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 	return placementEvaluation(current), current, nil
 }
 
-// placementEvaluation returns the evaluation that placed the allocation. Of the deployment it knows as long as the job is as it was then.
+// placementEvaluation returns the evaluation that placed the allocation. It names the deployment until the job changes.
 func placementEvaluation(current *api.Allocation) *api.Evaluation {
 	placed := completed(current, api.DesiredUpdates{Place: 1})
 	placed.ID, placed.Type, placed.Priority, placed.TriggeredBy = current.EvalID, valueOf(current.Job.Type), valueOf(current.Job.Priority), triggerRegister

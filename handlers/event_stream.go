@@ -196,7 +196,7 @@ func (s *eventWriter) deliver(out *streamWriter) (more <-chan struct{}, err erro
 	return more, nil
 }
 
-// line returns the line of an event, nil when nothing of it was asked for.
+// line returns the line of an event, nil when the subscription wants nothing of it.
 func (s *eventWriter) line(e *event) ([]byte, error) {
 	encoded, err := s.api.encodeEvent(e)
 	if err != nil {

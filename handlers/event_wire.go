@@ -149,7 +149,8 @@ func jobNote(kind string, job *api.Job, alloc *api.Allocation) note {
 	}
 }
 
-// evaluationNotes returns the two events of an evaluation: with what has triggered it, when it is yet to be done, and as it was completed.
+// evaluationNotes returns the two events of an evaluation: the pending one, which is named after its trigger, and the
+// completed one.
 func evaluationNotes(e *api.Evaluation) []note {
 	pending := *e
 	pending.Status, pending.QueuedAllocations, pending.PlanAnnotations = api.EvalStatusPending, nil, nil

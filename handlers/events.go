@@ -199,7 +199,8 @@ func (e *Events) addLocked(alloc *api.Allocation) {
 	e.appendLocked(next)
 }
 
-// deployedLocked returns what has become of deployments until a version of the allocation, in its life and since this process has it.
+// deployedLocked returns the changes of deployments up to a version of the allocation, in its present life and since
+// this process has run it.
 func (e *Events) deployedLocked(alloc *api.Allocation) (notes []note) {
 	if e.deployments == nil {
 		return nil

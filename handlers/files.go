@@ -26,7 +26,8 @@ type Filer interface {
 // Files are what tasks share, and what each of them has but for its secrets. Errors: NoFile, PathEscapes, SecretFile, PrivateFile,
 // FilePermission, Invalid.
 type Files interface {
-	// List returns the entries of a directory. Errors: TooManyFiles, too, when they take more than so many bytes of memory, or as JSON.
+	// List returns the entries of a directory. Errors: TooManyFiles when they take more than most bytes, in memory or
+	// as JSON.
 	List(path string, most int) ([]*api.AllocFileInfo, error)
 	Stat(path string) (*api.AllocFileInfo, error)
 	Open(path string, span Span) (Frames, error)

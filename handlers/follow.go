@@ -221,7 +221,7 @@ func (s *frameWriter) send(out *streamWriter, frame *api.StreamFrame) error {
 	return out.line(*buf)
 }
 
-// frameBuffers are *[]byte in which frames are encoded: a stream that waits has none.
+// frameBuffers holds buffers (*[]byte) in which frames are encoded, so that a stream that waits has none.
 var frameBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendFrame encodes a frame as encoding/json does, without a copy of its data.

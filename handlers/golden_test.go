@@ -54,7 +54,8 @@ func TestAnswersAsRecorded(t *testing.T) {
 	}
 }
 
-// TestVersions: where clients look for Nomad's version is that of the API which is spoken, and the program's is beside it.
+// TestVersions: where clients look for Nomad's version is that of the API which is spoken, and the program's is beside
+// it.
 func TestVersions(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	client := s.sdk(t, operator)

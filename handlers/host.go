@@ -35,7 +35,7 @@ type wireHostStats struct {
 	Timestamp int64
 }
 
-// HostCPU is the use of one CPU in sum, too.
+// HostCPU adds the sums to the use of one CPU.
 type HostCPU struct {
 	*api.HostCPUStats
 	TotalPercent float64

@@ -30,8 +30,8 @@ type JobVersion struct {
 // number returns the version's number.
 func (v JobVersion) number() uint64 { return valueOf(v.Job.Version) }
 
-// versions returns the versions of the caller's job as it is shown them, the present one first. missing is what another
-// job has none of.
+// versions returns the versions of the caller's job as it is shown them, the present one first. missing is the error
+// about another job.
 func (a *API) versions(ctx context.Context, r *request, missing apierror.Kind) ([]JobVersion, *api.Allocation, error) {
 	current, err := a.ownJob(ctx, r)
 	if err != nil {
@@ -166,8 +166,8 @@ type wireSubmission struct {
 	JobModifyIndex uint64
 }
 
-// revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration. force=false, which
-// Nomad does not have, refuses changes that need new processes.
+// revert answers PUT /v1/job/:job/revert: the allocation gets an earlier version of its job, as by a registration.
+// force=false, which Nomad does not have, refuses changes that need new processes.
 func (a *API) revert(ctx context.Context, r *request) (answer, error) {
 	force, err := r.flag("force", true)
 	if err != nil {

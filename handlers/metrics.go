@@ -54,7 +54,7 @@ func encodeMetrics(ctx context.Context, measure func(context.Context) []Metric, 
 	}
 	return encode(struct {
 		api.MetricsSummary
-		PrecisionGauges []api.GaugeValue // those of which 32 bits are too few: none
+		PrecisionGauges []api.GaugeValue // gauges that need more than 32 bits: none
 	}{summary(measured, time.Now()), []api.GaugeValue{}})
 }
 

@@ -113,8 +113,8 @@ func (a *API) nodeGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
-// nodeAllocations answers GET /v1/node/:node/allocations with the caller's own, if it may read it; others of this machine
-// are not its to see.
+// nodeAllocations answers GET /v1/node/:node/allocations with the caller's own, if it may read it; others of this
+// machine are not its to see.
 func (a *API) nodeAllocations(ctx context.Context, r *request) (answer, error) {
 	current, err := a.ownNode(ctx, r)
 	if err != nil {

@@ -43,8 +43,8 @@ func TestSDKNodes(t *testing.T) {
 	wantSDKError(t, err, 403, "Permission denied")
 }
 
-// TestNodePolicy: who may use the machine and read no job sees the machine, sets its metadata, hears of them, and learns
-// nothing of the allocation.
+// TestNodePolicy: who may use the machine and read no job sees the machine, sets its metadata, hears of them, and
+// learns nothing of the allocation.
 func TestNodePolicy(t *testing.T) {
 	events := handlers.NewEvents()
 	events.Begin()

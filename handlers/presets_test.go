@@ -63,8 +63,9 @@ func TestPresetNomad(t *testing.T) {
 	}
 }
 
-// nomadMachine are the routes that Nomad's node and agent policies open, by the block, with those of fewer rights in those of more. The sources,
-// of Nomad 2.0: AllowNodeRead, AllowNodeWrite, AllowAgentRead and AllowAgentWrite in its endpoints.
+// nomadMachine are the routes that Nomad's node and agent policies open, by the block, with those of fewer rights in
+// those of more. The sources, of Nomad 2.0: AllowNodeRead, AllowNodeWrite, AllowAgentRead and AllowAgentWrite in its
+// endpoints.
 var nomadMachine = map[string][]string{
 	`node { policy = "deny" }`: nil,
 	`node { policy = "read" }`: {
@@ -80,7 +81,8 @@ var nomadMachine = map[string][]string{
 	`agent { policy = "write" }`: {"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/monitor"},
 }
 
-// TestPolicyOfTheMachine holds node and agent blocks to Nomad's facts: each opens the routes that it opens there, and no other.
+// TestPolicyOfTheMachine holds node and agent blocks to Nomad's facts: each opens the routes that it opens there, and
+// no other.
 func TestPolicyOfTheMachine(t *testing.T) {
 	for block, want := range nomadMachine {
 		policy, err := auth.ParsePolicy("p.hcl", []byte("preset = \"nomad\"\n"+block))

@@ -12,9 +12,10 @@ import (
 // Jobs takes other versions of the allocation's job. The errors of its methods are *apierror.Error, wrapped or not: Invalid
 // for a job that can't run here, OtherJob for one of another ID. The Message of each is what the client reads.
 type Jobs interface {
-	// Register gives the allocation the job, which is as the client sent it, canonical or not. For changes that need new processes the
-	// allocation is replaced; without force they are a Conflict, whose Message names them, and nothing changes. It is not called twice at once.
-	// submission is the text that the job was made from; nil when the client sent none.
+	// Register gives the allocation the job, which is as the client sent it, canonical or not. For changes that need
+	// new processes the allocation is replaced; without force they are a Conflict, whose Message names them, and
+	// nothing changes. It is not called twice at once. submission is the text that the job was made from; nil when the
+	// client sent none.
 	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
 	// Plan returns what Register would do, and does nothing.
 	Plan(ctx context.Context, job *api.Job) (Plan, error)
@@ -25,8 +26,8 @@ type Registration struct {
 	Index    uint64 // the job's JobModifyIndex; the old one when nothing differed
 	Warnings string // for people; empty for none
 
-	// EvalID is that of an allocation that is to follow this one under its ID; empty for none. DeploymentID is that of the version's deployment;
-	// empty for none.
+	// EvalID is the evaluation of an allocation that is to replace this one; empty for none. DeploymentID is the
+	// deployment of the version; empty for none.
 	EvalID, DeploymentID string
 }
 
@@ -55,7 +56,7 @@ type wireRegistered struct {
 	wireMeta
 }
 
-// wireMeta is what some of Nomad's answers repeat of their headers.
+// wireMeta has the headers that some of Nomad's answers repeat in their bodies.
 type wireMeta struct {
 	Index       uint64
 	LastContact int
@@ -63,8 +64,8 @@ type wireMeta struct {
 	NextToken   string
 }
 
-// register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false, which Nomad does not have,
-// refuses changes that need new processes.
+// register answers PUT /v1/jobs and PUT /v1/job/:job: the allocation gets another version of its job. force=false,
+// which Nomad does not have, refuses changes that need new processes.
 func (a *API) register(ctx context.Context, r *request) (answer, error) {
 	force, err := r.flag("force", true)
 	if err != nil {

@@ -34,9 +34,9 @@ type request struct {
 	query      url.Values   // parsed on first use
 	unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
 	recorded   bool         // its result is
-	namespaced string       // the namespace of the variable that it is about, once that is known
+	namespaced string       // the namespace of its variable, once that is known
 	held       *budget.Hold // memory for the answer, until it is sent; nil for none
-	making     bool         // it is the one answer that the socket makes; see enterMaking
+	making     bool         // it has the socket's turn to make an answer; see enterMaking
 	waited     bool         // a blocking query has waited: an answer that is made again does not wait
 }
 

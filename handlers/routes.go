@@ -42,7 +42,7 @@ type Route struct {
 	bulky          bool // an answer may take megabytes, so that a socket makes one at a time; see enterMaking
 }
 
-// recordDetail returns the record of a request with what the query, or the handler, has said of it; nil for no more.
+// recordDetail returns the record of a request with more details, from the query or the handler; nil adds none.
 type recordDetail func(auth.Record, *request, url.Values) auth.Record
 
 // mutates reports whether the route may change something, so that its requests are recorded.

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Scrape returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is Prometheus' text, and
-// /v1/metrics is answered as on a socket. It has none of the other routes. With localOnly it answers only requests that name this machine: see
-// NamesThisMachine.
+// Scrape returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is
+// Prometheus' text, and /v1/metrics is answered as on a socket. It has none of the other routes. With localOnly it
+// answers only requests that name this machine: see NamesThisMachine.
 func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -41,8 +41,8 @@ func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler
 	})
 }
 
-// NamesThisMachine reports whether a request's Host may be this machine: an IP address, or localhost. A page that has its own name lead here, so
-// that its user's browser counts this as the page's own server (DNS rebinding), names neither.
+// NamesThisMachine reports whether a request's Host may be this machine: an IP address, or localhost. A web page whose
+// own host name points here (DNS rebinding) names neither: browsers send that host name.
 func NamesThisMachine(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

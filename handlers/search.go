@@ -22,7 +22,7 @@ const (
 	minFuzzyText     = 2 // bytes
 )
 
-// The contexts of a search. In those that name nothing here nothing is found.
+// The contexts of a search. A search finds nothing in those that are empty here.
 var (
 	// searched are those of a caller who may read the job.
 	searched = []contexts.Context{
@@ -32,7 +32,8 @@ var (
 	machines = []contexts.Context{contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes}
 	// enterprise are Nomad Enterprise's.
 	enterprise = []contexts.Context{contexts.Quotas, contexts.Recommendations}
-	// prefixed are those whose IDs a fuzzy search finds by their beginning. They are in its answer also without a match.
+	// prefixed are those whose IDs a fuzzy search finds by their beginning. They are in its answer also without a
+	// match.
 	prefixed = []contexts.Context{contexts.Evals, contexts.Deployments, contexts.ScalingPolicies, contexts.Volumes, contexts.HostVolumes}
 )
 

@@ -9,8 +9,8 @@ import (
 	"taskapi/handlers/internal/redact"
 )
 
-// views is for how many tasks the allocation is kept as they are shown it. Tasks that share a place make each
-// other slower.
+// views is how many tasks' views of the allocation are kept. Two tasks that share a place replace each other's view,
+// which makes them slower.
 const views = 8
 
 // view is an allocation as one task is shown it.
@@ -22,11 +22,10 @@ type view struct {
 // viewSeed spreads the names of tasks over the places of a table.
 var viewSeed = maphash.MakeSeed()
 
-// viewOf returns the caller's place among so many.
+// viewOf returns the place of the caller's view.
 func (r *request) viewOf() int { return int(maphash.String(viewSeed, r.Principal.Claims.Task) % views) }
 
-// shown returns an allocation as the caller is shown it. Nothing that is answered, searched or filtered has more
-// of it.
+// shown returns an allocation as the caller is shown it. Answers, searches and filters see no more than that.
 func (r *request) shown(whole *api.Allocation) *api.Allocation {
 	if r.Principal.SeesWholeJob() || whole.Job == nil {
 		return whole

@@ -156,7 +156,8 @@ func TestNoSecretOfAnotherTask(t *testing.T) {
 	}
 }
 
-// TestViewsAreApart: what one task is shown is not what the next one is, whoever asks first, also of more tasks than are kept.
+// TestViewsAreApart: what one task is shown is not what the next one is, whoever asks first, also of more tasks than
+// are kept.
 func TestViewsAreApart(t *testing.T) {
 	var names []string
 	for i := range 20 {

@@ -34,8 +34,8 @@ type socketServer struct {
 	changes *rate.Limiter // nil for no limit
 
 	filtering chan struct{} // holds one while a filter is read or applied
-	long      sync.Map      // how long the latest answer of a *Route was, if it was a long one
-	making    chan struct{} // holds one while an answer is made whose length nobody knows before
+	long      sync.Map      // the length of the latest answer of a *Route, if it was long
+	making    chan struct{} // holds one while an answer of unknown length is made
 	share     *budget.Share // of the memory for long answers
 }
 
@@ -198,7 +198,8 @@ func (s *socketServer) fail(r *request, err error) int {
 	return status
 }
 
-// missingSince returns the index of an error that says that something does not exist, so that a client can wait until it does; 0 for none.
+// missingSince returns the index of an error that says that something does not exist, so that a client can wait until
+// it does; 0 for none.
 func (r *request) missingSince(e *apierror.Error) uint64 {
 	if e.Index != 0 || r.matched == nil || r.matched.mutates() || !e.Kind.Waitable() {
 		return e.Index

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// jobStatuses answers GET and POST /v1/jobs/statuses: the caller's job with its allocation and its latest deployment. A body names the jobs that
-// are wanted.
+// jobStatuses answers GET and POST /v1/jobs/statuses: the caller's job with its allocation and its latest deployment. A
+// body names the jobs that are wanted.
 func (a *API) jobStatuses(ctx context.Context, r *request) (answer, error) {
 	var want api.JobStatusesRequest
 	if err := r.decode(&want, true); err != nil {
@@ -52,7 +52,7 @@ type wireStatus struct {
 	SubmitTime       int64
 	ModifyIndex      uint64
 	Allocs           []wireAllocStatus
-	GroupCountSum    int // the allocation is the one of all groups
+	GroupCountSum    int // there is one allocation in all
 	ChildStatuses    []string
 	ParentID         string
 	LatestDeployment *wireLatestDeployment
@@ -102,19 +102,19 @@ func wireStatusOf(alloc *api.Allocation, deployments []*api.Deployment) *wireSta
 	return w
 }
 
-// emptyList answers the list of what there is none of, and never will be. A query with an index waits for nothing.
+// emptyList answers with an empty list, which never changes. A query with an index waits in vain.
 func (a *API) emptyList(ctx context.Context, r *request) (answer, error) {
 	return r.constant(ctx, []any{})
 }
 
-// nodePools answers GET /v1/node/pools: the one machine is in the pool that Nomad has for machines that name none.
+// nodePools answers GET /v1/node/pools: the one machine is in Nomad's default pool.
 func (a *API) nodePools(ctx context.Context, r *request) (answer, error) {
 	return r.constant(ctx, []wirePool{{wirePoolFields: wirePoolFields{
 		Name: nodePool, Description: "Default node pool", CreateIndex: 1, ModifyIndex: 1,
 	}}})
 }
 
-// constant answers with what never changes.
+// constant answers with a value that never changes.
 func (r *request) constant(ctx context.Context, value any) (answer, error) {
 	const index = 1
 	err := r.awaitShared(ctx, index, func(ctx context.Context, _ uint64) error {

@@ -19,7 +19,8 @@ import (
 // Variables are those of all namespaces, and the locks on them. The index of an answer is one to wait from. Errors: *apierror.Error, and of
 // those that write *VariableConflictError.
 type Variables interface {
-	// OfTask returns the same variables for a task of a job, whose writes leave room for the operator and for other jobs.
+	// OfTask returns the same variables for a task of a job, whose writes leave room for the operator and for other
+	// jobs.
 	OfTask(namespace, job string) Variables
 
 	// Read returns a variable, nil for none, and its ModifyIndex or, without one, the index of that moment.
@@ -205,8 +206,8 @@ func (a *API) variableGet(ctx context.Context, r *request) (answer, error) {
 	return answer{body: encoded, index: index, shared: true}, err
 }
 
-// variableDetail adds the variable's namespace, and what is done with its lock. The namespace of a body is known once
-// that is read: until then the record has what the query says.
+// variableDetail adds the variable's namespace, and what is done with its lock. A body can name the namespace, too:
+// until it is read, the record has the query's.
 func variableDetail(record auth.Record, r *request, query url.Values) auth.Record {
 	for _, operation := range lockOperations {
 		if query.Has(operation) {
@@ -272,8 +273,8 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 }
 
 const (
-	// maxVariable is the ceiling of the body of a variable: its items, in JSON's quotes, and what is known of it. The answer to a conflict, which shows
-	// what is there, is as long at most.
+	// maxVariable is the ceiling of the body of a variable: its items, in JSON's quotes, and what is known of it. The
+	// answer to a conflict, which shows what is there, is as long at most.
 	maxVariable = 512 << 10
 )
 

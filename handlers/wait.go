@@ -21,8 +21,9 @@ const (
 	maxWait     = 10 * time.Minute
 )
 
-// snapshot returns the allocation as the caller is shown it, and as it stands, or, when the query has an index, once its ModifyIndex has passed that index, the wait is
-// over, the client has gone or the server drains. Errors: those of the query and of await.
+// snapshot returns the allocation as the caller is shown it. When the query has an index, it first waits until the
+// ModifyIndex has passed that index, the wait is over, the client has gone or the server drains. Errors: those of the
+// query and of await.
 func (r *request) snapshot(ctx context.Context, alloc Alloc) (*api.Allocation, error) {
 	query, err := r.values()
 	if err != nil {

@@ -95,7 +95,8 @@ func placementOf(a *api.Allocation) *api.AllocationMetric {
 	}
 }
 
-// networkStatusOf returns the network that was made for an allocation that has begun: an empty one, since tasks use the machine's.
+// networkStatusOf returns the network of an allocation. Once it has begun that is an empty one, since tasks use the
+// machine's.
 func networkStatusOf(a *api.Allocation) *api.AllocNetworkStatus {
 	if a.NetworkStatus != nil || a.ClientStatus == "" || a.ClientStatus == api.AllocClientStatusPending {
 		return a.NetworkStatus

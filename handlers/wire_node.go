@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// wireNode has neither the older form of the resources nor a secret, and what the SDK lacks.
+// wireNode lacks the older form of the resources and the secret, and adds what the SDK lacks.
 type wireNode struct {
 	*api.Node
 	Resources                absent `json:",omitempty"`
@@ -33,7 +33,7 @@ func wireNodeOf(n *api.Node, updated uint64, keyID string) *wireNode {
 	}
 }
 
-// computedClass returns a text that is the same for machines on which the same can run.
+// computedClass returns a text that is equal for machines that can run the same jobs.
 func computedClass(n *api.Node) string {
 	class := fnv.New64a()
 	for _, name := range slices.Sorted(maps.Keys(n.Attributes)) {

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// Handover is a socket between two listeners of a process: connections wait until the next accepts them. Use it once: Listen with it, or
-// close it.
+// Handover is a socket between two listeners of a process: connections wait until the next accepts them. Use it once:
+// Listen with it, or close it.
 type Handover struct {
 	path  string
 	inner *net.UnixListener
@@ -14,8 +14,8 @@ type Handover struct {
 	id    fileID
 }
 
-// HandOver has the socket go on when the listener is closed: its file stays. Errors: those of the operating system; nothing has changed
-// then.
+// HandOver keeps the socket and its file when the listener is closed. Errors: those of the operating system; then
+// nothing has changed.
 func (l *Listener) HandOver() (*Handover, error) {
 	file, err := l.inner.File()
 	if err != nil {
@@ -30,10 +30,11 @@ func (l *Listener) HandOver() (*Handover, error) {
 	return &Handover{l.path, inner.(*net.UnixListener), l.dir, l.id}, nil
 }
 
-// Listen accepts the connections that wait, and those to come, as a new Listener of the same path would. Mode and owner of the file stay.
+// Listen accepts the connections that wait, and those to come, as a new Listener of the same path would. Mode and owner
+// of the file stay.
 func (h *Handover) Listen(cfg Config) *Listener {
 	return newListener(cfg.withDefaults(), h.inner, h.dir, h.id)
 }
 
-// Close ends the socket and removes its file; those who wait are cut off.
+// Close ends the socket and removes its file. Connections that wait are cut off.
 func (h *Handover) Close() error { return h.Listen(Config{Path: h.path}).Close() }

@@ -199,7 +199,8 @@ func (l *Listener) close() (err error) {
 	if l.handedOver.Load() {
 		err = l.inner.Close()
 	} else {
-		// The file goes before the listener: as long as it is there it answers, so that no other process takes it for stale.
+		// The file goes before the listener: as long as it is there it answers, so that no other process takes it for
+		// stale.
 		err = l.dir.removeIf(filepath.Base(l.path), l.id)
 		err = errors.Join(err, l.inner.Close(), l.dir.Close())
 	}

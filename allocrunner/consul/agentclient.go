@@ -134,7 +134,8 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// boundedBody counts what the decoder would make of the answer before the decoder has it: "{}," takes three bytes here and hundreds there.
+// boundedBody counts what the decoder would make of the answer before the decoder has it: "{}," takes three bytes here
+// and hundreds there.
 type boundedBody struct {
 	io.ReadCloser
 	left, elements int64

@@ -102,7 +102,7 @@ func (d Dir) Make() error {
 			return err
 		}
 	}
-	left, _ := filepath.Glob(filepath.Join(string(d), ".writable-*")) // of one that was killed just here
+	left, _ := filepath.Glob(filepath.Join(string(d), ".writable-*")) // a process was killed just here
 	for _, probe := range left {
 		_ = os.Remove(probe)
 	}
@@ -111,7 +111,7 @@ func (d Dir) Make() error {
 		return fmt.Errorf("data directory %s is not writable: %w", d, withoutPath(err))
 	}
 	err = os.Remove(probe.Name())
-	if errors.Is(err, fs.ErrNotExist) { // another one was starting, too
+	if errors.Is(err, fs.ErrNotExist) { // another process has removed it
 		err = nil
 	}
 	return errors.Join(probe.Close(), err)

@@ -113,7 +113,7 @@ func (l *Lock) Close() error {
 // Saved returns what was saved when the lock was taken, nil when the allocation has not begun.
 func (l *Lock) Saved() *interfaces.Saved { return l.saved }
 
-// Previous returns what was saved of the allocation that Recreate has replaced, nil when it has replaced none.
+// Previous returns the saved allocation that Recreate has replaced, or nil.
 func (l *Lock) Previous() *interfaces.Saved { return l.before }
 
 // Life returns the ID of the allocation's present life.

@@ -1,5 +1,6 @@
-// Package deployment is the life of an allocation's deployments, as a pure function. A deployment brings out one version of a service job: it
-// runs until the allocation is healthy with that version, or is not and will not be.
+// Package deployment holds the life of an allocation's deployments, as a pure function. A deployment rolls out one
+// version of a service job. It runs until the allocation is healthy with that version, or can't become healthy any
+// more.
 //
 //	                the allocation is healthy
 //	running ──┬───────────────────────────────────────────────────► successful
@@ -8,7 +9,7 @@
 //	          │     the job is stopped, or has a newer version
 //	          └───────────────────────────────────────────────────► cancelled
 //
-// What is healthy, and in which time, others decide: the allocation's DeploymentStatus has it.
+// Others decide whether the allocation is healthy, and in which time: its DeploymentStatus says so.
 package deployment
 
 import (
@@ -39,7 +40,8 @@ const (
 type (
 	// Changed: the allocation has this version now.
 	Changed struct{ Alloc *api.Allocation }
-	// Accepted: Next is to follow the allocation under its ID. Its DeploymentID and its job's Version are known.
+	// Accepted: Next is to replace the allocation under its ID. The DeploymentID of Next and the Version of its job are
+	// known.
 	Accepted struct {
 		Next *api.Allocation
 		At   Moment
@@ -57,8 +59,8 @@ type Moment struct {
 	Time  int64
 }
 
-// NewID returns an ID for the deployment of a version of a group's job; empty when there is none: of a batch job, of a system job, and with
-// max_parallel 0. The job is canonical.
+// NewID returns an ID for the deployment of a version of a canonical job. It is empty where there is no deployment: for
+// a batch or a system job, and when the group's max_parallel is 0.
 func NewID(job *api.Job, group *api.TaskGroup) string {
 	if ptr.Deref(job.Type) != api.JobTypeService || group == nil || group.Update == nil || ptr.Deref(group.Update.MaxParallel) == 0 {
 		return ""
@@ -66,8 +68,8 @@ func NewID(job *api.Job, group *api.TaskGroup) string {
 	return uuid.NewString()
 }
 
-// Next returns an allocation's deployments after an event, the latest first. It changes neither the list nor a deployment in it: it returns
-// the same list when nothing changes.
+// Next returns an allocation's deployments after an event, the latest first. It changes neither the list nor a
+// deployment in it: it returns the same list when nothing changes.
 func Next(all []*api.Deployment, event any) []*api.Deployment {
 	switch e := event.(type) {
 	case Changed:
@@ -123,8 +125,8 @@ func same(a, b *api.Deployment) bool {
 	return a.Status == b.Status && a.JobSpecModifyIndex == b.JobSpecModifyIndex
 }
 
-// begin returns the deployment of the allocation's version of the job. Its group's update block names what a cluster does with many
-// allocations, such as canaries, and is not shown for one.
+// begin returns the deployment of the allocation's version of the job. It has little of the update block, which is
+// about groups of many allocations, with canaries for example.
 func begin(alloc *api.Allocation, at Moment) *api.Deployment {
 	state := &api.DeploymentState{DesiredTotal: 1}
 	for _, group := range alloc.Job.TaskGroups {
@@ -142,8 +144,8 @@ func begin(alloc *api.Allocation, at Moment) *api.Deployment {
 	}
 }
 
-// follow changes a deployment as a version of the allocation has it. A deployment of a later version of the job waits for the allocation to be
-// replaced.
+// follow brings a deployment up to date with a version of the allocation. The deployment of a later version of the job
+// waits until the allocation is replaced.
 func follow(d *api.Deployment, alloc *api.Allocation) {
 	version, stopping := ptr.Deref(alloc.Job.Version), alloc.DesiredStatus == api.AllocDesiredStatusStop
 	if d.ID != alloc.DeploymentID {

@@ -133,8 +133,8 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// TestAnySequence: whatever happens, in any order, one deployment runs at most, the latest; what has ended stays as it is, an index never falls, and
-// what was returned before does not change.
+// TestAnySequence: whatever happens, in any order, one deployment runs at most, the latest; what has ended stays as it
+// is, an index never falls, and what was returned before does not change.
 func TestAnySequence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alloc, n := version(0, "0"), uint64(0)

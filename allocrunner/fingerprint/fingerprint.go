@@ -56,9 +56,9 @@ func Node(dir string, drivers []string) *api.Node {
 	return n
 }
 
-// networks returns the addresses of the interface that has an address.
+// networks returns every address of the interface that has the address ip.
 func networks(ip string) (found []*api.NetworkResource) {
-	all, _ := net.Interfaces() // none are found in none
+	all, _ := net.Interfaces() // without interfaces there are no addresses
 	for _, i := range all {
 		addresses, _ := i.Addrs()
 		var own []*api.NetworkResource
@@ -81,7 +81,7 @@ func networks(ip string) (found []*api.NetworkResource) {
 	return found
 }
 
-// linkSpeed returns an interface's megabits a second, as Nomad 1000 when it does not say.
+// linkSpeed returns an interface's speed in megabits a second; 1000, as in Nomad, when the system does not say.
 func linkSpeed(name string) *int {
 	text, _ := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
 	speed, err := strconv.Atoi(string(bytes.TrimSpace(text)))

@@ -39,8 +39,9 @@ func New(dir string) *Host {
 	return h
 }
 
-// Stats returns what the machine's parts are used for: memory in bytes, CPU use in percent of each, since the latest sample or in a fifth of a second,
-// the uptime in seconds, and when it was measured. It is shared and not changed. Errors: those of /proc and of the directory, ctx's.
+// Stats returns what the machine's parts are used for: memory in bytes, CPU use in percent of each, since the latest
+// sample or in a fifth of a second, the uptime in seconds, and when it was measured. It is shared and not changed.
+// Errors: those of /proc and of the directory, ctx's.
 func (h *Host) Stats(ctx context.Context) (*api.HostStats, time.Time, error) {
 	s, err := h.shared.Get(ctx)
 	if err != nil {

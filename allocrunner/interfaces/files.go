@@ -41,8 +41,8 @@ type Reader struct{ UID, GID uint32 }
 // Files are the files that the tasks of an allocation share, and those of each task but for its secrets and private directories. Paths are
 // relative to the allocation directory, with or without a slash in front. Links are followed as long as they stay within. Errors: *FileError.
 type Files interface {
-	// List returns the entries of a directory, by name, without following links among them. ErrTooManyEntries when they take more than so many bytes
-	// of memory, or as JSON, in which some characters take six.
+	// List returns the entries of a directory, by name, without following links among them. It returns
+	// ErrTooManyEntries when they take more than most bytes, in memory or as JSON, where some characters take six.
 	List(path string, most int) ([]*api.AllocFileInfo, error)
 	// Stat returns what a path leads to.
 	Stat(path string) (*api.AllocFileInfo, error)

@@ -49,7 +49,8 @@ type StopRequest struct {
 	// DesiredTransition shows it.
 	NoShutdownDelay bool
 
-	// ReplacedBy is the version of the allocation that is to follow; nil for none. The function Replaced tells it from the allocation.
+	// ReplacedBy is the version of the allocation that is to follow; nil for none. The function Replaced reports from
+	// the allocation whether there is one.
 	ReplacedBy *api.Allocation
 }
 
@@ -171,8 +172,8 @@ type Config struct {
 	State State
 	Saved *Saved
 
-	// Previous is the allocation that this new one follows under its ID, as it has ended; nil for none. Its indexes, the versions of its job and
-	// its deployments are continued.
+	// Previous is the ended allocation that this new one replaces under its ID; nil for none. The new one continues its
+	// indexes, its job's versions and its deployments.
 	Previous *Saved
 
 	// Life distinguishes this life of the allocation from others under the same ID. It is saved with the allocation; empty for none. The
@@ -186,8 +187,8 @@ type Config struct {
 	// ${node.datacenter} and the User-Agent of checks say.
 	HostIP, Datacenter, Version string
 
-	// NodeMeta returns the metadata of the machine, ${meta.KEY}, as they are: it is called before each interpolation of a job
-	// that may refer to it, and must not wait for long. The map is not changed. Nil for none.
+	// NodeMeta returns the machine's present metadata, ${meta.KEY}. It is called before each interpolation of a job
+	// that may refer to them, and must not wait for long. The map is not changed. Nil for none.
 	NodeMeta func() map[string]string
 
 	// IsolateUsers makes each task without a user run as a user of its own, with a number of this range, where this program is root's. A

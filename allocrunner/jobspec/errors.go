@@ -16,7 +16,7 @@ type Error struct {
 	Diags   hcl.Diagnostics
 	sources map[string][]byte // by file name, for the lines that are quoted
 
-	fromFiles *FromFiles // what is not quoted
+	fromFiles *FromFiles // texts that are not quoted
 }
 
 // Error returns one paragraph for each finding: "file:line:column: what is wrong", and the line itself.

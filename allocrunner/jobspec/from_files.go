@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// FromFiles are the texts of a job that functions such as file() read, or that were made of what they read. Messages about the job don't quote them.
+// FromFiles holds the texts of a job that come from files: functions such as file() read them, or made them from what
+// they read. Messages about the job don't quote them.
 type FromFiles struct{ Texts []string }
 
-// shortText is a length below which only a text in quotes is masked: as part of a word it says nothing, and it is part of many.
+// shortText is the length below which a text is masked only in quotes: many words contain it by chance.
 const shortText = 4
 
 // Mask returns a message with what was read from files replaced.

@@ -48,7 +48,8 @@ func headerSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[headerTail:headerSize])
 }
 
-// boltMagic is in the 16th byte of a bbolt database, in the machine's order: the first versions of taskapi kept their state in one.
+// boltMagic stands at byte 16 of a bbolt database, in the machine's byte order. The first versions of taskapi kept
+// their state in one.
 const boltMagic = 0xED0CDAED
 
 // readHeader returns up to where a file was synced. Errors: ErrNewer, ErrOlder; that it is damaged.
@@ -125,8 +126,8 @@ type contents struct {
 	stale        map[string]bool // those of which that is not known, and may be so
 }
 
-// parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does work in proportion to
-// the length of data, whatever is in it.
+// parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does
+// work in proportion to the length of data, whatever is in it.
 func parse(data []byte) (*contents, error) {
 	c := &contents{values: values{}, live: map[string]span{}, damaged: map[string]bool{}, stale: map[string]bool{}, end: headerSize}
 	var err error

@@ -78,9 +78,9 @@ type Repaired struct {
 	Lost     []string // what could not be read at all
 }
 
-// Repair puts a new file, of what can still be read, in the place of a damaged one, which it keeps beside it under a name with the time.
-// version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile, ErrUndamaged, ErrLost. After an error
-// the file is as it was.
+// Repair puts a new file, of what can still be read, in the place of a damaged one, which it keeps beside it under a
+// name with the time. version is this taskapi's. Errors: ErrInUse, ErrNotFound, ErrNewer, ErrOlder, ErrFile,
+// ErrUndamaged, ErrLost. After an error the file is as it was.
 func Repair(path, version string, now time.Time) (*Repaired, error) {
 	file, err := lock(path, os.O_RDWR, unix.LOCK_EX)
 	if err != nil {

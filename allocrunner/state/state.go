@@ -309,8 +309,8 @@ func (db *DB) Close() error {
 	return file.Close()
 }
 
-// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer, ErrOlder,
-// ErrFile.
+// Read returns what is saved in a file. Errors: ErrInUse while a process owns it, ErrNotFound, ErrDamaged, ErrNewer,
+// ErrOlder, ErrFile.
 func Read(path string) (*interfaces.Saved, error) {
 	saved, release, err := hold(path, unix.LOCK_SH)
 	if err != nil {

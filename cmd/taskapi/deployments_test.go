@@ -44,7 +44,8 @@ job "web" {
 }
 `
 
-// stockClient returns what a client has that was given the operator's token once, as the stock command line and levant are.
+// stockClient returns what a client has that was given the operator's token once, as the stock command line and levant
+// are.
 func stockClient(t *testing.T, p taskapiProcess, dir string) *api.Client {
 	t.Helper()
 	d, config := datadir.Dir(dir), api.DefaultConfig()
@@ -64,7 +65,8 @@ func stockClient(t *testing.T, p taskapiProcess, dir string) *api.Client {
 	return client
 }
 
-// watchAsLevantDoes registers a job, waits until its evaluation names a deployment, and follows that to its end. No request may fail meanwhile.
+// watchAsLevantDoes registers a job, waits until its evaluation names a deployment, and follows that to its end. No
+// request may fail meanwhile.
 func watchAsLevantDoes(t *testing.T, client *api.Client, job *api.Job) *api.Deployment {
 	t.Helper()
 	registered, _, err := client.Jobs().Register(job, nil)
@@ -103,8 +105,8 @@ func changedJob(t *testing.T, client *api.Client, text string) *api.Job {
 	return job
 }
 
-// TestDeployments follows new versions of a job as stock clients do: those that need new processes, in the place of which the client finds others
-// on the same socket with the same token, and one in place.
+// TestDeployments follows new versions of a job as stock clients do: those that need new processes, in the place of
+// which the client finds others on the same socket with the same token, and one in place.
 func TestDeployments(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -163,8 +165,8 @@ func TestDeployments(t *testing.T) {
 	endsOf(t, p, syscall.SIGTERM)
 }
 
-// TestADeploymentOutlivesItsTaskapi: a deployment that runs is followed on by the next taskapi, even after a SIGKILL, and what has become of
-// earlier ones is known to it.
+// TestADeploymentOutlivesItsTaskapi: a deployment that runs is followed on by the next taskapi, even after a SIGKILL,
+// and what has become of earlier ones is known to it.
 func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

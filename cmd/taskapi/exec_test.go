@@ -137,7 +137,8 @@ func TestExecIsRefused(t *testing.T) {
 	}
 }
 
-// TestExecSaysHowATaskIsNamed where the words without "--" are read otherwise than meant, and says the same whichever tasks have started.
+// TestExecSaysHowATaskIsNamed where the words without "--" are read otherwise than meant, and says the same whichever
+// tasks have started.
 func TestExecSaysHowATaskIsNamed(t *testing.T) {
 	t.Parallel()
 	last := strings.Replace(execJob, `task "other" {`, "task \"other\" {\n      lifecycle {\n        hook = \"poststop\"\n      }", 1)

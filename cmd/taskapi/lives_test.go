@@ -180,8 +180,8 @@ func claimsIn(t *testing.T, token string) identity.Claims {
 	return u.Claims
 }
 
-// TestTokensEndWithTheirLife: what a task was given is of no use to those who run under the same ID after it. The operator's token stays good for
-// its hour, so that a client sees how an allocation is replaced.
+// TestTokensEndWithTheirLife: what a task was given is of no use to those who run under the same ID after it. The
+// operator's token stays good for its hour, so that a client sees how an allocation is replaced.
 func TestTokensEndWithTheirLife(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

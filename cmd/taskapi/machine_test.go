@@ -16,8 +16,8 @@ node { policy = "read" }
 task "server" { capabilities = ["node:write"] }
 `
 
-// TestATaskSetsMetadata: a task whose policy allows it reads the machine and sets its metadata, which the next process of a
-// task has where the job file says ${meta.…}; another task may read them, and one without the policy nothing.
+// TestATaskSetsMetadata: a task whose policy allows it reads the machine and sets its metadata, which the next process
+// of a task has where the job file says ${meta.…}; another task may read them, and one without the policy nothing.
 func TestATaskSetsMetadata(t *testing.T) {
 	t.Parallel()
 	job := strings.Replace(testJob, `TASKAPI_TEST_SERVE = `, `RACK = "in ${meta.rack}"`+"\n\t\tTASKAPI_TEST_SERVE = ", 1)

@@ -15,8 +15,8 @@ import (
 	"taskapi/allocrunner/datadir"
 )
 
-// TestMemoryOfHostileTasks: however many tasks ask for long lists of files, and for a file, and don't read them, the agent takes no more than 150 MB,
-// answers another task, and gives the memory back when they have gone.
+// TestMemoryOfHostileTasks: however many tasks ask for long lists of files, and for a file, and don't read them, the
+// agent takes no more than 150 MB, answers another task, and gives the memory back when they have gone.
 func TestMemoryOfHostileTasks(t *testing.T) {
 	t.Parallel()
 	const hostile, most = 8, 150 << 20

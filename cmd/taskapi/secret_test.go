@@ -11,8 +11,8 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 )
 
-// TestOperatorSecret: what 'token mint --operator --opaque' prints is the operator's on operator.sock and on no other, and
-// is refused once it is revoked. It is not on the disk.
+// TestOperatorSecret: what 'token mint --operator --opaque' prints is the operator's on operator.sock and on no other,
+// and is refused once it is revoked. It is not on the disk.
 func TestOperatorSecret(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

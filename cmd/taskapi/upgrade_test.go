@@ -133,7 +133,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestStopOfOneThatIsFrozen says which process is, and stops nothing without --now; with it, process and tasks are killed.
+// TestStopOfOneThatIsFrozen says which process is, and stops nothing without --now; with it, process and tasks are
+// killed.
 func TestStopOfOneThatIsFrozen(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

@@ -202,7 +202,7 @@ func (k Kind) Words() string {
 	return table[k].words
 }
 
-// Waitable reports whether the Kind says that something does not exist for which a client of Nomad's servers can wait.
+// Waitable reports whether the Kind says that something is missing, and a client of Nomad's servers can wait for it.
 func (k Kind) Waitable() bool {
 	switch k {
 	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoNamespace, NoEval:

@@ -1,6 +1,6 @@
-// Package opaque keeps tokens for secrets of a UUID's form, for clients that take no other. A secret is 128 random
-// bits. It is written down nowhere: the file of its token has a hash of it for its name, and is sealed with a key
-// that only the secret gives. What such a token is good for is for those who verify it.
+// Package opaque keeps tokens behind secrets in the form of a UUID, for clients that take nothing else. A secret is 128
+// random bits, and is written down nowhere. The file of its token is named by a hash of the secret, and sealed with a
+// key that is derived from it. This package does not verify the tokens.
 package opaque
 
 import (
@@ -51,7 +51,7 @@ func Mint(dir, token string, expires, now time.Time) (secret string, err error) 
 	case err != nil:
 		return "", err
 	case n >= Max:
-		return "", fmt.Errorf("%w: %s has %d: wait for the end of one, or remove the directory, after which all are refused",
+		return "", fmt.Errorf("%w: %s has %d: wait until one expires, or remove the directory, and all are refused",
 			ErrFull, dir, n)
 	}
 	var id uuid.UUID
@@ -96,7 +96,7 @@ func Token(dir, secret string) (string, error) {
 	return string(token), nil
 }
 
-// derive returns the name of a secret's file and the key of what is in it.
+// derive returns the name of a secret's file and the key that seals it.
 func derive(id uuid.UUID) (name string, key []byte, err error) {
 	hash, err := hkdf.Key(sha256.New, id[:], nil, hashed, sha256.Size)
 	if err != nil {

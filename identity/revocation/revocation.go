@@ -257,7 +257,7 @@ func (l *List) loadLocked() *snapshot {
 	}
 	old := l.current.Load()
 	still := old != nil && old.err != nil && s.err != nil
-	if still { // every question reads a damaged list again, which tells nobody anything new
+	if still { // each look reads a damaged list again, and finds nothing new
 		s.replaced = old.replaced
 	}
 	l.current.Store(s)

@@ -100,8 +100,8 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// Renew does what is due of all tokens, and returns when it is done: files are written, and tasks are being notified. Run does it, too,
-// after ClockSet, or at the latest half a minute after the clock was moved.
+// Renew does what is due for all tokens, and returns when files are written and tasks are being notified. Run does it,
+// too, after ClockSet, or at the latest half a minute after the clock was moved.
 func (m *Manager) Renew(ctx context.Context) {
 	m.scheduleAll()
 	m.renew(ctx)
@@ -154,7 +154,7 @@ func (m *Manager) activate(t *Tokens) {
 	m.wake()
 }
 
-// ClockSet has Run look at all tokens at once: the clock was set.
+// ClockSet makes Run look at all tokens at once, after the clock was set.
 func (m *Manager) ClockSet() {
 	m.scheduleAll()
 	m.wake()

@@ -19,7 +19,8 @@ import (
 // lockTimeout is how long a Commit waits for others: each takes milliseconds, unless a disk hangs or a process is stopped.
 const lockTimeout = 10 * time.Second
 
-// tryEvery is how often the lock is tried, about as often as a Commit takes, by the process whose turn it is. Those behind it look so much less often.
+// tryEvery is how often the process whose turn it is tries the lock: about the time that a Commit takes. The processes
+// behind it look less often, in proportion to their place.
 const tryEvery = 200 * time.Microsecond
 
 // acquire takes the lock, of this process and among processes.

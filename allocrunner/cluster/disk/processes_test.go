@@ -452,8 +452,8 @@ func takeTurns() {
 	fmt.Println("done")
 }
 
-// TestWritersTakeTurns: of eight processes that write without a pause, none lets a commit wait for more than twenty times as many of the others as
-// the median.
+// TestWritersTakeTurns: of eight processes that write without a pause, none lets a commit wait for more than twenty
+// times as many of the others as the median.
 func TestWritersTakeTurns(t *testing.T) {
 	dir := scratch(t)
 	clustertest.Put(t, open(t, dir), "k", "v")

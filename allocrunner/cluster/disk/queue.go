@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file named queue says which processes wait for the lock, and since when, so that none of them takes it again before those that have waited for
-// longer. Each process has a place in it, with the time at which its wait began, 0 while it does not wait, and a lock like those of
-// leases, which ends with the process. The order is kept for fairness alone: what can't be read or written is as if nobody waited.
+// The file named queue makes processes take turns at the lock: the one that has waited longest comes first. Each
+// process has a place in the file. The place holds the time at which the process began to wait, or 0, and a lock like
+// those of leases, which ends with the process. The order serves fairness alone: when the file can't be read or
+// written, it seems that nobody waits.
 type queue struct {
 	file    *os.File
 	place   int    // of this process, from 1; 0 before it has one
 	since   uint64 // when its present wait began
-	ignored uint64 // when the wait of one began that does not take its turn: it may be stopped
+	ignored uint64 // when a process began to wait that does not take its turn; it may be stopped
 }
 
 const (
 	places    = 64
 	placeSize = 8
-	// turnTimeout is how long who comes first may leave the others waiting.
+	// turnTimeout is how long the first process may let the others wait.
 	turnTimeout = time.Second
 )
 
@@ -34,12 +35,12 @@ func (q *queue) enter() {
 		}
 	}
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // of a clock that there is
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // this clock always exists
 	q.since = uint64(now.Nano())
 	q.write(q.since)
 }
 
-// leave says that it waits no longer.
+// leave says that this process waits no longer.
 func (q *queue) leave() { q.write(0) }
 
 func (q *queue) write(since uint64) {
@@ -48,7 +49,7 @@ func (q *queue) write(since uint64) {
 	}
 }
 
-// ahead returns how many processes have waited for longer than the time since, and when the wait of the first of them began.
+// ahead returns how many processes began to wait before since, and when the first of them did.
 func (q *queue) ahead(since uint64) (count int, first uint64) {
 	var all [places * placeSize]byte
 	n, _ := q.file.ReadAt(all[:], 0)
@@ -67,7 +68,7 @@ func (q *queue) ahead(since uint64) (count int, first uint64) {
 // turn follows whose turn it is during one wait.
 type turn struct {
 	*queue
-	first uint64 // whose wait has begun first, at the last look
+	first uint64 // the earliest start of a wait, at the last look
 	seen  time.Time
 }
 

@@ -30,7 +30,7 @@ type store struct {
 	dir    string
 	boot   bootID
 	lock   *os.File      // see lock.go
-	queue  queue         // who has the writer uses it
+	queue  queue         // used under the writer lock
 	leases *os.File      // holds no lock itself
 	writer chan struct{} // has an element while this process has the lock
 

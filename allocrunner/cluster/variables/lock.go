@@ -15,7 +15,7 @@ import (
 const (
 	minTTL       = 10 * time.Second
 	maxTTL       = 24 * time.Hour
-	maxDelay     = maxTTL // Nomad has none: a lock whose holder has gone would keep others out for as long as it likes
+	maxDelay     = maxTTL // Nomad has no limit: there a lock can keep others out for centuries after its holder has gone
 	defaultTTL   = api.DefaultLockTTL
 	defaultDelay = api.DefaultLockDelay
 	maxLockID    = 128 // a UUID has 36
@@ -100,7 +100,8 @@ func (s *Service) Release(ctx context.Context, namespace, path, lockID string) (
 	return s.release(ctx, namespace, path, func(of state) bool { return of.heldBy(lockID) })
 }
 
-// Unlock does so with a lock of whoever holds it, who learns of it at the next renewal, or while its delay goes on. Errors: ErrNotFound, ErrNotLocked.
+// Unlock ends any holder's lock, and the delay after it. The holder learns of it at the next renewal. Errors:
+// ErrNotFound, ErrNotLocked.
 func (s *Service) Unlock(ctx context.Context, namespace, path string) error {
 	_, _, err := s.release(ctx, namespace, path, func(state) bool { return true })
 	return err

@@ -25,7 +25,8 @@ type header struct {
 	ModifyTime int64 `json:"modify_time"`
 	Lock       *lock `json:"lock,omitempty"`
 
-	// Writer is whose share the variable counts to: the job of the task that has written it, as writerOf names it. Empty for the operator.
+	// Writer is the job whose share the variable counts against, as writerOf names it: that of the task that wrote it.
+	// Empty for the operator.
 	Writer string `json:"writer,omitempty"`
 }
 

@@ -43,7 +43,7 @@ type Service struct {
 	now    func() (Moment, error)
 	ending chan struct{} // has an element while this process ends a lock whose time is over
 	bounds usage         // up to which it writes
-	writer string        // whose share that counts to; empty for the operator, who has none
+	writer string        // the job whose share its writes count against; empty for the operator, who has none
 }
 
 // New returns the variables of a store. It touches nothing.
@@ -54,7 +54,8 @@ func New(c Config) *Service {
 	return &Service{c.Store, c.Sealer, c.Now, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, ""}
 }
 
-// OfTask returns the same variables for a task of a job, whose writes leave room for the operator and for other jobs.
+// OfTask returns the same variables for the tasks of a job: their writes leave room for the operator and for other
+// jobs.
 func (s *Service) OfTask(namespace, job string) *Service {
 	bounds := usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}
 	return &Service{s.store, s.sealer, s.now, s.ending, bounds, writerOf(namespace, job)}

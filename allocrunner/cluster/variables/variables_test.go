@@ -403,8 +403,8 @@ func TestTasksLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestShareOfAJob: what the tasks of a job write ends before the room of all tasks does, wherever they write it, and what others delete or write over
-// is theirs again. A damaged count is made again.
+// TestShareOfAJob: what the tasks of a job write ends before the room of all tasks does, wherever they write it, and
+// what others delete or write over is theirs again. A damaged count is made again.
 func TestShareOfAJob(t *testing.T) {
 	f := newVariables(t)
 	greedy, other := f.OfTask(ns, "greedy"), f.OfTask(ns, "other")

@@ -277,7 +277,8 @@ type usage struct {
 	Bytes     int `json:"bytes"` // of the stored values, each rounded up to usageUnit
 }
 
-// reserve is what tasks leave to the operator, and share what the tasks of one job can write of the rest.
+// reserve is the room that tasks leave to the operator. share is the part of the rest that the tasks of one job can
+// fill.
 var (
 	reserve = usage{MaxVariables / 4, MaxBytes / 4}
 	share   = usage{MaxVariables / 8, MaxBytes / 8}
@@ -285,8 +286,8 @@ var (
 
 func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUnit }
 
-// account adds to a transaction what it changes of the usage, of all and of the job that a variable counts to. Errors: ErrFull, which a change that
-// makes something smaller never gets.
+// account adds the change of the usage to a transaction: that of all variables, and those of the jobs whose shares
+// change. Errors: ErrFull, never for a change that makes something smaller.
 func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, writer string, after int, removed bool) error {
 	was, is := usage{}, usage{1, units(after)}
 	if found.exists() {
@@ -316,7 +317,7 @@ func (u usage) less(other usage) usage {
 	return usage{u.Variables - other.Variables, u.Bytes - other.Bytes}
 }
 
-// add adds to a transaction what it changes of the usage of a writer, of all for an empty one.
+// add adds the change of a writer's usage to a transaction; an empty writer stands for all.
 func (s *Service) add(ctx context.Context, txn *cluster.Txn, found state, writer string, change, most usage) error {
 	if change == (usage{}) {
 		return nil
@@ -364,7 +365,7 @@ func (s *Service) full(writer string, most usage) error {
 	return fmt.Errorf("%w: %s", ErrFull, bound)
 }
 
-// count counts what the variables of a writer take, of all for an empty one, when the usage is damaged.
+// count counts what a writer's variables take, for a usage that is damaged; an empty writer stands for all.
 func (s *Service) count(ctx context.Context, writer string) (usage, error) {
 	page, err := s.store.List(ctx, cluster.Span{Prefix: variablePrefix})
 	var total usage

@@ -59,7 +59,7 @@ func (h *handle) enter(name string, make bool, own owner) (*handle, error) {
 // RemoveUnfinished removes what a killed process was writing in an allocation directory, and in its tasks' secrets. No
 // other process may be writing there.
 func RemoveUnfinished(allocDir string) {
-	root, err := os.OpenRoot(allocDir) // a task can lead nowhere else
+	root, err := os.OpenRoot(allocDir) // links of a task can't lead out of it
 	if err != nil {
 		return
 	}

@@ -115,8 +115,8 @@ func (f files) Stat(path string) (info *api.AllocFileInfo, err error) {
 	})
 }
 
-// contentType guesses from the name and the beginning, as Nomad does. It is a hint: a directory, and a file that can't be read, have the
-// general one.
+// contentType guesses from the name and the beginning, as Nomad does. It is a hint: a directory, and a file that can't
+// be read, have the general one.
 func contentType(end *place, info *api.AllocFileInfo) string {
 	switch {
 	case info.IsDir:

@@ -77,8 +77,8 @@ func newClient(dial dialFunc, t tlsOf) *http.Client {
 	}
 }
 
-// checkRedirect follows a redirect within the service alone. A redirect to another host or port is the answer itself: a service must not
-// choose which of the machine's other addresses this process asks.
+// checkRedirect follows redirects within the service alone. A redirect to another host or port is the answer itself: a
+// service must not make this process send requests to other addresses of the machine.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	switch {
 	case next.URL.Host != via[0].URL.Host || next.URL.Scheme != via[0].URL.Scheme:

@@ -76,8 +76,9 @@ func ours(pid int) bool {
 	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uint32(os.Geteuid())
 }
 
-// keepers returns the keeper that wrote the directory's last record, or those that run for the directory all the same,
-// and that record, zero when it can't be read. Errors: *CopyError, why they can't be looked for.
+// keepers returns the keeper that wrote the directory's last record, if it runs, and otherwise the keepers that a
+// search finds for the directory. It also returns the record, zero when it can't be read. Errors: *CopyError, those of
+// the search.
 func keepers(dir string) ([]proc.Identity, Record, error) {
 	last, err := Last(dir)
 	if _, isCopy := errors.AsType[*CopyError](err); isCopy {
@@ -193,8 +194,8 @@ func lock(fd int, name string, most time.Duration) error {
 	return nil
 }
 
-// unlocked makes sure that no keeper that can't be seen runs for the directory: its tasks may be seen all the same. It
-// waits at most so long. Errors: flock.ErrLocked.
+// unlocked makes sure that no invisible keeper runs for the directory: its tasks may be visible nevertheless. It waits
+// for the time most. Errors: flock.ErrLocked.
 func unlocked(dir string, most time.Duration) error {
 	name := filepath.Join(dir, logFile)
 	f, err := privatefile.Open(name, os.O_RDONLY)

@@ -65,9 +65,9 @@ type Record struct {
 	At     proc.Moment        // when it was written
 }
 
-// directory names a directory for good.
+// directory identifies a directory, also after a move.
 type directory struct {
-	Path          string // that it had when this was written
+	Path          string // when this was written
 	Device, Inode uint64
 }
 
@@ -91,10 +91,10 @@ func (e *CopyError) Error() string {
 		"stop the allocation there first, or end that process if its directory is gone", e.Dir, e.Of, e.PID)
 }
 
-// Last reads what the allocation's latest keeper wrote down. After its end, Tasks says how those tasks ended of which
-// it knew; of one without an Exit nothing is known. In a copy of the directory, as a restored back-up is, the record
-// names none of that keeper's processes. Errors: os.ErrNotExist when there has been no keeper, or it was closed;
-// *CopyError, with a zero record.
+// Last reads what the allocation's latest keeper wrote down. After the keeper's end, Tasks says how its tasks ended;
+// nothing is known of a task without an Exit. In a copy of the directory, such as a restored back-up, the record names
+// none of the keeper's processes. Errors: os.ErrNotExist when there has been no keeper, or it was closed; *CopyError,
+// with a zero record.
 func Last(dir string) (Record, error) {
 	var r Record
 	text, _, err := privatefile.Read(filepath.Join(dir, recordFile), maxRecord)
@@ -122,8 +122,8 @@ func Last(dir string) (Record, error) {
 	return Record{Tasks: r.Tasks}, nil
 }
 
-// runs reports whether the keeper of dir that wrote the record runs. Of one that /proc hides only the number is known,
-// which another process of this user may have by now: the keeper has locked its log.
+// runs reports whether the keeper of dir that wrote the record runs. When /proc hides the process, only its number is
+// known, and another process of this user may have that by now: then the lock on the keeper's log decides.
 func (r Record) runs(dir string) bool {
 	return r.Keeper.Runs() && (!proc.Hidden(r.Keeper.PID) || errors.Is(unlocked(dir, 0), flock.ErrLocked))
 }

@@ -144,7 +144,7 @@ func toNull(fds ...int) error {
 	return nil
 }
 
-// readReady reads the one line that a new keeper says. The error is io.EOF when it says none.
+// readReady reads the one line that a new keeper writes. The error is io.EOF when it writes none.
 func readReady(r io.Reader) error {
 	line, err := bufio.NewReader(io.LimitReader(r, 4096)).ReadString('\n')
 	switch line = strings.TrimSpace(line); line {

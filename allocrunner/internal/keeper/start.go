@@ -51,7 +51,7 @@ type Config struct {
 	// Open finds what a killed keeper has left running. Empty: only by cgroup, record and session.
 	Marker string
 
-	// Users are those that tasks may run as, besides ours and those in the record.
+	// Users are the users that tasks may run as, besides this program's own and those in the record.
 	Users []uint32
 
 	// Exe is the program whose main calls Main; empty: this program.
@@ -87,8 +87,8 @@ func Open(ctx context.Context, cfg Config) (c *Client, attached bool, err error)
 // errNotStarted: no keeper runs, and one could not be started just now.
 var errNotStarted = errors.New("start keeper")
 
-// start starts the allocation's keeper and attaches to it. nobody says that no keeper that runs for the directory was
-// just found. Errors: errNotStarted when another attempt may go better.
+// start starts the allocation's keeper and attaches to it. nobody says that a search has just found no keeper for the
+// directory. Errors: errNotStarted when a later attempt may succeed.
 func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
@@ -183,7 +183,7 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 	return proc, nil
 }
 
-// whyEnded says why a keeper ended that has written this to its log: the reports of Go's runtime, which begin with it.
+// whyEnded returns why a keeper ended, from what it wrote to its log. Go's runtime begins its report with the reason.
 func whyEnded(said string) string {
 	line, _, _ := strings.Cut(said, "\n")
 	for of, words := range map[string][]string{
@@ -208,9 +208,9 @@ func execute(cfg Config, files []*os.File) (*os.Process, error) {
 	})
 }
 
-// Attach takes control of the keeper that runs for the allocation in dir; a client before gets ErrReplaced. Who answers
-// on the socket in the directory is its keeper, whatever else can be seen of it. Errors: ErrNoKeeper (Last then says
-// what is known of its tasks), *CopyError, ErrVersion, or that one runs but does not answer.
+// Attach takes control of the keeper that runs for the allocation in dir; an earlier client gets ErrReplaced. The
+// process that answers on the directory's socket is the keeper, also where /proc does not show it. Errors: ErrNoKeeper
+// (Last then says what is known of its tasks), *CopyError, ErrVersion, or that a keeper runs but does not answer.
 func Attach(ctx context.Context, dir string) (*Client, error) {
 	c, err := connect(ctx, dir)
 	if err == nil {

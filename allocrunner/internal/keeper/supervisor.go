@@ -42,10 +42,9 @@ type Supervisor struct {
 	uncovered bool              // the latest process that was started is in no cgroup of its own
 }
 
-// Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what it has of the
-// allocation's processes. With fresh, for an allocation that has none, what is left of one that had the directory
-// before is ended first. When there is no room for a keeper just now, each start of a task tries to start it. Errors:
-// Open's.
+// Supervise attaches to the allocation's keeper, or starts one when there is none, and returns what the keeper knows of
+// the allocation's processes. fresh is for an allocation that has no processes: leftovers of an earlier one in the
+// directory are ended first. When no keeper can be started just now, each start of a task tries again. Errors: Open's.
 func Supervise(ctx context.Context, cfg Config, fresh bool) (*Supervisor, []processes.Status, error) {
 	for {
 		client, attached, err := Open(ctx, cfg)

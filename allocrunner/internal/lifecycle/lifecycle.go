@@ -186,8 +186,8 @@ func (g group) ending() Ending {
 	return Ending{}
 }
 
-// StopCause returns why the next tasks of a stopped group are killed. As in Nomad, the end of a leader that has not failed is the reason for those
-// after it, and that of the main tasks for the sidecars.
+// StopCause returns why the next tasks of a stopped group are killed. As in Nomad, the reason for the tasks after a
+// leader is that it has ended without failing. The reason for the sidecars is the end of the main tasks.
 func StopCause(tasks []Task, states map[string]State) Cause {
 	g := group{tasks, states}
 	switch {

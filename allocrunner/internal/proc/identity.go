@@ -40,7 +40,7 @@ var bootID = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(boot)), err
 })
 
-// Runs reports whether that very process still runs. Of one that is Hidden, only the number is compared.
+// Runs reports whether that very process still runs. Only the number and the boot of a Hidden process are compared.
 func (id Identity) Runs() bool {
 	now, err := Identify(id.PID)
 	if err == nil {
@@ -50,8 +50,8 @@ func (id Identity) Runs() bool {
 	return err == nil && boot == id.Boot && Hidden(id.PID)
 }
 
-// Hidden reports whether a process of this user runs that /proc does not show: one that is not dumpable, where /proc is
-// mounted with hidepid, and this program is not root.
+// Hidden reports whether a process of this user runs but /proc does not show it. That is so for a process that is not
+// dumpable, where /proc is mounted with hidepid and this program is not root.
 func Hidden(pid int) bool {
 	if _, err := Read(pid); err == nil || errors.Is(err, unix.ESRCH) {
 		return false

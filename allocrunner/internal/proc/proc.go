@@ -136,7 +136,7 @@ func (s Stat) Signal(sig unix.Signal) error {
 	})
 }
 
-// signal sends a signal to the process that has the number, if that runs.
+// signal sends a signal to the process that has the number, if runs reports that it is the right one.
 func signal(pid int, sig unix.Signal, runs func() bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

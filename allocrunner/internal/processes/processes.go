@@ -32,7 +32,7 @@ var (
 // Status is a process as its parent sees it. Exit is nil while it runs.
 type Status struct {
 	Task      string
-	UID       uint32 `json:",omitempty"` // the user it was started as; 0 in the records of older keepers, too
+	UID       uint32 `json:",omitempty"` // the user that it was started as; always 0 in the records of older keepers
 	PID       int
 	Start     uint64 `json:",omitempty"` // clock ticks after boot, as a proc.Identity has it; 0 when it is not known
 	StartedAt time.Time

@@ -28,8 +28,9 @@ type Hints struct {
 	Roots    []RootProcess // the root processes that had not ended
 
 	// Marker is an environment entry that all its processes were started with, such as "NOMAD_ALLOC_DIR=" and the
-	// allocation's directory, or empty. It counts for Unfenced tasks, which had no cgroup, and for all of them where
-	// there is no cgroup and none can be made; and for processes of this program's user and of Users alone.
+	// allocation's directory, or empty. It counts for Unfenced tasks, which had no cgroup. Where there is no cgroup and
+	// none can be made, it counts for all tasks. In both cases it counts only for processes of this program's user and
+	// of Users.
 	Marker   string
 	Unfenced []string
 	Users    []uint32
@@ -91,7 +92,7 @@ func FindOrphans(hints Hints) ([]Orphan, error) {
 type search struct {
 	hints  Hints // its own: the roots' Alive is brought up to date
 	groups []*cgroup
-	fences func() bool    // reports whether the tasks had cgroups, or would have had some
+	fences func() bool    // reports whether the tasks had cgroups, or could have had them
 	found  []Orphan       // all, once each
 	seen   map[int]uint64 // when each of those found was started, by number
 
@@ -169,9 +170,9 @@ func (s *search) belongs(pid int) (proc.Stat, bool) {
 	return now, in || marked || family && now.Start == of.start || seen && now.Start == start
 }
 
-// anothers reports whether a process has the marker and is no task's all the same: where that does not count, or in a
-// terminal that a process without the marker has opened, such as an operator's who looks at what a task sees. No task
-// is started with a terminal.
+// anothers reports whether a process that has the marker is no task's nevertheless: where the marker does not count, or
+// in a terminal that a process without the marker has opened. An operator who looks at what a task sees has such a
+// terminal; no task is started with one.
 func (s *search) anothers(p proc.Stat) bool {
 	if s.fences() && !slices.Contains(s.hints.Unfenced, proc.Env(p.PID, "NOMAD_TASK_NAME")) {
 		return true

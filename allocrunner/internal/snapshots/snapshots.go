@@ -17,7 +17,7 @@ import (
 // Snapshots holds the latest version of one allocation. Each change makes a new value: readers share one and never lock.
 type Snapshots struct {
 	current     atomic.Pointer[api.Allocation]
-	deployments atomic.Pointer[[]*api.Deployment] // stored before current: those who see a version see what it has changed of them
+	deployments atomic.Pointer[[]*api.Deployment] // stored before current: a version's changes of them are seen with it
 
 	mu      sync.Mutex    // guards changes and the field below
 	changed chan struct{} // closed by the next change
@@ -26,8 +26,8 @@ type Snapshots struct {
 // firstIndex is the index of an allocation's creation. An index of 0 means "now" to a blocking query, so it is never one.
 const firstIndex = 1
 
-// Init begins with an allocation as it is before anything has run. One that follows another under its ID continues its indexes, the versions of
-// its job and its deployments.
+// Init begins with an allocation as it is before anything has run. An allocation that replaces previous under its ID
+// continues its indexes, its job's versions and its deployments.
 func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	alloc, index, job := *given, uint64(firstIndex), *given.Job
 	job.Version, job.CreateIndex = new(uint64), &index
@@ -82,7 +82,7 @@ func (s *Snapshots) begin(alloc *api.Allocation, deployments []*api.Deployment) 
 // Latest returns the latest version, which nobody changes any more.
 func (s *Snapshots) Latest() *api.Allocation { return s.current.Load() }
 
-// Deployments returns those of the latest versions of the job, the latest first. Nobody changes them any more.
+// Deployments returns the deployments of the job's latest versions, the latest first. They must not be changed.
 func (s *Snapshots) Deployments() []*api.Deployment { return *s.deployments.Load() }
 
 // Change makes a new snapshot from the latest: edit gets a copy whose maps are still shared, and replaces what it changes.
@@ -93,7 +93,7 @@ func (s *Snapshots) Change(edit func(*api.Allocation)) {
 	})
 }
 
-// change is Change with an event of the deployments that comes with the new version; nil for none.
+// change is Change, with an event of the deployments that edit returns; nil for none.
 func (s *Snapshots) change(edit func(*api.Allocation) any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,12 +140,12 @@ func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
 	return changed || how.ReplacedBy != nil
 }
 
-// FailDeployment ends a deployment as an operator wants it.
+// FailDeployment ends a deployment that runs as failed.
 func (s *Snapshots) FailDeployment(id string) {
 	s.change(func(a *api.Allocation) any { return deployment.Marked{ID: id, At: after(a)} })
 }
 
-// after returns when the change of an allocation is made.
+// after returns the moment of a change that makes the next version of an allocation.
 func after(a *api.Allocation) deployment.Moment {
 	return deployment.Moment{Index: a.ModifyIndex + 1, Time: a.ModifyTime}
 }

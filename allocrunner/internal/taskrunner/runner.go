@@ -83,7 +83,7 @@ type Runner struct {
 	cancelStart context.CancelFunc
 	killing     context.Context // of the process that is being killed, until it is gone; nil while none is
 	endKilling  context.CancelFunc
-	rejoined    chan struct{}  // closed when the hooks have run for a process that outlived its runner; nil when there is none
+	rejoined    chan struct{}  // closed when the hooks have run for a process that outlived its runner; nil without one
 	resumption  *resumption    // of a task that an earlier runner had; nil for a new one
 	waiters     []chan<- error // callers of Restart and Reset, answered when the old process is gone
 	effects     sync.WaitGroup
@@ -232,7 +232,8 @@ func (r *Runner) Update(ctx context.Context, req *interfaces.TaskUpdateRequest) 
 // rejoinWait is how long a request waits for the hooks of a process that outlived its runner.
 const rejoinWait = 10 * time.Second
 
-// AwaitRejoined waits until the hooks have run for a process that outlived its runner. Errors: interfaces.ErrStarting, ctx's.
+// AwaitRejoined waits until the hooks have run for a process that outlived its runner. Errors: interfaces.ErrStarting,
+// ctx's.
 func (r *Runner) AwaitRejoined(ctx context.Context) error {
 	if r.rejoined == nil {
 		return nil

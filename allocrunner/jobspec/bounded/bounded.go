@@ -1,9 +1,10 @@
-// Package bounded parses job files. It promises that a job file from anybody takes no more time and memory than its limits, whatever it says. HCL's
-// functions can't be interrupted, and some texts take a parser hours or gigabytes, so only the end of a process ends them: that of the caller (Here),
-// or that of another one (Parse).
+// Package bounded parses job files. Whatever a job file says, parsing it takes no more time and memory than the limits
+// allow. HCL's functions can't be interrupted, and some texts take a parser hours or gigabytes: only the end of a
+// process ends them. Here is for a process that ends soon after an error; Parse is for all others, and starts a process
+// for each job file.
 //
-// The other process is the program that imports this package, executed again. It parses before its main would begin, so that no program has to see to
-// it.
+// That process is the program that imports this package, executed again. It parses in an init function, so that no
+// program has to do anything for it.
 package bounded
 
 import (
@@ -52,8 +53,8 @@ type (
 	}
 )
 
-// Here is jobspec.Parse in this process, for a command that ends soon after an error: the parser may still be at work then. It takes a third of the
-// time of Parse.
+// Here is jobspec.Parse in this process, for a command that ends soon after an error: the parser may still be at work
+// then. It takes a third of the time of Parse.
 func Here(ctx context.Context, cfg jobspec.Config) (*api.Job, error) { return here(ctx, cfg, usual) }
 
 func here(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
@@ -95,7 +96,7 @@ func tooMuch(cfg jobspec.Config, what string) invalid {
 	return invalid(fmt.Sprintf("invalid job file: %s takes more than %s to read", cfg.Filename, what))
 }
 
-// Parse is jobspec.Parse in a process of its own, which ends with ctx. It is for a process that goes on whatever a job file says.
+// Parse is jobspec.Parse in a process of its own, which ends with ctx. It is for a process that goes on after an error.
 func Parse(ctx context.Context, cfg jobspec.Config) (*api.Job, error) { return parse(ctx, cfg, usual) }
 
 func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
@@ -154,7 +155,7 @@ func serve() {
 	finish := func(got answer) {
 		once.Do(func() {
 			if err := json.NewEncoder(os.Stdout).Encode(got); err != nil {
-				os.Exit(1) // whoever asked is gone
+				os.Exit(1) // the parent is gone
 			}
 			os.Exit(0)
 		})
@@ -204,7 +205,7 @@ func used() usage {
 	return u
 }
 
-// exceeded returns which limit this process has exceeded since it had used so much, in words; empty for none.
+// exceeded returns in words which limit this process has exceeded since it had used began; empty for none.
 func (l limits) exceeded(began usage) string {
 	switch now := used(); {
 	case now.cpu-began.cpu > l.CPU:

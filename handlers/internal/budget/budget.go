@@ -1,6 +1,7 @@
-// Package budget shares a number of bytes of memory among those who make long answers, or read long bodies. It promises that no more is held than
-// there is, that half of it is divided equally, so that who holds all of the other half keeps nobody from a short answer, and that who waits for the
-// other half comes before those who hold more of it. It allocates nothing itself.
+// Package budget shares a number of bytes of memory among callers that make long answers or read long bodies. It never
+// grants more than there is. One half is divided equally among the callers, so that nobody can keep another from an
+// answer of modest length. The other half is common: of the callers that wait for it, the one that holds least of it
+// comes first. The package only counts bytes, and allocates none of them.
 package budget
 
 import (
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// Budget is the bytes of all shares. Its methods and those of its shares may be called from several goroutines.
+// Budget counts the bytes of all shares. Its methods and those of its shares may be called from several goroutines.
 type Budget struct {
 	half int // of the bytes: the shares divide one half, and the other one is common
 
@@ -22,7 +23,7 @@ type Budget struct {
 	waiting []*waiter // in the order in which they came
 }
 
-// Share is what one caller has.
+// Share counts the bytes of one caller.
 type Share struct {
 	budget *Budget
 	own    int // bytes of its part that are held
@@ -62,7 +63,8 @@ func (s *Share) Leave() {
 	b.grantLocked() // the others' parts have become larger
 }
 
-// Hold waits until so many bytes can be held, which Keep gives back; more than half of the budget counts as half. Errors: ctx's.
+// Hold waits until so many bytes can be held, which Keep gives back; more than half of the budget counts as half.
+// Errors: ctx's.
 func (s *Share) Hold(ctx context.Context, bytes int) (*Hold, error) {
 	b := s.budget
 	h := &Hold{share: s, bytes: min(bytes, b.half)}
@@ -88,7 +90,7 @@ func (s *Share) Hold(ctx context.Context, bytes int) (*Hold, error) {
 		return h, nil
 	}
 	b.waiting = slices.Delete(b.waiting, i, i+1)
-	b.grantLocked() // those who were behind it
+	b.grantLocked() // it may have kept others waiting
 	return nil, ctx.Err()
 }
 
@@ -116,7 +118,7 @@ func (h *Hold) Keep(bytes int) {
 	b.grantLocked()
 }
 
-// Oldest returns since when the oldest hold lasts, or now when there is none.
+// Oldest returns when the oldest hold began, or now when there is none.
 func (b *Budget) Oldest() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,8 +131,8 @@ func (b *Budget) Oldest() time.Time {
 	return oldest
 }
 
-// grantLocked has those hold their bytes who wait and for whom there are enough: from their own part whoever it is, and from the common half who
-// holds least of it first. Nobody passes by one who comes first and waits for more.
+// grantLocked grants the bytes that are free to those that wait: to each from its own part, and from the common half
+// first to the share that holds least of it. While that one waits for more bytes, no other gets any of the common half.
 func (b *Budget) grantLocked() {
 	b.waiting = slices.DeleteFunc(b.waiting, func(w *waiter) bool {
 		return w.hold.share.own+w.hold.bytes <= b.half/b.shares && b.holdLocked(w, false)

@@ -1,6 +1,6 @@
-// Package redact leaves out of a job what one of its tasks must not read of the others: their environment, templates,
-// configuration, identities' files and metadata, in which passwords are. It names what may be shown, so that a field
-// that the SDK adds is hidden. It changes no value that it is given.
+// Package redact hides the private parts of a job's other tasks from one of its tasks: their environment, templates,
+// configuration, identities' files and metadata, which may hold passwords. It lists what may be shown, so that a field
+// that the SDK adds later is hidden. It changes none of its arguments.
 package redact
 
 import (
@@ -61,7 +61,7 @@ func taskOf(t *api.Task) *api.Task {
 	return shown
 }
 
-// identityOf returns an identity as another task is shown it: for whom its token is, and not where that lies.
+// identityOf returns an identity as another task is shown it: the token's audience, but not where the token lies.
 func identityOf(i *api.WorkloadIdentity) *api.WorkloadIdentity {
 	if i == nil {
 		return nil
@@ -69,8 +69,8 @@ func identityOf(i *api.WorkloadIdentity) *api.WorkloadIdentity {
 	return &api.WorkloadIdentity{Name: i.Name, Audience: i.Audience, ServiceName: i.ServiceName, TTL: i.TTL}
 }
 
-// servicesOf returns services as a task is shown them, without what the checks of others send and run. own reports
-// whether the task with a name is the one that is shown them.
+// servicesOf returns services as a task is shown them: without what other tasks' checks send and run. own reports
+// whether a name is that of the task itself.
 func servicesOf(services []*api.Service, own func(task string) bool) []*api.Service {
 	var list []*api.Service
 	for _, service := range services {

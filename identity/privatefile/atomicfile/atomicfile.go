@@ -49,11 +49,11 @@ func Create(dir int, path string, data []byte, o Options) error {
 	})
 }
 
-// leftover matches the names under which files are written.
+// leftover matches the names of files that are not yet in place.
 var leftover = regexp.MustCompile(`^\.(?:(.+)\.)?[A-Z2-7]{26}$`)
 
-// RemoveLeftovers removes from a directory what writers of the file with that name have left there that were killed; of
-// every file for the empty name. No other such writer may be at work.
+// RemoveLeftovers removes from a directory what killed writers of the file with that name have left there; with an
+// empty name, what killed writers of any file have left. No such writer may be at work.
 func RemoveLeftovers(dir *os.File, name string) {
 	entries, _ := dir.Readdirnames(-1) // what can't be read can't be tidied up
 	for _, entry := range entries {

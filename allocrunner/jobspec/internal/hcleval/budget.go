@@ -45,7 +45,7 @@ func tooLarge(at hcl.Range) *hcl.Diagnostic {
 		Detail: fmt.Sprintf("The values that this file computes come to more than %d MiB.", allowance>>20)}
 }
 
-// values returns how many values without text there may be still.
+// values returns how many more values without text there may be.
 func (b *budget) values() int64 { return b.left / valueCost }
 
 func (b *budget) spend(v cty.Value) error {

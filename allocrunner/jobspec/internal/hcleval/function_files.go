@@ -93,7 +93,7 @@ func readText(dir, path string) (string, error) {
 	return string(data), nil
 }
 
-// mark is the type of fromFile, which marks what functions read from files, and what is made of that.
+// mark is the type of fromFile, which marks values that functions read from files, and values that are made from those.
 type mark struct{}
 
 var fromFile mark
@@ -235,7 +235,7 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 	return v, nil
 }
 
-// withoutDetails returns the first error with its place, and without what could quote the file.
+// withoutDetails returns the first error with its place, but without details that could quote the file.
 func withoutDetails(diags hcl.Diagnostics) error {
 	for _, diag := range diags {
 		if diag.Severity != hcl.DiagError || diag.Subject == nil {

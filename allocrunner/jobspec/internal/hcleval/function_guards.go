@@ -26,7 +26,8 @@ const (
 // errHidden stands for the error of a call whose arguments come from a file: many errors quote them.
 var errHidden = errors.New("it fails with what was read from a file, which this error does not show")
 
-// guarded calls f only when check, which may be nil, allows its arguments. Its errors quote nothing that was read from a file.
+// guarded calls f only when check, which may be nil, allows its arguments. Its errors quote nothing that was read from
+// a file.
 func guarded(f function.Function, check func(args []cty.Value) error) function.Function {
 	params, rest := f.Params(), f.VarParam()
 	for i := range params {
@@ -145,12 +146,13 @@ func bcryptGuard(args []cty.Value) error {
 	return nil
 }
 
-// The guards of decoders count the values in a text before they exist, and how deep they nest: decoders recurse, without a limit or with one of 10,000.
+// The guards of decoders count the values in a text, and how deep they nest, before they exist. Decoders recurse
+// without a limit, or with one of 10,000.
 
 func (b *budget) yamlGuard(args []cty.Value) error {
 	ty, err := ctyyaml.Standard.ImpliedType([]byte(text(args, 0))) // its aliases share what they stand for
 	if err != nil {
-		return nil //nolint:nilerr // the decoder says it
+		return nil //nolint:nilerr // the decoder reports it
 	}
 	left := b.values()
 	return countValues(ty, &left, 0)

@@ -52,10 +52,10 @@ func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.Eva
 	return child
 }
 
-// FromFiles returns the texts that Plain returned and that functions read from files, or made of what they read.
+// FromFiles returns those texts that Plain has returned and that come from files.
 func (e *Evaluator) FromFiles() []string { return e.fromFiles }
 
-// Plain is Value for what is to leave the Evaluator. fromFile reports that a file was read for the value.
+// Plain is Value without marks, for a value that leaves the Evaluator. fromFile reports whether a file was read for it.
 func (e *Evaluator) Plain(expr hcl.Expression, ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
 	v, diags = e.Value(expr, ctx)
 	v, fromFile = e.unmark(v)

@@ -90,7 +90,7 @@ func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 	}
 }
 
-// plain is an expression without marks: HCL takes no label that has one.
+// plain is an expression whose value has no marks: HCL refuses a label that has one.
 type plain struct {
 	hclsyntax.Expression
 	evaluator *Evaluator

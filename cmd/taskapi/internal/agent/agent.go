@@ -44,7 +44,7 @@ var ErrReported = errors.New("the allocation failed")
 type Paths struct {
 	Alloc                         string // the allocation's directory
 	OperatorSocket, OperatorToken string
-	OperatorSecrets               string // the directory of what stands for tokens of the operator's
+	OperatorSecrets               string // the directory of the operator's secrets, which stand for tokens
 	TaskSocket                    func(task string) string
 }
 

@@ -8,10 +8,10 @@ import (
 	"taskapi/auth"
 )
 
-// AuditShared makes a change of what allocations share, such as their key ring, and writes a line about it into the
-// audit logs that their settings name. change returns what it has made, empty for what command says already. A change
-// for which a log that is required can't be written is not made; warn gets a sentence about each other log that has no
-// line. Errors: what is wrong with a log that is required; change's.
+// AuditShared changes something that allocations share, such as their key ring, and writes a line about it into each
+// audit log that their settings name. change returns words to add to command, or none. When a required log can't be
+// written, the change is not made; warn gets a sentence about every other log without a line. Errors: those of a
+// required log, and change's.
 func AuditShared(all []Settings, warn func(string), command string, change func() (made string, err error)) error {
 	record := auth.NewCommandRecord(command)
 	logs := map[string]*auth.AuditLog{}

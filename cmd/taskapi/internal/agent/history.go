@@ -13,7 +13,8 @@ import (
 	"taskapi/handlers"
 )
 
-// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation knows the present one alone.
+// history keeps the latest versions of an allocation's job in memory: an agent that resumes the allocation knows the
+// present one alone.
 type history struct {
 	mu     sync.Mutex // guards the fields below
 	runner interfaces.AllocRunner
@@ -22,7 +23,7 @@ type history struct {
 
 var _ handlers.History = (*history)(nil)
 
-// follow has the history be that of a runner, which has a version that was made from a text.
+// follow makes this the history of another runner, and notes its present version with the text that it was made from.
 func (h *history) follow(runner interfaces.AllocRunner, submission *api.JobSubmission) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -122,7 +122,7 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSu
 	switch {
 	case decision >= allocrunner.Replace:
 		registration.EvalID, registration.DeploymentID = u.wanted.EvalID, u.wanted.DeploymentID
-	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // it is over
+	case decision == allocrunner.Unchanged && (now.DeploymentStatus != nil || u.current.Pending): // that deployment is over
 		registration.DeploymentID = ""
 	}
 	if index := now.Job.JobModifyIndex; index != nil {
@@ -131,8 +131,8 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSu
 	return registration, nil
 }
 
-// update has the runner continue with the job, or another allocation run with it when that is what it takes and force allows it. It returns
-// what it has done.
+// update gives the runner the job, or replaces the allocation if the changes need that and force allows it. It returns
+// what it did.
 func (j jobs) update(ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool) (allocrunner.Decision, error) {
 	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
 	switch {

@@ -36,7 +36,8 @@ type KeyServerConfig struct {
 	Logger  *slog.Logger
 }
 
-// KeyServer serves the public keys of a ring, and the OpenID configuration of their issuer, without a token, and nothing else.
+// KeyServer serves the public keys of a ring, and the OpenID configuration of their issuer, without a token, and
+// nothing else.
 type KeyServer struct {
 	config   KeyServerConfig
 	listener *httpserve.Listener
@@ -77,8 +78,8 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 // URL returns what is served.
 func (s *KeyServer) URL() string { return s.listener.URL() }
 
-// Issuer returns the issuer that the OpenID configuration names, which tokens must name, too. On a Unix socket it may be empty: then there is no
-// such configuration.
+// Issuer returns the issuer that the OpenID configuration names, which tokens must name, too. On a Unix socket it may
+// be empty: then there is no such configuration.
 func (s *KeyServer) Issuer() string { return s.issuer }
 
 // Serve serves until ctx ends, and follows the ring.

@@ -139,8 +139,8 @@ func TestKeyServerBehindAProxy(t *testing.T) {
 	}
 }
 
-// TestKeysOverASocket: another taskapi trusts the keys that it gets over a Unix socket, and follows a rotation, as long as root or its own user
-// serves them.
+// TestKeysOverASocket: another taskapi trusts the keys that it gets over a Unix socket, and follows a rotation, as long
+// as root or its own user serves them.
 func TestKeysOverASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.sock")
 	server, ring := serveKeys(t, KeyServerConfig{Listen: "unix://" + path})

@@ -58,8 +58,8 @@ func (m machine) SetMetadata(changes map[string]*string) (map[string]string, err
 	return values, metadataError(err)
 }
 
-// nodeMeta returns what returns the metadata for the interpolation of ${meta.…}: those that were read last when they can't
-// be read. Nil without a store.
+// nodeMeta returns a function that reads the metadata for ${meta.…}. When they can't be read, it returns those of the
+// last read. Nil without a store.
 func (s *wiring) nodeMeta() func() map[string]string {
 	if s.cfg.Cluster == nil {
 		return nil
@@ -80,8 +80,8 @@ func (s *wiring) nodeMeta() func() map[string]string {
 	}
 }
 
-// metadataError returns an error about the metadata as the API has it. What is wrong with the store, such as a full disk,
-// is for the operator to mend.
+// metadataError returns an error about the metadata as the API has it. What is wrong with the store, such as a full
+// disk, is for the operator to mend.
 func metadataError(err error) error {
 	switch {
 	case err == nil:

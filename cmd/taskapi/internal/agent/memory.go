@@ -10,9 +10,10 @@ import (
 	"taskapi/allocrunner"
 )
 
-// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. An agent at work has some 3 MB
-// that live and makes 3 KB of garbage for each request: at Go's own 100 % the collector takes a tenth of the throughput (make bench).
-// With hundreds of tasks, each of which adds some 30 KB, the percentage alone would keep many times what lives.
+// The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. An agent at
+// work has some 3 MB that live and makes 3 KB of garbage for each request: at Go's own 100 % the collector takes a
+// tenth of the throughput (make bench). With hundreds of tasks, each of which adds some 30 KB, the percentage alone
+// would keep many times what lives.
 const (
 	mostPercent  = 300
 	mostGarbage  = 12 << 20
@@ -20,8 +21,8 @@ const (
 	aliveForTask = 30 << 10
 )
 
-// mostMemory is where the collector works harder instead, with so much more for each task. What lives is less, however many long answers are made
-// and connections open.
+// mostMemory, with mostForTask more for each task, is the size from which on the collector works harder. What lives
+// takes less, with any number of long answers and connections.
 const (
 	mostMemory  = 104 << 20
 	mostForTask = 4 * aliveForTask
@@ -32,7 +33,7 @@ func gcPercent(tasks int) int {
 	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
 }
 
-// boundMemory sets the collector for the group, but for what the operator has set by GOGC or GOMEMLIMIT.
+// boundMemory sets the collector for the group. It keeps what the operator has set by GOGC or GOMEMLIMIT.
 func (s *wiring) boundMemory() {
 	tasks := len(s.runner.Alloc().GetTaskGroup().Tasks)
 	if s.cfg.TuneGC {
@@ -46,14 +47,14 @@ func (s *wiring) boundMemory() {
 const (
 	// quiet is how long nothing has to happen to an allocation for its start to be over.
 	quiet = time.Second
-	// memoryRest is how long after requests memory is given back, and so how often at most.
+	// memoryRest is the time from the end of a request until memory is given back.
 	memoryRest = 5 * time.Second
 	// memorySlack is how much memory stays for the next requests.
 	memorySlack = 16 << 20
 )
 
-// giveBackMemory gives back the memory that reading the job file and starting the tasks has taken, once they have started, and later on what many
-// requests have taken.
+// giveBackMemory gives back the memory that reading the job file and starting the tasks took, once they have started,
+// and later the memory that many requests took.
 func (s *wiring) giveBackMemory(ctx context.Context) {
 	for index := uint64(0); ctx.Err() == nil; {
 		wait, cancel := context.WithTimeout(ctx, quiet)
@@ -77,7 +78,7 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 			return
 		}
 		select {
-		case <-s.eased: // was before this
+		case <-s.eased: // it came before this look
 		default:
 		}
 		if memoryInUse() > least+memorySlack {
@@ -86,7 +87,7 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 	}
 }
 
-// ease has giveBackMemory look: something has ended that took memory.
+// ease wakes giveBackMemory when something that took memory has ended.
 func (s *wiring) ease() {
 	select {
 	case s.eased <- struct{}{}:

@@ -27,7 +27,7 @@ func (s *wiring) nodeMetrics(ctx context.Context) []handlers.Metric {
 	return all
 }
 
-// allocatedMetrics returns what the job asks for in sum, in MHz and MiB, and what would be left of the machine.
+// allocatedMetrics returns the sums of what the tasks request, in MHz and MiB, and what the machine would have left.
 func allocatedMetrics(alloc *api.Allocation, node *api.NodeResources, labels []handlers.Label) []handlers.Metric {
 	if alloc.AllocatedResources == nil {
 		return nil
@@ -69,7 +69,7 @@ func countMetrics(alloc *api.Allocation, labels []handlers.Label) []handlers.Met
 	return all
 }
 
-// hostMetrics returns what the machine is used for.
+// hostMetrics returns the use of the machine's memory, disks and CPUs.
 func hostMetrics(s *api.HostStats, labels []handlers.Label) []handlers.Metric {
 	all := []handlers.Metric{
 		nomad(labels, float64(s.Memory.Total), "host", "memory", "total"), nomad(labels, float64(s.Memory.Available), "host", "memory", "available"),

@@ -31,7 +31,8 @@ func thisNode() node {
 	return node{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler would have placed it on this machine. The job's version is the allocation's to count.
+// NewAllocation returns an allocation as a scheduler would have placed it on this machine. The allocation counts the
+// versions of its job.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
 	node := thisNode()
 	if job.Version != nil {

@@ -89,7 +89,8 @@ func (h *operatorHook) connections() int {
 	return h.server.listener.Stats().Open
 }
 
-// handOver closes as close does, and leaves the socket to another version of the job: those who follow the allocation connect to that.
+// handOver closes as close does, but keeps the socket for the next version of the job: clients that follow the
+// allocation can connect in between.
 func (h *operatorHook) handOver() *socket.Handover {
 	h.mu.Lock()
 	if h.server != nil {
@@ -112,7 +113,7 @@ func (h *operatorHook) close() {
 	h.server, h.token, h.socket = nil, nil, nil
 	h.mu.Unlock()
 	if unused != nil {
-		_ = unused.Close() // the set-up has failed, and says why
+		_ = unused.Close() // the set-up has failed, and its error says why
 	}
 	if token != nil {
 		token.Stop()

@@ -37,7 +37,7 @@ func (p parser) Parse(ctx context.Context, text api.JobsParseRequest) (*api.Job,
 	if err != nil {
 		return nil, err
 	}
-	if text.Canonicalize { // a registration adds more than the SDK does
+	if text.Canonicalize { // as the SDK does; a registration adds more
 		job.Canonicalize()
 	}
 	return job, nil

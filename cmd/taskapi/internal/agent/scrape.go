@@ -81,7 +81,7 @@ func invalidFlag(flag string, err error) error {
 	return invalid(fmt.Errorf("--%s %w", flag, err))
 }
 
-// warnOfTakers says what a TCP port can't promise: readers believe whatever listens there.
+// warnOfTakers warns that another user of the machine can listen on a TCP port in place of taskapi.
 func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 	if a.AnyUserCanTake() {
 		logger.Warn("any user of this machine can listen on this port while taskapi does not, and give readers "+what+" of their own; "+

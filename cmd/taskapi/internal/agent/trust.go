@@ -114,7 +114,8 @@ func checkTrusted(path string) error {
 	return UnwrapPath(safedir.TrustFile(absolute(path)))
 }
 
-// fetched says how a key set is fetched. http to another machine is refused: anybody on the way could put in keys of their own.
+// fetched returns how to fetch a key set. It refuses http to another machine: anybody on the way could put in other
+// keys.
 func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error) {
 	config := identity.URLSourceConfig{URL: place}
 	if path, ok := strings.CutPrefix(place, "unix://"); ok {
@@ -146,7 +147,7 @@ func isLoopback(host string) bool {
 	return err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
-// dialTrusted connects to a socket on which root or this user listens. Anybody may be at the other end of another one.
+// dialTrusted connects to a socket if root or this user listens on it. It refuses every other listener.
 func dialTrusted(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := socket.Dial(ctx, path)
 	if err != nil {

@@ -300,7 +300,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 		background.Go(func() { s.tokens.Run(watching) })
 		background.Go(func() {
 			if err := watchClock(watching, s.tokens.ClockSet); err != nil {
-				s.logger.Warn("tokens are renewed up to half a minute late after the clock was set", "error", err)
+				s.logger.Warn("tokens are renewed up to half a minute late after the clock is set", "error", err)
 			}
 		})
 		background.Go(s.announceServices(watching, s.runner.Alloc().Namespace))

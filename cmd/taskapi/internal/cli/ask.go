@@ -17,7 +17,7 @@ import (
 func (t target) ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.client()
 	defer c.Close()
-	c.Locate(ctx, client.Following) // a taskapi may be resuming the allocation; what keeps the call from an answer is said after it
+	c.Locate(ctx, client.Following) // waits for a taskapi that resumes the allocation; the call itself reports an error
 	sdk, err := c.SDK()
 	if err == nil {
 		err = client.AsError(ctx, call(c, sdk))

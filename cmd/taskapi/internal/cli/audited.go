@@ -6,7 +6,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 )
 
-// audited makes a change of what the allocations of the data directory share, and has it in the audit logs of those
+// audited changes something that the allocations of the data directory share, and records it in the audit logs of those
 // that have not ended. See agent.AuditShared.
 func (l layout) audited(w Environment, command string, change func() (made string, err error)) error {
 	ids, err := l.IDs()

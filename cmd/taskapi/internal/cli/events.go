@@ -147,8 +147,8 @@ func (s *eventsStream) run(ctx context.Context) error {
 	}
 }
 
-// ended finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it. While its tasks run, a
-// taskapi may resume it, as long as that takes.
+// ended finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it.
+// While its tasks run, another taskapi may still resume it.
 func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error) {
 	switch found := c.Locate(ctx, client.Following); found.Holder {
 	case client.Serving:

@@ -301,8 +301,8 @@ func (f *finder) taskOf(matches []match, name, task string, s sought) (target, e
 	return f.withTask(matches[0].known, task, s)
 }
 
-// withTask returns an allocation with a task, and makes sure that it has that, or that one can be left out. With an error it returns the
-// allocation alone.
+// withTask returns an allocation with one of its tasks, or with none where the command needs none. With an error it
+// returns the allocation alone.
 func (f *finder) withTask(k known, task string, s sought) (target, error) {
 	tasks := taskNames(k.alloc)
 	switch {

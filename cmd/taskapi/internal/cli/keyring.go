@@ -66,7 +66,7 @@ func (f *keyFlags) open(w Environment) (*identity.Keyring, error) {
 	return ring, err
 }
 
-// openIn does so, and returns that directory, too.
+// openIn is open, and also returns the data directory.
 func (f *keyFlags) openIn(w Environment) (layout, *identity.Keyring, error) {
 	l, err := newLayout(f.dataDir, w)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"sync"
 )
 
-// lacking counts the requests that were refused since a task's identity lacks a capability: when a command ends, it names them.
+// lacking counts the requests that were refused because a task's identity lacks a capability. A command names them when
+// it ends.
 type lacking struct {
 	mu    sync.Mutex // guards the fields below
 	total int

@@ -201,7 +201,8 @@ func (o runOptions) request(ctx context.Context, jobFile string, flags *pflag.Fl
 	return &request{o, differ, jobFile, l, alloc, loaded.submission, items, w}, nil
 }
 
-// readSettings sets the settings of an allocation: those of its last run, unless other flags are given. differ are the flags that make a difference.
+// readSettings sets the settings to those of the allocation's last run, unless other flags are given. differ names the
+// flags that change one.
 func (o *runOptions) readSettings(l layout, id string, flags *pflag.FlagSet, w Environment) (differ []string, err error) {
 	kept, err := l.remembered(id)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
@@ -214,10 +215,10 @@ func (o *runOptions) readSettings(l layout, id string, flags *pflag.FlagSet, w E
 	return differ, o.Check()
 }
 
-// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is an error when a taskapi
-// runs one.
+// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is
+// an error when a taskapi runs one.
 func (l layout) leftRunning(ctx context.Context, alloc *api.Allocation) (left string, err error) {
-	ids, _ := l.IDs() // what is wrong with the data directory is said when it is made
+	ids, _ := l.IDs() // an error of the data directory is reported when that is made
 	for _, id := range ids {
 		k := l.known(ctx, id)
 		if !k.running || k.alloc == nil || k.alloc.Namespace != alloc.Namespace || allocrunner.SameJob(k.alloc, alloc) != nil {
@@ -249,7 +250,7 @@ func warnings(findings []jobspec.Finding) []jobspec.Finding {
 	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
 }
 
-// run runs the allocation in this process. waiting ends when what changes nothing here is to be given up.
+// run runs the allocation in this process. waiting ends when steps that change nothing here are to be given up.
 func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, starting *startup) error {
 	if err := r.layout.make(); err != nil {
 		return err
@@ -352,8 +353,8 @@ func (l layout) groupOf(id string) string {
 	return dump.Saved.Alloc.TaskGroup
 }
 
-// makeFree has the taskapi that runs the allocation leave it, for a takeover. Otherwise it is an error that one runs it, unless that is leaving
-// already.
+// makeFree makes sure that no other taskapi runs the allocation. For a takeover it makes the other one leave. Otherwise
+// another one is an error, unless it is leaving already.
 func (r *request) makeFree(ctx, waiting context.Context) error {
 	if r.options.takeOver {
 		return r.takeOver(ctx)

@@ -174,11 +174,11 @@ func (s *stopping) request(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// reactTime is how long a taskapi may take to act on a signal: it saves the stop.
+// reactTime is how long a taskapi may take, after a signal, to save that it stops.
 const reactTime = 5 * time.Second
 
-// bySignal stops the allocation of a taskapi that answers no request: signals need no token. With --now, one that does not act on them is
-// killed, and another process has to end the tasks.
+// bySignal stops the allocation of a taskapi that answers no request: signals need no token. With --now, a taskapi that
+// does not act on them is killed; the caller then has to end the tasks.
 func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (killed bool, err error) {
 	held := s.layout.errHeld(s.id, why)
 	if _, frozen := errors.AsType[*client.FrozenError](why); frozen && !s.how.Now {

@@ -65,7 +65,7 @@ said first, and the other one stays. An allocation whose taskapi has exited is r
 	return cmd
 }
 
-// takeOverAll takes over whatever a taskapi runs, and goes on after an error.
+// takeOverAll takes over every allocation that a taskapi runs, and goes on after an error.
 func (f *finder) takeOverAll(cmd *cobra.Command, w Environment) error {
 	if err := f.look(cmd.Context(), nil); err != nil {
 		return err
@@ -149,8 +149,8 @@ func (o *runOptions) takeOverRequest(t target, flags *pflag.FlagSet, w Environme
 	return &request{options: *o, differ: differ, layout: t.layout, alloc: saved.Alloc, environment: w}, nil
 }
 
-// takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks whatever would make this process fail
-// then, which would leave tasks without a taskapi.
+// takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks everything that
+// could make this process fail afterwards: the tasks would be left without a taskapi.
 func (r *request) takeOver(ctx context.Context) error {
 	if err := r.options.tryFiles(r.layout); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (r *request) takeOver(ctx context.Context) error {
 	switch found.Holder {
 	case client.Hanging: // it would act on the signal some time later, when this process has given up
 		return r.layout.errHeld(r.alloc.ID, found.Err)
-	case client.Nobody, client.Changing: // what it is then, the next look says
+	case client.Nobody, client.Changing: // the next look decides
 		return nil
 	case client.Ended:
 		return &endedError{target{layout: r.layout, id: r.alloc.ID}, found}

@@ -78,7 +78,7 @@ func readToken(w Environment, args []string) (string, error) {
 	return string(token), nil
 }
 
-// standsFor returns the token that a secret of an allocation's operator stands for, and what is no secret as it is.
+// standsFor returns the token for which an operator's secret stands. Any other text it returns as it is.
 func (l layout) standsFor(token string) (string, error) {
 	if !opaque.Is(token) {
 		return token, nil

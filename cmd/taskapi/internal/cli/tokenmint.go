@@ -311,7 +311,8 @@ func extraClaims(given []string) (map[string]any, error) {
 	return extra, nil
 }
 
-// mintGood prints a good token, or the secret that stands for it, and says so when a claim that was given makes it a bad one.
+// mintGood prints a good token, or the secret that stands for it. It warns when a given claim makes the token a bad
+// one.
 func (m *minter) mintGood(w Environment) error {
 	token := m.good.Token()
 	why, words, err := m.authenticator.Evaluate(token, m.good.Claims.Task)

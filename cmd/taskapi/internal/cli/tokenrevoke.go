@@ -117,7 +117,7 @@ func (f *revokeFlags) layout(w Environment) (layout, error) {
 	return l, nil
 }
 
-// revocationOf returns the rule for a token, or for the one that a secret stands for, which lasts until that expires.
+// revocationOf returns the rule for a token, or for the token behind a secret. The rule lasts until the token expires.
 func (l layout) revocationOf(w Environment, args []string) (revocation.Rule, error) {
 	token, err := readToken(w, args)
 	if err == nil {

@@ -192,7 +192,8 @@ func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskG
 	return []*api.TaskGroup{chosen}, findings, err
 }
 
-// printFindings prints what a review found, worst first as Review orders it, without what the job has from files, and counts what is refused.
+// printFindings prints the findings of a review, worst first as Review orders them. It masks what the job has from
+// files, and returns how many parts are refused.
 func printFindings(out io.Writer, findings []jobspec.Finding, fromFiles *jobspec.FromFiles) int {
 	refused := 0
 	for _, f := range findings {

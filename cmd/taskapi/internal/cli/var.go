@@ -81,7 +81,7 @@ func (f *varFlags) use(w Environment, mustExist bool, do func(kept *variables.Se
 	return l.useVariables(f.sealKey, do)
 }
 
-// change is use for a command that writes, which the audit logs have with the path.
+// change is use for a command that writes: the audit logs get a line with the command and the path.
 func (f *varFlags) change(w Environment, mustExist bool, command, path string, do func(kept *variables.Service) error) error {
 	l, err := newLayout(f.dataDir, w)
 	if err != nil {

@@ -112,7 +112,8 @@ func (r *request) await(ctx context.Context) error {
 	return r.layout.withCauses(alloc, r.checks(ctx), err)
 }
 
-// sayChecks is silent as long as checks usually take to succeed. Then it prints which don't, and each change of a check's status, until ctx ends.
+// sayChecks is silent as long as checks usually take to succeed. Then it prints which don't, and each change of a
+// check's status, until ctx ends.
 func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) (api.AllocCheckStatuses, error)) {
 	said := map[string]string{}
 	for pause := 10 * time.Second; ; pause = time.Second {
@@ -122,7 +123,7 @@ func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) 
 		case <-time.After(pause):
 		}
 		checks, err := latest(ctx)
-		if err != nil { // follow says it
+		if err != nil { // follow reports it
 			continue
 		}
 		for _, c := range sortedChecks(checks) {

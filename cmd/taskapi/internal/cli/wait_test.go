@@ -11,7 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TestSayChecks: whoever waits long for an allocation to be healthy sees which checks keep it from that, once for each change.
+// TestSayChecks: whoever waits long for an allocation to be healthy sees which checks keep it from that, once for each
+// change.
 func TestSayChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())

@@ -213,8 +213,8 @@ func (c *Client) Plan(ctx context.Context, job *api.Job) (*api.JobPlanResponse, 
 	return &plan, err
 }
 
-// Register gives the allocation a job, if the one that it has is still that of index. Without force, changes that need new processes are refused.
-// Errors: those of Allocation.
+// Register gives the allocation a job, if the one that it has is still that of index. Without force, changes that need
+// new processes are refused. Errors: those of Allocation.
 func (c *Client) Register(ctx context.Context, job *api.Job, index uint64, force bool) error {
 	request := api.JobRegisterRequest{Job: job, EnforceIndex: true, JobModifyIndex: index}
 	return c.put(ctx, fmt.Sprintf("/v1/jobs?force=%t", force), request, nil)
@@ -267,7 +267,8 @@ func (c *Client) listener(ctx context.Context) (pid int, err error) {
 	return int(peer.PID), err
 }
 
-// FrozenError is a taskapi process that a signal, such as SIGSTOP, or a debugger has stopped: it does nothing until it is continued.
+// FrozenError is a taskapi process that a signal, such as SIGSTOP, or a debugger has stopped: it does nothing until it
+// is continued.
 type FrozenError struct{ PID int }
 
 func (e *FrozenError) Error() string { return fmt.Sprintf("process %d is stopped (SIGSTOP)", e.PID) }
@@ -276,7 +277,7 @@ func (e *FrozenError) Error() string { return fmt.Sprintf("process %d is stopped
 func (c *Client) frozen(ctx context.Context) error {
 	pid, err := c.listener(ctx)
 	if err != nil || pid <= 0 {
-		return nil //nolint:nilerr // nobody to look at
+		return nil //nolint:nilerr // there is no process to look at
 	}
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // empty when it is hidden
 	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")

@@ -1,6 +1,6 @@
-// Package httpserve serves HTTP outside the sockets of allocations: metrics, public keys, the proxy. It takes a TCP address or a Unix socket, bounds
-// the connections and what each may take of time, and ends with its context. It authenticates nobody: what a handler shows is for everyone who
-// can connect, or the handler looks after that.
+// Package httpserve serves HTTP beside the sockets of allocations: metrics, public keys and the proxy. It listens on a
+// TCP address or a Unix socket, bounds the number of connections and the time of each, and ends with its context. It
+// authenticates nobody: everyone who can connect sees what the handler shows.
 package httpserve
 
 import (
@@ -38,8 +38,8 @@ type Address struct {
 	TCP    netip.AddrPort
 }
 
-// ParseAddress reads an address to listen on, "127.0.0.1:9100" or "unix:///run/taskapi/metrics.sock". The host of a TCP address is an IP address,
-// or localhost, which is 127.0.0.1.
+// ParseAddress reads an address to listen on, "127.0.0.1:9100" or "unix:///run/taskapi/metrics.sock". The host of a TCP
+// address is an IP address, or localhost, which is 127.0.0.1.
 func ParseAddress(text string) (Address, error) {
 	if path, ok := strings.CutPrefix(text, "unix://"); ok {
 		if !strings.HasPrefix(path, "/") {
@@ -86,8 +86,9 @@ func FirstUnprivilegedPort() uint16 {
 	return 1024
 }
 
-// Listener has at most so many connections open. One more takes the place of the connection that has been without a request for the longest time,
-// or else of the oldest request: nobody keeps others out by connections that do nothing.
+// Listener bounds its open connections. One more takes the place of the connection that has been without a request for
+// the longest time, or, if all have one, of the connection with the oldest request. So idle connections keep nobody
+// out.
 type Listener struct {
 	net.Listener
 	address Address
@@ -98,7 +99,7 @@ type Listener struct {
 	last uint64
 }
 
-// conn is an open connection, for which there is one place until it is closed, also when a handler has taken it over.
+// conn is an open connection. It keeps its place until it is closed, also when a handler has taken it over.
 type conn struct {
 	net.Conn
 	listener *Listener
@@ -114,11 +115,11 @@ func (c *conn) Close() error {
 
 // mark says since when a connection is in its state.
 type mark struct {
-	busy  bool // reads a request or is answered one
+	busy  bool // a request is being read or answered
 	since uint64
 }
 
-// Listen takes the address, for so many connections at a time.
+// Listen listens on the address, and serves at most so many connections at a time.
 func Listen(a Address, most int) (*Listener, error) {
 	inner, err := a.listen()
 	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, socket.ErrInUse) {
@@ -192,7 +193,8 @@ func (l *Listener) track(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// Serve serves until ctx ends, and then leaves some time to what is being answered. The server's bounds that are not set are those of this package.
+// Serve serves until ctx ends, and then leaves some time for the answers that are under way. The server brings its own
+// bounds for a request with its answer; Serve sets the others.
 func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.Logger) error {
 	server.MaxHeaderBytes, server.ReadHeaderTimeout, server.IdleTimeout = maxHead, headTime, idleTime
 	server.DisableGeneralOptionsHandler = true // every answer is the handler's
@@ -207,7 +209,7 @@ func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.
 		within, end := context.WithTimeout(context.Background(), endTime)
 		defer end()
 		if server.Shutdown(within) != nil {
-			_ = server.Close() // who still reads has had its time
+			_ = server.Close() // a client that still reads has had its time
 		}
 	})
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

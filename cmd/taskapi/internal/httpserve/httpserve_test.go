@@ -33,7 +33,8 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// serve serves until the test ends, for most connections at a time. A request for /wait says that it has come, and is answered when it may go.
+// serve serves until the test ends, for most connections at a time. A request for /wait says that it has come, and is
+// answered when it may go.
 func serve(t *testing.T, address string, most int) (l *Listener, come, may chan struct{}) {
 	t.Helper()
 	a, err := ParseAddress(address)
@@ -95,8 +96,8 @@ func (c client) answered() bool {
 	return err == nil && response.StatusCode == http.StatusTeapot
 }
 
-// TestIdleConnectionsGiveWay: who opens all the connections there may be and sends nothing keeps nobody out, over TCP and a Unix socket. A request
-// that is being answered goes on.
+// TestIdleConnectionsGiveWay: who opens all the connections there may be and sends nothing keeps nobody out, over TCP
+// and a Unix socket. A request that is being answered goes on.
 func TestIdleConnectionsGiveWay(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "unix://" + filepath.Join(t.TempDir(), "s")} {
 		const most = 3

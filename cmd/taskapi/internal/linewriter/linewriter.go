@@ -159,7 +159,7 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Steers reports whether a character does something to the terminal, or to the order in which the characters around it are shown: a control
+// Steers reports whether a character steers the terminal, or changes the order in which others are shown: a control
 // character, one of the writing direction such as U+202E, or a separator of lines.
 func Steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)

@@ -1,5 +1,5 @@
-// Package proxy passes HTTP requests on to the API socket of an allocation, for clients that can't speak unix://. It adds no credentials: every
-// request needs a token, as on the socket itself.
+// Package proxy passes HTTP requests on to the API socket of an allocation, for clients that can't speak unix://. It
+// adds no credentials: every request needs a token, as on the socket itself.
 package proxy
 
 import (
@@ -22,8 +22,8 @@ import (
 // MaxConns is how many clients may be connected, as many as to a socket.
 const MaxConns = 256
 
-// The time to connect to a socket of this machine, and how many connections to it are kept for later requests, and how long: less than the API keeps
-// an idle connection, so that no request meets the end of one.
+// The bounds of connections to the socket. Idle ones are kept for less time than the API keeps them: no request meets
+// the end of one.
 const (
 	dialTime    = 5 * time.Second
 	maxIdle     = 32
