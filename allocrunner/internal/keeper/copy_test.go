@@ -3,9 +3,11 @@ package keeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +64,9 @@ func TestACopy(t *testing.T) {
 			for way, do := range ways {
 				err := do(cfg)
 				isCopy, ok := errors.AsType[*keeper.CopyError](err)
+				if strings.Contains(fmt.Sprint(err), copied+" is a copy of "+copied) {
+					t.Errorf("%s: a copy of itself: %v", way, err)
+				}
 				if !ok || isCopy.Dir != copied || isCopy.PID != b.Keeper().PID || isCopy.Of != dir && isCopy.Of != original {
 					t.Errorf("%s: %v", way, err)
 				}

@@ -87,6 +87,10 @@ type CopyError struct {
 }
 
 func (e *CopyError) Error() string {
+	if e.Of == e.Dir {
+		return fmt.Sprintf("%s is not the directory that was there: the keeper of that one, process %d, runs; "+
+			"stop the allocation where it has been moved to, or end that process if it was removed", e.Dir, e.PID)
+	}
 	return fmt.Sprintf("%s is a copy of %s, whose keeper, process %d, runs: "+
 		"stop the allocation there first, or end that process if its directory is gone", e.Dir, e.Of, e.PID)
 }
