@@ -14,12 +14,12 @@ func (l layout) client(id string) *client.Client { return client.New(l.Dir, id) 
 // errHeld says why the taskapi that has an allocation can't be used, and what helps. err is what it answered, or why it did not.
 func (l layout) errHeld(id string, err error) error {
 	if client.Refused(err) {
-		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; '%s' replaces it by one with a good token",
-			id, l.OperatorToken(id), err, l.Command("takeover", id))
+		return fmt.Errorf("allocation %s is run by a taskapi that refuses the token in %s: %w; "+
+			"'%s' replaces it by one with a good token", id, l.OperatorToken(id), err, l.Command("takeover", id))
 	}
 	if frozen, ok := errors.AsType[*client.FrozenError](err); ok {
-		return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w; 'kill -CONT %d' lets it go on, '%s' kills it and its tasks",
-			id, frozen, frozen.PID, l.Command("stop --now", id))
+		return fmt.Errorf("allocation %s is run by a taskapi that does not answer: %w; 'kill -CONT %d' lets it go on, "+
+			"'%s' kills it and its tasks", id, frozen, frozen.PID, l.Command("stop --now", id))
 	}
 	return fmt.Errorf("allocation %s is run by a taskapi that does not answer; it may be starting: try again: %w", id, err)
 }

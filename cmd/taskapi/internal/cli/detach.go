@@ -46,8 +46,9 @@ func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	r.sayOwnUser()
-	args := append(givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout"), "--alloc-id="+r.alloc.ID, "--", r.jobFile)
-	err := r.layout.background(ctx, r.alloc.ID, r.environment, append([]string{"run"}, args...), tasksStarted)
+	args := append([]string{"run"}, givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout")...)
+	args = append(args, "--alloc-id="+r.alloc.ID, "--", r.jobFile)
+	err := r.layout.background(ctx, r.alloc.ID, r.environment, args, tasksStarted)
 	failed, ok := errors.AsType[*startError](err)
 	if err != nil && !ok {
 		return err
@@ -246,7 +247,8 @@ func (l layout) awaitStart(ctx context.Context, id string, pid int, exited <-cha
 			}
 			return exit
 		case <-ctx.Done():
-			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer; '%s' stops it", id, l.Command("stop", id))
+			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer; '%s' stops it",
+				id, l.Command("stop", id))
 		case <-time.After(client.Pause):
 		}
 	}

@@ -39,8 +39,8 @@ func eventsCommand(w Environment) *cobra.Command {
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print Nomad's event stream of an allocation",
 		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
-happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was; when its taskapi has
-exited, it waits for another one as long as tasks run.
+happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was.
+When its taskapi has exited, it waits for another one as long as tasks run.
 ` + allocArgs + `
 
 --json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event. What happens to the
@@ -159,7 +159,8 @@ func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error
 	case client.Nobody:
 		if s.flags.follow && allocrunner.TasksRunning(s.target.layout.Alloc(s.target.id)) {
 			if !s.alone {
-				fmt.Fprintf(s.environment.Stderr, "taskapi: %v; waiting for another one\n", &abandonedError{s.target.layout, s.target.id})
+				abandoned := &abandonedError{s.target.layout, s.target.id}
+				fmt.Fprintf(s.environment.Stderr, "taskapi: %v; waiting for another one\n", abandoned)
 			}
 			s.alone = true
 			return false, nil

@@ -307,8 +307,8 @@ func (f *finder) withTask(k known, task string, s sought) (target, error) {
 	tasks := taskNames(k.alloc)
 	switch {
 	case task != "" && k.alloc != nil && !slices.Contains(tasks, task):
-		return k.target(""), usage(fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s", output.ShortID(k.id), k.alloc.JobID, task,
-			strings.Join(tasks, ", ")))
+		return k.target(""), usage(fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s",
+			output.ShortID(k.id), k.alloc.JobID, task, strings.Join(tasks, ", ")))
 	case task != "" || s.tasks != oneTask:
 		return k.target(task), nil
 	}
@@ -316,7 +316,8 @@ func (f *finder) withTask(k known, task string, s sought) (target, error) {
 		tasks = running
 	}
 	if len(tasks) != 1 {
-		return k.target(""), usage(fmt.Errorf("allocation %s has %d tasks: give one of %s", output.ShortID(k.id), len(tasks), strings.Join(tasks, ", ")))
+		return k.target(""), usage(fmt.Errorf("allocation %s has %d tasks: give one of %s",
+			output.ShortID(k.id), len(tasks), strings.Join(tasks, ", ")))
 	}
 	return k.target(tasks[0]), nil
 }

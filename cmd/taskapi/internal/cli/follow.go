@@ -88,8 +88,8 @@ type abandonedError struct {
 }
 
 func (e *abandonedError) Error() string {
-	return fmt.Sprintf("allocation %s: its taskapi has exited and its tasks may run on: '%s' resumes it, '%s' stops it", e.id,
-		e.layout.Command("takeover", e.id), e.layout.Command("stop", e.id))
+	return fmt.Sprintf("allocation %s: its taskapi has exited and its tasks may run on: '%s' resumes it, '%s' stops it",
+		e.id, e.layout.Command("takeover", e.id), e.layout.Command("stop", e.id))
 }
 
 // unsavedError is an allocation that has ended, as its file system could not record.

@@ -41,14 +41,16 @@ machine can connect to a loopback address; --remote allows others. A request mus
 			if err != nil {
 				return err
 			}
-			if _, err := fmt.Fprintf(w.Stdout, "serving the public keys at %s; issuer %s\n", server.URL(), cmp.Or(server.Issuer(), "none")); err != nil {
+			_, err = fmt.Fprintf(w.Stdout, "serving the public keys at %s; issuer %s\n", server.URL(), cmp.Or(server.Issuer(), "none"))
+			if err != nil {
 				return errors.Join(err, server.Close())
 			}
 			return server.Serve(ctx)
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9180", "`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9180",
+		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().StringVar(&issuer, "issuer", "", "issuer that the OpenID configuration names, a URL below which others find it (default what is served)")
 	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd

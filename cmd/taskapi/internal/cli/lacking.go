@@ -43,7 +43,9 @@ func (l *lacking) print(out io.Writer) {
 		return
 	}
 	named := 0
-	kinds := slices.SortedFunc(maps.Keys(l.kinds), func(a, b string) int { return cmp.Or(cmp.Compare(l.kinds[b], l.kinds[a]), cmp.Compare(a, b)) })
+	kinds := slices.SortedFunc(maps.Keys(l.kinds), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l.kinds[b], l.kinds[a]), cmp.Compare(a, b))
+	})
 	for i, kind := range kinds {
 		named += l.kinds[kind]
 		if len(kinds) > 1 {

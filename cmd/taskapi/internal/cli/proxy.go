@@ -34,14 +34,14 @@ func proxyCommand(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy [flags] [ALLOC] [TASK]",
 		Short: "Pass requests from a TCP port on to an allocation's API, for clients that can't speak unix://",
-		Long: `Listens on an address and passes each request on to an API socket: the task's where TASK is named, else the operator's. In a task, without
-ALLOC, it is the task's own ($` + unixAddr + `). It adds no credentials: a request needs a token that is good on that socket. It ends when it is
-interrupted, and goes on while taskapi is replaced.
+		Long: `Passes each request on to an API socket: to that of TASK, or without TASK to the operator's. In a task, without ALLOC,
+the socket is the task's own ($` + unixAddr + `). The proxy adds no credentials: each request needs a token that is good
+on that socket. It runs until it is interrupted, also while taskapi is replaced.
 ` + taskArgs + `
 
-Whoever can connect and has such a token may use it: the API sees the user of this command in place of the client's. Only this machine can
-connect to a loopback address, and a request must name an IP address or localhost there; --remote allows others, who send their tokens in the
-clear.`,
+Any client that can connect and has such a token may use it: the API sees the user of this command, not the client's.
+Only this machine can connect to a loopback address, and requests must name an IP address or localhost there. --remote
+allows other machines; they send their tokens in the clear.`,
 		Example: `  taskapi proxy --listen 127.0.0.1:4646
   taskapi proxy --listen 127.0.0.1:4646 hello greeter`,
 		Args:              targetArgs(s),
@@ -52,7 +52,8 @@ clear.`,
 				return usage(fmt.Errorf("--listen %w", err))
 			}
 			if !address.Local() && !remote {
-				return usage(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, or --remote to let them send tokens in the clear", address))
+				return usage(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, "+
+					"or --remote to let them send tokens in the clear", address))
 			}
 			if path == "" && len(args) == 0 && dataDir == "" {
 				path = ownSocket(w)
@@ -76,14 +77,18 @@ clear.`,
 			}
 			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			defer release()
-			if _, err := fmt.Fprintf(w.Stdout, "passing requests at %s on to %s; each needs a token\n", listener.URL(), path); err != nil {
+			_, err = fmt.Fprintf(w.Stdout, "passing requests at %s on to %s; each needs a token\n", listener.URL(), path)
+			if err != nil {
 				return errors.Join(err, listener.Close())
 			}
-			return proxy.Serve(ctx, proxy.Config{Listener: listener, Socket: path, Local: address.Socket == "" && address.Local(), Logger: newLogger(false, w)})
+			return proxy.Serve(ctx, proxy.Config{
+				Listener: listener, Socket: path, Local: address.Socket == "" && address.Local(), Logger: newLogger(false, w),
+			})
 		},
 	}
 	addDataDir(cmd, &dataDir)
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:4646", "`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:4646",
+		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().StringVar(&path, "socket", "", "absolute `PATH` of the API socket, in place of ALLOC and TASK")
 	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd

@@ -57,13 +57,14 @@ func runCommand(w Environment) *cobra.Command {
 standard output, after ! what goes to standard error. Elsewhere the last lines of a task's standard error stand under the event of its failure.
 
 SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task immediately. SIGUSR1 ends
-taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it does after a kill of taskapi. As root,
---isolate-users gives each task a user of its own.
+taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it does after a kill of taskapi.
+As root, --isolate-users gives each task a user of its own.
 
-If a taskapi runs the job already, run is refused: 'taskapi update' gives it another version. A new --alloc-id runs a second copy. If the
-allocation of --alloc-id exists, run resumes it. The flags of its last run hold unless others are given; give the job file's variables again.
-If the job is another version, changes that need no new process are applied; others are refused without --force, which stops the
-allocation gracefully and runs it again.
+If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job, and a
+new --alloc-id runs a second copy. If the allocation of --alloc-id exists, run resumes it. The flags of its last run hold
+unless others are given; give the job file's variables again. If the job file has another version of the job, changes that
+need no new process are applied. Other changes are refused without --force, which stops the allocation gracefully and runs
+it again.
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
 		Example: `  taskapi run examples/hello.nomad.hcl
   taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
@@ -144,7 +145,9 @@ type request struct {
 	environment Environment
 }
 
-func (o runOptions) request(ctx context.Context, jobFile string, flags *pflag.FlagSet, w Environment) (*request, error) {
+func (o runOptions) request(
+	ctx context.Context, jobFile string, flags *pflag.FlagSet, w Environment,
+) (*request, error) {
 	l, err := newLayout(o.dataDir, w)
 	if err != nil {
 		return nil, err
@@ -203,7 +206,9 @@ func (o runOptions) request(ctx context.Context, jobFile string, flags *pflag.Fl
 
 // readSettings sets the settings to those of the allocation's last run, unless other flags are given. differ names the
 // flags that change one.
-func (o *runOptions) readSettings(l layout, id string, flags *pflag.FlagSet, w Environment) (differ []string, err error) {
+func (o *runOptions) readSettings(
+	l layout, id string, flags *pflag.FlagSet, w Environment,
+) (differ []string, err error) {
 	kept, err := l.remembered(id)
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
 		return nil, err
@@ -221,7 +226,8 @@ func (l layout) leftRunning(ctx context.Context, alloc *api.Allocation) (left st
 	ids, _ := l.IDs() // an error of the data directory is reported when that is made
 	for _, id := range ids {
 		k := l.known(ctx, id)
-		if !k.running || k.alloc == nil || k.alloc.Namespace != alloc.Namespace || allocrunner.SameJob(k.alloc, alloc) != nil {
+		if !k.running || k.alloc == nil || k.alloc.Namespace != alloc.Namespace ||
+			allocrunner.SameJob(k.alloc, alloc) != nil {
 			continue
 		}
 		c := l.client(id)
@@ -241,7 +247,8 @@ func (l layout) leftRunning(ctx context.Context, alloc *api.Allocation) (left st
 // errRuns refuses to run an allocation that a taskapi runs.
 func (l layout) errRuns(alloc *api.Allocation) error {
 	id := output.ShortID(alloc.ID)
-	return usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, '%s' other flags; --alloc-id %s runs a second copy",
+	return usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, "+
+		"'%s' other flags; --alloc-id %s runs a second copy",
 		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString()))
 }
 
@@ -378,8 +385,8 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 		return r.layout.explain(err)
 	}
 	if found.Alloc.DesiredStatus == api.AllocDesiredStatusStop {
-		return fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again", r.alloc.ID,
-			r.layout.Command("attach", r.alloc.ID))
+		return fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again",
+			r.alloc.ID, r.layout.Command("attach", r.alloc.ID))
 	}
 	return r.layout.errRuns(found.Alloc)
 }

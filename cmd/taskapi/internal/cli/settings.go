@@ -17,7 +17,9 @@ const faultsUsage = "`FILE` that says which requests fail, and how, to test clie
 
 // bindSettings makes flags that set s. Their defaults are what it has.
 func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
-	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, URL or unix:///PATH, of another issuer whose identities are trusted; may be repeated")
+	f.StringArrayVar(&s.JWKS, "jwks", s.JWKS,
+		"JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, URL or unix:///PATH, of another issuer whose identities "+
+			"are trusted; may be repeated")
 	f.StringArrayVar(&s.Audiences, "audience", s.Audiences,
 		"`AUDIENCE` that a token must name, and that identities without an aud are issued for (default "+identity.DefaultAudience+"); may be repeated")
 	f.StringVar(&s.Issuer, "issuer", s.Issuer, "issuer (iss) of new identities, a URL")
@@ -31,7 +33,9 @@ func bindSettings(s *agent.Settings, f *pflag.FlagSet) {
 		"as root, run each task that has no user as a user of its own, with a number from `FROM-TO` ("+agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
 	f.Lookup(agent.IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
 	f.BoolVar(&s.AllowSharedUser, "allow-shared-user", s.AllowSharedUser, "accept a --policy even if tasks run as taskapi's own user and can bypass it")
-	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen, "serve the metrics, and nothing else, at http://`ADDRESS:PORT`/metrics to everyone who connects, without a token; for Prometheus; or unix:///PATH")
+	f.StringVar(&s.MetricsListen, agent.MetricsFlag, s.MetricsListen,
+		"serve the metrics alone, to everyone who connects and without a token, at http://`ADDRESS:PORT`/metrics for "+
+			"Prometheus, or at unix:///PATH")
 	bindConsul(s, f)
 	f.StringVar(&s.SealKey, "seal-key", s.SealKey, sealKeyUsage)
 }

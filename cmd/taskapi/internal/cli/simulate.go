@@ -33,8 +33,8 @@ func (o *runOptions) checkSimulate() error {
 	case o.simulate < 0 || o.simulate > maxSimulated:
 		return usage(fmt.Errorf("--simulate %d is no number of allocations from 1 to %d", o.simulate, maxSimulated))
 	case o.simulate > 0 && (o.allocID != "" || o.force || o.detach || o.IsolateUsers != "" || o.MetricsListen != ""):
-		return usage(errors.New("--simulate goes with none of --alloc-id, --force, --detach, --" + agent.MetricsFlag + " and --" + agent.IsolateFlag +
-			": simulated allocations are new, run in the foreground, and have no processes"))
+		return usage(errors.New("--simulate goes with none of --alloc-id, --force, --detach, --" + agent.MetricsFlag +
+			" and --" + agent.IsolateFlag + ": simulated allocations are new, run in the foreground, and have no processes"))
 	}
 	return nil
 }

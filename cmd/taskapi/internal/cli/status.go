@@ -99,7 +99,8 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 			if err == nil {
 				all = append(all, located{found, l})
 			} else if !errors.Is(err, state.ErrNotFound) {
-				unknown = append(unknown, located{client.Location{Holder: found.Holder, Alloc: &api.Allocation{ID: id}}, l}) // an error says why
+				found.Alloc = &api.Allocation{ID: id} // an error says why no more is known
+				unknown = append(unknown, located{found, l})
 			}
 		}
 	}
@@ -160,8 +161,8 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	text.WriteString(table.String())
 	for i, a := range all {
 		if a.Holder == client.Nobody {
-			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s\n  stop it:    %s\n", ids[i],
-				a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
+			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s\n  stop it:    %s\n",
+				ids[i], a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
 		}
 	}
 	_, err := io.WriteString(s.environment.Stdout, text.String())

@@ -34,8 +34,9 @@ func stopCommand(w Environment) *cobra.Command {
 		Short: "Stop an allocation gracefully, or kill it with --now",
 		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
 ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
-process has exited, this command resumes the allocation and stops it. If that process is stopped (SIGSTOP) or hangs, the error names it, and
---now kills it after five seconds, and then the tasks. If its state is missing or damaged, its tasks are killed.
+process has exited, this command resumes the allocation and stops it. If that process is frozen (SIGSTOP) or hangs, the
+error names it; --now kills it after five seconds, and then the tasks. If the allocation's state is missing or damaged, its
+tasks are killed.
 Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello`,
@@ -195,8 +196,8 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (k
 	s.warn(held)
 	if !s.reacts(ctx, c, pid) {
 		if !s.how.Now {
-			return false, fmt.Errorf("allocation %s is not being stopped: process %d does not act on SIGTERM; '%s' kills it and the tasks", s.id, pid,
-				s.layout.Command("stop --now", s.id))
+			return false, fmt.Errorf("allocation %s is not being stopped: process %d does not act on SIGTERM; "+
+				"'%s' kills it and the tasks", s.id, pid, s.layout.Command("stop --now", s.id))
 		}
 		if err := s.say("process %d does not act on signals: killing it, and then the tasks", pid); err != nil {
 			return false, err
@@ -213,8 +214,9 @@ func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (k
 func (s *stopping) reacts(ctx context.Context, c *client.Client, pid int) bool {
 	for since := time.Now(); ctx.Err() == nil && time.Since(since) < reactTime; time.Sleep(client.Pause) {
 		saved, err := s.layout.Peek(s.id)
-		switch known := err == nil && saved != nil; {
-		case !known && !s.how.Now, known && (saved.Terminal || saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop), !c.ServedBy(ctx, pid):
+		known := err == nil && saved != nil
+		if !known && !s.how.Now || !c.ServedBy(ctx, pid) ||
+			known && (saved.Terminal || saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop) {
 			return true
 		}
 	}

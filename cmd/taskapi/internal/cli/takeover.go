@@ -23,10 +23,10 @@ func takeoverCommand(w Environment) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "takeover [flags] [ALLOC]",
-		Short: "Have this taskapi run an allocation in place of the one that does, as for an upgrade",
-		Long: `Replaces the taskapi that runs an allocation by this one, in the background: no task notices. It needs no job file: the job goes on as it is,
-with its variables, and so do the flags of its last run, unless others are given. What would keep this taskapi from resuming the allocation is
-said first, and the other one stays. An allocation whose taskapi has exited is resumed.
+		Short: "Replace the taskapi that runs an allocation by this one, as for an upgrade",
+		Long: `Replaces the taskapi that runs an allocation by this one, in the background; no task notices. No job file is needed: the
+job stays as it is, with its variables. The flags of the last run hold unless others are given. If this taskapi can't
+resume the allocation, it says why, and the other one goes on. An allocation whose taskapi has exited is resumed.
 ` + allocArgs,
 		Example: `  taskapi takeover
   taskapi takeover --all

@@ -92,7 +92,7 @@ func (l layout) standsFor(token string) (string, error) {
 			return found, err
 		}
 	}
-	return "", usage(fmt.Errorf("no allocation in %s knows the secret, so that it is good for none: is --data-dir right?", l.Dir))
+	return "", usage(fmt.Errorf("no allocation in %s knows this secret: is --data-dir right?", l.Dir))
 }
 
 // maybeOneArg accepts one argument or none.

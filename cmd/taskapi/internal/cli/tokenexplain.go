@@ -36,7 +36,8 @@ func tokenExplain(w Environment) *cobra.Command {
 		Use:   "explain [flags] [FILE|-]",
 		Short: "Say what is in a token, and why it would be refused",
 		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would refuse it now, with the reason as in
-the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. Nothing of its signature is printed.
+the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. Nothing
+of its signature is printed.
 
 No keys are needed: without them the signature is not checked, and the rest is. Keys are those of --jwks, and of the key ring where this user
 can read it; there what the data directory knows of the allocation, its revoked tokens included, is looked at, too.`,

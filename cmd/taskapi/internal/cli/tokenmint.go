@@ -59,9 +59,12 @@ NAME, or a flag for the most usual kinds, nothing but the named fault is wrong w
 It needs the key ring, so its owner. A token that is made here is a credential: it goes to standard output, or with --out into a file for
 this user alone, which holds it without a line feed, and nowhere else.
 
-With --operator it is a token of the operator's, good on operator.sock alone; with --opaque, too, what is printed is a secret of a UUID's form that
-stands for it, for clients that take no other, such as 'nomad acl token self'. 'taskapi token revoke' takes both. Kinds marked "foreign" are refused when another issuer's key (--jwks)
-has signed them; here the ring's does, which may vouch for any issuer.`,
+--operator makes a token of the operator, good on operator.sock alone. With --opaque, too, a secret in the form of a UUID
+is printed, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token revoke'
+takes both.
+
+Kinds marked "foreign" are refused when the key of another issuer (--jwks) has signed them. Here the ring's key signs them,
+which may vouch for any issuer.`,
 		Example: `  taskapi token mint --task server --out token.jwt
   taskapi token mint --task server --bad alg-hs256
   taskapi token mint --operator --opaque --ttl 8h
@@ -107,8 +110,8 @@ has signed them; here the ring's does, which may vouch for any issuer.`,
 	}
 	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
 	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
-	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator's, for operator.sock")
-	flags.BoolVar(&f.opaque, "opaque", false, "with --operator: print a secret of a UUID's form that stands for the token")
+	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")
+	flags.BoolVar(&f.opaque, "opaque", false, "with --operator: print a secret in the form of a UUID, which stands for the token")
 	flags.StringVar(&f.out, "out", "", "`FILE` for the token, with mode 0600, instead of standard output")
 	addOutput(cmd, &f.output)
 	_ = cmd.RegisterFlagCompletionFunc("bad", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -149,9 +152,10 @@ func (f *mintFlags) kind() (*badtokens.Kind, error) {
 	case f.opaque && !f.operator:
 		return nil, usage(errors.New("--opaque is for a token of the operator's: add --operator"))
 	case f.operator && (len(names) > 0 || f.all || f.list || f.task != ""):
-		return nil, usage(errors.New("--operator makes a good token, and of no task: leave out --task, --bad, its short forms, --all and --list"))
+		return nil, usage(errors.New("--operator makes a good token of no task: leave out --task, --bad, its short forms, " +
+			"--all and --list"))
 	case f.opaque && len(f.claims) > 0:
-		return nil, usage(errors.New("--opaque stands for a token as the operator's own are: leave out --claim"))
+		return nil, usage(errors.New("--opaque stands for a token without claims of yours: leave out --claim"))
 	case len(names) == 0:
 		return nil, nil
 	}
@@ -320,7 +324,7 @@ func (m *minter) mintGood(w Environment) error {
 		return err
 	}
 	if why != auth.NotRefused && m.flags.opaque {
-		return usage(fmt.Errorf("the allocation's API would refuse the token that the secret stands for: %s%s", why, detail(words)))
+		return usage(fmt.Errorf("the allocation's API would refuse the token behind the secret: %s%s", why, detail(words)))
 	}
 	if why != auth.NotRefused {
 		fmt.Fprintf(w.Stderr, "taskapi: warning: the allocation's API refuses this token: %s%s\n", why, detail(words))
@@ -337,7 +341,8 @@ func (m *minter) mintGood(w Environment) error {
 func (m *minter) secret(w Environment, token string) (secret string, err error) {
 	claims := &m.good.Claims
 	err = m.layout.audited(w, "token mint --operator --opaque: jti "+claims.ID, func() (string, error) {
-		secret, err = opaque.Mint(m.layout.OperatorSecrets(claims.AllocationID), token, time.Unix(claims.ExpiresAt, 0), m.good.Now)
+		dir, expires := m.layout.OperatorSecrets(claims.AllocationID), time.Unix(claims.ExpiresAt, 0)
+		secret, err = opaque.Mint(dir, token, expires, m.good.Now)
 		return "", err
 	})
 	return secret, err

@@ -28,8 +28,8 @@ func tokenRevoke(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke [flags] [FILE|-]",
 		Short: "Refuse tokens before they expire",
-		Long: `Revokes the token, or the operator's secret, in FILE or on standard input ("-"), the one with a --jti, or all that were issued before a time: of a --task, of an --alloc, of
-both, or of everybody. Without --before that time is now. Every running allocation of the data directory refuses them from its next
+		Long: `Revokes the token, or the operator's secret, in FILE or on standard input ("-"); or the token with a --jti; or all tokens
+that were issued before a time, of a --task, of an --alloc, of both, or of everybody. Without --before that time is now. Every running allocation of the data directory refuses them from its next
 request on, and ends what they have open; it is written down, and forgotten when what it refuses has expired.
 
 A task that runs gets a new token in its file, as when its key is removed, and its change_mode is honoured; a token in its environment is

@@ -66,7 +66,8 @@ func (e maskedError) Unwrap() error { return e.error }
 func (f *jobFlags) read(ctx context.Context, path string, w Environment) (*loadedJob, error) {
 	l := &loadedJob{fromFiles: &jobspec.FromFiles{}}
 	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{
-		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience, NoFiles: f.noFiles, FromFiles: l.fromFiles,
+		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience,
+		NoFiles: f.noFiles, FromFiles: l.fromFiles,
 	})
 	if err != nil {
 		return nil, usage(err)
@@ -108,8 +109,8 @@ func validateCommand(w Environment) *cobra.Command {
 		Use:   "validate [flags] JOBFILE",
 		Short: "Check which parts of a job file would run on this machine",
 		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or done differently, and which
-are refused. Without --group it checks every group of the job. A job file from somebody you don't trust is checked with --no-files: its
-functions can then read no file of this machine.
+are refused. Without --group it checks every group of the job. Check a job file from somebody you don't trust with
+--no-files: its functions then can't read files of this machine.
 --json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
 Exit code: 0 when the job would run, 2 when it would not.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
@@ -125,14 +126,17 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 	}
 	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
 	flags.addVars(cmd)
-	cmd.Flags().BoolVar(&flags.noFiles, "no-files", false, "make functions that read files, such as file(), errors: for a job file that is not trusted")
+	cmd.Flags().BoolVar(&flags.noFiles, "no-files", false,
+		"refuse functions that read files, such as file(): for a job file that you don't trust")
 	bindConsul(&settings, cmd.Flags())
 	addDataDir(cmd, &dataDir)
 	addOutput(cmd, &out)
 	return cmd
 }
 
-func validate(ctx context.Context, flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment) error {
+func validate(
+	ctx context.Context, flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment,
+) error {
 	l, err := newLayout(dataDir, w)
 	if err == nil {
 		err = settings.Check()

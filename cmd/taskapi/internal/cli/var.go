@@ -82,7 +82,9 @@ func (f *varFlags) use(w Environment, mustExist bool, do func(kept *variables.Se
 }
 
 // change is use for a command that writes: the audit logs get a line with the command and the path.
-func (f *varFlags) change(w Environment, mustExist bool, command, path string, do func(kept *variables.Service) error) error {
+func (f *varFlags) change(
+	w Environment, mustExist bool, command, path string, do func(kept *variables.Service) error,
+) error {
 	l, err := newLayout(f.dataDir, w)
 	if err != nil {
 		return err
@@ -314,8 +316,8 @@ func varUnlock(w Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unlock [flags] PATH",
 		Short: "Break the lock of a variable",
-		Long: `Ends the lock of a variable, whoever holds it, and its delay: others can acquire it at once. The items stay. Its holder is not told before: it
-learns of it when it renews the lock, and a command of 'taskapi var lock' is killed then.`,
+		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder gets no warning; it
+learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
 		Example: `  taskapi var unlock --force nightly/backup`,
 		Args:    oneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -324,7 +326,7 @@ learns of it when it renews the lock, and a command of 'taskapi var lock' is kil
 				return err
 			}
 			if !force {
-				return usage(errors.New("the lock's holder believes to have it until it renews it: give --force to break it all the same"))
+				return usage(errors.New("the holder relies on the lock until it renews it: give --force to break it nevertheless"))
 			}
 			err = flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
 				return kept.Unlock(cmd.Context(), flags.in(w), path)
