@@ -129,6 +129,9 @@ func header(own map[string][]string, version string) http.Header {
 func sendHTTP(client *http.Client, req *http.Request) outcome {
 	resp, err := client.Do(req)
 	if err != nil {
+		if e, ok := errors.AsType[*url.Error](err); ok { // tasks that are not shown the query of the check are shown this
+			e.URL, _, _ = strings.Cut(e.URL, "?")
+		}
 		return failed("nomad: " + err.Error())
 	}
 	defer resp.Body.Close()

@@ -261,12 +261,13 @@ func TestTCPAndNobodyThere(t *testing.T) {
 	conn.Close()
 	l.Close()
 
-	cfg.Alloc = newAlloc(tcpCheck("tcp"), httpCheck("http", "/x"))
+	cfg.Alloc = newAlloc(tcpCheck("tcp"), httpCheck("http", "/x?key=secret"))
 	r = startWatched(t, cfg)
 	refused := "dial tcp " + addr + ": connect: connection refused"
 	if got := r.await(t, "tcp"); got.Status != "failure" || got.Output != refused {
 		t.Errorf("tcp without a listener: %+v", got)
 	}
+	// Without the query, in which there may be a secret.
 	want := fmt.Sprintf("nomad: Get %q: %s", (&url.URL{Scheme: "http", Host: addr, Path: "/x"}).String(), refused)
 	if got := r.await(t, "http"); got.Status != "failure" || got.Output != want || got.StatusCode != 0 {
 		t.Errorf("http without a listener: %+v", got)
