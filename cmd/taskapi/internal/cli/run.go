@@ -102,7 +102,7 @@ Exit code: 0 when the allocation completes, is stopped or left running, 1 when i
 			case err != nil:
 				return err
 			}
-			if err := r.putVarItems(waiting); err != nil {
+			if err := r.putVarItems(waiting, w); err != nil {
 				return err
 			}
 			switch {

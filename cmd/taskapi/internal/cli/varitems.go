@@ -83,8 +83,8 @@ func itemsFile(source string, w Environment) (string, error) {
 	}
 }
 
-// putVarItems writes the variables of --var-items that differ from what is there.
-func (r *request) putVarItems(ctx context.Context) error {
+// putVarItems writes the variables of --var-items that differ from what is there. The audit logs have each.
+func (r *request) putVarItems(ctx context.Context, w Environment) error {
 	if len(r.variables) == 0 {
 		return nil
 	}
@@ -97,7 +97,11 @@ func (r *request) putVarItems(ctx context.Context) error {
 			if now != nil && maps.Equal(now.Items, v.Items) {
 				continue
 			}
-			if _, _, err := kept.Put(ctx, v, nil); err != nil {
+			err = r.layout.audited(w, fmt.Sprintf("run --var-items: %s in namespace %s", v.Path, v.Namespace), func() (string, error) {
+				_, _, err := kept.Put(ctx, v, nil)
+				return "", err
+			})
+			if err != nil {
 				return fmt.Errorf("--var-items: %w", err)
 			}
 		}
