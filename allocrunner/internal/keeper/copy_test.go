@@ -15,10 +15,20 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 )
 
+// copyDir copies a directory in which a keeper may be writing: the copy is made again when a file of it went meanwhile.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
-	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for tries := 0; ; tries++ {
+		out, err := exec.Command("cp", "-a", "-T", from, to).CombinedOutput()
+		if err == nil {
+			return
+		}
+		if tries == 100 || !strings.Contains(string(out), "No such file or directory") {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := os.RemoveAll(to); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

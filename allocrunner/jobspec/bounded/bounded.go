@@ -55,9 +55,9 @@ type (
 
 // Here is jobspec.Parse in this process, for a command that ends soon after an error: the parser may still be at work
 // then. It takes a third of the time of Parse.
-func Here(ctx context.Context, cfg jobspec.Config) (*api.Job, error) { return here(ctx, cfg, usual) }
+func Here(cfg jobspec.Config) (*api.Job, error) { return here(cfg, usual) }
 
-func here(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
+func here(cfg jobspec.Config, l limits) (*api.Job, error) {
 	type result struct {
 		job  *api.Job
 		err  error
@@ -81,8 +81,6 @@ func here(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
 				*cfg.FromFiles = r.read
 			}
 			return r.job, r.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
 		case <-look.C:
 			if what := l.exceeded(began); what != "" {
 				return nil, tooMuch(cfg, what)

@@ -172,7 +172,7 @@ func (o runOptions) request(
 	if o.group == "" {
 		o.group = before
 	}
-	loaded, err := o.load(ctx, jobFile, o.Settings, w)
+	loaded, err := o.load(jobFile, o.Settings, w)
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 	if err != nil {
 		return err
 	}
-	loaded, err := o.load(cmd.Context(), jobFile, settings, w)
+	loaded, err := o.load(jobFile, settings, w)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (u *updater) run(ctx context.Context, flags jobFlags, jobFile string, w Env
 	if err != nil {
 		return err
 	}
-	loaded, err := flags.load(ctx, jobFile, kept, w)
+	loaded, err := flags.load(jobFile, kept, w)
 	if err != nil {
 		return err
 	}

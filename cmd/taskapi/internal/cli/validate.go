@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,7 +62,7 @@ func (e maskedError) Error() string { return e.fromFiles.Mask(e.error.Error()) }
 func (e maskedError) Unwrap() error { return e.error }
 
 // read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
-func (f *jobFlags) read(ctx context.Context, path string, w Environment) (*loadedJob, error) {
+func (f *jobFlags) read(path string, w Environment) (*loadedJob, error) {
 	l := &loadedJob{fromFiles: &jobspec.FromFiles{}}
 	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{
 		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience,
@@ -73,15 +72,15 @@ func (f *jobFlags) read(ctx context.Context, path string, w Environment) (*loade
 		return nil, usage(err)
 	}
 	l.submission = jobspec.Submission(cfg)
-	if l.job, err = bounded.Here(ctx, cfg); errors.Is(err, jobspec.ErrInvalid) {
+	if l.job, err = bounded.Here(cfg); errors.Is(err, jobspec.ErrInvalid) {
 		err = usage(err)
 	}
 	return l, err
 }
 
 // load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings go to standard error.
-func (f *jobFlags) load(ctx context.Context, path string, settings agent.Settings, w Environment) (*loadedJob, error) {
-	loaded, err := f.read(ctx, path, w)
+func (f *jobFlags) load(path string, settings agent.Settings, w Environment) (*loadedJob, error) {
+	loaded, err := f.read(path, w)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +120,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 			if err != nil {
 				return err
 			}
-			return validate(cmd.Context(), flags, settings, dataDir, args[0], out, w)
+			return validate(flags, settings, dataDir, args[0], out, w)
 		},
 	}
 	cmd.Flags().StringVar(&flags.group, "group", "", "task group (default all of them)")
@@ -134,9 +133,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 	return cmd
 }
 
-func validate(
-	ctx context.Context, flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment,
-) error {
+func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out outputFlags, w Environment) error {
 	l, err := newLayout(dataDir, w)
 	if err == nil {
 		err = settings.Check()
@@ -144,7 +141,7 @@ func validate(
 	if err != nil {
 		return err
 	}
-	loaded, err := flags.read(ctx, path, w)
+	loaded, err := flags.read(path, w)
 	if err != nil {
 		return err
 	}
