@@ -183,7 +183,7 @@ var allowedImports = map[string][]string{
 	},
 	"handlers/faults":       {"auth", "handlers/apierror"},
 	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
-	"identity/opaque":       {"identity/privatefile"},
+	"identity/opaque":       {"identity/privatefile", "identity/privatefile/flock"},
 	"identity/revocation":   {"identity", "identity/privatefile"},
 	"identity/workload":     {"identity", "identity/privatefile"},
 	"identity/identitytest": {"identity"},

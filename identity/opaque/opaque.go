@@ -18,8 +18,10 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/crypto/chacha20poly1305"
+	"golang.org/x/sys/unix"
 
 	"taskapi/identity/privatefile"
+	"taskapi/identity/privatefile/flock"
 )
 
 // ErrFull is a directory with Max tokens that have not expired.
@@ -27,6 +29,9 @@ var ErrFull = errors.New("too many secrets that have not expired")
 
 // Max bounds the tokens of a directory.
 const Max = 64
+
+// lockTime is how long Mint waits for others that mint.
+const lockTime = 5 * time.Second
 
 const (
 	format  = "taskapi opaque 1 " // and when the token expires, in seconds since the Unix epoch
@@ -46,6 +51,14 @@ func Is(text string) bool {
 func Mint(dir, token string, expires, now time.Time) (secret string, err error) {
 	if err := privatefile.EnsureDir(dir); err != nil {
 		return "", err
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := flock.Lock(int(lock.Fd()), unix.LOCK_EX, lockTime); err != nil { // two could both be the last one
+		return "", fmt.Errorf("%s: %w", dir, err)
 	}
 	switch n, err := prune(dir, now); {
 	case err != nil:

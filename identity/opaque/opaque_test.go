@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,6 +92,26 @@ func TestDamaged(t *testing.T) {
 		if token, err := opaque.Token(dir, secret); token != "" || err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%.30q gives %q, %v", content, token, err)
 		}
+	}
+}
+
+// TestBoundOfManyAtOnce: the bound holds also where several would be the last one at the same time.
+func TestBoundOfManyAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "secrets")
+	for range opaque.Max - 1 {
+		mint(t, dir)
+	}
+	var minting sync.WaitGroup
+	for range 8 {
+		minting.Go(func() {
+			if _, err := opaque.Mint(dir, "the token", now.Add(time.Hour), now); err != nil && !errors.Is(err, opaque.ErrFull) {
+				t.Error(err)
+			}
+		})
+	}
+	minting.Wait()
+	if files, _ := os.ReadDir(dir); len(files) != opaque.Max {
+		t.Errorf("%d files, want %d", len(files), opaque.Max)
 	}
 }
 
