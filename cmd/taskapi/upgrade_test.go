@@ -144,9 +144,13 @@ func TestStopOfOneThatIsFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := fmt.Sprintf("process %d is stopped (SIGSTOP); 'kill -CONT %d' lets it go on, 'taskapi stop --now ", p.Process.Pid, p.Process.Pid)
-	for _, command := range []string{"stop", "stop --detach", "status", "restart", "takeover"} {
+	for _, command := range []string{"stop", "stop --detach", "status", "restart", "takeover", "exec --task server"} {
 		var out, errs bytes.Buffer
-		code := cli.Run(t.Context(), append(strings.Fields(command), "--data-dir", dir, testAllocID), testEnvironment(&out, &errs))
+		args := append(strings.Fields(command), "--data-dir", dir, testAllocID)
+		if args[0] == "exec" {
+			args = append(args, "--", "true")
+		}
+		code := cli.Run(t.Context(), args, testEnvironment(&out, &errs))
 		if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), said) {
 			t.Errorf("%s: exit code %d: %s%s", command, code, out.String(), errs.String())
 		}

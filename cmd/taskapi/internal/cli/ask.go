@@ -17,7 +17,11 @@ import (
 func (t target) ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.client()
 	defer c.Close()
-	c.Locate(ctx, client.Following) // waits for a taskapi that resumes the allocation; the call itself reports an error
+	// It waits for a taskapi that resumes the allocation. The call itself reports an error, but might wait without end for
+	// one that hangs.
+	if found := c.Locate(ctx, client.Following); found.Holder == client.Hanging {
+		return t.layout.errHeld(t.id, found.Err)
+	}
 	sdk, err := c.SDK()
 	if err == nil {
 		err = client.AsError(ctx, call(c, sdk))
