@@ -34,7 +34,8 @@ func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User) (confi
 	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
 		for _, ref := range runtimeReference.FindAllString(t.Env[name], -1) {
 			if e.ReplaceEnv(ref) == ref {
-				env = append(env, fmt.Sprintf("%s refers to %s, which does not exist: it stays as it is written%s", name, ref, unlessMeta(ref)))
+				env = append(env, fmt.Sprintf("%s refers to %s, which does not exist: it stays as it is written%s",
+					name, ref, unlessMeta(ref)))
 			}
 		}
 	}

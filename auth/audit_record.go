@@ -86,7 +86,8 @@ type Auditor interface {
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes), UID: peer.UID, PID: peer.PID,
-		Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes), Outcome: Done, Status: status,
+		Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes),
+		Outcome: Done, Status: status,
 	}
 	if p != nil {
 		record.Subject, record.TokenID = clean(p.Claims.Subject, maxTextBytes), clean(p.Claims.ID, maxTextBytes)
@@ -104,7 +105,8 @@ func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status
 // NewCommandRecord returns the record of a command, which is about to be carried out.
 func NewCommandRecord(command string) Record {
 	return Record{
-		Time: time.Now(), UID: uint32(os.Getuid()), PID: int32(os.Getpid()), Command: clean(hideTokens(command), maxTextBytes), Outcome: Begun,
+		Time: time.Now(), UID: uint32(os.Getuid()), PID: int32(os.Getpid()),
+		Command: clean(hideTokens(command), maxTextBytes), Outcome: Begun,
 	}
 }
 

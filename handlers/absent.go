@@ -23,6 +23,8 @@ var (
 	deletes   = []string{http.MethodDelete}
 )
 
+const noVolumes = "there are no volumes and no plugins: a task has the allocation's directory and the machine's file system"
+
 // absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there either.
 var absences = []absence{
 	{"there are no ACL policies, roles or stored tokens: a workload identity or the operator's token says who calls, and a policy file " +
@@ -57,7 +59,8 @@ var absences = []absence{
 		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
 	}},
 	{"a job runs one allocation of one group here: it is neither scaled, dispatched nor run periodically", nil, []string{
-		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force", "/v1/scaling/policy/{name}",
+		"/v1/job/{job}/dispatch", "/v1/job/{job}/dispatch/payload", "/v1/job/{job}/periodic/force",
+		"/v1/scaling/policy/{name}",
 	}},
 	{"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts, []string{
 		"/v1/job/{job}/scale",
@@ -65,14 +68,15 @@ var absences = []absence{
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},
-	{"a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region", nil, []string{
-		"/v1/deployment/pause/{name}", "/v1/deployment/unblock/{name}",
-	}},
+	{
+		"a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region",
+		nil, []string{"/v1/deployment/pause/{name}", "/v1/deployment/unblock/{name}"},
+	},
 	{"evaluations go by themselves: the latest are kept", deletes, []string{"/v1/evaluations"}},
 	{"there is one namespace, that of the job", puts, []string{"/v1/namespace"}},
 	{"there is one namespace, that of the job", changes, []string{"/v1/namespace/{namespace}"}},
-	{"there are no volumes: a task has the allocation's directory and the machine's file system", puts, []string{"/v1/volumes"}},
-	{"there are no volumes and no plugins: a task has the allocation's directory and the machine's file system", nil, []string{
+	{noVolumes, puts, []string{"/v1/volumes"}},
+	{noVolumes, nil, []string{
 		"/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugin/csi/{name}", "/v1/volume/host/*",
 		"/v1/volumes/claims", "/v1/volumes/claim/{name}",
 	}},

@@ -139,7 +139,9 @@ func (a *API) latestDeployment(ctx context.Context, r *request) (answer, error) 
 
 // changeDeployment changes the deployment that the path and the body name, and answers with an evaluation that has
 // nothing to do. The deployment must be running.
-func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *string, change func(Deployer, *api.Deployment) error) (answer, error) {
+func (a *API) changeDeployment(
+	r *request, want any, named *string, change func(Deployer, *api.Deployment) error,
+) (answer, error) {
 	if err := r.decode(want, false); err != nil {
 		return answer{}, err
 	}
@@ -147,9 +149,9 @@ func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *
 	switch {
 	case err != nil:
 		return answer{}, err
-	case *body == "":
+	case *named == "":
 		return answer{}, invalid("DeploymentID must be specified")
-	case *body != d.ID:
+	case *named != d.ID:
 		return answer{}, invalid("Deployment ID does not match")
 	case d.Status != api.DeploymentStatusRunning:
 		return answer{}, invalid("deployment %s is %s: only one that runs can be changed", d.ID, d.Status)
@@ -158,8 +160,9 @@ func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *
 		return answer{}, err
 	}
 	now := alloc.Snapshot()
+	by := Registration{DeploymentID: d.ID}
 	encoded, err := encode(wireDeploymentUpdate{
-		EvalID:          a.evaluations.addFor("deployment-watcher", now, api.DesiredUpdates{Ignore: 1}, Registration{DeploymentID: d.ID}),
+		EvalID:          a.evaluations.addFor("deployment-watcher", now, api.DesiredUpdates{Ignore: 1}, by),
 		EvalCreateIndex: now.ModifyIndex, DeploymentModifyIndex: now.ModifyIndex, Index: now.ModifyIndex,
 	})
 	return answer{body: encoded, index: now.ModifyIndex}, err
@@ -167,39 +170,38 @@ func (a *API) changeDeployment(ctx context.Context, r *request, want any, body *
 
 // deploymentFail answers PUT /v1/deployment/fail/:deployment. The allocation runs on with its version: there is no
 // other to go back to.
-func (a *API) deploymentFail(ctx context.Context, r *request) (answer, error) {
+func (a *API) deploymentFail(_ context.Context, r *request) (answer, error) {
 	want := api.DeploymentFailRequest{}
-	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
+	return a.changeDeployment(r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
 		alloc.FailDeployment(d.ID)
 		return nil
 	})
 }
 
 // deploymentPromote answers PUT /v1/deployment/promote/:deployment: the one allocation is no canary.
-func (a *API) deploymentPromote(ctx context.Context, r *request) (answer, error) {
+func (a *API) deploymentPromote(_ context.Context, r *request) (answer, error) {
 	want := api.DeploymentPromoteRequest{}
-	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(Deployer, *api.Deployment) error {
+	return a.changeDeployment(r, &want, &want.DeploymentID, func(Deployer, *api.Deployment) error {
 		return invalid("no canaries to promote")
 	})
 }
 
 // deploymentHealth answers PUT /v1/deployment/allocation-health/:deployment.
-func (a *API) deploymentHealth(ctx context.Context, r *request) (answer, error) {
+func (a *API) deploymentHealth(_ context.Context, r *request) (answer, error) {
 	want := api.DeploymentAllocHealthRequest{}
-	return a.changeDeployment(ctx, r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
+	return a.changeDeployment(r, &want, &want.DeploymentID, func(alloc Deployer, d *api.Deployment) error {
 		now := alloc.(Alloc).Snapshot()
 		for _, id := range slices.Concat(want.HealthyAllocationIDs, want.UnhealthyAllocationIDs) {
 			if id != now.ID || d.ID != now.DeploymentID {
 				return invalid("allocation %s is not in deployment %s", clip(id), d.ID)
 			}
 		}
-		switch healthy, unhealthy := len(want.HealthyAllocationIDs) > 0, len(want.UnhealthyAllocationIDs) > 0; {
-		case healthy == unhealthy:
+		healthy := len(want.HealthyAllocationIDs) > 0
+		if healthy == (len(want.UnhealthyAllocationIDs) > 0) {
 			return invalid("name the allocation in HealthyAllocationIDs or in UnhealthyAllocationIDs")
-		default:
-			alloc.SetHealth(healthy)
-			return nil
 		}
+		alloc.SetHealth(healthy)
+		return nil
 	})
 }
 

@@ -51,8 +51,9 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 	}
 	current := alloc.Snapshot()
 	encoded, err := encode(wireDeregistered{
-		EvalID: a.evaluations.add(triggerDeregister, current, api.DesiredUpdates{Stop: 1}), EvalCreateIndex: current.ModifyIndex,
-		JobModifyIndex: valueOf(current.Job.JobModifyIndex), wireMeta: wireMeta{Index: current.ModifyIndex},
+		EvalID:          a.evaluations.add(triggerDeregister, current, api.DesiredUpdates{Stop: 1}),
+		EvalCreateIndex: current.ModifyIndex, JobModifyIndex: valueOf(current.Job.JobModifyIndex),
+		wireMeta: wireMeta{Index: current.ModifyIndex},
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }

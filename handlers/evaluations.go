@@ -38,7 +38,9 @@ func (e *evaluations) add(triggeredBy string, alloc *api.Allocation, done api.De
 }
 
 // addFor is add with the IDs of a registration: those of its evaluation and its deployment.
-func (e *evaluations) addFor(triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates, by Registration) string {
+func (e *evaluations) addFor(
+	triggeredBy string, alloc *api.Allocation, done api.DesiredUpdates, by Registration,
+) string {
 	now := time.Now().UnixNano()
 	made := completed(alloc, done)
 	made.ID, made.DeploymentID, made.Type = cmp.Or(by.EvalID, uuid.NewString()), by.DeploymentID, api.JobTypeService
@@ -58,13 +60,11 @@ func (e *evaluations) addFor(triggeredBy string, alloc *api.Allocation, done api
 // completed returns an evaluation of an allocation after which nothing is left to do.
 func completed(alloc *api.Allocation, done api.DesiredUpdates) *api.Evaluation {
 	return &api.Evaluation{
-		Namespace: alloc.Namespace, JobID: alloc.JobID, Status: api.EvalStatusComplete, QueuedAllocations: map[string]int{alloc.TaskGroup: 0},
-		PlanAnnotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{alloc.TaskGroup: &done}},
+		Namespace: alloc.Namespace, JobID: alloc.JobID, Status: api.EvalStatusComplete,
+		QueuedAllocations: map[string]int{alloc.TaskGroup: 0},
+		PlanAnnotations:   &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{alloc.TaskGroup: &done}},
 	}
 }
-
-// wireEvaluation returns an evaluation as Nomad encodes it.
-func wireEvaluation(e *api.Evaluation) any { return sparse(e) }
 
 func (e *evaluations) keep(made *api.Evaluation) {
 	e.mu.Lock()
@@ -129,9 +129,11 @@ func (a *API) evaluationOf(ctx context.Context, r *request) (*api.Evaluation, *a
 // placementEvaluation returns the evaluation that placed the allocation. It names the deployment until the job changes.
 func placementEvaluation(current *api.Allocation) *api.Evaluation {
 	placed := completed(current, api.DesiredUpdates{Place: 1})
-	placed.ID, placed.Type, placed.Priority, placed.TriggeredBy = current.EvalID, valueOf(current.Job.Type), valueOf(current.Job.Priority), triggerRegister
+	placed.ID, placed.TriggeredBy = current.EvalID, triggerRegister
+	placed.Type, placed.Priority = valueOf(current.Job.Type), valueOf(current.Job.Priority)
 	placed.JobModifyIndex, placed.SnapshotIndex = valueOf(current.Job.CreateIndex), current.CreateIndex
-	placed.CreateIndex, placed.ModifyIndex, placed.CreateTime, placed.ModifyTime = current.CreateIndex, current.CreateIndex, current.CreateTime, current.CreateTime
+	placed.CreateIndex, placed.ModifyIndex = current.CreateIndex, current.CreateIndex
+	placed.CreateTime, placed.ModifyTime = current.CreateTime, current.CreateTime
 	if jobIndexOf(current) == current.CreateIndex {
 		placed.DeploymentID = current.DeploymentID
 	}
@@ -144,7 +146,7 @@ func (a *API) evaluationGet(ctx context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	encoded, err := encode(wireEvaluation(found))
+	encoded, err := encode(sparse(found))
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }
 
@@ -181,7 +183,7 @@ func newEvaluationList(r *request) (list *list[*api.Evaluation], selected func([
 		id:        func(e *api.Evaluation) string { return e.ID },
 		namespace: func(e *api.Evaluation) string { return e.Namespace },
 		created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
-		stub:      wireEvaluation,
+		stub:      sparse[api.Evaluation],
 	})
 	job, status := query.Get("job"), query.Get("status")
 	return list, func(all []*api.Evaluation) []*api.Evaluation {
@@ -244,8 +246,9 @@ func (a *API) evaluate(ctx context.Context, r *request) (answer, error) {
 		return answer{}, apierror.New(apierror.NotImplemented, "an allocation is not rescheduled here: run the job again when it has failed")
 	}
 	encoded, err := encode(wireRegistered{
-		EvalID: a.evaluations.add(triggerRegister, current, api.DesiredUpdates{Ignore: 1}), EvalCreateIndex: current.ModifyIndex,
-		JobModifyIndex: valueOf(current.Job.JobModifyIndex), wireMeta: wireMeta{Index: current.ModifyIndex},
+		EvalID:          a.evaluations.add(triggerRegister, current, api.DesiredUpdates{Ignore: 1}),
+		EvalCreateIndex: current.ModifyIndex, JobModifyIndex: valueOf(current.Job.JobModifyIndex),
+		wireMeta: wireMeta{Index: current.ModifyIndex},
 	})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }

@@ -90,7 +90,8 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 // matches reports whether an event of the caller's allocation is one that the subscription selects.
 func (s *subscription) matches(n note) bool {
 	switch {
-	case !s.caller.Capabilities.Has(cmp.Or(n.needs, auth.ReadJob)), n.namespace != "" && !inQueriedNamespace(s.namespace, n.namespace):
+	case !s.caller.Capabilities.Has(cmp.Or(n.needs, auth.ReadJob)),
+		n.namespace != "" && !inQueriedNamespace(s.namespace, n.namespace):
 		return false
 	case len(s.topics) == 0:
 		return true

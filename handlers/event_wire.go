@@ -164,8 +164,9 @@ func evaluationNotes(e *api.Evaluation) []note {
 	}
 	of := func(kind string, e *api.Evaluation) note {
 		return note{
-			topic: api.TopicEvaluation, kind: kind, key: e.ID, filterKeys: []string{e.JobID, e.DeploymentID}, namespace: e.Namespace,
-			payload: wirePayload{Evaluation: wireEvaluation(e)},
+			topic: api.TopicEvaluation, kind: kind, key: e.ID, namespace: e.Namespace,
+			filterKeys: []string{e.JobID, e.DeploymentID},
+			payload:    wirePayload{Evaluation: sparse(e)},
 		}
 	}
 	return []note{of(cause, &pending), of(eventEvaluated, e)}

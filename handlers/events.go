@@ -191,7 +191,8 @@ func (e *Events) addLocked(alloc *api.Allocation) {
 	if previous != nil && alloc.ModifyIndex <= previous.ModifyIndex {
 		return
 	}
-	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins, notes: append(e.takeLocked(), e.deployedLocked(alloc)...)}
+	next := &event{alloc: alloc, kind: kindOf(previous, alloc), begins: e.begins}
+	next.notes = append(e.takeLocked(), e.deployedLocked(alloc)...)
 	next.job = next.begins || previous != nil && jobIndexOf(previous) != jobIndexOf(alloc)
 	if next.begins {
 		next.kind, next.arrives, e.begins = eventPlanned, true, false

@@ -15,7 +15,8 @@ const seesNamespace = auth.CapabilitySet(auth.ReadJob | auth.ReadLogs | auth.Rea
 // namespaceOf returns the namespace of the caller's job, the only one that it sees.
 func namespaceOf(current *api.Allocation) *api.Namespace {
 	return &api.Namespace{
-		Name: current.Namespace, Description: "The namespace of the job", CreateIndex: current.CreateIndex, ModifyIndex: current.CreateIndex,
+		Name: current.Namespace, Description: "The namespace of the job",
+		CreateIndex: current.CreateIndex, ModifyIndex: current.CreateIndex,
 	}
 }
 

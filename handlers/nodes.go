@@ -39,7 +39,9 @@ func (a *API) node(current *api.Allocation) (*wireNode, error) {
 	n.CreateIndex, n.ModifyIndex = current.CreateIndex, current.CreateIndex
 	n.Links, n.HostVolumes = map[string]string{}, map[string]*api.HostVolumeInfo{}
 	n.CSIControllerPlugins, n.CSINodePlugins = map[string]*api.CSIInfo{}, map[string]*api.CSIInfo{}
-	n.Events = []*api.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC()}}
+	n.Events = []*api.NodeEvent{{
+		Message: "Node registered", Subsystem: "Cluster", Timestamp: time.Unix(n.StatusUpdatedAt, 0).UTC(),
+	}}
 	return wireNodeOf(n, current.ModifyIndex, a.keyID()), nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -29,12 +30,16 @@ var (
 		contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Namespaces, contexts.Deployments, contexts.ScalingPolicies,
 	}
 	// machines take node:read.
-	machines = []contexts.Context{contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes}
+	machines = []contexts.Context{
+		contexts.Nodes, contexts.NodePools, contexts.Plugins, contexts.Volumes, contexts.HostVolumes,
+	}
 	// enterprise are Nomad Enterprise's.
 	enterprise = []contexts.Context{contexts.Quotas, contexts.Recommendations}
 	// prefixed are those whose IDs a fuzzy search finds by their beginning. They are in its answer also without a
 	// match.
-	prefixed = []contexts.Context{contexts.Evals, contexts.Deployments, contexts.ScalingPolicies, contexts.Volumes, contexts.HostVolumes}
+	prefixed = []contexts.Context{
+		contexts.Evals, contexts.Deployments, contexts.ScalingPolicies, contexts.Volumes, contexts.HostVolumes,
+	}
 )
 
 // contextsOf returns the contexts in which the caller's search looks. An empty one is all of them. As in Nomad, everywhere it leaves out those that
@@ -75,7 +80,8 @@ type wireSearch[T any] struct {
 }
 
 func newWireSearch[T any](index uint64) *wireSearch[T] {
-	return &wireSearch[T]{map[contexts.Context][]T{}, map[contexts.Context]bool{}, wireMeta{Index: index, KnownLeader: true}}
+	meta := wireMeta{Index: index, KnownLeader: true}
+	return &wireSearch[T]{map[contexts.Context][]T{}, map[contexts.Context]bool{}, meta}
 }
 
 // put adds what was found in a context, null for nothing.
@@ -244,7 +250,9 @@ func (a *API) fuzzySearch(ctx context.Context, r *request) (answer, error) {
 }
 
 // fuzzy yields what may be found in a context, each with the context in which the answer has it: a job's parts have their own.
-func (a *API) fuzzy(r *request, current *api.Allocation, in contexts.Context) func(yield func(contexts.Context, api.FuzzyMatch) bool) {
+func (a *API) fuzzy(
+	r *request, current *api.Allocation, in contexts.Context,
+) iter.Seq2[contexts.Context, api.FuzzyMatch] {
 	return func(yield func(contexts.Context, api.FuzzyMatch) bool) {
 		switch in {
 		case contexts.Allocs:

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -33,7 +34,7 @@ func (a *API) jobStatuses(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	named := func(id api.NamespacedID) bool {
-		return id.ID == current.JobID && (id.Namespace == current.Namespace || id.Namespace == "" && current.Namespace == api.DefaultNamespace)
+		return id.ID == current.JobID && cmp.Or(id.Namespace, api.DefaultNamespace) == current.Namespace
 	}
 	if len(want.Jobs) > 0 && !slices.ContainsFunc(want.Jobs, named) {
 		return list.answer(nil, current.ModifyIndex)
@@ -82,21 +83,24 @@ type wireLatestDeployment struct {
 func wireStatusOf(alloc *api.Allocation, deployments []*api.Deployment) *wireStatus {
 	job := jobNow(alloc)
 	shown := wireAllocStatus{
-		ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID, JobVersion: valueOf(job.Version),
-		FollowupEvalID: alloc.FollowupEvalID,
+		ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
+		JobVersion: valueOf(job.Version), FollowupEvalID: alloc.FollowupEvalID,
 	}
 	if health := alloc.DeploymentStatus; health != nil {
 		shown.DeploymentStatus.Canary, shown.DeploymentStatus.Healthy = health.Canary, health.Healthy
 	}
 	w := &wireStatus{
-		ID: alloc.JobID, Namespace: alloc.Namespace, Name: valueOf(job.Name), Type: valueOf(job.Type), NodePool: nodePool, Datacenters: job.Datacenters,
-		Priority: valueOf(job.Priority), Version: valueOf(job.Version), SubmitTime: valueOf(job.SubmitTime), ModifyIndex: valueOf(job.ModifyIndex),
-		Allocs: []wireAllocStatus{shown}, GroupCountSum: 1, ParentID: valueOf(job.ParentID), Stop: valueOf(job.Stop), Status: valueOf(job.Status),
+		ID: alloc.JobID, Namespace: alloc.Namespace, Name: valueOf(job.Name), Type: valueOf(job.Type),
+		NodePool: nodePool, Datacenters: job.Datacenters, Priority: valueOf(job.Priority), Version: valueOf(job.Version),
+		SubmitTime: valueOf(job.SubmitTime), ModifyIndex: valueOf(job.ModifyIndex),
+		Allocs: []wireAllocStatus{shown}, GroupCountSum: 1,
+		ParentID: valueOf(job.ParentID), Stop: valueOf(job.Stop), Status: valueOf(job.Status),
 	}
 	if len(deployments) > 0 {
 		d := deployments[0]
 		w.LatestDeployment = &wireLatestDeployment{
-			ID: d.ID, IsActive: d.Status == api.DeploymentStatusRunning, JobVersion: d.JobVersion, Status: d.Status, StatusDescription: d.StatusDescription,
+			ID: d.ID, IsActive: d.Status == api.DeploymentStatusRunning, JobVersion: d.JobVersion,
+			Status: d.Status, StatusDescription: d.StatusDescription,
 		}
 	}
 	return w

@@ -47,6 +47,7 @@ func (a *API) stop(ctx context.Context, r *request) (answer, error) {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
 	current := alloc.Snapshot()
-	encoded, err := encode(stopped{EvalID: a.evaluations.add(triggerStop, current, api.DesiredUpdates{Stop: 1}), Index: current.ModifyIndex})
+	made := a.evaluations.add(triggerStop, current, api.DesiredUpdates{Stop: 1})
+	encoded, err := encode(stopped{EvalID: made, Index: current.ModifyIndex})
 	return answer{body: encoded, index: current.ModifyIndex}, err
 }

@@ -21,7 +21,8 @@ type wireJob struct {
 // noUpdate is the update block of a job that has none.
 var noUpdate = &api.UpdateStrategy{
 	Stagger: new(time.Duration), MaxParallel: new(int), HealthCheck: new(string), MinHealthyTime: new(time.Duration),
-	HealthyDeadline: new(time.Duration), ProgressDeadline: new(time.Duration), Canary: new(int), AutoRevert: new(bool), AutoPromote: new(bool),
+	HealthyDeadline: new(time.Duration), ProgressDeadline: new(time.Duration),
+	Canary: new(int), AutoRevert: new(bool), AutoPromote: new(bool),
 }
 
 type wireUI struct {

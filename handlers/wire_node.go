@@ -28,8 +28,9 @@ type wireNode struct {
 
 func wireNodeOf(n *api.Node, updated uint64, keyID string) *wireNode {
 	return &wireNode{
-		Node: n, NodeResources: nodeResourcesOf(n), ReservedResources: &wireReserved{NodeReservedResources: n.ReservedResources},
-		ComputedClass: computedClass(n), IdentitySigningKeyID: keyID, LastAllocUpdateIndex: updated,
+		Node: n, NodeResources: nodeResourcesOf(n),
+		ReservedResources: &wireReserved{NodeReservedResources: n.ReservedResources},
+		ComputedClass:     computedClass(n), IdentitySigningKeyID: keyID, LastAllocUpdateIndex: updated,
 	}
 }
 
@@ -105,7 +106,9 @@ func nodeResourcesOf(n *api.Node) *wireNodeResources {
 		known := slices.IndexFunc(w.NodeNetworks, func(one wireNodeNetwork) bool { return one.Device == network.Device })
 		if known < 0 {
 			known = len(w.NodeNetworks)
-			w.NodeNetworks = append(w.NodeNetworks, wireNodeNetwork{Mode: network.Mode, Device: network.Device, Speed: valueOf(network.MBits)})
+			w.NodeNetworks = append(w.NodeNetworks, wireNodeNetwork{
+				Mode: network.Mode, Device: network.Device, Speed: valueOf(network.MBits),
+			})
 		}
 		family := "ipv6"
 		if net.ParseIP(network.IP).To4() != nil {

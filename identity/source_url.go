@@ -66,7 +66,9 @@ func NewURLSource(c URLSourceConfig) (*URLSource, error) {
 		// The keys come from the address that the operator wrote down, or not at all.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &URLSource{url: c.URL, name: cmp.Or(c.Name, c.URL), refresh: c.Refresh, maxStale: c.MaxStale, client: client}, nil
+	return &URLSource{
+		url: c.URL, name: cmp.Or(c.Name, c.URL), refresh: c.Refresh, maxStale: c.MaxStale, client: client,
+	}, nil
 }
 
 // Keys makes the URL a KeySource.

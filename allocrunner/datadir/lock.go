@@ -182,7 +182,8 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 		return &InvalidError{err}
 	}
 	life := uuid.NewString()
-	if err := l.state.Recreate(interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Deployments: first.Deployments(), Life: life}); err != nil {
+	change := interfaces.Change{ID: l.ID, Alloc: first.Alloc(), Deployments: first.Deployments(), Life: life}
+	if err := l.state.Recreate(change); err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
 	l.saved, l.before, l.life = nil, previous, life

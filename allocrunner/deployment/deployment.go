@@ -13,6 +13,7 @@
 package deployment
 
 import (
+	"reflect"
 	"slices"
 	"time"
 
@@ -62,7 +63,8 @@ type Moment struct {
 // NewID returns an ID for the deployment of a version of a canonical job. It is empty where there is no deployment: for
 // a batch or a system job, and when the group's max_parallel is 0.
 func NewID(job *api.Job, group *api.TaskGroup) string {
-	if ptr.Deref(job.Type) != api.JobTypeService || group == nil || group.Update == nil || ptr.Deref(group.Update.MaxParallel) == 0 {
+	if ptr.Deref(job.Type) != api.JobTypeService ||
+		group == nil || group.Update == nil || ptr.Deref(group.Update.MaxParallel) == 0 {
 		return ""
 	}
 	return uuid.NewString()
@@ -91,10 +93,13 @@ func Next(all []*api.Deployment, event any) []*api.Deployment {
 	return all
 }
 
-// with adds the allocation's deployment, if it is new, and edits a copy of each.
+// with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is not
+// new.
 func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*api.Deployment)) []*api.Deployment {
 	next, changed := slices.Clone(all), false
-	if alloc != nil && alloc.DeploymentID != "" && !slices.ContainsFunc(all, func(d *api.Deployment) bool { return d.ID == alloc.DeploymentID }) {
+	own := func(d *api.Deployment) bool { return d.ID == alloc.DeploymentID }
+	isLatest := func() bool { return len(all) == 0 || ptr.Deref(alloc.Job.Version) >= all[0].JobVersion }
+	if alloc != nil && alloc.DeploymentID != "" && !slices.ContainsFunc(all, own) && isLatest() {
 		next, changed = slices.Insert(next, 0, begin(alloc, at)), true
 		next = next[:min(len(next), Kept)]
 	}
@@ -104,7 +109,7 @@ func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*ap
 		for name, state := range d.TaskGroups {
 			edited.TaskGroups[name] = new(*state)
 		}
-		if edit(&edited); !same(d, &edited) {
+		if edit(&edited); !reflect.DeepEqual(d, &edited) {
 			edited.ModifyIndex, edited.ModifyTime = at.Index, at.Time
 			next[i], changed = &edited, true
 		}
@@ -113,16 +118,6 @@ func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*ap
 		return all
 	}
 	return next
-}
-
-func same(a, b *api.Deployment) bool {
-	for name, state := range a.TaskGroups {
-		other := b.TaskGroups[name]
-		if state.PlacedAllocs != other.PlacedAllocs || state.HealthyAllocs != other.HealthyAllocs || state.UnhealthyAllocs != other.UnhealthyAllocs {
-			return false
-		}
-	}
-	return a.Status == b.Status && a.JobSpecModifyIndex == b.JobSpecModifyIndex
 }
 
 // begin returns the deployment of the allocation's version of the job. It has little of the update block, which is
@@ -157,10 +152,11 @@ func follow(d *api.Deployment, alloc *api.Allocation) {
 		}
 		return
 	}
-	d.JobModifyIndex, d.JobSpecModifyIndex, d.JobCreateIndex = ptr.Deref(alloc.Job.ModifyIndex), ptr.Deref(alloc.Job.JobModifyIndex), ptr.Deref(alloc.Job.CreateIndex)
+	d.JobCreateIndex, d.JobModifyIndex = ptr.Deref(alloc.Job.CreateIndex), ptr.Deref(alloc.Job.ModifyIndex)
+	d.JobSpecModifyIndex = ptr.Deref(alloc.Job.JobModifyIndex)
 	state := d.TaskGroups[alloc.TaskGroup]
 	state.PlacedAllocs, state.HealthyAllocs, state.UnhealthyAllocs = 1, 0, 0
-	healthy := (*bool)(nil)
+	var healthy *bool
 	if alloc.DeploymentStatus != nil {
 		healthy = alloc.DeploymentStatus.Healthy
 	}

@@ -71,7 +71,8 @@ func networks(ip string) (found []*api.NetworkResource) {
 			address := prefix.Addr()
 			has = has || address.String() == ip
 			own = append(own, &api.NetworkResource{
-				Mode: "host", Device: i.Name, IP: address.String(), CIDR: netip.PrefixFrom(address, address.BitLen()).String(), MBits: linkSpeed(i.Name),
+				Mode: "host", Device: i.Name, MBits: linkSpeed(i.Name),
+				IP: address.String(), CIDR: netip.PrefixFrom(address, address.BitLen()).String(),
 			})
 		}
 		if has {

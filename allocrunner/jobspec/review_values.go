@@ -61,7 +61,8 @@ func (r *reviewer) checkName(kind, name string) {
 // ownNames are what the allocation directory has beside the tasks' directories. What begins with one of them and a dot is a draft of that
 // file, or an older version; other drafts begin with a dot.
 var ownNames = []string{
-	"alloc", "operator.sock", "operator.token", "operator.secrets", "settings.json", "state.db", "keeper.sock", "keeper.json", "keeper.log", "taskapi.log",
+	"alloc", "operator.sock", "operator.token", "operator.secrets", "settings.json", "state.db",
+	"keeper.sock", "keeper.json", "keeper.log", "taskapi.log",
 }
 
 func (r *reviewer) checkTaskName(name string) {

@@ -149,7 +149,8 @@ func (s *Server) close() {
 
 // agent is what the API says of the process.
 var agent = handlers.Agent{
-	NomadVersion: "2.0.6", Region: region, Datacenter: datacenter, NodeID: "a7e57a7e-57a7-457a-a7e5-7a7e57a7e57a", NodeName: "authtest",
+	NomadVersion: "2.0.6", Region: region, Datacenter: datacenter,
+	NodeID: "a7e57a7e-57a7-457a-a7e5-7a7e57a7e57a", NodeName: "authtest",
 }
 
 const (

@@ -36,7 +36,7 @@ type Set struct {
 	AllFailedLookups ratelimit.Rate // of all sockets together
 	Refusals         ratelimit.Rate // of any kind, beyond which each is delayed
 	Requests         ratelimit.Rate // with a good token, beyond which a task gets 429; the operator has no such limit
-	Changes          ratelimit.Rate // recorded in an audit log, beyond which a task waits for each; the operator has no such limit
+	Changes          ratelimit.Rate // recorded in an audit log, beyond which a task waits; the operator has no such limit
 	Connections      int            // of a socket
 	AllConnections   int            // of all sockets together
 	Streams          int            // streams and upgraded connections of a socket
@@ -74,7 +74,7 @@ var table = []limit{
 	{name: "refusals", doc: "refusals of any kind on a socket, beyond which each takes 250 ms longer",
 		rate: func(s *Set) *ratelimit.Rate { return &s.Refusals }},
 	{name: "requests", doc: "a task's requests with a good token, beyond which it gets 429", rate: func(s *Set) *ratelimit.Rate { return &s.Requests }},
-	{name: "changes", doc: "a task's changes and commands with --audit-log, which has a line for each, beyond which each waits for its turn",
+	{name: "changes", doc: "a task's changes and commands that --audit-log records, beyond which each waits for its turn",
 		rate: func(s *Set) *ratelimit.Rate { return &s.Changes }},
 	{name: "connections", doc: "open connections of a socket, beyond which 503", least: minConnections, number: func(s *Set) *int { return &s.Connections }},
 	{name: "all-connections", doc: "those of all sockets together; each takes some 20 KB", least: minAll,

@@ -175,7 +175,7 @@ var table = [kinds]struct {
 	StoreFull:       {http.StatusRequestEntityTooLarge, "%s"},
 	TooManyStreams:  {http.StatusTooManyRequests, "%d streams are open on this socket, and no more are possible"},
 	TooManyWaits:    {http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible"},
-	TooManyBulky:    {http.StatusTooManyRequests, "the long answers that are being made, or not being read, take the %d MB that there are for them"},
+	TooManyBulky:    {http.StatusTooManyRequests, "the long answers that are made or not yet read take all of their %d MB"},
 	TooManyFiles:    {http.StatusBadRequest, "%s: too many entries to list"},
 	TooManyExecs:    {http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time"},
 	TooManyFailures: {http.StatusTooManyRequests, "Too many failed authentication attempts"},
@@ -223,7 +223,7 @@ type Error struct {
 	Err     error  // the cause, for the log alone; may be nil
 
 	RetryAfter time.Duration // when the same request may succeed; 0: unknown
-	Index      uint64        // from which a client can wait for a change; 0: that of the allocation, if the kind is Waitable
+	Index      uint64        // to wait from for a change; 0: the allocation's, if the kind is Waitable
 }
 
 // New returns an Error of the kind. The arguments fill the verbs in its words, if it has any.

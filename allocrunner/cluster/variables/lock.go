@@ -107,7 +107,9 @@ func (s *Service) Unlock(ctx context.Context, namespace, path string) error {
 	return err
 }
 
-func (s *Service) release(ctx context.Context, namespace, path string, may func(state) bool) (*api.Variable, uint64, error) {
+func (s *Service) release(
+	ctx context.Context, namespace, path string, may func(state) bool,
+) (*api.Variable, uint64, error) {
 	if err := errors.Join(checkNamespace(namespace), CheckPath(path)); err != nil {
 		return nil, 0, err
 	}

@@ -288,7 +288,9 @@ func units(bytes int) int { return (bytes + usageUnit - 1) / usageUnit * usageUn
 
 // account adds the change of the usage to a transaction: that of all variables, and those of the jobs whose shares
 // change. Errors: ErrFull, never for a change that makes something smaller.
-func (s *Service) account(ctx context.Context, txn *cluster.Txn, found state, writer string, after int, removed bool) error {
+func (s *Service) account(
+	ctx context.Context, txn *cluster.Txn, found state, writer string, after int, removed bool,
+) error {
 	was, is := usage{}, usage{1, units(after)}
 	if found.exists() {
 		was = usage{1, units(len(found.entry.Value))}

@@ -94,7 +94,8 @@ func start(ctx context.Context, cfg Config, nobody bool) (*Client, error) {
 		return nil, fmt.Errorf("start keeper: %q is no absolute path", cfg.Dir)
 	}
 	err := makeRoom(ctx, cfg, nobody)
-	if _, isCopy := errors.AsType[*CopyError](err); isCopy || errors.Is(err, ErrKeeperRuns) || errors.Is(err, flock.ErrLocked) {
+	_, isCopy := errors.AsType[*CopyError](err)
+	if isCopy || errors.Is(err, ErrKeeperRuns) || errors.Is(err, flock.ErrLocked) {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	if err != nil {
@@ -186,15 +187,12 @@ func spawn(ctx context.Context, cfg Config) (*os.Process, error) {
 // whyEnded returns why a keeper ended, from what it wrote to its log. Go's runtime begins its report with the reason.
 func whyEnded(said string) string {
 	line, _, _ := strings.Cut(said, "\n")
-	for of, words := range map[string][]string{
-		"no room for another thread: raise the limit of processes (RLIMIT_NPROC, or pids.max of the cgroup)": {
-			"pthread_create failed", "failed to create new OS thread"},
-		"no memory: raise the limit of memory (RLIMIT_AS, or memory.max of the cgroup)": {
-			"out of memory", "cannot allocate memory", "failed to reserve", "failed to allocate"},
-	} {
-		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(said, word) }) {
-			return of + ": " + line
-		}
+	has := func(word string) bool { return strings.Contains(said, word) }
+	switch {
+	case slices.ContainsFunc([]string{"pthread_create failed", "failed to create new OS thread"}, has):
+		return "no room for another thread: raise the limit of processes (RLIMIT_NPROC, or pids.max of the cgroup): " + line
+	case slices.ContainsFunc([]string{"out of memory", "cannot allocate memory", "failed to reserve", "failed to allocate"}, has):
+		return "no memory: raise the limit of memory (RLIMIT_AS, or memory.max of the cgroup): " + line
 	}
 	return cmp.Or(line, logFile+" says nothing; the kernel's log names what it has killed for want of memory")
 }
@@ -290,7 +288,8 @@ func greet(ctx context.Context, conn *net.UnixConn) (*Client, error) {
 		return nil, fmt.Errorf("process %d does not answer: %w", peer.PID, err)
 	}
 	if theirs.Version != version {
-		return nil, fmt.Errorf("process %d speaks version %d, this program %d: %w", peer.PID, theirs.Version, version, ErrVersion)
+		return nil, fmt.Errorf("process %d speaks version %d, this program %d: %w",
+			peer.PID, theirs.Version, version, ErrVersion)
 	}
 	id := theirs.Keeper
 	if id == (proc.Identity{}) {

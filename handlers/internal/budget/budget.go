@@ -76,17 +76,12 @@ func (s *Share) Hold(ctx context.Context, bytes int) (*Hold, error) {
 	select {
 	case <-w.granted:
 		return h, nil
-	default:
-	}
-	select {
-	case <-w.granted:
-		return h, nil
 	case <-ctx.Done():
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := slices.Index(b.waiting, w)
-	if i < 0 { // granted meanwhile
+	if i < 0 { // granted all the same
 		return h, nil
 	}
 	b.waiting = slices.Delete(b.waiting, i, i+1)
@@ -138,7 +133,9 @@ func (b *Budget) grantLocked() {
 		return w.hold.share.own+w.hold.bytes <= b.half/b.shares && b.holdLocked(w, false)
 	})
 	for len(b.waiting) > 0 {
-		first := slices.MinFunc(b.waiting, func(x, y *waiter) int { return cmp.Compare(x.hold.share.common, y.hold.share.common) })
+		first := slices.MinFunc(b.waiting, func(x, y *waiter) int {
+			return cmp.Compare(x.hold.share.common, y.hold.share.common)
+		})
 		if b.common+first.hold.bytes > b.half {
 			return
 		}

@@ -21,9 +21,9 @@ func (e *Evaluator) table(dir string) map[string]function.Function {
 	functions := unguarded(dir)
 	functions["templatefile"] = e.templateFileFunc(dir)
 	guards := map[string]func([]cty.Value) error{
-		"bcrypt": bcryptGuard, "csvdecode": e.budget.csvGuard, "format": formatGuard, "formatlist": formatGuard, "indent": indentGuard,
-		"join": joinGuard, "jsondecode": e.budget.jsonGuard, "regex_replace": replaceGuard, "replace": replaceGuard,
-		"setproduct": setProductGuard, "yamldecode": e.budget.yamlGuard,
+		"bcrypt": bcryptGuard, "csvdecode": e.budget.csvGuard, "format": formatGuard, "formatlist": formatGuard,
+		"indent": indentGuard, "join": joinGuard, "jsondecode": e.budget.jsonGuard, "regex_replace": replaceGuard,
+		"replace": replaceGuard, "setproduct": setProductGuard, "yamldecode": e.budget.yamlGuard,
 	}
 	for name, f := range functions {
 		if name != "can" && name != "convert" && name != "try" { // they take expressions, and quote no values

@@ -56,7 +56,9 @@ func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.Eva
 func (e *Evaluator) FromFiles() []string { return e.fromFiles }
 
 // Plain is Value without marks, for a value that leaves the Evaluator. fromFile reports whether a file was read for it.
-func (e *Evaluator) Plain(expr hcl.Expression, ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
+func (e *Evaluator) Plain(
+	expr hcl.Expression, ctx *hcl.EvalContext,
+) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
 	v, diags = e.Value(expr, ctx)
 	v, fromFile = e.unmark(v)
 	return v, fromFile, diags

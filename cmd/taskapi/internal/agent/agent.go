@@ -114,7 +114,7 @@ type Config struct {
 	Tied       bool                            // see interfaces.Config
 	Foreground *interfaces.Foreground          // a task that has this program's files; nil for none
 	Lacking    func(capability, object string) // see handlers.Config; nil for nobody
-	Faults     string                          // file that says which requests fail, and how, for tests of clients; empty for none
+	Faults     string                          // file of requests that fail, for tests of clients; empty for none
 
 	Submission *api.JobSubmission // the text of the job: of Next's, if there is one
 

@@ -133,7 +133,9 @@ func (j jobs) Register(ctx context.Context, sent *api.Job, submission *api.JobSu
 
 // update gives the runner the job, or replaces the allocation if the changes need that and force allows it. It returns
 // what it did.
-func (j jobs) update(ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool) (allocrunner.Decision, error) {
+func (j jobs) update(
+	ctx context.Context, u jobUpdate, text *api.JobSubmission, force bool,
+) (allocrunner.Decision, error) {
 	decision, changes, err := allocrunner.Plan(u.current, u.wanted, force)
 	switch {
 	case err != nil:

@@ -55,7 +55,7 @@ func ListenKeys(config KeyServerConfig) (*KeyServer, error) {
 	case !address.Local() && !config.Remote:
 		return nil, invalid(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, or --remote to serve the public keys to them, too", address))
 	case address.TCP.Addr().IsUnspecified() && config.Issuer == "":
-		return nil, invalid(fmt.Errorf("--listen %s is no address that others can ask: give --issuer with the URL that they use", address))
+		return nil, invalid(fmt.Errorf("--listen %s is no address for clients: give --issuer with the URL that they use", address))
 	}
 	if err := CheckIssuer("--issuer", config.Issuer); err != nil {
 		return nil, err
@@ -89,7 +89,8 @@ func (s *KeyServer) Serve(ctx context.Context) error {
 	defer following.Wait()
 	defer cancel()
 	following.Go(func() { s.config.Keyring.Watch(ctx, s.config.Logger) })
-	return s.listener.Serve(ctx, &http.Server{Handler: s, ReadTimeout: keyRequestTime, WriteTimeout: keyRequestTime}, s.config.Logger)
+	server := &http.Server{Handler: s, ReadTimeout: keyRequestTime, WriteTimeout: keyRequestTime}
+	return s.listener.Serve(ctx, server, s.config.Logger)
 }
 
 // ServeHTTP answers the two documents, to GET and HEAD.

@@ -41,7 +41,8 @@ func allocatedMetrics(alloc *api.Allocation, node *api.NodeResources, labels []h
 	return []handlers.Metric{
 		nomad(labels, float64(cpu), "allocated", "cpu"), nomad(labels, float64(memory), "allocated", "memory"),
 		nomad(labels, float64(most), "allocated", "max_memory"), nomad(labels, float64(disk), "allocated", "disk"),
-		nomad(labels, float64(node.Cpu.CpuShares-cpu), "unallocated", "cpu"), nomad(labels, float64(node.Memory.MemoryMB-memory), "unallocated", "memory"),
+		nomad(labels, float64(node.Cpu.CpuShares-cpu), "unallocated", "cpu"),
+		nomad(labels, float64(node.Memory.MemoryMB-memory), "unallocated", "memory"),
 		nomad(labels, float64(node.Disk.DiskMB-disk), "unallocated", "disk"),
 	}
 }
@@ -72,21 +73,25 @@ func countMetrics(alloc *api.Allocation, labels []handlers.Label) []handlers.Met
 // hostMetrics returns the use of the machine's memory, disks and CPUs.
 func hostMetrics(s *api.HostStats, labels []handlers.Label) []handlers.Metric {
 	all := []handlers.Metric{
-		nomad(labels, float64(s.Memory.Total), "host", "memory", "total"), nomad(labels, float64(s.Memory.Available), "host", "memory", "available"),
-		nomad(labels, float64(s.Memory.Used), "host", "memory", "used"), nomad(labels, float64(s.Memory.Free), "host", "memory", "free"),
+		nomad(labels, float64(s.Memory.Total), "host", "memory", "total"),
+		nomad(labels, float64(s.Memory.Available), "host", "memory", "available"),
+		nomad(labels, float64(s.Memory.Used), "host", "memory", "used"),
+		nomad(labels, float64(s.Memory.Free), "host", "memory", "free"),
 		nomad(labels, float64(s.Uptime), "uptime"),
 	}
 	for _, disk := range s.DiskStats {
 		labels := with(labels, "disk", disk.Device)
 		all = append(all,
 			nomad(labels, float64(disk.Size), "host", "disk", "size"), nomad(labels, float64(disk.Used), "host", "disk", "used"),
-			nomad(labels, float64(disk.Available), "host", "disk", "available"), nomad(labels, disk.UsedPercent, "host", "disk", "used_percent"),
+			nomad(labels, float64(disk.Available), "host", "disk", "available"),
+			nomad(labels, disk.UsedPercent, "host", "disk", "used_percent"),
 			nomad(labels, disk.InodesUsedPercent, "host", "disk", "inodes_percent"))
 	}
 	for i, cpu := range handlers.CPUs(s) {
 		labels := with(labels, "cpu", s.CPU[i].CPU)
 		all = append(all,
-			nomad(labels, cpu.TotalPercent, "host", "cpu", "total"), nomad(labels, cpu.TotalPercent, "host", "cpu", "total_percent"),
+			nomad(labels, cpu.TotalPercent, "host", "cpu", "total"),
+			nomad(labels, cpu.TotalPercent, "host", "cpu", "total_percent"),
 			nomad(labels, cpu.TotalTicks, "host", "cpu", "total_ticks"), nomad(labels, cpu.User, "host", "cpu", "user"),
 			nomad(labels, cpu.System, "host", "cpu", "system"), nomad(labels, cpu.Idle, "host", "cpu", "idle"))
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,9 +83,9 @@ func invalidFlag(flag string, err error) error {
 // warnOfTakers warns that another user of the machine can listen on a TCP port in place of taskapi.
 func warnOfTakers(a httpserve.Address, what string, logger *slog.Logger) {
 	if a.AnyUserCanTake() {
-		logger.Warn("any user of this machine can listen on this port while taskapi does not, and give readers "+what+" of their own; "+
-			"a Unix socket in a directory of yours (unix:///PATH) or a port below "+strconv.Itoa(int(httpserve.FirstUnprivilegedPort()))+" can't be taken",
-			"address", a)
+		logger.Warn(fmt.Sprintf("any user of this machine can listen on this port while taskapi does not, and give readers "+
+			"%s of their own; a Unix socket in a directory of yours (unix:///PATH) or a port below %d can't be taken",
+			what, httpserve.FirstUnprivilegedPort()), "address", a)
 	}
 }
 

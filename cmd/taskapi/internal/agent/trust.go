@@ -120,9 +120,8 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 	config := identity.URLSourceConfig{URL: place}
 	if path, ok := strings.CutPrefix(place, "unix://"); ok {
 		config.Name, config.URL = place, "http://localhost"+keySetPath
-		config.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialTrusted(ctx, path)
-		}}
+		dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return dialTrusted(ctx, path) }
+		config.Transport = &http.Transport{DisableKeepAlives: true, DialContext: dial}
 		if !filepath.IsAbs(path) {
 			return config, errors.New("the path of a socket is absolute, such as unix:///run/taskapi/keys.sock")
 		}
@@ -133,11 +132,13 @@ func fetched(place string, logger *slog.Logger) (identity.URLSourceConfig, error
 		return config, nil //nolint:nilerr // the source says what is wrong with it
 	}
 	if !isLoopback(u.Hostname()) {
-		return config, errors.New("http lets anybody on the way replace the keys: use https, or a file; http is for 127.0.0.1, ::1 and localhost alone")
+		return config, errors.New("http lets anybody on the way replace the keys: use https, or a file; " +
+			"http is for 127.0.0.1, ::1 and localhost alone")
 	}
-	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16); err == nil && uint16(port) >= httpserve.FirstUnprivilegedPort() {
-		logger.Warn("whoever listens on this port can sign identities that are trusted here, and any user of this machine can listen there while the issuer "+
-			"does not; use https, a file, or a Unix socket (unix:///PATH of 'taskapi keyring serve')", "jwks", place)
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
+	if err == nil && uint16(port) >= httpserve.FirstUnprivilegedPort() {
+		logger.Warn("the process that listens on this port can sign identities that are trusted here, and any user of this "+
+			"machine can listen there while the issuer does not; use https, a file, or a Unix socket (unix:///PATH of 'taskapi keyring serve')", "jwks", place)
 	}
 	return config, nil
 }

@@ -77,15 +77,16 @@ func Serve(ctx context.Context, c Config) error {
 				c.Logger.WarnContext(r.Context(), "the API does not answer", "socket", c.Socket, "error", err)
 			}
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("the taskapi proxy gets no answer from %s: its allocation has ended, or its taskapi is starting; try again", c.Socket),
-				http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("the taskapi proxy gets no answer from %s: its allocation has ended, or its taskapi is "+
+				"starting; try again", c.Socket), http.StatusServiceUnavailable)
 		},
 	}
 	server := &http.Server{
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.Local && !handlers.NamesThisMachine(r.Host) {
-				http.Error(w, "this proxy is for this machine: ask by an IP address, or as localhost", http.StatusMisdirectedRequest)
+				http.Error(w, "this proxy is for this machine: ask by an IP address, or as localhost",
+					http.StatusMisdirectedRequest)
 				return
 			}
 			if len(r.TransferEncoding) > 0 { // net/http hides a Content-Length beside it, by which others may divide what follows
