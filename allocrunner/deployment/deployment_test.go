@@ -133,6 +133,21 @@ func TestNewID(t *testing.T) {
 	}
 }
 
+// TestForgotten: an allocation whose deployment is no longer kept, since many versions were accepted meanwhile, does not
+// begin another one.
+func TestForgotten(t *testing.T) {
+	alloc := version(0, "0")
+	all := deployment.Next(nil, deployment.Changed{Alloc: alloc})
+	for n := uint64(1); n <= deployment.Kept; n++ {
+		all = deployment.Next(all, deployment.Accepted{Next: version(n, string(rune('0'+n))), At: deployment.Moment{Index: 10 * n}})
+	}
+	want := outcomes(all)
+	ends := with(alloc, stopped(version(deployment.Kept, "6")))
+	if diff := cmp.Diff(want, outcomes(deployment.Next(all, deployment.Changed{Alloc: ends}))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestAnySequence: whatever happens, in any order, one deployment runs at most, the latest; what has ended stays as it
 // is, an index never falls, and what was returned before does not change.
 func TestAnySequence(t *testing.T) {
