@@ -28,8 +28,8 @@ const (
 	Failed Outcome = "failed"
 )
 
-// maxPathBytes and maxMethodBytes bound what a caller can write into a line of the audit log. The longest path of ours is a
-// variable's, of 128 bytes, each of which may come escaped as %61; the longest method has 7.
+// maxPathBytes and maxMethodBytes bound what a caller can write into a line of the audit log. The longest path of ours
+// is a variable's, of 128 bytes, each of which may come escaped as %61; the longest method has 7.
 const (
 	maxPathBytes   = 512
 	maxMethodBytes = 16

@@ -93,8 +93,8 @@ func Next(all []*api.Deployment, event any) []*api.Deployment {
 	return all
 }
 
-// with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is not
-// new.
+// with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is
+// not new.
 func with(all []*api.Deployment, alloc *api.Allocation, at Moment, edit func(*api.Deployment)) []*api.Deployment {
 	next, changed := slices.Clone(all), false
 	own := func(d *api.Deployment) bool { return d.ID == alloc.DeploymentID }

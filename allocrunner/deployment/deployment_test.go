@@ -133,8 +133,8 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// TestForgotten: an allocation whose deployment is no longer kept, since many versions were accepted meanwhile, does not
-// begin another one.
+// TestForgotten: an allocation whose deployment is no longer kept, since many versions were accepted meanwhile, does
+// not begin another one.
 func TestForgotten(t *testing.T) {
 	alloc := version(0, "0")
 	all := deployment.Next(nil, deployment.Changed{Alloc: alloc})

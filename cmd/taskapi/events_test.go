@@ -141,7 +141,8 @@ func TestEventsAreResumed(t *testing.T) {
 			seen[e] = true
 		}
 	}
-	// An evaluation of the placement, and one of the stop: each pending and complete. The deployment begins, and is cancelled.
+	// An evaluation of the placement, and one of the stop: each pending and complete. The deployment begins, and is
+	// cancelled.
 	want := map[string]int{"Node": 1, "Job": 1, "Evaluation": 4, "Deployment": 2}
 	if !maps.Equal(counts, want) || len(whole) <= restarts {
 		t.Errorf("events %v, want %v, and a line for each of %d restarts:\n%s", counts, want, restarts, strings.Join(whole, "\n"))

@@ -211,8 +211,8 @@ func (p *pool) mine(number uint32, runs bool) bool {
 	return true
 }
 
-// others reports whether another allocation has the number, or had it and left a process, or may go on with it. moved says
-// that the process can only be a task of ours, which has run since before our directory was moved here.
+// others reports whether another allocation has the number, or had it and left a process, or may go on with it. moved
+// says that the process can only be a task of ours, which has run since before our directory was moved here.
 func (p *pool) others(number uint32, moved bool) bool {
 	by, ok := p.taken[number]
 	if !ok || by == p.owner {

@@ -17,8 +17,8 @@ import (
 func (t target) ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
 	c := t.client()
 	defer c.Close()
-	// It waits for a taskapi that resumes the allocation. The call itself reports an error, but might wait without end for
-	// one that hangs.
+	// It waits for a taskapi that resumes the allocation. The call itself reports an error, but might wait without end
+	// for one that hangs.
 	if found := c.Locate(ctx, client.Following); found.Holder == client.Hanging {
 		return t.layout.errHeld(t.id, found.Err)
 	}
