@@ -137,6 +137,36 @@ func TestRestartDuringARun(t *testing.T) {
 	})
 }
 
+// TestARunThatIsCutShortRestartsNothing: neither the end of its task nor that of all checks is a failure of the service.
+func TestARunThatIsCutShortRestartsNothing(t *testing.T) {
+	for name, end := range map[string]func(*checks.Runner){
+		"its task's end":  func(r *checks.Runner) { r.End("") },
+		"its next start":  func(r *checks.Runner) { r.Begin("") },
+		"the last of all": func(r *checks.Runner) { r.Stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				check := failingCheck("tcp", 1, 0)
+				check.Interval, check.Timeout = time.Hour, time.Minute
+				cfg := newConfig(newAlloc(check))
+				cfg.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+					<-ctx.Done()
+					return nil, errors.New("down")
+				}
+				requests := &restarts{began: time.Now()}
+				cfg.Restart = requests.add
+				r := start(t, cfg)
+				time.Sleep(30 * time.Second) // the run is under way
+				end(r)
+				synctest.Wait()
+				if len(requests.all) > 0 {
+					t.Errorf("requested %q", requests.all)
+				}
+			})
+		})
+	}
+}
+
 func TestInitialStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var list []api.ServiceCheck

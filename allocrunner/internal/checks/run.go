@@ -128,7 +128,7 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopped || ctx.Err() != nil || o.none {
+	if ctx.Err() != nil || o.none {
 		return n, false
 	}
 	n.was = reg.standing.status

@@ -66,6 +66,8 @@ func TestNext(t *testing.T) {
 			lifecycle.Decision{Kill: []string{"hello"}, Ending: lifecycle.Ending{Cause: lifecycle.LeaderDead, Task: "boss"}}},
 		{"a failed prestart task ends all", states([6]lifecycle.Phase{d, r, w, w, w, w}, "init"), lifecycle.Ending{},
 			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "init"}}},
+		{"the first of two that failed is the reason", states([6]lifecycle.Phase{d, r, d, r, d, w}, "main", "hello"), lifecycle.Ending{},
+			lifecycle.Decision{Kill: []string{"boss"}, Ending: lifecycle.Ending{Cause: lifecycle.SiblingFailed, Task: "main"}}},
 		{"sidecars come last", states([6]lifecycle.Phase{d, r, d, d, d, w}), stopped,
 			lifecycle.Decision{Kill: []string{"proxy"}, Ending: stopped}},
 		{"poststop when all others are dead", states([6]lifecycle.Phase{d, d, d, d, d, w}), stopped,
@@ -92,6 +94,15 @@ func TestSidecarsAloneAreEnded(t *testing.T) {
 	got := lifecycle.Next(tasks, map[string]lifecycle.State{"side": {Phase: r}, "main": {Phase: d}}, lifecycle.Ending{})
 	want := lifecycle.Decision{Kill: []string{"side"}, Ending: lifecycle.Ending{Cause: lifecycle.MainTasksDead}}
 	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("decision (-want +got):\n%s", diff)
+	}
+}
+
+// TestAFailedPoststopTaskIsNoReason to end those beside it: they clean up whatever becomes of each other.
+func TestAFailedPoststopTaskIsNoReason(t *testing.T) {
+	tasks := []lifecycle.Task{{Name: "main"}, {Name: "first", Hook: lifecycle.Poststop}, {Name: "second", Hook: lifecycle.Poststop}}
+	got := lifecycle.Next(tasks, map[string]lifecycle.State{"main": {Phase: d}, "first": {Phase: d, Failed: true}, "second": {Phase: w}}, lifecycle.Ending{})
+	if diff := cmp.Diff(lifecycle.Decision{Start: []string{"second"}}, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
 	}
 }
