@@ -125,6 +125,20 @@ func TestHealthIsShown(t *testing.T) {
 	}
 }
 
+// TestAProgressDeadline fails a deployment whose health nobody has decided by then. The tasks run on.
+func TestAProgressDeadline(t *testing.T) {
+	t.Parallel()
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("manual"), ProgressDeadline: new(100 * time.Millisecond)}
+		c.Alloc.DeploymentID = "11111111-2222-3333-4444-555555555555"
+	}, shell("main", "exec sleep 1000"))
+	r.until("its deployment is over", func(*api.Allocation) bool { return r.runner.Deployments()[0].Status != "running" })
+	if d := r.runner.Deployments()[0]; d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
+		t.Errorf("the deployment is %s: %s", d.Status, d.StatusDescription)
+	}
+	r.untilState("main", "running")
+}
+
 // TestADeadlineOfHealthIsAnEvent of the tasks that were not healthy then, and of no others.
 func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
 	t.Parallel()

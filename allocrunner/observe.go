@@ -101,8 +101,22 @@ func (r *Runner) SetHealth(healthy bool) {
 }
 
 // FailDeployment ends a deployment that runs as failed. The tasks run on.
-func (r *Runner) FailDeployment(id string) {
-	r.snapshots.FailDeployment(id)
+func (r *Runner) FailDeployment(id string) { r.failDeployment(id, false) }
+
+// enforceDeadlines fails deployments that run beyond their progress_deadline, until ctx ends.
+func (r *Runner) enforceDeadlines(ctx context.Context) {
+	for {
+		id := r.snapshots.AwaitOverdue(ctx)
+		if id == "" {
+			return
+		}
+		r.logger.Warn("the deployment failed: its progress_deadline has passed, and the allocation's health is not known", "deployment", id)
+		r.failDeployment(id, true)
+	}
+}
+
+func (r *Runner) failDeployment(id string, overdue bool) {
+	r.snapshots.FailDeployment(id, overdue)
 	r.updated()
 	_ = r.save() // the journal logs what goes wrong
 }

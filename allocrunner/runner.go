@@ -310,6 +310,7 @@ func (r *Runner) driveTasks(ctx, life context.Context) {
 	if r.cfg.State != nil {
 		background.Go(func() { r.journal.run(life) })
 	}
+	background.Go(func() { r.enforceDeadlines(life) })
 	for _, t := range r.tasks {
 		background.Go(func() { t.Run(life, r.resources.processes) })
 		defer t.Close()

@@ -130,7 +130,7 @@ func withJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	index := alloc.ModifyIndex + 1
 	number := ptr.Deref(alloc.Job.Version) + 1
 	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
-	version.CreateIndex = alloc.Job.CreateIndex
+	version.CreateIndex, version.Stable = alloc.Job.CreateIndex, new(bool)
 	next.Job, next.DeploymentStatus = &version, nil
 	if was := alloc.DeploymentStatus; was != nil && was.Canary {
 		next.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true, ModifyIndex: index}

@@ -4,7 +4,7 @@
 //
 //	                the allocation is healthy
 //	running ──┬───────────────────────────────────────────────────► successful
-//	          │     it is unhealthy, has ended, or an operator says so
+//	          │     it is unhealthy, has ended, its progress_deadline has passed, or an operator says so
 //	          ├───────────────────────────────────────────────────► failed
 //	          │     the job is stopped, or has a newer version
 //	          └───────────────────────────────────────────────────► cancelled
@@ -35,6 +35,7 @@ const (
 	descriptionNewer      = "Cancelled due to newer version of job"
 	descriptionUnhealthy  = "Failed due to unhealthy allocations"
 	descriptionMarked     = "Deployment marked as failed"
+	descriptionOverdue    = "Failed due to progress deadline"
 )
 
 // The events of an allocation's deployments.
@@ -47,10 +48,11 @@ type (
 		Next *api.Allocation
 		At   Moment
 	}
-	// Marked: an operator has failed a deployment.
-	Marked struct {
-		ID string
-		At Moment
+	// Failed: an operator has failed a deployment, or, when it is Overdue, its deadline has passed.
+	Failed struct {
+		ID      string
+		Overdue bool
+		At      Moment
 	}
 )
 
@@ -83,14 +85,36 @@ func Next(all []*api.Deployment, event any) []*api.Deployment {
 				end(d, api.DeploymentStatusCancelled, descriptionNewer)
 			}
 		})
-	case Marked:
+	case Failed:
+		description := descriptionMarked
+		if e.Overdue {
+			description = descriptionOverdue
+		}
 		return with(all, nil, e.At, func(d *api.Deployment) {
 			if d.ID == e.ID {
-				end(d, api.DeploymentStatusFailed, descriptionMarked)
+				end(d, api.DeploymentStatusFailed, description)
 			}
 		})
 	}
 	return all
+}
+
+// Deadline returns the ID of the deployment that runs with the allocation, and when it fails if it still runs then. The
+// ID is empty for none, and for one without a progress_deadline.
+func Deadline(all []*api.Deployment) (id string, by time.Time) {
+	for _, d := range all {
+		for _, state := range d.TaskGroups {
+			if d.Status == api.DeploymentStatusRunning && !state.RequireProgressBy.IsZero() {
+				return d.ID, state.RequireProgressBy
+			}
+		}
+	}
+	return "", time.Time{}
+}
+
+// Succeeded reports whether a deployment has been successful. The version of the job that it has brought out is stable, then.
+func Succeeded(all []*api.Deployment, id string) bool {
+	return slices.ContainsFunc(all, func(d *api.Deployment) bool { return d.ID == id && d.Status == api.DeploymentStatusSuccessful })
 }
 
 // with adds the allocation's deployment, if it is new, and edits a copy of each. An older one that is no longer kept is
@@ -127,7 +151,6 @@ func begin(alloc *api.Allocation, at Moment) *api.Deployment {
 	for _, group := range alloc.Job.TaskGroups {
 		if ptr.Deref(group.Name) == alloc.TaskGroup && group.Update != nil && ptr.Deref(group.Update.ProgressDeadline) > 0 {
 			state.ProgressDeadline = *group.Update.ProgressDeadline
-			state.RequireProgressBy = time.Unix(0, at.Time).Add(state.ProgressDeadline).UTC()
 		}
 	}
 	return &api.Deployment{
@@ -155,6 +178,9 @@ func follow(d *api.Deployment, alloc *api.Allocation) {
 	d.JobCreateIndex, d.JobModifyIndex = ptr.Deref(alloc.Job.CreateIndex), ptr.Deref(alloc.Job.ModifyIndex)
 	d.JobSpecModifyIndex = ptr.Deref(alloc.Job.JobModifyIndex)
 	state := d.TaskGroups[alloc.TaskGroup]
+	if state.PlacedAllocs == 0 && state.ProgressDeadline > 0 {
+		state.RequireProgressBy = time.Unix(0, alloc.ModifyTime).Add(state.ProgressDeadline).UTC()
+	}
 	state.PlacedAllocs, state.HealthyAllocs, state.UnhealthyAllocs = 1, 0, 0
 	var healthy *bool
 	if alloc.DeploymentStatus != nil {

@@ -75,7 +75,8 @@ func TestNext(t *testing.T) {
 		"ended": {[]any{began, deployment.Changed{Alloc: with(first, func(a *api.Allocation) { a.ClientStatus = "complete" })}},
 			[]outcome{{"a", "failed", "Failed due to unhealthy allocations", 1, 0, 0}}},
 		"stopped":              {[]any{began, deployment.Changed{Alloc: with(first, stopped(nil))}}, []outcome{{"a", "cancelled", "Cancelled because job is stopped", 1, 0, 0}}},
-		"marked":               {[]any{began, deployment.Marked{ID: "a", At: at}}, []outcome{{"a", "failed", "Deployment marked as failed", 1, 0, 0}}},
+		"marked":               {[]any{began, deployment.Failed{ID: "a", At: at}}, []outcome{{"a", "failed", "Deployment marked as failed", 1, 0, 0}}},
+		"overdue":              {[]any{began, deployment.Failed{ID: "a", Overdue: true, At: at}}, []outcome{{"a", "failed", "Failed due to progress deadline", 1, 0, 0}}},
 		"in place":             {[]any{began, deployment.Changed{Alloc: next}}, []outcome{{"b", "running", "Deployment is running", 1, 0, 0}, newer}},
 		"without a deployment": {[]any{began, deployment.Changed{Alloc: version(1, "")}}, []outcome{newer}},
 		"accepted":             {[]any{began, accepted, ends}, []outcome{waiting, newer}},
@@ -112,6 +113,20 @@ func TestBegin(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// TestDeadline counts from the allocation's placement, not from the acceptance of its version.
+func TestDeadline(t *testing.T) {
+	first, next := version(0, "a"), version(1, "b")
+	all := deployment.Next(nil, deployment.Changed{Alloc: first})
+	all = deployment.Next(all, deployment.Accepted{Next: next, At: deployment.Moment{Index: 15, Time: 1}})
+	if id, by := deployment.Deadline(all); id != "" {
+		t.Errorf("%s, which waits for the allocation, has to be over by %v", id, by)
+	}
+	all = deployment.Next(all, deployment.Changed{Alloc: next})
+	if id, by := deployment.Deadline(all); id != "b" || !by.Equal(time.Unix(62, 0)) {
+		t.Errorf("%q has to be over by %v, want b a minute after its placement", id, by)
 	}
 }
 
@@ -177,7 +192,7 @@ func TestAnySequence(t *testing.T) {
 				event = deployment.Accepted{Next: next, At: deployment.Moment{Index: alloc.ModifyIndex, Time: 1}}
 			case "mark":
 				alloc = with(alloc, func(*api.Allocation) {})
-				event = deployment.Marked{ID: id(), At: deployment.Moment{Index: alloc.ModifyIndex, Time: 1}}
+				event = deployment.Failed{ID: id(), At: deployment.Moment{Index: alloc.ModifyIndex, Time: 1}}
 			case "end":
 				alloc = with(alloc, func(a *api.Allocation) { a.ClientStatus = "failed" })
 				event = deployment.Changed{Alloc: alloc}

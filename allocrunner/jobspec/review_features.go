@@ -184,6 +184,12 @@ var updateLimits = []limit[api.UpdateStrategy]{
 		func(u *api.UpdateStrategy) bool {
 			return u.HealthyDeadline == nil || ptr.Deref(u.MinHealthyTime) < *u.HealthyDeadline
 		}},
+	{"update progress_deadline", "it must be longer than healthy_deadline, or 0s for none; it is 10m unless it is given",
+		func(u *api.UpdateStrategy) any { return ptr.Deref(u.ProgressDeadline) },
+		func(u *api.UpdateStrategy) bool {
+			by := ptr.Deref(u.ProgressDeadline)
+			return by == 0 || by > ptr.Deref(u.HealthyDeadline)
+		}},
 }
 
 var taskLimits = []limit[api.Task]{

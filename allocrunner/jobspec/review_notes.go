@@ -3,7 +3,6 @@ package jobspec
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -73,9 +72,8 @@ func rollsOut(_ *api.Job, g *api.TaskGroup) bool {
 	if u == nil {
 		return false
 	}
-	changed := func(got, usual *time.Duration) bool { return got != nil && *got != *usual }
 	return ptr.Deref(u.MaxParallel) > *d.MaxParallel || ptr.Deref(u.Canary) > 0 || ptr.Deref(u.AutoRevert) || ptr.Deref(u.AutoPromote) ||
-		changed(u.Stagger, d.Stagger) || changed(u.ProgressDeadline, d.ProgressDeadline)
+		u.Stagger != nil && *u.Stagger != *d.Stagger
 }
 
 const resourcesMeaning = "tasks find their cpu and memory in the environment; nothing limits them to it"

@@ -84,7 +84,6 @@ var otherRows = []Row{
 	{"task", "leader", Honoured, "one task of the group at most"},
 	{"task", "lifecycle", Honoured, "one task of the group at least must have none"},
 	{"update", "stagger", Note, noMeaningHere},
-	{"update", "progress_deadline", Note, noMeaningHere},
 	{"update", "canary", Note, noMeaningHere},
 	{"update", "auto_revert", Note, noMeaningHere},
 	{"update", "auto_promote", Note, noMeaningHere},

@@ -43,7 +43,7 @@ func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	alloc.CreateTime, alloc.ModifyTime = now, now
 	alloc.DesiredStatus = api.AllocDesiredStatusRun
 	alloc.ClientStatus, alloc.ClientDescription = api.AllocClientStatusPending, "No tasks have started"
-	job.ModifyIndex, job.JobModifyIndex = &index, &index
+	job.ModifyIndex, job.JobModifyIndex, job.Stable = &index, &index, new(bool)
 	alloc.Job, alloc.TaskStates = &job, nil
 	alloc.TaskStates = statesOf(&alloc)
 	s.begin(&alloc, deployment.Next(deployments, deployment.Changed{Alloc: &alloc}))
@@ -102,6 +102,10 @@ func (s *Snapshots) change(edit func(*api.Allocation) any) {
 	event := edit(&alloc)
 	alloc.ModifyIndex++
 	deployments := deployment.Next(deployment.Next(s.Deployments(), event), deployment.Changed{Alloc: &alloc})
+	if deployment.Succeeded(deployments, alloc.DeploymentID) && !ptr.Deref(alloc.Job.Stable) {
+		job := *alloc.Job
+		job.Stable, alloc.Job = new(true), &job
+	}
 	s.deployments.Store(&deployments)
 	s.current.Store(&alloc)
 	close(s.changed)
@@ -140,9 +144,27 @@ func (s *Snapshots) Stop(how interfaces.StopRequest) (changed bool) {
 	return changed || how.ReplacedBy != nil
 }
 
-// FailDeployment ends a deployment that runs as failed.
-func (s *Snapshots) FailDeployment(id string) {
-	s.change(func(a *api.Allocation) any { return deployment.Marked{ID: id, At: after(a)} })
+// FailDeployment ends a deployment that runs: as an operator wants it, or because it is overdue.
+func (s *Snapshots) FailDeployment(id string, overdue bool) {
+	s.change(func(a *api.Allocation) any { return deployment.Failed{ID: id, Overdue: overdue, At: after(a)} })
+}
+
+// AwaitOverdue returns the ID of a deployment that runs beyond its deadline, as soon as one does; empty when ctx ends.
+func (s *Snapshots) AwaitOverdue(ctx context.Context) (id string) {
+	for ctx.Err() == nil {
+		index, until, end := s.Latest().ModifyIndex, ctx, context.CancelFunc(func() {})
+		id, by := deployment.Deadline(s.Deployments())
+		if id != "" {
+			until, end = context.WithDeadline(ctx, by)
+		}
+		s.Wait(until, index)
+		passed := until.Err() != nil && ctx.Err() == nil
+		end()
+		if now, _ := deployment.Deadline(s.Deployments()); passed && now == id {
+			return id
+		}
+	}
+	return ""
 }
 
 // after returns the moment of a change that makes the next version of an allocation.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -72,6 +73,98 @@ func TestWait(t *testing.T) {
 			t.Errorf("after the end of the context: index %d, want %d", index, seen+1)
 		}
 	})
+}
+
+// deployed returns an allocation that has a deployment, with a progress_deadline.
+func deployed(deadline time.Duration) *api.Allocation {
+	alloc := given()
+	alloc.DeploymentID = "first"
+	alloc.Job.TaskGroups[0].Update = &api.UpdateStrategy{ProgressDeadline: &deadline}
+	return alloc
+}
+
+// TestAwaitOverdue returns when the progress_deadline passes, which a restart does not prolong, and not before.
+func TestAwaitOverdue(t *testing.T) {
+	for name, c := range map[string]struct {
+		deadline time.Duration
+		during   func(s *snapshots.Snapshots) *snapshots.Snapshots // after a quarter of an hour
+		want     time.Duration                                     // 0 for never
+	}{
+		"nothing happens": {time.Hour, func(s *snapshots.Snapshots) *snapshots.Snapshots { return s }, time.Hour},
+		"no deadline":     {0, func(s *snapshots.Snapshots) *snapshots.Snapshots { return s }, 0},
+		"a restart": {time.Hour, func(s *snapshots.Snapshots) *snapshots.Snapshots {
+			var next snapshots.Snapshots
+			next.Restore(&interfaces.Saved{Alloc: s.Latest(), Deployments: s.Deployments()})
+			return &next
+		}, time.Hour},
+		"healthy": {time.Hour, func(s *snapshots.Snapshots) *snapshots.Snapshots {
+			s.Change(func(a *api.Allocation) { a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(true)} })
+			return s
+		}, 0},
+		"failed by an operator": {time.Hour, func(s *snapshots.Snapshots) *snapshots.Snapshots {
+			s.FailDeployment("first", false)
+			return s
+		}, 0},
+		"another version": {time.Hour, func(s *snapshots.Snapshots) *snapshots.Snapshots {
+			s.Change(func(a *api.Allocation) {
+				job := *a.Job
+				job.Version, a.Job, a.DeploymentID = new(uint64(1)), &job, "second"
+			})
+			return s
+		}, 75 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, began := new(snapshots.Snapshots), time.Now()
+				s.Init(deployed(c.deadline), nil)
+				got := make(chan string, 2)
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() { got <- s.AwaitOverdue(ctx) }()
+				time.Sleep(15 * time.Minute)
+				if next := c.during(s); next != s {
+					cancel()
+					if id := <-got; id != "" {
+						t.Errorf("%q is overdue before its time", id)
+					}
+					s, ctx = next, t.Context()
+					ctx, cancel = context.WithCancel(ctx)
+					go func() { got <- s.AwaitOverdue(ctx) }()
+				}
+				defer cancel()
+				if c.want == 0 {
+					time.AfterFunc(24*time.Hour, cancel)
+					if id := <-got; id != "" {
+						t.Errorf("%q is overdue after %v", id, time.Since(began))
+					}
+					return
+				}
+				id := <-got
+				if after := time.Since(began); id != s.Latest().DeploymentID || after != c.want {
+					t.Errorf("%q is overdue after %v, want %s after %v", id, after, s.Latest().DeploymentID, c.want)
+				}
+				s.FailDeployment(id, true)
+				if d := s.Deployments()[0]; d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
+					t.Errorf("it is %s: %s", d.Status, d.StatusDescription)
+				}
+			})
+		})
+	}
+}
+
+// TestAVersionIsStable once its deployment was successful, and the next one is not yet.
+func TestAVersionIsStable(t *testing.T) {
+	var s snapshots.Snapshots
+	s.Init(deployed(time.Hour), nil)
+	before := s.Latest()
+	s.Change(func(a *api.Allocation) { a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(true)} })
+	if now := s.Latest(); *before.Job.Stable || !*now.Job.Stable || before.Job == now.Job {
+		t.Errorf("stable: %v, and then %v", *before.Job.Stable, *now.Job.Stable)
+	}
+	var next snapshots.Snapshots
+	next.Init(s.Latest(), &interfaces.Saved{Alloc: s.Latest(), Deployments: s.Deployments()})
+	if *next.Latest().Job.Stable {
+		t.Error("the next version is stable from its beginning")
+	}
 }
 
 // TestStop: a second request that says the same is no change.

@@ -45,6 +45,10 @@ func (h *history) noteLocked(submission *api.JobSubmission) {
 		if submission != nil {
 			h.kept[0].Submission = submission
 		}
+		if stable := alloc.Job.Stable; stable != nil && *stable { // what was returned before does not change
+			job := *h.kept[0].Job
+			job.Stable, h.kept[0].Job = stable, &job
+		}
 		return
 	}
 	job, submitted := *alloc.Job, alloc.CreateTime

@@ -47,6 +47,10 @@ func TestHistory(t *testing.T) {
 	if runner.alloc.Job.SubmitTime != nil {
 		t.Error("the allocation's own job was changed")
 	}
+	runner.alloc.Job.Stable = new(true)
+	if now := h.Versions(); !*now[0].Job.Stable || *now[1].Job.Stable || *got[0].Job.Stable || *now[0].Job.SubmitTime != *got[0].Job.SubmitTime {
+		t.Errorf("stable: %v, %v, and as it was before: %v; want the present one alone", *now[0].Job.Stable, *now[1].Job.Stable, *got[0].Job.Stable)
+	}
 	changes := h.Compare(got[1].Job, got[0].Job)
 	if len(changes) != 1 || changes[0].Path != "job > priority" {
 		t.Errorf("changes = %+v, want the priority's", changes)
