@@ -55,10 +55,15 @@ var leftover = regexp.MustCompile(`^\.(?:(.+)\.)?[A-Z2-7]{26}$`)
 // RemoveLeftovers removes from a directory what killed writers of the file with that name have left there; with an
 // empty name, what killed writers of any file have left. No such writer may be at work.
 func RemoveLeftovers(dir *os.File, name string) {
-	entries, _ := dir.Readdirnames(-1) // what can't be read can't be tidied up
-	for _, entry := range entries {
-		if match := leftover.FindStringSubmatch(entry); match != nil && (name == "" || match[1] == name) {
-			_ = unix.Unlinkat(int(dir.Fd()), entry, 0)
+	for {
+		entries, err := dir.Readdirnames(1024) // a task may have put millions of files there
+		for _, entry := range entries {
+			if match := leftover.FindStringSubmatch(entry); match != nil && (name == "" || match[1] == name) {
+				_ = unix.Unlinkat(int(dir.Fd()), entry, 0)
+			}
+		}
+		if err != nil { // the end; what can't be read can't be tidied up
+			return
 		}
 	}
 }
