@@ -115,7 +115,7 @@ func (c *conn) Close() error {
 
 // mark says since when a connection is in its state.
 type mark struct {
-	busy  bool // a request is being read or answered
+	busy  bool // a request on it is being answered
 	since uint64
 }
 
@@ -183,14 +183,25 @@ func (l *Listener) stalest() (stalest *conn) {
 	return stalest
 }
 
-// track follows the state of a connection, as net/http sees it.
-func (l *Listener) track(nc net.Conn, state http.ConnState) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := nc.(*conn)
-	if _, open := l.open[c]; open && (state == http.StateActive || state == http.StateIdle) {
-		l.mark(c, state == http.StateActive)
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// tracked marks a connection as busy while the handler answers a request on it. A request that is still being sent does
+// not count: anybody can send half a head.
+func (l *Listener) tracked(handler http.Handler) http.Handler {
+	set := func(c *conn, busy bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if _, open := l.open[c]; open {
+			l.mark(c, busy)
+		}
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := r.Context().Value(connKey{}).(*conn)
+		set(c, true)
+		defer set(c, false)
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // Serve serves until ctx ends, and then leaves some time for the answers that are under way. The server brings its own
@@ -199,7 +210,10 @@ func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.
 	server.MaxHeaderBytes, server.ReadHeaderTimeout, server.IdleTimeout = maxHead, headTime, idleTime
 	server.DisableGeneralOptionsHandler = true // every answer is the handler's
 	server.ErrorLog = slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
-	server.ConnState = l.track
+	server.Handler = l.tracked(server.Handler)
+	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, c)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var ending sync.WaitGroup
 	defer ending.Wait()

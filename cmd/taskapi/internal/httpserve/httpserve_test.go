@@ -108,9 +108,10 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 		for range 3 * most {
 			dial(t, l) // and says nothing
 		}
-		half := dial(t, l)
-		if _, err := io.WriteString(half, "GET / HTTP"); err != nil {
-			t.Fatal(err)
+		for range 3 * most {
+			if _, err := io.WriteString(dial(t, l), "GET / HTTP"); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for range 2 * most {
 			c := dial(t, l)
@@ -119,7 +120,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 				t.Errorf("%s: a request beside idle connections is not answered", address)
 			}
 		}
-		may <- struct{}{}
+		close(may)
 		if !busy.answered() {
 			t.Errorf("%s: a request that was being answered lost its connection to idle ones", address)
 		}
