@@ -139,7 +139,7 @@ func (s *socketServer) handle(ctx context.Context, r *request) (answer, error) {
 		if r.reserveNow(bytes) {
 			return result, nil
 		}
-		result = answer{} // it takes no memory while it waits
+		result = answer{} //nolint:wastedassign // so that it takes no memory while the request waits
 		if _, err := r.reserve(ctx, bytes); err != nil {
 			return answer{}, err
 		}

@@ -96,7 +96,7 @@ func readSome(t *testing.T, s *server, route handlers.Route, target, token strin
 	}
 	c := s.dial(t)
 	fmt.Fprintf(c.Conn, "GET %s HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: %s\r\n\r\n", target, token)
-	response, err := http.ReadResponse(c.Reader, nil) //nolint:bodyclose // its end is the connection's
+	response, err := http.ReadResponse(c.Reader, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

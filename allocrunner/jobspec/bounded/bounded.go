@@ -109,7 +109,7 @@ func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) 
 		return nil, ctx.Err()
 	} else if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		why, _, _ := strings.Cut(stderr.String(), "\n")
-		return nil, fmt.Errorf("%w: %s can't be read: its reader ended with %s (%s)",
+		return nil, fmt.Errorf("%w: %s can't be read: its reader ended with %w (%s)",
 			jobspec.ErrInvalid, cfg.Filename, exit, why)
 	} else if err != nil {
 		return nil, fmt.Errorf("start the reader of %s: %w", cfg.Filename, err)
