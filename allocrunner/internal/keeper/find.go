@@ -95,6 +95,11 @@ func keepers(dir string) ([]proc.Identity, Record, error) {
 // behind are its children, too.
 func Busy(dir string) bool {
 	ids, _, _ := keepers(dir) // what can't be looked for is not there
+	return haveChildren(ids)
+}
+
+// haveChildren reports whether one of the keepers has a process that runs.
+func haveChildren(ids []proc.Identity) bool {
 	if len(ids) == 0 {
 		return false
 	}
@@ -109,8 +114,8 @@ func Busy(dir string) bool {
 
 // Left reports whether anything of the allocation runs: processes of a keeper, or what a killed keeper has left of its tasks.
 func Left(cfg Config) (bool, error) {
-	_, last, err := keepers(cfg.Dir)
-	if err != nil || Busy(cfg.Dir) {
+	ids, last, err := keepers(cfg.Dir)
+	if err != nil || haveChildren(ids) {
 		return err == nil, err
 	}
 	orphans, err := proctree.FindOrphans(last.hints().forTree(cfg))
