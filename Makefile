@@ -14,7 +14,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM = gotest.tools/gotestsum@v1.13.0
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # What other people's tests import also builds on macOS.
-PORTABLE = ./auth/... ./identity/... ./ratelimit/... ./socket/peercred
+PORTABLE = ./auth/... ./identity/... ./ratelimit/... ./internal/peercred
 
 .DEFAULT_GOAL := build
 .PHONY: build examples test check fuzz soak bench demo clean

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/signals"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/internal/signals"
 )
 
 // The reasons of Restart Signaled events, in Nomad's words.

@@ -11,8 +11,8 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/internal/ptr"
 )
 
 // life owns an allocation's state. Anybody may handle an event; drive alone performs the actions.

@@ -9,9 +9,9 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/ports"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/ptr"
 )
 
 // CheckTasks finds what the tasks of an allocation's group need and this machine does not have. A user that this process can't become is

@@ -11,8 +11,8 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/ptr"
 )
 
 func (r *Runner) TaskEvent(task string, e *api.TaskEvent) {

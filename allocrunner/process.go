@@ -1,8 +1,8 @@
 package allocrunner
 
 import (
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/proc"
 )
 
 // MostPIDs is how many processes of a task Stats lists, those that use most; all of them are in its sums.

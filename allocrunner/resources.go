@@ -20,8 +20,8 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/ptr"
 )
 
 // resources is what an allocation has of its machine while it runs: nothing before acquire and after release.

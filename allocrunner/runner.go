@@ -21,13 +21,13 @@ import (
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/memory"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/internal/proc"
+	"taskapi/internal/ptr"
 )
 
 // ErrFailed is what Run returns for an allocation that ended with a failed task.

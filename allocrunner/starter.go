@@ -15,9 +15,9 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/ptr"
 )
 
 // starter makes a task ready to start on this machine.

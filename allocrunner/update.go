@@ -10,8 +10,8 @@ import (
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/taskrunner"
+	"taskapi/internal/ptr"
 )
 
 // Update before Run has the allocation begin with the new version.

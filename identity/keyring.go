@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/crypto/chacha20poly1305"
 
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // Errors of a key ring. Each comes wrapped in what to do about it.

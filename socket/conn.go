@@ -5,7 +5,7 @@ import (
 	"net"
 	"sync/atomic"
 
-	"taskapi/socket/peercred"
+	"taskapi/internal/peercred"
 )
 
 // Peer is the process that connected, as the kernel recorded it at connect(2). A descriptor that was passed on keeps the credentials of its

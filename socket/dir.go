@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/socket/safedir"
+	"taskapi/internal/safedir"
 )
 
 // directory is an open directory, which stays the same one whatever happens to its path.

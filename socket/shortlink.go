@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/socket/safedir"
+	"taskapi/internal/safedir"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/identity/privatefile/flock"
-	"taskapi/socket/safedir"
+	"taskapi/internal/flock"
+	"taskapi/internal/safedir"
 )
 
 // stagingDir is a directory beside the socket's place that only this process's user can enter. The socket is made in it, gets its mode and

@@ -16,7 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
-	"taskapi/socket/safedir"
+	"taskapi/internal/safedir"
 )
 
 // Dir is the path of a data directory. Others rely on the names of what lies in it.

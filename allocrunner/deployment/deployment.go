@@ -21,7 +21,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/ptr"
+	"taskapi/internal/ptr"
 )
 
 // Kept is how many deployments of an allocation are kept: Nomad's job_tracked_versions.

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"taskapi/allocrunner/cluster"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // The bounds of a machine's metadata.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/signals"
 )
 
 // The closed set of errors that an AllocRunner's methods return, wrapped with the operation and the object.
@@ -22,7 +24,7 @@ var (
 	// ErrStarting: the allocation is being set up or resumed, and that takes longer than a request waits.
 	ErrStarting = errors.New("the allocation is being set up or resumed")
 	// ErrUnknownSignal: no signal has that name on this machine.
-	ErrUnknownSignal = errors.New("unknown signal")
+	ErrUnknownSignal = signals.ErrUnknown
 	// ErrTerminal: the allocation has ended or is ending, and the request would start something again.
 	ErrTerminal = errors.New("the allocation has ended or is ending")
 	// ErrInvalidJob: no machine could run the job, for the reason that is wrapped.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/ptr"
 )
 
 // This file is the part of the table that is about Consul: what a job may ask of it depends on whether an agent is configured.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
-	"taskapi/allocrunner/internal/signals"
+	"taskapi/internal/ptr"
+	"taskapi/internal/signals"
 )
 
 // This file is the table of what a job may ask for and does not get here, and of what the values of its attributes must be. A feature

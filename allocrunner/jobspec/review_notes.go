@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/ptr"
+	"taskapi/internal/ptr"
 )
 
 // schedulerNote names, once, everything in the job that is only the scheduler's business.

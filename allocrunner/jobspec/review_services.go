@@ -6,8 +6,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/ptr"
 )
 
 // service reviews a service of a task, or of the group when task is nil.

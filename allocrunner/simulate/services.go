@@ -9,10 +9,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/ptr"
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/ptr"
 )
 
 // servicesHook has the services of the allocation registered as a real one's are. Nothing listens at their addresses: a port has its static

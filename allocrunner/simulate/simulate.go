@@ -20,9 +20,9 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/registration"
-	"taskapi/allocrunner/internal/signals"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/signals"
 )
 
 var (

@@ -1,6 +1,6 @@
 package state
 
-import "taskapi/allocrunner/internal/logfile"
+import "taskapi/internal/logfile"
 
 // HeaderSize is where the first batch begins.
 const HeaderSize = headerSize

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"taskapi/allocrunner/internal/logfile"
-	"taskapi/identity/privatefile/flock"
+	"taskapi/internal/flock"
+	"taskapi/internal/logfile"
 )
 
 // lockTimeout bounds the wait for a file's lock, which a reader has for a moment.

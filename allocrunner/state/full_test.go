@@ -12,8 +12,8 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/interfaces/storetest"
-	"taskapi/allocrunner/internal/disktest"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/disktest"
 )
 
 // refusedThenWritten puts changes that the file system refuses, and requires that none of them is half there, that they can be put once it

@@ -11,7 +11,7 @@ import (
 	"os"
 	"slices"
 
-	"taskapi/allocrunner/internal/logfile"
+	"taskapi/internal/logfile"
 )
 
 // A file is a header and batches, each of which is one change: a record for each value, and one without a key, which ends the batch. Of

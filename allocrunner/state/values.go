@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/logfile"
+	"taskapi/internal/logfile"
 )
 
 // The keys of an allocation. Each holds one value as JSON.

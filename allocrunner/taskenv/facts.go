@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/ptr"
+	"taskapi/internal/ptr"
 )
 
 // addBase adds what a login gives every process.

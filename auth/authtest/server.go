@@ -23,7 +23,7 @@ import (
 	"taskapi/handlers/clusterapi"
 	"taskapi/handlers/faults"
 	"taskapi/identity"
-	"taskapi/socket/peercred"
+	"taskapi/internal/peercred"
 )
 
 // TB is what a Server needs of a test. *testing.T, B and F are one, and so are those of other frameworks.

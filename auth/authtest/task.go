@@ -17,8 +17,8 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
-	"taskapi/identity/privatefile/atomicfile"
 	"taskapi/identity/workload"
+	"taskapi/internal/atomicfile"
 )
 
 // Task is one task of a Server, or the operator, with a socket of its own.

@@ -1,18 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"go/build"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// allowedImports is who may import whom within the module. What is not here may import none of the module's packages: ratelimit, and the small
-// packages inside the others, among them socket/safedir, socket/peercred, identity/privatefile with its atomicfile and flock, which every package may use.
+// allowedImports is who may import whom within the module. A package that is not here imports none of the module's packages.
+// The packages of internal/ are helpers: every package may import them, and they import nothing but each other.
 //
 // Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
 // allocrunner knows nothing of them. Each declares the small interface that it needs of the other. The exceptions are what joins them:
@@ -35,13 +37,10 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/memory",
 		"allocrunner/internal/ports",
-		"allocrunner/internal/proc",
 		"allocrunner/internal/proctree",
-		"allocrunner/internal/ptr",
 		"allocrunner/internal/registration",
 		"allocrunner/internal/snapshots",
 		"allocrunner/internal/services",
-		"allocrunner/internal/signals",
 		"allocrunner/internal/stats",
 		"allocrunner/internal/taskrunner",
 		"allocrunner/jobspec", // what of a new version of the job can be had in place
@@ -54,7 +53,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/allocdir",
 		"allocrunner/jobspec",
 		"allocrunner/state",
-		"socket/safedir",
 	},
 	"allocrunner/cluster/clustertest": {
 		"allocrunner/cluster",
@@ -65,10 +63,6 @@ var allowedImports = map[string][]string{
 	"allocrunner/cluster/disk": {
 		"allocrunner/cluster",
 		"allocrunner/cluster/internal/table",
-		"allocrunner/internal/filewatch",
-		"allocrunner/internal/logfile",
-		"identity/privatefile",
-		"socket/safedir",
 	},
 	"allocrunner/cluster/memory": {
 		"allocrunner/cluster",
@@ -78,19 +72,19 @@ var allowedImports = map[string][]string{
 	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
 	"allocrunner/consul":               {"allocrunner/interfaces"},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
-	"allocrunner/deployment":           {"allocrunner/interfaces", "allocrunner/internal/ptr"},
+	"allocrunner/deployment":           {"allocrunner/interfaces"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},
-	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv", "identity/privatefile"},
+	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv"},
 	"allocrunner/interfaces/storetest": {"allocrunner/interfaces"},
-	"allocrunner/internal/accounts":    {"allocrunner/interfaces", "allocrunner/internal/proc", "identity/privatefile", "socket/safedir"},
-	"allocrunner/internal/allocdir":    {"allocrunner/interfaces", "identity/privatefile/atomicfile"},
-	"allocrunner/internal/allocfs":     {"allocrunner/interfaces", "allocrunner/internal/filewatch", "allocrunner/internal/logs"},
+	"allocrunner/internal/accounts":    {"allocrunner/interfaces"},
+	"allocrunner/internal/allocdir":    {"allocrunner/interfaces"},
+	"allocrunner/internal/allocfs":     {"allocrunner/interfaces", "allocrunner/internal/logs"},
 	"allocrunner/internal/checks":      {"allocrunner/interfaces", "allocrunner/internal/services"},
 	"allocrunner/internal/services":    {"allocrunner/interfaces"},
 	"allocrunner/internal/processes":   {"allocrunner/drivers", "allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/internal/logs", "allocrunner/internal/proctree"},
 	"allocrunner/internal/hookmeter":   {"allocrunner/interfaces"},
-	"allocrunner/internal/snapshots":   {"allocrunner/deployment", "allocrunner/interfaces", "allocrunner/internal/ptr"},
+	"allocrunner/internal/snapshots":   {"allocrunner/deployment", "allocrunner/interfaces"},
 	"allocrunner/internal/registration": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/services",
@@ -101,21 +95,11 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/internal/processes",
 		"allocrunner/internal/memory",
-		"allocrunner/internal/proc",
 		"allocrunner/internal/proctree",
-		"identity/privatefile",
-		"identity/privatefile/atomicfile",
-		"identity/privatefile/flock",
-		"socket/peercred",
 	},
-	"allocrunner/internal/ports":    {"identity/privatefile/flock", "socket/safedir"},
-	"allocrunner/internal/signals":  {"allocrunner/interfaces"},
-	"allocrunner/internal/health":   {"allocrunner/internal/ptr"},
-	"allocrunner/internal/proctree": {"allocrunner/internal/proc"},
-	"allocrunner/internal/stats":    {"allocrunner/internal/proc", "allocrunner/internal/proctree"},
+	"allocrunner/internal/stats":    {"allocrunner/internal/proctree"},
 	"allocrunner/internal/proctest": {"allocrunner/internal/processes"},
-	"allocrunner/internal/restarts": {"allocrunner/internal/ptr"},
-	"allocrunner/taskenv":           {"allocrunner/interfaces", "allocrunner/internal/ptr"},
+	"allocrunner/taskenv":           {"allocrunner/interfaces"},
 	"allocrunner/internal/taskrunner": {
 		"allocrunner/drivers",
 		"allocrunner/interfaces",
@@ -123,25 +107,20 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/hookmeter",
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/restarts",
-		"allocrunner/internal/signals",
 	},
 	"allocrunner/jobspec": {
 		"allocrunner/drivers",
-		"allocrunner/internal/ptr",
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
-		"allocrunner/internal/signals",
 		"allocrunner/jobspec/internal/hcleval",
 	},
-	"allocrunner/jobspec/bounded": {"allocrunner/internal/proc", "allocrunner/jobspec"},
-	"allocrunner/state":           {"allocrunner/interfaces", "allocrunner/internal/logfile", "identity/privatefile/flock"},
+	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
+	"allocrunner/state":           {"allocrunner/interfaces"},
 	"allocrunner/simulate": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation
 		"allocrunner/internal/allocfs",
-		"allocrunner/internal/ptr",
 		"allocrunner/internal/registration",
 		"allocrunner/internal/services",
-		"allocrunner/internal/signals",
 		"allocrunner/internal/snapshots",
 		"allocrunner/internal/stats",
 		"allocrunner/taskenv",
@@ -176,19 +155,14 @@ var allowedImports = map[string][]string{
 		"handlers/clusterapi",
 		"handlers/faults",
 		"identity",
-		"identity/privatefile/atomicfile",
 		"identity/revocation",
 		"identity/workload",
-		"socket/peercred",
 	},
 	"handlers/faults":       {"auth", "handlers/apierror"},
-	"identity":              {"identity/internal/strictjson", "identity/privatefile"},
-	"identity/opaque":       {"identity/privatefile", "identity/privatefile/flock"},
-	"identity/revocation":   {"identity", "identity/privatefile"},
-	"identity/workload":     {"identity", "identity/privatefile"},
+	"identity":              {"identity/internal/strictjson"},
+	"identity/revocation":   {"identity"},
+	"identity/workload":     {"identity"},
 	"identity/identitytest": {"identity"},
-	"identity/privatefile":  {"identity/privatefile/atomicfile", "identity/privatefile/flock"},
-	"socket":                {"identity/privatefile/flock", "socket/peercred", "socket/safedir"},
 
 	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
 	"cmd/taskapi/internal/cli": {
@@ -216,7 +190,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/top",
 		"handlers", // what it encodes, for status
 		"identity",
-		"identity/privatefile",
 		"identity/opaque",
 		"identity/revocation",
 		"socket",
@@ -249,11 +222,9 @@ var allowedImports = map[string][]string{
 		"handlers/clusterapi",
 		"handlers/faults", // for tests of clients
 		"identity",
-		"identity/privatefile",
 		"identity/opaque",
 		"identity/revocation",
 		"identity/workload",
-		"socket/safedir",
 		"socket",
 	},
 	"cmd/taskapi/internal/client":    {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state", "identity/workload", "socket"},
@@ -312,7 +283,7 @@ func TestImports(t *testing.T) {
 	for from, p := range packages(t) {
 		for _, path := range p.Imports {
 			to, ours := strings.CutPrefix(path, "taskapi/")
-			if !ours {
+			if !ours || strings.HasPrefix(to, "internal/") {
 				continue
 			}
 			delete(unused, from+" -> "+to)
@@ -348,10 +319,42 @@ func TestHelpersOfTestsStayInTests(t *testing.T) {
 
 // TestTopLevel holds which folders of the module's top level have code.
 func TestTopLevel(t *testing.T) {
-	rooms := []string{"allocrunner", "auth", "cmd", "examples", "handlers", "identity", "ratelimit", "socket"}
+	rooms := []string{"allocrunner", "auth", "cmd", "examples", "handlers", "identity", "internal", "ratelimit", "socket"}
 	for path := range packages(t) {
 		if top, _, _ := strings.Cut(path, "/"); !slices.Contains(rooms, top) {
 			t.Errorf("%s: code belongs into one of %v", path, rooms)
+		}
+	}
+}
+
+// The size that a folder may have, without its tests. A folder that outgrows it is split by what changes together.
+const (
+	mostFiles = 25
+	mostLines = 4000
+)
+
+// tooLarge are the folders that are still to be split. A folder that has become small enough must leave the list.
+var tooLarge = []string{"allocrunner/jobspec", "cmd/taskapi/internal/agent", "cmd/taskapi/internal/cli", "handlers"}
+
+// TestFoldersAreSmall holds every folder to mostFiles and mostLines.
+func TestFoldersAreSmall(t *testing.T) {
+	for path, p := range packages(t) {
+		files := slices.Concat(p.GoFiles, p.IgnoredGoFiles)
+		lines := 0
+		for _, name := range files {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines += bytes.Count(text, []byte("\n"))
+		}
+		large := len(files) > mostFiles || lines > mostLines
+		switch {
+		case large && !slices.Contains(tooLarge, path):
+			t.Errorf("%s has %d files with %d lines: split it, so that no folder has more than %d files or %d lines",
+				path, len(files), lines, mostFiles, mostLines)
+		case !large && slices.Contains(tooLarge, path):
+			t.Errorf("%s is small enough now: remove it from tooLarge", path)
 		}
 	}
 }

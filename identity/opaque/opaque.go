@@ -20,8 +20,8 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/unix"
 
-	"taskapi/identity/privatefile"
-	"taskapi/identity/privatefile/flock"
+	"taskapi/internal/flock"
+	"taskapi/internal/privatefile"
 )
 
 // ErrFull is a directory with Max tokens that have not expired.

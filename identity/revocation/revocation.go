@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/identity"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 var (

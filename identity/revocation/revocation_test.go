@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/identity"
-	"taskapi/identity/privatefile"
 	"taskapi/identity/revocation"
+	"taskapi/internal/privatefile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

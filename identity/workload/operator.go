@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/identity"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 const (

@@ -10,9 +10,9 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
-	"taskapi/identity/privatefile"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
+	"taskapi/internal/privatefile"
 )
 
 // TestRevokedTokensAreReplaced: a task whose token is revoked, by its ID or with all that was issued until now, finds a good one in its file, in the

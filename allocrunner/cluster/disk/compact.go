@@ -12,7 +12,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
-	"taskapi/allocrunner/internal/logfile"
+	"taskapi/internal/logfile"
 )
 
 // The log is rewritten when it is so many times as long as what is valid in it, and at least so long.

@@ -17,8 +17,8 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
-	"taskapi/identity/privatefile"
-	"taskapi/socket/safedir"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/safedir"
 )
 
 const headerSize = 128

@@ -6,7 +6,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
-	"taskapi/allocrunner/internal/filewatch"
+	"taskapi/internal/filewatch"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
-	"taskapi/allocrunner/internal/disktest"
+	"taskapi/internal/disktest"
 )
 
 // refusedThenWritten commits what the file system refuses, and requires that nothing of that is there, that reads go on, and that it can be committed

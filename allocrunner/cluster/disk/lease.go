@@ -8,7 +8,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // A lease has the index of the Commit that began it, and lives while anyone shares a lock on that byte of the file named leases. The locks are

@@ -9,7 +9,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
-	"taskapi/allocrunner/internal/logfile"
+	"taskapi/internal/logfile"
 )
 
 // Behind the header come batches, each of which is one Commit: a logfile.Record for each write, and one without a key, which ends the batch. Their

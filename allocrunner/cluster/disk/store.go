@@ -16,10 +16,10 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
-	"taskapi/allocrunner/internal/filewatch"
-	"taskapi/allocrunner/internal/logfile"
-	"taskapi/identity/privatefile"
-	"taskapi/socket/safedir"
+	"taskapi/internal/filewatch"
+	"taskapi/internal/logfile"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/safedir"
 )
 
 // ErrDamaged: a file of the store is not as taskapi has written it, or is older than it was. It comes with cluster.ErrUnavailable.

@@ -20,9 +20,9 @@ import (
 	"strings"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/proc"
-	"taskapi/identity/privatefile"
-	"taskapi/socket/safedir"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/proc"
+	"taskapi/internal/safedir"
 )
 
 // Default is where numbers are taken from unless the operator says otherwise: Nomad's range of dynamic users.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/identity/privatefile/atomicfile"
+	"taskapi/internal/atomicfile"
 )
 
 // ErrOutside: a path leaves the task directory.

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/filewatch"
+	"taskapi/internal/filewatch"
 )
 
 // entryBytes is what an entry of a list takes beside its name, in memory and as JSON.

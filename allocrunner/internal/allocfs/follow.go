@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/filewatch"
+	"taskapi/internal/filewatch"
 )
 
 // frameSize is Nomad's.

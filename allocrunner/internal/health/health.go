@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/ptr"
+	"taskapi/internal/ptr"
 )
 
 // Policy is what an allocation's health depends on. It never changes. The zero Policy decides nothing.

@@ -16,8 +16,8 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/internal/proc"
 )
 
 // cancelTime is how long a cancelled call still waits for the keeper's answer. One that starts a process waits for as long as it

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"net"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/internal/proc"
 )
 
 // MaxRequests is how many requests a client may have under way.

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
-	"taskapi/identity/privatefile"
-	"taskapi/identity/privatefile/flock"
+	"taskapi/internal/flock"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/proc"
 )
 
 // endTime bounds the orderly end of a keeper: processes.Local bounds the killing of its tasks to less.

@@ -13,8 +13,8 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/internal/proc"
 )
 
 // TestMain runs the tests, or is a keeper, an agent that is to be killed ("agent DIR SCRIPT"), or a program whose environment can't be

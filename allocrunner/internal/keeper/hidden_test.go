@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // TestArgumentsHideTheDirectory: every user of the machine can read a process's arguments.

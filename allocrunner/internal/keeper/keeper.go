@@ -24,11 +24,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/identity/privatefile"
-	"taskapi/identity/privatefile/atomicfile"
-	"taskapi/identity/privatefile/flock"
+	"taskapi/internal/atomicfile"
+	"taskapi/internal/flock"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/proc"
 )
 
 // The closed set of errors of Open and Attach, besides driver's and ctx's.

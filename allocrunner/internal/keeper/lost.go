@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
 )
 
 // OrphanCounts counts the processes that a lost keeper left running, by task, besides the tasks' root processes. Those of no known task are under

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/proc"
 )
 
 // overwriteEnv does to this program's environment what setproctitle does to that of others.

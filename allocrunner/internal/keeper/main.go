@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctree"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/proc"
 )
 
 // Command is the first argument with which the program is re-executed to be a keeper.

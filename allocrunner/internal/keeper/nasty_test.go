@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/proc"
 )
 
 // TestWhatATaskInherits of its keeper, and that of the process that started it: descriptors 0, 1 and 2, and no signal blocked or ignored.

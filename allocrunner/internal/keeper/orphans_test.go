@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // reap is PID 1 with an orphan, until its standard input ends.

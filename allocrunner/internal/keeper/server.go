@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/socket/peercred"
+	"taskapi/internal/peercred"
+	"taskapi/internal/proc"
 )
 
 // helloTime bounds how long a new connection may take to say what it is, and an answer to be taken.

@@ -19,11 +19,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/identity/privatefile"
-	"taskapi/identity/privatefile/flock"
-	"taskapi/socket/peercred"
+	"taskapi/internal/flock"
+	"taskapi/internal/peercred"
+	"taskapi/internal/privatefile"
+	"taskapi/internal/proc"
 )
 
 // The defaults of a Config.

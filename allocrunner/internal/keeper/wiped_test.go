@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/proc"
 )
 
 // begun is a keeper with a task and a child of that.

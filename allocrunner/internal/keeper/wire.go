@@ -15,8 +15,8 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/processes"
+	"taskapi/internal/proc"
 )
 
 // version is the protocol's. A keeper lives through upgrades of the program, so a change after the first release must let a newer client

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/identity/privatefile/flock"
-	"taskapi/socket/safedir"
+	"taskapi/internal/flock"
+	"taskapi/internal/safedir"
 )
 
 // A port lock is a lock on a file (flock) in a directory that only its owner can use. Port 8080 has

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // cgroups makes a cgroup v2 for each task where that is possible: it is the one fence that no process of the task leaves by

@@ -3,7 +3,7 @@ package proctree
 import (
 	"runtime"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // NewIn is New with that directory to make the tasks' cgroups in.

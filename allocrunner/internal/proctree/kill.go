@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // A killed process is mostly gone within a millisecond; the pauses between looks double up to the longest.

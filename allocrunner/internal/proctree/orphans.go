@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // Orphan is a process that outlived its supervisor.

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
 )
 
 // family returns a task whose processes have neither cgroup nor mark: the first one, and one in its session.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // reapPause is the least time between two looks for dead orphans: a task that leaves thousands behind costs no more than one

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // View is what a process beside the supervisor knows of its trees, by which it can look at them.

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"testing"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
 )
 
 // view returns what a neighbour of this process would know of the tasks.

@@ -11,7 +11,7 @@ import (
 
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/ptr"
+	"taskapi/internal/ptr"
 )
 
 // Snapshots holds the latest version of one allocation. Each change makes a new value: readers share one and never lock.

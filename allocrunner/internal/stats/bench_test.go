@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/proc"
 )
 
 // BenchmarkSample is what one sample costs, with the processes found in a cgroup, beside the reading of the same files.

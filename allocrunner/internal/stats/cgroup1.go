@@ -3,7 +3,7 @@ package stats
 import (
 	"time"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // cgroup1 are the cgroups of version 1 that a process is in, by their directories, which are empty for none: one for each controller, for

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // cgroup2 is a cgroup of version 2. Its CPU time needs no controller; throttling needs that of CPUs, and memory its own.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // OwnDir returns the directory of this program's cgroup of a controller, or of version 2; empty when there is none.

@@ -3,7 +3,7 @@ package stats
 import (
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // processes are those of a task, for what no cgroup tells of it. The memory that they share counts for each of them.

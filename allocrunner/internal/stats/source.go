@@ -3,8 +3,8 @@ package stats
 import (
 	"time"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
 )
 
 // cpuReading is what a task has used of the CPUs since some point in its life that is the same for all readings of one source.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/proc"
 )
 
 // longestRetry is the most between two attempts after an error.

@@ -20,10 +20,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
+	"taskapi/internal/proc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

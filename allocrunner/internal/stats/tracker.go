@@ -3,7 +3,7 @@ package stats
 import (
 	"time"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // tracker is what is remembered of one run of a task from sample to sample.

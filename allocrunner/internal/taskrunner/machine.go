@@ -11,7 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/restarts"
-	"taskapi/allocrunner/internal/signals"
+	"taskapi/internal/signals"
 )
 
 // phase is where a task is in its life.

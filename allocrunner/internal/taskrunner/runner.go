@@ -19,7 +19,7 @@ import (
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/internal/processes"
-	"taskapi/allocrunner/internal/signals"
+	"taskapi/internal/signals"
 )
 
 // Config is what a task's runner is made of. All fields but Hooks, Resources and Meter are required.

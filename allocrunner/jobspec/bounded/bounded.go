@@ -23,8 +23,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/proc"
 )
 
 // command is the argument with which the program is executed again.

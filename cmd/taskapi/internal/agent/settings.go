@@ -16,7 +16,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/identity"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.

@@ -17,8 +17,8 @@ import (
 
 	"taskapi/cmd/taskapi/internal/httpserve"
 	"taskapi/identity"
+	"taskapi/internal/safedir"
 	"taskapi/socket"
-	"taskapi/socket/safedir"
 )
 
 // issuer is another issuer, whose key set is followed while the agent runs.

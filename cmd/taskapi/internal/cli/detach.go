@@ -22,7 +22,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // logName is the file in an allocation's directory that a detached taskapi writes to.

@@ -19,7 +19,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/identity"
 	"taskapi/identity/opaque"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // mintFlags say which token is made.

@@ -19,7 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 const id = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"

@@ -16,7 +16,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/client"
-	"taskapi/identity/privatefile"
+	"taskapi/internal/privatefile"
 )
 
 // serve answers on an operator's socket, and returns the SDK for it.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"taskapi/socket/peercred"
+	"taskapi/internal/peercred"
 )
 
 func TestOf(t *testing.T) {

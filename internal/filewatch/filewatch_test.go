@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"taskapi/allocrunner/internal/filewatch"
+	"taskapi/internal/filewatch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -2,18 +2,20 @@
 package signals
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"taskapi/allocrunner/interfaces"
 )
 
+// ErrUnknown is the error for a name that no signal has on this machine.
+var ErrUnknown = errors.New("unknown signal")
+
 // Parse reads a signal's name as signal(7) spells it, with or without SIG, in any case. SIGNULL is signal 0, which asks
-// whether the process is there. Numbers, blanks and real-time signals are no names. Errors: interfaces.ErrUnknownSignal.
+// whether the process is there. Numbers, blanks and real-time signals are no names. Errors: ErrUnknown.
 func Parse(name string) (syscall.Signal, error) {
 	full := fullName(name)
 	if full == "SIGNULL" {
@@ -22,7 +24,7 @@ func Parse(name string) (syscall.Signal, error) {
 	if sig := unix.SignalNum(full); sig != 0 {
 		return sig, nil
 	}
-	return 0, fmt.Errorf("%w %q", interfaces.ErrUnknownSignal, name)
+	return 0, fmt.Errorf("%w %q", ErrUnknown, name)
 }
 
 func fullName(name string) string { return "SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG") }

@@ -5,8 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/internal/signals"
+	"taskapi/internal/signals"
 )
 
 func TestNames(t *testing.T) {
@@ -30,7 +29,7 @@ func TestNames(t *testing.T) {
 		{"", 0, false, false},
 	} {
 		got, err := signals.Parse(tc.name)
-		if got != tc.want || (err == nil) != tc.known || err != nil && !errors.Is(err, interfaces.ErrUnknownSignal) {
+		if got != tc.want || (err == nil) != tc.known || err != nil && !errors.Is(err, signals.ErrUnknown) {
 			t.Errorf("%q: %v, %v", tc.name, got, err)
 		}
 		if got := signals.InJobFile(tc.name); got != tc.jobFile {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"taskapi/socket/safedir"
+	"taskapi/internal/safedir"
 )
 
 // sharedDir returns a directory that every user may write to, as /tmp is.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // sleeper returns a process that lives until the test kills it, or its end.

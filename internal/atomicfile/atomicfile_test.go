@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"taskapi/identity/privatefile/atomicfile"
+	"taskapi/internal/atomicfile"
 )
 
 // files returns the names in a directory.

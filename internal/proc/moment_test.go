@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 func TestMoment(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/identity/privatefile/flock"
+	"taskapi/internal/flock"
 )
 
 func TestLocks(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner/internal/proc"
+	"taskapi/internal/proc"
 )
 
 // TestUsage holds what is read of a process against what the kernel says of it elsewhere.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/socket/safedir"
+	"taskapi/internal/safedir"
 )
 
 // nobody is an unprivileged user.

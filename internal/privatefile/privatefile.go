@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/identity/privatefile/atomicfile"
-	"taskapi/identity/privatefile/flock"
+	"taskapi/internal/atomicfile"
+	"taskapi/internal/flock"
 )
 
 var (
