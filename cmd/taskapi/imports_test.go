@@ -69,6 +69,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/internal/table",
 	},
 	"allocrunner/cluster/registry":     {"allocrunner/cluster", "allocrunner/interfaces"},
+	"allocrunner/cluster/stores":       {"allocrunner/cluster", "allocrunner/cluster/disk", "allocrunner/cluster/memory"},
 	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
 	"allocrunner/consul":               {"allocrunner/interfaces"},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
@@ -168,8 +169,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli": {
 		"allocrunner",
 		"allocrunner/cluster",
-		"allocrunner/cluster/disk",
-		"allocrunner/cluster/memory", // of simulated allocations
+		"allocrunner/cluster/stores",
 		"allocrunner/cluster/variables",
 		"allocrunner/consul",
 		"allocrunner/cluster/registry",

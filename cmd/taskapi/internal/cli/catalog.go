@@ -8,8 +8,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/cluster/registry"
+	"taskapi/allocrunner/cluster/stores"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers"
 )
@@ -49,7 +49,7 @@ func withCatalog(ctx context.Context, w Environment, flags serviceFlags, use fun
 			return err
 		}
 	}
-	store := disk.New(f.places[0].Cluster())
+	store := stores.Open(stores.Disk, f.places[0].Cluster())
 	defer store.Close()
 	return use(storedCatalog{f.places[0], registry.New(store)})
 }

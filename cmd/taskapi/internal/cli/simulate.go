@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
-	"taskapi/allocrunner/cluster/memory"
+	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/simulate"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -59,7 +59,7 @@ func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
 	defer revoked.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	shared := memory.New()
+	shared := stores.Open(stores.Memory, "")
 	defer shared.Close()
 	first := newQueuedPrinter(r.environment.Stdout, r.alloc, r.options.json)
 	defer flushAll(first.queue)

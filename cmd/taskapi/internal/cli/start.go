@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
-	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -64,7 +64,7 @@ func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, sett
 		},
 		Lock:    lock,
 		Keyring: func() (*identity.Keyring, error) { return l.openKeyring(settings.SealKey) },
-		Cluster: disk.New(l.Cluster()),
+		Cluster: stores.Open(stores.Disk, l.Cluster()),
 		Revocations: func(longest time.Duration) (*revocation.List, error) {
 			return revocation.Open(revocation.Config{Dir: l.Revocations(), MaxTTL: longest})
 		},

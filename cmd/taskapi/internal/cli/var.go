@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/cluster/stores"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/output"
@@ -103,7 +103,7 @@ func (l layout) useVariables(sealKey string, do func(kept *variables.Service) er
 	if err != nil {
 		return err
 	}
-	store := disk.New(l.Cluster())
+	store := stores.Open(stores.Disk, l.Cluster())
 	kept, err := agent.OpenVariables(store, ring)
 	if err != nil {
 		return errors.Join(err, store.Close())
