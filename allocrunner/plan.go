@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // Decision is what becomes of an allocation when a job is to run under its ID.
@@ -71,7 +71,7 @@ func (e *StoppingError) Unwrap() error { return interfaces.ErrTerminal }
 //	running                  destructive          *DestructiveError          Replace
 //
 // Replaced is interfaces.Replaced: another version was accepted before, and the latest is what follows.
-func Plan(current Current, wanted *api.Allocation, force bool) (Decision, []jobspec.Change, error) {
+func Plan(current Current, wanted *api.Allocation, force bool) (Decision, []jobdiff.Change, error) {
 	is, replaced := current.Alloc, !current.Pending && interfaces.Replaced(current.Alloc)
 	switch {
 	case current.Terminal && (force || replaced):
@@ -82,8 +82,8 @@ func Plan(current Current, wanted *api.Allocation, force bool) (Decision, []jobs
 	if err := SameJob(is, wanted); err != nil {
 		return 0, nil, err
 	}
-	changes := jobspec.Changes(is.Job, wanted.Job, wanted.TaskGroup)
-	destructive := jobspec.Destructive(changes)
+	changes := jobdiff.Changes(is.Job, wanted.Job, wanted.TaskGroup)
+	destructive := jobdiff.Destructive(changes)
 	stopping := !current.Pending && is.DesiredStatus == api.AllocDesiredStatusStop
 	switch {
 	case replaced:
@@ -110,7 +110,7 @@ func SameJob(is, wanted *api.Allocation) error {
 	return &OtherJobError{is.ID, is.JobID, is.TaskGroup, wanted.JobID, wanted.TaskGroup}
 }
 
-func changeLines(changes []jobspec.Change) []string {
+func changeLines(changes []jobdiff.Change) []string {
 	lines := make([]string, len(changes))
 	for i, c := range changes {
 		lines[i] = c.String()

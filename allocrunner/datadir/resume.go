@@ -9,13 +9,13 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // Resume continues the saved allocation as allocrunner.Plan decides when wanted is to run: it returns the changes that were made in
 // place, or the allocation that has to follow it, nil for none. Errors: *InvalidError, those of Plan and, unless forced,
 // *StateRemovedError.
-func (l *Lock) Resume(ctx context.Context, wanted *api.Allocation, force bool) (changes []jobspec.Change, next *api.Allocation, err error) {
+func (l *Lock) Resume(ctx context.Context, wanted *api.Allocation, force bool) (changes []jobdiff.Change, next *api.Allocation, err error) {
 	switch {
 	case l.saved == nil && l.removed && !force:
 		return nil, nil, &StateRemovedError{l.ID}

@@ -7,6 +7,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // A job file is parsed, its group chosen, and what would not happen as written is found. Then two versions of it are compared.
@@ -52,7 +53,7 @@ job "web" {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, change := range jobspec.Changes(job, next, "web") {
+	for _, change := range jobdiff.Changes(job, next, "web") {
 		fmt.Println(change)
 	}
 	// Output:

@@ -17,7 +17,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
@@ -109,7 +109,7 @@ type Config struct {
 	Stop    *interfaces.StopRequest // the allocation is to end so, from the beginning
 	Kill    bool                    // and at once
 	Next    *api.Allocation         // what is to follow the allocation, which is to end for that
-	Changes []jobspec.Change        // what has changed of the job since the allocation was last run
+	Changes []jobdiff.Change        // what has changed of the job since the allocation was last run
 
 	Tied       bool                            // see interfaces.Config
 	Foreground *interfaces.Foreground          // a task that has this program's files; nil for none
@@ -169,7 +169,7 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
 	if next := a.cfg.Next; next != nil {
 		now := a.cfg.Lock.Saved().Alloc
-		a.sayReplacing(jobspec.Changes(now.Job, next.Job, now.TaskGroup))
+		a.sayReplacing(jobdiff.Changes(now.Job, next.Job, now.TaskGroup))
 	}
 	var kept kept
 	defer kept.close()
@@ -328,7 +328,7 @@ func (a *Agent) detach() {
 
 // replace stops the allocation gracefully, and has another one follow it; text is that of its job, nil when it is not known. Errors: interfaces.ErrTerminal when it ends for another reason,
 // and those of a disk on which nothing could begin; nothing ends then.
-func (a *Agent) replace(ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobspec.Change) error {
+func (a *Agent) replace(ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change) error {
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}
@@ -370,15 +370,15 @@ func (a *Agent) concluded(err error, w *wiring) error {
 }
 
 // sayUpdated says what has changed of the job in place.
-func sayUpdated(to Events, changes []jobspec.Change) {
+func sayUpdated(to Events, changes []jobdiff.Change) {
 	for _, c := range changes {
 		to.AllocEvent("Updated", c.String())
 	}
 }
 
 // sayReplacing says why the allocation ends.
-func (a *Agent) sayReplacing(changes []jobspec.Change) {
-	for _, c := range jobspec.Destructive(changes) {
+func (a *Agent) sayReplacing(changes []jobdiff.Change) {
+	for _, c := range jobdiff.Destructive(changes) {
 		a.cfg.Events.AllocEvent("Replacing", c.String())
 	}
 	a.cfg.Events.AllocEvent("Replacing", "stopping gracefully, to run again with another version of the job")

@@ -9,7 +9,7 @@ import (
 
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers"
 )
 
@@ -81,11 +81,11 @@ func (h *history) Versions() []handlers.JobVersion {
 func (h *history) Compare(earlier, later *api.Job) []handlers.JobChange {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return jobChanges(jobspec.Changes(earlier, later, h.runner.Alloc().TaskGroup))
+	return jobChanges(jobdiff.Changes(earlier, later, h.runner.Alloc().TaskGroup))
 }
 
 // jobChanges returns changes as the API has them.
-func jobChanges(changes []jobspec.Change) []handlers.JobChange {
+func jobChanges(changes []jobdiff.Change) []handlers.JobChange {
 	var list []handlers.JobChange
 	for _, c := range changes {
 		list = append(list, handlers.JobChange{Path: c.Path, InPlace: c.InPlace, Text: c.Text})

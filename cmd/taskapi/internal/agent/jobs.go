@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
@@ -35,7 +36,7 @@ type jobUpdate struct {
 	wanted   *api.Allocation
 	current  allocrunner.Current
 	decision allocrunner.Decision // when it is forced
-	changes  []jobspec.Change
+	changes  []jobdiff.Change
 	warnings string
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // phase is how far an agent is.
@@ -192,7 +192,7 @@ func (l life) end(e event) (life, []action) {
 type control interface {
 	stop(ctx context.Context, how interfaces.StopRequest, first func()) error
 	kill()
-	replace(ctx context.Context, by *api.Allocation, text *api.JobSubmission, changes []jobspec.Change) error
+	replace(ctx context.Context, by *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change) error
 	present() life
 	collect(ctx context.Context) error
 	leaving() <-chan struct{}

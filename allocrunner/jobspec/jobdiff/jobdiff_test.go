@@ -1,4 +1,4 @@
-package jobspec_test
+package jobdiff_test
 
 import (
 	"strings"
@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // before is a job with one of most things, and after makes another version of it.
@@ -73,7 +74,7 @@ func changed(tb testing.TB, replacements ...string) []string {
 		text = strings.Replace(text, replacements[i], replacements[i+1], 1)
 	}
 	var got []string
-	for _, c := range jobspec.Changes(mustParse(tb, before), mustParse(tb, text), "g") {
+	for _, c := range jobdiff.Changes(mustParse(tb, before), mustParse(tb, text), "g") {
 		kind := "destructive "
 		if c.InPlace {
 			kind = "in place "
@@ -85,7 +86,7 @@ func changed(tb testing.TB, replacements ...string) []string {
 
 func mustParse(tb testing.TB, body string) *api.Job {
 	tb.Helper()
-	job, err := parse(tb, body)
+	job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -162,30 +163,30 @@ func TestChangesOfOddJobs(t *testing.T) {
 	name := func(s string) *string { return &s }
 	odd := &api.Job{TaskGroups: []*api.TaskGroup{nil, {}, {Name: name("g"), Tasks: []*api.Task{nil, {Name: "t"}, {Name: "t", Driver: "x"}}}}}
 	other := &api.Job{TaskGroups: []*api.TaskGroup{{Name: name("g"), Tasks: []*api.Task{{Name: "t"}, {Name: "t"}, nil}}, {}}}
-	got := jobspec.Changes(odd, other, "g")
+	got := jobdiff.Changes(odd, other, "g")
 	if len(got) != 1 || got[0].Path != `group "g" > task "t" #2 > driver` || got[0].InPlace {
 		t.Errorf("changes = %v, want the second task's driver alone", got)
 	}
 	for _, c := range []struct{ old, new *api.Job }{{nil, odd}, {odd, nil}} {
-		if got := jobspec.Changes(c.old, c.new, ""); len(jobspec.Destructive(got)) != 1 {
+		if got := jobdiff.Changes(c.old, c.new, ""); len(jobdiff.Destructive(got)) != 1 {
 			t.Errorf("Changes with no job = %v, want one that is destructive", got)
 		}
 	}
-	if got := jobspec.Changes(nil, nil, ""); got != nil {
+	if got := jobdiff.Changes(nil, nil, ""); got != nil {
 		t.Errorf("Changes(nil, nil) = %v", got)
 	}
 	// Read from HCL or from JSON, a config is the same.
 	a := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1, "args": []string{"x"}}}}}}}
 	b := &api.Job{TaskGroups: []*api.TaskGroup{{Tasks: []*api.Task{{Config: map[string]any{"n": 1.0, "args": []any{"x"}}, Env: map[string]string{}}}}}}
-	if got := jobspec.Changes(a, b, ""); got != nil {
+	if got := jobdiff.Changes(a, b, ""); got != nil {
 		t.Errorf("Changes of the same config = %v", got)
 	}
 }
 
 // TestDestructive picks out and leaves the list alone.
 func TestDestructive(t *testing.T) {
-	list := []jobspec.Change{{Path: "a", InPlace: true}, {Path: "b"}, {Path: "c", InPlace: true}}
-	if got := jobspec.Destructive(list); len(got) != 1 || got[0].Path != "b" || list[0].Path != "a" || len(list) != 3 {
+	list := []jobdiff.Change{{Path: "a", InPlace: true}, {Path: "b"}, {Path: "c", InPlace: true}}
+	if got := jobdiff.Destructive(list); len(got) != 1 || got[0].Path != "b" || list[0].Path != "a" || len(list) != 3 {
 		t.Errorf("Destructive = %v of %v", got, list)
 	}
 }
@@ -200,7 +201,7 @@ func TestChangesAreShort(t *testing.T) {
 		task.Env[strings.Repeat("E", len(task.Env)+100)] = "x"
 		task.Identities[0].Audience = append(task.Identities[0].Audience, "x")
 	}
-	for _, c := range jobspec.Changes(old, long, "g") {
+	for _, c := range jobdiff.Changes(old, long, "g") {
 		if len(c.String()) > 1000 {
 			t.Errorf("a line of %d bytes: %s", len(c.String()), c)
 		}

@@ -1,4 +1,6 @@
-package jobspec
+// Package jobdiff compares two versions of a job, for an allocation that runs the older one. It says in words what differs, and
+// whether the running allocation can apply each difference or needs new processes for it.
+package jobdiff
 
 import (
 	"fmt"

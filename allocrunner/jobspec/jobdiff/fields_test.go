@@ -1,4 +1,4 @@
-package jobspec_test
+package jobdiff_test
 
 import (
 	"encoding/json"
@@ -13,12 +13,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"pgregory.net/rapid"
 
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/jobdiff"
 )
 
 // TestEveryFieldHasARow: an update of the SDK fails here until each new field is decided on.
 func TestEveryFieldHasARow(t *testing.T) {
-	tables := jobspec.FieldTables()
+	tables := jobdiff.FieldTables()
 	for of, table := range tables {
 		rows := 0
 		for field := range of.Fields() {
@@ -56,7 +56,7 @@ func elementOf(t reflect.Type) reflect.Type {
 
 // TestUnknownFieldsAreDestructive: until somebody has decided, a difference can't be made in place.
 func TestUnknownFieldsAreDestructive(t *testing.T) {
-	defer jobspec.WithoutRow(reflect.TypeFor[api.Task](), "KillTimeout")()
+	defer jobdiff.WithoutRow(reflect.TypeFor[api.Task](), "KillTimeout")()
 	got := changed(t, `"5s"`, `"10s"`)
 	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; unknown field; needs a new allocation`
 	if !slices.Equal(got, []string{want}) {
@@ -67,7 +67,7 @@ func TestUnknownFieldsAreDestructive(t *testing.T) {
 // goldenJobs are jobs that together use every block and argument.
 func goldenJobs(tb testing.TB) map[string][]byte {
 	tb.Helper()
-	files, err := filepath.Glob("testdata/*.golden.json")
+	files, err := filepath.Glob("../testdata/*.golden.json")
 	if err != nil || len(files) == 0 {
 		tb.Fatalf("golden files: %v, %v", files, err)
 	}
@@ -197,12 +197,12 @@ var mayTell = []string{
 // TestEveryMutationIsAChange: whatever single value of a job is made another one, that is seen, and its text is not shown unless it
 // is of a kind that may be.
 func TestEveryMutationIsAChange(t *testing.T) {
-	tables := jobspec.FieldTables()
+	tables := jobdiff.FieldTables()
 	tried := 0
 	for file, body := range goldenJobs(t) {
 		old := unmarshalJob(t, body)
 		group := *old.TaskGroups[0].Name
-		if got := jobspec.Changes(old, unmarshalJob(t, body), group); got != nil {
+		if got := jobdiff.Changes(old, unmarshalJob(t, body), group); got != nil {
 			t.Errorf("%s: a job differs from itself: %v", file, got)
 		}
 		job := unmarshalJob(t, body)
@@ -210,7 +210,7 @@ func TestEveryMutationIsAChange(t *testing.T) {
 			kept := reflect.New(target.value.Type()).Elem()
 			kept.Set(target.value)
 			mutate(target.value)
-			got := jobspec.Changes(old, job, group)
+			got := jobdiff.Changes(old, job, group)
 			target.value.Set(kept)
 			tried++
 			of, name, _ := strings.Cut(target.field, ".")
@@ -252,12 +252,21 @@ func TestChangesAreSymmetric(t *testing.T) {
 			mutate(all[rapid.IntRange(0, len(all)-1).Draw(rt, "leaf")].value)
 		}
 		group := *old.TaskGroups[0].Name
-		there, back := jobspec.Changes(old, job, group), jobspec.Changes(job, old, group)
-		if len(there) != len(back) || len(jobspec.Destructive(there)) != len(jobspec.Destructive(back)) {
+		there, back := jobdiff.Changes(old, job, group), jobdiff.Changes(job, old, group)
+		if len(there) != len(back) || len(jobdiff.Destructive(there)) != len(jobdiff.Destructive(back)) {
 			rt.Errorf("there %v, back %v", there, back)
 		}
-		if got := jobspec.Changes(job, unmarshalJob(t, encode(t, job)), group); got != nil {
+		if got := jobdiff.Changes(job, unmarshalJob(t, encode(t, job)), group); got != nil {
 			rt.Errorf("a job differs from itself after JSON: %v", got)
 		}
 	})
+}
+
+func encode(tb testing.TB, job *api.Job) []byte {
+	tb.Helper()
+	body, err := json.Marshal(job)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return body
 }
