@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 )
@@ -477,7 +478,7 @@ func TestNoTokenIsWrittenAnywhere(t *testing.T) {
 			r.URL = &url.URL{Path: "/v1/allocation/" + token, RawQuery: "token=" + token}
 			r.Header.Set("Authorization", "Bearer "+token)
 			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
-				said.WriteString(denial.Error() + denial.Kind.Words())
+				said.WriteString(denial.Error() + apierror.OfDenial(denial.Reason).Words())
 			}
 		}
 	}

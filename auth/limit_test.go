@@ -14,6 +14,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
+	"taskapi/handlers/apierror"
 	"taskapi/identity"
 	"taskapi/ratelimit"
 )
@@ -119,7 +120,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 			}
 			token := w.token(web)
 			_, denial := w.authenticator.Authenticate(request(token), web, peer)
-			if denial == nil || denial.Kind.Status() != http.StatusTooManyRequests || denial.RetryAfter <= 0 {
+			if denial == nil || denial.Reason.Status() != http.StatusTooManyRequests || denial.RetryAfter <= 0 {
 				t.Fatalf("got %+v", denial)
 			}
 			time.Sleep(denial.RetryAfter / test.part)
@@ -138,7 +139,7 @@ func TestRetryAfterInSeconds(t *testing.T) {
 		token := w.token(web)
 		_, denial := w.authenticator.Authenticate(request(forge(token, 0)), web, peer)
 		answer := httptest.NewRecorder()
-		denial.Write(answer)
+		apierror.WriteDenial(answer, denial)
 		if got := answer.Header().Get("Retry-After"); got != "1" {
 			t.Fatalf("Retry-After is %q", got)
 		}
@@ -293,11 +294,11 @@ func TestRequestsAreLimited(t *testing.T) {
 			w.expect("within the limit", token, web, auth.NotRefused)
 		}
 		_, denial := w.authenticator.Authenticate(request(token), web, peer)
-		if denial == nil || denial.Reason != auth.RequestLimited || denial.Kind.Words() != "Too many requests" {
+		if denial == nil || denial.Reason != auth.RequestLimited {
 			t.Fatalf("one more: %v", denial)
 		}
 		answer := httptest.NewRecorder()
-		denial.Write(answer)
+		apierror.WriteDenial(answer, denial)
 		if got := answer.Header().Get("Retry-After"); answer.Code != http.StatusTooManyRequests || got != "2" {
 			t.Errorf("%d with Retry-After %q, want 429 with 2", answer.Code, got)
 		}

@@ -1,9 +1,9 @@
 package auth
 
 import (
+	"net/http"
 	"strconv"
 
-	"taskapi/handlers/apierror"
 	"taskapi/identity"
 )
 
@@ -59,44 +59,44 @@ const (
 	reasons // how many there are
 )
 
-// meaning is a reason's name and what a client gets.
+// meaning is a reason's name and the HTTP status that a client gets. The words of the answer are in handlers/apierror.
 type meaning struct {
-	name string // in counters, logs and the audit
-	kind apierror.Kind
+	name   string // in counters, logs and the audit
+	status int
 }
 
 var meanings = [reasons]meaning{
 	NotRefused:         {"none", 0},
-	NoToken:            {"no_token", apierror.Unauthorized},
-	AmbiguousToken:     {"ambiguous_token", apierror.AmbiguousCredentials},
-	FromBrowser:        {"from_browser", apierror.Forbidden},
-	TooLong:            {string(identity.ReasonTooLong), apierror.Forbidden},
-	Malformed:          {string(identity.ReasonMalformed), apierror.Forbidden},
-	BadHeader:          {string(identity.ReasonHeader), apierror.Forbidden},
-	BadAlgorithm:       {string(identity.ReasonAlgorithm), apierror.Forbidden},
-	BadKeyID:           {string(identity.ReasonKeyID), apierror.Forbidden},
-	BadClaims:          {string(identity.ReasonClaims), apierror.Forbidden},
-	UnknownKey:         {string(identity.ReasonUnknownKey), apierror.Forbidden},
-	BadSignature:       {string(identity.ReasonSignature), apierror.Forbidden},
-	Expired:            {string(identity.ReasonExpired), apierror.Forbidden},
-	NotYetValid:        {string(identity.ReasonNotYetValid), apierror.Forbidden},
-	BadLifetime:        {string(identity.ReasonLifetime), apierror.Forbidden},
-	WrongAudience:      {string(identity.ReasonAudience), apierror.Forbidden},
-	WrongIssuer:        {string(identity.ReasonIssuer), apierror.Forbidden},
-	WrongRole:          {string(identity.ReasonRole), apierror.Forbidden},
-	KeyRemoved:         {"key_removed", apierror.Forbidden},
-	Revoked:            {"revoked", apierror.Forbidden},
-	UnknownAllocation:  {"unknown_allocation", apierror.Forbidden},
-	EarlierLife:        {"earlier_life", apierror.Forbidden},
-	WrongClaims:        {"wrong_claims", apierror.Forbidden},
-	TerminalAllocation: {"terminal_allocation", apierror.Forbidden},
-	WrongSocket:        {"wrong_socket", apierror.Forbidden},
-	WrongPeer:          {"wrong_peer", apierror.Forbidden},
-	UnknownSecret:      {"unknown_secret", apierror.Forbidden},
-	CallerLimited:      {"limited_caller", apierror.TooManyFailures},
-	GlobalLimited:      {"limited_global", apierror.TooManyFailures},
-	RequestLimited:     {"limited_requests", apierror.TooManyRequests},
-	MissingCapability:  {"missing_capability", apierror.PermissionDenied},
+	NoToken:            {"no_token", http.StatusUnauthorized},
+	AmbiguousToken:     {"ambiguous_token", http.StatusBadRequest},
+	FromBrowser:        {"from_browser", http.StatusForbidden},
+	TooLong:            {string(identity.ReasonTooLong), http.StatusForbidden},
+	Malformed:          {string(identity.ReasonMalformed), http.StatusForbidden},
+	BadHeader:          {string(identity.ReasonHeader), http.StatusForbidden},
+	BadAlgorithm:       {string(identity.ReasonAlgorithm), http.StatusForbidden},
+	BadKeyID:           {string(identity.ReasonKeyID), http.StatusForbidden},
+	BadClaims:          {string(identity.ReasonClaims), http.StatusForbidden},
+	UnknownKey:         {string(identity.ReasonUnknownKey), http.StatusForbidden},
+	BadSignature:       {string(identity.ReasonSignature), http.StatusForbidden},
+	Expired:            {string(identity.ReasonExpired), http.StatusForbidden},
+	NotYetValid:        {string(identity.ReasonNotYetValid), http.StatusForbidden},
+	BadLifetime:        {string(identity.ReasonLifetime), http.StatusForbidden},
+	WrongAudience:      {string(identity.ReasonAudience), http.StatusForbidden},
+	WrongIssuer:        {string(identity.ReasonIssuer), http.StatusForbidden},
+	WrongRole:          {string(identity.ReasonRole), http.StatusForbidden},
+	KeyRemoved:         {"key_removed", http.StatusForbidden},
+	Revoked:            {"revoked", http.StatusForbidden},
+	UnknownAllocation:  {"unknown_allocation", http.StatusForbidden},
+	EarlierLife:        {"earlier_life", http.StatusForbidden},
+	WrongClaims:        {"wrong_claims", http.StatusForbidden},
+	TerminalAllocation: {"terminal_allocation", http.StatusForbidden},
+	WrongSocket:        {"wrong_socket", http.StatusForbidden},
+	WrongPeer:          {"wrong_peer", http.StatusForbidden},
+	UnknownSecret:      {"unknown_secret", http.StatusForbidden},
+	CallerLimited:      {"limited_caller", http.StatusTooManyRequests},
+	GlobalLimited:      {"limited_global", http.StatusTooManyRequests},
+	RequestLimited:     {"limited_requests", http.StatusTooManyRequests},
+	MissingCapability:  {"missing_capability", http.StatusForbidden},
 }
 
 // tokenReason returns the reason of an error of package identity, Malformed for one that is not in the table.
@@ -120,8 +120,8 @@ func (r Reason) String() string {
 
 // Status returns the HTTP status with which the reason is answered, 0 for NotRefused.
 func (r Reason) Status() int {
-	if r == NotRefused || r >= reasons {
+	if r >= reasons {
 		return 0
 	}
-	return meanings[r].kind.Status()
+	return meanings[r].status
 }

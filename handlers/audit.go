@@ -52,7 +52,7 @@ func (s *socketServer) record(r *request, status int, reason auth.Reason) {
 
 // recordLacking records a request whose caller lacks the capability that its route needs.
 func (s *socketServer) recordLacking(r *request, denial *auth.Denial) {
-	s.record(r, denial.Kind.Status(), denial.Reason)
+	s.record(r, denial.Reason.Status(), denial.Reason)
 	if s.config.Lacking != nil {
 		s.config.Lacking(r.matched.AnyOf.String(), strings.TrimPrefix(r.URL.EscapedPath(), "/v1/var/"))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 	"taskapi/identity"
 )
 
@@ -111,7 +112,7 @@ func TestEachCapabilityAlone(t *testing.T) {
 			opened = opened || want
 			for _, method := range route.Methods {
 				got := s.once(t, method, head(method, target(route, allocID), capability.String(), anyBody))
-				if may := got.Status != http.StatusForbidden || got.Body != permissionDenied.Kind.Words(); may != want {
+				if may := got.Status != http.StatusForbidden || got.Body != apierror.PermissionDenied.Words(); may != want {
 					t.Errorf("%s %s with %s alone = %d %.40q; want it let in: %v", method, route.Pattern, capability, got.Status, got.Body, want)
 				}
 			}

@@ -60,7 +60,7 @@ func (r *request) need(c auth.Capability) error {
 	if denial == nil {
 		return nil
 	}
-	r.server.record(r, denial.Kind.Status(), denial.Reason)
+	r.server.record(r, denial.Reason.Status(), denial.Reason)
 	return denial
 }
 

@@ -77,7 +77,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.peer)
 	if denial != nil {
-		denial.Write(w)
+		apierror.WriteDenial(w, denial)
 		return
 	}
 
@@ -97,7 +97,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req.matched = route
 
 	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
-		denial.Write(w)
+		apierror.WriteDenial(w, denial)
 		s.recordLacking(req, denial)
 		return
 	}
@@ -178,8 +178,7 @@ func routePath(r *http.Request) string {
 // fail answers with an error and returns the status. It is the one place that logs faults.
 func (s *socketServer) fail(r *request, err error) int {
 	if denial, ok := errors.AsType[*auth.Denial](err); ok {
-		denial.Write(r.w)
-		return denial.Kind.Status()
+		return apierror.WriteDenial(r.w, denial)
 	}
 	known := asError(err)
 	if abandoned(r.Context(), err) {

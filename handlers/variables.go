@@ -112,7 +112,7 @@ func (r *request) mayVariable(of variableAt, right auth.VariableRight) error {
 	if r.Principal.MayVariable(of.namespace, of.path, right) {
 		return nil
 	}
-	denial := &auth.Denial{Kind: apierror.PermissionDenied, Reason: auth.MissingCapability}
+	denial := &auth.Denial{Reason: auth.MissingCapability}
 	r.server.recordLacking(r, denial)
 	return denial
 }

@@ -107,7 +107,7 @@ func (d door) refusal(t *testing.T, token string) (auth.Reason, int) {
 		}
 		return auth.NotRefused, http.StatusOK
 	}
-	return denial.Reason, denial.Kind.Status()
+	return denial.Reason, denial.Reason.Status()
 }
 
 // TestDoor has every kind refused by the real authenticator for its own reason, the second time as well as the first, and lets in the good tokens

@@ -128,7 +128,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/taskenv",
 	},
 	"allocrunner/updates": {"allocrunner/interfaces"},
-	"auth":                {"auth/limitset", "handlers/apierror", "identity", "ratelimit"},
+	"auth":                {"auth/limitset", "identity", "ratelimit"},
 	"auth/limitset":       {"ratelimit"},
 	"auth/badtokens":      {"auth", "identity"},
 	"handlers": {
@@ -160,6 +160,7 @@ var allowedImports = map[string][]string{
 		"identity/revocation",
 		"identity/workload",
 	},
+	"handlers/apierror":     {"auth"}, // the reasons of a refusal
 	"handlers/faults":       {"auth", "handlers/apierror"},
 	"identity":              {"identity/internal/strictjson"},
 	"identity/revocation":   {"identity"},

@@ -1,6 +1,6 @@
-// Package apierror holds everything that can go wrong in the API in one table: each Kind of error with its HTTP status and the words
-// that the client reads. Words that Nomad has are Nomad's, since clients match on them. It promises that no part of a cause reaches a
-// client, and knows nothing of requests: auth refuses, handlers answer and cmd/taskapi explains a runner's errors with the same Kinds.
+// Package apierror is the table of everything that can go wrong in the API: each Kind of error with its HTTP status and the words that the
+// client reads. Where Nomad has words for an error, these are Nomad's, because clients match on them. No part of an error's cause reaches a
+// client. The reasons for which package auth refuses a request are mapped to Kinds in denial.go.
 package apierror
 
 import (
