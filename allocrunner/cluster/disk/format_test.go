@@ -1,0 +1,40 @@
+package disk_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/clustertest"
+)
+
+// TestLogOfFormat1 reads a log that an earlier version has written before its machine failed. It was rewritten beside a damaged value and a lease,
+// then got one change that its header notes, a whole one that the header does not, and two thirds of another one.
+func TestLogOfFormat1(t *testing.T) {
+	data, err := os.ReadFile("testdata/format1.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := scratch(t)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeLog(t, dir, data)
+	s := open(t, dir)
+	page := clustertest.List(t, s, cluster.Span{})
+	want := []cluster.Entry{
+		{Key: "bad", CreateIndex: 2, ModifyIndex: 2, Damaged: true},
+		{Key: "new", Value: []byte("four"), CreateIndex: 6, ModifyIndex: 7},
+		{Key: "old", Value: []byte("two"), CreateIndex: 2, ModifyIndex: 3},
+	}
+	if fmt.Sprint(page.Entries) != fmt.Sprint(want) || page.Index != 7 {
+		t.Errorf("got %v at %d, want %v at 7", page.Entries, page.Index, want)
+	}
+	if index := clustertest.Put(t, s, "new", "five", cluster.Condition{Key: "new", ModifyIndex: 7}); index < 8 {
+		t.Errorf("the next change has index %d", index)
+	}
+	if e := clustertest.Get(t, open(t, dir), "new"); string(e.Value) != "five" {
+		t.Errorf("got %q", e.Value)
+	}
+}

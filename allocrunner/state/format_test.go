@@ -1,0 +1,41 @@
+package state_test
+
+import (
+	"os"
+	"testing"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/interfaces/storetest"
+	"taskapi/allocrunner/state"
+)
+
+// TestFileOfFormat3 reads a file that an earlier version has written. It was rewritten once, then got one change that its header acknowledges, a
+// whole one that the header does not, and two thirds of another one.
+func TestFileOfFormat3(t *testing.T) {
+	data, err := os.ReadFile("testdata/format3.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := statePath(t)
+	writeFile(t, path, data)
+	check := func(what string, saved *interfaces.Saved, err error) {
+		t.Helper()
+		if err != nil || saved.Alloc.ModifyIndex != 3 || saved.Alloc.ClientStatus != "running" || *saved.Alloc.Job.ID != "j" || saved.Life != "life" {
+			t.Fatalf("%s: %+v, %v", what, saved, err)
+		}
+		storetest.Diff(t, what, map[string]interfaces.SavedTask{"t": {Attempts: 3, Phase: "run"}}, saved.Tasks)
+	}
+	saved, err := state.Read(path)
+	check("read", saved, err)
+	dump, err := state.Inspect(path)
+	if err != nil || len(dump.Problems) > 0 || dump.Version != "0.9-recorded" {
+		t.Fatalf("inspect: %+v, %v", dump, err)
+	}
+	db := open(t, path)
+	check("loaded", storetest.Load(t, db), nil)
+	storetest.Put(t, db, interfaces.Change{ID: "a", Terminal: true})
+	if saved = storetest.Load(t, db); !saved.Terminal {
+		t.Error("a change that follows is not there")
+	}
+	check("after a change", saved, nil)
+}
