@@ -18,7 +18,8 @@ import (
 // refused, and so is one that can't reach dir, in which the allocation's directory would be; Run refuses them, too, before anything starts.
 // Users and programs that do not exist may be created before their task starts, so there are only warnings, as there are for references
 // that can't be resolved at a task's start. Nothing is started or changed.
-func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
+func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []jobspec.Finding {
+	node := taskenv.DetectNode(known.Attributes())
 	var findings []jobspec.Finding
 	for _, t := range alloc.GetTaskGroup().Tasks {
 		add := func(severity jobspec.Severity, feature, message string) {
@@ -38,13 +39,13 @@ func CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
 		case err != nil:
 			add(jobspec.Warning, "user", err.Error()+"; unless it is created before, the task fails to start")
 		}
-		if reason := missingProgram(alloc, t); reason != "" {
+		if reason := missingProgram(alloc, t, known, node); reason != "" {
 			add(jobspec.Warning, "command", reason+"; unless it is there before, the task fails to start")
 		}
 		if user.Name == "" {
 			user.Name = t.User
 		}
-		config, env := unresolved(alloc, t, user)
+		config, env := unresolved(alloc, t, user, node)
 		for _, problem := range config {
 			add(jobspec.Warning, "config", problem+" The task fails to start"+unlessMeta(fmt.Sprint(t.Config))+".")
 		}
@@ -74,14 +75,14 @@ func (r *Runner) checkUsers() error {
 }
 
 // missingProgram says why a task's program is missing; empty when it is there, or when that is known only at the start.
-func missingProgram(alloc *api.Allocation, t *api.Task) string {
+func missingProgram(alloc *api.Allocation, t *api.Task, known *drivers.Registry, node taskenv.Node) string {
 	user, err := allocdir.LookupUser(t.User)
 	if err != nil {
 		user.Name = t.User
 	}
-	d, err := Drivers.Get(t.Driver)
+	d, err := known.Get(t.Driver)
 	if check, ok := d.(drivers.Precheck); ok && err == nil {
-		env := taskenv.New(taskenv.Config{Alloc: alloc, Node: taskenv.DetectNode()}).WithTask(taskenv.Task{Task: t, User: user})
+		env := taskenv.New(taskenv.Config{Alloc: alloc, Node: node}).WithTask(taskenv.Task{Task: t, User: user})
 		return check.Missing(drivers.Task{Task: t, User: user, Env: env})
 	}
 	return ""

@@ -21,8 +21,8 @@ var runtimeReference = regexp.MustCompile(`\$\{(NOMAD_|attr\.|meta\.|node\.)[A-Z
 var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
 
 // unresolved returns what of a task's config and env block refers to something that it will not have at its start, a sentence each.
-func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User) (config, env []string) {
-	e := referable(alloc, t, user)
+func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node taskenv.Node) (config, env []string) {
+	e := referable(alloc, t, user, node)
 	_, err := e.EvalConfig(t.Config)
 	if invalid, ok := errors.AsType[*taskenv.ConfigError](err); ok {
 		for _, problem := range invalid.Problems {
@@ -51,9 +51,8 @@ func unlessMeta(text string) string {
 }
 
 // referable returns an environment with the names that the task's has at its start, and made-up values where those are known only then.
-func referable(alloc *api.Allocation, t *api.Task, user interfaces.User) *taskenv.Env {
+func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node taskenv.Node) *taskenv.Env {
 	const later = "1"
-	node := taskenv.DetectNode()
 	node.Cgroup = later
 	hooks := map[string]string{"NOMAD_UNIX_ADDR": later}
 	for _, id := range append([]*api.WorkloadIdentity{t.Identity}, t.Identities...) {

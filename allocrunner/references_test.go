@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
 )
 
@@ -30,7 +31,7 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 		Name: new("g"), Tasks: []*api.Task{task}, Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}},
 	}}}
 	var got []string
-	for _, f := range allocrunner.CheckTasks(&api.Allocation{ID: "a", Job: job, TaskGroup: "g"}, t.TempDir()) {
+	for _, f := range allocrunner.CheckTasks(&api.Allocation{ID: "a", Job: job, TaskGroup: "g"}, t.TempDir(), builtin.Drivers) {
 		if f.Severity != jobspec.Warning {
 			t.Errorf("not a warning: %+v", f)
 		}

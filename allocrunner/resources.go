@@ -142,7 +142,7 @@ func (res *resources) holds() []*os.File {
 func (res *resources) beforeStart() { res.freePorts.Do(res.ports.ReleaseSockets) }
 
 func (r *Runner) detectNode() taskenv.Node {
-	node := taskenv.DetectNode()
+	node := taskenv.DetectNode(r.drivers.Attributes())
 	node.ID = r.cfg.Alloc.NodeID
 	node.Name = r.cfg.Alloc.NodeName
 	node.Datacenter = r.cfg.Datacenter

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/drivers"
-	"taskapi/allocrunner/drivers/rawexec"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/allocfs"
@@ -73,20 +73,14 @@ func GiveBackMemory() { memory.GiveBack() }
 // kernel that can't do that is no reason not to run.
 func Undumpable() { _ = proc.Undumpable() }
 
-// Drivers are the task drivers that are built in.
-var Drivers = drivers.NewRegistry(rawexec.Driver{})
-
-// Factory is New as an interfaces.Factory.
-var Factory = WithDrivers(Drivers)
-
-// WithDrivers returns New, with other drivers than those that are built in.
+// WithDrivers returns a factory of runners whose tasks may have these drivers.
 func WithDrivers(known *drivers.Registry) interfaces.Factory {
 	return func(cfg interfaces.Config) (interfaces.AllocRunner, error) { return newRunner(cfg, known) }
 }
 
-// New returns a runner of an allocation whose job has the group that it names. It does no I/O. Errors: what no machine could run, such as
-// an unknown kill_signal.
-func New(cfg interfaces.Config) (*Runner, error) { return newRunner(cfg, Drivers) }
+// New returns a runner of an allocation whose job has the group that it names. Its tasks may have the drivers that are built in. It does no
+// I/O. Errors: what no machine could run, such as an unknown kill_signal.
+func New(cfg interfaces.Config) (*Runner, error) { return newRunner(cfg, builtin.Drivers) }
 
 func newRunner(cfg interfaces.Config, known *drivers.Registry) (*Runner, error) {
 	r := &Runner{

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
 )
 
@@ -85,7 +86,7 @@ func configure(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfac
 // begin runs an allocation, or what an earlier runner has left of it, until the test ends at the latest.
 func begin(t *testing.T, cfg interfaces.Config) *running {
 	t.Helper()
-	return beginWith(t, allocrunner.Factory, cfg)
+	return beginWith(t, allocrunner.WithDrivers(builtin.Drivers), cfg)
 }
 
 func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) *running {

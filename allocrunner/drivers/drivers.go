@@ -25,6 +25,9 @@ type Driver interface {
 	// Capabilities says what tasks of this driver may have.
 	Capabilities() Capabilities
 
+	// Fingerprint says what the driver finds on this machine. It is called often and must not wait: what takes time is remembered.
+	Fingerprint() Fingerprint
+
 	// Validate finds what is wrong with a config block as the job file has it. Text with a ${reference} has its value only when the task
 	// starts, so any value that it may get is right. The error names the key and what would be right.
 	Validate(config map[string]any) error
@@ -38,6 +41,12 @@ type Driver interface {
 type Precheck interface {
 	// Missing returns what is missing, in words, empty for nothing or for what is known only at the start.
 	Missing(task Task) string
+}
+
+// Fingerprint is what a driver finds on a machine.
+type Fingerprint struct {
+	Attributes map[string]string // of the node, such as "driver.docker.version"; a job's ${attr.NAME} refers to them
+	Problem    string            // why no task can be started here now, and what would help; empty when one can
 }
 
 // Capabilities are what a driver can do besides running a task.
@@ -152,6 +161,27 @@ func NewRegistry(list ...Driver) *Registry {
 
 // Names returns the drivers' names, sorted.
 func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.byName)) }
+
+// Fingerprints returns what each driver finds on this machine, by the driver's name.
+func (r *Registry) Fingerprints() map[string]Fingerprint {
+	all := make(map[string]Fingerprint, len(r.byName))
+	for name, d := range r.byName {
+		all[name] = d.Fingerprint()
+	}
+	return all
+}
+
+// Attributes returns the node attributes of the drivers. "driver.NAME" is "1" for each that can start tasks.
+func (r *Registry) Attributes() map[string]string {
+	all := map[string]string{}
+	for name, found := range r.Fingerprints() {
+		maps.Copy(all, found.Attributes)
+		if found.Problem == "" {
+			all["driver."+name] = "1"
+		}
+	}
+	return all
+}
 
 // Get returns the driver of a name. Errors: *UnknownError.
 func (r *Registry) Get(name string) (Driver, error) {

@@ -17,6 +17,7 @@ type echo struct{ can drivers.Capabilities }
 
 func (echo) Name() string                         { return "echo" }
 func (e echo) Capabilities() drivers.Capabilities { return e.can }
+func (echo) Fingerprint() drivers.Fingerprint     { return drivers.Fingerprint{} }
 func (echo) Validate(map[string]any) error        { return nil }
 func (echo) Build(_ context.Context, t drivers.Task) (drivers.Spec, error) {
 	return drivers.Spec{Args: t.Exec, Mounts: t.Mounts, Devices: t.Devices}, nil

@@ -18,6 +18,8 @@ type shell struct{}
 func (shell) Name() string                       { return "shell" }
 func (shell) Capabilities() drivers.Capabilities { return drivers.Capabilities{} }
 
+func (shell) Fingerprint() drivers.Fingerprint { return drivers.Fingerprint{} }
+
 func (shell) Validate(config map[string]any) error {
 	if line, _ := config["line"].(string); line == "" || len(config) > 1 {
 		return errors.New("line is needed, and nothing else: it is for /bin/sh")

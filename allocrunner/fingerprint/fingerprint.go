@@ -6,6 +6,7 @@ package fingerprint
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -17,15 +18,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/taskenv"
 )
 
-// Node returns this machine, with the drivers, as a node that is ready. Its disk is that of dir, of which Nomad counts what is free. The caller
+// Node returns this machine, with its task drivers, as a node that is ready. Its disk is that of dir, of which Nomad counts what is free. The caller
 // adds ID, datacenter, pool and metadata.
-func Node(dir string, drivers []string) *api.Node {
-	facts := taskenv.DetectNode()
+func Node(dir string, known *drivers.Registry) *api.Node {
+	facts := taskenv.DetectNode(known.Attributes())
 	n := &api.Node{
 		Name: facts.Name, Attributes: facts.Attributes, CgroupParent: facts.Cgroup,
 		Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
@@ -47,10 +49,12 @@ func Node(dir string, drivers []string) *api.Node {
 	}
 	n.NodeResources.Networks = networks(n.Attributes["unique.network.ip-address"])
 	now := time.Now()
-	for _, name := range drivers {
-		n.Attributes["driver."+name] = "1"
+	for name, found := range known.Fingerprints() {
+		attributes := map[string]string{"driver." + name: "true"}
+		maps.Copy(attributes, found.Attributes)
 		n.Drivers[name] = &api.DriverInfo{
-			Attributes: map[string]string{"driver." + name: "true"}, Detected: true, Healthy: true, HealthDescription: "Healthy", UpdateTime: now,
+			Attributes: attributes, Detected: true, Healthy: found.Problem == "",
+			HealthDescription: cmp.Or(found.Problem, "Healthy"), UpdateTime: now,
 		}
 	}
 	return n

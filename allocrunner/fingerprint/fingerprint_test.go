@@ -18,13 +18,15 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/fingerprint"
 )
 
 // TestNode holds what is measured against what other parts of the system say of this machine.
 func TestNode(t *testing.T) {
 	dir := t.TempDir()
-	n := fingerprint.Node(dir, []string{"raw_exec"})
+	n := fingerprint.Node(dir, builtin.Drivers)
 	if got := n.NodeResources.Cpu.TotalCpuCores; int(got) != runtime.NumCPU() {
 		t.Errorf("%d cores, want %d", got, runtime.NumCPU())
 	}
@@ -64,7 +66,7 @@ func TestNode(t *testing.T) {
 
 // TestNodeWithoutADisk: what can't be measured is left out.
 func TestNodeWithoutADisk(t *testing.T) {
-	n := fingerprint.Node("/nonexistent", nil)
+	n := fingerprint.Node("/nonexistent", drivers.NewRegistry())
 	if n.NodeResources.Disk.DiskMB != 0 || n.Attributes["unique.storage.volume"] != "" {
 		t.Errorf("disk = %+v, %v", n.NodeResources.Disk, n.Attributes)
 	}

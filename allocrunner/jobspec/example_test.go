@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"taskapi/allocrunner/drivers"
-	"taskapi/allocrunner/drivers/rawexec"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/jobdiff"
 )
@@ -40,7 +39,7 @@ job "web" {
 	if err != nil {
 		log.Fatal(err)
 	}
-	group, findings, err := jobspec.Review(job, "", jobspec.Host{Drivers: drivers.NewRegistry(rawexec.Driver{})})
+	group, findings, err := jobspec.Review(job, "", jobspec.Host{Drivers: builtin.Drivers})
 	if err != nil {
 		log.Fatal(err)
 	}

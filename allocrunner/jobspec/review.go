@@ -248,6 +248,8 @@ func (r *reviewer) task(t *api.Task) {
 		r.refuse("driver", "%v", err)
 	} else if err := d.Validate(t.Config); err != nil {
 		r.refuse("config", "%v", err)
+	} else if problem := d.Fingerprint().Problem; problem != "" {
+		r.refuse("driver", "the driver %q can't start tasks here: %s", t.Driver, problem)
 	}
 	apply(r, taskRows, t)
 	apply(r, pick(r, consulTaskRows), t)

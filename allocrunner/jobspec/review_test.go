@@ -9,13 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/drivers"
-	"taskapi/allocrunner/drivers/rawexec"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
 )
 
 // host has no agent of Consul.
-var host = jobspec.Host{Drivers: drivers.NewRegistry(rawexec.Driver{})}
+var host = jobspec.Host{Drivers: builtin.Drivers}
 
 // reviewOf reviews a job of one group "g", as "severity where: feature" lines.
 func reviewOf(tb testing.TB, body string) []string {

@@ -1,6 +1,7 @@
 package taskenv
 
 import (
+	"maps"
 	"net"
 	"os"
 	"runtime"
@@ -46,9 +47,9 @@ func (n Node) references() map[string]string {
 const NomadVersion = "2.0.6"
 
 // DetectNode reads what is known of this machine: its name, its cgroup and the attributes that a Nomad client on it would have,
-// less those of clouds, plugins and other tools. What can't be read is left out. The caller adds ID, datacenter, region, class,
-// pool and meta.
-func DetectNode() Node {
+// less those of clouds, plugins and other tools; drivers are the attributes that the task drivers add. What can't be read is left out. The
+// caller adds ID, datacenter, region, class, pool and meta.
+func DetectNode(drivers map[string]string) Node {
 	hostname, _ := os.Hostname() // an unnamed machine has an empty name
 	release, _ := os.ReadFile("/etc/os-release")
 	cgroups, _ := os.ReadFile("/proc/self/cgroup")
@@ -56,11 +57,11 @@ func DetectNode() Node {
 		"kernel.name":               runtime.GOOS,
 		"cpu.arch":                  runtime.GOARCH,
 		"cpu.numcores":              strconv.Itoa(runtime.NumCPU()),
-		"driver.raw_exec":           "1",
 		"nomad.service_discovery":   "true",
 		"nomad.version":             NomadVersion,
 		"unique.network.ip-address": outwardIP(),
 	}}
+	maps.Copy(n.Attributes, drivers)
 	set(n.Attributes, "unique.hostname", hostname)
 	set(n.Attributes, "os.name", osRelease(release, "ID"))
 	set(n.Attributes, "os.version", osRelease(release, "VERSION_ID"))

@@ -13,7 +13,7 @@ import (
 )
 
 func TestDetectNode(t *testing.T) {
-	node := taskenv.DetectNode()
+	node := taskenv.DetectNode(map[string]string{"driver.raw_exec": "1"})
 	hostname, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/deployment",
 		"allocrunner/drivers",
-		"allocrunner/drivers/rawexec", // the registry of what is built in
+		"allocrunner/drivers/builtin",
 		"allocrunner/interfaces",
 		"allocrunner/internal/accounts",
 		"allocrunner/internal/allocdir",
@@ -76,8 +76,9 @@ var allowedImports = map[string][]string{
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/deployment":           {"allocrunner/interfaces"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},
+	"allocrunner/drivers/builtin":      {"allocrunner/drivers", "allocrunner/drivers/rawexec"},
 	"allocrunner/drivers/rawexec":      {"allocrunner/drivers"},
-	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv"},
+	"allocrunner/fingerprint":          {"allocrunner/cluster", "allocrunner/drivers", "allocrunner/hoststats", "allocrunner/internal/ports", "allocrunner/taskenv"},
 	"allocrunner/interfaces/storetest": {"allocrunner/interfaces"},
 	"allocrunner/internal/accounts":    {"allocrunner/interfaces"},
 	"allocrunner/internal/allocdir":    {"allocrunner/interfaces"},
@@ -205,6 +206,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/variables",
 		"allocrunner/consul",
 		"allocrunner/deployment",
+		"allocrunner/drivers",
+		"allocrunner/drivers/builtin",
 		"allocrunner/fingerprint",
 		"allocrunner/hoststats",
 		"allocrunner/interfaces",

@@ -26,6 +26,9 @@ func (Driver) Name() string { return "raw_exec" }
 
 func (Driver) Capabilities() drivers.Capabilities { return drivers.Capabilities{Exec: true} }
 
+// Fingerprint finds nothing missing: every machine has processes.
+func (Driver) Fingerprint() drivers.Fingerprint { return drivers.Fingerprint{} }
+
 // Validate presumes that a reference in text becomes a path, which is right for every text. A number that is one is left out.
 func (Driver) Validate(config map[string]any) error {
 	known := maps.Clone(config)

@@ -92,7 +92,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 			settings: s.settings, allocs: filepath.Dir(s.paths.Alloc), events: s.cfg.Events, history: versions,
 		},
 		History: versions,
-		Machine: newMachine(s.paths.Alloc, s.cfg.Cluster),
+		Machine: newMachine(s.paths.Alloc, s.cfg.Cluster, s.settings.TaskDrivers()),
 		Log:     agentLog{s.log},
 		Parser:  parser{settings: s.settings, allocs: filepath.Dir(s.paths.Alloc)},
 		Auditor: auditor,

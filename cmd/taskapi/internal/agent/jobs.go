@@ -74,7 +74,7 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 		return jobUpdate{}, updateError(err)
 	}
 	if u.decision >= allocrunner.Replace && !jobspec.AnyRefused(findings) { // better to know before the old processes are stopped
-		findings = append(findings, allocrunner.CheckTasks(u.wanted, j.allocs)...)
+		findings = append(findings, j.settings.CheckTasks(u.wanted, j.allocs)...)
 	}
 	u.warnings = findingLines(findings)
 	if jobspec.AnyRefused(findings) {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/fingerprint"
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/handlers"
@@ -20,6 +20,7 @@ import (
 // machine is this machine for the API.
 type machine struct {
 	dir      string // what an allocation's disk is measured by
+	drivers  *drivers.Registry
 	metadata fingerprint.Metadata
 }
 
@@ -36,16 +37,16 @@ func (l agentLog) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, st
 }
 
 // newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
-func newMachine(allocDir string, shared cluster.Store) machine {
+func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) machine {
 	dataDir := filepath.Dir(filepath.Dir(allocDir))
-	return machine{dir: allocDir, metadata: fingerprint.Metadata{
+	return machine{dir: allocDir, drivers: known, metadata: fingerprint.Metadata{
 		Store:   shared,
 		Key:     "nodes/" + thisNode().id + "/meta",
 		Earlier: filepath.Join(dataDir, "node-metadata.json"),
 	}}
 }
 
-func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, allocrunner.Drivers.Names()) }
+func (m machine) Node() *api.Node { return fingerprint.Node(m.dir, m.drivers) }
 
 // Metadata is bounded in time by the store.
 func (m machine) Metadata() (map[string]string, error) {
@@ -64,7 +65,7 @@ func (s *wiring) nodeMeta() func() map[string]string {
 	if s.cfg.Cluster == nil {
 		return nil
 	}
-	m := newMachine(s.paths.Alloc, s.cfg.Cluster)
+	m := newMachine(s.paths.Alloc, s.cfg.Cluster, s.settings.TaskDrivers())
 	var mu sync.Mutex // guards last
 	var last map[string]string
 	return func() map[string]string {

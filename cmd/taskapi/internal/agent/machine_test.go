@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/handlers/apierror"
 )
 
@@ -18,7 +19,7 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 	in := func(dataDir string) machine {
 		shared := disk.New(filepath.Join(dataDir, "cluster"))
 		t.Cleanup(func() { shared.Close() })
-		return newMachine(filepath.Join(dataDir, "allocs", "id"), shared)
+		return newMachine(filepath.Join(dataDir, "allocs", "id"), shared, builtin.Drivers)
 	}
 	gone, damaged := in(filepath.Join(t.TempDir(), "gone")), in(t.TempDir())
 	if err := os.WriteFile(damaged.metadata.Earlier, []byte("{"), 0o600); err != nil {

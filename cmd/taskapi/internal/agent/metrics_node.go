@@ -12,7 +12,7 @@ import (
 // nodeMetrics returns what Nomad measures of a machine, under its names and labels. Of the machine's allocations this
 // one alone is counted: the agents of the others count those.
 func (s *wiring) nodeMetrics(ctx context.Context) []handlers.Metric {
-	alloc, n := s.runner.Alloc(), fingerprint.Node(s.paths.Alloc, nil)
+	alloc, n := s.runner.Alloc(), fingerprint.Node(s.paths.Alloc, s.settings.TaskDrivers())
 	labels := []handlers.Label{
 		{Name: "node_id", Value: alloc.NodeID}, {Name: "datacenter", Value: datacenter},
 		{Name: "node_class", Value: "none"}, {Name: "node_pool", Value: "default"}, {Name: "node_status", Value: n.Status},

@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/bounded"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -62,7 +61,7 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation,
 		if jobspec.AnyRefused(findings) {
 			break // the machine does not matter
 		}
-		findings = append(findings, allocrunner.CheckTasks(NewAllocation("", job, g), p.allocs)...)
+		findings = append(findings, p.settings.CheckTasks(NewAllocation("", job, g), p.allocs)...)
 		if err := p.settings.CheckUsers(g); err != nil {
 			found.Errors = append(found.Errors, err.Error())
 		}

@@ -11,6 +11,8 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
 )
 
@@ -43,9 +45,12 @@ func (s Settings) WithConsulEnv(getenv func(string) string) (Settings, error) {
 // ConsulAgent returns how Consul's agent is reached: flags come before the environment.
 func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulEnv) }
 
+// TaskDrivers returns the drivers that tasks may have.
+func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, builtin.Drivers) }
+
 // host returns what there is here to run a job.
 func (s Settings) host() jobspec.Host {
-	host := jobspec.Host{Drivers: allocrunner.Drivers}
+	host := jobspec.Host{Drivers: s.TaskDrivers()}
 	switch {
 	case s.Services == ServicesHere:
 		host.Consul = jobspec.ConsulHere
@@ -66,6 +71,11 @@ func (s Settings) Review(job *api.Job, group string) (*api.TaskGroup, []jobspec.
 func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []jobspec.Finding, error) {
 	s.choose(job)
 	return jobspec.ReviewAll(job, s.host())
+}
+
+// CheckTasks finds what an allocation's tasks need and this machine does not have, as allocrunner.CheckTasks does.
+func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
+	return allocrunner.CheckTasks(alloc, dir, s.TaskDrivers())
 }
 
 func (s Settings) choose(job *api.Job) {

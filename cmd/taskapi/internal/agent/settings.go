@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/drivers"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/identity"
@@ -47,6 +48,8 @@ type Settings struct {
 	AllowSharedUser bool          `json:"allow_shared_user,omitempty"`
 	SealKey         string        `json:"seal_key,omitempty"`
 	MetricsListen   string        `json:"metrics_listen,omitempty"`
+
+	Drivers *drivers.Registry `json:"-"` // that tasks may have; nil for those that are built in
 
 	Services  string          `json:"services,omitempty"` // ServicesHere or nothing
 	Consul    consul.Settings `json:"consul,omitzero"`    // the flags

@@ -190,7 +190,7 @@ func (o runOptions) request(
 		}
 	}
 	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
-		printFindings(w.Stderr, warnings(allocrunner.CheckTasks(alloc, l.Allocs())), loaded.fromFiles)
+		printFindings(w.Stderr, warnings(o.CheckTasks(alloc, l.Allocs())), loaded.fromFiles)
 	}
 	if err := errors.Join(o.CheckUsers(loaded.group), o.until.check(alloc)); err != nil {
 		return nil, usage(loaded.hide(err))

@@ -54,7 +54,7 @@ func (e agentEvents) Announce(kind string, alloc *api.Allocation) {
 func agentConfig(l layout, id string, lock agent.Lock, logger *slog.Logger, settings agent.Settings, p *printer, log *linewriter.Writer, w Environment) agent.Config {
 	return agent.Config{
 		Settings: settings,
-		Factory:  allocrunner.Factory,
+		Factory:  allocrunner.WithDrivers(settings.TaskDrivers()),
 		Paths: agent.Paths{
 			Alloc:           l.Alloc(id),
 			OperatorSocket:  l.OperatorSocket(id),

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -84,8 +83,9 @@ func (t *tied) runLocked(ctx context.Context, lock interface {
 	p.queue = linewriter.New(t.events, func(int) []byte { return nil })
 	cfg := agentConfig(t.layout, t.alloc.ID, lock, newLogger(t.logs, w), t.settings, p, log, w)
 	cfg.Signals, cfg.Tied, cfg.Foreground, cfg.Faults, cfg.Submission = nil, true, t.foreground, t.faults, t.submission
+	factory := cfg.Factory
 	cfg.Factory = func(c interfaces.Config) (interfaces.AllocRunner, error) {
-		r, err := allocrunner.Factory(c)
+		r, err := factory(c)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.runner = r

@@ -154,7 +154,7 @@ func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out
 		groups = nil // the machine does not matter
 	}
 	for _, g := range groups {
-		findings = append(findings, allocrunner.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
+		findings = append(findings, settings.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
 		findings = append(findings, allocrunner.CheckPorts(g, settings.HostIP)...)
 		findings = append(findings, agent.CheckOwnUser(g, false)...)
 	}
