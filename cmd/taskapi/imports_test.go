@@ -237,13 +237,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/httpserve": {"socket"},
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "handlers", "socket"},
 	"cmd/taskapi/internal/top":       {"allocrunner/interfaces", "cmd/taskapi/internal/client"},
-	"cmd/taskapi/bench": {
-		"allocrunner/cluster",
-		"allocrunner/cluster/disk",
-		"allocrunner/cluster/registry",
-		"allocrunner/interfaces",
-		"cmd/taskapi/bench/internal/load",
-	},
+	"cmd/taskapi/bench":              {"cmd/taskapi/bench/internal/load"},
 }
 
 const moduleRoot = "../.."

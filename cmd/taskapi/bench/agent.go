@@ -7,27 +7,36 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// startTime is how long taskapi may take until what a measurement needs is there.
-const startTime = 30 * time.Second
+// startTime is how long taskapi may take until what a measurement needs is there, and startTimeEach is added for
+// each task.
+const (
+	startTime     = 30 * time.Second
+	startTimeEach = 200 * time.Millisecond
+)
 
-// taskName is the one task of the allocation under test.
-const taskName = "server"
-
-// jobFile runs this program as a task. Its two checks, once a second, are part of what an idle taskapi does.
+// jobFile is a job of one group; the blocks of the group go in.
 const jobFile = `
 job "bench" {
   group "g" {
-    network {
-      port "http" {}
-    }
     restart {
       attempts = 0
       mode     = "fail"
+    }
+%s
+  }
+}
+`
+
+// serverBlocks run this program as the task "t0". Its two checks, once a second, are part of what an idle taskapi does.
+const serverBlocks = `
+    network {
+      port "http" {}
     }
     service {
       name     = "bench"
@@ -47,20 +56,45 @@ job "bench" {
         timeout  = "1s"
       }
     }
-    task "` + taskName + `" {
+`
+
+// taskBlock is a task; its number, further blocks, its command and arguments go in.
+const taskBlock = `
+    task "t%d" {
       driver = "raw_exec"
+      %s
+      config {
+        command = %q
+        args    = [%s]
+      }
+    }
+`
+
+// identityBlock lets the benchmark, and the task, use the task's token.
+const identityBlock = `
       identity {
         env  = true
         file = true
       }
-      config {
-        command = %s
-        args    = [%s]
-      }
-    }
-  }
-}
 `
+
+// server returns a job whose one task is the program with the arguments.
+func server(program string, args ...string) string {
+	for i, arg := range args {
+		args[i] = strconv.Quote(arg)
+	}
+	task := fmt.Sprintf(taskBlock, 0, identityBlock, program, strings.Join(args, ", "))
+	return fmt.Sprintf(jobFile, serverBlocks+task)
+}
+
+// sleepers returns a job of so many tasks that do nothing; each has the further block.
+func sleepers(tasks int, block string) string {
+	var blocks strings.Builder
+	for i := range tasks {
+		fmt.Fprintf(&blocks, taskBlock, i, block, "/bin/sleep", `"infinity"`)
+	}
+	return fmt.Sprintf(jobFile, blocks.String())
+}
 
 // An agent is a taskapi under test.
 type agent struct {
@@ -69,94 +103,128 @@ type agent struct {
 	dir     string // the allocation's directory
 }
 
-// agent starts taskapi in the data directory with the program, executed again with these arguments, as its task.
-func (env *environment) agent(dataDir string, flags []string, task ...string) (*agent, error) {
-	quoted := make([]string, len(task))
-	for i, arg := range task {
-		quoted[i] = strconv.Quote(arg)
-	}
-	a, err := env.allocation(dataDir, fmt.Sprintf(jobFile, strconv.Quote(env.self), strings.Join(quoted, ", ")))
-	if err != nil {
-		return nil, err
-	}
-	return env.run(a, flags...)
-}
-
-// An allocation is what taskapi runs, once or again.
-type allocation struct{ id, dataDir, jobFile string }
-
-// allocation writes the job file of a new allocation.
-func (env *environment) allocation(dataDir, job string) (allocation, error) {
+// agent starts taskapi with a new allocation of the job.
+func (env *environment) agent(dataDir, job string, flags ...string) (*agent, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
-		return allocation{}, fmt.Errorf("make an allocation ID: %w", err)
+		return nil, fmt.Errorf("make an allocation ID: %w", err)
 	}
-	a := allocation{id: strings.TrimSpace(string(id)), dataDir: dataDir, jobFile: env.path(".nomad.hcl")}
-	return a, os.WriteFile(a.jobFile, []byte(job), 0o644)
-}
-
-// run starts taskapi on the allocation, whether it has run before or not.
-func (env *environment) run(a allocation, flags ...string) (*agent, error) {
-	args := append([]string{"run", "-data-dir", a.dataDir, "-alloc-id", a.id}, flags...)
-	p, err := start(env.binary, append(args, a.jobFile)...)
+	allocID, file := strings.TrimSpace(string(id)), env.path(".nomad.hcl")
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		return nil, err
+	}
+	args := append([]string{"run", "-data-dir", dataDir, "-alloc-id", allocID}, flags...)
+	p, err := start(env.binary, append(args, file)...)
 	if err != nil {
 		return nil, err
 	}
-	return &agent{process: p, allocID: a.id, dir: filepath.Join(a.dataDir, "allocs", a.id)}, nil
+	return &agent{process: p, allocID: allocID, dir: filepath.Join(dataDir, "allocs", allocID)}, nil
 }
 
-// asOperator sends a request, made with the operator's token, to the operator's socket.
-func (s *agent) asOperator(request func(token string) []byte) (reply, error) {
-	token, err := os.ReadFile(s.operatorToken())
+// group starts taskapi with a job of sleepers, and returns when all of them run.
+func (env *environment) group(ctx context.Context, dataDir string, tasks int) (*agent, error) {
+	s, err := env.agent(dataDir, sleepers(tasks, identityBlock))
 	if err != nil {
-		return reply{}, err
+		return nil, err
 	}
-	return exchange(s.operatorSocket(), request(strings.TrimSpace(string(token))))
+	if err := s.allRun(ctx, tasks); err != nil {
+		s.stopInto(&err)
+		return nil, err
+	}
+	return s, nil
 }
 
-// answersOperator reports whether the operator gets a 200.
-func (s *agent) answersOperator() bool {
-	r, err := s.asOperator(func(token string) []byte { return get(s.checksPath(), token) })
-	return err == nil && r.status == http.StatusOK
-}
-
-func (s *agent) taskSocket() string     { return filepath.Join(s.dir, taskName, "secrets", "api.sock") }
-func (s *agent) taskToken() string      { return filepath.Join(s.dir, taskName, "secrets", "nomad_token") }
 func (s *agent) operatorSocket() string { return filepath.Join(s.dir, "operator.sock") }
-func (s *agent) operatorToken() string  { return filepath.Join(s.dir, "operator.token") }
-func (s *agent) checksPath() string     { return checksPath(s.allocID) }
+
+func (s *agent) operatorToken() (string, error) {
+	return tokenIn(filepath.Join(s.dir, "operator.token"))
+}
+
+// taskToken returns the token of the task with the number.
+func (s *agent) taskToken(i int) (string, error) {
+	return tokenIn(filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets", "nomad_token"))
+}
+
+func tokenIn(file string) (string, error) {
+	token, err := os.ReadFile(file)
+	return strings.TrimSpace(string(token)), err
+}
+
+// target returns the socket of the task with the number, and a request with its token.
+func (s *agent) target(i int, path string) (target, error) {
+	token, err := s.taskToken(i)
+	return target{filepath.Join(s.dir, fmt.Sprintf("t%d", i), "secrets", "api.sock"), [][]byte{get(path, token)}}, err
+}
 
 func checksPath(allocID string) string { return "/v1/client/allocation/" + allocID + "/checks" }
 
-// target returns the task's own socket with its own token, once every check has succeeded, and the reply that it gives.
-func (s *agent) target(ctx context.Context) (target, reply, error) {
-	var last reply
-	var request []byte
-	err := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
-		token, err := os.ReadFile(s.taskToken())
-		if err != nil {
-			return false
-		}
-		request = get(s.checksPath(), strings.TrimSpace(string(token)))
-		last, err = exchange(s.taskSocket(), request)
-		return err == nil && last.status == http.StatusOK && succeeded(last.body, 2)
-	})
+// asOperator sends a request to the operator's socket. A status other than 200 is an error.
+func (s *agent) asOperator(path string) (reply, error) {
+	token, err := s.operatorToken()
 	if err != nil {
-		return target{}, reply{}, fmt.Errorf("%w (last status %d)", err, last.status)
+		return reply{}, err
 	}
-	return target{socket: s.taskSocket(), requests: [][]byte{request}}, last, nil
+	r, err := exchange(s.operatorSocket(), get(path, token))
+	if err == nil && r.status != http.StatusOK {
+		err = fmt.Errorf("GET %s: status %d", path, r.status)
+	}
+	return r, err
 }
 
-// succeeded reports whether the answer holds so many checks, all of which have succeeded.
-func succeeded(body []byte, want int) bool {
-	var checks map[string]struct{ Status string }
-	if json.Unmarshal(body, &checks) != nil || len(checks) != want {
-		return false
-	}
-	for _, check := range checks {
-		if check.Status != "success" {
-			return false
+// answersOperator waits until the operator gets a 200, and returns how long that took from exec.
+func (s *agent) answersOperator(ctx context.Context) (time.Duration, error) {
+	err := s.until(ctx, "the operator's first 200", startTime, pollInterval, func() bool {
+		_, err := s.asOperator(checksPath(s.allocID))
+		return err == nil
+	})
+	return time.Since(s.started), err
+}
+
+// allRun waits until so many tasks run.
+func (s *agent) allRun(ctx context.Context, tasks int) error {
+	running := 0
+	limit := startTime + time.Duration(tasks)*startTimeEach
+	err := s.until(ctx, "the tasks to run", limit, 20*time.Millisecond, func() bool {
+		states, err := s.taskStates()
+		running = 0
+		for _, task := range states {
+			if task.State == "running" {
+				running++
+			}
 		}
+		return err == nil && running == tasks
+	})
+	if err != nil {
+		return fmt.Errorf("%w (%d of %d tasks run)", err, running, tasks)
 	}
-	return true
+	return nil
+}
+
+// A taskState is a part of the TaskStates of GET /v1/allocation/:id.
+type taskState struct {
+	State    string
+	Restarts int
+}
+
+func (s *agent) taskStates() (map[string]taskState, error) {
+	r, err := s.asOperator("/v1/allocation/" + s.allocID)
+	if err != nil {
+		return nil, err
+	}
+	var alloc struct{ TaskStates map[string]taskState }
+	err = json.Unmarshal(r.body, &alloc)
+	return alloc.TaskStates, err
+}
+
+// keeper finds the keeper's process: the other one that runs taskapi's executable.
+func (s *agent) keeper(env *environment) (int, error) {
+	pids, err := processesWith("exe", env.binary)
+	if err != nil {
+		return 0, err
+	}
+	others := slices.DeleteFunc(pids, func(pid int) bool { return pid == s.cmd.Process.Pid })
+	if len(others) != 1 {
+		return 0, fmt.Errorf("want one keeper beside the agent, found the processes %v", others)
+	}
+	return others[0], nil
 }

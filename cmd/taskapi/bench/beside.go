@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -16,51 +19,49 @@ import (
 // floodLength bounds a flood whose end was missed.
 const floodLength = 5 * time.Minute
 
-// A besideRow says what good connections keep beside floods.
-type besideRow struct {
-	Name          string
-	Alone, Beside speed
-	Rate, P99     ratio       // beside to alone
-	Flood         float64     // replies to the floods, a second
-	Statuses      map[int]int // of those replies, over all rounds
-}
+// besideTitle heads the rows of beside; the measurement's name and that of the floods go in.
+const besideTitle = "%s\talone/s\tbeside/s\trate kept (spread)\tp99 alone\tbeside\tp99 grown (spread)\t%s/s\tstatuses\n"
 
-func (r *besideRow) print(w io.Writer) {
-	fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n", r.Name, r.Alone.Rate, r.Beside.Rate, r.Rate,
-		micros(r.Alone.P99), micros(r.Beside.P99), r.P99, r.Flood, statuses(r.Statuses))
-}
-
-// beside drives good connections alone and beside a flood of each target, in turn.
-func (env *environment) beside(ctx context.Context, o options, name string, floods []target, connections int, good func() (load.Result, error)) (besideRow, error) {
-	row := besideRow{Name: name, Statuses: map[int]int{}}
+// beside drives good connections alone and beside a flood of each target, in turn, and prints a row.
+func (env *environment) beside(ctx context.Context, o options, table io.Writer, name string, floods []target,
+	connections int, good func() (load.Result, error)) error {
+	counts := map[int]int{} // of the replies to the floods, over all rounds
 	var alone, beside []load.Result
 	var replies, seconds float64
 	for range o.rounds {
 		quiet, err := good()
 		if err != nil {
-			return row, fmt.Errorf("the good connections alone: %w", err)
+			return fmt.Errorf("the good connections alone: %w", err)
 		}
 		result, flooded, err := env.flooding(ctx, floods, connections, good)
 		if err != nil {
-			return row, fmt.Errorf("beside the floods: %w", err)
+			return fmt.Errorf("beside the floods: %w", err)
 		}
 		alone, beside = append(alone, quiet), append(beside, result)
 		for _, flood := range flooded {
 			for status, n := range flood.Statuses {
-				row.Statuses[status] += n
+				counts[status] += n
 			}
 			replies += float64(flood.Replies)
 		}
 		seconds += flooded[0].Elapsed.Seconds()
 	}
-	row.Alone, row.Beside, row.Flood = speedOf(alone), speedOf(beside), replies/seconds
-	row.Rate = ratioOf(beside, alone, load.Result.Rate)
-	row.P99 = ratioOf(beside, alone, func(r load.Result) float64 { return float64(r.Percentile(99)) })
-	return row, nil
+	var statuses []string
+	for _, status := range slices.Sorted(maps.Keys(counts)) {
+		statuses = append(statuses, fmt.Sprintf("%d: %.1f%%", status, 100*float64(counts[status])/replies))
+	}
+	p99 := func(r load.Result) float64 { return float64(r.Percentile(99)) }
+	before, after := speedOf(alone), speedOf(beside)
+	fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%v\t%s\t%s\t%v\t%.0f\t%s\n", name, before.rate, after.rate,
+		ratioOf(collect(beside, load.Result.Rate), collect(alone, load.Result.Rate)),
+		micros(before.p99), micros(after.p99), ratioOf(collect(beside, p99), collect(alone, p99)),
+		replies/seconds, strings.Join(statuses, ", "))
+	return nil
 }
 
 // flooding drives the good connections while a process for each target floods it.
-func (env *environment) flooding(ctx context.Context, targets []target, connections int, good func() (load.Result, error)) (result load.Result, floods []load.Result, err error) {
+func (env *environment) flooding(ctx context.Context, targets []target, connections int,
+	good func() (load.Result, error)) (result load.Result, floods []load.Result, err error) {
 	var running []*flooder
 	for _, t := range targets {
 		f, failed := env.flood(t, connections)

@@ -92,7 +92,8 @@ func start(path string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.WaitDelay = time.Second
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as taskapi's tasks are: the kernel shares processors among sessions
+	// taskapi's tasks have sessions of their own, too: the kernel shares the processors among sessions.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.started = time.Now()
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
@@ -132,7 +133,8 @@ func (p *process) until(ctx context.Context, what string, d, interval time.Durat
 	for !try() {
 		select {
 		case <-p.done:
-			return fmt.Errorf("wait for %s: the process ended: %w; it printed:\n%s", what, errors.Join(p.err), lastLines(p.output.String(), 20))
+			printed := lastLines(p.output.String(), 20)
+			return fmt.Errorf("wait for %s: the process ended: %w; it printed:\n%s", what, errors.Join(p.err), printed)
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
 		case <-ticker.C:

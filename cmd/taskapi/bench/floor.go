@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -9,12 +11,11 @@ import (
 	"time"
 )
 
-// floorRole is the bare server: arguments are the socket, a Content-Type, and a file that holds the body to answer.
+// floorRole is the bare server. Its arguments are a socket, a Content-Type, and a file with the body of every answer.
 func floorRole(ctx context.Context, args []string) error {
 	if len(args) != 3 {
 		return fmt.Errorf("the floor takes a socket, a Content-Type and a file, not %q", args)
 	}
-	contentType := args[1]
 	body, err := os.ReadFile(args[2])
 	if err != nil {
 		return err
@@ -24,9 +25,18 @@ func floorRole(ctx context.Context, args []string) error {
 		return err
 	}
 	return serve(ctx, listener, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Content-Type", args[1])
 		_, _ = w.Write(body)
 	})
+}
+
+// taskRole is a task of an allocation under test: a server on the group's port.
+func taskRole(ctx context.Context, _ []string) error {
+	listener, err := net.Listen("tcp", os.Getenv("NOMAD_ADDR_http"))
+	if err != nil {
+		return err
+	}
+	return serve(ctx, listener, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 }
 
 // serve answers until ctx ends.
@@ -59,20 +69,67 @@ func (env *environment) floor(r reply) (*floor, error) {
 	return &floor{process: p, socket: socket}, nil
 }
 
-// answers waits for the first 200, and returns when it came.
-func (f *floor) answers(ctx context.Context, request []byte) (time.Time, error) {
-	err := f.until(ctx, "the floor", startTime, pollInterval, func() bool {
+// answers waits for the first 200.
+func (f *floor) answers(ctx context.Context, request []byte) error {
+	return f.until(ctx, "the floor", startTime, pollInterval, func() bool {
 		r, err := exchange(f.socket, request)
 		return err == nil && r.status == http.StatusOK
 	})
-	return time.Now(), err
 }
 
-// taskRole is the task of the allocation under test: a server on the group's port.
-func taskRole(ctx context.Context, _ []string) error {
-	listener, err := net.Listen("tcp", os.Getenv("NOMAD_ADDR_http"))
+// A pair is taskapi and a floor that gives the same reply to the same request.
+type pair struct {
+	agent      *agent
+	floor      *floor
+	ours, bare target
+}
+
+// pair starts taskapi with the flags, and a floor beside it once its checks have succeeded.
+func (env *environment) pair(ctx context.Context, flags ...string) (_ *pair, err error) {
+	s, err := env.agent(env.path(".data"), server(env.self, "role-task"), flags...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return serve(ctx, listener, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	p := &pair{agent: s}
+	defer func() {
+		if err != nil {
+			p.stopInto(&err)
+		}
+	}()
+	var last reply
+	if err := s.until(ctx, "the checks to succeed", startTime, 20*time.Millisecond, func() bool {
+		if p.ours, err = s.target(0, checksPath(s.allocID)); err == nil {
+			last, err = exchange(p.ours.socket, p.ours.requests[0])
+		}
+		return err == nil && last.status == http.StatusOK && succeeded(last.body)
+	}); err != nil {
+		return nil, fmt.Errorf("%w (last status %d)", err, last.status)
+	}
+	if p.floor, err = env.floor(last); err != nil {
+		return nil, err
+	}
+	p.bare = target{p.floor.socket, p.ours.requests}
+	return p, p.floor.answers(ctx, p.bare.requests[0])
+}
+
+// succeeded reports whether both checks of the server have succeeded.
+func succeeded(body []byte) bool {
+	var checks map[string]struct{ Status string }
+	if json.Unmarshal(body, &checks) != nil || len(checks) != 2 {
+		return false
+	}
+	for _, check := range checks {
+		if check.Status != "success" {
+			return false
+		}
+	}
+	return true
+}
+
+// stopInto ends both. A server that doesn't end makes a measurement fail that went well until then.
+func (p *pair) stopInto(err *error) {
+	p.agent.stopInto(err)
+	if p.floor != nil {
+		*err = errors.Join(*err, p.floor.stop())
+	}
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,18 +18,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 )
-
-// followReport holds what readers get that follow a task's output over the operator's socket, each from the first byte to the last: every
-// line is checked, and one that is missing, or comes twice, is an error.
-type followReport struct {
-	Readers int
-	Bytes   int64         // that the task has printed
-	Rate    float64       // bytes a second, that it has printed
-	Behind  time.Duration // after its last line, until the last reader has it
-	Agent   float64       // processor time of the agent, in percent of one processor
-	// Logs and Cat are bytes a second of the files that are left, read once over the socket, without following, and by cat.
-	Logs, Cat float64
-}
 
 const (
 	followers  = 4
@@ -65,37 +55,38 @@ func printRole(ctx context.Context, args []string) error {
 			}
 		}
 	}
-	took := time.Since(began).Nanoseconds()
-	if err := os.WriteFile(filepath.Join(filepath.Dir(begin), "took"), strconv.AppendInt(nil, took, 10), 0o644); err != nil {
+	took := strconv.AppendInt(nil, time.Since(began).Nanoseconds(), 10)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(begin), "took"), took, 0o644); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func measureFollow(ctx context.Context, env *environment, o options) (report *followReport, err error) {
-	most := int64(o.seconds*float64(o.rounds)) * followRate
-	most = max(most, followRate/10) / followLine * followLine
-	s, err := env.agent(env.path(".data"), nil, "role-print", strconv.FormatInt(most, 10))
+// measureFollow follows a task's output over the operator's socket, each reader from the first byte to the last.
+// Every line is checked: one that is missing, or comes twice, is an error.
+func measureFollow(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
+	most := int64(o.seconds*float64(o.rounds)*followRate) / followLine * followLine
+	s, err := env.agent(env.path(".data"), server(env.self, "role-print", strconv.FormatInt(most, 10)))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer s.stopInto(&err)
 	if err := s.allRun(ctx, 1); err != nil {
-		return nil, err
+		return err
 	}
 	var bodies []io.ReadCloser
 	for range followers {
 		body, err := s.logs(ctx, true)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer body.Close()
 		bodies = append(bodies, body)
 	}
 	before, err := processorTime(s.cmd.Process.Pid)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	began := time.Now()
 	var readers errgroup.Group
@@ -104,30 +95,35 @@ func measureFollow(ctx context.Context, env *environment, o options) (report *fo
 	}
 	data := filepath.Join(s.dir, "alloc", "data")
 	if err := os.WriteFile(filepath.Join(data, "begin"), nil, 0o600); err != nil {
-		return nil, err
+		return err
 	}
 	if err := readers.Wait(); err != nil {
-		return nil, err
+		return err
 	}
 	took := time.Since(began)
 	after, err := processorTime(s.cmd.Process.Pid)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	printed := time.Duration(0)
-	if err := s.until(ctx, "has printed all", startTime, 5*time.Millisecond, func() bool {
+	if err := s.until(ctx, "the task to have printed all", startTime, 5*time.Millisecond, func() bool {
 		text, err := os.ReadFile(filepath.Join(data, "took"))
 		n, numErr := strconv.ParseInt(string(text), 10, 64)
 		printed = time.Duration(n)
 		return err == nil && numErr == nil
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	report = &followReport{
-		Readers: followers, Bytes: most, Rate: float64(most) / printed.Seconds(), Behind: max(took-printed, 0),
-		Agent: 100 * (after - before) / took.Seconds(),
+	byLogs, byCat, err := s.readFiles(ctx)
+	if err != nil {
+		return err
 	}
-	return report, s.readFiles(ctx, report)
+	fmt.Fprintf(table, "a task's output, %s\t\n", megabytes(float64(most)))
+	fmt.Fprintf(table, "printed at\t%s/s\n", megabytes(float64(most)/printed.Seconds()))
+	fmt.Fprintf(table, "%d followers have all of it, behind by\t%s\n", followers, millis(max(took-printed, 0)))
+	fmt.Fprintf(table, "processor time of the agent\t%.0f %% of one\n", 100*(after-before)/took.Seconds())
+	fmt.Fprintf(table, "the files that are left, by logs / by cat\t%s/s / %s/s\n", megabytes(byLogs), megabytes(byCat))
+	return nil
 }
 
 // readLines reads numbered lines to the last one.
@@ -138,65 +134,69 @@ func readLines(body io.Reader, most int64) error {
 		if err != nil {
 			return fmt.Errorf("after %d lines: %w", n, err)
 		}
-		if got, err := strconv.ParseInt(strings.TrimSpace(string(line)), 10, 64); err != nil || got != n || len(line) != followLine {
+		got, err := strconv.ParseInt(strings.TrimSpace(string(line)), 10, 64)
+		if err != nil || got != n || len(line) != followLine {
 			return fmt.Errorf("line %d is %q", n, line)
 		}
 	}
 	return nil
 }
 
-// readFiles reads the files that are left in both ways.
-func (s *agent) readFiles(ctx context.Context, r *followReport) error {
+// readFiles reads the files that are left over the socket, without following, and by cat. It returns the bytes a
+// second of both.
+func (s *agent) readFiles(ctx context.Context) (byLogs, byCat float64, err error) {
 	body, err := s.logs(ctx, false)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	defer body.Close()
 	began := time.Now()
 	n, err := io.Copy(io.Discard, body)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
-	r.Logs = float64(n) / time.Since(began).Seconds()
-	files, err := filepath.Glob(filepath.Join(s.dir, "alloc", "logs", taskName+".stdout.*"))
+	byLogs = float64(n) / time.Since(began).Seconds()
+	files, err := filepath.Glob(filepath.Join(s.dir, "alloc", "logs", "t0.stdout.*"))
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	cat := exec.CommandContext(ctx, "cat", files...)
-	out, err := cat.StdoutPipe()
-	if err != nil {
-		return err
-	}
+	var m countWriter
+	cat.Stdout = &m // through this program, as the other
 	began = time.Now()
-	if err := cat.Start(); err != nil {
-		return err
+	if err := cat.Run(); err != nil {
+		return 0, 0, err
 	}
-	m, err := io.Copy(struct{ io.Writer }{io.Discard}, out) // through this program, as the other
-	if err := cat.Wait(); err != nil {
-		return err
+	if int64(m) != n {
+		return 0, 0, fmt.Errorf("cat has %d bytes, and logs %d", m, n)
 	}
-	r.Cat = float64(m) / time.Since(began).Seconds()
-	if err == nil && m != n {
-		err = fmt.Errorf("cat has %d bytes, and logs %d", m, n)
-	}
-	return err
+	return byLogs, float64(m) / time.Since(began).Seconds(), nil
+}
+
+type countWriter int64
+
+func (c *countWriter) Write(p []byte) (int, error) {
+	*c += countWriter(len(p))
+	return len(p), nil
+}
+
+func (s *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", s.operatorSocket())
 }
 
 // logs requests the task's output as it is.
 func (s *agent) logs(ctx context.Context, follow bool) (io.ReadCloser, error) {
-	token, err := os.ReadFile(s.operatorToken())
+	token, err := s.operatorToken()
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", s.operatorSocket())
-	}, DisableKeepAlives: true}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://bench/v1/client/fs/logs/%s?task=%s&type=stdout&plain=true&follow=%t",
-		s.allocID, taskName, follow), nil)
+	url := fmt.Sprintf("http://bench/v1/client/fs/logs/%s?task=t0&type=stdout&plain=true&follow=%t", s.allocID, follow)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
+	request.Header.Set("X-Nomad-Token", token)
+	client := &http.Client{Transport: &http.Transport{DialContext: s.dial, DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
 		return nil, err
@@ -209,10 +209,19 @@ func (s *agent) logs(ctx context.Context, follow bool) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-func (r *followReport) print(w io.Writer) {
-	fmt.Fprintf(w, "a task's output, %s\t\n", megabytes(r.Bytes))
-	fmt.Fprintf(w, "printed at\t%s/s\n", megabytes(int64(r.Rate)))
-	fmt.Fprintf(w, "%d followers have all of it, behind by\t%s\n", r.Readers, millis(r.Behind))
-	fmt.Fprintf(w, "processor time of the agent\t%.0f %% of one\n", r.Agent)
-	fmt.Fprintf(w, "the files that are left, by logs / by cat\t%s/s / %s/s\n\n", megabytes(int64(r.Logs)), megabytes(int64(r.Cat)))
+// processorTime returns the seconds that all threads of a process have run, in user and in kernel mode: utime and
+// stime, the 14th and 15th fields of proc_pid_stat(5). The second field, the name, may hold blanks and parentheses.
+func processorTime(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("stat has %d fields after the name, want at least 13", len(fields))
+	}
+	user, err := strconv.ParseFloat(fields[11], 64)
+	kernel, err2 := strconv.ParseFloat(fields[12], 64)
+	const userHZ = 100 // units a second, on every architecture that Go runs on with Linux
+	return (user + kernel) / userHZ, errors.Join(err, err2)
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// hostileEach is how many different requests there are of each kind, so that no cache can know them all by heart at first.
+// hostileEach is how many different requests there are of each kind, so that no cache can know them all by heart at
+// first.
 const hostileEach = 1000
 
 // issuerKID names the key that taskapi trusts for the attack.
@@ -39,8 +40,8 @@ func (i *issuer) jwks() []byte {
 	return fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","alg":"EdDSA","kid":%q,"x":%q}]}`, issuerKID, x)
 }
 
-// hostile makes the requests of an attack from a good token: garbage, forged signatures under the good token's key ID, key IDs
-// that nobody knows, and good signatures for allocations that nobody knows.
+// hostile makes the requests of an attack from a good token: garbage, forged signatures under the good token's key
+// ID, key IDs that nobody knows, and good signatures for allocations that nobody knows.
 func (i *issuer) hostile(good, path string) ([][]byte, error) {
 	header, claims, err := parse(good)
 	if err != nil {
@@ -63,7 +64,8 @@ func (i *issuer) hostile(good, path string) ([][]byte, error) {
 
 // parse reads a token that nobody has verified.
 func parse(token string) (header, claims map[string]any, err error) {
-	read, _, err := jwt.NewParser(jwt.WithJSONNumber()).ParseUnverified(strings.TrimSpace(token), jwt.MapClaims{}) // an integer must not come back as 1.79e+09
+	parser := jwt.NewParser(jwt.WithJSONNumber()) // an integer must not come back as 1.79e+09
+	read, _, err := parser.ParseUnverified(strings.TrimSpace(token), jwt.MapClaims{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the task's token: %w", err)
 	}

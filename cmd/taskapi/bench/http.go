@@ -30,14 +30,6 @@ func get(path, token string) []byte {
 	return b.Bytes()
 }
 
-// put returns a complete request with a JSON body.
-func put(path, token, body string) []byte {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "PUT %s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nX-Nomad-Token: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		path, token, len(body), body)
-	return b.Bytes()
-}
-
 // exchange sends one request on a connection of its own.
 func exchange(socket string, request []byte) (reply, error) {
 	conn, err := net.Dial("unix", socket)

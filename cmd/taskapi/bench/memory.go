@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,44 +12,47 @@ import (
 	"time"
 )
 
-// settle is how long a server is left alone before it is looked at, for each of -seconds.
-const settle = 2 * time.Second
+// rest is how long a server is left alone before its memory is read, for each of -seconds.
+const rest = 2 * time.Second
 
-// memory is in bytes. RSS counts shared pages in full, PSS by share.
-type memory struct {
-	Processes int
-	RSS, PSS  int64
-}
-
-type memoryReport struct {
-	Floor memory
-	Ours  memory // taskapi and its keeper; not the task
-}
-
-// measureMemory reads the memory of both servers after one request and a rest.
-func measureMemory(ctx context.Context, env *environment, o options) (report *memoryReport, err error) {
+// measureMemory reads the memory of both servers after one request and a rest. RSS counts shared pages in full, PSS
+// by share.
+func measureMemory(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
 	p, err := env.pair(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer p.stopInto(&err)
-	if err := o.rest(ctx); err != nil {
-		return nil, err
+	if err := wait(ctx, o.of(rest)); err != nil {
+		return err
 	}
-	pids, err := processesOf(env.binary)
+	ours, err := processesWith("exe", env.binary)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	report = &memoryReport{}
-	if report.Ours, err = memoryOf(pids); err != nil {
-		return nil, err
+	fmt.Fprintln(table, "idle memory\tprocesses\tRSS\tPSS")
+	for _, row := range []struct {
+		name string
+		pids []int
+	}{{"bare server", []int{p.floor.cmd.Process.Pid}}, {"taskapi, keeper included", ours}} {
+		var rss, pss int64
+		for _, pid := range row.pids {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+			if err != nil {
+				return fmt.Errorf("read the memory of process %d: %w", pid, err)
+			}
+			r, err := kilobytes(string(text), "Rss:")
+			p, err2 := kilobytes(string(text), "Pss:")
+			if err := errors.Join(err, err2); err != nil {
+				return err
+			}
+			rss, pss = rss+r, pss+p
+		}
+		inRSS, inPSS := megabytes(float64(rss<<10)), megabytes(float64(pss<<10))
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", row.name, len(row.pids), inRSS, inPSS)
 	}
-	report.Floor, err = memoryOf([]int{p.floor.cmd.Process.Pid})
-	return report, err
+	return nil
 }
-
-// processesOf finds the processes that run the executable, wherever they are in the process tree.
-func processesOf(executable string) ([]int, error) { return processesWith("exe", executable) }
 
 // processesWith finds the processes whose link of that name in proc(5), exe or cwd, leads to the path or below it.
 func processesWith(name, path string) ([]int, error) {
@@ -57,10 +62,9 @@ func processesWith(name, path string) ([]int, error) {
 	}
 	var pids []int
 	for _, link := range links {
-		// A process that has ended, or that is another user's, is none of ours.
 		target, err := os.Readlink(link)
 		if err != nil || target != path && !strings.HasPrefix(target, path+"/") {
-			continue
+			continue // a process that has ended, or is another user's, is none of ours
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
 		if err != nil {
@@ -71,27 +75,7 @@ func processesWith(name, path string) ([]int, error) {
 	return pids, nil
 }
 
-// memoryOf adds up what proc_pid_smaps(5) calls the roll-up of each process.
-func memoryOf(pids []int) (memory, error) {
-	m := memory{Processes: len(pids)}
-	for _, pid := range pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-		if err != nil {
-			return memory{}, fmt.Errorf("read the memory of process %d: %w", pid, err)
-		}
-		rss, err := kilobytes(string(text), "Rss:")
-		if err != nil {
-			return memory{}, err
-		}
-		pss, err := kilobytes(string(text), "Pss:")
-		if err != nil {
-			return memory{}, err
-		}
-		m.RSS, m.PSS = m.RSS+rss<<10, m.PSS+pss<<10
-	}
-	return m, nil
-}
-
+// kilobytes reads a line of proc_pid_smaps(5).
 func kilobytes(text, key string) (int64, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

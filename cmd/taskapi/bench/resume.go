@@ -8,44 +8,31 @@ import (
 	"time"
 )
 
-// resumeTasks are the numbers of tasks that an agent is killed with.
-var resumeTasks = []int{1, 50}
-
-// A resumeRow is how soon an agent that was killed is there again, beside one that starts the same job afresh.
-type resumeRow struct {
-	Tasks  int
-	Resume spread // from exec to the operator's first 200, with the tasks of the one before
-	Fresh  spread // from exec to the operator's first 200, with an allocation that begins
-}
-
-func measureResume(ctx context.Context, env *environment, o options) (rows []resumeRow, err error) {
-	for _, tasks := range o.upTo(resumeTasks) {
+// measureResume kills agents with few and with many tasks, and measures from exec to the operator's first 200.
+func measureResume(ctx context.Context, env *environment, o options, table io.Writer) error {
+	fmt.Fprintln(table, "from exec to the operator's first 200\tafter SIGKILL (spread)\ta new allocation (spread)")
+	for _, tasks := range []int{1, 50} {
 		var resumed, fresh []time.Duration
 		for range o.rounds {
 			first, again, err := resume(ctx, env, tasks)
 			if err != nil {
-				return nil, fmt.Errorf("%d tasks: %w", tasks, err)
+				return fmt.Errorf("%d tasks: %w", tasks, err)
 			}
 			fresh, resumed = append(fresh, first), append(resumed, again...)
 		}
-		rows = append(rows, resumeRow{Tasks: tasks, Resume: spreadOf(resumed), Fresh: spreadOf(fresh)})
+		fmt.Fprintf(table, "%d task(s)\t%s\t%s\n", tasks, spread(resumed), spread(fresh))
 	}
-	return rows, nil
+	return nil
 }
 
 // resume starts an allocation, and kills and starts its agent several times.
 func resume(ctx context.Context, env *environment, tasks int) (first time.Duration, again []time.Duration, err error) {
-	a, err := env.allocation(env.path(".data"), sleepers(tasks))
+	s, err := env.agent(env.path(".data"), sleepers(tasks, ""))
 	if err != nil {
 		return 0, nil, err
 	}
-	s, first, err := env.untilAnswer(ctx, a)
-	defer func() {
-		if s != nil {
-			s.stopInto(&err)
-		}
-	}()
-	if err != nil {
+	defer func() { s.stopInto(&err) }()
+	if first, err = s.answersOperator(ctx); err != nil {
 		return 0, nil, err
 	}
 	if err := s.allRun(ctx, tasks); err != nil {
@@ -56,11 +43,15 @@ func resume(ctx context.Context, env *environment, tasks int) (first time.Durati
 		return 0, nil, err
 	}
 	for range startsPerRound {
-		if err := s.kill(); err != nil {
+		if err := s.cmd.Process.Kill(); err != nil {
 			return 0, nil, err
 		}
-		var took time.Duration
-		if s, took, err = env.untilAnswer(ctx, a); err != nil {
+		<-s.done
+		if s.process, err = start(env.binary, s.cmd.Args[1:]...); err != nil {
+			return 0, nil, err
+		}
+		took, err := s.answersOperator(ctx)
+		if err != nil {
 			return 0, nil, err
 		}
 		if err := s.goesOn(ctx, env, keeper, tasks); err != nil {
@@ -71,26 +62,7 @@ func resume(ctx context.Context, env *environment, tasks int) (first time.Durati
 	return first, again, nil
 }
 
-// untilAnswer starts taskapi and says how long it took until the operator got a 200. What it returns is to be stopped in any case.
-func (env *environment) untilAnswer(ctx context.Context, a allocation) (*agent, time.Duration, error) {
-	s, err := env.run(a)
-	if err != nil {
-		return nil, 0, err
-	}
-	err = s.until(ctx, "the operator's first 200", startTime, pollInterval, s.answersOperator)
-	return s, time.Since(s.started), err
-}
-
-// kill ends the process at once, and only it.
-func (p *process) kill() error {
-	if err := p.cmd.Process.Kill(); err != nil {
-		return err
-	}
-	<-p.done
-	return nil
-}
-
-// goesOn makes sure that the tasks are those of before: what is measured must not be a new beginning.
+// goesOn makes sure that the tasks are those of before: what is measured must not be a new start.
 func (s *agent) goesOn(ctx context.Context, env *environment, keeper, tasks int) error {
 	if err := s.allRun(ctx, tasks); err != nil {
 		return err
@@ -102,19 +74,11 @@ func (s *agent) goesOn(ctx context.Context, env *environment, keeper, tasks int)
 	if now != keeper {
 		return fmt.Errorf("the agent was killed, and the keeper is process %d now, not %d", now, keeper)
 	}
-	alloc, err := s.alloc()
-	for name, task := range alloc.TaskStates {
+	states, err := s.taskStates()
+	for name, task := range states {
 		if task.Restarts > 0 {
 			err = errors.Join(err, fmt.Errorf("task %q was restarted", name))
 		}
 	}
 	return err
-}
-
-func printResume(w io.Writer, rows []resumeRow) {
-	fmt.Fprintln(w, "from exec to the operator's first 200\tafter SIGKILL (spread)\ta new allocation (spread)")
-	for _, row := range rows {
-		fmt.Fprintf(w, "%d task(s)\t%v\t%v\n", row.Tasks, row.Resume, row.Fresh)
-	}
-	fmt.Fprintln(w)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -14,27 +15,17 @@ import (
 // pollInterval is how often a start is looked at from outside; it bounds the error of the figure.
 const pollInterval = 200 * time.Microsecond
 
-// startsPerRound is how often each start is measured for every round that the other measurements last: a start takes
-// milliseconds, not a second, and varies more.
+// startsPerRound is how often each start is measured in a round: a start takes milliseconds, and varies more than a
+// second of requests.
 const startsPerRound = 4
-
-// startReport holds the times from exec to a first 200. The first start of taskapi, which also makes the key ring, is apart.
-type startReport struct {
-	Floor    spread // a bare server, as its client sees it
-	Task     spread // taskapi, as its task sees it: the task's own exec is in it
-	TaskMain spread // taskapi, until the task's main function runs
-	Operator spread // taskapi, as the operator sees it
-	Fresh    time.Duration
-}
 
 // A firstAnswer is what a task reports of its start, in nanoseconds of the wall clock.
 type firstAnswer struct {
 	Main  int64 // when its main function ran
 	First int64 // when its first 200 had come
-	Tries int
 }
 
-// firstRole is the task that asks at once, and writes a firstAnswer into the file that is its argument.
+// firstRole is a task that sends a request at once, and writes a firstAnswer into the file that its argument names.
 func firstRole(ctx context.Context, args []string) error {
 	answer := firstAnswer{Main: time.Now().UnixNano()}
 	if len(args) != 1 {
@@ -43,15 +34,12 @@ func firstRole(ctx context.Context, args []string) error {
 	socket := strings.TrimPrefix(os.Getenv("NOMAD_UNIX_ADDR"), "unix://")
 	request := get(checksPath(os.Getenv("NOMAD_ALLOC_ID")), os.Getenv("NOMAD_TOKEN"))
 	for {
-		answer.Tries++
 		r, err := exchange(socket, request)
 		if err == nil && r.status == http.StatusOK {
 			break
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		case <-time.After(pollInterval):
+		if ended := wait(ctx, pollInterval); ended != nil {
+			return errors.Join(ended, err)
 		}
 	}
 	answer.First = time.Now().UnixNano()
@@ -59,40 +47,36 @@ func firstRole(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	// The reader must never see half a file.
-	if err := os.WriteFile(args[0]+".new", text, 0o644); err != nil {
-		return err
-	}
-	if err := os.Rename(args[0]+".new", args[0]); err != nil {
+	if err := os.WriteFile(args[0], text, 0o644); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func measureStart(ctx context.Context, env *environment, o options) (*startReport, error) {
+// measureStart starts both servers in turn. The first start of taskapi also makes the key ring; it is told apart.
+func measureStart(ctx context.Context, env *environment, o options, table io.Writer) error {
 	var floors, tasks, mains, operators []time.Duration
-	var fresh time.Duration
 	data := env.path(".data")
-	for i := range startsPerRound*o.rounds + 1 {
+	for range startsPerRound*o.rounds + 1 {
 		f, err := floorStart(ctx, env)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		task, main, operator, err := agentStart(ctx, env, data)
 		if err != nil {
-			return nil, err
-		}
-		if i == 0 {
-			fresh = task
-			continue
+			return err
 		}
 		floors, tasks = append(floors, f), append(tasks, task)
 		mains, operators = append(mains, main), append(operators, operator)
 	}
-	return &startReport{
-		Floor: spreadOf(floors), Task: spreadOf(tasks), TaskMain: spreadOf(mains), Operator: spreadOf(operators), Fresh: fresh,
-	}, nil
+	fmt.Fprintln(table, "from exec to\tmedian (spread)")
+	fmt.Fprintf(table, "a bare server's first 200\t%s\n", spread(floors[1:]))
+	fmt.Fprintf(table, "the operator's first 200\t%s\n", spread(operators[1:]))
+	fmt.Fprintf(table, "the task's main function\t%s\n", spread(mains[1:]))
+	fmt.Fprintf(table, "the task's first 200\t%s\n", spread(tasks[1:]))
+	fmt.Fprintf(table, "the same, with a new key ring\t%s\n", millis(tasks[0]))
+	return nil
 }
 
 func floorStart(ctx context.Context, env *environment) (first time.Duration, err error) {
@@ -101,26 +85,24 @@ func floorStart(ctx context.Context, env *environment) (first time.Duration, err
 		return 0, err
 	}
 	defer f.stopInto(&err)
-	at, err := f.answers(ctx, get("/", "none"))
-	return at.Sub(f.started), err
+	err = f.answers(ctx, get("/", "none"))
+	return time.Since(f.started), err
 }
 
 func agentStart(ctx context.Context, env *environment, data string) (task, main, operator time.Duration, err error) {
 	file := env.path(".first")
-	s, err := env.agent(data, nil, "role-first", file)
+	s, err := env.agent(data, server(env.self, "role-first", file))
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	defer s.stopInto(&err)
-	err = s.until(ctx, "the operator's first 200", startTime, pollInterval, s.answersOperator)
-	if err != nil {
+	if operator, err = s.answersOperator(ctx); err != nil {
 		return 0, 0, 0, err
 	}
-	operator = time.Since(s.started)
 	var answer firstAnswer
 	err = s.until(ctx, "the task's first 200", startTime, time.Millisecond, func() bool {
 		text, err := os.ReadFile(file)
-		return err == nil && json.Unmarshal(text, &answer) == nil
+		return err == nil && json.Unmarshal(text, &answer) == nil // half a file is no JSON
 	})
 	since := func(ns int64) time.Duration { return time.Unix(0, ns).Sub(s.started) }
 	return since(answer.First), since(answer.Main), operator, err

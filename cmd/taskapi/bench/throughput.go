@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
@@ -11,47 +12,41 @@ import (
 // warmup is how long a round runs before it counts: connections are made and caches filled.
 const warmup = 200 * time.Millisecond
 
-// connections are the numbers of connections that throughput is measured with.
-var connections = []int{1, 8, 16}
-
-// A throughputRow compares taskapi with the floor.
-type throughputRow struct {
-	Connections int
-	Floor, Ours speed
-	Ratio       ratio // of the rates
-}
-
-// measureThroughput drives both servers in turn with the same request, each answering as many bytes as the other.
-func measureThroughput(ctx context.Context, env *environment, o options) (rows []throughputRow, err error) {
+// measureThroughput sends the same request to both servers in turn. Both answer with the same bytes.
+func measureThroughput(ctx context.Context, env *environment, o options, table io.Writer) (err error) {
 	p, err := env.pair(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer p.stopInto(&err)
-	for _, n := range connections {
+	fmt.Fprintln(table, "authenticated GET checks\tfloor/s\ttaskapi/s\tratio (spread)\tfloor p50\tp99\ttaskapi p50\tp99")
+	for _, n := range []int{1, 8, 16} {
 		var floors, agents []load.Result
 		for range o.rounds {
-			a, err := drive(ctx, p.bare, n, o)
+			a, err := drive(ctx, p.bare, n, 0, o)
 			if err != nil {
-				return nil, fmt.Errorf("the floor with %d connections: %w", n, err)
+				return fmt.Errorf("the floor with %d connections: %w", n, err)
 			}
-			b, err := drive(ctx, p.ours, n, o)
+			b, err := drive(ctx, p.ours, n, 0, o)
 			if err != nil {
-				return nil, fmt.Errorf("taskapi with %d connections: %w", n, err)
+				return fmt.Errorf("taskapi with %d connections: %w", n, err)
 			}
 			floors, agents = append(floors, a), append(agents, b)
 		}
-		rows = append(rows, throughputRow{
-			Connections: n, Floor: speedOf(floors), Ours: speedOf(agents), Ratio: ratioOf(agents, floors, load.Result.Rate),
-		})
+		bare, ours := speedOf(floors), speedOf(agents)
+		fmt.Fprintf(table, "%d connection(s)\t%.0f\t%.0f\t%v\t%s\t%s\t%s\t%s\n", n, bare.rate, ours.rate,
+			ratioOf(collect(agents, load.Result.Rate), collect(floors, load.Result.Rate)),
+			micros(bare.p50), micros(bare.p99), micros(ours.p50), micros(ours.p99))
 	}
-	return rows, nil
+	return nil
 }
 
-func drive(ctx context.Context, t target, n int, o options) (load.Result, error) {
+// drive sends the target's requests for a round. Each connection rests for the pause between a reply and its next
+// request.
+func drive(ctx context.Context, t target, connections int, pause time.Duration, o options) (load.Result, error) {
 	r, err := load.Run(ctx, load.Config{
-		Socket: t.socket, Connections: n, Requests: t.requests,
-		Warmup: warmup, For: o.of(time.Second),
+		Socket: t.socket, Connections: connections, Requests: t.requests,
+		Warmup: warmup, For: o.of(time.Second), Pause: pause,
 	})
 	if err == nil && r.Replies == 0 {
 		err = fmt.Errorf("no reply on %s in %v s: give -seconds more", t.socket, o.seconds)

@@ -47,7 +47,8 @@ func (c *conn) close() {
 	}
 }
 
-// write sends a request whole. The server reads no less than it has answered, so the socket's buffer always has the room.
+// write sends a request whole. The server reads no less than it has answered, so the socket's buffer always has the
+// room.
 func (c *conn) write(request []byte) error {
 	n, err := syscall.Write(c.fd, request)
 	if err != nil {
@@ -92,7 +93,8 @@ var (
 	contentLength = []byte("\r\nContent-Length: ") // as net/http writes it
 )
 
-// frame finds the status and the whole size in bytes of the reply that b begins with. The size is 0 while the head is incomplete.
+// frame finds the status and the whole size in bytes of the reply that b begins with. The size is 0 while the head
+// is incomplete.
 func frame(b []byte) (status, size int, err error) {
 	end := bytes.Index(b, headEnd)
 	if end < 0 {

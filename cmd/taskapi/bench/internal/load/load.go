@@ -1,7 +1,8 @@
-// Package load drives an HTTP/1.1 server on a Unix socket with as little work as a client can do, so that on a small machine
-// the server is what is measured. One thread writes requests that were built beforehand and frames the replies by their
-// Content-Length, over kept-alive connections with one request under way on each; it looks at the status of every reply and
-// allocates nothing while it measures. It never interprets a body, and is no client for anything else.
+// Package load drives an HTTP/1.1 server on a Unix socket with as little work as a client can do, so that on a
+// small machine the server is what is measured. One thread writes requests that were built beforehand and frames
+// the replies by their Content-Length, over kept-alive connections with one request under way on each; it looks at
+// the status of every reply and allocates nothing while it measures. It never interprets a body, and is no client
+// for anything else.
 package load
 
 import (
@@ -22,8 +23,9 @@ type Config struct {
 	For         time.Duration // how long to measure
 	Pause       time.Duration // how long to rest between a reply and the next request, of all connections; 0 for a load that never rests
 
-	// Hostile is for a load that the server may refuse: any status is counted, none is an error, and a connection that the
-	// server closes is opened again. Otherwise a status other than 200 and a closed connection end the run with an error.
+	// Hostile is for a load that the server may refuse: any status is counted, none is an error, and a connection
+	// that the server closes is opened again. Otherwise a status other than 200 and a closed connection end the run
+	// with an error.
 	Hostile bool
 }
 
