@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/ports"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/ptr"
 )
@@ -18,39 +18,39 @@ import (
 // refused, and so is one that can't reach dir, in which the allocation's directory would be; Run refuses them, too, before anything starts.
 // Users and programs that do not exist may be created before their task starts, so there are only warnings, as there are for references
 // that can't be resolved at a task's start. Nothing is started or changed.
-func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []jobspec.Finding {
+func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []review.Finding {
 	node := taskenv.DetectNode(known.Attributes())
-	var findings []jobspec.Finding
+	var findings []review.Finding
 	for _, t := range alloc.GetTaskGroup().Tasks {
-		add := func(severity jobspec.Severity, feature, message string) {
-			findings = append(findings, jobspec.Finding{
+		add := func(severity review.Severity, feature, message string) {
+			findings = append(findings, review.Finding{
 				Severity: severity, Where: fmt.Sprintf("group %q > task %q", alloc.TaskGroup, t.Name), Feature: feature, Message: message,
 			})
 		}
 		user, err := allocdir.LookupUser(t.User)
 		if err == nil {
 			if err := allocdir.CheckReach(dir, user); err != nil {
-				add(jobspec.Refused, "user", err.Error())
+				add(review.Refused, "user", err.Error())
 			}
 		}
 		switch {
 		case allocdir.CantBecome(err):
-			add(jobspec.Refused, "user", err.Error())
+			add(review.Refused, "user", err.Error())
 		case err != nil:
-			add(jobspec.Warning, "user", err.Error()+"; unless it is created before, the task fails to start")
+			add(review.Warning, "user", err.Error()+"; unless it is created before, the task fails to start")
 		}
 		if reason := missingProgram(alloc, t, known, node); reason != "" {
-			add(jobspec.Warning, "command", reason+"; unless it is there before, the task fails to start")
+			add(review.Warning, "command", reason+"; unless it is there before, the task fails to start")
 		}
 		if user.Name == "" {
 			user.Name = t.User
 		}
 		config, env := unresolved(alloc, t, user, node)
 		for _, problem := range config {
-			add(jobspec.Warning, "config", problem+" The task fails to start"+unlessMeta(fmt.Sprint(t.Config))+".")
+			add(review.Warning, "config", problem+" The task fails to start"+unlessMeta(fmt.Sprint(t.Config))+".")
 		}
 		for _, problem := range env {
-			add(jobspec.Warning, "env", problem)
+			add(review.Warning, "env", problem)
 		}
 	}
 	return findings
@@ -89,14 +89,14 @@ func missingProgram(alloc *api.Allocation, t *api.Task, known *drivers.Registry,
 }
 
 // CheckPorts finds the ports of a group that are not available now. It reserves none.
-func CheckPorts(group *api.TaskGroup, hostIP string) []jobspec.Finding {
+func CheckPorts(group *api.TaskGroup, hostIP string) []review.Finding {
 	reservation, err := ports.Allocate(ports.Config{Networks: group.Networks, TaskNetworks: taskNetworks(group), HostIP: hostIP})
 	if err != nil {
-		severity := jobspec.Refused
+		severity := review.Refused
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job
-			severity = jobspec.Warning
+			severity = review.Warning
 		}
-		return []jobspec.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "network", Message: err.Error()}}
+		return []review.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)), Feature: "network", Message: err.Error()}}
 	}
 	_ = reservation.Close() // it never fails
 	return nil

@@ -8,7 +8,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/drivers/builtin"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 )
 
 // TestReferencesThatNothingResolves are warnings; those that only the start of the task resolves, and a shell's own, are none.
@@ -32,7 +32,7 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 	}}}
 	var got []string
 	for _, f := range allocrunner.CheckTasks(&api.Allocation{ID: "a", Job: job, TaskGroup: "g"}, t.TempDir(), builtin.Drivers) {
-		if f.Severity != jobspec.Warning {
+		if f.Severity != review.Warning {
 			t.Errorf("not a warning: %+v", f)
 		}
 		got = append(got, f.Feature+": "+f.Message)

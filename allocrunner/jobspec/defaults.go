@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"reflect"
 
+	"taskapi/allocrunner/jobspec/internal/schema"
+
 	"github.com/hashicorp/nomad/api"
 )
 
@@ -56,7 +58,7 @@ func defaultHostNetworks(networks []*api.NetworkResource) {
 // serverIdentity returns a task's default identity, which every task has.
 func serverIdentity(identity *api.WorkloadIdentity, audience string) *api.WorkloadIdentity {
 	identity = cmp.Or(identity, &api.WorkloadIdentity{})
-	identity.Name = defaultIdentity
+	identity.Name = schema.DefaultIdentity
 	if len(identity.Audience) == 0 && audience != "" {
 		identity.Audience = []string{audience}
 	}

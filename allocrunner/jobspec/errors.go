@@ -85,7 +85,3 @@ func marker(line string, at *hcl.Range) string {
 	}
 	return string(indent) + strings.Repeat("^", width)
 }
-
-func diagAt(at hcl.Range, summary, format string, args ...any) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &at}
-}

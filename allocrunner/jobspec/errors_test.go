@@ -3,6 +3,7 @@ package jobspec_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,15 @@ import (
 func parse(tb testing.TB, body string) (*api.Job, error) {
 	tb.Helper()
 	return jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()})
+}
+
+// parseFile parses the job file at a path, "-" for stdin.
+func parseFile(path string, stdin io.Reader, cfg jobspec.Config) (*api.Job, error) {
+	cfg, err := jobspec.ReadFile(path, stdin, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return jobspec.Parse(cfg)
 }
 
 // inTask puts lines into a task of a job; the first of them is line 4.
@@ -144,7 +154,7 @@ func TestJSONForms(t *testing.T) {
 	if config["n"] != 12345678901234567 || config["f"] != 0.5 {
 		t.Errorf("numbers in config: %#v", config)
 	}
-	if _, err := jobspec.ParseFile("testdata/wire.server.json", nil, jobspec.Config{}); err != nil {
+	if _, err := parseFile("testdata/wire.server.json", nil, jobspec.Config{}); err != nil {
 		t.Errorf("the job as a server has it: %v", err)
 	}
 	if got := *wrapped.Name; got != "x" {
@@ -155,7 +165,7 @@ func TestJSONForms(t *testing.T) {
 	}
 }
 
-func TestParseFileSaysWhatIsWrong(t *testing.T) {
+func TestReadFileSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
@@ -184,13 +194,13 @@ func TestParseFileSaysWhatIsWrong(t *testing.T) {
 		"too large": {write("large", bytes.Repeat([]byte(" "), 4<<20+1)), jobspec.ErrInvalid, "larger than 4 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := jobspec.ParseFile(tc.path, nil, jobspec.Config{})
+			_, err := parseFile(tc.path, nil, jobspec.Config{})
 			if !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
 	}
-	job, err := jobspec.ParseFile("-", strings.NewReader(`job "in" {}`), jobspec.Config{})
+	job, err := parseFile("-", strings.NewReader(`job "in" {}`), jobspec.Config{})
 	if err != nil || *job.ID != "in" {
 		t.Errorf("from stdin: %v, %v", job, err)
 	}

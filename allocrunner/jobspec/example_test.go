@@ -7,6 +7,7 @@ import (
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/jobdiff"
+	"taskapi/allocrunner/jobspec/review"
 )
 
 // A job file is parsed, its group chosen, and what would not happen as written is found. Then two versions of it are compared.
@@ -39,11 +40,11 @@ job "web" {
 	if err != nil {
 		log.Fatal(err)
 	}
-	group, findings, err := jobspec.Review(job, "", jobspec.Host{Drivers: builtin.Drivers})
+	group, findings, err := review.Group(job, "", review.Host{Drivers: builtin.Drivers})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(*group.Name, jobspec.AnyRefused(findings))
+	fmt.Println(*group.Name, review.AnyRefused(findings))
 	for _, f := range findings {
 		fmt.Println(f.Severity, f.Where, f.Feature)
 	}

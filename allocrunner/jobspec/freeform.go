@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
@@ -23,7 +25,7 @@ func (d *decoder) freeBody(body hcl.Body, ctx *hcl.EvalContext) map[string]any {
 	}
 	for _, block := range content.Blocks {
 		if d.blocks++; d.blocks > maxBlocks {
-			d.add(diagAt(block.DefRange, "Too large", "The job has more than %d blocks.", maxBlocks))
+			d.add(hcleval.ErrorAt(block.DefRange, "Too large", "The job has more than %d blocks.", maxBlocks))
 			return result
 		}
 		d.freeBlock(result, block, ctx)
@@ -39,7 +41,7 @@ func (d *decoder) freeAttribute(attr *hcl.Attribute, ctx *hcl.EvalContext) (any,
 	}
 	value, err := freeValue(v)
 	if err != nil {
-		d.add(diagAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.", attr.Name, err))
+		d.add(hcleval.ErrorAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.", attr.Name, err))
 	}
 	return value, err == nil
 }
@@ -51,7 +53,7 @@ func (d *decoder) freeBlock(result map[string]any, block *hcl.Block, ctx *hcl.Ev
 	}
 	list, isList := result[block.Type].([]any)
 	if _, taken := result[block.Type]; taken && !isList {
-		d.add(diagAt(block.DefRange, "Duplicate argument", "%q is already set as an argument in this block.", block.Type))
+		d.add(hcleval.ErrorAt(block.DefRange, "Duplicate argument", "%q is already set as an argument in this block.", block.Type))
 		return
 	}
 	result[block.Type] = append(list, value)

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 )
 
 // readable returns a folder with a file for each content.
@@ -48,7 +49,7 @@ func TestMessagesQuoteNoFile(t *testing.T) {
 		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Dir: dir, Body: []byte(body), FromFiles: read})
 		message := fmt.Sprint(err)
 		if err == nil {
-			_, findings, err := jobspec.ReviewAll(job, jobspec.Host{Drivers: drivers.NewRegistry()})
+			_, findings, err := review.Job(job, review.Host{Drivers: drivers.NewRegistry()})
 			message = read.Mask(fmt.Sprint(findings, err))
 		}
 		if message == "[] <nil>" || strings.Contains(strings.ToLower(message), "hunter2") {

@@ -1,13 +1,11 @@
 package jobspec_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec"
 )
@@ -35,8 +33,7 @@ func seed(f *testing.F) {
 	}
 }
 
-// FuzzParse: no text makes it panic, and a job that is read survives being written as JSON and read again. Every job, canonical
-// or not, can be reviewed.
+// FuzzParse: no text makes it panic, and a job that is read survives being written as JSON and read again.
 func FuzzParse(f *testing.F) {
 	seed(f)
 	dir := f.TempDir()
@@ -57,39 +54,5 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(string(first), string(encode(t, again))); diff != "" {
 			t.Errorf("the JSON read again differs (-first +second):\n%s", diff)
 		}
-		reviewAll(t, job)
 	})
-}
-
-// FuzzReview: no api.Job at all makes it panic, whatever is nil in it.
-func FuzzReview(f *testing.F) {
-	seed(f)
-	f.Add([]byte(`{"TaskGroups":[null,{"Name":"g","Networks":[null,{"DynamicPorts":[{}]}],"Services":[null,{"Provider":"nomad","Checks":[{}]}],"Tasks":[null,{"Resources":{"Networks":[null]},"Identities":[null,{}],"LogConfig":{},"RestartPolicy":{},"Templates":[null],"Lifecycle":{}}]}]}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		var job api.Job
-		if json.Unmarshal(body, &job) == nil {
-			reviewAll(t, &job)
-		}
-	})
-}
-
-func reviewAll(t *testing.T, job *api.Job) {
-	t.Helper()
-	names := []string{""}
-	for _, g := range job.TaskGroups {
-		if g != nil && g.Name != nil {
-			names = append(names, *g.Name)
-		}
-	}
-	for _, name := range names {
-		chosen, findings, err := jobspec.Review(job, name, host)
-		if (err == nil) != (chosen != nil) {
-			t.Errorf("group %q: %v with error %v", name, chosen, err)
-		}
-		for _, finding := range findings {
-			if finding.Feature == "" || finding.Message == "" || finding.Where == "" {
-				t.Errorf("a finding says nothing: %#v", finding)
-			}
-		}
-	}
 }

@@ -43,7 +43,7 @@ func encode(tb testing.TB, job *api.Job) []byte {
 func TestGolden(t *testing.T) {
 	for _, file := range jobFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			job, err := jobspec.ParseFile(file, nil, jobspec.Config{Audience: "nomadproject.io"})
+			job, err := parseFile(file, nil, jobspec.Config{Audience: "nomadproject.io"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +146,7 @@ func markSet(v reflect.Value, set map[string]bool) {
 // TestSameAsServer holds the result against the job of a recorded allocation. The exceptions are what a server counts and
 // adds for its scheduler, and empty fields that the SDK writes and a server leaves out.
 func TestSameAsServer(t *testing.T) {
-	job, err := jobspec.ParseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"})
+	job, err := parseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"})
 	if err != nil {
 		t.Fatal(err)
 	}

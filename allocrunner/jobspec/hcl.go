@@ -86,11 +86,11 @@ func theJob(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 	jobs := content.Blocks.OfType("job")
 	switch len(jobs) {
 	case 0:
-		return nil, hcl.Diagnostics{diagAt(content.MissingItemRange, "Missing job block", `A job file needs one block: job "name" { ... }`)}
+		return nil, hcl.Diagnostics{hcleval.ErrorAt(content.MissingItemRange, "Missing job block", `A job file needs one block: job "name" { ... }`)}
 	case 1:
 		return jobs[0], nil
 	}
-	return nil, hcl.Diagnostics{diagAt(jobs[1].DefRange, "Duplicate job block",
+	return nil, hcl.Diagnostics{hcleval.ErrorAt(jobs[1].DefRange, "Duplicate job block",
 		"A job file describes one job; another begins at line %d.", jobs[0].DefRange.Start.Line)}
 }
 

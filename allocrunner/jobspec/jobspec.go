@@ -1,9 +1,9 @@
-// Package jobspec reads Nomad job files, HCL2 or JSON, and says what one machine without a cluster can't honour of them.
+// Package jobspec reads Nomad job files, HCL2 or JSON.
 //
 // Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an error
-// with its place, and that no input makes it panic or use unbounded memory. Review promises that nothing which a job asks for
-// and which will not happen goes unmentioned. The package starts nothing, and reads no files but the job file, the variable
-// files and those that the job file's functions name.
+// with its place, and that no input makes it panic or use unbounded memory. The package starts nothing, and reads no files but the
+// job file, the variable files and those that the job file's functions name. Package review says what of a job one machine can't
+// honour.
 package jobspec
 
 import (
@@ -118,16 +118,6 @@ func Submission(cfg Config) *api.JobSubmission {
 		format = "json"
 	}
 	return &api.JobSubmission{Source: string(cfg.Body), Format: format}
-}
-
-// ParseFile reads the job file at path and parses it; "-" is stdin. Body and Filename of cfg are filled in. Besides Parse's errors it returns
-// those of ReadFile.
-func ParseFile(path string, stdin io.Reader, cfg Config) (*api.Job, error) {
-	cfg, err := ReadFile(path, stdin, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(cfg)
 }
 
 // ReadFile returns cfg with Body and Filename of the job file at path; "-" is stdin. Errors: fs.ErrNotExist, fs.ErrPermission, and ErrInvalid

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
 )
@@ -16,7 +18,7 @@ import (
 func parseJSON(filename string, src []byte) (*api.Job, error) {
 	fail := func(offset int64, summary, format string, args ...any) error {
 		at := rangeAt(filename, src, offset)
-		return &Error{Diags: hcl.Diagnostics{diagAt(at, summary, format, args...)}, sources: map[string][]byte{filename: src}}
+		return &Error{Diags: hcl.Diagnostics{hcleval.ErrorAt(at, summary, format, args...)}, sources: map[string][]byte{filename: src}}
 	}
 	if err := shallowJSON(src); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {

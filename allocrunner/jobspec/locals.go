@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
@@ -78,11 +80,11 @@ func (r *localResolver) resolve(name string) {
 	l := entries[0]
 	switch at := l.attr.NameRange; {
 	case len(entries) > 1:
-		r.fail(name, diagAt(entries[1].attr.NameRange, "Duplicate local", "Local %q is defined at line %d already.", name, at.Start.Line))
+		r.fail(name, hcleval.ErrorAt(entries[1].attr.NameRange, "Duplicate local", "Local %q is defined at line %d already.", name, at.Start.Line))
 	case l.whole:
-		r.fail(name, diagAt(at, "Invalid local", `Local %q refers to all of "local", and so to itself; name the ones that it needs.`, name))
+		r.fail(name, hcleval.ErrorAt(at, "Invalid local", `Local %q refers to all of "local", and so to itself; name the ones that it needs.`, name))
 	case r.open[name]:
-		r.fail(name, diagAt(at, "Cycle of locals", "Local %q needs its own value.", name))
+		r.fail(name, hcleval.ErrorAt(at, "Cycle of locals", "Local %q needs its own value.", name))
 	default:
 		r.evaluate(name, l)
 	}

@@ -33,25 +33,3 @@ func normalizeNetworks(networks []*api.NetworkResource) {
 		network.DynamicPorts = dynamic
 	}
 }
-
-// defaultIdentity is the name of the identity that a task always has.
-const defaultIdentity = "default"
-
-// normalizeIdentities moves the unnamed (or "default") identity to its own field. It returns the index of a second such
-// identity, or -1.
-func normalizeIdentities(task *api.Task) (duplicate int) {
-	duplicate = -1
-	var named []*api.WorkloadIdentity
-	for i, identity := range task.Identities {
-		switch {
-		case identity.Name != "" && identity.Name != defaultIdentity:
-			named = append(named, identity)
-		case task.Identity != nil:
-			duplicate = i
-		default:
-			task.Identity = identity
-		}
-	}
-	task.Identities = named
-	return duplicate
-}

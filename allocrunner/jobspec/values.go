@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
@@ -26,7 +28,7 @@ func (d *decoder) attribute(attr *hcl.Attribute, ctx *hcl.EvalContext, target re
 		if !fromFile {
 			hint = runtimeHint(v)
 		}
-		d.add(diagAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, hint))
+		d.add(hcleval.ErrorAt(attr.Expr.Range(), "Unsuitable value", "Argument %q: %s.%s", attr.Name, err, hint))
 		return false
 	}
 	return true

@@ -118,7 +118,7 @@ func (f *hclFile) setFrom(declared map[string]*variable, path string, src []byte
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
 		v := declared[name]
 		if v == nil {
-			diags = append(diags, diagAt(attrs[name].NameRange, "Undeclared variable", "%s", undeclared(declared, name)))
+			diags = append(diags, hcleval.ErrorAt(attrs[name].NameRange, "Undeclared variable", "%s", undeclared(declared, name)))
 			continue
 		}
 		diags = append(diags, f.set(v, attrs[name].Expr)...)

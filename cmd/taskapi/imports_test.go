@@ -43,8 +43,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/services",
 		"allocrunner/internal/stats",
 		"allocrunner/internal/taskrunner",
-		"allocrunner/jobspec",
 		"allocrunner/jobspec/jobdiff", // what of a new version of the job can be applied in place
+		"allocrunner/jobspec/review",
 		"allocrunner/taskenv",
 	},
 	"allocrunner/datadir": {
@@ -111,10 +111,13 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/lifecycle",
 		"allocrunner/internal/restarts",
 	},
-	"allocrunner/jobspec": {
+	"allocrunner/jobspec":                 {"allocrunner/jobspec/internal/hcleval", "allocrunner/jobspec/internal/schema"},
+	"allocrunner/jobspec/internal/schema": {"allocrunner/jobspec/internal/hcleval"},
+	"allocrunner/jobspec/review": {
 		"allocrunner/drivers",
 		"allocrunner/internal/services", // a review refuses what the set-up of checks would
-		"allocrunner/jobspec/internal/hcleval",
+		"allocrunner/jobspec",
+		"allocrunner/jobspec/internal/schema",
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
 	"allocrunner/state":           {"allocrunner/interfaces"},
@@ -180,6 +183,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/bounded",
+		"allocrunner/jobspec/review",
 		"allocrunner/simulate",
 		"allocrunner/state",
 		"auth", // why a token is refused
@@ -214,6 +218,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/bounded",
 		"allocrunner/jobspec/jobdiff",
+		"allocrunner/jobspec/review",
 		"allocrunner/state",
 		"allocrunner/taskenv", // Nomad's version
 		"allocrunner/updates",

@@ -5,6 +5,8 @@
 package hcleval
 
 import (
+	"fmt"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
@@ -164,4 +166,9 @@ func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostic
 		p.rootBlock(block)
 	}
 	return p.diags
+}
+
+// ErrorAt returns an error about a place in a text.
+func ErrorAt(at hcl.Range, summary, format string, args ...any) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &at}
 }

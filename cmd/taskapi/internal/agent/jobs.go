@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/jobdiff"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
@@ -73,11 +74,11 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	if u.decision, u.changes, err = allocrunner.Plan(u.current, u.wanted, true); err != nil {
 		return jobUpdate{}, updateError(err)
 	}
-	if u.decision >= allocrunner.Replace && !jobspec.AnyRefused(findings) { // better to know before the old processes are stopped
+	if u.decision >= allocrunner.Replace && !review.AnyRefused(findings) { // better to know before the old processes are stopped
 		findings = append(findings, j.settings.CheckTasks(u.wanted, j.allocs)...)
 	}
 	u.warnings = findingLines(findings)
-	if jobspec.AnyRefused(findings) {
+	if review.AnyRefused(findings) {
 		return jobUpdate{}, apierror.New(apierror.Invalid, u.warnings)
 	}
 	if err := j.settings.CheckUsers(group); err != nil {
@@ -90,7 +91,7 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 }
 
 // findingLines returns what a review says, a line each.
-func findingLines(findings []jobspec.Finding) string {
+func findingLines(findings []review.Finding) string {
 	lines := make([]string, len(findings))
 	for i, f := range findings {
 		lines[i] = linewriter.OneLine(f.String())

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/bounded"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
@@ -58,7 +59,7 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation,
 	}
 	var found handlers.Validation
 	for _, g := range groups {
-		if jobspec.AnyRefused(findings) {
+		if review.AnyRefused(findings) {
 			break // the machine does not matter
 		}
 		findings = append(findings, p.settings.CheckTasks(NewAllocation("", job, g), p.allocs)...)
@@ -66,9 +67,9 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (handlers.Validation,
 			found.Errors = append(found.Errors, err.Error())
 		}
 	}
-	var warnings []jobspec.Finding
+	var warnings []review.Finding
 	for _, f := range findings {
-		if f.Severity == jobspec.Refused {
+		if f.Severity == review.Refused {
 			found.Errors = append(found.Errors, linewriter.OneLine(f.String()))
 		} else {
 			warnings = append(warnings, f)

@@ -13,7 +13,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/builtin"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 )
 
 // checkServices refuses what says nothing about the services.
@@ -49,38 +49,38 @@ func (s Settings) ConsulAgent() consul.Settings { return s.Consul.Over(s.ConsulE
 func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, builtin.Drivers) }
 
 // host returns what there is here to run a job.
-func (s Settings) host() jobspec.Host {
-	host := jobspec.Host{Drivers: s.TaskDrivers()}
+func (s Settings) host() review.Host {
+	host := review.Host{Drivers: s.TaskDrivers()}
 	switch {
 	case s.Services == ServicesHere:
-		host.Consul = jobspec.ConsulHere
+		host.Consul = review.ConsulHere
 	case s.ConsulAgent().Configured():
-		host.Consul = jobspec.HasConsul
+		host.Consul = review.HasConsul
 	}
 	return host
 }
 
-// Review chooses the group of a job that is to run with the settings, and says what of it will not happen as written, as jobspec.Review does.
+// Review chooses the group of a job that is to run with the settings, and says what of it will not happen as written, as review.Group does.
 // It gives services the provider that the settings want.
-func (s Settings) Review(job *api.Job, group string) (*api.TaskGroup, []jobspec.Finding, error) {
+func (s Settings) Review(job *api.Job, group string) (*api.TaskGroup, []review.Finding, error) {
 	s.choose(job)
-	return jobspec.Review(job, group, s.host())
+	return review.Group(job, group, s.host())
 }
 
-// ReviewAll is Review for every group, as jobspec.ReviewAll is.
-func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []jobspec.Finding, error) {
+// ReviewAll is Review for every group, as review.Job is.
+func (s Settings) ReviewAll(job *api.Job) ([]*api.TaskGroup, []review.Finding, error) {
 	s.choose(job)
-	return jobspec.ReviewAll(job, s.host())
+	return review.Job(job, s.host())
 }
 
 // CheckTasks finds what an allocation's tasks need and this machine does not have, as allocrunner.CheckTasks does.
-func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []jobspec.Finding {
+func (s Settings) CheckTasks(alloc *api.Allocation, dir string) []review.Finding {
 	return allocrunner.CheckTasks(alloc, dir, s.TaskDrivers())
 }
 
 func (s Settings) choose(job *api.Job) {
 	if s.Services == ServicesHere {
-		jobspec.ServeHere(job)
+		review.ServeHere(job)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/auth"
 )
 
@@ -37,7 +37,7 @@ func (s Settings) idRange() (interfaces.IDRange, error) {
 }
 
 // CheckOwnUser warns of tasks that run as this program's user, and says what they can do. With isolated, those without a user do not.
-func CheckOwnUser(group *api.TaskGroup, isolated bool) []jobspec.Finding {
+func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	var names []string
 	for _, name := range allocrunner.OwnUserTasks(group, isolated) {
 		names = append(names, strconv.Quote(name))
@@ -49,8 +49,8 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []jobspec.Finding {
 	if os.Geteuid() != 0 {
 		remedy = "only root can run tasks as other users"
 	}
-	return []jobspec.Finding{{
-		Severity: jobspec.Warning, Where: fmt.Sprintf("group %q", *group.Name), Feature: "user",
+	return []review.Finding{{
+		Severity: review.Warning, Where: fmt.Sprintf("group %q", *group.Name), Feature: "user",
 		Message: fmt.Sprintf("what runs as taskapi's own user (uid %d) can read the operator's token, the key ring and each other's tokens: %s; %s",
 			os.Geteuid(), strings.Join(names, ", "), remedy),
 	}}

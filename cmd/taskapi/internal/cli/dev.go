@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
@@ -203,7 +203,7 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	found, findings, err := o.Review(job, "")
 	if err == nil {
 		for _, f := range findings {
-			if f.Severity == jobspec.Refused {
+			if f.Severity == review.Refused {
 				err = errors.Join(err, errors.New(f.Message))
 			}
 		}

@@ -22,7 +22,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
@@ -253,8 +253,8 @@ func (l layout) errRuns(alloc *api.Allocation) error {
 }
 
 // warnings returns the findings that keep no job from running. What the machine refuses, a start reports.
-func warnings(findings []jobspec.Finding) []jobspec.Finding {
-	return slices.DeleteFunc(findings, func(f jobspec.Finding) bool { return f.Severity == jobspec.Refused })
+func warnings(findings []review.Finding) []review.Finding {
+	return slices.DeleteFunc(findings, func(f review.Finding) bool { return f.Severity == review.Refused })
 }
 
 // run runs the allocation in this process. waiting ends when steps that change nothing here are to be given up.

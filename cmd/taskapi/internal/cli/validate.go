@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/bounded"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/identity"
@@ -85,7 +86,7 @@ func (f *jobFlags) load(path string, settings agent.Settings, w Environment) (*l
 		return nil, err
 	}
 	group, findings, err := settings.Review(loaded.job, f.group)
-	if errors.Is(err, jobspec.ErrGroupNotNamed) {
+	if errors.Is(err, review.ErrGroupNotNamed) {
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
 	if err != nil {
@@ -150,7 +151,7 @@ func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out
 	if err != nil {
 		return usage(fmt.Errorf("%s: %w", path, loaded.hide(err)))
 	}
-	if jobspec.AnyRefused(findings) {
+	if review.AnyRefused(findings) {
 		groups = nil // the machine does not matter
 	}
 	for _, g := range groups {
@@ -185,7 +186,7 @@ func validate(flags jobFlags, settings agent.Settings, dataDir, path string, out
 }
 
 // reviewed returns the review of one group, or of each for the empty name.
-func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskGroup, []jobspec.Finding, error) {
+func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskGroup, []review.Finding, error) {
 	if group == "" {
 		return settings.ReviewAll(job)
 	}
@@ -195,10 +196,10 @@ func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskG
 
 // printFindings prints the findings of a review, worst first as Review orders them. It masks what the job has from
 // files, and returns how many parts are refused.
-func printFindings(out io.Writer, findings []jobspec.Finding, fromFiles *jobspec.FromFiles) int {
+func printFindings(out io.Writer, findings []review.Finding, fromFiles *jobspec.FromFiles) int {
 	refused := 0
 	for _, f := range findings {
-		if f.Severity == jobspec.Refused {
+		if f.Severity == review.Refused {
 			refused++
 		}
 		fmt.Fprintln(out, linewriter.OneLine(fromFiles.Mask(f.String())))

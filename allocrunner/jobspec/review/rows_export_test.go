@@ -1,4 +1,4 @@
-package jobspec
+package review
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/services"
+	"taskapi/allocrunner/jobspec/internal/schema"
 )
 
 // Honoured is the severity of a Row for what happens as it is written; no finding has it.
@@ -129,29 +130,31 @@ func tabulate[T any](t *table, block string, rows []row[T], limits []limit[T]) {
 // walk adds the rows of a block, and those of the blocks in it that are not wholly without effect. What the specification has beyond the
 // SDK's struct comes last.
 func (t *table) walk(block string, typ reflect.Type) {
-	fields := allFields(typ)
-	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(strconv.FormatBool(a.inner), strconv.FormatBool(b.inner)) })
+	fields := schema.Fields(typ)
+	slices.SortStableFunc(fields, func(a, b schema.Field) int {
+		return cmp.Compare(strconv.FormatBool(a.Extension), strconv.FormatBool(b.Extension))
+	})
 	for _, f := range fields {
-		key := [2]string{block, f.name}
-		if f.kind == "label" || t.seen[key] {
+		key := [2]string{block, f.Name}
+		if f.Kind == "label" || t.seen[key] {
 			continue
 		}
 		t.seen[key] = true
 		rows := t.known[key]
-		if f.inner && rows == nil {
-			rows = t.known[[2]string{"task", f.name}] // it is for each task
+		if f.Extension && rows == nil {
+			rows = t.known[[2]string{"task", f.Name}] // it is for each task
 		}
 		for _, r := range rows {
 			r.Block = block
 			t.rows = append(t.rows, r)
 		}
-		elem := f.elem()
+		elem := f.Elem()
 		if len(rows) == 0 && elem == nil {
-			t.rows = append(t.rows, Row{block, f.name, Honoured, ""})
+			t.rows = append(t.rows, Row{block, f.Name, Honoured, ""})
 		}
 		off := slices.ContainsFunc(rows, func(r Row) bool { return r.Severity != Honoured })
-		if elem != nil && !off && f.name != "reserved_ports" {
-			t.walk(f.name, elem)
+		if elem != nil && !off && f.Name != "reserved_ports" {
+			t.walk(f.Name, elem)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package jobspec
+package review
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"taskapi/allocrunner/jobspec/internal/schema"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -118,7 +120,7 @@ func envName(label string) string {
 func (r *reviewer) identities(t *api.Task) {
 	seen := map[string]bool{}
 	if t.Identity != nil {
-		seen[defaultIdentity] = true
+		seen[schema.DefaultIdentity] = true
 		r.identity(t.Identity)
 	}
 	for _, w := range t.Identities {
@@ -126,7 +128,7 @@ func (r *reviewer) identities(t *api.Task) {
 			r.refuse("identity", "an identity is null; leave it out")
 			continue
 		}
-		name := cmp.Or(w.Name, defaultIdentity)
+		name := cmp.Or(w.Name, schema.DefaultIdentity)
 		if seen[name] {
 			r.refuse("identity", "there are two identities of the name %q", name)
 		}
@@ -136,7 +138,7 @@ func (r *reviewer) identities(t *api.Task) {
 }
 
 func (r *reviewer) identity(w *api.WorkloadIdentity) {
-	r.in("identity", cmp.Or(w.Name, defaultIdentity), func() {
+	r.in("identity", cmp.Or(w.Name, schema.DefaultIdentity), func() {
 		apply(r, identityRows, w)
 		restrict(r, identityLimits, w)
 	})

@@ -1,4 +1,4 @@
-package jobspec_test
+package review_test
 
 import (
 	"fmt"
@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/examples/doctest"
 )
 
 // TestRowsAreDocumented holds docs/jobfiles.md to the table of what a review knows.
 func TestRowsAreDocumented(t *testing.T) {
 	var want strings.Builder
-	rows := jobspec.Rows()
+	rows := review.Rows()
 	for _, block := range blocks(rows) {
 		fmt.Fprintf(&want, "\n### %s\n\n| | | |\n|---|---|---|\n", block)
 		for _, r := range rows {
@@ -23,11 +23,11 @@ func TestRowsAreDocumented(t *testing.T) {
 		}
 	}
 	want.WriteString("\n")
-	doctest.Table(t, "../../docs/jobfiles.md", "allocrunner/jobspec", want.String())
+	doctest.Table(t, "../../../docs/jobfiles.md", "allocrunner/jobspec/review", want.String())
 }
 
 // blocks returns the blocks that rows are about, each once, in their order.
-func blocks(rows []jobspec.Row) []string {
+func blocks(rows []review.Row) []string {
 	var list []string
 	for _, r := range rows {
 		if !slices.Contains(list, r.Block) {

@@ -1,4 +1,4 @@
-package jobspec
+package review
 
 import (
 	"net"

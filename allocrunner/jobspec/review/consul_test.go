@@ -1,12 +1,12 @@
-package jobspec_test
+package review_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"taskapi/allocrunner/jobspec/review"
 
-	"taskapi/allocrunner/jobspec"
+	"github.com/google/go-cmp/cmp"
 )
 
 // ofConsul is a job whose service names no provider.
@@ -58,15 +58,15 @@ func TestReviewOfConsul(t *testing.T) {
 		"task block":  {body: task("consul {}"), none: []string{"refused " + inT + "consul"}, has: []string{"warning " + inT + "consul"}, here: []string{"warning " + inT + "consul"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for choice, want := range map[jobspec.Consul][]string{jobspec.NoConsul: tc.none, jobspec.HasConsul: tc.has, jobspec.ConsulHere: tc.here} {
+			for choice, want := range map[review.Consul][]string{review.NoConsul: tc.none, review.HasConsul: tc.has, review.ConsulHere: tc.here} {
 				job, err := parse(t, tc.body)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if choice == jobspec.ConsulHere {
-					jobspec.ServeHere(job)
+				if choice == review.ConsulHere {
+					review.ServeHere(job)
 				}
-				_, findings, err := jobspec.Review(job, "", jobspec.Host{Drivers: host.Drivers, Consul: choice})
+				_, findings, err := review.Group(job, "", review.Host{Drivers: host.Drivers, Consul: choice})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -84,7 +84,7 @@ func TestReviewNamesBothRemedies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, findings, err := jobspec.Review(job, "", host)
+	_, findings, err := review.Group(job, "", host)
 	if err != nil || len(findings) != 1 {
 		t.Fatalf("%v, %v", findings, err)
 	}

@@ -1,4 +1,6 @@
-package jobspec
+// Package review says what one machine without a cluster can't honour of a job: what it refuses, what it ignores, and what has no
+// meaning here. It promises that nothing which a job asks for and which will not happen goes unmentioned.
+package review
 
 import (
 	"errors"
@@ -9,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/allocrunner/jobspec"
 	"taskapi/internal/ptr"
 )
 
@@ -60,10 +63,10 @@ const (
 	ConsulHere               // they have been given the provider "nomad", by ServeHere
 )
 
-// Review chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job and
-// that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and ErrInvalid,
+// Group chooses the group to run, by its name or, when group is empty, the only one, and says everything about the job and
+// that group that will not happen as written. The errors are ErrNoGroup, ErrGroupNotNamed, ErrUnknownGroup and jobspec.ErrInvalid,
 // wrapped with the names that there are. job may be any value, canonical or not.
-func Review(job *api.Job, group string, host Host) (*api.TaskGroup, []Finding, error) {
+func Group(job *api.Job, group string, host Host) (*api.TaskGroup, []Finding, error) {
 	chosen, err := chooseGroup(job, group)
 	if err != nil {
 		return nil, nil, err
@@ -79,8 +82,8 @@ func newReviewer(job *api.Job, group *api.TaskGroup, host Host) *reviewer {
 	return &reviewer{job: job, group: group, host: host, services: map[string]bool{}}
 }
 
-// ReviewAll reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Review.
-func ReviewAll(job *api.Job, host Host) ([]*api.TaskGroup, []Finding, error) {
+// Job reviews every group of the job that can be chosen, and returns each finding once, and the groups. Errors: those of Group.
+func Job(job *api.Job, host Host) ([]*api.TaskGroup, []Finding, error) {
 	if _, err := chooseGroup(job, ""); err != nil && !errors.Is(err, ErrGroupNotNamed) {
 		return nil, nil, err
 	}
@@ -109,7 +112,7 @@ func ReviewAll(job *api.Job, host Host) ([]*api.TaskGroup, []Finding, error) {
 
 func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	if job == nil {
-		return nil, fmt.Errorf("%w: there is no job", ErrInvalid)
+		return nil, fmt.Errorf("%w: there is no job", jobspec.ErrInvalid)
 	}
 	var groups []*api.TaskGroup
 	var names []string
@@ -123,7 +126,7 @@ func chooseGroup(job *api.Job, name string) (*api.TaskGroup, error) {
 	case len(groups) == 0:
 		return nil, fmt.Errorf("%w: a job needs group %q { task ... }", ErrNoGroup, "name")
 	case len(slices.Compact(slices.Sorted(slices.Values(names)))) < len(names):
-		return nil, fmt.Errorf("%w: two groups of a job have one name: %s; give each its own", ErrInvalid, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: two groups of a job have one name: %s; give each its own", jobspec.ErrInvalid, strings.Join(names, ", "))
 	case name == "" && len(groups) > 1:
 		return nil, fmt.Errorf("%w, and one allocation runs one of them: %s", ErrGroupNotNamed, strings.Join(names, ", "))
 	case name == "":

@@ -1,31 +1,29 @@
-package jobspec
+package schema
 
 import (
 	"cmp"
 	"reflect"
 	"strconv"
 
+	"taskapi/allocrunner/jobspec/internal/hcleval"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
 )
 
-// extension is what the job specification accepts in a block beyond what the SDK's struct has tags for.
-type extension struct {
-	fields func() any                                                          // a pointer to a new struct with hcl tags
-	finish func(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic // moves the fields into the SDK's struct
+// Extension is what the job specification accepts in a block beyond what the SDK's struct has tags for.
+type Extension struct {
+	New    func() any                                                          // a pointer to a new struct with hcl tags
+	Finish func(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic // moves the fields into the SDK's struct
 }
 
-// extensions by the SDK's type. It is filled by init, because decoding and the table refer to each other.
-var extensions map[reflect.Type]extension
-
-func init() {
-	extensions = map[reflect.Type]extension{
-		reflect.TypeFor[api.Job]():        {func() any { return &jobExtra{} }, finishJob},
-		reflect.TypeFor[api.TaskGroup]():  {func() any { return &groupExtra{} }, finishGroup},
-		reflect.TypeFor[api.Task]():       {func() any { return &taskExtra{} }, finishTask},
-		reflect.TypeFor[api.Constraint](): {func() any { return &shorthand{} }, finishConstraint},
-		reflect.TypeFor[api.Affinity]():   {func() any { return &operators{} }, finishAffinity},
-	}
+// Extensions are by the SDK's type.
+var Extensions = map[reflect.Type]Extension{
+	reflect.TypeFor[api.Job]():        {func() any { return &jobExtra{} }, finishJob},
+	reflect.TypeFor[api.TaskGroup]():  {func() any { return &groupExtra{} }, finishGroup},
+	reflect.TypeFor[api.Task]():       {func() any { return &taskExtra{} }, finishTask},
+	reflect.TypeFor[api.Constraint](): {func() any { return &shorthand{} }, finishConstraint},
+	reflect.TypeFor[api.Affinity]():   {func() any { return &operators{} }, finishAffinity},
 }
 
 // jobExtra: a task right under the job is a group of its own name; vault is for every task without one.
@@ -86,14 +84,14 @@ func finishTask(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
 	for i, s := range more.Scaling {
 		kind, ok := scalingTypes[s.Resource]
 		if !ok {
-			diags = append(diags, diagAt(blocks[i].DefRange, "Unknown scaling label", `A task's scaling block is labelled "cpu" or "mem".`))
+			diags = append(diags, hcleval.ErrorAt(blocks[i].DefRange, "Unknown scaling label", `A task's scaling block is labelled "cpu" or "mem".`))
 			continue
 		}
 		enabled := cmp.Or(s.Enabled, new(true))
 		task.ScalingPolicies = append(task.ScalingPolicies, &api.ScalingPolicy{Type: kind, Min: s.Min, Max: s.Max, Policy: s.Policy, Enabled: enabled})
 	}
 	if i := normalizeIdentities(task); i >= 0 {
-		diags = append(diags, diagAt(content.Blocks.OfType("identity")[i].DefRange, "Duplicate identity block",
+		diags = append(diags, hcleval.ErrorAt(content.Blocks.OfType("identity")[i].DefRange, "Duplicate identity block",
 			"The task's default identity is described twice; give one of them a name."))
 	}
 	return diags
@@ -156,8 +154,30 @@ func tooManyOperators(content *hcl.BodyContent) []*hcl.Diagnostic {
 		case first == nil:
 			first = attr
 		default:
-			return []*hcl.Diagnostic{diagAt(attr.NameRange, "Conflicting operators", "%q and %q both say the operator; keep one.", first.Name, name)}
+			return []*hcl.Diagnostic{hcleval.ErrorAt(attr.NameRange, "Conflicting operators", "%q and %q both say the operator; keep one.", first.Name, name)}
 		}
 	}
 	return nil
+}
+
+// DefaultIdentity is the name of the identity that a task always has.
+const DefaultIdentity = "default"
+
+// normalizeIdentities moves the unnamed (or "default") identity to its own field. It returns the index of a second such
+// identity, or -1.
+func normalizeIdentities(task *api.Task) (duplicate int) {
+	duplicate = -1
+	var named []*api.WorkloadIdentity
+	for i, identity := range task.Identities {
+		switch {
+		case identity.Name != "" && identity.Name != DefaultIdentity:
+			named = append(named, identity)
+		case task.Identity != nil:
+			duplicate = i
+		default:
+			task.Identity = identity
+		}
+	}
+	task.Identities = named
+	return duplicate
 }

@@ -1,4 +1,4 @@
-package jobspec_test
+package review_test
 
 import (
 	"errors"
@@ -11,10 +11,16 @@ import (
 
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/review"
 )
 
 // host has no agent of Consul.
-var host = jobspec.Host{Drivers: builtin.Drivers}
+var host = review.Host{Drivers: builtin.Drivers}
+
+func parse(tb testing.TB, body string) (*api.Job, error) {
+	tb.Helper()
+	return jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()})
+}
 
 // reviewOf reviews a job of one group "g", as "severity where: feature" lines.
 func reviewOf(tb testing.TB, body string) []string {
@@ -23,14 +29,14 @@ func reviewOf(tb testing.TB, body string) []string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, findings, err := jobspec.Review(job, "", host)
+	_, findings, err := review.Group(job, "", host)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return lines(findings)
 }
 
-func lines(findings []jobspec.Finding) []string {
+func lines(findings []review.Finding) []string {
 	var out []string
 	for _, f := range findings {
 		out = append(out, string(f.Severity)+" "+f.Where+": "+f.Feature)
@@ -250,12 +256,12 @@ func TestReviewRefusesNames(t *testing.T) {
 			return &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: task, Driver: "raw_exec", Config: map[string]any{"command": "true"}}}}}}
 		}
 		for kind, job := range map[string]*api.Job{"job": jobOf(name, "g", "t"), "group": jobOf("j", name, "t"), "task": jobOf("j", "g", name)} {
-			_, findings, err := jobspec.Review(job, "", host)
+			_, findings, err := review.Group(job, "", host)
 			if err != nil {
 				t.Fatal(err)
 			}
-			refused := slices.ContainsFunc(findings, func(f jobspec.Finding) bool { return f.Feature == kind+" name" })
-			if refused == ok || jobspec.AnyRefused(findings) == ok {
+			refused := slices.ContainsFunc(findings, func(f review.Finding) bool { return f.Feature == kind+" name" })
+			if refused == ok || review.AnyRefused(findings) == ok {
 				t.Errorf("%s named %q: refused = %v", kind, name, refused)
 			}
 		}
@@ -266,7 +272,7 @@ func TestReviewRefusesNames(t *testing.T) {
 			t.Errorf("task %s: %v", name, got)
 		}
 	}
-	_, findings, err := jobspec.Review(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "", host)
+	_, findings, err := review.Group(&api.Job{ID: new("j\u202e"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}}}, "", host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,18 +300,18 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 		is    error
 		text  string
 	}{
-		"none":        {job(), "", "", jobspec.ErrNoGroup, "the job has no group"},
-		"only null":   {&api.Job{TaskGroups: []*api.TaskGroup{nil}}, "", "", jobspec.ErrNoGroup, "the job has no group"},
+		"none":        {job(), "", "", review.ErrNoGroup, "the job has no group"},
+		"only null":   {&api.Job{TaskGroups: []*api.TaskGroup{nil}}, "", "", review.ErrNoGroup, "the job has no group"},
 		"the one":     {job("a"), "", "a", nil, ""},
 		"named":       {job("a", "b"), "b", "b", nil, ""},
-		"not named":   {job("a", "b"), "", "", jobspec.ErrGroupNotNamed, `the job has several groups, and one allocation runs one of them: "a", "b"`},
-		"unknown":     {job("a", "b"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a", "b"`},
-		"unknown one": {job("a"), "c", "", jobspec.ErrUnknownGroup, `no such group "c"; there is "a"`},
+		"not named":   {job("a", "b"), "", "", review.ErrGroupNotNamed, `the job has several groups, and one allocation runs one of them: "a", "b"`},
+		"unknown":     {job("a", "b"), "c", "", review.ErrUnknownGroup, `no such group "c"; there is "a", "b"`},
+		"unknown one": {job("a"), "c", "", review.ErrUnknownGroup, `no such group "c"; there is "a"`},
 		"one name":    {job("a", "b", "a"), "a", "", jobspec.ErrInvalid, `two groups of a job have one name: "a", "b", "a"`},
 		"nil job":     {nil, "", "", jobspec.ErrInvalid, "there is no job"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, _, err := jobspec.Review(tc.job, tc.group, host)
+			got, _, err := review.Group(tc.job, tc.group, host)
 			if !errors.Is(err, tc.is) || err != nil && !strings.Contains(err.Error(), tc.text) {
 				t.Fatalf("error %v, want %v, %q", err, tc.is, tc.text)
 			}
@@ -318,16 +324,20 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 
 // TestReviewOfEverything pins, by name, what is said about the files that use all there is.
 func TestReviewOfEverything(t *testing.T) {
-	for file, group := range map[string]string{"testdata/everything.nomad.hcl": "web", "testdata/mesh.nomad.hcl": "gateways", "testdata/mesh.nomad.hcl ": "proxied"} {
-		job, err := jobspec.ParseFile(strings.TrimSpace(file), nil, jobspec.Config{})
+	for file, group := range map[string]string{"../testdata/everything.nomad.hcl": "web", "../testdata/mesh.nomad.hcl": "gateways", "../testdata/mesh.nomad.hcl ": "proxied"} {
+		cfg, err := jobspec.ReadFile(strings.TrimSpace(file), nil, jobspec.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, findings, err := jobspec.Review(job, group, host)
+		job, err := jobspec.Parse(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !jobspec.AnyRefused(findings) {
+		_, findings, err := review.Group(job, group, host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !review.AnyRefused(findings) {
 			t.Errorf("%s: nothing is refused", file)
 		}
 		if group != "web" {
