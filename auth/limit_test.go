@@ -190,11 +190,11 @@ func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 // A flood is slowed, whatever is wrong with its requests, over however many connections it comes; and nobody else waits.
 func TestFloodIsSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, token := range map[string]func(w *fixture, n int) string{
-			"none":      func(*fixture, int) string { return "" },
-			"garbage":   func(*fixture, int) string { return "garbage" },
-			"forged":    func(w *fixture, n int) string { return forge(w.token(web), n) },
-			"elsewhere": func(w *fixture, _ int) string { return w.token(db) },
+		for name, token := range map[string]func(w *fixture, good string, n int) string{
+			"none":      func(*fixture, string, int) string { return "" },
+			"garbage":   func(*fixture, string, int) string { return "garbage" },
+			"forged":    func(_ *fixture, good string, n int) string { return forge(good, n) },
+			"elsewhere": func(w *fixture, _ string, _ int) string { return w.token(db) },
 		} {
 			w := newFixture(t, standard)
 			good := w.token(web)
@@ -205,7 +205,7 @@ func TestFloodIsSlowed(t *testing.T) {
 			for c := range 8 {
 				flood.Go(func() {
 					for n := c; ctx.Err() == nil; n += 8 {
-						w.ask(token(w, n), web)
+						w.ask(token(w, good, n), web)
 						answers.Add(1)
 					}
 				})
