@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // promptJob is a task that ends as soon as it is told to.
@@ -72,10 +73,10 @@ func TestTheEndCanBeRead(t *testing.T) {
 				t.Error("the evaluation after the end:", err)
 			}
 			client.Close()
-			if code := <-r.code; code != cli.ExitOK {
+			if code := <-r.code; code != base.ExitOK {
 				t.Errorf("exit code %d:\n%s", code, r.stderr.String())
 			}
-			r.code <- cli.ExitOK
+			r.code <- base.ExitOK
 		})
 	}
 }
@@ -102,10 +103,10 @@ func TestTheEndWithoutAConnection(t *testing.T) {
 	if code := ask(http.MethodGet, "/v1/allocation/"+testAllocID); code != http.StatusOK {
 		t.Errorf("the end = %d, want 200", code)
 	}
-	if code := <-r.code; code != cli.ExitOK {
+	if code := <-r.code; code != base.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
-	r.code <- cli.ExitOK
+	r.code <- base.ExitOK
 }
 
 // TestATaskReadsNoEnd: its identity is not good any more, even while an operator reads.
@@ -175,10 +176,10 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 			if _, err := os.Stat(r.allocDir()); !os.IsNotExist(err) {
 				t.Errorf("the directory after gc: %v", err)
 			}
-			if code := <-r.code; code != cli.ExitOK {
+			if code := <-r.code; code != base.ExitOK {
 				t.Errorf("exit code %d:\n%s", code, r.stderr.String())
 			}
-			r.code <- cli.ExitOK
+			r.code <- base.ExitOK
 			if left := belongingTo(string(r.layout)); len(left) > 0 {
 				t.Errorf("left running: %v", left)
 			}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // execJob is a task that may run commands, by execPolicy, and one that may not.
@@ -219,7 +220,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 	kill(t, first)
 	until(t, first, "the command has ended with taskapi", func() bool { return !alive([]byte(child)) })
 	var exit *exec.ExitError
-	if err := client.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitFailed {
+	if err := client.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitFailed {
 		t.Errorf("the client: %v, want exit code 1", err)
 	}
 	for _, pid := range tasks {
@@ -231,7 +232,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 	until(t, second, "commands run again", func() bool {
 		var out, errs bytes.Buffer
 		code := cli.Run(t.Context(), []string{"exec", "--data-dir", dir, "server", "--", "echo", "again"}, testEnvironment(&out, &errs))
-		return code == cli.ExitOK && out.String() == "again\n"
+		return code == base.ExitOK && out.String() == "again\n"
 	})
 	taskapi(t, "stop", "--data-dir", dir)
 	_ = second.Wait() // its tasks were killed by a signal, or not
@@ -294,9 +295,9 @@ func TestExecOnATerminal(t *testing.T) {
 		code int
 	}{
 		{"by itself", func(*exec.Cmd) { mustWrite(t, r.allocDir("server", "leave"), "") }, 9},
-		{"by the escape", func(*exec.Cmd) { keys("\r~.") }, cli.ExitFailed},
+		{"by the escape", func(*exec.Cmd) { keys("\r~.") }, base.ExitFailed},
 		{"by a signal", func(cmd *exec.Cmd) { _ = cmd.Process.Signal(syscall.SIGTERM) }, 130},
-		{"with the task", func(*exec.Cmd) { _ = r.operatorRestart() }, cli.ExitFailed},
+		{"with the task", func(*exec.Cmd) { _ = r.operatorRestart() }, base.ExitFailed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			resize(30, 90)

@@ -18,7 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // printerJob is a task that prints, with rotation, what it reads, and one that has a file for itself.
@@ -340,7 +340,7 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 		text, err := os.ReadFile(r.allocDir("alloc", "logs", "server.stdout.2"))
 		return err == nil && strings.HasSuffix(string(text), "the end\n")
 	})
-	if code := r.stop(); code != cli.ExitOK {
+	if code := r.stop(); code != base.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
 	for range len(clients) + 1 {

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes many files.
@@ -69,7 +70,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 		t.Errorf("begins with what was removed: %+v, lost: %t", next.Saved(), next.Removed())
 	}
 	marker := mustWrite(t, filepath.Join(next.Dir, "marker"), "")
-	if code := <-removed; code != cli.ExitOK {
+	if code := <-removed; code != base.ExitOK {
 		t.Errorf("gc: exit code %d: %s", code, said.String())
 	}
 	if !exists(marker) || !exists(l.State(testAllocID)) {

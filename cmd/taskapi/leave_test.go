@@ -13,7 +13,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/state"
-	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // opens reports whether a process has a file open.
@@ -99,7 +99,7 @@ func TestASignalBeforeTheJobIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = p.Wait()
-	if p.ProcessState.ExitCode() != cli.ExitFailed || !strings.Contains(p.out.String(), "terminated: nothing was started or changed") {
+	if p.ProcessState.ExitCode() != base.ExitFailed || !strings.Contains(p.out.String(), "terminated: nothing was started or changed") {
 		t.Errorf("%v:\n%s", p.ProcessState, p.out)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
 )
 
@@ -213,7 +213,7 @@ func TestTokensEndWithTheirLife(t *testing.T) {
 	}
 	r := startRun(t, dir, testJob)
 	check(r)
-	if got := r.stop(); got != cli.ExitOK {
+	if got := r.stop(); got != base.ExitOK {
 		t.Fatalf("exit code %d", got)
 	}
 	r = startRun(t, dir, testJob, "-force") // after its end

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
-	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 func TestMain(m *testing.M) {
@@ -53,6 +53,6 @@ func dialUnix(t *testing.T, path string) (net.Conn, error) {
 }
 
 // testEnvironment returns the process around a command that a test runs.
-func testEnvironment(stdout, stderr io.Writer) cli.Environment {
-	return cli.Environment{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(), Version: version}
+func testEnvironment(stdout, stderr io.Writer) base.Environment {
+	return base.Environment{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Env: os.Environ(), Version: version}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 var servedAt = regexp.MustCompile(`served at (http://\S+)/metrics`)
@@ -157,7 +157,7 @@ func TestMetricsListenRefused(t *testing.T) {
 		select {
 		case code := <-r.code:
 			r.code <- code
-			if code != cli.ExitUsage || !strings.Contains(r.stderr.String(), "--metrics-listen "+test.address) && !strings.Contains(r.stderr.String(), test.words) {
+			if code != base.ExitUsage || !strings.Contains(r.stderr.String(), "--metrics-listen "+test.address) && !strings.Contains(r.stderr.String(), test.words) {
 				t.Errorf("%s: %d\n%s", test.address, code, r.stderr.String())
 			}
 			if !strings.Contains(r.stderr.String(), test.words) {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 var proxiedAt = regexp.MustCompile(`passing requests at (http://\S+) on to `)
@@ -242,7 +243,7 @@ func TestProxyRefuses(t *testing.T) {
 	} {
 		var out, errs bytes.Buffer
 		code := cli.Run(t.Context(), append([]string{"proxy"}, strings.Fields(words)...), testEnvironment(&out, &errs))
-		if code != cli.ExitUsage || !strings.Contains(errs.String(), want) || out.Len() > 0 {
+		if code != base.ExitUsage || !strings.Contains(errs.String(), want) || out.Len() > 0 {
 			t.Errorf("%s: %d, %q, want 2 and %q", words, code, errs.String(), want)
 		}
 	}

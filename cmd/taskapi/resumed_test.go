@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -163,7 +164,7 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code := <-ended; code != cli.ExitOK || !strings.Contains(out.String(), "server      Started") {
+	if code := <-ended; code != base.ExitOK || !strings.Contains(out.String(), "server      Started") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
 	taskapi(t, "stop", "--data-dir", dir)

@@ -20,6 +20,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // deadline is when a test gives up on something that should have happened long before.
@@ -251,7 +252,7 @@ func TestSDK(t *testing.T) {
 	}{{"operator", operator}, {"task", r.task()}} {
 		t.Run(tc.who, func(t *testing.T) { walk(t, r, tc.client) })
 	}
-	if code := r.stop(); code != cli.ExitOK {
+	if code := r.stop(); code != base.ExitOK {
 		t.Errorf("exit code %d after a stop, want 0:\n%s", code, r.stdout.String())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // TestOperatorSecret: what 'token mint --operator --opaque' prints is the operator's on operator.sock and on no other,
@@ -27,7 +28,7 @@ func TestOperatorSecret(t *testing.T) {
 		}
 		return strings.TrimSuffix(out.String(), "\n") + errs.String()
 	}
-	secret := mint(cli.ExitOK, "--operator", "--opaque", "--ttl", "2h")
+	secret := mint(base.ExitOK, "--operator", "--opaque", "--ttl", "2h")
 	operator := r.client(r.layout.OperatorSocket(testAllocID), secret)
 	self, _, err := operator.ACLTokens().Self(nil)
 	if err != nil || self.Type != "management" || self.AccessorID == "" || self.ExpirationTime.Sub(self.CreateTime).Hours() != 2 {
@@ -54,25 +55,25 @@ func TestOperatorSecret(t *testing.T) {
 	file := mustWrite(t, filepath.Join(t.TempDir(), "secret"), secret+"\n")
 	var out syncBuffer
 	explain := []string{"token", "explain", "--data-dir", dir, file}
-	if code := cli.Run(t.Context(), explain, testEnvironment(&out, &out)); code != cli.ExitOK || !strings.HasSuffix(out.String(), "accepted\n") {
+	if code := cli.Run(t.Context(), explain, testEnvironment(&out, &out)); code != base.ExitOK || !strings.HasSuffix(out.String(), "accepted\n") {
 		t.Errorf("token explain: exit code %d\n%s", code, out.String())
 	}
 	revoke := []string{"token", "revoke", "--data-dir", dir, file}
-	if code := cli.Run(t.Context(), revoke, testEnvironment(&out, &out)); code != cli.ExitOK {
+	if code := cli.Run(t.Context(), revoke, testEnvironment(&out, &out)); code != base.ExitOK {
 		t.Fatalf("token revoke: exit code %d\n%s", code, out.String())
 	}
 	denied("revoked", operator)
 	denied("revoked, on a new connection", r.client(r.layout.OperatorSocket(testAllocID), secret))
 
 	for _, wrong := range [][]string{{"--opaque"}, {"--operator", "--task", "server"}, {"--operator", "--expired"}, {"--operator", "--all"}} {
-		if got := mint(cli.ExitUsage, wrong...); !strings.Contains(got, "--operator") {
+		if got := mint(base.ExitUsage, wrong...); !strings.Contains(got, "--operator") {
 			t.Errorf("%q: %s", wrong, got)
 		}
 	}
-	if got := mint(cli.ExitUsage, "--operator", "--opaque", "--ttl", "1000000h"); !strings.Contains(got, "would refuse the token") {
+	if got := mint(base.ExitUsage, "--operator", "--opaque", "--ttl", "1000000h"); !strings.Contains(got, "would refuse the token") {
 		t.Errorf("a secret that lives too long: %s", got)
 	}
-	jwt := mint(cli.ExitOK, "--operator")
+	jwt := mint(base.ExitOK, "--operator")
 	if _, err := r.client(r.layout.OperatorSocket(testAllocID), jwt).Agent().Health(); err != nil {
 		t.Errorf("the token itself: %v", err)
 	}

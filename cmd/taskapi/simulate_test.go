@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 const crowdJob = `
@@ -117,7 +118,7 @@ func TestSimulate(t *testing.T) {
 	if got := status(r.layout.TaskSocket(ids[1], "a"), tokens[ids[1]][0], ids[1]); got != 200 {
 		t.Errorf("another one then: %d, want 200", got)
 	}
-	if code := r.stop(); code != cli.ExitOK {
+	if code := r.stop(); code != base.ExitOK {
 		t.Errorf("exit code %d:\n%s", code, r.stderr.String())
 	}
 	if left, err := os.ReadDir(r.layout.Allocs()); err != nil || len(left) > 0 {
@@ -132,7 +133,7 @@ func TestSimulateRefuses(t *testing.T) {
 	for _, flags := range [][]string{{"--simulate=-1"}, {"--simulate=2", "--detach"}, {"--simulate=2", "--alloc-id", testAllocID}} {
 		var out, errs syncBuffer
 		dir := t.TempDir()
-		if code := cli.Run(t.Context(), append(append([]string{"run", "--data-dir", dir}, flags...), file), testEnvironment(&out, &errs)); code != cli.ExitUsage {
+		if code := cli.Run(t.Context(), append(append([]string{"run", "--data-dir", dir}, flags...), file), testEnvironment(&out, &errs)); code != base.ExitUsage {
 			t.Errorf("%q: exit code %d: %s", flags, code, errs.String())
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // stateVerbRun runs a verb of taskapi state.
@@ -77,11 +78,11 @@ func TestStateOfWhichATaskIsLost(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &dumped); err != nil {
 		t.Fatalf("%v:\n%s", err, stdout)
 	}
-	if code != cli.ExitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") || !strings.Contains(stderr, `"task/two" is wrong`) {
+	if code != base.ExitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") || !strings.Contains(stderr, `"task/two" is wrong`) {
 		t.Errorf("dump: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
 	code, stdout, stderr = stateVerbRun(t, dataDir, "repair")
-	if code != cli.ExitOK || !strings.Contains(stdout, "Lost          task \"two\"\n") || stderr != "" {
+	if code != base.ExitOK || !strings.Contains(stdout, "Lost          task \"two\"\n") || stderr != "" {
 		t.Errorf("repair: code %d, stderr %q:\n%s", code, stderr, stdout)
 	}
 	saved, err := state.Read(path)
@@ -123,7 +124,7 @@ func testOther(t *testing.T, dataDir, path string, data []byte, says string, is 
 	mustWrite(t, path, string(data))
 	for _, verb := range []string{"dump", "repair"} {
 		code, stdout, stderr := stateVerbRun(t, dataDir, verb)
-		if code != cli.ExitFailed || stdout != "" || !strings.Contains(stderr, says) {
+		if code != base.ExitFailed || stdout != "" || !strings.Contains(stderr, says) {
 			t.Errorf("%s: code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}
 	}
@@ -131,7 +132,7 @@ func testOther(t *testing.T, dataDir, path string, data []byte, says string, is 
 	for _, command := range [][]string{{"status"}, {"status", testAllocID}, {"takeover", testAllocID}, {"gc", testAllocID}} {
 		errs.Reset()
 		code := cli.Run(t.Context(), append([]string{command[0], "--data-dir", dataDir}, command[1:]...), testEnvironment(&out, &errs))
-		if code != cli.ExitFailed || !strings.Contains(errs.String(), says) || strings.Contains(errs.String(), "damaged") {
+		if code != base.ExitFailed || !strings.Contains(errs.String(), says) || strings.Contains(errs.String(), "damaged") {
 			t.Errorf("%s: code %d, stderr %q", command, code, errs.String())
 		}
 	}
@@ -141,12 +142,12 @@ func testOther(t *testing.T, dataDir, path string, data []byte, says string, is 
 	out.Reset()
 	errs.Reset()
 	code := cli.Run(t.Context(), []string{"stop", "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
-	if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped gracefully") {
+	if code != base.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "can't be stopped gracefully") {
 		t.Errorf("stop: code %d, stdout %q, stderr %q; want it left alone", code, out.String(), errs.String())
 	}
 	out.Reset()
 	code = cli.Run(t.Context(), []string{"stop", "--now", "--data-dir", dataDir, testAllocID}, testEnvironment(&out, &errs))
-	if code != cli.ExitOK || !strings.Contains(out.String(), "no process is running") {
+	if code != base.ExitOK || !strings.Contains(out.String(), "no process is running") {
 		t.Errorf("stop --now: code %d, stdout %q, stderr %q; want its tasks killed", code, out.String(), errs.String())
 	}
 	if _, err := datadir.Dir(dataDir).Peek(testAllocID); !errors.Is(err, is) {

@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
 )
 
@@ -147,7 +148,7 @@ func TestStopNeedsNoFileOfTheAPI(t *testing.T) {
 			case "a directory in the place of the operator's token": // the tasks have their API
 				said = "a hook failed before the stop, which goes on"
 			}
-			wantStopped(t, dir, cli.ExitOK, said)
+			wantStopped(t, dir, base.ExitOK, said)
 			saved, err := datadir.Dir(dir).Saved(testAllocID)
 			if err != nil || !saved.Terminal || saved.Alloc.ClientStatus != api.AllocClientStatusComplete {
 				t.Errorf("the allocation is %+v, %v", saved, err)
@@ -182,7 +183,7 @@ func TestStopNeedsNoState(t *testing.T) {
 			}
 			var said syncBuffer
 			code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said))
-			if code != cli.ExitOK || !strings.Contains(said.String(), "its tasks were killed") {
+			if code != base.ExitOK || !strings.Contains(said.String(), "its tasks were killed") {
 				t.Errorf("exit code %d: %s", code, said.String())
 			}
 			if left := processesOf(t, dir); len(left) > 0 {
@@ -212,7 +213,7 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() == 77 {
 		t.Skipf("mount: %v: %s", err, said)
 	}
-	if cmd.ProcessState.ExitCode() != cli.ExitFailed || !strings.Contains(string(said), "have ended, and that could not be written to ") {
+	if cmd.ProcessState.ExitCode() != base.ExitFailed || !strings.Contains(string(said), "have ended, and that could not be written to ") {
 		t.Errorf("%v: %s", err, said)
 	}
 	if left := processesOf(t, dir); len(left) > 0 {
@@ -256,7 +257,7 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 		}
 		var said syncBuffer
 		began := time.Now()
-		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said)); code != cli.ExitOK {
+		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said)); code != base.ExitOK {
 			t.Errorf("exit code %d", code)
 		}
 		if took := time.Since(began); took > 10*time.Second || !strings.Contains(said.String(), "have ended, and that could not be written to ") {
@@ -279,7 +280,7 @@ func TestStopWithoutAGoodToken(t *testing.T) {
 	there := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "local", "there")
 	until(t, p, "the task runs", func() bool { return exists(there) })
 	mustWrite(t, datadir.Dir(dir).OperatorToken(testAllocID), "damaged")
-	wantStopped(t, dir, cli.ExitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
+	wantStopped(t, dir, base.ExitOK, "by a signal to process "+strconv.Itoa(p.Process.Pid))
 	if t.Failed() {
 		return // it may never end
 	}
@@ -307,10 +308,10 @@ func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
 		command, want string
 		code          int
 	}{
-		{"gc", "tasks of it are still running", cli.ExitFailed},
-		{"stop", "its tasks were killed (1 process)", cli.ExitOK},
-		{"stop", "has already ended", cli.ExitOK},
-		{"gc", "removed", cli.ExitOK},
+		{"gc", "tasks of it are still running", base.ExitFailed},
+		{"stop", "its tasks were killed (1 process)", base.ExitOK},
+		{"stop", "has already ended", base.ExitOK},
+		{"gc", "removed", base.ExitOK},
 	} {
 		var out syncBuffer
 		if code := cli.Run(t.Context(), []string{tc.command, "--data-dir", dir, testAllocID}, testEnvironment(&out, &out)); code != tc.code || !strings.Contains(out.String(), tc.want) {

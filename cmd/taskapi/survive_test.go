@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
-	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // survivorJob is a task that counts its life in its output, and one that ends when it finds a file.
@@ -179,7 +179,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	until(t, third, "the end of the counter is known", func() bool { return strings.Contains(third.out.String(), "Exit Code: 0") })
 	mustWrite(t, path("fails", "local", "fail"), "") // now its restarts are used up
 	var exit *exec.ExitError
-	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitFailed {
+	if err := third.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitFailed {
 		t.Errorf("got %v, want exit code 1:\n%s", err, third.out)
 	}
 	wantWholeOutput(t, path("alloc", "logs", "counter.stdout.0"))
@@ -266,7 +266,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 	other := mustWrite(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0", "sleep 0.02; done; exit 0", 1))
 	refused := startProcess(t, dir, other)
 	var exit *exec.ExitError
-	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitUsage || !strings.Contains(refused.out.String(), "needs new processes") ||
+	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitUsage || !strings.Contains(refused.out.String(), "needs new processes") ||
 		!strings.Contains(refused.out.String(), `task "counter" > config`) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
 )
 
@@ -22,7 +23,7 @@ import (
 func taskapi(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
-	if code := cli.Run(t.Context(), args, testEnvironment(&out, &errs)); code != cli.ExitOK {
+	if code := cli.Run(t.Context(), args, testEnvironment(&out, &errs)); code != base.ExitOK {
 		t.Fatalf("taskapi %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
 	}
 	return out.String()

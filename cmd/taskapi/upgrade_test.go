@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 )
 
@@ -64,7 +65,7 @@ func TestTakeOverOfOneThatHangs(t *testing.T) {
 	var out, errs bytes.Buffer
 	args := []string{"takeover", "-data-dir", dir}
 	code := cli.Run(t.Context(), args, testEnvironment(&out, &errs))
-	if code != cli.ExitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
+	if code != base.ExitFailed || !strings.Contains(errs.String(), "is run by a taskapi that does not answer") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
 	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
@@ -151,7 +152,7 @@ func TestStopOfOneThatIsFrozen(t *testing.T) {
 			args = append(args, "--", "true")
 		}
 		code := cli.Run(t.Context(), args, testEnvironment(&out, &errs))
-		if code != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), said) {
+		if code != base.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), said) {
 			t.Errorf("%s: exit code %d: %s%s", command, code, out.String(), errs.String())
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // askOver sends one request over a socket and returns its status, index and body.
@@ -179,7 +180,7 @@ func TestLocks(t *testing.T) {
 		t.Errorf("the task sees %+v, %v", seen, err)
 	}
 	var out syncBuffer
-	if code := cli.Run(t.Context(), []string{"var", "lock", "-data-dir", dir, "-early-return", v.Path, "echo"}, testEnvironment(&out, &out)); code != cli.ExitFailed {
+	if code := cli.Run(t.Context(), []string{"var", "lock", "-data-dir", dir, "-early-return", v.Path, "echo"}, testEnvironment(&out, &out)); code != base.ExitFailed {
 		t.Errorf("var lock: exit code %d\n%s", code, out.String())
 	}
 	must(t, mine.Release(t.Context()))
@@ -243,7 +244,7 @@ func TestNomadVar(t *testing.T) {
 		var out syncBuffer
 		environment := testEnvironment(&out, &out)
 		environment.Stdin = strings.NewReader(value)
-		if code := cli.Run(t.Context(), []string{"var", "put", "-data-dir", dir, "-force", path, key + "=-"}, environment); code != cli.ExitOK {
+		if code := cli.Run(t.Context(), []string{"var", "put", "-data-dir", dir, "-force", path, key + "=-"}, environment); code != base.ExitOK {
 			t.Fatalf("put %s: exit code %d\n%s", path, code, out.String())
 		}
 	}
@@ -285,17 +286,17 @@ func TestVariablesWithoutKeyRing(t *testing.T) {
 		code = cli.Run(t.Context(), append([]string{"var", args[0], "-data-dir", dir}, args[1:]...), environment)
 		return code, out.String()
 	}
-	if code, printed := run("list"); code != cli.ExitOK || strings.TrimSpace(printed) != "[]" {
+	if code, printed := run("list"); code != base.ExitOK || strings.TrimSpace(printed) != "[]" {
 		t.Errorf("where there have never been any: %d %s", code, printed)
 	}
-	if code, printed := run("put", "a/b", "k=-"); code != cli.ExitOK {
+	if code, printed := run("put", "a/b", "k=-"); code != base.ExitOK {
 		t.Fatal(printed)
 	}
 	if err := os.Rename(filepath.Join(dir, "keyring"), filepath.Join(dir, "elsewhere")); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"list"}, {"get", "a/b"}, {"purge", "a/b"}} {
-		if code, printed := run(args...); code == cli.ExitOK || !strings.Contains(printed, "keyring is gone") {
+		if code, printed := run(args...); code == base.ExitOK || !strings.Contains(printed, "keyring is gone") {
 			t.Errorf("%s: %d %s", args, code, printed)
 		}
 	}

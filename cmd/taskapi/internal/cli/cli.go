@@ -1,5 +1,5 @@
-// Package cli is the command line of taskapi: its commands with their flags, what they print, and what a reader can do about an error.
-// Everything else is done by the packages that it joins: the agent, the client, and the data directory.
+// Package cli is the command line of taskapi: the list of its commands, parsing, help and exit codes. The commands themselves stand in a
+// package for each family (lifecycle, look, access, keys, shared, develop); what the families share stands in base, follow, start and vars.
 package cli
 
 import (
@@ -7,122 +7,72 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/agext/levenshtein"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/access"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/develop"
+	"taskapi/cmd/taskapi/internal/cli/keys"
+	"taskapi/cmd/taskapi/internal/cli/lifecycle"
+	"taskapi/cmd/taskapi/internal/cli/look"
+	"taskapi/cmd/taskapi/internal/cli/shared"
+	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/linewriter"
 )
 
 // Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version is the program's.
 func Main(version string) int {
-	w := Environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
+	w := base.Environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(), Version: version}
 	if len(os.Args) > 1 && os.Args[1] == "run" {
-		w.Signals = catchSignals()
+		w.Signals = start.CatchSignals()
 	}
-	args, err := handedArgs(os.Args[1:])
+	args, err := lifecycle.HandedArgs(os.Args[1:])
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "taskapi: %v\n", err)
-		return ExitUsage
+		return base.ExitUsage
 	}
 	return Run(context.Background(), args, w)
 }
 
-// Environment is all that a command may touch of the process around it.
-type Environment struct {
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Env            []string       // KEY=value
-	Version        string         // of the program
-	Signals        chan os.Signal // of taskapi run, from its first moment; nil for those from now on
-}
-
-// getenv returns the value of an environment variable, empty when it is not set.
-func (w Environment) getenv(key string) string {
-	for i := len(w.Env) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(w.Env[i], key+"="); ok {
-			return value
-		}
-	}
-	return ""
-}
-
-// The exit codes.
-const (
-	ExitOK     = 0
-	ExitFailed = 1 // the allocation failed, or the command could not do its work
-	ExitUsage  = 2 // the job file or a flag is wrong: nothing was started
-)
-
-// usageError is a mistake in what the caller gave: the job file, a flag, an argument.
-type usageError struct{ err error }
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
-
-// usage marks err as the caller's mistake; nil stays nil.
-func usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return usageError{err}
-}
-
-// isUsage reports whether the caller must give something else.
-func isUsage(err error) bool {
-	_, usage := errors.AsType[usageError](err)
-	_, invalid := errors.AsType[agent.InvalidError](err)
-	return usage || invalid
-}
-
-// silentError ends a command with an exit code when the reason has been printed already.
-type silentError struct{ code int }
-
-func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
-
-var errSilent error = silentError{ExitFailed}
-
 // Run runs the command that args name and returns the exit code.
-func Run(ctx context.Context, args []string, w Environment) int {
+func Run(ctx context.Context, args []string, w base.Environment) int {
 	root := newRoot(w)
 	args = doubleDashes(args)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return ExitOK
+		return base.ExitOK
 	}
-	if silent, ok := errors.AsType[silentError](err); ok {
-		return silent.code
+	if silent, ok := errors.AsType[base.SilentError](err); ok {
+		return silent.Code
 	}
 	if errors.Is(err, agent.ErrReported) {
-		return ExitFailed
+		return base.ExitFailed
 	}
-	code := ExitFailed
-	if isUsage(err) {
-		code = ExitUsage
+	code := base.ExitFailed
+	if base.IsUsage(err) {
+		code = base.ExitUsage
 	}
-	if coded, ok := errors.AsType[codedError](err); ok {
-		code = coded.code
+	if coded, ok := errors.AsType[base.CodedError](err); ok {
+		code = coded.Code
 	}
-	last := queuedLog(w)
+	last := base.QueuedLog(w)
 	if wantsJSON(cmd, args) {
 		_ = json.NewEncoder(last).Encode(errorJSON{err.Error(), code}) // text alone, which can always be encoded
 	} else {
 		fmt.Fprintf(last, "taskapi: %s\n", linewriter.Printable(err.Error()))
 	}
-	flushAll(last)
+	base.FlushAll(last)
 	return code
 }
 
 // newRoot returns the tree of commands.
-func newRoot(w Environment) *cobra.Command {
+func newRoot(w base.Environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "taskapi",
 		Short: "Run one allocation of a Nomad job file, each task with its own authenticated socket",
@@ -138,46 +88,46 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return usage(unknownCommand(cmd, args[0]))
+			return base.Usage(base.UnknownCommand(cmd, args[0]))
 		},
 	}
 	root.SetIn(w.Stdin)
 	root.SetOut(w.Stdout)
 	root.SetErr(w.Stderr)
 	root.SetVersionTemplate(versionLine(w))
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(base.FlagError)
 	addGroup(root, "Run allocations:",
-		runCommand(w),
-		attachCommand(w),
-		updateCommand(w),
-		takeoverCommand(w),
-		devCommand(w),
-		testCommand(w),
-		execCommand(w),
-		isDestructive(restartCommand(w)),
-		isDestructive(signalCommand(w)),
-		isDestructive(stopCommand(w)),
-		isDestructive(gcCommand(w)),
+		lifecycle.Run(w),
+		lifecycle.Attach(w),
+		lifecycle.Update(w),
+		lifecycle.Takeover(w),
+		develop.Dev(w),
+		develop.Test(w),
+		access.Exec(w),
+		base.IsDestructive(lifecycle.Restart(w)),
+		base.IsDestructive(lifecycle.Signal(w)),
+		base.IsDestructive(lifecycle.Stop(w)),
+		base.IsDestructive(lifecycle.GC(w)),
 	)
 	addGroup(root, "Look at allocations:",
-		statusCommand(w),
-		logsCommand(w),
-		topCommand(w),
-		psCommand(w),
-		statsCommand(w),
-		checksCommand(w),
-		serviceCommand(w),
-		eventsCommand(w),
-		fsCommand(w),
-		apiCommand(w),
-		proxyCommand(w),
+		look.Status(w),
+		look.Logs(w),
+		look.Top(w),
+		look.PS(w),
+		look.Stats(w),
+		look.Checks(w),
+		shared.Service(w),
+		look.Events(w),
+		look.FS(w),
+		access.API(w),
+		access.Proxy(w),
 	)
 	addGroup(root, "Other commands:",
-		validateCommand(w),
-		stateCommand(w),
-		varCommand(w),
-		keyringCommand(w),
-		tokenCommand(w),
+		develop.Validate(w),
+		lifecycle.State(w),
+		shared.Var(w),
+		keys.Keyring(w),
+		keys.Token(w),
 		versionCommand(w),
 	)
 	root.Example = `  taskapi run examples/hello.nomad.hcl
@@ -199,22 +149,6 @@ func addGroup(root *cobra.Command, heading string, commands ...*cobra.Command) {
 	root.AddCommand(commands...)
 }
 
-// wanted describes a flag's value, by its type's name.
-var wanted = map[string]string{
-	"bool":     "true or false",
-	"duration": "a duration, such as 90s, 30m or 24h",
-}
-
-// flagError returns an error of a flag in the words of this program.
-func flagError(cmd *cobra.Command, err error) error {
-	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		if what, ok := wanted[bad.GetFlag().Value.Type()]; ok {
-			err = fmt.Errorf("--%s %q must be %s", bad.GetFlag().Name, bad.GetValue(), what)
-		}
-	}
-	return usage(fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath()))
-}
-
 // strictHelp makes "help" refuse an unknown command.
 func strictHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
@@ -223,7 +157,7 @@ func strictHelp(root *cobra.Command) {
 	help.Args = func(_ *cobra.Command, args []string) error {
 		found, rest, err := root.Find(args)
 		if err != nil || len(rest) > 0 {
-			return usage(unknownCommand(found, rest[0]))
+			return base.Usage(base.UnknownCommand(found, rest[0]))
 		}
 		return nil
 	}
@@ -237,48 +171,9 @@ func strictCompletion(root *cobra.Command) {
 	completion.RunE = root.RunE
 	completion.Example = `  source <(taskapi completion bash)`
 	for _, shell := range completion.Commands() {
-		shell.Args = noArgs
+		shell.Args = base.NoArgs
 		shell.Example = "  taskapi completion " + shell.Name()
 	}
-}
-
-// destructive annotates a command that ends or removes something: it is never suggested for a mistyped one.
-const destructive = "destructive"
-
-// isDestructive annotates a command.
-func isDestructive(cmd *cobra.Command) *cobra.Command {
-	cmd.Annotations = map[string]string{destructive: "true"}
-	return cmd
-}
-
-// unknownCommand returns the error for a name that is no command below cmd.
-func unknownCommand(cmd *cobra.Command, name string) error {
-	if near := nearest(cmd.Commands(), name); near != nil && near.Annotations[destructive] == "" {
-		return fmt.Errorf("unknown command %q; did you mean %q?", name, near.Name())
-	}
-	return fmt.Errorf("unknown command %q; see '%s --help'", name, cmd.CommandPath())
-}
-
-// maxSlips is how many letters a mistyped name may differ in: two slips of the finger.
-const maxSlips = 2
-
-// nearest returns the command that a mistyped name is most like, nil for none. Of several that are as near, it is one that ends and removes
-// nothing.
-func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
-	least := min(maxSlips+1, utf8.RuneCountInString(name))
-	for _, cmd := range commands {
-		if cmd.Hidden {
-			continue
-		}
-		if slices.Contains(cmd.SuggestFor, name) {
-			return cmd
-		}
-		slips := levenshtein.Distance(strings.ToLower(name), cmd.Name(), nil)
-		if slips < least || slips == least && found != nil && found.Annotations[destructive] != "" {
-			least, found = slips, cmd
-		}
-	}
-	return found
 }
 
 // doubleDashes turns Nomad's -flag into GNU's --flag. Arguments after "--", negative numbers and flags of one letter stay, and of exec and
@@ -326,15 +221,22 @@ func isLetter(c byte) bool {
 	return strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", c) >= 0
 }
 
-// oneArg accepts one argument. Its error says what that is.
-func oneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == 0:
-			return usage(fmt.Errorf("%s is missing: %s", what, cmd.UseLine()))
-		case len(args) > 1:
-			return usage(fmt.Errorf("want one %s, not %d: unexpected %q", what, len(args), args[1]))
-		}
-		return nil
+// errorJSON is how a command with --json prints an error.
+type errorJSON struct {
+	Error    string `json:"error"`
+	ExitCode int    `json:"exit_code"`
+}
+
+// wantsJSON reports whether a command was given --json, also after a flag that is wrong.
+func wantsJSON(cmd *cobra.Command, args []string) bool {
+	flag := cmd.Flags().Lookup("json")
+	if flag == nil {
+		return false
 	}
+	if i := slices.Index(args, "--"); i >= 0 {
+		args = args[:i]
+	}
+	return flag.Value.String() == "true" || slices.ContainsFunc(args, func(arg string) bool {
+		return strings.TrimLeft(arg, "-") == "json" && strings.HasPrefix(arg, "-")
+	})
 }

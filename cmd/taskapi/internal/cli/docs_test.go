@@ -10,12 +10,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/examples/doctest"
 )
 
 // everyCommand returns the tree of commands, each before those below it, without what is hidden.
 func everyCommand() []*cobra.Command {
-	root := newRoot(Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"})
+	root := newRoot(base.Environment{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Version: "1"})
 	var all []*cobra.Command
 	var add func(cmd *cobra.Command)
 	add = func(cmd *cobra.Command) {

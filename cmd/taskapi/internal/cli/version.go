@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
 // versionInfo is what version prints: Version of the program, and the Commit that it was built from with its Date (RFC 3339), empty when
@@ -20,27 +22,27 @@ type versionInfo struct {
 	Arch    string `json:"arch"`
 }
 
-func versionCommand(w Environment) *cobra.Command {
-	var out outputFlags
+func versionCommand(w base.Environment) *cobra.Command {
+	var out base.OutputFlags
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and the commit that it was built from",
 		Example: `  taskapi version
   taskapi version -t '{{.Commit}}'`,
-		Args: noArgs,
+		Args: base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return out.print(w, versionOf(w, debug.ReadBuildInfo), nil, func() error {
+			return out.Print(w, versionOf(w, debug.ReadBuildInfo), nil, func() error {
 				_, err := fmt.Fprint(w.Stdout, versionLine(w))
 				return err
 			})
 		},
 	}
-	addOutput(cmd, &out)
+	base.AddOutput(cmd, &out)
 	return cmd
 }
 
 // versionOf returns the version with what the Go toolchain has noted of the build.
-func versionOf(w Environment, read func() (*debug.BuildInfo, bool)) versionInfo {
+func versionOf(w base.Environment, read func() (*debug.BuildInfo, bool)) versionInfo {
 	info := versionInfo{Version: w.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	build, ok := read()
 	if !ok {
@@ -80,12 +82,4 @@ func (v versionInfo) line() string {
 }
 
 // versionLine returns what "version" and --version print.
-func versionLine(w Environment) string { return versionOf(w, debug.ReadBuildInfo).line() }
-
-// noArgs accepts no argument.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage(fmt.Errorf("unexpected argument %q: '%s' takes none", args[0], cmd.CommandPath()))
-	}
-	return nil
-}
+func versionLine(w base.Environment) string { return versionOf(w, debug.ReadBuildInfo).line() }

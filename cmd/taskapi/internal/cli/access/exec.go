@@ -1,0 +1,239 @@
+// Package access has the commands that give a caller a way into a running allocation: exec runs a command in a task, api sends a request, proxy
+// passes the requests of TCP clients on.
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// execCommandLine is taskapi exec.
+type execCommandLine struct {
+	stdin, tty   bool
+	ttyGiven     bool // else a terminal is used where there is one
+	escape       string
+	task, action string
+	names        []string // [ALLOC] [TASK]
+	command      []string
+}
+
+func Exec(w base.Environment) *cobra.Command {
+	var dataDir string
+	var line execCommandLine
+	s := base.Sought{Tasks: base.OneTask}
+	cmd := &cobra.Command{
+		Use:   "exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]...",
+		Short: "Run a command in a task",
+		Long: `Runs a command in a running task: in its directory, with its environment, as its user.
+` + base.TaskArgs + `
+Without "--", the first argument is ALLOC and the others are COMMAND, as with 'nomad alloc exec'.
+
+On a terminal the command gets one of its own, of the same size; Ctrl-C goes to the command, and the escape character followed by a dot, at
+the beginning of a line, ends the session. Otherwise input, output and errors are passed on as they are. The command ends with this one,
+with the task and with the task's taskapi: it does not survive a restart of that.
+Exit code: the command's; 128 and the number of the signal when one has ended it; 1 when it could not be run to its end, 2 when a flag or an
+argument is wrong.`,
+		Example: `  taskapi exec -- ls -l
+  taskapi exec hello greeter -- /bin/sh
+  echo 'select 1' | taskapi exec db -- psql
+  taskapi exec --action flush-cache`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			line.ttyGiven = cmd.Flags().Changed("tty")
+			args, dash := dashAmong(args, cmd.ArgsLenAtDash())
+			if err := line.read(args, dash); err != nil {
+				return err
+			}
+			if err := line.checkTerminal(w); err != nil {
+				return err
+			}
+			if line.action != "" {
+				s.Tasks = base.AnyTasks
+			}
+			found, err := base.Find(cmd.Context(), w, dataDir, line.names, s)
+			switch given := dash < 0 && len(args) > 0 && line.action == ""; {
+			case given && base.IsUsage(err) && len(args) > 1 && slices.Contains(base.TaskNames(found.Alloc), args[1]):
+				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
+			case given && base.IsUsage(err):
+				err = fmt.Errorf("%w\nTASK stands before --, as in '%s %s TASK -- COMMAND'", err, cmd.CommandPath(), args[0])
+			case given && err != nil:
+				err = fmt.Errorf("%w; to run %q in the only task, write '%s -- %s'", err, args[0], cmd.CommandPath(), strings.Join(args, " "))
+			}
+			if err != nil {
+				return err
+			}
+			if line.task != "" {
+				found.Task = line.task
+			}
+			err = line.run(cmd.Context(), w, found)
+			if _, ended := errors.AsType[base.SilentError](err); !ended && dash < 0 && line.action == "" {
+				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
+			}
+			return err
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows the first argument may be the command's
+	f.BoolVarP(&line.stdin, "stdin", "i", true, "pass standard input on; =false: the command has none")
+	f.BoolVarP(&line.tty, "tty", "t", false, "give the command a terminal (default when input and output are one)")
+	f.StringVarP(&line.escape, "escape", "e", "~", "escape character of a session on a terminal, or none")
+	f.StringVar(&line.task, "task", "", "task to run it in, in place of TASK")
+	f.StringVar(&line.action, "action", "", "run this action of the job in place of COMMAND")
+	return cmd
+}
+
+// dashAmong returns the arguments without the "--" that ends the names, and how many are before it, below 0 when there is none. The library
+// finds one that nothing is before.
+func dashAmong(args []string, dash int) ([]string, int) {
+	if dash >= 0 {
+		return args, dash
+	}
+	if dash = slices.Index(args[:min(len(args), 3)], "--"); dash >= 0 {
+		args = slices.Delete(slices.Clone(args), dash, dash+1)
+	}
+	return args, dash
+}
+
+// withDashes adds to the error of a command whose first word is a task how to run the other words in that.
+func withDashes(err error, path string, args, tasks []string) error {
+	if err == nil || len(args) < 2 || !slices.Contains(tasks, args[1]) {
+		return err
+	}
+	command := "COMMAND"
+	if len(args) > 2 {
+		command = strings.Join(args[2:], " ")
+	}
+	return fmt.Errorf("%w; %q is a task: to run a command in it, write '%s %s %s -- %s'", err, args[1], path, args[0], args[1], command)
+}
+
+// read divides the arguments into names and the command. dash is where "--" stood, below 0 for nowhere.
+func (l *execCommandLine) read(args []string, dash int) error {
+	switch {
+	case dash < 0 && l.action != "":
+		l.names = args
+	case dash < 0 && len(args) == 1:
+		return base.Usage(fmt.Errorf("COMMAND is missing after %q: to run that in the only task, write 'taskapi exec -- %s'", args[0], args[0]))
+	case dash < 0 && len(args) > 0:
+		l.names, l.command = args[:1], args[1:]
+	case dash >= 0:
+		l.names, l.command = args[:dash], args[dash:]
+	}
+	switch {
+	case l.action != "" && len(l.command) > 0:
+		return base.Usage(fmt.Errorf("--action runs a command of the job: leave out %q", l.command[0]))
+	case l.action == "" && len(l.command) == 0:
+		return base.Usage(errors.New("COMMAND is missing: taskapi exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]"))
+	case len(l.names) > 1 && l.task != "":
+		return base.Usage(fmt.Errorf("the task is given twice: %q, and --task %q", l.names[1], l.task))
+	case len(l.names) > 2:
+		return base.Usage(fmt.Errorf("want ALLOC and TASK before --, not %d arguments: unexpected %q", len(l.names), l.names[2]))
+	case l.escape != "none" && len(l.escape) != 1:
+		return base.Usage(fmt.Errorf("--escape %q must be one character, or none", l.escape))
+	}
+	if l.task != "" && len(l.names) == 1 {
+		l.names = append(slices.Clip(l.names), l.task)
+	}
+	return nil
+}
+
+// checkTerminal decides whether the command gets a terminal.
+func (l *execCommandLine) checkTerminal(w base.Environment) error {
+	there := output.IsTerminal(w.Stdin) && output.IsTerminal(w.Stdout)
+	switch {
+	case !l.ttyGiven:
+		l.tty = there && l.stdin
+	case l.tty && !l.stdin:
+		return base.Usage(errors.New("-t takes the input of a terminal: leave out -i=false"))
+	case l.tty && !output.IsTerminal(w.Stdin):
+		return base.Usage(errors.New("-t needs a terminal as standard input: leave it out to pass input and output on as they are"))
+	}
+	return nil
+}
+
+// run runs the command. A *silentError has its exit code.
+func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Target) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	ctx, hangUp := context.WithCancelCause(ctx)
+	defer hangUp(nil)
+	var stdin io.Reader = strings.NewReader("")
+	if l.stdin {
+		stdin = w.Stdin
+	}
+	sizes := make(<-chan api.TerminalSize)
+	options := &api.QueryOptions{}
+	if l.tty {
+		lent, err := borrowTerminal(w.Stdin, w.Stdout)
+		if err != nil {
+			return fmt.Errorf("the terminal: %w", err)
+		}
+		defer lent.giveBack()
+		sizes = lent.sizes
+		options.Params = map[string]string{"term": w.Getenv("TERM")}
+		if l.escape != "none" {
+			stdin = &escaped{from: stdin, char: l.escape[0], atStart: true, end: func() { hangUp(errEscaped) }}
+		}
+	}
+	code, cut := 0, error(nil)
+	err := t.Ask(ctx, func(_ *client.Client, sdk *api.Client) (err error) {
+		code, err = l.call(ctx, sdk, t, stdin, w.Stdout, w.Stderr, sizes, options)
+		if err != nil && hasBegun(err) {
+			cut, err = err, nil
+		}
+		return err
+	})
+	switch {
+	case errors.Is(context.Cause(ctx), errEscaped):
+		return errEscaped
+	case ctx.Err() != nil: // a signal
+		return base.SilentError{Code: 128 + int(syscall.SIGINT)}
+	case err != nil:
+		return err
+	case cut != nil:
+		return fmt.Errorf("allocation %s: the command was cut off: %w", output.ShortID(t.ID), cut)
+	case code != 0:
+		return base.SilentError{Code: code}
+	}
+	return nil
+}
+
+// hasBegun reports whether an error of the SDK is one of a session, and not of its beginning.
+func hasBegun(err error) bool {
+	_, refused := errors.AsType[api.UnexpectedResponseError](err)
+	network, broke := errors.AsType[*net.OpError](err)
+	return !refused && (!broke || network.Op != "dial")
+}
+
+// errEscaped ends a session by the escape character.
+var errEscaped = errors.New("the session was ended, and the command with it")
+
+// call runs the command, or the action.
+func (l *execCommandLine) call(
+	ctx context.Context, sdk *api.Client, t base.Target, stdin io.Reader, stdout, stderr io.Writer, sizes <-chan api.TerminalSize, options *api.QueryOptions,
+) (code int, err error) {
+	alloc := &api.Allocation{ID: t.ID, NodeID: "-"} // the SDK tries the node first; there is none of that name
+	if l.action == "" {
+		return sdk.Allocations().Exec(ctx, alloc, t.Task, l.tty, l.command, stdin, stdout, stderr, sizes, options)
+	}
+	if t.Alloc == nil {
+		return 0, fmt.Errorf("allocation %s: its saved state, which names its job, can't be read", output.ShortID(t.ID))
+	}
+	alloc.TaskGroup = t.Alloc.TaskGroup
+	return sdk.Jobs().ActionExec(ctx, alloc, t.Alloc.JobID, t.Task, l.tty, nil, l.action, stdin, stdout, stderr, sizes, options)
+}

@@ -1,0 +1,96 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/httpserve"
+	"taskapi/cmd/taskapi/internal/proxy"
+)
+
+// ownSocket returns the path of the socket of the task that this command runs in, empty outside a task.
+func ownSocket(w base.Environment) string {
+	u, err := url.Parse(w.Getenv(unixAddr))
+	if err != nil || u.Scheme != "unix" {
+		return ""
+	}
+	return u.Path
+}
+
+// unixAddr is the environment variable with the address of a task's own socket.
+const unixAddr = "NOMAD_UNIX_ADDR"
+
+func Proxy(w base.Environment) *cobra.Command {
+	var dataDir, listen, path string
+	var remote bool
+	s := base.ToChange
+	s.Tasks = base.AnyTasks
+	cmd := &cobra.Command{
+		Use:   "proxy [flags] [ALLOC] [TASK]",
+		Short: "Pass requests from a TCP port on to an allocation's API, for clients that can't speak unix://",
+		Long: `Passes each request on to an API socket: to that of TASK, or without TASK to the operator's. In a task, without ALLOC,
+the socket is the task's own ($` + unixAddr + `). The proxy adds no credentials: each request needs a token that is good
+on that socket. It runs until it is interrupted, also while taskapi is replaced.
+` + base.TaskArgs + `
+
+Any client that can connect and has such a token may use it: the API sees the user of this command, not the client's.
+Only this machine can connect to a loopback address, and requests must name an IP address or localhost there. --remote
+allows other machines; they send their tokens in the clear.`,
+		Example: `  taskapi proxy --listen 127.0.0.1:4646
+  taskapi proxy --listen 127.0.0.1:4646 hello greeter`,
+		Args:              base.TargetArgs(s),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			address, err := httpserve.ParseAddress(listen)
+			if err != nil {
+				return base.Usage(fmt.Errorf("--listen %w", err))
+			}
+			if !address.Local() && !remote {
+				return base.Usage(fmt.Errorf("--listen %s: other machines may reach this address: give 127.0.0.1 or ::1, "+
+					"or --remote to let them send tokens in the clear", address))
+			}
+			if path == "" && len(args) == 0 && dataDir == "" {
+				path = ownSocket(w)
+			}
+			if path != "" && (len(args) > 0 || !filepath.IsAbs(path)) {
+				return base.Usage(errors.New("--socket takes an absolute path, in place of ALLOC and TASK"))
+			}
+			if path == "" {
+				found, err := base.Find(cmd.Context(), w, dataDir, args, s)
+				if err != nil {
+					return err
+				}
+				path = found.Layout.OperatorSocket(found.ID)
+				if found.Task != "" {
+					path = found.Layout.TaskSocket(found.ID, found.Task)
+				}
+			}
+			listener, err := httpserve.Listen(address, proxy.MaxConns)
+			if err != nil {
+				return base.Usage(fmt.Errorf("--listen %w", err))
+			}
+			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer release()
+			_, err = fmt.Fprintf(w.Stdout, "passing requests at %s on to %s; each needs a token\n", listener.URL(), path)
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
+			return proxy.Serve(ctx, proxy.Config{
+				Listener: listener, Socket: path, Local: address.Socket == "" && address.Local(), Logger: base.NewLogger(false, w),
+			})
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:4646",
+		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
+	cmd.Flags().StringVar(&path, "socket", "", "absolute `PATH` of the API socket, in place of ALLOC and TASK")
+	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
+	return cmd
+}

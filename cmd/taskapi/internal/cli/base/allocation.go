@@ -1,0 +1,90 @@
+package base
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/handlers"
+)
+
+const CheckSuccess = "success"
+
+// Checks returns the latest results of the allocation's checks, as its taskapi answers them or as they were saved.
+func (t Target) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err error) {
+	err = t.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+		checks, err = sdk.Allocations().Checks(t.ID, (&api.QueryOptions{}).WithContext(ctx))
+		return err
+	})
+	if err == nil {
+		return checks, nil
+	}
+	found, locateErr := t.Layout.Locate(ctx, t.ID)
+	if locateErr != nil || found.Saved == nil {
+		return nil, err
+	}
+	if found.Saved.Checks == nil {
+		return api.AllocCheckStatuses{}, nil
+	}
+	return found.Saved.Checks, nil
+}
+
+// SortedChecks returns the results by service and check.
+func SortedChecks(checks api.AllocCheckStatuses) []api.AllocCheckStatus {
+	return slices.SortedFunc(maps.Values(checks), func(a, b api.AllocCheckStatus) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Check, b.Check), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// HealthOf returns the health of an allocation in a word, and whether it is known.
+func HealthOf(alloc *api.Allocation) (string, bool) {
+	if alloc.DeploymentStatus == nil || alloc.DeploymentStatus.Healthy == nil {
+		return "", false
+	}
+	if *alloc.DeploymentStatus.Healthy {
+		return "healthy", true
+	}
+	return "unhealthy", true
+}
+
+// TaskNames returns the names of an allocation's tasks in the order of the job.
+func TaskNames(alloc *api.Allocation) []string {
+	if alloc == nil || alloc.Job == nil {
+		return nil
+	}
+	var names []string
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// RunningTasks returns those of its tasks that ran when it was saved last.
+func RunningTasks(alloc *api.Allocation) []string {
+	return slices.DeleteFunc(TaskNames(alloc), func(task string) bool {
+		state := alloc.TaskStates[task]
+		return state == nil || state.State != "running"
+	})
+}
+
+// Locate returns the allocation as its taskapi answers it, or as one has left it. Errors: why there is neither.
+func (l Layout) Locate(ctx context.Context, id string) (client.Location, error) {
+	c := l.Client(id)
+	defer c.Close()
+	found := c.Locate(ctx, client.Brief)
+	switch found.Holder {
+	case client.Refusing, client.Hanging:
+		return found, l.ErrHeld(id, found.Err)
+	case client.Unreadable:
+		return found, l.ErrUnreadable(id, found.Err)
+	case client.Serving:
+		return found, nil
+	}
+	var err error
+	found.Body, err = handlers.EncodeAllocation(found.Alloc)
+	return found, err
+}

@@ -1,0 +1,78 @@
+package base
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// Ask calls the API of the taskapi that runs the allocation, with a token as it is now. Errors say what the caller can do: usage errors for
+// what the API refuses as wrong, and who has the allocation when no taskapi answers.
+func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) error) error {
+	c := t.Client()
+	defer c.Close()
+	// It waits for a taskapi that resumes the allocation. The call itself reports an error, but might wait without end
+	// for one that hangs.
+	if found := c.Locate(ctx, client.Following); found.Holder == client.Hanging {
+		return t.Layout.ErrHeld(t.ID, found.Err)
+	}
+	sdk, err := c.SDK()
+	if err == nil {
+		err = client.AsError(ctx, call(c, sdk))
+	}
+	return t.Explain(ctx, c, err)
+}
+
+// Explain adds to an error of the API what it is about, or why there is no answer.
+func (t Target) Explain(ctx context.Context, c *client.Client, err error) error {
+	if status, ok := errors.AsType[*client.StatusError](err); ok && !client.Refused(err) {
+		err := fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), status)
+		if status.Status == http.StatusBadRequest || status.Status == http.StatusNotFound {
+			return Usage(err)
+		}
+		return err
+	}
+	if err == nil || !errors.Is(err, client.ErrNoAnswer) && !client.Refused(err) {
+		return err
+	}
+	found := c.Locate(ctx, client.Brief)
+	switch found.Holder {
+	case client.Refusing, client.Hanging:
+		return t.Layout.ErrHeld(t.ID, found.Err)
+	case client.Ended:
+		return &EndedError{t, found}
+	case client.Nobody:
+		return &AbandonedError{t.Layout, t.ID}
+	case client.Unreadable:
+		return t.Layout.ErrUnreadable(t.ID, found.Err)
+	}
+	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
+}
+
+// EndedError is an allocation that has ended, asked for what only one that runs can do.
+type EndedError struct {
+	Target Target
+	Found  client.Location
+}
+
+func (e *EndedError) Error() string {
+	return fmt.Sprintf("allocation %s (job %q) has ended (%s); '%s' shows it", output.ShortID(e.Target.ID), e.Found.Alloc.JobID,
+		e.Found.Alloc.ClientStatus, e.Target.Layout.Command("status", output.ShortID(e.Target.ID)))
+}
+
+// AbandonedError is an allocation whose taskapi has exited before it ended.
+type AbandonedError struct {
+	Layout Layout
+	ID     string
+}
+
+func (e *AbandonedError) Error() string {
+	return fmt.Sprintf("allocation %s: its taskapi has exited and its tasks may run on: '%s' resumes it, '%s' stops it",
+		e.ID, e.Layout.Command("takeover", e.ID), e.Layout.Command("stop", e.ID))
+}

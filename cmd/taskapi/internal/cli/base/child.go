@@ -1,0 +1,37 @@
+package base
+
+import (
+	"errors"
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// StartChild starts a command that is killed when this program ends. What Wait returns of it comes through the channel.
+func StartChild(cmd *exec.Cmd) (ended <-chan error, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, waited := make(chan error), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // Pdeathsig is sent when the thread ends that has started the process, prctl(2)
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			waited <- cmd.Wait()
+		}
+	}()
+	return waited, <-started
+}
+
+// ChildExit returns what Wait has returned of a command as this program's error: silentError with its exit code, or 128 and the number of the
+// signal that ended it.
+func ChildExit(err error) error {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return err
+	}
+	if status := exit.Sys().(syscall.WaitStatus); status.Signaled() { // as on every Unix
+		return SilentError{ExitSignalled + int(status.Signal())}
+	}
+	return SilentError{exit.ExitCode()}
+}

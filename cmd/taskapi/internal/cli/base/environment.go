@@ -1,0 +1,43 @@
+// Package base has what every command needs: the process around it, errors and exit codes, arguments, the data directory, the allocation that
+// the arguments name and its API, and JSON, templates and pages of what is printed.
+package base
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// Environment is all that a command may touch of the process around it.
+type Environment struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Env            []string       // KEY=value
+	Version        string         // of the program
+	Signals        chan os.Signal // of taskapi run, from its first moment; nil for those from now on
+}
+
+// Getenv returns the value of an environment variable, empty when it is not set.
+func (w Environment) Getenv(key string) string {
+	for i := len(w.Env) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(w.Env[i], key+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// Colors says whether what the command prints is painted.
+func (w Environment) Colors() output.Colors { return output.ColorsFor(w.Stdout, w.Getenv) }
+
+// NewLogger logs to standard error: warnings, or each step.
+func NewLogger(verbose bool, w Environment) *slog.Logger {
+	level := slog.LevelWarn
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w.Stderr, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,391 @@
+package base
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// Target is what a command's arguments name.
+type Target struct {
+	Layout Layout
+	ID     string
+	Task   string          // empty when none is named
+	Alloc  *api.Allocation // as it was saved last; nil when nothing of it can be read
+}
+
+// Client returns a client of the taskapi that runs the allocation.
+func (t Target) Client() *client.Client { return t.Layout.Client(t.ID) }
+
+// taskScope says what a command does with tasks.
+type taskScope int
+
+const (
+	NoTask   taskScope = iota // [ALLOC]
+	AnyTasks                  // [ALLOC] [TASK]: all tasks when none is named
+	OneTask                   // [ALLOC] [TASK]: a task, that may be left out where there is one
+)
+
+// Sought says what the arguments of a command may name. The zero value is for those that change an allocation that runs.
+type Sought struct {
+	Tasks taskScope
+	Reads bool // the command changes nothing: what has ended is found, too, and of several the one that was made last
+	exact bool // a name must not be another allocation's, whether that runs or has ended
+}
+
+// What the commands look for.
+var (
+	ToRead   = Sought{Reads: true}
+	ToChange = Sought{}
+	ToRemove = Sought{exact: true}
+)
+
+// AllocArgs is what a command's help says of its arguments.
+const AllocArgs = `ALLOC is an allocation's ID or the beginning of one, its name, or the name of its job or of a task. Without it, the only one
+that runs.`
+
+// TaskArgs is the same for [ALLOC] [TASK].
+const TaskArgs = AllocArgs + ` A single name may be an allocation's or a task's; where it is both, give ALLOC and TASK.`
+
+// Find returns what args name: [ALLOC] [TASK], either of them, or neither. dataDir is the flag's value; without one, the data directories of
+// this user and of root are looked at. Errors: usage errors for names of several things, with what those are.
+func Find(ctx context.Context, w Environment, dataDir string, args []string, s Sought) (Target, error) {
+	f, err := NewFinder(w, dataDir)
+	if err != nil {
+		return Target{}, err
+	}
+	return f.Find(ctx, args, s)
+}
+
+func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, error) {
+	if s.Tasks == NoTask && len(args) > 1 || len(args) > 2 {
+		return Target{}, Usage(fmt.Errorf("unexpected argument %q", args[len(args)-1]))
+	}
+	if i := slices.Index(args, ""); i >= 0 {
+		return Target{}, Usage(fmt.Errorf("%s is empty: give a name, or leave it out", []string{"ALLOC", "TASK"}[i]))
+	}
+	if err := f.Look(ctx, args); err != nil {
+		return Target{}, err
+	}
+	if len(args) == 0 {
+		return f.only(s)
+	}
+	matches, err := f.matching(args[0], s)
+	if err != nil {
+		return Target{}, err
+	}
+	if len(args) == 2 {
+		return f.taskOf(matches, args[0], args[1], s)
+	}
+	return f.one(matches, args[0], s)
+}
+
+// Finder looks for allocations in data directories.
+type Finder struct {
+	Places    []Layout
+	elsewhere string  // what else this user may mean, empty or a sentence
+	Known     []known // the oldest first
+}
+
+// known is an allocation in one of the directories.
+type known struct {
+	Layout  Layout
+	ID      string
+	Alloc   *api.Allocation // nil when nothing of it can be read
+	Running bool            // it has not ended: a taskapi has it, or its tasks may run
+}
+
+func (k known) Target(task string) Target { return Target{k.Layout, k.ID, task, k.Alloc} }
+
+// NewFinder finds the data directories: the one that is given, by the flag or the environment, or this user's own and root's.
+func NewFinder(w Environment, dataDir string) (*Finder, error) {
+	l, err := NewLayout(dataDir, w)
+	if dataDir != "" || w.Getenv(DataDirEnv) != "" {
+		return &Finder{Places: []Layout{l}}, err
+	}
+	f := &Finder{}
+	if err == nil {
+		f.Places = append(f.Places, l)
+	} else if os.Geteuid() == 0 || !readable(systemDataDir) {
+		return nil, err
+	}
+	for _, dir := range []string{systemDataDir, ownDataDir(w)} {
+		f.add(dir, w)
+	}
+	f.elsewhere = elsewhere(w)
+	return f, nil
+}
+
+// add looks at another data directory, too, if there is one that can be used.
+func (f *Finder) add(dir string, w Environment) {
+	if dir == "" || !readable(dir) {
+		return
+	}
+	l, err := NewLayout(dir, w)
+	if err != nil || slices.ContainsFunc(f.Places, func(p Layout) bool { return p.Dir == l.Dir }) {
+		return
+	}
+	f.Places = append(f.Places, l)
+}
+
+// readable reports whether there are allocations in a data directory that this user may list.
+func readable(dir string) bool {
+	d, err := os.Open(datadir.Dir(dir).Allocs())
+	if err != nil {
+		return false
+	}
+	return d.Close() == nil
+}
+
+// elsewhere says whose allocations this user may mean and can't use.
+func elsewhere(w Environment) string {
+	if os.Geteuid() != 0 {
+		if d, err := os.Open(datadir.Dir(systemDataDir).Allocs()); errors.Is(err, fs.ErrPermission) {
+			return "those of root, in " + systemDataDir + ", can only be used by root: try sudo"
+		} else if err == nil {
+			_ = d.Close() // nothing was written
+		}
+		return ""
+	}
+	name := w.Getenv("SUDO_USER")
+	if u, err := user.Lookup(name); name != "" && name != "root" && err == nil && readable(filepath.Join(u.HomeDir, homeDataDir)) {
+		return fmt.Sprintf("those of user %s are for that user: try without sudo", name)
+	}
+	return ""
+}
+
+// Look reads what the directories have. A whole ID needs no more than its own allocation.
+func (f *Finder) Look(ctx context.Context, args []string) error {
+	whole := ""
+	if len(args) > 0 && datadir.IsID(strings.ToLower(args[0])) {
+		whole = strings.ToLower(args[0])
+	}
+	for _, l := range f.Places {
+		ids, err := l.IDs()
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if whole == "" || id == whole {
+				f.Known = append(f.Known, l.Known(ctx, id))
+			}
+		}
+	}
+	slices.SortStableFunc(f.Known, func(a, b known) int { return int(min(max(created(a)-created(b), -1), 1)) })
+	return ctx.Err()
+}
+
+func created(k known) int64 {
+	if k.Alloc == nil {
+		return 0
+	}
+	return k.Alloc.CreateTime
+}
+
+// Known returns an allocation as it was saved last or, when that can't be read or nothing is saved of it, as its taskapi answers it.
+func (l Layout) Known(ctx context.Context, id string) known {
+	if saved, err := l.Peek(id); err == nil && saved != nil && saved.Alloc.ID == id {
+		return known{l, id, saved.Alloc, !saved.Terminal}
+	}
+	c := l.Client(id)
+	defer c.Close()
+	found := c.Locate(ctx, client.Timeouts{})
+	switch found.Holder {
+	case client.Serving, client.Nobody:
+		return known{l, id, found.Alloc, true}
+	case client.Ended:
+		return known{l, id, found.Alloc, false}
+	case client.Unreadable:
+		return known{l, id, nil, allocrunner.TasksRunning(l.Alloc(id))}
+	}
+	return known{l, id, nil, true}
+}
+
+// only returns the only allocation that runs, or to read, where none does, the one that was made last.
+func (f *Finder) only(s Sought) (Target, error) {
+	running := slices.DeleteFunc(slices.Clone(f.Known), func(k known) bool { return !k.Running })
+	switch {
+	case len(running) == 1:
+		return f.withTask(running[0], "", s)
+	case len(running) > 1:
+		return Target{}, Usage(fmt.Errorf("%d allocations run: give one of\n%s", len(running), candidates(running)))
+	case s.Reads && len(f.Known) > 0:
+		return f.withTask(f.Known[len(f.Known)-1], "", s)
+	}
+	return Target{}, fmt.Errorf("no allocation runs in %s; %s", f.Dirs(), f.hint())
+}
+
+// match is an allocation that a name may mean, and how.
+type match struct {
+	known
+	task   bool // the name is one of its tasks'
+	itself bool // the name is its own, its job's, or the beginning of its ID
+	byID   bool // it is the beginning of its ID
+}
+
+// matching returns the allocations that a name may mean. By a name, those that have ended are meant only when no other is.
+func (f *Finder) matching(name string, s Sought) ([]match, error) {
+	var all []match
+	for _, k := range f.Known {
+		m := match{known: k, byID: strings.HasPrefix(k.ID, strings.ToLower(name))}
+		m.itself = m.byID || k.Alloc != nil && (k.Alloc.JobID == name || k.Alloc.Name == name)
+		m.task = slices.Contains(TaskNames(k.Alloc), name)
+		if m.itself || m.task {
+			all = append(all, m)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no allocation, job or task %q in %s; '%s' lists them; %s", name, f.Dirs(), f.Places[0].Command("status"), f.hint())
+	}
+	if s.exact {
+		return all, nil
+	}
+	if slices.ContainsFunc(all, func(m match) bool { return m.Running || m.byID }) {
+		return slices.DeleteFunc(all, func(m match) bool { return !m.Running && !m.byID }), nil
+	}
+	latest := all[len(all)-1]
+	if !s.Reads {
+		short := output.ShortID(latest.ID)
+		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", name, latest.Alloc.JobID,
+			short, latest.Alloc.ClientStatus, latest.Layout.Command("status", short))
+	}
+	if slices.ContainsFunc(all, func(m match) bool { return m.Alloc.JobID != latest.Alloc.JobID }) {
+		return all, nil
+	}
+	return []match{latest}, nil
+}
+
+// one returns what a name means as the only argument: an allocation, or one of its tasks.
+func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
+	if len(matches) > 1 {
+		return Target{}, errAmbiguous(name, matches)
+	}
+	m := matches[0]
+	switch {
+	case !m.task:
+		return f.withTask(m.known, "", s)
+	case s.Tasks == OneTask, !m.itself && s.Tasks == AnyTasks, s.Tasks == AnyTasks && len(TaskNames(m.Alloc)) == 1:
+		return m.Target(name), nil
+	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:
+		return m.Target(""), nil
+	case s.Tasks == NoTask:
+		return Target{}, Usage(fmt.Errorf("%q is a task of allocation %s (job %q), and this is for a whole allocation: give %s for that", name,
+			output.ShortID(m.ID), m.Alloc.JobID, output.ShortID(m.ID)))
+	}
+	return Target{}, Usage(fmt.Errorf("%q is a job and one of its tasks: give %s for all tasks of the allocation, or %s %s for the task", name,
+		output.ShortID(m.ID), output.ShortID(m.ID), name))
+}
+
+// taskOf returns a task of the allocation that a name means.
+func (f *Finder) taskOf(matches []match, name, task string, s Sought) (Target, error) {
+	if slices.ContainsFunc(matches, func(m match) bool { return m.itself }) {
+		matches = slices.DeleteFunc(matches, func(m match) bool { return !m.itself })
+	}
+	if len(matches) > 1 {
+		return Target{}, errAmbiguous(name, matches)
+	}
+	return f.withTask(matches[0].known, task, s)
+}
+
+// withTask returns an allocation with one of its tasks, or with none where the command needs none. With an error it
+// returns the allocation alone.
+func (f *Finder) withTask(k known, task string, s Sought) (Target, error) {
+	tasks := TaskNames(k.Alloc)
+	switch {
+	case task != "" && k.Alloc != nil && !slices.Contains(tasks, task):
+		return k.Target(""), Usage(fmt.Errorf("allocation %s (job %q) has no task %q: give one of %s",
+			output.ShortID(k.ID), k.Alloc.JobID, task, strings.Join(tasks, ", ")))
+	case task != "" || s.Tasks != OneTask:
+		return k.Target(task), nil
+	}
+	if running := RunningTasks(k.Alloc); len(tasks) > 1 && len(running) == 1 {
+		tasks = running
+	}
+	if len(tasks) != 1 {
+		return k.Target(""), Usage(fmt.Errorf("allocation %s has %d tasks: give one of %s",
+			output.ShortID(k.ID), len(tasks), strings.Join(tasks, ", ")))
+	}
+	return k.Target(tasks[0]), nil
+}
+
+// Dirs names the directories that were looked at.
+func (f *Finder) Dirs() string {
+	var dirs []string
+	for _, l := range f.Places {
+		dirs = append(dirs, string(l.Dir))
+	}
+	return strings.Join(dirs, " or ")
+}
+
+// hint completes an error about data directories that may be the wrong ones.
+func (f *Finder) hint() string {
+	if f.elsewhere != "" {
+		return f.elsewhere
+	}
+	return otherDataDir
+}
+
+// otherDataDir completes an error about a data directory that may be the wrong one.
+const otherDataDir = "--data-dir or " + DataDirEnv + " names another data directory"
+
+func errAmbiguous(name string, matches []match) error {
+	var all []known
+	for _, m := range matches {
+		all = append(all, m.known)
+	}
+	return Usage(fmt.Errorf("%q may be any of %d allocations: give the ID of one\n%s", name, len(all), candidates(all)))
+}
+
+// MaxCandidates is how many allocations an error lists.
+const MaxCandidates = 10
+
+// candidates lists allocations to choose from, the newest first.
+func candidates(all []known) string {
+	all = slices.Clone(all)
+	slices.Reverse(all)
+	var ids []string
+	for _, k := range all {
+		ids = append(ids, k.ID)
+	}
+	ids = output.ShortIDs(ids)
+	table := output.Table{Indent: 2}
+	for i, k := range all[:min(len(all), MaxCandidates)] {
+		job, status := "?", "unknown"
+		if k.Alloc != nil {
+			job, status = k.Alloc.JobID, k.Alloc.ClientStatus
+		}
+		table.Row(ids[i], "job "+job, "tasks "+strings.Join(TaskNames(k.Alloc), ", "), status)
+	}
+	text := strings.TrimSuffix(table.String(), "\n")
+	if more := len(all) - MaxCandidates; more > 0 {
+		text += fmt.Sprintf("\n  and %d more", more)
+	}
+	return text
+}
+
+// AddDataDir adds the flag of commands that need the data directory alone.
+func AddDataDir(cmd *cobra.Command, dataDir *string) {
+	cmd.Flags().StringVar(dataDir, "data-dir", "", dataDirUsage)
+}
+
+// String names the target in a message.
+func (t Target) String() string {
+	if t.Task != "" {
+		return fmt.Sprintf("task %q of allocation %s", t.Task, output.ShortID(t.ID))
+	}
+	return "allocation " + output.ShortID(t.ID)
+}

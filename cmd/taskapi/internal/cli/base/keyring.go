@@ -1,0 +1,78 @@
+package base
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/identity"
+)
+
+// KeyFlags say where the key ring is.
+type KeyFlags struct {
+	DataDir string
+	SealKey string
+}
+
+const SealKeyUsage = "file with the key that the key ring is sealed with (default seal.key in the key ring)"
+
+func (f *KeyFlags) Add(cmd *cobra.Command) {
+	AddDataDir(cmd, &f.DataDir)
+	cmd.Flags().StringVar(&f.SealKey, "seal-key", "", SealKeyUsage)
+}
+
+// OpenKeyring opens the data directory's key ring, and makes one when there is none and no allocation has tokens signed with an earlier one.
+func (l Layout) OpenKeyring(sealKey string) (*identity.Keyring, error) {
+	return identity.OpenKeyring(identity.KeyringConfig{Dir: l.Keyring(), SealKeyFile: sealKey, CheckCreate: l.noTokens})
+}
+
+// noTokens returns an error when an allocation of the data directory has tokens: with another key ring they would be refused silently.
+func (l Layout) noTokens() error {
+	entries, err := os.ReadDir(l.Allocs())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return agent.UnwrapPath(err)
+	}
+	for _, e := range entries {
+		id := e.Name()
+		dump, err := state.Inspect(l.State(id))
+		if errors.Is(err, state.ErrNotFound) || errors.Is(err, syscall.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("allocation %s may have tokens signed with its keys: %w: restore the key ring from a backup", id, err)
+		}
+		if saved := dump.Saved; saved.Alloc != nil && !saved.Terminal {
+			return fmt.Errorf("allocation %s has not ended, and its tokens are signed with its keys: restore the key ring from a backup, or run '%s'",
+				id, l.Command("stop", id))
+		}
+	}
+	return nil
+}
+
+// Open opens the ring of the data directory that the flags name.
+func (f *KeyFlags) Open(w Environment) (*identity.Keyring, error) {
+	_, ring, err := f.OpenIn(w)
+	return ring, err
+}
+
+// OpenIn is open, and also returns the data directory.
+func (f *KeyFlags) OpenIn(w Environment) (Layout, *identity.Keyring, error) {
+	l, err := NewLayout(f.DataDir, w)
+	if err != nil {
+		return l, nil, err
+	}
+	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
+		return l, nil, Usage(fmt.Errorf("no key ring in %s: 'taskapi run' makes one; is --data-dir right?", string(l.Dir)))
+	}
+	ring, err := l.OpenKeyring(f.SealKey)
+	return l, ring, err
+}

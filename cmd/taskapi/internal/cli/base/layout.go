@@ -1,0 +1,139 @@
+package base
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/linewriter"
+)
+
+// Layout is a data directory, and how commands about it are written.
+type Layout struct {
+	datadir.Dir
+	commands
+	version string // of this program
+}
+
+const (
+	systemDataDir = "/var/lib/taskapi" // root's default
+	DataDirEnv    = "TASKAPI_DATA_DIR" // stands for --data-dir
+	dataDirUsage  = "where keys, state and allocations live (default $" + DataDirEnv + ", else " + systemDataDir + " as root, else $XDG_STATE_HOME/taskapi or ~/.local/state/taskapi)"
+)
+
+// NewLayout finds the data directory: the one given, that of the environment, or the default of this user.
+func NewLayout(given string, w Environment) (Layout, error) {
+	usual := defaultDataDir(w)
+	given = cmp.Or(given, w.Getenv(DataDirEnv), usual)
+	if given == "" {
+		return Layout{}, Usage(errors.New("no data directory: give --data-dir, or set " + DataDirEnv + ", XDG_STATE_HOME or HOME"))
+	}
+	dir, err := datadir.Open(given)
+	if err != nil {
+		return Layout{}, Layout{}.Explain(err)
+	}
+	l := Layout{Dir: dir, commands: commands{DataDir: string(dir)}, version: w.Version}
+	if abs, err := filepath.Abs(given); err == nil && abs == usual && w.Getenv(DataDirEnv) == "" {
+		l.DataDir = ""
+	}
+	return l, nil
+}
+
+// defaultDataDir returns where this user's allocations live by default, empty when there is no such place.
+func defaultDataDir(w Environment) string {
+	if os.Geteuid() == 0 {
+		return systemDataDir
+	}
+	return ownDataDir(w)
+}
+
+// homeDataDir is where a user's allocations live below their home, unless XDG_STATE_HOME says otherwise.
+const homeDataDir = ".local/state/taskapi"
+
+// ownDataDir returns the data directory that belongs to this user alone, empty when there is no place for one.
+func ownDataDir(w Environment) string {
+	switch {
+	case w.Getenv("XDG_STATE_HOME") != "":
+		return filepath.Join(w.Getenv("XDG_STATE_HOME"), "taskapi")
+	case w.Getenv("HOME") != "":
+		return filepath.Join(w.Getenv("HOME"), homeDataDir)
+	}
+	return ""
+}
+
+// Explain adds to an error what its reader can do about it, and marks the caller's mistakes.
+func (l Layout) Explain(err error) error {
+	if _, ok := errors.AsType[*datadir.UnusableError](err); ok {
+		return Usage(fmt.Errorf("%w; or choose another --data-dir", err))
+	}
+	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
+		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
+	}
+	if errors.Is(err, state.ErrNewer) {
+		return fmt.Errorf("%w; use that taskapi or a newer one", err)
+	}
+	if e, ok := errors.AsType[*datadir.StateMissingError](err); ok {
+		return fmt.Errorf("%w; '%s' kills them", err, l.Command("stop", e.ID))
+	}
+	if _, ok := errors.AsType[*datadir.StateRemovedError](err); ok {
+		return Usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
+	}
+	if _, ok := errors.AsType[*allocrunner.EndedError](err); ok {
+		return Usage(fmt.Errorf("%w: give another --alloc-id, or none; --force runs it again", err))
+	}
+	if _, ok := errors.AsType[*allocrunner.OtherJobError](err); ok {
+		return Usage(fmt.Errorf("%w: give another --alloc-id, or none", err))
+	}
+	if e, ok := errors.AsType[*allocrunner.StoppingError](err); ok {
+		return Usage(fmt.Errorf("%w; run '%s' to finish the stop", err, l.Command("stop", e.ID)))
+	}
+	if e, ok := errors.AsType[*interfaces.DestructiveError](err); ok {
+		return Usage(errDestructive(e.ID, e.Changes))
+	}
+	if _, ok := errors.AsType[*datadir.InvalidError](err); ok {
+		return Usage(err)
+	}
+	return err
+}
+
+// errDestructive refuses changes that need new processes.
+func errDestructive(id string, changes []string) error {
+	var lines []string
+	for _, change := range changes {
+		lines = append(lines, "  "+linewriter.OneLine(change))
+	}
+	return fmt.Errorf("allocation %s needs new processes for these changes:\n%s\n"+
+		"--force stops it gracefully and runs it again; another --alloc-id leaves it alone", id, strings.Join(lines, "\n"))
+}
+
+// LockAlloc locks an allocation.
+func (l Layout) LockAlloc(id string, logger *slog.Logger) (*datadir.Lock, error) {
+	lock, err := l.Lock(id, l.Store(l.version), logger)
+	return lock, l.Explain(err)
+}
+
+// MakeDir makes the data directory.
+func (l Layout) MakeDir() error {
+	err := l.Make()
+	if _, unusable := errors.AsType[*datadir.UnusableError](err); err != nil && !unusable {
+		return fmt.Errorf("%w; choose another with --data-dir", err)
+	}
+	return l.Explain(err)
+}
+
+// Remembered returns the settings with which an allocation was last run.
+func (l Layout) Remembered(id string) (agent.Settings, error) {
+	if err := datadir.Trust(l.Alloc(id)); err != nil {
+		return agent.DefaultSettings(), l.Explain(err)
+	}
+	return agent.Remembered(l.Alloc(id))
+}

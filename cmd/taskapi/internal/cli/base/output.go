@@ -1,0 +1,59 @@
+package base
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// OutputFlags are the flags of every command that prints what it has read.
+type OutputFlags struct {
+	JSON     bool
+	Template string
+	Parsed   *output.Template // nil without one
+}
+
+// AddOutput adds the flags, and makes the command check them before it does anything.
+func AddOutput(cmd *cobra.Command, o *OutputFlags) {
+	f := cmd.Flags()
+	f.BoolVar(&o.JSON, "json", false, "print JSON, as the API answers it; errors, too: an object with error and exit_code, on standard error")
+	f.StringVarP(&o.Template, "template", "t", "", "print what a Go `TEMPLATE` makes of what --json prints, with the names of Go's fields")
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if o.JSON && o.Template != "" {
+			return Usage(errors.New("--json and --template exclude each other: give one"))
+		}
+		if o.Template != "" {
+			o.Parsed, err = output.ParseTemplate(o.Template)
+		}
+		return AsTemplateError(err)
+	}
+}
+
+// AsTemplateError marks a wrong template as the caller's mistake.
+func AsTemplateError(err error) error {
+	if _, ok := errors.AsType[*output.TemplateError](err); ok {
+		return Usage(fmt.Errorf("--template: %w", err))
+	}
+	return err
+}
+
+// ForPrograms reports whether the output is for programs: JSON, or a template's.
+func (o *OutputFlags) ForPrograms() bool { return o.JSON || o.Parsed != nil }
+
+// Print prints a value: as JSON, by the template, or else by people. value is one of Nomad's SDK, so that a template has its fields; whole
+// is its JSON when that is at hand, else nil.
+func (o *OutputFlags) Print(w Environment, value any, whole []byte, people func() error) error {
+	switch {
+	case o.JSON && whole != nil:
+		return output.JSON(w.Stdout, json.RawMessage(whole))
+	case o.JSON:
+		return output.JSON(w.Stdout, value)
+	case o.Parsed != nil:
+		return AsTemplateError(o.Parsed.Write(w.Stdout, value))
+	}
+	return people()
+}

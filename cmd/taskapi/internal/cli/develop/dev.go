@@ -1,0 +1,339 @@
+// Package develop has the commands for those who write and test a workload: dev, test and validate.
+package develop
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec/review"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// own marks err as one of taskapi itself, of a program that passes on the exit code of another. What has a code keeps it; nil stays nil.
+func own(err error) error {
+	_, coded := errors.AsType[base.CodedError](err)
+	_, silent := errors.AsType[base.SilentError](err)
+	if err == nil || coded || silent {
+		return err
+	}
+	return base.CodedError{Err: err, Code: base.ExitOwn}
+}
+
+// devOptions are the flags of taskapi dev.
+type devOptions struct {
+	agent.Settings
+	dataDir              string
+	task, job, namespace string
+	user                 string
+	audiences            []string
+	ttl                  time.Duration
+	faults               string
+	verbose              bool
+}
+
+func Dev(w base.Environment) *cobra.Command {
+	opts := devOptions{Settings: agent.DefaultSettings()}
+	cmd := &cobra.Command{
+		Use:   "dev [flags] -- COMMAND [ARG]...",
+		Short: "Run a command as a task, with its socket and its identity",
+		Long: `Runs a command as the task of a job that has nothing else, without a job file: with the task's socket, its token in NOMAD_TOKEN and
+in a file, and all NOMAD_ variables beside those of this environment. The socket answers before the command starts.
+
+Its standard input, output and error are those of taskapi, which writes nothing itself while it runs, but with -v; on a terminal it has one of
+its own, so that Ctrl-C and Ctrl-Z reach it.
+Signals go to it, and a second SIGINT or SIGTERM kills it. When it ends, what it has left in the background is killed, and so it is when
+taskapi is killed. Without --data-dir everything is in a temporary directory that is removed at the end; one that a killed taskapi has left
+is removed by the next, or by 'taskapi gc --all'. What the command prints is not kept: 'taskapi logs' shows nothing of it.
+
+Each --aud gives the task another identity, of that name or of NAME=AUDIENCE: its token is in NOMAD_TOKEN_NAME and in secrets/nomad_NAME.jwt.
+--ttl has tokens expire, and those in files renewed, that soon. As root, --user runs the command as another user.
+
+Exit code: the command's, 128 and the signal's number when a signal ended it, 127 when there is no such command, 126 when it can't be
+executed, and 125 when taskapi itself failed: a flag is wrong, or the command could not be started.`,
+		Example: `  taskapi dev -- go test ./...
+  taskapi dev --policy nomad -- ./client
+  taskapi dev --task web --aud bank=https://bank.example --ttl 10s -- sh -c 'cat $NOMAD_SECRETS_DIR/nomad_bank.jwt'`,
+		Args: afterDashes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("ttl") && opts.ttl < time.Second {
+				return own(base.Usage(fmt.Errorf("--ttl is %v: give at least 1s, such as 10s", opts.ttl)))
+			}
+			return own(opts.run(cmd.Context(), args, w))
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // the first word that is no flag must stand after --
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(base.FlagError(cmd, err)) })
+	f.StringVar(&opts.task, "task", "dev", "name of the task")
+	f.StringVar(&opts.job, "job", "dev", "ID of the job, and name of its group")
+	f.StringVar(&opts.namespace, "namespace", api.DefaultNamespace, "namespace of the job")
+	f.StringArrayVar(&opts.audiences, "aud", nil, "another identity of the task, `NAME[=AUDIENCE]`; may be repeated")
+	f.DurationVar(&opts.ttl, "ttl", 0, "life of the task's tokens, at least 1s (default that of --identity-ttl)")
+	f.StringVar(&opts.user, "user", "", "user as whom the command runs, for root")
+	f.StringVar(&opts.faults, "faults", "", start.FaultsUsage)
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
+	start.AddTiedDataDir(cmd, &opts.dataDir)
+	start.BindSettings(&opts.Settings, f)
+	return cmd
+}
+
+// afterDashes accepts a command after "--", and nothing before: what is the command's own can't be taken for a flag then.
+func afterDashes(cmd *cobra.Command, args []string) error {
+	switch dash := cmd.ArgsLenAtDash(); {
+	case len(args) == 0:
+		return own(base.Usage(fmt.Errorf("COMMAND is missing: %s", cmd.UseLine())))
+	case dash != 0:
+		return own(base.Usage(fmt.Errorf("unexpected %q before --: %s", args[0], cmd.UseLine())))
+	}
+	return nil
+}
+
+// run runs the command.
+func (o devOptions) run(ctx context.Context, command []string, w base.Environment) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+	front, err := newForeground(o.task, command, w)
+	if err != nil {
+		return err
+	}
+	if o.Settings, err = o.WithConsulEnv(w.Getenv); err != nil {
+		return err
+	}
+	o.AllowSharedUser = true // who runs the command may do what it may
+	job, group, err := o.build()
+	if err == nil {
+		err = o.Check()
+	}
+	if err != nil {
+		return err
+	}
+	l, remove, err := start.TiedLayout(ctx, o.dataDir, w)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	t := &tied{layout: l, settings: o.Settings, alloc: agent.NewAllocation(uuid.NewString(), job, group), environment: w}
+	t.foreground = &front.Foreground
+	t.faults, t.logs = o.faults, o.verbose
+	if err := front.open(w); err != nil {
+		return err
+	}
+	defer front.close()
+	t.started = front.begin
+	done := make(chan struct{})
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() { front.forward(signals, done, t) })
+	err = t.run(ctx)
+	close(done)
+	forwarding.Wait()
+	front.close()
+	t.lacking.Print(w.Stderr)
+	return front.result(t, err)
+}
+
+// identityLetters are what the name of an identity is made of.
+const identityLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+
+// build returns the job that the command is the task of.
+func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
+	for _, flag := range [][2]string{{"task", o.task}, {"job", o.job}, {"namespace", o.namespace}} {
+		if flag[1] == "" {
+			return nil, nil, base.Usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", flag[0]))
+		}
+	}
+	none, fail := 0, api.RestartPolicyModeFail
+	batch := api.JobTypeBatch
+	task := api.NewTask(o.task, "raw_exec").SetConfig("command", "/proc/self/exe")
+	task.User = o.user
+	task.LogConfig = &api.LogConfig{Disabled: new(bool)}
+	*task.LogConfig.Disabled = true
+	task.RestartPolicy = &api.RestartPolicy{Attempts: &none, Mode: &fail}
+	task.Identity = &api.WorkloadIdentity{Env: true, File: true, TTL: o.ttl}
+	for _, text := range o.audiences {
+		name, audience, given := strings.Cut(text, "=")
+		if !given {
+			audience = name
+		}
+		if name == "" || strings.Trim(name, identityLetters) != "" || audience == "" {
+			return nil, nil, base.Usage(fmt.Errorf("--aud %q: an identity's name is made of letters, digits and hyphens: write NAME=AUDIENCE for an audience "+
+				"that is not, such as bank=https://bank.example", text))
+		}
+		task.Identities = append(task.Identities, &api.WorkloadIdentity{Name: name, Audience: []string{audience}, Env: true, File: true, TTL: o.ttl})
+	}
+	group := api.NewTaskGroup(o.job, 1).AddTask(task)
+	group.RestartPolicy = task.RestartPolicy
+	job := &api.Job{ID: &o.job, Name: &o.job, Namespace: &o.namespace, Type: &batch, Datacenters: []string{"*"}, TaskGroups: []*api.TaskGroup{group}}
+	job.Canonicalize()
+	found, findings, err := o.Review(job, "")
+	if err == nil {
+		for _, f := range findings {
+			if f.Severity == review.Refused {
+				err = errors.Join(err, errors.New(f.Message))
+			}
+		}
+	}
+	return job, found, base.Usage(err)
+}
+
+// foreground is the command that has this program's files.
+type foreground struct {
+	interfaces.Foreground
+	command  string
+	terminal *devTerminal // nil: it has the files themselves
+}
+
+// newForeground finds the command. Errors: codedError.
+func newForeground(task string, command []string, w base.Environment) (*foreground, error) {
+	path, err := exec.LookPath(command[0])
+	if errors.Is(err, exec.ErrDot) {
+		err = nil // a path that the user has made so
+	}
+	switch {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return nil, base.CodedError{Err: fmt.Errorf("%s: there is no such command", command[0]), Code: base.ExitNotFound}
+	case err != nil:
+		return nil, base.CodedError{Err: fmt.Errorf("%s can't be executed: %w", command[0], cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("the working directory: %w", err)
+	}
+	return &foreground{Foreground: interfaces.Foreground{Task: task, Path: path, Args: command[1:], Dir: dir, Env: w.Env}, command: command[0]}, nil
+}
+
+// open chooses the command's files: this program's own, and a terminal of its own in the place of one.
+func (f *foreground) open(w base.Environment) error {
+	for _, stream := range []any{w.Stdin, w.Stdout, w.Stderr} {
+		file, ok := stream.(*os.File)
+		if !ok {
+			return errors.New("standard input, output and error must be files")
+		}
+		f.Files = append(f.Files, file)
+	}
+	if !output.IsTerminal(f.Files[0]) {
+		return nil
+	}
+	t, err := newDevTerminal(f.Files[0])
+	if err != nil {
+		return fmt.Errorf("a terminal for the command: %w", err)
+	}
+	f.terminal, f.TTY = t, true
+	for i, file := range f.Files {
+		if output.IsTerminal(file) {
+			f.Files[i] = t.slave
+			if i > 0 {
+				t.shows = true
+			}
+		}
+	}
+	return nil
+}
+
+// begin has the terminal's input and output go to the command, which has just started.
+func (f *foreground) begin() {
+	if f.terminal != nil {
+		f.terminal.begin()
+	}
+}
+
+// close gives the terminal back, when all output has been shown.
+func (f *foreground) close() {
+	if f.terminal != nil {
+		f.terminal.close()
+	}
+}
+
+// forwarded are the signals that go to the command.
+var forwarded = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGWINCH,
+}
+
+// forward passes signals on to the command. A second one to stop it kills it.
+func (f *foreground) forward(signals <-chan os.Signal, done <-chan struct{}, t *tied) {
+	stops, latest := 0, time.Time{}
+	for {
+		select {
+		case <-done:
+			return
+		case got := <-signals:
+			sig := got.(syscall.Signal)
+			switch sig {
+			case syscall.SIGWINCH:
+				if f.terminal != nil {
+					f.terminal.resize()
+					continue
+				}
+			case syscall.SIGINT, syscall.SIGTERM:
+				if time.Since(latest) < agent.SameStop { // the same one, sent to a process and to its group
+					continue
+				}
+				stops, latest = stops+1, time.Now()
+				if stops > 1 {
+					t.kill()
+					continue
+				}
+			}
+			t.signal(sig)
+		}
+	}
+}
+
+// result returns the command's end as that of this program.
+func (f *foreground) result(t *tied, err error) error {
+	state := t.taskState(f.Task)
+	if state != nil {
+		for i := len(state.Events) - 1; i >= 0; i-- {
+			switch e := state.Events[i]; e.Type {
+			case api.TaskTerminated:
+				if code := exitCode(e); code != 0 {
+					return base.SilentError{Code: code}
+				}
+				return nil
+			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation:
+				code := base.ExitOwn
+				if e.Type == api.TaskDriverFailure {
+					code = base.ExitNotRun
+				}
+				return base.CodedError{Err: fmt.Errorf("%s: %s", f.command, linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
+			}
+		}
+	}
+	if t.stopping != 0 {
+		return base.SilentError{Code: base.ExitSignalled + int(t.stopping)}
+	}
+	return cmp.Or(err, errors.New("the command was never started"))
+}
+
+// exitCode returns what a shell says of the end of a process.
+func exitCode(e *api.TaskEvent) int {
+	if sig, _ := strconv.Atoi(e.Details["signal"]); sig != 0 {
+		return base.ExitSignalled + sig
+	}
+	code, _ := strconv.Atoi(e.Details["exit_code"])
+	return code
+}

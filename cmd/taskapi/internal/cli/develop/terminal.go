@@ -1,0 +1,97 @@
+package develop
+
+import (
+	"cmp"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/charmbracelet/x/term"
+	"golang.org/x/sys/unix"
+)
+
+// devTerminal is a terminal of the command's own, which behaves as the one that this program has. A terminal belongs to one session, and a
+// task has one of its own.
+type devTerminal struct {
+	real   *os.File // this program's
+	master *os.File
+	slave  *os.File // the command's
+	shows  bool     // output of the command goes there
+
+	before   *term.State // of real; nil while it is not raw
+	copied   sync.WaitGroup
+	closing  sync.Once
+	starting sync.Once
+}
+
+// newDevTerminal makes one with the settings and the size of real.
+func newDevTerminal(real *os.File) (_ *devTerminal, err error) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	t := &devTerminal{real: real, master: master}
+	defer func() {
+		if err != nil {
+			master.Close()
+		}
+	}()
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var number int
+	failed := raw.Control(func(fd uintptr) {
+		if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
+			number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		}
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return nil, os.NewSyscallError("ioctl", err)
+	}
+	if t.slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, err
+	}
+	if settings, err := unix.IoctlGetTermios(int(real.Fd()), unix.TCGETS); err == nil {
+		_ = unix.IoctlSetTermios(int(t.slave.Fd()), unix.TCSETS, settings) // it has defaults otherwise
+	}
+	t.resize()
+	return t, nil
+}
+
+// resize gives it the size of this program's.
+func (t *devTerminal) resize() {
+	if size, err := unix.IoctlGetWinsize(int(t.real.Fd()), unix.TIOCGWINSZ); err == nil {
+		if raw, err := t.master.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
+		}
+	}
+}
+
+// begin passes everything on in both directions, key by key.
+func (t *devTerminal) begin() {
+	t.starting.Do(func() {
+		ignored := make(chan os.Signal, 1) // this program may be in the background of its terminal
+		signal.Notify(ignored, syscall.SIGTTOU)
+		t.before, _ = term.MakeRaw(t.real.Fd())
+		signal.Stop(ignored)
+		t.resize()
+		go func() { _, _ = io.Copy(t.master, t.real) }() // ends with this program
+		t.copied.Go(func() { _, _ = io.Copy(t.real, t.master) })
+	})
+}
+
+// close shows what the command has written, and gives the terminal back.
+func (t *devTerminal) close() {
+	t.closing.Do(func() {
+		t.slave.Close() // the command's processes are gone, so that reading ends with what they have written
+		t.copied.Wait()
+		t.master.Close()
+		if t.before != nil {
+			_ = term.Restore(t.real.Fd(), t.before) // it may be gone, and then there is nothing to restore
+		}
+	})
+}

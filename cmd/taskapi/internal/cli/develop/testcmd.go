@@ -1,0 +1,432 @@
+package develop
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/socket"
+)
+
+// testOptions are the flags of taskapi test.
+type testOptions struct {
+	start.JobFlags
+	agent.Settings
+	dataDir string
+	until   start.WaitOptions
+	as      string
+	faults  string
+	json    bool
+	junit   string
+	verbose bool
+}
+
+// asOperator is whose identity the command has by default.
+const asOperator = "operator"
+
+func Test(w base.Environment) *cobra.Command {
+	opts := testOptions{Settings: agent.DefaultSettings()}
+	cmd := &cobra.Command{
+		Use:   "test [flags] JOBFILE -- COMMAND [ARG]...",
+		Short: "Run a group of tasks, a command that tests it, and stop the group",
+		Long: `Runs a group of the job file, waits until it is healthy (--until), runs the command, and stops the group gracefully, whatever the command
+says. A group is healthy when its tasks and checks have been well for as long as min_healthy_time in its update block says: 10 seconds unless
+it says less. The command has this environment, standard input, output and error, and beside that
+
+    NOMAD_ADDR, NOMAD_UNIX_ADDR   the address of the operator's socket, or with --as TASK of that task's
+    NOMAD_TOKEN                   the token for it, as the SDK takes it; good for an hour, or as long as the task's identity is
+    NOMAD_TOKEN_FILE              where the token is renewed: read it before each use in a test that takes longer
+    NOMAD_ALLOC_ID, NOMAD_JOB_ID, NOMAD_NAMESPACE, NOMAD_REGION
+    NOMAD_IP_LABEL, NOMAD_PORT_LABEL, NOMAD_ADDR_LABEL of each port
+
+--as TASK gives that task's identity a file for it. What the tasks have written to standard error of late is shown when one has failed.
+Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this command, also when it is
+killed. Without --data-dir everything is in a temporary directory that is removed at the end.
+
+--json prints one JSON object about it all to standard output, and the command's own goes to standard error. --junit FILE writes a test case for the
+start, the command, the stop and each task.
+
+Exit code: the command's, 128 and the number of the signal that ended it, 127 and 126 as dev has them; 125 when taskapi itself failed: a flag or
+the job file is wrong, the group did not become healthy, or it failed while a command ran that found nothing wrong.`,
+		Example: `  taskapi test job.nomad.hcl -- go test ./...
+  taskapi test --until running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case len(args) == 0 || dash == 0:
+				return own(base.Usage(fmt.Errorf("JOBFILE is missing: %s", cmd.UseLine())))
+			case dash != 1:
+				return own(base.Usage(fmt.Errorf("want one JOBFILE, then -- and the command: %s", cmd.UseLine())))
+			case len(args) == 1:
+				return own(base.Usage(fmt.Errorf("COMMAND is missing after --: %s", cmd.UseLine())))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return own(opts.run(cmd, args[0], args[1:], w))
+		},
+	}
+	opts.Add(cmd)
+	start.AddTiedDataDir(cmd, &opts.dataDir)
+	f := cmd.Flags()
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return own(base.FlagError(cmd, err)) })
+	f.StringVar(&opts.until.What, "until", start.WaitHealthy, "what of the group is waited for before the command: healthy, running or complete")
+	f.DurationVar(&opts.until.Timeout, "until-timeout", defaultTestWait, "how long --until waits")
+	f.StringVar(&opts.as, "as", asOperator, "whose identity the command has: operator, or a `TASK`")
+	f.StringVar(&opts.faults, "faults", "", start.FaultsUsage)
+	f.BoolVar(&opts.json, "json", false, "print a JSON object about the test")
+	f.StringVar(&opts.junit, "junit", "", "`FILE` that gets a report as JUnit's")
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "print to standard error what happens to the group, and log what taskapi does")
+	_ = cmd.RegisterFlagCompletionFunc("until", cobra.FixedCompletions(start.Waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	start.BindSettings(&opts.Settings, f)
+	return cmd
+}
+
+// defaultTestWait is how long a group may take to be what is waited for.
+const defaultTestWait = 5 * time.Minute
+
+// run runs the group and the command.
+func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w base.Environment) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	if err := o.check(); err != nil {
+		return err
+	}
+	front, err := newForeground("", command, w) // before a group is started in vain
+	if err != nil {
+		return err
+	}
+	settings, err := o.WithConsulEnv(w.Getenv)
+	if err == nil {
+		err = settings.Check()
+	}
+	if err != nil {
+		return err
+	}
+	loaded, err := o.Load(jobFile, settings, w)
+	if err != nil {
+		return err
+	}
+	if err := o.giveFile(loaded.Group); err != nil {
+		return err
+	}
+	alloc := agent.NewAllocation(uuid.NewString(), loaded.Job, loaded.Group)
+	if err := errors.Join(settings.CheckUsers(loaded.Group), o.until.Check(alloc)); err != nil {
+		return base.Usage(loaded.Hide(err))
+	}
+	ctx := cmd.Context()
+	l, remove, err := start.TiedLayout(ctx, o.dataDir, w)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	t := &testRun{options: o, front: front, environment: w, report: newReport(alloc, o, command), tied: &tied{
+		layout: l, settings: settings, alloc: alloc, submission: loaded.Submission, environment: w, faults: o.faults,
+	}}
+	if o.verbose {
+		t.tied.events, t.tied.logs = w.Stderr, true
+	}
+	err = t.run(ctx, signals)
+	t.tied.lacking.Print(w.Stderr)
+	t.report.finish(err)
+	unwritten := t.report.write(o, w)
+	if err != nil && unwritten != nil {
+		fmt.Fprintf(w.Stderr, "taskapi: %v\n", unwritten)
+		return err
+	}
+	return cmp.Or(err, unwritten)
+}
+
+func (o testOptions) check() error {
+	switch {
+	case !slices.Contains(start.Waits, o.until.What):
+		return base.Usage(fmt.Errorf("--until %q is none of healthy, running, complete", o.until.What))
+	case o.until.Timeout <= 0:
+		return base.Usage(fmt.Errorf("--until-timeout %v is not more than 0", o.until.Timeout))
+	case o.as == "":
+		return base.Usage(errors.New("--as is empty: give operator, or the name of a task"))
+	}
+	return nil
+}
+
+// giveFile has the token of the task whose identity the command has be in a file.
+func (o testOptions) giveFile(group *api.TaskGroup) error {
+	if o.as == asOperator {
+		return nil
+	}
+	var names []string
+	for _, task := range group.Tasks {
+		names = append(names, strconv.Quote(task.Name))
+		if task.Name != o.as {
+			continue
+		}
+		if task.Identity == nil {
+			task.Identity = &api.WorkloadIdentity{}
+		}
+		task.Identity.File = true
+		return nil
+	}
+	return base.Usage(fmt.Errorf("--as %q is neither operator nor a task of group %q, which are %s", o.as, *group.Name, strings.Join(names, ", ")))
+}
+
+// testRun is one test.
+type testRun struct {
+	options     testOptions
+	front       *foreground
+	environment base.Environment
+	report      *report
+	tied        *tied
+
+	mu      sync.Mutex  // guards the fields below
+	process *os.Process // of the command, while it runs
+	stops   int         // signals to stop
+	by      syscall.Signal
+	ends    bool  // the group is to stop
+	failure error // of the group, before it was to stop
+}
+
+// errGroupOver ends the waiting for a group that has ended.
+var errGroupOver = errors.New("the group has ended")
+
+// run runs the group, the command when the group is what is waited for, and stops the group. Errors: silentError with the command's exit code.
+func (t *testRun) run(ctx context.Context, signals <-chan os.Signal) error {
+	life, end := context.WithCancel(ctx)
+	defer end()
+	waiting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	done := make(chan struct{})
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer close(done)
+	background.Go(func() { t.onSignals(signals, done, giveUp) })
+
+	over := make(chan error, 1)
+	awaited := make(chan struct{})
+	t.tied.ending = func(alloc *api.Allocation) {
+		giveUp(errGroupOver)
+		<-awaited
+		t.collect(alloc)
+	}
+	background.Go(func() {
+		err := t.tied.run(life)
+		giveUp(cmp.Or(err, errGroupOver))
+		over <- err
+	})
+	failed := t.report.phase("group is "+t.options.until.What, func() error { return t.await(waiting) })
+	close(awaited)
+	var result error
+	if failed == nil {
+		result = t.report.phase(phaseCommand, t.command)
+	}
+	stopped := t.report.phase(phaseStop, func() error {
+		t.mu.Lock()
+		t.ends = true
+		t.mu.Unlock()
+		t.tied.stop(ctx)
+		err := <-over
+		if failed == nil {
+			err = cmp.Or(err, t.failure)
+		}
+		return err
+	})
+	switch {
+	case result != nil: // which counts before the group's
+		if stopped != nil {
+			fmt.Fprintf(t.environment.Stderr, "taskapi: %v\n", stopped)
+		}
+		return result
+	case t.signalled() != 0:
+		return base.SilentError{Code: base.ExitSignalled + int(t.signalled())}
+	}
+	return errors.Join(failed, stopped)
+}
+
+// await waits until the group is what it is to be. Errors: why it is not, with what its tasks have said.
+func (t *testRun) await(ctx context.Context) error {
+	until := t.options.until
+	late := fmt.Errorf("the group is not %s after %v", until.What, until.Timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, until.Timeout, late)
+	defer cancel()
+	alloc, err := t.tied.until(ctx, until.Settled)
+	if alloc == nil {
+		return err
+	}
+	if errors.Is(err, late) {
+		err = fmt.Errorf("%w: %s", err, strings.Join(start.Problems(alloc), ", "))
+	}
+	if err == nil || errors.Is(err, errGroupOver) {
+		err = until.Result(alloc)
+		if err == nil && until.What == start.WaitRunning && alloc.ClientStatus != api.AllocClientStatusRunning {
+			err = fmt.Errorf("the group has ended (%s) before it was running", alloc.ClientStatus)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return start.WithCauses(t.tied.layout, alloc, t.tied.checks(), err)
+}
+
+// collect notes how the tasks have ended, while their files are there, and whether the group has failed by itself.
+func (t *testRun) collect(alloc *api.Allocation) {
+	t.mu.Lock()
+	if !t.ends && alloc.ClientStatus == api.AllocClientStatusFailed {
+		t.failure = start.WithCauses(t.tied.layout, alloc, nil, errors.New("the group failed while the command ran"))
+	}
+	t.mu.Unlock()
+	words := follow.LastWords{Files: allocrunner.Files(t.tied.layout.Alloc(alloc.ID), alloc.GetTaskGroup())}
+	for _, name := range base.TaskNames(alloc) {
+		t.report.task(name, alloc.TaskStates[name], words.Of(name))
+	}
+}
+
+// command runs the command. Errors: silentError with its exit code.
+func (t *testRun) command() error {
+	env, err := t.variables()
+	if err != nil {
+		return err
+	}
+	stdout := t.environment.Stdout
+	if t.options.json {
+		stdout = t.environment.Stderr
+	}
+	cmd := exec.Command(t.front.Path, t.front.Args...)
+	cmd.Args[0] = t.front.command
+	cmd.Env, cmd.Dir = env, t.front.Dir
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.environment.Stdin, stdout, t.environment.Stderr
+	t.mu.Lock()
+	if t.stops > 0 {
+		t.mu.Unlock()
+		return base.SilentError{Code: base.ExitSignalled + int(t.by)}
+	}
+	ended, err := base.StartChild(cmd)
+	t.process = cmd.Process
+	t.mu.Unlock()
+	if err != nil {
+		return base.CodedError{Err: fmt.Errorf("%s can't be executed: %w", t.front.command, cmp.Or(errors.Unwrap(err), err)), Code: base.ExitNotRun}
+	}
+	err = <-ended
+	t.mu.Lock()
+	t.process = nil
+	t.mu.Unlock()
+	return base.ChildExit(err)
+}
+
+// variables returns the command's environment.
+func (t *testRun) variables() ([]string, error) {
+	l, alloc := t.tied.layout, t.tied.present()
+	path, file := l.OperatorSocket(alloc.ID), l.OperatorToken(alloc.ID)
+	own := map[string]string{
+		"NOMAD_ALLOC_ID": alloc.ID, "NOMAD_JOB_ID": alloc.JobID, "NOMAD_GROUP_NAME": alloc.TaskGroup, "NOMAD_NAMESPACE": alloc.Namespace,
+		"NOMAD_REGION": *alloc.Job.Region, base.DataDirEnv: string(l.Dir),
+	}
+	if t.options.as != asOperator {
+		own["NOMAD_TASK_NAME"] = t.options.as
+		dir := filepath.Join(l.Alloc(alloc.ID), t.options.as)
+		path, file = l.TaskSocket(alloc.ID, t.options.as), filepath.Join(dir, "secrets", "nomad_token")
+		for _, task := range alloc.GetTaskGroup().Tasks {
+			if task.Name == t.options.as && task.Identity != nil && task.Identity.Filepath != "" {
+				file = filepath.Join(dir, task.Identity.Filepath)
+			}
+		}
+	}
+	token, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("the token of %s: %w", t.options.as, err)
+	}
+	own["NOMAD_TOKEN"], own["NOMAD_TOKEN_FILE"] = strings.TrimSpace(string(token)), file
+	address, _, err := socket.ShortLink(socket.RuntimeDirs(os.Geteuid(), t.environment.Getenv("XDG_RUNTIME_DIR")), path) // the agent removes it
+	if err != nil {
+		return nil, err
+	}
+	own["NOMAD_ADDR"], own["NOMAD_UNIX_ADDR"] = "unix://"+address, "unix://"+address
+	if alloc.AllocatedResources != nil {
+		for _, port := range alloc.AllocatedResources.Shared.Ports {
+			value := strconv.Itoa(port.Value)
+			own["NOMAD_IP_"+port.Label], own["NOMAD_PORT_"+port.Label] = port.HostIP, value
+			own["NOMAD_ADDR_"+port.Label] = net.JoinHostPort(port.HostIP, value)
+		}
+	}
+	env := slices.DeleteFunc(slices.Clone(t.environment.Env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, replaced := own[name]
+		return replaced
+	})
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		env = append(env, name+"="+own[name])
+	}
+	return env, nil
+}
+
+// onSignals has the first signal to stop end the waiting and the command, and the second kill everything.
+func (t *testRun) onSignals(signals <-chan os.Signal, done <-chan struct{}, giveUp context.CancelCauseFunc) {
+	var latest time.Time
+	for {
+		select {
+		case <-done:
+			return
+		case got := <-signals:
+			sig := got.(syscall.Signal)
+			if time.Since(latest) < agent.SameStop {
+				continue
+			}
+			latest = time.Now()
+			t.mu.Lock()
+			t.stops++
+			t.by = sig
+			process, kills := t.process, t.stops > 1
+			t.mu.Unlock()
+			giveUp(&start.InterruptedError{Signal: sig})
+			switch {
+			case kills:
+				t.tied.kill()
+				sig = syscall.SIGKILL
+			case sig == syscall.SIGINT && inForeground(): // it has come to the command, too
+				continue
+			}
+			if process != nil {
+				_ = process.Signal(sig) // it may have ended
+			}
+		}
+	}
+}
+
+// signalled returns the signal to stop that came while no command ran, 0 for none.
+func (t *testRun) signalled() syscall.Signal {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.by
+}
+
+// inForeground reports whether a terminal sends Ctrl-C to this process and those that it starts.
+func inForeground() bool {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}

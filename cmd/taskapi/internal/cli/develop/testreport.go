@@ -1,0 +1,203 @@
+package develop
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/linewriter"
+)
+
+// report is what --json and --junit say of a test. It may be filled by several goroutines.
+type report struct {
+	mu       sync.Mutex // guards the fields below
+	AllocID  string     `json:"alloc_id"`
+	JobID    string     `json:"job_id"`
+	Group    string     `json:"group"`
+	Command  []string   `json:"command"`
+	As       string     `json:"as"`
+	ExitCode int        `json:"exit_code"` // of taskapi
+	Error    string     `json:"error,omitempty"`
+	Seconds  float64    `json:"seconds"`
+	Phases   []phase    `json:"phases"`
+	Tasks    []taskEnd  `json:"tasks"`
+
+	begun time.Time
+}
+
+// phase is one step of the test.
+type phase struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	Error   string  `json:"error,omitempty"`
+}
+
+// taskEnd is how a task has ended.
+type taskEnd struct {
+	Name     string   `json:"name"`
+	State    string   `json:"state"`
+	Failed   bool     `json:"failed"`
+	Error    string   `json:"error,omitempty"` // why its latest attempt to start has failed
+	Restarts uint64   `json:"restarts"`
+	ExitCode *int     `json:"exit_code,omitempty"` // of its last process, 128 and the number of a signal
+	Stderr   []string `json:"stderr,omitempty"`    // its last lines
+}
+
+func newReport(alloc *api.Allocation, o testOptions, command []string) *report {
+	return &report{
+		AllocID: alloc.ID, JobID: alloc.JobID, Group: alloc.TaskGroup, Command: command, As: o.as, Phases: []phase{}, Tasks: []taskEnd{}, begun: time.Now(),
+	}
+}
+
+// phase runs a step, and notes how it went.
+func (r *report) phase(name string, do func() error) error {
+	since := time.Now()
+	err := do()
+	p := phase{Name: name, Seconds: time.Since(since).Seconds()}
+	if silent, ok := errors.AsType[base.SilentError](err); ok {
+		p.Error = "exit code " + strconv.Itoa(silent.Code)
+	} else if err != nil {
+		p.Error = err.Error()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Phases = append(r.Phases, p)
+	return err
+}
+
+// task notes how a task has ended.
+func (r *report) task(name string, state *api.TaskState, stderr []string) {
+	end := taskEnd{Name: name, Stderr: stderr}
+	if state != nil {
+		end.State, end.Failed, end.Restarts = state.State, state.Failed, state.Restarts
+		if failure := start.FailedStart(state); failure != nil {
+			end.Error = linewriter.OneLine(failure.DisplayMessage)
+		}
+		for i := len(state.Events) - 1; i >= 0 && end.ExitCode == nil; i-- {
+			if state.Events[i].Type == api.TaskTerminated {
+				code := exitCode(state.Events[i])
+				end.ExitCode = &code
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Tasks = append(r.Tasks, end)
+}
+
+// finish notes the outcome.
+func (r *report) finish(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Seconds = time.Since(r.begun).Seconds()
+	silent, isSilent := errors.AsType[base.SilentError](err)
+	coded, isCoded := errors.AsType[base.CodedError](err)
+	switch {
+	case err == nil:
+	case isSilent:
+		r.ExitCode = silent.Code
+	case isCoded:
+		r.ExitCode, r.Error = coded.Code, err.Error()
+	default:
+		r.ExitCode, r.Error = base.ExitOwn, err.Error()
+	}
+}
+
+// write writes what the flags ask for.
+func (r *report) write(o testOptions, w base.Environment) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	if o.json {
+		encoder := json.NewEncoder(w.Stdout)
+		encoder.SetIndent("", "  ")
+		errs = append(errs, encoder.Encode(r))
+	}
+	if o.junit != "" {
+		text, err := xml.MarshalIndent(r.suite(), "", "  ")
+		if err == nil {
+			err = os.WriteFile(o.junit, append([]byte(xml.Header), append(text, '\n')...), 0o644)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--junit: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// junitSuite and junitCase are JUnit's elements.
+type junitSuite struct {
+	XMLName  xml.Name    `xml:"testsuite"`
+	Name     string      `xml:"name,attr"`
+	Tests    int         `xml:"tests,attr"`
+	Failures int         `xml:"failures,attr"`
+	Time     string      `xml:"time,attr"`
+	Cases    []junitCase `xml:"testcase"`
+}
+
+type junitCase struct {
+	Class   string        `xml:"classname,attr"`
+	Name    string        `xml:"name,attr"`
+	Time    string        `xml:"time,attr,omitempty"`
+	Failure *junitFailure `xml:"failure"`
+	Stderr  string        `xml:"system-err,omitempty"`
+}
+
+type junitFailure struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+// suite returns the report as JUnit has it: a case for each phase and each task.
+func (r *report) suite() junitSuite {
+	s := junitSuite{Name: r.JobID + "." + r.Group, Time: seconds(r.Seconds)}
+	add := func(name, took, failure, stderr string) {
+		c := junitCase{Class: s.Name, Name: name, Time: took, Stderr: stderr}
+		if failure != "" {
+			first, _, _ := strings.Cut(failure, "\n")
+			c.Failure = &junitFailure{first, failure}
+			s.Failures++
+		}
+		s.Cases = append(s.Cases, c)
+		s.Tests++
+	}
+	for _, p := range r.Phases {
+		name := p.Name
+		if name == phaseCommand {
+			name += ": " + strings.Join(r.Command, " ")
+		}
+		add(name, seconds(p.Seconds), p.Error, "")
+	}
+	for _, t := range r.Tasks {
+		failure := ""
+		if t.Failed {
+			failure = "the task has failed"
+			switch {
+			case t.Error != "":
+				failure += ": " + t.Error
+			case t.ExitCode != nil:
+				failure += fmt.Sprintf(": exit code %d", *t.ExitCode)
+			}
+		}
+		add("task "+t.Name, "", failure, strings.Join(t.Stderr, "\n"))
+	}
+	return s
+}
+
+func seconds(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
+
+// The phases of a test, in order; the first says of the group what is waited for.
+const (
+	phaseCommand = "command"
+	phaseStop    = "group stops"
+)

@@ -1,0 +1,117 @@
+package develop
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/jobspec/review"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/start"
+)
+
+func Validate(w base.Environment) *cobra.Command {
+	var flags start.JobFlags
+	var out base.OutputFlags
+	var dataDir string
+	settings := agent.DefaultSettings()
+	cmd := &cobra.Command{
+		Use:   "validate [flags] JOBFILE",
+		Short: "Check which parts of a job file would run on this machine",
+		Long: `Reads the job file as run does and says which parts would run on this machine, which are ignored or done differently, and which
+are refused. Without --group it checks every group of the job. Check a job file from somebody you don't trust with
+--no-files: its functions then can't read files of this machine.
+--json prints the job, canonicalized, as Nomad's API has it; findings go to standard error.
+Exit code: 0 when the job would run, 2 when it would not.`,
+		Example: `  taskapi validate examples/hello.nomad.hcl
+  taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
+		Args: base.OneArg("JOBFILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			settings, err := settings.WithConsulEnv(w.Getenv)
+			if err != nil {
+				return err
+			}
+			return validate(flags, settings, dataDir, args[0], out, w)
+		},
+	}
+	cmd.Flags().StringVar(&flags.Group, "group", "", "task group (default all of them)")
+	flags.AddVars(cmd)
+	cmd.Flags().BoolVar(&flags.NoFiles, "no-files", false,
+		"refuse functions that read files, such as file(): for a job file that you don't trust")
+	start.BindConsul(&settings, cmd.Flags())
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &out)
+	return cmd
+}
+
+func validate(flags start.JobFlags, settings agent.Settings, dataDir, path string, out base.OutputFlags, w base.Environment) error {
+	l, err := base.NewLayout(dataDir, w)
+	if err == nil {
+		err = settings.Check()
+	}
+	if err != nil {
+		return err
+	}
+	loaded, err := flags.Read(path, w)
+	if err != nil {
+		return err
+	}
+	job := loaded.Job
+	groups, findings, err := reviewed(job, flags.Group, settings)
+	if err != nil {
+		return base.Usage(fmt.Errorf("%s: %w", path, loaded.Hide(err)))
+	}
+	if review.AnyRefused(findings) {
+		groups = nil // the machine does not matter
+	}
+	for _, g := range groups {
+		findings = append(findings, settings.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
+		findings = append(findings, allocrunner.CheckPorts(g, settings.HostIP)...)
+		findings = append(findings, agent.CheckOwnUser(g, false)...)
+	}
+	say := w.Stdout
+	if out.ForPrograms() {
+		say = w.Stderr
+		if err := out.Print(w, job, nil, nil); err != nil {
+			return err
+		}
+	}
+	refused := start.PrintFindings(say, findings, loaded.FromFiles)
+	if refused > 0 {
+		return base.Usage(fmt.Errorf("%s would not run: this machine does not have %d %s", path, refused, base.Plural(refused, "thing", "things")))
+	}
+	if out.ForPrograms() {
+		return nil
+	}
+	choice := ""
+	if len(groups) > 1 {
+		choice = ", chosen by --group"
+	}
+	for _, g := range groups {
+		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice, quotedTasks(g)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reviewed returns the review of one group, or of each for the empty name.
+func reviewed(job *api.Job, group string, settings agent.Settings) ([]*api.TaskGroup, []review.Finding, error) {
+	if group == "" {
+		return settings.ReviewAll(job)
+	}
+	chosen, findings, err := settings.Review(job, group)
+	return []*api.TaskGroup{chosen}, findings, err
+}
+
+func quotedTasks(g *api.TaskGroup) string {
+	names := make([]string, len(g.Tasks))
+	for i, t := range g.Tasks {
+		names[i] = fmt.Sprintf("%q", t.Name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,220 @@
+// Package follow prints what happens to an allocation and what its tasks write, while it happens: events as lines or as JSON, and the tasks'
+// output from their log files.
+package follow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/client"
+)
+
+// Follower prints what happens to an allocation that another process runs, as that one would.
+type Follower struct {
+	Layout  base.Layout
+	ID      string
+	Printer *Printer // nil before the allocation has been seen
+	Make    func(*api.Allocation) *Printer
+	Quiet   bool                       // what has happened before is not printed
+	Kills   bool                       // the stop that is followed kills every task immediately
+	Until   func(*api.Allocation) bool // what is waited for besides the end; nil for nothing
+
+	Output bool        // what tasks print is printed, too
+	Words  bool        // the last words of tasks that fail are
+	Tasks  *TaskOutput // does that
+
+	Last  *api.Allocation           // as it was seen last
+	shown map[string]*api.TaskEvent // the last event of each task
+}
+
+// Follow prints events until the allocation has ended, or until is satisfied, and returns it as it is then. Errors: *abandonedError when its
+// taskapi has exited before it ended; *unsavedError when it has ended and its state does not say so; ctx's.
+func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
+	c := f.Layout.Client(f.ID)
+	defer c.Close()
+	for index := uint64(0); ; {
+		listening := c.Listening()
+		alloc, next, err := c.Changed(ctx, index)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
+			if alloc, err := f.unanswered(ctx, c); alloc != nil || err != nil {
+				return alloc, err
+			}
+			index = 0 // another taskapi counts from its own beginning
+			continue
+		}
+		f.Show(alloc)
+		index = next
+		if f.Until != nil && f.Until(alloc) {
+			return alloc, nil
+		}
+		if interfaces.Ended(alloc) {
+			c.AwaitClosed(ctx, listening)
+		}
+	}
+}
+
+// unanswered finds out why there is no answer. It returns the allocation when that has ended, and nil when a taskapi answers again.
+func (f *Follower) unanswered(ctx context.Context, c *client.Client) (*api.Allocation, error) {
+	found := c.Locate(ctx, client.Following)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case found.Holder == client.Serving:
+		return nil, nil
+	case found.Holder == client.Refusing, found.Holder == client.Hanging:
+		return nil, f.Layout.ErrHeld(f.ID, found.Err)
+	case found.Holder == client.Ended:
+		f.Show(found.Alloc)
+		return found.Alloc, nil
+	case f.Last != nil && allDead(f.Last):
+		return f.Last, &UnsavedError{f.Layout, f.ID, found.Holder == client.Nobody}
+	case found.Holder == client.Unreadable:
+		return nil, f.Layout.ErrUnreadable(f.ID, found.Err)
+	}
+	return nil, &base.AbandonedError{Layout: f.Layout, ID: f.ID}
+}
+
+// UnsavedError is an allocation that has ended, as its file system could not record.
+type UnsavedError struct {
+	Layout base.Layout
+	ID     string
+	Saved  bool // an earlier state was
+}
+
+func (e *UnsavedError) Error() string {
+	text := fmt.Sprintf("the tasks of allocation %s have ended, and that could not be written to %s", e.ID, e.Layout.State(e.ID))
+	if e.Saved {
+		return text + fmt.Sprintf("; run '%s' when it can", e.Layout.Command("stop", e.ID))
+	}
+	return text + fmt.Sprintf("; '%s' removes its directory", e.Layout.Command("gc", e.ID))
+}
+
+// allDead reports whether no task of the allocation runs or will.
+func allDead(alloc *api.Allocation) bool {
+	for _, s := range alloc.TaskStates {
+		if s.State != "dead" {
+			return false
+		}
+	}
+	return len(alloc.TaskStates) > 0
+}
+
+// Show prints what is new.
+func (f *Follower) Show(alloc *api.Allocation) {
+	switch {
+	case f.Printer == nil:
+		f.Printer = f.Make(alloc)
+		if !f.Quiet {
+			f.Printer.Announce(time.Now(), "Attached", alloc, f.Layout)
+		}
+	case alloc.CreateTime != f.Last.CreateTime: // it was replaced
+		f.Printer.Fit(alloc)
+		f.Printer.Announce(time.Unix(0, alloc.CreateTime), "Starting", alloc, f.Layout)
+		f.Last, f.shown = nil, nil
+	}
+	// What the tasks write from now on is theirs to be printed: from before an event is, on which somebody acts.
+	var failures *failures // not of those that have been: the files may say no more of them
+	if f.Words && f.Printer.Failures == nil {
+		failures = NewFailures(f.Layout, alloc)
+		failures.begin(base.TaskNames(alloc))
+	}
+	var tasks *TaskOutput
+	if f.Output && f.Tasks == nil && !interfaces.Ended(alloc) {
+		tasks = NewTaskOutput(f.Printer, f.Layout, alloc)
+	}
+	news := f.news(alloc)
+	if f.Last != nil {
+		at := time.Unix(0, alloc.ModifyTime)
+		if len(news) > 0 && news[0].event.Time < alloc.ModifyTime { // of several changes it is the last one's
+			at = time.Unix(0, news[0].event.Time)
+		}
+		f.compare(f.Last, alloc, at)
+	}
+	for _, e := range news {
+		if !f.Quiet {
+			f.Printer.TaskEvent(e.task, e.event)
+			if e.event.Type == api.TaskStarted {
+				f.Tasks.Started(e.task)
+			}
+		}
+	}
+	if tasks != nil {
+		f.Tasks = tasks
+		tasks.BeginAll()
+	}
+	if failures != nil {
+		f.Printer.Failures = failures
+	}
+	f.Last, f.Quiet = alloc, false
+}
+
+// compare prints what has changed of the allocation as a whole.
+func (f *Follower) compare(was, is *api.Allocation, at time.Time) {
+	if jobNumber(was.Job) != jobNumber(is.Job) {
+		f.Printer.allocEventAt(at, "Updated", fmt.Sprintf("runs version %d of its job", jobNumber(is.Job)))
+	}
+	if was.DesiredStatus != is.DesiredStatus && is.DesiredStatus == api.AllocDesiredStatusStop {
+		if f.Kills {
+			f.Printer.allocEventAt(at, "Killing", "killing immediately")
+		} else {
+			f.Printer.allocEventAt(at, "Stopping", "stopping gracefully")
+		}
+	}
+}
+
+func jobNumber(job *api.Job) uint64 {
+	if job == nil || job.Version == nil {
+		return 0
+	}
+	return *job.Version
+}
+
+// taskEvent is an event with its task.
+type taskEvent struct {
+	task  string
+	event *api.TaskEvent
+}
+
+// news returns the events that have not been shown, in the order of their times. A task keeps its latest ones only: when the last that was
+// shown is not among them, some are lost.
+func (f *Follower) news(alloc *api.Allocation) []taskEvent {
+	var news []taskEvent
+	for task, s := range alloc.TaskStates {
+		for _, e := range EventsAfter(f.shown[task], s.Events) {
+			news = append(news, taskEvent{task, e})
+		}
+		if n := len(s.Events); n > 0 {
+			if f.shown == nil {
+				f.shown = map[string]*api.TaskEvent{}
+			}
+			f.shown[task] = s.Events[n-1]
+		}
+	}
+	slices.SortStableFunc(news, func(a, b taskEvent) int {
+		return cmp.Or(cmp.Compare(a.event.Time, b.event.Time), cmp.Compare(a.task, b.task))
+	})
+	return news
+}
+
+// EventsAfter returns the events that follow the last one shown, all when that is not there. Clocks may be set back, so times can't decide.
+func EventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent {
+	if last == nil {
+		return events
+	}
+	for i := len(events) - 1; i >= 0; i-- {
+		if e := events[i]; e.Time == last.Time && e.Type == last.Type {
+			return events[i+1:]
+		}
+	}
+	return events
+}

@@ -1,0 +1,146 @@
+package follow
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// Printers makes printers to standard output.
+func Printers(w base.Environment, asJSON bool) func(*api.Allocation) *Printer {
+	return func(alloc *api.Allocation) *Printer {
+		p := NewPrinter(w.Stdout, alloc, asJSON)
+		p.Colors = w.Colors()
+		return p
+	}
+}
+
+// MarkOf returns what stands between a task and its line: ! for standard error, | for standard output.
+func MarkOf(kind string, colors output.Colors) string {
+	if kind == api.FSLogNameStderr {
+		return colors.Paint(output.Red, "!")
+	}
+	return colors.Paint(output.Dim, "|")
+}
+
+// Printer says what happens to an allocation, a line for each thing: for people, or as JSON lines.
+type Printer struct {
+	alloc string
+	json  bool
+	Queue *linewriter.Writer // to out; nil when a print waits for the reader
+	width atomic.Int64       // of the column of task names
+
+	Colors   output.Colors // of tasks' output; events have none
+	Failures *failures     // whose last words stand under the events; nil for none
+	turn     sync.Mutex    // held while a line of output waits for the reader, so that one does at a time
+
+	mu  sync.Mutex // guards the field below; held while a line is written, so that lines stay whole
+	out io.Writer
+}
+
+// line is one JSON line. Task is absent when the line is about the allocation.
+type line struct {
+	Time    time.Time         `json:"time"`
+	Alloc   string            `json:"alloc"`
+	Task    string            `json:"task,omitempty"`
+	Type    string            `json:"type"`
+	Message string            `json:"message"`
+	Details map[string]string `json:"details,omitempty"`
+}
+
+// NewPrinter makes a printer for an allocation with the tasks named.
+func NewPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printer {
+	p := &Printer{alloc: alloc.ID, json: asJSON, out: out}
+	p.width.Store(int64(len("allocation")))
+	p.Fit(alloc)
+	return p
+}
+
+// NewQueuedPrinter makes a printer that waits for no reader: a stopped terminal, or a full pipe, must not keep tasks from being restarted or
+// stopped. A line in the place of lost ones says how many they were.
+func NewQueuedPrinter(out io.Writer, alloc *api.Allocation, asJSON bool) *Printer {
+	p := NewPrinter(nil, alloc, asJSON)
+	p.Queue = linewriter.New(out, func(lost int) []byte {
+		return p.format(line{time.Now(), p.alloc, "", "Lines Lost", base.LinesLost(lost), map[string]string{"lines": strconv.Itoa(lost)}})
+	})
+	p.out = p.Queue
+	return p
+}
+
+// Fit makes room for the names of the allocation's tasks.
+func (p *Printer) Fit(alloc *api.Allocation) {
+	for _, t := range alloc.GetTaskGroup().Tasks {
+		p.width.Store(max(p.width.Load(), int64(len(t.Name))))
+	}
+}
+
+// TaskEvent prints an event of a task.
+func (p *Printer) TaskEvent(task string, e *api.TaskEvent) {
+	words := p.Failures.of(task, e)
+	p.print(line{time.Unix(0, e.Time), p.alloc, task, e.Type, e.DisplayMessage, withWords(e.Details, words)}, words...)
+}
+
+// AllocEvent prints something that happens to the allocation as a whole; pairs are keys and values of its details.
+func (p *Printer) AllocEvent(kind, message string, pairs ...string) {
+	p.allocEventAt(time.Now(), kind, message, pairs...)
+}
+
+// allocEventAt is allocEvent for something that another process has done before.
+func (p *Printer) allocEventAt(at time.Time, kind, message string, pairs ...string) {
+	details := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		details[pairs[i]] = pairs[i+1]
+	}
+	p.print(line{at, p.alloc, "", kind, message, details})
+}
+
+// Ended prints the end of the allocation, which is the last thing that has happened to it. why is empty when it ended well.
+func (p *Printer) Ended(alloc *api.Allocation, why string) {
+	p.allocEventAt(time.Unix(0, alloc.ModifyTime), "Ended", cmp.Or(why, "allocation is "+alloc.ClientStatus), "status", alloc.ClientStatus)
+}
+
+// Announce prints which allocation the next lines are about, and where its files are.
+func (p *Printer) Announce(at time.Time, kind string, alloc *api.Allocation, l base.Layout) {
+	dir := l.Alloc(alloc.ID)
+	p.allocEventAt(at, kind, fmt.Sprintf("allocation %s of job %q, group %q, in %s", alloc.ID, alloc.JobID, alloc.TaskGroup, dir),
+		"dir", dir, "operator_socket", l.OperatorSocket(alloc.ID), "operator_token", l.OperatorToken(alloc.ID))
+}
+
+// print prints a line, with the last words of its task under it.
+func (p *Printer) print(l line, words ...string) {
+	text := p.format(l)
+	if !p.json {
+		text = append(text, p.underneath(words)...)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = p.out.Write(text) // a reader that has gone away must not end the allocation
+}
+
+// format returns the line as it is printed.
+func (p *Printer) format(l line) []byte {
+	var b bytes.Buffer
+	if p.json {
+		l.Time = l.Time.UTC()
+		_ = json.NewEncoder(&b).Encode(l) // text alone, which can always be encoded
+		return b.Bytes()
+	}
+	who := l.Task
+	if who == "" {
+		who = "allocation"
+	}
+	fmt.Fprintf(&b, "%s  %-*s  %-16s  %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), who, l.Type, linewriter.OneLine(l.Message))
+	return b.Bytes()
+}

@@ -1,0 +1,252 @@
+package follow
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/cli/base"
+)
+
+// TaskStream is a task's standard output or standard error.
+type TaskStream struct{ Task, Kind string }
+
+// StreamsOf returns the streams of the tasks, in their order.
+func StreamsOf(tasks []string, kinds ...string) []TaskStream {
+	var all []TaskStream
+	for _, task := range tasks {
+		for _, kind := range kinds {
+			all = append(all, TaskStream{task, kind})
+		}
+	}
+	return all
+}
+
+// maxLine is the longest line that is kept together. A longer one is printed in pieces.
+const maxLine = 64 << 10
+
+// LineSplitter makes lines of a stream's frames.
+type LineSplitter struct {
+	most    int // bytes of a line; 0 for maxLine
+	partial []byte
+	Print   func(line []byte) error // without the newline
+}
+
+func (s *LineSplitter) Add(data []byte) error {
+	for len(data) > 0 {
+		line, rest, whole := bytes.Cut(data, []byte("\n"))
+		if room := cmp.Or(s.most, maxLine) - len(s.partial); len(line) > room {
+			line, rest, whole = data[:room], data[room:], true
+		}
+		data = rest
+		s.partial = append(s.partial, line...)
+		if !whole {
+			return nil
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flush prints what is there as a line.
+func (s *LineSplitter) flush() error {
+	err := s.Print(s.partial)
+	s.partial = s.partial[:0]
+	return err
+}
+
+// End prints an unfinished line.
+func (s *LineSplitter) End() error {
+	if len(s.partial) == 0 {
+		return nil
+	}
+	return s.flush()
+}
+
+// CopyFrames gives frames to a function until their end or, when they are followed, until following ends and everything is given that was
+// there then. It stops at once when ctx ends.
+func CopyFrames(ctx, following context.Context, frames interfaces.Frames, to func(*api.StreamFrame) error) error {
+	for ctx.Err() == nil {
+		frame, err := frames.Next(following)
+		switch {
+		case errors.Is(err, io.EOF), err != nil && following.Err() != nil:
+			return nil //nolint:nilerr // the end of what is there
+		case err != nil:
+			return err
+		}
+		if err := to(frame); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// position is a place in a task's output.
+type position struct {
+	file   string // empty for the beginning
+	offset int64
+}
+
+func (p position) Span() interfaces.Span { return interfaces.Span{File: p.file, Offset: p.offset} }
+
+// compare orders the positions of one stream. The numbers of its files rise.
+func (p position) compare(q position) int {
+	if p.file == "" || q.file == "" {
+		return cmp.Compare(len(p.file), len(q.file))
+	}
+	return cmp.Or(cmp.Compare(len(p.file), len(q.file)), cmp.Compare(p.file, q.file), cmp.Compare(p.offset, q.offset))
+}
+
+// tailWindows are how many bytes from the end are looked at for the last lines, one after the other, and then all.
+var tailWindows = []int64{64 << 10, 1 << 20, 16 << 20, 256 << 20, 1<<63 - 1}
+
+// Tail returns where the last lines of a stream begin. Errors: interfaces.ErrNoLogs.
+func Tail(ctx context.Context, files interfaces.Files, s TaskStream, lines int) (begin position, err error) {
+	for _, window := range tailWindows {
+		found, whole, err := lastLines(ctx, files, s, lines, window)
+		if err != nil || whole {
+			return found, err
+		}
+	}
+	return position{}, nil
+}
+
+// lastLines looks for the last lines in a window from the end. whole is false when they may begin before it.
+func lastLines(ctx context.Context, files interfaces.Files, s TaskStream, lines int, window int64) (begin position, whole bool, err error) {
+	frames, err := files.Logs(s.Task, s.Kind, interfaces.Span{FromEnd: true, Offset: window})
+	if err != nil {
+		return position{}, false, err
+	}
+	defer frames.Close()
+	var (
+		size   int64
+		starts []position // of lines, the latest last: one more than wanted
+		last   position
+		inLine bool
+	)
+	err = CopyFrames(ctx, ctx, frames, func(f *api.StreamFrame) error {
+		if f.FileEvent != "" { // its text says what is missing, and is in no file
+			return nil
+		}
+		at := f.Offset - int64(len(f.Data))
+		for i, c := range f.Data {
+			if !inLine {
+				starts = append(starts, position{f.File, at + int64(i)})
+				if len(starts) > 2*(lines+1) {
+					starts = slices.Clone(starts[len(starts)-lines-1:])
+				}
+			}
+			inLine = c != '\n'
+		}
+		size += int64(len(f.Data))
+		last = position{f.File, f.Offset}
+		return nil
+	})
+	if len(starts) > lines { // the first of the window may be the rest of one
+		begin = last
+		if lines > 0 {
+			begin = starts[len(starts)-lines]
+		}
+		return begin, true, err
+	}
+	return position{}, size < window || err != nil, err
+}
+
+// LastWords are the last lines of a task's standard error, of the process that has ended last.
+type LastWords struct {
+	Files interfaces.Files
+	ends  map[string]position // of what the processes before it have printed, by task
+}
+
+const (
+	mostLastWords = 10
+	lastWordsSize = 8 << 10 // bytes of them that are looked at
+)
+
+// Of returns them. Those of a process that was never seen to begin may be of the one before it.
+func (l *LastWords) Of(task string) []string {
+	ctx := context.Background() // a few pages of a file
+	frames, err := l.Files.Logs(task, api.FSLogNameStderr, interfaces.Span{FromEnd: true, Offset: lastWordsSize})
+	if err != nil { // without logs there are none
+		return nil
+	}
+	defer frames.Close()
+	var text []byte
+	begun, end := l.ends[task], position{}
+	err = CopyFrames(ctx, ctx, frames, func(f *api.StreamFrame) error {
+		start := position{f.File, f.Offset - int64(len(f.Data))}
+		end = position{f.File, f.Offset}
+		switch {
+		case begun.file == "" || start.compare(begun) >= 0:
+			text = append(text, f.Data...)
+		case end.compare(begun) > 0 && start.file == begun.file:
+			text = append(text[:0], f.Data[begun.offset-start.offset:]...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	if l.ends == nil {
+		l.ends = map[string]position{}
+	}
+	if end.file != "" {
+		l.ends[task] = end
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	if len(text) >= lastWordsSize && len(lines) > 1 {
+		lines = lines[1:] // the first may be the rest of one
+	}
+	if len(lines) == 1 && lines[0] == "" {
+		return nil
+	}
+	return lines[max(0, len(lines)-mostLastWords):]
+}
+
+// Since returns where the output begins that was written at a time or later, as far as the files tell: lines have no times, and a file has
+// that of its last. ok is false when there is none.
+func Since(files interfaces.Files, s TaskStream, at time.Time) (begin position, ok bool, err error) {
+	list, err := files.List(path.Join("alloc", "logs"), math.MaxInt)
+	if err != nil {
+		return position{}, false, err
+	}
+	for _, f := range list {
+		number, isLog := strings.CutPrefix(f.Name, s.Task+"."+s.Kind+".")
+		if !isLog || f.IsDir || f.ModTime.Before(at) || strings.Trim(number, "0123456789") != "" {
+			continue
+		}
+		if p := (position{file: "alloc/logs/" + f.Name}); !ok || p.compare(begin) < 0 {
+			begin, ok = p, true
+		}
+	}
+	return begin, ok, nil
+}
+
+// ParseSince reads a duration back from now, or a time.
+func ParseSince(text string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil {
+		if d < 0 {
+			return time.Time{}, base.Usage(fmt.Errorf("--since %s is in the future: give a duration without a sign", text))
+		}
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05", "2006-01-02T15:04:05", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, base.Usage(fmt.Errorf("--since %q is neither a duration, such as 10m, nor a time, such as 2026-01-31 15:04:05", text))
+}

@@ -1,0 +1,235 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/pflag"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// OutputFlag is whether the tasks' output is printed among the events: by default where a person reads them.
+type OutputFlag struct{ logs, noLogs bool }
+
+func (o *OutputFlag) Add(f *pflag.FlagSet) {
+	f.BoolVar(&o.logs, "logs", false, "print what the tasks print, also where standard output is no terminal")
+	f.BoolVar(&o.noLogs, "no-logs", false, "print events alone, also on a terminal")
+}
+
+func (o OutputFlag) Check() error {
+	if o.logs && o.noLogs {
+		return base.Usage(fmt.Errorf("--logs and --no-logs exclude each other: give one"))
+	}
+	return nil
+}
+
+func (o OutputFlag) Wanted(w base.Environment, asJSON bool) bool {
+	return o.logs || !o.noLogs && !asJSON && output.IsTerminal(w.Stdout)
+}
+
+// TaskOutput prints what tasks print, as it comes, among the events of their allocation. A reader who is slow has it wait, and no task: the
+// files are behind it.
+type TaskOutput struct {
+	printer *Printer
+	files   interfaces.Files
+	streams []TaskStream
+
+	mu        sync.Mutex // guards the fields below
+	begins    map[TaskStream]position
+	following map[TaskStream]bool
+	ctx       context.Context // of the present life; nil before the first stream
+	stop, end func()          // at once; and when everything is printed that is there
+	ended     context.Context
+	readers   sync.WaitGroup
+}
+
+// NewTaskOutput returns one that prints the output of the allocation's tasks from now on, when it is told to begin.
+func NewTaskOutput(p *Printer, l base.Layout, alloc *api.Allocation) *TaskOutput {
+	o := &TaskOutput{
+		printer: p, files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup()), begins: map[TaskStream]position{},
+		streams: StreamsOf(base.TaskNames(alloc), api.FSLogNameStdout, api.FSLogNameStderr),
+	}
+	for _, s := range o.streams {
+		if at, err := Tail(context.Background(), o.files, s, 0); err == nil {
+			o.begins[s] = at
+		}
+	}
+	return o
+}
+
+// BeginAll begins with the tasks whose log files were there.
+func (o *TaskOutput) BeginAll() {
+	for _, s := range o.streams {
+		o.mu.Lock()
+		_, there := o.begins[s]
+		o.mu.Unlock()
+		if there {
+			o.begin(s)
+		}
+	}
+}
+
+// Started begins with a task that has started. Its log files are there by now.
+func (o *TaskOutput) Started(task string) {
+	if o == nil {
+		return
+	}
+	for _, s := range o.streams {
+		if s.Task == task {
+			o.begin(s)
+		}
+	}
+}
+
+func (o *TaskOutput) begin(s TaskStream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.following[s] {
+		return
+	}
+	if o.ctx == nil {
+		o.ctx, o.stop = context.WithCancel(context.Background())
+		o.ended, o.end = context.WithCancel(o.ctx)
+		o.following = map[TaskStream]bool{}
+	}
+	span := o.begins[s].Span()
+	span.Follow, span.Await = true, true
+	frames, err := o.files.Logs(s.Task, s.Kind, span)
+	if err != nil { // a task whose logs are disabled, and that has none
+		return
+	}
+	o.following[s] = true
+	ctx, ended := o.ctx, o.ended
+	o.readers.Go(func() { o.follow(ctx, ended, s, frames) })
+}
+
+// follow prints a stream until the end.
+func (o *TaskOutput) follow(ctx, ended context.Context, s TaskStream, frames interfaces.Frames) {
+	defer frames.Close()
+	lines := LineSplitter{most: linewriter.MaxPiece, Print: func(line []byte) error {
+		o.printer.output(ctx, s, line)
+		return nil
+	}}
+	_ = CopyFrames(ctx, ended, frames, func(f *api.StreamFrame) error { // what can't be read is in no log
+		o.mu.Lock()
+		o.begins[s] = position{f.File, f.Offset}
+		o.mu.Unlock()
+		return lines.Add(f.Data)
+	})
+	_ = lines.End() // print has no errors
+}
+
+// Finish prints what is there, as far as it is read in readPause, and ends.
+func (o *TaskOutput) Finish() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	stop, end := o.stop, o.end
+	o.ctx, o.following = nil, nil
+	o.mu.Unlock()
+	if stop == nil {
+		return
+	}
+	end()
+	late := time.AfterFunc(base.ReadPause, stop)
+	o.readers.Wait()
+	late.Stop()
+	stop()
+}
+
+// output prints a line that a task has printed. It waits for the reader until ctx ends.
+func (p *Printer) output(ctx context.Context, s TaskStream, text []byte) {
+	l := line{time.Now(), p.alloc, s.Task, "Output", string(text), map[string]string{"stream": s.Kind}}
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	if p.Queue != nil {
+		p.Queue.Room(ctx)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if p.json {
+		p.print(l)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	mark := MarkOf(s.Kind, p.Colors)
+	fmt.Fprintf(p.out, "%s  %-*s  %s %s\n", l.Time.Local().Format("15:04:05.000"), int(p.width.Load()), s.Task, mark, linewriter.OneLine(l.Message))
+}
+
+// failures finds the last words of tasks that fail: what they have written to standard error before.
+type failures struct {
+	mu      sync.Mutex // guards the fields below
+	words   LastWords
+	killing map[string]bool
+}
+
+func NewFailures(l base.Layout, alloc *api.Allocation) *failures {
+	return &failures{words: LastWords{Files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())}, killing: map[string]bool{}}
+}
+
+// begin makes the present end of the tasks' output the beginning of what is theirs.
+func (f *failures) begin(tasks []string) {
+	for _, task := range tasks {
+		f.words.Of(task)
+	}
+}
+
+// of returns the last words that belong to an event, none for one that is no failure.
+func (f *failures) of(task string, e *api.TaskEvent) []string {
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch e.Type {
+	case api.TaskStarted:
+		f.killing[task] = false
+	case api.TaskKilling, api.TaskRestartSignal:
+		f.killing[task] = true
+	case api.TaskTerminated:
+		words := f.words.Of(task) // also when they are not asked for: those of the next process begin here
+		if code := e.Details["exit_code"]; code != "0" && !f.killing[task] {
+			return words
+		}
+	}
+	return nil
+}
+
+// withWords returns an event's details with the last words of its task.
+func withWords(details map[string]string, words []string) map[string]string {
+	if len(words) == 0 {
+		return details
+	}
+	details = maps.Clone(details)
+	if details == nil {
+		details = map[string]string{}
+	}
+	details["stderr"] = strings.Join(words, "\n")
+	return details
+}
+
+// underneath returns the last words as lines that stand under their event.
+func (p *Printer) underneath(words []string) string {
+	var b strings.Builder
+	for _, word := range words {
+		fmt.Fprintf(&b, "%*s%s %s\n", len("15:04:05.000")+int(p.width.Load())+4, "", MarkOf(api.FSLogNameStderr, p.Colors),
+			base.Clipped(linewriter.OneLine(word), maxWord))
+	}
+	return b.String()
+}
+
+// maxWord is how much of a line is printed under an event.
+const maxWord = 400

@@ -1,0 +1,332 @@
+package keys
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/identity"
+	"taskapi/identity/opaque"
+	"taskapi/identity/revocation"
+)
+
+// explainFlags say what a token is held against.
+type explainFlags struct {
+	base.KeyFlags
+	jwks, audience []string
+	task           string
+	output         base.OutputFlags
+}
+
+func tokenExplain(w base.Environment) *cobra.Command {
+	f := &explainFlags{}
+	cmd := &cobra.Command{
+		Use:   "explain [flags] [FILE|-]",
+		Short: "Say what is in a token, and why it would be refused",
+		Long: `Prints a token's header, its claims and its times in words, and whether its allocation's API would refuse it now, with the reason as in
+the audit log. The token, or the operator's secret that stands for one, is read from FILE, or from standard input. Nothing
+of its signature is printed.
+
+No keys are needed: without them the signature is not checked, and the rest is. Keys are those of --jwks, and of the key ring where this user
+can read it; there what the data directory knows of the allocation, its revoked tokens included, is looked at, too.`,
+		Example: `  taskapi token explain token.jwt
+  taskapi token explain --jwks jwks.json < token.jwt`,
+		Args: base.MaybeOneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			token, err := readToken(w, args)
+			if err != nil {
+				return err
+			}
+			e, err := f.explain(w, token)
+			if err != nil {
+				return err
+			}
+			return f.output.Print(w, e, nil, func() error { return e.print(w) })
+		},
+	}
+	f.Add(cmd)
+	cmd.Flags().StringArrayVar(&f.jwks, "jwks", nil, "JWK set, `SOURCE[,iss=ISSUER][,aud=AUDIENCE]`, a file, whose keys are trusted, too; may be repeated")
+	cmd.Flags().StringArrayVar(&f.audience, "audience", nil, "`AUDIENCE` that the token must name (default the allocation's, or "+identity.DefaultAudience+"); may be repeated")
+	cmd.Flags().StringVar(&f.task, "task", "", "`TASK` on whose socket the token is used (default its own)")
+	base.AddOutput(cmd, &f.output)
+	return cmd
+}
+
+// explained is what is known of a token.
+type explained struct {
+	Header    json.RawMessage `json:",omitempty"` // absent when it is no JSON
+	Claims    json.RawMessage `json:",omitempty"`
+	Times     []timeLine      `json:",omitempty"`
+	KeyID     string          `json:",omitempty"`
+	Signature string          // "good", "bad" or "not checked"
+	Unchecked string          `json:",omitempty"` // why the signature was not checked
+	Accepted  *bool           `json:",omitempty"` // absent when keys are missing to say
+	Reason    string          `json:",omitempty"` // of the refusal
+	Detail    string          `json:",omitempty"`
+	Status    int             `json:",omitempty"` // of the answer
+}
+
+// timeLine is a time of a token, in words.
+type timeLine struct {
+	Claim string
+	Time  time.Time
+	Words string
+}
+
+func (f *explainFlags) explain(w base.Environment, token string) (*explained, error) {
+	if opaque.Is(token) {
+		l, err := base.NewLayout(f.DataDir, w)
+		if err == nil {
+			token, err = standsFor(l, token)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	e := &explained{Signature: "not checked"}
+	segments := strings.Split(token, ".")
+	e.Header, e.Claims = readable64(segments, 0), readable64(segments, 1)
+	unverified, err := identity.Check(token)
+	if err != nil {
+		e.refuse(reasonOf(err), err)
+		e.Unchecked = "its form is refused before any key is looked at"
+		return e, nil
+	}
+	e.KeyID, e.Times = unverified.KeyID, timesOf(&unverified.Claims, time.Now())
+	authenticator, missing, done, err := f.authenticator(w, &unverified.Claims)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	task := unverified.Claims.Task
+	if f.task != "" {
+		task = f.task
+	}
+	if missing != "" && len(authenticator.Settings.JWKS) == 0 {
+		e.Unchecked = missing
+		e.evaluateUnsigned(&unverified.Claims, authenticator)
+		return e, nil
+	}
+	why, words, err := authenticator.Evaluate(token, task)
+	if err != nil {
+		return nil, err
+	}
+	switch why {
+	case auth.UnknownKey:
+		e.Unchecked = "no key that is known here has its kid"
+		if missing != "" {
+			e.Unchecked += "; " + missing
+			e.evaluateUnsigned(&unverified.Claims, authenticator)
+			return e, nil
+		}
+	case auth.BadSignature:
+		e.Signature = "bad"
+	default:
+		e.Signature = "good"
+	}
+	if why == auth.WrongSocket && words == nil {
+		words = fmt.Errorf("it is the token of %s, and this is the socket of %s", socketOf(unverified.Claims.Task), socketOf(task))
+	}
+	if authenticator.Allocation == nil && why == auth.UnknownAllocation {
+		words = errors.New("its allocation is not in this data directory")
+	}
+	e.refuse(why, words)
+	return e, nil
+}
+
+// socketOf says whose socket a task's name stands for.
+func socketOf(task string) string {
+	if task == "" {
+		return "no task"
+	}
+	return fmt.Sprintf("task %q", task)
+}
+
+// authenticator returns what the token is held against, and why keys are missing. done is to be called when it has been used.
+func (f *explainFlags) authenticator(w base.Environment, c *identity.Claims) (d agent.OfflineAuthenticator, missing string, done func(), err error) {
+	d, done = agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: c.AllocationID}, func() {}
+	l, err := base.NewLayout(f.DataDir, w)
+	if err == nil {
+		_, err = os.ReadDir(l.Keyring())
+	}
+	if err != nil {
+		missing = "there is no key ring that this user can read; --jwks gives keys"
+	} else {
+		if d, err = authenticatorOf(l, c.AllocationID); err != nil {
+			return d, "", done, err
+		}
+		sealKey := f.SealKey
+		if sealKey == "" {
+			sealKey = d.Settings.SealKey
+		}
+		ring, err := l.OpenKeyring(sealKey)
+		if err != nil {
+			missing = err.Error()
+		} else {
+			d.Keys = ring
+		}
+		list, err := openRevocations(l)
+		switch {
+		case err == nil:
+			d.Revocations, done = list, func() { _ = list.Close() }
+		case d.Keys != nil && !errors.Is(err, fs.ErrNotExist):
+			fmt.Fprintf(w.Stderr, "taskapi: warning: %v\n", err)
+			d.Revocations = unknownRevocations{}
+		}
+	}
+	d.Settings.JWKS = append(d.Settings.JWKS, f.jwks...)
+	if len(f.audience) > 0 {
+		d.Settings.Audiences = f.audience
+	}
+	return d, missing, done, nil
+}
+
+// unknownRevocations are those of a list that can't be read: the API refuses every task's token, too.
+type unknownRevocations struct{}
+
+var _ auth.Revocations = unknownRevocations{}
+
+// Revoked reports whether a token has to be counted as revoked.
+func (unknownRevocations) Revoked(c *identity.Claims) bool { return c.Role != identity.RoleOperator }
+
+// openRevocations opens the list of a data directory where there is one.
+func openRevocations(l base.Layout) (*revocation.List, error) {
+	if _, err := os.Stat(l.Revocations()); err != nil {
+		return nil, err
+	}
+	return revocation.Open(revocation.Config{Dir: l.Revocations()})
+}
+
+// evaluateUnsigned looks at the claims of a token whose signature can't be checked: a fault in them refuses it, and without one nothing is known.
+func (e *explained) evaluateUnsigned(c *identity.Claims, d agent.OfflineAuthenticator) {
+	why, words, err := d.EvaluateClaims(c)
+	if err == nil && why != auth.NotRefused {
+		e.refuse(why, words)
+	}
+}
+
+// refuse sets the verdict.
+func (e *explained) refuse(why auth.Reason, words error) {
+	accepted := why == auth.NotRefused
+	e.Accepted = &accepted
+	if accepted {
+		return
+	}
+	e.Reason, e.Status = why.String(), why.Status()
+	if bad, ok := errors.AsType[*identity.Error](words); ok {
+		e.Detail = bad.Detail
+	} else if words != nil {
+		e.Detail = words.Error()
+	}
+}
+
+// reasonOf returns the reason of an error of package identity.
+func reasonOf(err error) auth.Reason {
+	name, _ := identity.ReasonOf(err)
+	for _, why := range auth.Reasons() {
+		if why.String() == string(name) {
+			return why
+		}
+	}
+	return auth.Malformed
+}
+
+// maxParts bounds the objects and arrays of what is shown: indented, 50 KB of brackets would be hundreds of MB.
+const maxParts = 64
+
+// readable64 returns the JSON of a segment, as far as it is some, of no more than maxParts.
+func readable64(segments []string, i int) json.RawMessage {
+	if i >= len(segments) {
+		return nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(segments[i], "="))
+	if err != nil || bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > maxParts || !json.Valid(text) {
+		return nil
+	}
+	return text
+}
+
+// timesOf returns the times of claims that are there.
+func timesOf(c *identity.Claims, now time.Time) []timeLine {
+	var lines []timeLine
+	for _, t := range []struct {
+		claim, before, after string
+		at                   int64
+	}{
+		{"iat", "issued %s ago", "issued in %s", c.IssuedAt},
+		{"nbf", "began %s ago", "begins in %s", c.NotBefore},
+		{"exp", "expired %s ago", "expires in %s", c.ExpiresAt},
+	} {
+		if t.at == 0 {
+			continue
+		}
+		at := time.Unix(t.at, 0)
+		words := fmt.Sprintf(t.before, output.Duration(now.Sub(at)))
+		if now.Before(at) {
+			words = fmt.Sprintf(t.after, output.Duration(at.Sub(now)))
+		}
+		lines = append(lines, timeLine{t.claim, at, words})
+	}
+	return lines
+}
+
+// print prints it for people.
+func (e *explained) print(w base.Environment) error {
+	var b bytes.Buffer
+	for _, part := range []struct {
+		name string
+		text json.RawMessage
+	}{{"Header", e.Header}, {"Claims", e.Claims}} {
+		fmt.Fprintf(&b, "%s\n", part.name)
+		var indented bytes.Buffer
+		if part.text == nil || json.Indent(&indented, part.text, "  ", "  ") != nil {
+			b.WriteString("  (it is not JSON in base64url, or has more values than are printed)\n")
+			continue
+		}
+		for line := range strings.Lines("  " + indented.String()) {
+			b.WriteString(linewriter.OneLine(strings.TrimSuffix(line, "\n")) + "\n")
+		}
+	}
+	if len(e.Times) > 0 {
+		b.WriteString("Times\n")
+		table := output.Table{Indent: 2}
+		for _, t := range e.Times {
+			table.Row(t.Claim, output.Date(t.Time), t.Words)
+		}
+		b.WriteString(table.String())
+	}
+	b.WriteString("Signature\n  " + e.Signature)
+	if e.Unchecked != "" {
+		b.WriteString(": " + linewriter.OneLine(e.Unchecked))
+	}
+	b.WriteString("\nVerdict\n  " + e.verdict() + "\n")
+	_, err := w.Stdout.Write(b.Bytes())
+	return err
+}
+
+func (e *explained) verdict() string {
+	switch {
+	case e.Accepted == nil:
+		return "nothing is wrong with its form, its times and its audience; whether it is accepted takes the keys"
+	case *e.Accepted:
+		return "accepted"
+	}
+	text := fmt.Sprintf("refused with %d: %s", e.Status, e.Reason)
+	if e.Detail != "" {
+		text += ": " + linewriter.OneLine(e.Detail)
+	}
+	return text
+}

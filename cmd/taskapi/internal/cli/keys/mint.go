@@ -1,0 +1,399 @@
+package keys
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"taskapi/auth"
+	"taskapi/auth/badtokens"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/identity"
+	"taskapi/identity/opaque"
+	"taskapi/internal/privatefile"
+)
+
+// mintFlags say which token is made.
+type mintFlags struct {
+	base.KeyFlags
+	alloc, task string
+	audience    []string
+	ttl         time.Duration
+	claims      []string
+	bad         string
+	alg         string
+	shorthands  [len(badShorthands)]bool
+	all, list   bool
+	operator    bool
+	opaque      bool // a secret that stands for it
+	out         string
+	output      base.OutputFlags
+}
+
+// badShorthands are the kinds that have a flag of their own.
+var badShorthands = [...]string{"expired", "not-yet", "wrong-key", "tampered", "other-alloc"}
+
+// algorithmKinds are the kinds that the values of --alg stand for.
+var algorithmKinds = map[string]string{
+	"none": "alg-none", "HS256": "alg-hs256", "HS384": "alg-hs384", "HS512": "alg-hs512", "RS256": "alg-rs256", "RS512": "alg-rs512", "PS256": "alg-ps256", "ES256": "alg-es256",
+}
+
+func tokenMint(w base.Environment) *cobra.Command {
+	f := &mintFlags{}
+	cmd := &cobra.Command{
+		Use:   "mint [flags]",
+		Short: "Make a token of a task, a good one or a bad one",
+		Long: `Makes a token as the task's own are, signed with the active key, and prints it. The running allocation accepts a good one as the task's. With --bad
+NAME, or a flag for the most usual kinds, nothing but the named fault is wrong with it; --list shows the names, what is wrong, and what the API answers;
+--all makes one of each, and prints a line of JSON for each.
+
+It needs the key ring, so its owner. A token that is made here is a credential: it goes to standard output, or with --out into a file for
+this user alone, which holds it without a line feed, and nowhere else.
+
+--operator makes a token of the operator, good on operator.sock alone. With --opaque, too, a secret in the form of a UUID
+is printed, which stands for that token: clients such as 'nomad acl token self' take nothing else. 'taskapi token revoke'
+takes both.
+
+Kinds marked "foreign" are refused when the key of another issuer (--jwks) has signed them. Here the ring's key signs them,
+which may vouch for any issuer.`,
+		Example: `  taskapi token mint --task server --out token.jwt
+  taskapi token mint --task server --bad alg-hs256
+  taskapi token mint --operator --opaque --ttl 8h
+  taskapi token mint --list`,
+		Args: base.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			kind, err := f.kind()
+			if err != nil {
+				return err
+			}
+			if f.list {
+				return f.printKinds(w)
+			}
+			m, err := f.minter(cmd, w)
+			if err != nil {
+				return err
+			}
+			switch {
+			case f.all:
+				return m.mintAll(w)
+			case kind != nil:
+				token, err := kind.Token(m.good)
+				if err != nil {
+					return base.Usage(fmt.Errorf("--bad %s: %w", kind.Name, err))
+				}
+				return f.write(w, token)
+			}
+			return m.mintGood(w)
+		},
+	}
+	f.Add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.alloc, "alloc", "", "allocation whose token it is, as `ALLOC` of other commands (default the only one that runs)")
+	flags.StringVar(&f.task, "task", "", "`TASK` whose token it is (default the only one)")
+	flags.StringArrayVar(&f.audience, "aud", nil, "`AUDIENCE` that it names (default the allocation's); may be repeated")
+	flags.DurationVar(&f.ttl, "ttl", time.Hour, "how long it is good")
+	flags.StringArrayVar(&f.claims, "claim", nil, "another claim, `NAME=VALUE`, JSON or else a text, instead of one of the same name; may be repeated")
+	flags.StringVar(&f.bad, "bad", "", "`NAME` of what is to be wrong with it: see --list")
+	flags.StringVar(&f.alg, "alg", "", "a bad one with this algorithm: none, HS256 (with the public key as its secret), RS256 and others")
+	for i, name := range badShorthands {
+		kind, _ := badtokens.Find(name)
+		flags.BoolVar(&f.shorthands[i], name, false, "the same as --bad "+name+": "+kind.Wrong)
+	}
+	flags.BoolVar(&f.list, "list", false, "list the kinds of bad tokens, with what the API answers")
+	flags.BoolVar(&f.all, "all", false, "make one of each kind, and print a line of JSON for each")
+	flags.BoolVar(&f.operator, "operator", false, "make a token of the operator, for operator.sock")
+	flags.BoolVar(&f.opaque, "opaque", false, "with --operator: print a secret in the form of a UUID, which stands for the token")
+	flags.StringVar(&f.out, "out", "", "`FILE` for the token, with mode 0600, instead of standard output")
+	base.AddOutput(cmd, &f.output)
+	_ = cmd.RegisterFlagCompletionFunc("bad", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		for _, k := range badtokens.All() {
+			names = append(names, k.Name+"\t"+k.Wrong)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}) // the flag has just been added
+	return cmd
+}
+
+// kind returns the kind of bad token that the flags name, nil for a good one.
+func (f *mintFlags) kind() (*badtokens.Kind, error) {
+	var names []string
+	if f.bad != "" {
+		names = append(names, f.bad)
+	}
+	for i, given := range f.shorthands {
+		if given {
+			names = append(names, badShorthands[i])
+		}
+	}
+	if f.alg != "" {
+		name, ok := algorithmKinds[f.alg]
+		if !ok {
+			return nil, base.Usage(fmt.Errorf("--alg %q: give one of HS256, HS384, HS512, RS256, RS512, PS256, ES256, none; a good token has EdDSA", f.alg))
+		}
+		names = append(names, name)
+	}
+	if len(names) > 1 || len(names) == 1 && (f.all || f.list) || f.all && f.list {
+		return nil, base.Usage(errors.New("give one of --bad, its short forms, --all and --list: a bad token has one fault"))
+	}
+	if f.all && (f.out != "" || f.output.Template != "") {
+		return nil, base.Usage(errors.New("--all prints lines of JSON to standard output: leave --out and --template out"))
+	}
+	switch {
+	case f.opaque && !f.operator:
+		return nil, base.Usage(errors.New("--opaque is for a token of the operator's: add --operator"))
+	case f.operator && (len(names) > 0 || f.all || f.list || f.task != ""):
+		return nil, base.Usage(errors.New("--operator makes a good token of no task: leave out --task, --bad, its short forms, " +
+			"--all and --list"))
+	case f.opaque && len(f.claims) > 0:
+		return nil, base.Usage(errors.New("--opaque stands for a token without claims of yours: leave out --claim"))
+	case len(names) == 0:
+		return nil, nil
+	}
+	kind, ok := badtokens.Find(names[0])
+	if !ok {
+		return nil, base.Usage(fmt.Errorf("--bad %q: there is no such kind; 'taskapi token mint --list' shows them", names[0]))
+	}
+	return &kind, nil
+}
+
+// kindLine is a kind as --list --json and --all print it.
+type kindLine struct {
+	Name    string
+	Class   string
+	Wrong   string
+	Status  int    // of this API's answer
+	Reason  string // of the refusal, as in the audit log
+	Strict  bool   // a verifier that is less strict may accept it
+	Foreign bool   // refused when another issuer's key has signed it
+
+	InHeader *bool   `json:",omitempty"` // a header carries it as it is
+	Token    *string `json:",omitempty"` // base64 of JSON strings can't hold every byte: see TokenBytes
+	// TokenBytes is the token, in base64, where it is not UTF-8.
+	TokenBytes []byte `json:",omitempty"`
+}
+
+func lineOf(k badtokens.Kind) kindLine {
+	return kindLine{
+		Name: k.Name, Class: string(k.Class), Wrong: k.Wrong, Status: k.Status(), Reason: k.Reason.String(), Strict: k.Strict, Foreign: k.Foreign,
+	}
+}
+
+func (f *mintFlags) printKinds(w base.Environment) error {
+	lines := []kindLine{}
+	for _, k := range badtokens.All() {
+		lines = append(lines, lineOf(k))
+	}
+	return f.output.Print(w, lines, nil, func() error {
+		table := output.Table{Colors: w.Colors()}
+		table.Header("Name", "Class", "Answer", "What is wrong")
+		for _, l := range lines {
+			var marks []string
+			if l.Strict {
+				marks = append(marks, "strict")
+			}
+			if l.Foreign {
+				marks = append(marks, "foreign")
+			}
+			wrong := l.Wrong
+			if len(marks) > 0 {
+				wrong += " (" + strings.Join(marks, ", ") + ")"
+			}
+			table.Row(l.Name, l.Class, fmt.Sprintf("%d %s", l.Status, l.Reason), wrong)
+		}
+		_, err := table.WriteTo(w.Stdout)
+		return err
+	})
+}
+
+// minter makes tokens of one task.
+type minter struct {
+	flags         *mintFlags
+	layout        base.Layout
+	ring          *identity.Keyring
+	good          badtokens.Good
+	authenticator agent.OfflineAuthenticator
+}
+
+// minter finds the task, and opens the ring that signs its tokens.
+func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, error) {
+	extra, err := extraClaims(f.claims)
+	if err != nil {
+		return nil, err
+	}
+	if f.ttl < time.Second {
+		return nil, base.Usage(fmt.Errorf("--ttl is %v: give at least 1s; --expired makes a token that is not good any more", f.ttl))
+	}
+	if slices.Contains(f.audience, "") {
+		return nil, base.Usage(errors.New("--aud is empty: give the name of whom the token is for"))
+	}
+	var args []string
+	for _, given := range []string{f.alloc, f.task} {
+		if given != "" {
+			args = append(args, given)
+		}
+	}
+	what := base.Sought{Tasks: base.OneTask}
+	if f.operator {
+		what = base.ToChange
+	}
+	t, err := base.Find(cmd.Context(), w, f.DataDir, args, what)
+	if err != nil {
+		return nil, err
+	}
+	name, role := identity.DefaultName, identity.RoleTask
+	if f.operator {
+		name, role = string(identity.RoleOperator), identity.RoleOperator
+	}
+	authenticator, err := authenticatorOf(t.Layout, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	if authenticator.Allocation == nil {
+		return nil, t.Layout.ErrNoState(t.ID)
+	}
+	ring, err := t.Layout.OpenKeyring(cmp.Or(f.SealKey, authenticator.Settings.SealKey))
+	if err != nil {
+		return nil, err
+	}
+	authenticator.Keys = ring
+	now, a := time.Now(), authenticator.Allocation
+	audience := f.audience
+	if len(audience) == 0 {
+		audience = authenticator.Settings.Audiences
+	}
+	if len(audience) == 0 {
+		audience = []string{identity.DefaultAudience}
+	}
+	return &minter{f, t.Layout, ring, badtokens.Good{
+		Key: badtokens.NewKey(ring.Signer()),
+		Now: now,
+		Claims: identity.Claims{
+			ID: uuid.NewString(), Issuer: authenticator.Settings.Issuer,
+			Subject:  identity.Subject(a.Region, a.Namespace, a.JobID, a.TaskGroup, t.Task, name),
+			Audience: audience, IssuedAt: now.Unix(), NotBefore: now.Unix(), ExpiresAt: now.Add(f.ttl).Unix(),
+			Namespace: a.Namespace, JobID: a.JobID, AllocationID: t.ID, Task: t.Task, Role: role, Life: a.Life,
+		},
+		Extra:      extra,
+		OtherKeyID: otherKey(ring),
+	}, authenticator}, nil
+}
+
+// otherKey returns the ID of a key of the ring that does not sign any more, or nothing.
+func otherKey(ring *identity.Keyring) string {
+	for _, id := range ring.Keys().IDs() {
+		if id != ring.Active().ID {
+			return id
+		}
+	}
+	return ""
+}
+
+// extraClaims reads the values of --claim.
+func extraClaims(given []string) (map[string]any, error) {
+	extra := map[string]any{}
+	for _, claim := range given {
+		name, text, ok := strings.Cut(claim, "=")
+		if !ok || name == "" {
+			return nil, base.Usage(fmt.Errorf("--claim %q: want NAME=VALUE", claim))
+		}
+		if json.Valid([]byte(text)) {
+			extra[name] = json.RawMessage(text)
+		} else {
+			extra[name] = text
+		}
+	}
+	return extra, nil
+}
+
+// mintGood prints a good token, or the secret that stands for it. It warns when a given claim makes the token a bad
+// one.
+func (m *minter) mintGood(w base.Environment) error {
+	token := m.good.Token()
+	why, words, err := m.authenticator.Evaluate(token, m.good.Claims.Task)
+	if err != nil {
+		return err
+	}
+	if why != auth.NotRefused && m.flags.opaque {
+		return base.Usage(fmt.Errorf("the allocation's API would refuse the token behind the secret: %s%s", why, detail(words)))
+	}
+	if why != auth.NotRefused {
+		fmt.Fprintf(w.Stderr, "taskapi: warning: the allocation's API refuses this token: %s%s\n", why, detail(words))
+	}
+	if m.flags.opaque {
+		if token, err = m.secret(w, token); err != nil {
+			return err
+		}
+	}
+	return m.flags.write(w, token)
+}
+
+// secret keeps a token with its allocation, and returns the secret that stands for it.
+func (m *minter) secret(w base.Environment, token string) (secret string, err error) {
+	claims := &m.good.Claims
+	err = m.layout.Audited(w, "token mint --operator --opaque: jti "+claims.ID, func() (string, error) {
+		dir, expires := m.layout.OperatorSecrets(claims.AllocationID), time.Unix(claims.ExpiresAt, 0)
+		secret, err = opaque.Mint(dir, token, expires, m.good.Now)
+		return "", err
+	})
+	return secret, err
+}
+
+// detail returns what package identity says of a refused token, for a sentence.
+func detail(words error) string {
+	if e, ok := errors.AsType[*identity.Error](words); ok {
+		return ": " + e.Detail
+	}
+	return ""
+}
+
+// write writes a token to the file that was given, or to standard output.
+func (f *mintFlags) write(w base.Environment, token string) error {
+	if f.out == "" {
+		_, err := fmt.Fprintln(w.Stdout, token)
+		return err
+	}
+	if info, err := os.Lstat(f.out); err == nil && !info.Mode().IsRegular() {
+		return base.Usage(fmt.Errorf("--out %s is no regular file: give another name", f.out))
+	}
+	if err := privatefile.Write(f.out, []byte(token)); err != nil {
+		return base.Usage(fmt.Errorf("--out %s: %w", f.out, agent.UnwrapPath(err)))
+	}
+	return nil
+}
+
+// mintAll prints a line of JSON for each kind, with a token. Kinds that can't be made of this task's token have none.
+func (m *minter) mintAll(w base.Environment) error {
+	encoder := json.NewEncoder(w.Stdout)
+	encoder.SetEscapeHTML(false)
+	for _, k := range badtokens.All() {
+		line := lineOf(k)
+		token, err := k.Token(m.good)
+		if err != nil && !errors.Is(err, badtokens.ErrNotApplicable) {
+			return err
+		}
+		if err == nil {
+			sendable := badtokens.InHeader(token)
+			line.InHeader = &sendable
+			if token == strings.ToValidUTF8(token, "") {
+				line.Token = &token
+			} else {
+				line.TokenBytes = []byte(token)
+			}
+		}
+		if err := encoder.Encode(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

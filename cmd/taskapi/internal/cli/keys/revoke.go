@@ -1,0 +1,246 @@
+package keys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/identity"
+	"taskapi/identity/revocation"
+)
+
+// revokeFlags say which tokens are revoked.
+type revokeFlags struct {
+	dataDir                   string
+	jti, task, alloc, instant string
+}
+
+func tokenRevoke(w base.Environment) *cobra.Command {
+	f := &revokeFlags{}
+	cmd := &cobra.Command{
+		Use:   "revoke [flags] [FILE|-]",
+		Short: "Refuse tokens before they expire",
+		Long: `Revokes the token, or the operator's secret, in FILE or on standard input ("-"); or the token with a --jti; or all tokens
+that were issued before a time, of a --task, of an --alloc, of both, or of everybody. Without --before that time is now. Every running allocation of the data directory refuses them from its next
+request on, and ends what they have open; it is written down, and forgotten when what it refuses has expired.
+
+A task that runs gets a new token in its file, as when its key is removed, and its change_mode is honoured; a token in its environment is
+refused until the task is restarted. To keep a task itself out, stop it, or take its capabilities by a policy.`,
+		Example: `  taskapi token revoke stolen.jwt
+  taskapi token revoke --task server
+  taskapi token revoke --before 2026-11-22T12:00:00Z`,
+		Args: base.MaybeOneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rule, l, err := f.rule(cmd, w, args)
+			if err != nil {
+				return err
+			}
+			list, err := revocation.Open(revocation.Config{Dir: l.Revocations()})
+			if err != nil {
+				return err
+			}
+			defer list.Close()
+			err = l.Audited(w, "token revoke: "+rule.String(), func() (_ string, err error) {
+				rule, err = list.Add(rule)
+				return "", err
+			})
+			if errors.Is(err, revocation.ErrInvalid) {
+				return base.Usage(err)
+			}
+			if err != nil {
+				return err
+			}
+			if missing := unknownTo(cmd.Context(), l, rule); missing != "" {
+				fmt.Fprintf(w.Stderr, "taskapi: warning: %s; it is revoked all the same\n", missing)
+			}
+			_, err = fmt.Fprintf(w.Stdout, "%s: refused from now on\n", rule)
+			return err
+		},
+	}
+	base.AddDataDir(cmd, &f.dataDir)
+	cmd.Flags().StringVar(&f.jti, "jti", "", "`ID` of the token, as the audit log has it")
+	cmd.Flags().StringVar(&f.task, "task", "", "tokens of this `TASK`")
+	cmd.Flags().StringVar(&f.alloc, "alloc", "", "tokens of this allocation, as `ALLOC` of other commands, or the ID of one that is gone")
+	cmd.Flags().StringVar(&f.instant, "before", "", "tokens issued before this `TIME`, such as 2026-11-22T12:00:00Z, or now")
+	return cmd
+}
+
+// rule returns what is to be revoked, and where.
+func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string) (r revocation.Rule, l base.Layout, err error) {
+	for _, name := range []string{"jti", "task", "alloc", "before"} {
+		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" { // without it, more would be revoked than was meant
+			return r, l, base.Usage(fmt.Errorf("--%s is empty: give it a value, or leave it out", name))
+		}
+	}
+	byTime := f.task != "" || f.alloc != "" || f.instant != ""
+	switch {
+	case len(args) == 0 && f.jti == "" && !byTime:
+		return r, l, base.Usage(errors.New("which tokens? Give a file with one, '-', --jti, --task, --alloc or --before"))
+	case len(args) > 0 && (f.jti != "" || byTime), f.jti != "" && byTime:
+		return r, l, base.Usage(errors.New("a token, or a --jti, is revoked alone: leave out the other flags"))
+	}
+	if l, err = f.layout(w); err != nil {
+		return r, l, err
+	}
+	switch {
+	case len(args) > 0:
+		r, err = revocationOf(l, w, args)
+	case f.jti != "":
+		r.TokenID = f.jti
+	default:
+		r.Task = f.task
+		if r.Before, err = instant(f.instant, time.Now()); err != nil || f.alloc == "" {
+			break
+		}
+		r.AllocationID, l, err = f.allocation(cmd, w, l)
+	}
+	return r, l, err
+}
+
+// layout finds the data directory, which must have a key ring.
+func (f *revokeFlags) layout(w base.Environment) (base.Layout, error) {
+	l, err := base.NewLayout(f.dataDir, w)
+	if err != nil {
+		return l, err
+	}
+	if _, err := os.Stat(l.Keyring()); errors.Is(err, fs.ErrNotExist) {
+		return l, base.Usage(fmt.Errorf("no key ring in %s, so no tokens: is --data-dir right?", string(l.Dir)))
+	}
+	return l, nil
+}
+
+// revocationOf returns the rule for a token, or for the token behind a secret. The rule lasts until the token expires.
+func revocationOf(l base.Layout, w base.Environment, args []string) (revocation.Rule, error) {
+	token, err := readToken(w, args)
+	if err == nil {
+		token, err = standsFor(l, token)
+	}
+	if err != nil {
+		return revocation.Rule{}, err
+	}
+	read, err := identity.Check(token)
+	if err != nil {
+		return revocation.Rule{}, base.Usage(fmt.Errorf("%w: it is accepted nowhere, and needs no revocation", err))
+	}
+	if read.Claims.ID == "" {
+		return revocation.Rule{}, base.Usage(errors.New("the token has no jti: revoke by --task and --before"))
+	}
+	return revocation.Rule{TokenID: read.Claims.ID, Until: read.Claims.ExpiresAt}, nil
+}
+
+// instant reads a time. Empty and "now" are the end of this second: whatever was issued in it is meant.
+func instant(text string, now time.Time) (int64, error) {
+	if text == "" || text == "now" {
+		return now.Unix() + 1, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil || at.Unix() <= 0 {
+		return 0, base.Usage(fmt.Errorf("--before %q: give a time such as %s, or now", text, now.UTC().Format(time.RFC3339)))
+	}
+	if at.After(now) {
+		return 0, base.Usage(fmt.Errorf("--before %s lies ahead, and tokens that are issued until then would be refused, too: give now, or an earlier time", text))
+	}
+	return at.Unix(), nil
+}
+
+// allocation returns the ID of --alloc, and its data directory. One that is gone may have left tokens: an ID is enough.
+func (f *revokeFlags) allocation(cmd *cobra.Command, w base.Environment, l base.Layout) (string, base.Layout, error) {
+	found, err := base.Find(cmd.Context(), w, f.dataDir, []string{f.alloc}, base.ToRead)
+	if err == nil {
+		return found.ID, found.Layout, nil
+	}
+	if isAllocID(f.alloc) {
+		return f.alloc, l, nil
+	}
+	return "", l, err
+}
+
+// unknownTo says which allocation or task of a rule its data directory does not have, as with a typing error; empty when it has them, or when that
+// can't be known.
+func unknownTo(ctx context.Context, l base.Layout, rule revocation.Rule) string {
+	f := &base.Finder{Places: []base.Layout{l}}
+	var args []string
+	if rule.AllocationID != "" {
+		args = []string{rule.AllocationID}
+	}
+	if rule.AllocationID == "" && rule.Task == "" || f.Look(ctx, args) != nil {
+		return ""
+	}
+	if rule.AllocationID != "" && len(f.Known) == 0 {
+		return fmt.Sprintf("there is no allocation %s in %s", rule.AllocationID, l.Dir)
+	}
+	var names []string
+	for _, k := range f.Known {
+		if k.Alloc == nil {
+			return ""
+		}
+		names = append(names, base.TaskNames(k.Alloc)...)
+	}
+	switch {
+	case rule.Task == "" || slices.Contains(names, rule.Task):
+		return ""
+	case len(names) == 0:
+		return fmt.Sprintf("there is no task %q, and no allocation, in %s", rule.Task, l.Dir)
+	case rule.AllocationID != "":
+		return fmt.Sprintf("allocation %s has no task %q: it has %s", output.ShortID(rule.AllocationID), rule.Task, someOf(names))
+	}
+	return fmt.Sprintf("no allocation in %s has a task %q: there are %s", l.Dir, rule.Task, someOf(names))
+}
+
+// someOf lists names, each once, and not too many.
+func someOf(names []string) string {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if more := len(names) - base.MaxCandidates; more > 0 {
+		names = append(names[:base.MaxCandidates], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+func tokenRevocations(w base.Environment) *cobra.Command {
+	var dataDir string
+	var out base.OutputFlags
+	cmd := &cobra.Command{
+		Use:     "revocations",
+		Short:   "List what is revoked",
+		Example: `  taskapi token revocations`,
+		Args:    base.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f := revokeFlags{dataDir: dataDir}
+			l, err := f.layout(w)
+			if err != nil {
+				return err
+			}
+			rules := []revocation.Rule{}
+			list, err := openRevocations(l)
+			switch {
+			case err == nil:
+				rules = append(rules, list.Rules()...)
+				defer list.Close()
+			case !errors.Is(err, fs.ErrNotExist):
+				return err
+			}
+			return out.Print(w, rules, nil, func() error {
+				table := output.Table{Colors: w.Colors()}
+				table.Header("Revoked", "At", "Until")
+				for _, r := range rules {
+					table.Row(r.String(), output.Date(time.Unix(r.CreatedAt, 0)), output.Date(time.Unix(r.Until, 0)))
+				}
+				_, err := table.WriteTo(w.Stdout)
+				return err
+			})
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &out)
+	return cmd
+}

@@ -1,0 +1,129 @@
+// Package keys has the commands about identities: token makes, explains and revokes tokens, keyring manages the keys that sign them.
+package keys
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/state"
+	"taskapi/auth"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/identity/opaque"
+)
+
+// Token is the tree of taskapi token.
+func Token(w base.Environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, explain and revoke tokens, good ones and bad ones",
+		Long: `Makes tokens of tasks for tests, good ones and bad ones of every kind, says what is in a token and why it would be refused, and
+revokes tokens before they expire. It takes a user who can read the key ring and write to the data directory; nobody can do it over the API.`,
+		Example: `  taskapi token mint --task server
+  taskapi token explain token.jwt`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return base.Usage(base.UnknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(tokenMint(w), tokenExplain(w), base.IsDestructive(tokenRevoke(w)), tokenRevocations(w))
+	return cmd
+}
+
+// maxTokenInput is more than any token that is worth reading.
+const maxTokenInput = 64 << 10
+
+// readToken reads the token that an argument names: a file, or "-" or nothing for standard input. A token that is the argument itself is taken,
+// with a warning.
+func readToken(w base.Environment, args []string) (string, error) {
+	name := "-"
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if strings.Count(name, ".") == 2 && strings.HasPrefix(name, "ey") {
+		if _, err := os.Lstat(name); err != nil {
+			fmt.Fprintln(w.Stderr, "taskapi: warning: every user of this machine can read a token on a command line: give a file, or standard input")
+			return name, nil
+		}
+	}
+	in := w.Stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", base.Usage(fmt.Errorf("token: %w: give a file with a token, or '-' for standard input", err))
+		}
+		defer f.Close()
+		in = f
+	}
+	token, err := io.ReadAll(io.LimitReader(in, maxTokenInput+1))
+	switch {
+	case err != nil:
+		return "", base.Usage(fmt.Errorf("token: %w", err))
+	case len(token) > maxTokenInput:
+		return "", base.Usage(fmt.Errorf("token: longer than %d bytes: give a file that holds one token", maxTokenInput))
+	}
+	token = bytes.TrimSuffix(bytes.TrimSuffix(token, []byte("\n")), []byte("\r")) // as an editor or echo leave it
+	if len(token) == 0 {
+		return "", base.Usage(errors.New("there is no token: give a file that holds one, or pipe it to standard input"))
+	}
+	return string(token), nil
+}
+
+// standsFor returns the token for which an operator's secret stands. Any other text it returns as it is.
+func standsFor(l base.Layout, token string) (string, error) {
+	if !opaque.Is(token) {
+		return token, nil
+	}
+	ids, err := l.IDs()
+	if err != nil {
+		return "", err
+	}
+	for _, id := range ids {
+		if found, err := opaque.Token(l.OperatorSecrets(id), token); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return found, err
+		}
+	}
+	return "", base.Usage(fmt.Errorf("no allocation in %s knows this secret: is --data-dir right?", l.Dir))
+}
+
+// authenticatorOf returns what decides on tokens of an allocation of the data directory, as far as this user can read it. An ID that is none is
+// that of no allocation.
+func authenticatorOf(l base.Layout, id string) (agent.OfflineAuthenticator, error) {
+	d := agent.OfflineAuthenticator{Settings: agent.DefaultSettings(), AllocationID: id}
+	if !isAllocID(id) { // it becomes a part of a path
+		return d, nil
+	}
+	dump, err := state.Inspect(l.State(id))
+	if errors.Is(err, state.ErrNotFound) {
+		return d, nil
+	}
+	if err != nil {
+		return d, l.ErrUnreadable(id, err)
+	}
+	if d.Settings, err = l.Remembered(id); err != nil {
+		return d, err
+	}
+	saved := dump.Saved
+	if alloc := saved.Alloc; alloc != nil && alloc.Job != nil && alloc.Job.Region != nil {
+		d.Allocation = &auth.Allocation{Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: alloc.JobID, TaskGroup: alloc.TaskGroup, Life: saved.Life}
+		d.Ended = saved.Terminal
+	}
+	return d, nil
+}
+
+// isAllocID reports whether a text is an allocation's ID as taskapi writes it.
+func isAllocID(text string) bool {
+	parsed, err := uuid.Parse(text)
+	return err == nil && parsed.String() == text
+}

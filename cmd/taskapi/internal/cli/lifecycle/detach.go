@@ -1,0 +1,288 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/internal/privatefile"
+)
+
+// logName is the file in an allocation's directory that a detached taskapi writes to.
+const logName = "taskapi.log"
+
+// maxLog is the size at which that log starts over: tasks that restart for ever must not fill the disk.
+const maxLog = 4 << 20
+
+// boundedLogs are standard output and error of a process in the background, which go to that log.
+func boundedLogs(w base.Environment) (stdout, stderr io.Writer) {
+	return privatefile.Log{Writer: w.Stdout, Max: maxLog}, privatefile.Log{Writer: w.Stderr, Max: maxLog}
+}
+
+// detach runs the allocation in a process of its own, in the background, and prints its ID when its tasks have started, or when one of them
+// has failed to, which is an error. The allocation continues under its restart policy all the same.
+func (r *request) detach(ctx context.Context, cmd *cobra.Command) error {
+	if err := r.layout.MakeDir(); err != nil {
+		return err
+	}
+	if err := r.makeFree(ctx, ctx); err != nil {
+		return err
+	}
+	r.sayOwnUser()
+	args := append([]string{"run"}, givenFlags(cmd, "detach", "alloc-id", "wait", "wait-timeout")...)
+	args = append(args, "--alloc-id="+r.alloc.ID, "--", r.jobFile)
+	err := background(r.layout, ctx, r.alloc.ID, r.environment, args, tasksStarted)
+	failed, ok := errors.AsType[*startError](err)
+	if err != nil && !ok {
+		return err
+	}
+	_, printErr := fmt.Fprintln(r.environment.Stdout, r.alloc.ID)
+	switch {
+	case ok:
+		err = start.WithOutput(r.layout, failed.alloc, err)
+	case r.options.until.What != "":
+		err = r.await(ctx)
+	}
+	return errors.Join(err, printErr)
+}
+
+// givenFlags returns the flags of a command as they were given, without some.
+func givenFlags(cmd *cobra.Command, without ...string) []string {
+	var args []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if slices.Contains(without, f.Name) {
+			return
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, value := range list.GetSlice() {
+				args = append(args, "--"+f.Name+"="+value)
+			}
+			return
+		}
+		args = append(args, "--"+f.Name+"="+f.Value.String())
+	})
+	return args
+}
+
+// startError is a task of an allocation that has failed to start.
+type startError struct {
+	alloc  *api.Allocation
+	task   string
+	reason string
+}
+
+func (e *startError) Error() string {
+	goesOn := "continues under its restart policy"
+	if interfaces.Ended(e.alloc) {
+		goesOn = "has ended: it is " + e.alloc.ClientStatus
+	}
+	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID, goesOn)
+}
+
+// tasksStarted reports whether every main task of an allocation has started. Errors: *startError for the first task that has failed to, main
+// or not.
+func tasksStarted(alloc *api.Allocation) (bool, error) {
+	all := true
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		started, failure := startOf(alloc.TaskStates[task.Name])
+		if failure != nil {
+			return false, &startError{alloc, task.Name, failure.DisplayMessage}
+		}
+		all = all && (started || task.Lifecycle != nil)
+	}
+	return all, nil
+}
+
+// startOf reports whether a task has ever started, or else how its latest attempt has failed.
+func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
+	if state == nil {
+		return false, nil
+	}
+	for _, e := range state.Events {
+		switch e.Type {
+		case api.TaskStarted, api.TaskTerminated: // of the events of a long life the latest are kept
+			return true, nil
+		case api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure:
+			failure = e
+		}
+	}
+	if len(state.Events) == 1 { // nothing of the allocation begins: its taskapi ends and says why
+		failure = nil
+	}
+	return state.State == "running", failure
+}
+
+// argsFD is the descriptor by which a process in the background gets its arguments. Those of a command line are for everybody on the
+// machine to read, and there may be secrets among them: values of variables.
+const argsFD = 3
+
+// handArgs writes a command's arguments to a file for a process in the background. It returns the file and the arguments that the process
+// shows.
+func handArgs(args []string) (file *os.File, visible []string, err error) {
+	encoded, err := json.Marshal(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	fd, err := unix.MemfdCreate("arguments", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	file = os.NewFile(uintptr(fd), "arguments")
+	if _, err := file.WriteAt(encoded, 0); err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, []string{args[0], detachedFlag}, nil
+}
+
+// HandedArgs returns the arguments of this process: those on its command line, or those that handArgs has written for it.
+func HandedArgs(args []string) ([]string, error) {
+	if len(args) != 2 || args[1] != detachedFlag {
+		return args, nil
+	}
+	unix.CloseOnExec(argsFD)
+	file := os.NewFile(argsFD, "arguments")
+	defer file.Close()
+	var handed []string
+	if err := json.NewDecoder(file).Decode(&handed); err != nil || len(handed) == 0 || handed[0] != args[0] {
+		return nil, fmt.Errorf("%s is only for processes that --detach starts", detachedFlag)
+	}
+	return slices.Insert(handed, 1, detachedFlag), nil
+}
+
+// detachedFlag marks a process that --detach has started.
+const detachedFlag = "--detached"
+
+// background executes this program again, in a session of its own, without a terminal and with an allocation's log as its output, and
+// returns when done is satisfied. When the process exits before that, what it has written is printed, and its exit code is the command's.
+func background(l base.Layout, ctx context.Context, id string, w base.Environment, args []string, done func(*api.Allocation) (bool, error)) error {
+	dir := l.Alloc(id)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
+	}
+	log, err := privatefile.Open(filepath.Join(dir, logName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
+	if err != nil {
+		return fmt.Errorf("log of allocation %s: %w", id, err)
+	}
+	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("log of allocation %s: %w", id, err)
+	}
+	handed, visible, err := handArgs(args)
+	if err != nil {
+		return fmt.Errorf("arguments for taskapi in the background: %w", err)
+	}
+	defer handed.Close()
+	cmd := exec.Command("/proc/self/exe", visible...) // this very program, also when its file has been replaced
+	cmd.Args[0] = "taskapi"
+	cmd.ExtraFiles = []*os.File{handed} // argsFD
+	cmd.Env = w.Env
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if args[len(args)-1] == "-" {
+		cmd.Stdin = struct{ io.Reader }{w.Stdin} // a pipe, which ends with what is to be read
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start taskapi in the background: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the process, or this program
+	if err := awaitStart(l, ctx, id, cmd.Process.Pid, ended, done); err != nil {
+		if _, ok := errors.AsType[*startError](err); ok {
+			return err // it says everything
+		}
+		return errors.Join(said(l, log, before, w.Stderr), err)
+	}
+	return nil
+}
+
+// awaitStart waits until a process runs the allocation and done is satisfied, or fails. A process that exits before that is an error with its
+// exit code, unless its allocation has started and ended in the meantime.
+func awaitStart(l base.Layout, ctx context.Context, id string, pid int, exited <-chan error, done func(*api.Allocation) (bool, error)) error {
+	c := l.Client(id)
+	defer c.Close()
+	var index uint64
+	for {
+		if c.ServedBy(ctx, pid) { // and not by the process that it replaces
+			alloc, next, err := c.Changed(ctx, index)
+			if err == nil {
+				if is, err := done(alloc); is || err != nil {
+					return err
+				}
+				index = next
+			}
+			if client.Refused(err) {
+				if found := c.Locate(ctx, client.Brief); found.Holder == client.Refusing {
+					return l.ErrHeld(id, found.Err)
+				}
+			}
+		}
+		select {
+		case err := <-exited:
+			exit := exitOf(err)
+			if silent, ok := errors.AsType[base.SilentError](exit); ok && silent.Code == base.ExitUsage { // what is there is from before
+				return exit
+			}
+			if found := c.Locate(ctx, client.Brief); found.Holder == client.Ended {
+				if is, err := done(found.Alloc); is || err != nil {
+					return err
+				}
+			}
+			return exit
+		case <-ctx.Done():
+			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer; '%s' stops it",
+				id, l.Command("stop", id))
+		case <-time.After(client.Pause):
+		}
+	}
+}
+
+// exitOf returns the end of a process as the error of this one.
+func exitOf(err error) error {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err == nil:
+		return nil
+	case ok && exit.ExitCode() > 0:
+		return base.SilentError{Code: exit.ExitCode()}
+	}
+	return fmt.Errorf("taskapi in the background: %w", err)
+}
+
+// maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
+const maxSaid = 4 << 10
+
+// said prints what has been written to a log since it had some length. When nothing was, because nothing can be, it prints that.
+func said(l base.Layout, log *os.File, since int64, out io.Writer) error {
+	size, err := log.Seek(0, io.SeekEnd)
+	if err == nil && size == since {
+		if _, err = log.WriteString("\n"); err != nil {
+			_, err = fmt.Fprintf(out, "taskapi: the process in the background has exited and could not say why: %v; make room on that file system, or choose another --data-dir\n", err)
+			return err
+		}
+	}
+	if err == nil {
+		since = max(since, size-maxSaid)
+		_, err = io.Copy(out, io.NewSectionReader(log, since, size-since))
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/client"
+)
+
+func GC(w base.Environment) *cobra.Command {
+	var dataDir string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "gc [flags] [ALLOC...]",
+		Short: "Remove ended allocations with their directories",
+		Long: `Removes the named allocations, or with --all every one that has ended: their directories with logs and state. An allocation that has not
+ended is refused and stays as it is. --all also removes the temporary directories that a killed 'taskapi dev' or 'taskapi test' of this user
+has left, once nothing runs in them.`,
+		Example: `  taskapi gc 115ef685
+  taskapi gc --all`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 && !all:
+				return base.Usage(errors.New("ALLOC is missing: taskapi gc [flags] ALLOC..., or --all for every allocation that has ended"))
+			case len(args) > 0 && all:
+				return base.Usage(fmt.Errorf("--all removes every allocation that has ended: leave out %q, or --all", args[0]))
+			}
+			return nil
+		},
+		ValidArgsFunction: base.CompleteEnded(&dataDir, w),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := removable(cmd.Context(), w, dataDir, args)
+			errs := []error{err}
+			for _, t := range found {
+				if err := remove(t.Layout, cmd.Context(), t.ID, w); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				fmt.Fprintf(w.Stdout, "removed %s\n", t.ID)
+			}
+			if all {
+				for _, dir := range start.RemoveLeft(w, start.IsOver) {
+					fmt.Fprintf(w.Stdout, "removed %s\n", dir)
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that has ended")
+	return cmd
+}
+
+// removable returns the allocations that are named or, without names, all of this user's data directory whose saved state says that they
+// have ended; there it removes what is left of earlier removals, too.
+func removable(ctx context.Context, w base.Environment, dataDir string, names []string) ([]base.Target, error) {
+	var found []base.Target
+	for _, name := range names {
+		t, err := base.Find(ctx, w, dataDir, []string{name}, base.ToRemove)
+		if err != nil {
+			return nil, err // nothing is removed
+		}
+		if !slices.ContainsFunc(found, func(other base.Target) bool { return other.ID == t.ID && other.Layout.Dir == t.Layout.Dir }) {
+			found = append(found, t)
+		}
+	}
+	if len(names) > 0 {
+		return found, nil
+	}
+	l, err := base.NewLayout(dataDir, w)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := l.Ended()
+	if len(ids) == 0 && err == nil {
+		_, err = fmt.Fprintf(w.Stdout, "no allocation in %s has ended\n", l.Dir)
+	}
+	for _, id := range ids {
+		found = append(found, base.Target{Layout: l, ID: id})
+	}
+	return found, errors.Join(err, l.RemoveLeftovers())
+}
+
+// errMayRun adds to the error of a state that does not say whether the allocation has ended how to give the allocation up.
+func errMayRun(l base.Layout, id string, err error) error {
+	if !errors.Is(err, state.ErrDamaged) && !errors.Is(err, state.ErrNewer) && !errors.Is(err, state.ErrOlder) {
+		return err
+	}
+	return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove the directory %s",
+		id, err, l.Command("stop", id), l.Alloc(id))
+}
+
+func errRunning(l base.Layout, id string) error {
+	return fmt.Errorf("allocation %s is running: '%s' stops it", id, l.Command("stop", id))
+}
+
+// answers reports whether a taskapi serves the allocation's API, such as that of a simulated one, which saves nothing.
+func answers(l base.Layout, ctx context.Context, id string) bool {
+	c := l.Client(id)
+	defer c.Close()
+	switch c.Locate(ctx, client.Timeouts{}).Holder {
+	case client.Serving, client.Refusing, client.Hanging:
+		return true
+	}
+	return false
+}
+
+// collect has the taskapi that holds an allocation remove it: one that has ended is still there while a client reads its end.
+func collect(l base.Layout, ctx context.Context, id string) error {
+	c := l.Client(id)
+	defer c.Close()
+	if c.Collect(ctx) != nil {
+		return errRunning(l, id)
+	}
+	return nil
+}
+
+// remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
+func remove(l base.Layout, ctx context.Context, id string, w base.Environment) (err error) {
+	logger := base.NewLogger(false, w)
+	lock, err := l.LockAlloc(id, logger)
+	if errors.Is(err, state.ErrInUse) {
+		return collect(l, ctx, id)
+	}
+	if err != nil {
+		return errMayRun(l, id, err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if lock.Saved() == nil && answers(l, ctx, id) {
+		return errRunning(l, id)
+	}
+	if lock.Saved() != nil && lock.Saved().Terminal && allocrunner.TasksRunning(l.Alloc(id)) {
+		return fmt.Errorf("allocation %s has ended, but tasks of it are still running: '%s' kills them", id, l.Command("stop", id))
+	}
+	settings, _ := l.Remembered(id) // the defaults with an error, which is no reason to keep the allocation
+	cfg := start.AgentConfig(l, id, lock, logger, settings, nil, nil, w)
+	defer cfg.Cluster.Close()
+	err = lock.Destroy(ctx, agent.Hooks(cfg)...)
+	if errors.Is(err, interfaces.ErrNotTerminal) {
+		return fmt.Errorf("allocation %s: %w: '%s' stops it", id, interfaces.ErrNotTerminal, l.Command("stop", id))
+	}
+	return err
+}

@@ -1,0 +1,106 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/client"
+)
+
+func Restart(w base.Environment) *cobra.Command {
+	var dataDir string
+	var all, detach bool
+	s := base.ToChange
+	s.Tasks = base.AnyTasks
+	cmd := &cobra.Command{
+		Use:   "restart [flags] [ALLOC] [TASK]",
+		Short: "Restart a task, or all tasks of an allocation that run",
+		Long: `Restarts a task, or without TASK every task that runs, prints the events, and returns when the new processes have started. The restart
+is graceful (kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy.
+Ctrl-C ends the command, not the restart.
+` + base.TaskArgs + `
+Exit code: 0 when the tasks run again, 1 when one of them does not.`,
+		Example: `  taskapi restart
+  taskapi restart hello greeter
+  taskapi restart --all-tasks hello`,
+		Args:              base.TargetArgs(s),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, s),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all && len(args) > 1 {
+				return base.Usage(fmt.Errorf("--all-tasks restarts all of them: leave out %q, or --all-tasks", args[1]))
+			}
+			s := s
+			if all {
+				s.Tasks = base.NoTask
+			}
+			found, err := base.Find(cmd.Context(), w, dataDir, args, s)
+			if err != nil {
+				return err
+			}
+			return restart(found, cmd.Context(), w, api.AllocationRestartRequest{TaskName: found.Task, AllTasks: all}, detach)
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&all, "all-tasks", false, "restart all tasks from the beginning of their life cycle, also those that have ended: prestart tasks run again")
+	cmd.Flags().BoolVar(&detach, "detach", false, "return when the old processes have ended")
+	return cmd
+}
+
+// restart restarts tasks and follows them until they run again.
+func restart(t base.Target, ctx context.Context, w base.Environment, want api.AllocationRestartRequest, detach bool) error {
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer release()
+	var before *api.Allocation
+	f := &follow.Follower{Layout: t.Layout, ID: t.ID, Make: follow.Printers(w, false), Quiet: true}
+	err := t.Ask(ctx, func(c *client.Client, _ *api.Client) (err error) {
+		if before, _, err = c.Allocation(ctx); err != nil {
+			return err
+		}
+		f.Show(before)
+		f.Printer.AllocEvent("Restarting", "restarting "+t.String())
+		return c.Restart(ctx, want)
+	})
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: the restart may still be under way; this command waits no longer", t)
+	}
+	if err != nil || detach {
+		return err
+	}
+	tasks := []string{t.Task}
+	if t.Task == "" {
+		tasks = base.RunningTasks(before)
+	}
+	f.Until = func(now *api.Allocation) bool {
+		return !slices.ContainsFunc(tasks, func(task string) bool { return !again(before.TaskStates[task], now.TaskStates[task]) })
+	}
+	alloc, err := f.Follow(ctx)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%s is still being restarted; this command waits no longer", t)
+	case err != nil:
+		return err
+	}
+	for _, task := range tasks {
+		if state := alloc.TaskStates[task]; state != nil && state.Failed {
+			return fmt.Errorf("task %q of allocation %s has failed", task, t.ID)
+		}
+	}
+	return nil
+}
+
+// again reports whether a task has started since, or has ended for good.
+func again(before, now *api.TaskState) bool {
+	if before == nil || now == nil || now.State == "dead" {
+		return true
+	}
+	return now.State == "running" && !now.StartedAt.Equal(before.StartedAt)
+}

@@ -1,0 +1,416 @@
+// Package lifecycle has the commands that begin, change and end allocations: run, attach, update, takeover, restart, signal, stop, gc and state.
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec/review"
+	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// runOptions are the flags of taskapi run.
+type runOptions struct {
+	start.JobFlags
+	agent.Settings
+	dataDir  string
+	allocID  string
+	force    bool
+	takeOver bool // it is taskapi takeover: the saved job runs on
+	detach   bool
+	detached bool // this is the process that --detach has started
+	until    start.WaitOptions
+	json     bool
+	verbose  bool
+	simulate int
+	varItems []string
+	output   follow.OutputFlag
+}
+
+func Run(w base.Environment) *cobra.Command {
+	opts := runOptions{Settings: agent.DefaultSettings()}
+	cmd := &cobra.Command{
+		Use:   "run [flags] JOBFILE",
+		Short: "Run an allocation, in the foreground or with --detach",
+		Long: `Runs one allocation of the job file and prints its events, one a line; on a terminal, also what its tasks print: after | what goes to
+standard output, after ! what goes to standard error. Elsewhere the last lines of a task's standard error stand under the event of its failure.
+
+SIGINT and SIGTERM stop it gracefully (kill_signal, kill_timeout, shutdown_delay); a second one kills every task immediately. SIGUSR1 ends
+taskapi and leaves the tasks running: the next run of the job resumes the allocation, as it does after a kill of taskapi.
+As root, --isolate-users gives each task a user of its own.
+
+If a taskapi runs the job already, run is refused: 'taskapi update' gives the allocation another version of the job, and a
+new --alloc-id runs a second copy. If the allocation of --alloc-id exists, run resumes it. The flags of its last run hold
+unless others are given; give the job file's variables again. If the job file has another version of the job, changes that
+need no new process are applied. Other changes are refused without --force, which stops the allocation gracefully and runs
+it again.
+Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag is wrong.`,
+		Example: `  taskapi run examples/hello.nomad.hcl
+  taskapi run --detach --wait --isolate-users examples/hello.nomad.hcl
+  taskapi run --var version=2 --alloc-id 6d0c4a3e-51c4-4c1f-9c60-6a2a4e4bd3ab job.nomad.hcl`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && cmd.Flags().Changed(agent.IsolateFlag) && idRangeForm.MatchString(args[0]) {
+				return base.Usage(fmt.Errorf("--%s takes its range after an equals sign: --%s=%s", agent.IsolateFlag, agent.IsolateFlag, args[0]))
+			}
+			return base.OneArg("JOBFILE")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			w := w
+			if w.Signals == nil {
+				w.Signals = start.CatchSignals()
+			}
+			defer signal.Stop(w.Signals)
+			starting, waiting := start.Watch(cmd.Context(), w.Signals)
+			defer starting.End()
+			if args[0] == "-" {
+				w.Stdin = start.Interruptible{Ctx: waiting, From: w.Stdin}
+			}
+			if opts.detached {
+				w.Stdout, w.Stderr = boundedLogs(w)
+			}
+			if err := errors.Join(opts.output.Check(), opts.checkSimulate(), opts.until.CheckFlags(cmd.Flags(), opts.detach)); err != nil {
+				return err
+			}
+			log := base.QueuedLog(w) // from the first line on: no reader is waited for
+			defer base.FlushAll(log)
+			w.Stderr = log
+			r, err := opts.request(waiting, args[0], cmd.Flags(), w)
+			switch {
+			case err != nil && waiting.Err() != nil:
+				return context.Cause(waiting)
+			case err != nil:
+				return err
+			}
+			if err := r.putVarItems(waiting, w); err != nil {
+				return err
+			}
+			switch {
+			case opts.detach:
+				return r.detach(waiting, cmd)
+			case opts.simulate > 0:
+				return r.simulated(waiting, log)
+			}
+			return r.run(cmd.Context(), waiting, log, starting)
+		},
+	}
+	opts.Add(cmd)
+	base.AddDataDir(cmd, &opts.dataDir)
+	f := cmd.Flags()
+	start.BindSettings(&opts.Settings, f)
+	f.StringVar(&opts.allocID, "alloc-id", "", "ID of the allocation, a UUID (default a new one)")
+	f.BoolVar(&opts.force, "force", false, "if the changes need new processes, stop the allocation of --alloc-id gracefully and run it again; also run one again that has ended")
+	f.BoolVar(&opts.detach, "detach", false, "run in the background, print the allocation's ID when its main tasks have started, and log to "+logName+" in its directory")
+	opts.until.Add(f)
+	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(start.Waits, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	f.BoolVar(&opts.detached, "detached", false, "")
+	_ = f.MarkHidden("detached") // it has just been added
+	f.IntVar(&opts.simulate, "simulate", 0, "run `N` allocations whose tasks have sockets and tokens, but no processes, until SIGINT or SIGTERM; for benchmarks")
+	f.StringArrayVar(&opts.varItems, "var-items", nil, varItemsUsage)
+	opts.output.Add(f)
+	f.BoolVar(&opts.json, "json", false, "print events as JSON lines")
+	f.BoolVarP(&opts.verbose, "verbose", "v", false, "log more than warnings to standard error")
+	return cmd
+}
+
+// request is a taskapi run with everything checked that can be before the machine is touched.
+type request struct {
+	options     runOptions
+	differ      []string // flags that are not as the allocation was run with last
+	jobFile     string
+	layout      base.Layout
+	alloc       *api.Allocation // as it would begin
+	submission  *api.JobSubmission
+	variables   []*api.Variable // that are to be written first
+	environment base.Environment
+}
+
+func (o runOptions) request(
+	ctx context.Context, jobFile string, flags *pflag.FlagSet, w base.Environment,
+) (*request, error) {
+	l, err := base.NewLayout(o.dataDir, w)
+	if err != nil {
+		return nil, err
+	}
+	id, err := allocationID(o.allocID)
+	if err != nil {
+		return nil, err
+	}
+	differ, err := o.readSettings(l, id, flags, w)
+	if err != nil {
+		return nil, err
+	}
+	if jobFile == "-" { // it may be needed again
+		text, err := io.ReadAll(w.Stdin)
+		if err != nil {
+			return nil, fmt.Errorf("job file on standard input: %w", err)
+		}
+		w.Stdin = bytes.NewReader(text)
+		defer func() { w.Stdin.(*bytes.Reader).Reset(text) }()
+	}
+	before := groupOf(l, id)
+	if o.Group == "" {
+		o.Group = before
+	}
+	loaded, err := o.Load(jobFile, o.Settings, w)
+	if err != nil {
+		return nil, err
+	}
+	alloc := agent.NewAllocation(id, loaded.Job, loaded.Group)
+	if o.allocID == "" && o.simulate == 0 {
+		switch left, err := leftRunning(l, ctx, alloc); {
+		case err != nil:
+			return nil, err
+		case left != "":
+			if text, ok := w.Stdin.(*bytes.Reader); ok {
+				_, _ = text.Seek(0, io.SeekStart) // it can
+			}
+			o.allocID = left
+			return o.request(ctx, jobFile, flags, w)
+		}
+	}
+	if before == "" && !o.detached && o.simulate == 0 { // the process that started this one has printed it
+		start.PrintFindings(w.Stderr, warnings(o.CheckTasks(alloc, l.Allocs())), loaded.FromFiles)
+	}
+	if err := errors.Join(o.CheckUsers(loaded.Group), o.until.Check(alloc)); err != nil {
+		return nil, base.Usage(loaded.Hide(err))
+	}
+	var items []*api.Variable
+	if !o.detached && o.simulate == 0 {
+		if items, err = readVarItems(o.varItems, alloc.Namespace, w); err != nil {
+			return nil, err
+		}
+	}
+	return &request{o, differ, jobFile, l, alloc, loaded.Submission, items, w}, nil
+}
+
+// readSettings sets the settings to those of the allocation's last run, unless other flags are given. differ names the
+// flags that change one.
+func (o *runOptions) readSettings(
+	l base.Layout, id string, flags *pflag.FlagSet, w base.Environment,
+) (differ []string, err error) {
+	kept, err := l.Remembered(id)
+	if err != nil && !errors.Is(err, fs.ErrPermission) { // then nothing of the allocation can be had, which is said soon
+		return nil, err
+	}
+	o.Settings, differ = start.WithFlags(kept, flags)
+	if o.Settings, err = o.WithConsulEnv(w.Getenv); err != nil {
+		return nil, err
+	}
+	return differ, o.Check()
+}
+
+// leftRunning returns the allocation of the same job and group that a taskapi has left running, empty for none. It is
+// an error when a taskapi runs one.
+func leftRunning(l base.Layout, ctx context.Context, alloc *api.Allocation) (left string, err error) {
+	ids, _ := l.IDs() // an error of the data directory is reported when that is made
+	for _, id := range ids {
+		k := l.Known(ctx, id)
+		if !k.Running || k.Alloc == nil || k.Alloc.Namespace != alloc.Namespace ||
+			allocrunner.SameJob(k.Alloc, alloc) != nil {
+			continue
+		}
+		c := l.Client(id)
+		holder := c.Locate(ctx, client.Timeouts{}).Holder
+		c.Close()
+		switch holder {
+		case client.Nobody:
+			left = id
+		case client.Ended, client.Unreadable: // it has just ended
+		default:
+			return "", errRuns(l, k.Alloc)
+		}
+	}
+	return left, nil
+}
+
+// errRuns refuses to run an allocation that a taskapi runs.
+func errRuns(l base.Layout, alloc *api.Allocation) error {
+	id := output.ShortID(alloc.ID)
+	return base.Usage(fmt.Errorf("a taskapi runs job %q already, in allocation %s: '%s JOBFILE' gives it another version, "+
+		"'%s' other flags; --alloc-id %s runs a second copy",
+		alloc.JobID, alloc.ID, l.Command("update", id), l.Command("takeover", id), uuid.NewString()))
+}
+
+// warnings returns the findings that keep no job from running. What the machine refuses, a start reports.
+func warnings(findings []review.Finding) []review.Finding {
+	return slices.DeleteFunc(findings, func(f review.Finding) bool { return f.Severity == review.Refused })
+}
+
+// run runs the allocation in this process. waiting ends when steps that change nothing here are to be given up.
+func (r *request) run(ctx, waiting context.Context, log *linewriter.Writer, starting *start.Startup) error {
+	if err := r.layout.MakeDir(); err != nil {
+		return err
+	}
+	logger := base.NewLogger(r.options.verbose, r.environment)
+	for since := time.Now(); ; {
+		if err := r.makeFree(ctx, waiting); err != nil {
+			return err
+		}
+		lock, err := r.layout.LockAlloc(r.alloc.ID, logger) // waits for a moment when another process has it
+		switch {
+		case err == nil:
+			err := r.layout.Explain(r.begin(ctx, lock, logger, log, starting))
+			if base.IsUsage(err) { // nothing was started or changed
+				err = errors.Join(err, lock.Discard())
+			}
+			return errors.Join(err, lock.Close())
+		case !errors.Is(err, state.ErrInUse):
+			return err
+		case time.Since(since) > client.BusyTimeout:
+			return r.layout.ErrHeld(r.alloc.ID, err)
+		}
+	}
+}
+
+// begin runs the allocation that is locked.
+func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger, log *linewriter.Writer, starting *start.Startup) error {
+	if err := r.options.tryFiles(r.layout); err != nil { // before anything is changed
+		return err
+	}
+	if r.options.takeOver {
+		if lock.Saved() == nil || lock.Saved().Terminal {
+			return fmt.Errorf("allocation %s has ended meanwhile", r.alloc.ID)
+		}
+		r.alloc = lock.Saved().Alloc // the other taskapi may have updated it
+	}
+	if lock.Saved() != nil && !lock.Saved().Terminal {
+		if err := r.errOtherUsers(); err != nil {
+			return err
+		}
+	}
+	if !r.options.detached { // which has been said by the one that started it
+		r.sayOwnUser()
+	}
+	changes, next, err := lock.Resume(ctx, r.alloc, r.options.force)
+	if err != nil {
+		return err
+	}
+	if err := r.options.Save(lock.Dir); err != nil {
+		if lock.Saved() == nil {
+			return err
+		}
+		logger.Warn("the flags are not saved: the next run has those of the run before, unless they are given again", "error", err)
+	}
+	now := r.alloc
+	if lock.Saved() != nil {
+		now = lock.Saved().Alloc
+	}
+	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.json)
+	p.Colors, p.Failures = r.environment.Colors(), follow.NewFailures(r.layout, now)
+	cfg := start.AgentConfig(r.layout, lock.ID, lock, logger, r.options.Settings, p, log, r.environment)
+	defer cfg.Cluster.Close()
+	if r.options.output.Wanted(r.environment, r.options.json) {
+		o := follow.NewTaskOutput(p, r.layout, now)
+		o.BeginAll()
+		defer o.Finish()
+		cfg.Events = start.AgentEvents{Printer: p, Log: log, Layout: r.layout, Output: o}
+		p.Failures = nil // what they have to say is printed
+	}
+	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = starting.HandOver(), changes, next, r.submission
+	var refused start.Lacking
+	if r.options.verbose {
+		cfg.Lacking = refused.Add
+	}
+	_, err = agent.New(cfg).Run(ctx, r.alloc)
+	refused.Print(r.environment.Stderr)
+	return err
+}
+
+// errOtherUsers refuses to resume an allocation whose tasks run as other users than they would.
+func (r *request) errOtherUsers() error {
+	if !slices.Contains(r.differ, agent.IsolateFlag) {
+		return nil
+	}
+	return base.Usage(fmt.Errorf("the tasks of allocation %s run as other users than --%s says: stop it with '%s', then run it again with --force",
+		r.alloc.ID, agent.IsolateFlag, r.layout.Command("stop", r.alloc.ID)))
+}
+
+// sayOwnUser warns of tasks that run as this program's user.
+func (r *request) sayOwnUser() {
+	start.PrintFindings(r.environment.Stderr, agent.CheckOwnUser(r.alloc.GetTaskGroup(), r.options.IsolateUsers != ""), nil)
+}
+
+// groupOf returns the group of an allocation that exists already, empty when there is none.
+func groupOf(l base.Layout, id string) string {
+	dump, err := state.Inspect(l.State(id))
+	if err != nil || dump.Saved.Alloc == nil {
+		return ""
+	}
+	return dump.Saved.Alloc.TaskGroup
+}
+
+// makeFree makes sure that no other taskapi runs the allocation. For a takeover it makes the other one leave. Otherwise
+// another one is an error, unless it is leaving already.
+func (r *request) makeFree(ctx, waiting context.Context) error {
+	if r.options.takeOver {
+		return r.takeOver(ctx)
+	}
+	c := r.layout.Client(r.alloc.ID)
+	defer c.Close()
+	found := c.Locate(ctx, client.Patient)
+	switch {
+	case found.Holder == client.Refusing, found.Holder == client.Hanging:
+		return r.layout.ErrHeld(r.alloc.ID, found.Err)
+	case found.Holder != client.Serving, interfaces.Ended(found.Alloc): // in the latter case its taskapi is about to exit
+		return nil
+	}
+	if waiting.Err() != nil {
+		return context.Cause(waiting)
+	}
+	if _, err := c.Plan(waiting, r.alloc.Job); isLeaving(err) {
+		return nil
+	}
+	if err := allocrunner.SameJob(found.Alloc, r.alloc); err != nil {
+		return r.layout.Explain(err)
+	}
+	if found.Alloc.DesiredStatus == api.AllocDesiredStatusStop {
+		return fmt.Errorf("allocation %s is being stopped; when it has ended ('%s' follows it), --force runs it again",
+			r.alloc.ID, r.layout.Command("attach", r.alloc.ID))
+	}
+	return errRuns(r.layout, found.Alloc)
+}
+
+// isLeaving reports whether err says that a taskapi has exited or is about to: another one can have the allocation in a moment.
+func isLeaving(err error) bool {
+	answer, ok := errors.AsType[*client.StatusError](err)
+	return errors.Is(err, client.ErrNoAnswer) || ok && answer.Message == agent.MessageLeaving
+}
+
+// idRangeForm is FROM-TO.
+var idRangeForm = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
+
+func allocationID(given string) (string, error) {
+	if given == "" {
+		return uuid.NewString(), nil
+	}
+	id := strings.ToLower(given)
+	if !datadir.IsID(id) {
+		return "", base.Usage(fmt.Errorf("--alloc-id %q is not a UUID: give one like %s, or none", given, uuid.NewString()))
+	}
+	return id, nil
+}

@@ -1,0 +1,134 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/stores"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/simulate"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/identity"
+	"taskapi/identity/revocation"
+)
+
+// maxSimulated is more allocations than the descriptors of one process are enough for, with two sockets each.
+const maxSimulated = 100_000
+
+// checkSimulate refuses what allocations without processes don't have.
+func (o *runOptions) checkSimulate() error {
+	switch {
+	case o.simulate < 0 || o.simulate > maxSimulated:
+		return base.Usage(fmt.Errorf("--simulate %d is no number of allocations from 1 to %d", o.simulate, maxSimulated))
+	case o.simulate > 0 && (o.allocID != "" || o.force || o.detach || o.IsolateUsers != "" || o.MetricsListen != ""):
+		return base.Usage(errors.New("--simulate goes with none of --alloc-id, --force, --detach, --" + agent.MetricsFlag +
+			" and --" + agent.IsolateFlag + ": simulated allocations are new, run in the foreground, and have no processes"))
+	}
+	return nil
+}
+
+// simulated runs allocations of the job whose tasks have sockets and tokens, and no processes, until ctx ends. It leaves nothing of them: a
+// closed terminal, or a reader of the events that has gone away, does not end it.
+func (r *request) simulated(ctx context.Context, log *linewriter.Writer) error {
+	unheard := make(chan os.Signal, 1) // nobody receives: what does not fit is dropped
+	signal.Notify(unheard, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGXFSZ)
+	defer signal.Stop(unheard)
+	if err := r.layout.MakeDir(); err != nil {
+		return err
+	}
+	ring, err := r.layout.OpenKeyring(r.options.SealKey)
+	if err != nil {
+		return err
+	}
+	revoked, err := revocation.Open(revocation.Config{Dir: r.layout.Revocations(), MaxTTL: r.options.IdentityTTL + time.Minute})
+	if err != nil {
+		return err
+	}
+	defer revoked.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	shared := stores.Open(stores.Memory, "")
+	defer shared.Close()
+	first := follow.NewQueuedPrinter(r.environment.Stdout, r.alloc, r.options.json)
+	defer base.FlushAll(first.Queue)
+	logger := base.NewLogger(r.options.verbose, r.environment)
+	var background, running sync.WaitGroup
+	background.Go(func() { ring.Watch(ctx, logger) })
+	background.Go(func() { revoked.Watch(ctx, logger) })
+	failed := make([]error, r.options.simulate)
+	for i := range failed {
+		running.Go(func() {
+			if failed[i] = r.simulateOne(ctx, ring, revoked, shared, first, log, logger); failed[i] != nil {
+				cancel() // the others are of no use
+			}
+		})
+	}
+	running.Wait()
+	cancel()
+	background.Wait()
+	return errors.Join(failed...)
+}
+
+// simulateOne runs one more allocation of the job.
+func (r *request) simulateOne(ctx context.Context, ring *identity.Keyring, revoked *revocation.List, shared cluster.Store, first *follow.Printer, log *linewriter.Writer,
+	logger *slog.Logger) error {
+	alloc := agent.NewAllocation(uuid.NewString(), r.alloc.Job, r.alloc.GetTaskGroup())
+	cfg := start.AgentConfig(r.layout, alloc.ID, &memoryLock{life: uuid.NewString()}, logger, r.options.Settings, follow.NewPrinter(first.Queue, alloc, r.options.json), log, r.environment)
+	cfg.Signals, cfg.TuneGC, cfg.Shared = nil, false, true
+	var last interfaces.AllocRunner // of the allocation and its replacements
+	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
+		last, err = simulate.New(c)
+		return last, err
+	}
+	cfg.Keyring = func() (*identity.Keyring, error) { return ring, nil }
+	cfg.Cluster = shared
+	cfg.Revocations = func(time.Duration) (*revocation.List, error) { return revoked, nil }
+	cfg.Events = simulatedEvents{cfg.Events}
+	_, err := agent.New(cfg).Run(ctx, alloc)
+	if last != nil {
+		err = errors.Join(err, last.Destroy(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// simulatedEvents prints when an allocation starts and ends, and nothing of its tasks.
+type simulatedEvents struct{ agent.Events }
+
+func (simulatedEvents) TaskEvent(string, *api.TaskEvent) {}
+
+func (simulatedEvents) Flush() {}
+
+// memoryLock is the lock of an allocation that no other process can know of, and of which nothing is saved.
+type memoryLock struct{ life string }
+
+func (*memoryLock) Saved() *interfaces.Saved { return nil }
+
+func (l *memoryLock) Life() string { return l.life }
+
+func (*memoryLock) Previous() *interfaces.Saved { return nil }
+
+func (*memoryLock) State() interfaces.State { return nil }
+
+func (*memoryLock) TryRecreate() error { return nil }
+
+func (*memoryLock) FinishReplacement() error { return nil }
+
+func (l *memoryLock) Recreate(*api.Allocation) error {
+	l.life = uuid.NewString()
+	return nil
+}

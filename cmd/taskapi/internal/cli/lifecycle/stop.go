@@ -1,0 +1,418 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/socket"
+)
+
+func Stop(w base.Environment) *cobra.Command {
+	s := stopping{environment: w}
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "stop [flags] [ALLOC]",
+		Short: "Stop an allocation gracefully, or kill it with --now",
+		Long: `Stops an allocation gracefully (shutdown_delay, kill_signal, kill_timeout, poststop tasks), prints its events and returns when it has
+ended. Without ALLOC it stops the only one that runs. --now, or a second Ctrl-C, kills every task immediately. If the allocation's taskapi
+process has exited, this command resumes the allocation and stops it. If that process is frozen (SIGSTOP) or hangs, the
+error names it; --now kills it after five seconds, and then the tasks. If the allocation's state is missing or damaged, its
+tasks are killed.
+Exit code: 0 when the allocation has ended, 1 when it could not be stopped.`,
+		Example: `  taskapi stop
+  taskapi stop --now hello`,
+		Args:              base.TargetArgs(base.ToChange),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := base.Find(cmd.Context(), w, dataDir, args, base.ToChange)
+			if err != nil {
+				return err
+			}
+			s.layout, s.id = found.Layout, found.ID
+			return s.run(cmd.Context())
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&s.detach, "detach", false, "return when the stop has begun")
+	cmd.Flags().BoolVar(&s.how.NoShutdownDelay, "no-shutdown-delay", false, "skip the shutdown_delay of the group and of the tasks, also one that is under way")
+	cmd.Flags().BoolVar(&s.how.Now, "now", false, "kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
+	cmd.Flags().BoolVar(&s.detached, "detached", false, "")
+	_ = cmd.Flags().MarkHidden("detached") // it has just been added
+	return cmd
+}
+
+// stopping is taskapi stop.
+type stopping struct {
+	layout      base.Layout
+	id          string
+	how         client.StopOptions
+	detach      bool
+	detached    bool // this is the process that --detach has started
+	environment base.Environment
+	out, log    *linewriter.Writer // the environment's stdout and stderr
+}
+
+// run stops the allocation: its taskapi does, or this process when there is none. No reader of what it prints delays it.
+func (s *stopping) run(ctx context.Context) error {
+	if s.detached {
+		s.environment.Stdout, s.environment.Stderr = boundedLogs(s.environment)
+	}
+	s.out, s.log = base.QueuedLines(s.environment), base.QueuedLog(s.environment)
+	s.environment.Stdout, s.environment.Stderr = s.out, s.log
+	defer base.FlushAll(s.out, s.log)
+	c := s.layout.Client(s.id)
+	defer c.Close()
+	for since := time.Now(); ; {
+		found := c.Locate(ctx, client.Patient)
+		switch found.Holder {
+		case client.Serving:
+			f := &follow.Follower{Layout: s.layout, ID: s.id, Make: follow.Printers(s.environment, false), Quiet: true, Kills: s.how.Now}
+			f.Show(found.Alloc)
+			err := s.request(ctx, c)
+			answer, answered := errors.AsType[*client.StatusError](err)
+			switch {
+			case err == nil:
+				return s.await(ctx, c, f)
+			case answered && answer.Status == http.StatusBadRequest:
+				return fmt.Errorf("allocation %s: %w", s.id, answer)
+			case time.Since(since) > client.BusyTimeout:
+				if killed, err := s.bySignal(ctx, c, err); !killed {
+					return err
+				}
+			}
+			time.Sleep(client.Pause) // it has just ended, or is leaving
+			continue
+		case client.Refusing, client.Hanging:
+			if killed, err := s.bySignal(ctx, c, found.Err); !killed {
+				return err
+			}
+			since = time.Now()
+			continue
+		case client.Ended:
+			return s.concluded(ctx, found.Saved)
+		case client.Unreadable:
+			if why := s.keeps(found.Err); why != nil {
+				return fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, why)
+			}
+			return s.killOrphans(ctx, s.layout.Explain(found.Err))
+		}
+		if s.detach {
+			return s.inBackground(ctx)
+		}
+		if err := s.takeOver(ctx); !errors.Is(err, state.ErrInUse) || time.Since(since) > client.BusyTimeout {
+			return err
+		}
+	}
+}
+
+// keeps returns the error that keeps stop from killing the tasks of an allocation whose state can't be read: another user, another version
+// or a later try can still stop them gracefully. It is nil when nothing else would end them.
+func (s *stopping) keeps(err error) error {
+	switch {
+	case errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
+		if !s.how.Now {
+			return fmt.Errorf("%w; '%s' kills its tasks", err, s.layout.Command("stop", "--now", s.id))
+		}
+		return nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
+		return err
+	}
+	return nil
+}
+
+// concluded says that the allocation has ended, and makes sure that nothing follows it.
+func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error {
+	if interfaces.Replaced(saved.Alloc) {
+		lock, err := s.layout.LockAlloc(s.id, base.NewLogger(false, s.environment))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(lock.FinishReplacement(), lock.Close()); err != nil {
+			return err
+		}
+	}
+	if allocrunner.TasksRunning(s.layout.Alloc(s.id)) {
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s has ended (%s), but tasks of it are still running", s.id, saved.Alloc.ClientStatus))
+	}
+	return s.say("allocation %s has already ended (%s)", s.id, saved.Alloc.ClientStatus)
+}
+
+func (s *stopping) say(format string, args ...any) error {
+	_, err := fmt.Fprintf(s.environment.Stdout, format+"\n", args...)
+	return err
+}
+
+func (s *stopping) warn(err error) { fmt.Fprintf(s.environment.Stderr, "taskapi: %v\n", err) }
+
+// request makes the allocation's taskapi stop it.
+func (s *stopping) request(ctx context.Context, c *client.Client) error {
+	err := c.Stop(ctx, s.how)
+	if failed, ok := errors.AsType[*client.StatusError](err); ok && failed.Status >= http.StatusInternalServerError {
+		if now, _, getErr := c.Allocation(ctx); getErr == nil && now.DesiredStatus == api.AllocDesiredStatusStop { // it stops all the same
+			s.warn(fmt.Errorf("allocation %s: %w", s.id, failed))
+			return nil
+		}
+	}
+	return err
+}
+
+// reactTime is how long a taskapi may take, after a signal, to save that it stops.
+const reactTime = 5 * time.Second
+
+// bySignal stops the allocation of a taskapi that answers no request: signals need no token. With --now, a taskapi that
+// does not act on them is killed; the caller then has to end the tasks.
+func (s *stopping) bySignal(ctx context.Context, c *client.Client, why error) (killed bool, err error) {
+	held := s.layout.ErrHeld(s.id, why)
+	if _, frozen := errors.AsType[*client.FrozenError](why); frozen && !s.how.Now {
+		return false, held
+	}
+	signals := []syscall.Signal{syscall.SIGTERM}
+	if s.how.Now {
+		signals = append(signals, syscall.SIGINT) // a second one kills
+	}
+	pid, err := c.Signal(ctx, signals...)
+	if err != nil {
+		return false, errors.Join(held, fmt.Errorf("allocation %s: %w", s.id, err))
+	}
+	s.warn(held)
+	if !s.reacts(ctx, c, pid) {
+		if !s.how.Now {
+			return false, fmt.Errorf("allocation %s is not being stopped: process %d does not act on SIGTERM; "+
+				"'%s' kills it and the tasks", s.id, pid, s.layout.Command("stop --now", s.id))
+		}
+		if err := s.say("process %d does not act on signals: killing it, and then the tasks", pid); err != nil {
+			return false, err
+		}
+		if _, err := c.Signal(ctx, syscall.SIGKILL); err != nil && !errors.Is(err, client.ErrNoAnswer) {
+			return false, fmt.Errorf("allocation %s: %w", s.id, err)
+		}
+		return true, nil
+	}
+	return false, s.awaitSignalled(ctx, c, pid)
+}
+
+// reacts reports whether a taskapi acts on a signal to stop, as far as its saved state tells.
+func (s *stopping) reacts(ctx context.Context, c *client.Client, pid int) bool {
+	for since := time.Now(); ctx.Err() == nil && time.Since(since) < reactTime; time.Sleep(client.Pause) {
+		saved, err := s.layout.Peek(s.id)
+		known := err == nil && saved != nil
+		if !known && !s.how.Now || !c.ServedBy(ctx, pid) ||
+			known && (saved.Terminal || saved.Alloc.DesiredStatus == api.AllocDesiredStatusStop) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitSignalled waits for the end of an allocation whose taskapi has got a signal.
+func (s *stopping) awaitSignalled(ctx context.Context, c *client.Client, pid int) error {
+	if err := s.say("allocation %s is being stopped by a signal to process %d", s.id, pid); err != nil || s.detach {
+		return err
+	}
+	for ctx.Err() == nil {
+		switch found := c.Locate(ctx, client.Timeouts{}); found.Holder {
+		case client.Ended:
+			return s.say("allocation %s has ended (%s)", s.id, found.Alloc.ClientStatus)
+		case client.Unreadable:
+			return s.layout.ErrUnreadable(s.id, found.Err)
+		case client.Nobody:
+			return &base.AbandonedError{Layout: s.layout, ID: s.id}
+		case client.Hanging:
+			if _, frozen := errors.AsType[*client.FrozenError](found.Err); frozen {
+				return s.layout.ErrHeld(s.id, found.Err)
+			}
+		}
+		time.Sleep(client.Pause)
+	}
+	return context.Cause(ctx)
+}
+
+// await waits for the end of a stop that has begun.
+func (s *stopping) await(ctx context.Context, c *client.Client, f *follow.Follower) error {
+	if s.detach {
+		return s.say("allocation %s is being stopped", s.id)
+	}
+	ctx, release := s.onSignals(ctx, c, f.Printer)
+	defer release()
+	alloc, err := f.Follow(ctx)
+	unsaved, ok := errors.AsType[*follow.UnsavedError](err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("allocation %s is still being stopped; this command waits no longer", s.id)
+	case ok && !unsaved.Saved: // no later command finds it running
+		s.warn(err)
+	case err != nil:
+		return err
+	}
+	f.Printer.Ended(alloc, "")
+	return nil
+}
+
+// onSignals makes the second SIGINT kill the allocation, and SIGTERM end the waiting by cancelling the context.
+func (s *stopping) onSignals(ctx context.Context, c *client.Client, p *follow.Printer) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var background sync.WaitGroup
+	background.Go(func() {
+		var first time.Time // of SIGINT
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case sig := <-signals:
+				switch {
+				case sig == syscall.SIGTERM:
+					cancel()
+				case first.IsZero():
+					first = time.Now()
+					p.AllocEvent("Stopping", "stopping gracefully; send again to kill immediately, SIGTERM to stop waiting")
+				case time.Since(first) >= agent.SameStop:
+					p.AllocEvent("Killing", "killing immediately")
+					s.kill(ctx, c)
+				}
+			}
+		}
+	})
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+		background.Wait()
+	}
+}
+
+// kill makes the allocation's taskapi kill every task.
+func (s *stopping) kill(ctx context.Context, c *client.Client) {
+	if err := c.Stop(ctx, client.StopOptions{NoShutdownDelay: s.how.NoShutdownDelay, Now: true}); err != nil && ctx.Err() == nil {
+		s.warn(fmt.Errorf("allocation %s could not be killed: %w", s.id, err))
+	}
+}
+
+// takeOver resumes the allocation in this process and stops it. It ends the tasks in any case: without their API when that is unavailable,
+// and with SIGKILL when it must. Errors: state.ErrInUse when another taskapi was faster.
+func (s *stopping) takeOver(ctx context.Context) (err error) {
+	logger := base.NewLogger(false, s.environment)
+	lock, lacks, err := s.lock(logger)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if sockErr := removeDeadSockets(s.layout, s.id); sockErr != nil {
+			s.warn(sockErr)
+		}
+		err = errors.Join(err, lock.Close())
+	}()
+	if lock.Saved() == nil || lock.Saved().Terminal {
+		return nil // another taskapi was faster, and has exited
+	}
+	kept, settingsErr := s.layout.Remembered(s.id)
+	lacks = errors.Join(lacks, settingsErr)
+	p := follow.NewPrinter(s.out, lock.Saved().Alloc, false)
+	p.Queue = s.out
+	p.AllocEvent("Stopping", "its taskapi process has exited: resuming it to stop it")
+	var over bool
+	cfg := start.AgentConfig(s.layout, lock.ID, lock, logger, kept, p, s.log, s.environment)
+	defer cfg.Cluster.Close()
+	cfg.Stop, cfg.Kill = &interfaces.StopRequest{NoShutdownDelay: s.how.NoShutdownDelay}, s.how.Now
+	if lacks == nil {
+		if over, lacks = agent.New(cfg).Run(ctx, nil); over || lacks == nil {
+			return nil // also when it has failed, or was detached: it is stopped, or will be
+		}
+		if err := lock.Reload(); err != nil {
+			return err
+		}
+	}
+	p.AllocEvent("Stopping", "stopping its tasks without their API, which is unavailable: "+linewriter.OneLine(lacks.Error()))
+	cfg.NoAPI = true
+	if over, err = agent.New(cfg).Run(ctx, nil); !over && err != nil {
+		return s.killOrphans(ctx, fmt.Errorf("allocation %s can't be stopped gracefully: %w", s.id, err))
+	}
+	if over && lock.ReadOnly() {
+		return &follow.UnsavedError{Layout: s.layout, ID: s.id, Saved: true}
+	}
+	return nil
+}
+
+// lock locks the allocation, also when nothing can be written there, and then lacks says so.
+func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
+	lock, err = s.layout.LockAlloc(s.id, logger)
+	switch {
+	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return lock, nil, err
+	}
+	held, holdErr := s.layout.LockReadOnly(s.id, logger)
+	if holdErr != nil {
+		return nil, nil, err
+	}
+	return held, err, nil
+}
+
+// inBackground is takeOver in a process of its own.
+func (s *stopping) inBackground(ctx context.Context) error {
+	args := []string{"stop", "--data-dir=" + string(s.layout.Dir), fmt.Sprintf("--no-shutdown-delay=%t", s.how.NoShutdownDelay),
+		fmt.Sprintf("--now=%t", s.how.Now), s.id}
+	if err := background(s.layout, ctx, s.id, s.environment, args, stopsOrIsOver); err != nil {
+		return err
+	}
+	return s.say("allocation %s is being stopped in the background", s.id)
+}
+
+func stopsOrIsOver(alloc *api.Allocation) (bool, error) {
+	return alloc.DesiredStatus == api.AllocDesiredStatusStop || alloc.ClientTerminalStatus(), nil
+}
+
+// removeDeadSockets removes the sockets that a killed taskapi has left of an allocation, the operator's and the tasks'. It finds tasks by
+// their directories, since the state may be lost; a socket with a listener stays.
+func removeDeadSockets(l base.Layout, id string) error {
+	entries, err := os.ReadDir(l.Alloc(id))
+	errs := []error{err, socket.RemoveStale(l.OperatorSocket(id))}
+	for _, e := range entries {
+		if e.IsDir() {
+			errs = append(errs, socket.RemoveStale(l.TaskSocket(id, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killOrphans kills what runs of an allocation whose state can't be read.
+func (s *stopping) killOrphans(ctx context.Context, why error) error {
+	dir := s.layout.Alloc(s.id)
+	s.warn(why)
+	if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("allocation %s: %w", s.id, agent.UnwrapPath(err))
+	}
+	killed, err := allocrunner.KillOrphans(ctx, dir)
+	if err != nil {
+		return fmt.Errorf("allocation %s: its tasks could not be killed: %w", s.id, err)
+	}
+	if err := removeDeadSockets(s.layout, s.id); err != nil {
+		s.warn(err)
+	}
+	if killed == 0 {
+		return s.say("allocation %s: no process is running", s.id)
+	}
+	return s.say("allocation %s could not be stopped gracefully: its tasks were killed (%d %s)", s.id, killed,
+		base.Plural(killed, "process", "processes"))
+}

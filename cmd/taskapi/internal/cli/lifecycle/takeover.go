@@ -1,0 +1,207 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/client"
+)
+
+func Takeover(w base.Environment) *cobra.Command {
+	opts := runOptions{Settings: agent.DefaultSettings(), takeOver: true}
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "takeover [flags] [ALLOC]",
+		Short: "Replace the taskapi that runs an allocation by this one, as for an upgrade",
+		Long: `Replaces the taskapi that runs an allocation by this one, in the background; no task notices. No job file is needed: the
+job stays as it is, with its variables. The flags of the last run hold unless others are given. If this taskapi can't
+resume the allocation, it says why, and the other one goes on. An allocation whose taskapi has exited is resumed.
+` + base.AllocArgs,
+		Example: `  taskapi takeover
+  taskapi takeover --all
+  taskapi takeover --policy nomad hello`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if all && len(args) > 0 {
+				return base.Usage(fmt.Errorf("--all takes over every allocation: leave out %q, or --all", args[0]))
+			}
+			return base.TargetArgs(base.ToChange)(cmd, args)
+		},
+		ValidArgsFunction: base.CompleteTarget(&opts.dataDir, w, base.ToChange),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.detached {
+				return opts.takeOverHere(cmd, args, w)
+			}
+			f, err := base.NewFinder(w, opts.dataDir)
+			if err != nil {
+				return err
+			}
+			if all {
+				return takeOverAll(f, cmd, w)
+			}
+			found, err := f.Find(cmd.Context(), args, base.ToChange)
+			if err != nil {
+				return err
+			}
+			return takeOver(found, cmd, w)
+		},
+	}
+	base.AddDataDir(cmd, &opts.dataDir)
+	f := cmd.Flags()
+	start.BindSettings(&opts.Settings, f)
+	f.BoolVar(&all, "all", false, "take over every allocation that a taskapi runs")
+	f.BoolVar(&opts.detached, "detached", false, "")
+	_ = f.MarkHidden("detached") // it has just been added
+	return cmd
+}
+
+// takeOverAll takes over every allocation that a taskapi runs, and goes on after an error.
+func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
+	if err := f.Look(cmd.Context(), nil); err != nil {
+		return err
+	}
+	some, failed := false, false
+	for _, k := range f.Known {
+		c := k.Layout.Client(k.ID)
+		holder := c.Locate(cmd.Context(), client.Brief).Holder
+		c.Close()
+		if holder == client.Nobody || holder == client.Ended || holder == client.Unreadable {
+			continue
+		}
+		some = true
+		if err := takeOver(k.Target(""), cmd, w); err != nil {
+			failed = true
+			if _, said := errors.AsType[base.SilentError](err); !said {
+				fmt.Fprintf(w.Stderr, "taskapi: %v\n", err)
+			}
+		}
+	}
+	switch {
+	case failed:
+		return base.ErrSilent
+	case !some:
+		fmt.Fprintf(w.Stderr, "no taskapi runs an allocation in %s\n", f.Dirs())
+	}
+	return nil
+}
+
+// takeOver takes the allocation over with a process in the background.
+func takeOver(t base.Target, cmd *cobra.Command, w base.Environment) error {
+	args := append([]string{"takeover"}, givenFlags(cmd, "all", "data-dir")...)
+	args = append(args, "--data-dir="+string(t.Layout.Dir), t.ID)
+	goesOn := func(alloc *api.Allocation) (bool, error) { return !interfaces.Ended(alloc), nil }
+	if err := background(t.Layout, cmd.Context(), t.ID, w, args, goesOn); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w.Stdout, "%s is run by taskapi %s\n", t, w.Version)
+	return err
+}
+
+// takeOverHere takes the allocation over with this process, and runs it to its end.
+func (o *runOptions) takeOverHere(cmd *cobra.Command, args []string, w base.Environment) error {
+	if w.Signals == nil {
+		w.Signals = start.CatchSignals()
+	}
+	defer signal.Stop(w.Signals)
+	starting, waiting := start.Watch(cmd.Context(), w.Signals)
+	defer starting.End()
+	w.Stdout, w.Stderr = boundedLogs(w)
+	log := base.QueuedLog(w)
+	defer base.FlushAll(log)
+	w.Stderr = log
+	found, err := base.Find(waiting, w, o.dataDir, args, base.ToChange)
+	if err != nil {
+		return err
+	}
+	r, err := o.takeOverRequest(found, cmd.Flags(), w)
+	if err != nil {
+		return err
+	}
+	return r.run(cmd.Context(), waiting, log, starting)
+}
+
+// takeOverRequest returns the run of an allocation with the job that it has.
+func (o *runOptions) takeOverRequest(t base.Target, flags *pflag.FlagSet, w base.Environment) (*request, error) {
+	differ, err := o.readSettings(t.Layout, t.ID, flags, w)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := t.Layout.Peek(t.ID)
+	if err != nil {
+		return nil, t.Layout.Explain(err)
+	}
+	if saved == nil {
+		return nil, errNothingSaved(t.ID)
+	}
+	if err := o.CheckUsers(saved.Alloc.GetTaskGroup()); err != nil {
+		return nil, base.Usage(err)
+	}
+	return &request{options: *o, differ: differ, layout: t.Layout, alloc: saved.Alloc, environment: w}, nil
+}
+
+// takeOver makes the taskapi that runs the allocation exit and leave its tasks running. It first checks everything that
+// could make this process fail afterwards: the tasks would be left without a taskapi.
+func (r *request) takeOver(ctx context.Context) error {
+	if err := r.options.tryFiles(r.layout); err != nil {
+		return err
+	}
+	if err := r.errOtherUsers(); err != nil {
+		return err
+	}
+	c := r.layout.Client(r.alloc.ID)
+	defer c.Close()
+	found := c.Locate(ctx, client.Timeouts{})
+	switch found.Holder {
+	case client.Hanging: // it would act on the signal some time later, when this process has given up
+		return r.layout.ErrHeld(r.alloc.ID, found.Err)
+	case client.Nobody, client.Changing: // the next look decides
+		return nil
+	case client.Ended:
+		return &base.EndedError{Target: base.Target{Layout: r.layout, ID: r.alloc.ID}, Found: found}
+	case client.Unreadable:
+		return r.layout.ErrUnreadable(r.alloc.ID, found.Err)
+	}
+	saved, err := r.layout.Peek(r.alloc.ID)
+	switch {
+	case err != nil:
+		return r.layout.Explain(err)
+	case saved == nil:
+		return errNothingSaved(r.alloc.ID)
+	}
+	runner, err := allocrunner.New(interfaces.Config{Alloc: saved.Alloc, Dir: r.layout.Alloc(saved.Alloc.ID), Logger: slog.New(slog.DiscardHandler), Saved: saved})
+	if err != nil {
+		return fmt.Errorf("allocation %s: %w", saved.Alloc.ID, err)
+	}
+	if err := base.Usage(runner.Validate(saved.Alloc.Job)); err != nil {
+		return err
+	}
+	if _, err := c.Signal(ctx, syscall.SIGUSR1); err != nil && !errors.Is(err, client.ErrNoAnswer) {
+		return fmt.Errorf("the taskapi of allocation %s: %w", r.alloc.ID, err)
+	}
+	return nil
+}
+
+// errNothingSaved is for an allocation that is starting, or whose state was removed.
+func errNothingSaved(id string) error {
+	return fmt.Errorf("allocation %s has no saved state: no other taskapi could resume its tasks", id)
+}
+
+// tryFiles reads every file that an agent needs at its start.
+func (o *runOptions) tryFiles(l base.Layout) error {
+	if _, err := l.OpenKeyring(o.SealKey); err != nil {
+		return err
+	}
+	return o.TryFiles()
+}

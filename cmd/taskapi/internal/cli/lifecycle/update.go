@@ -1,0 +1,183 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/signal"
+	"slices"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+)
+
+func Update(w base.Environment) *cobra.Command {
+	var flags start.JobFlags
+	var dataDir string
+	u := updater{out: w.Stdout}
+	cmd := &cobra.Command{
+		Use:   "update [flags] ALLOC JOBFILE",
+		Short: "Give a running allocation another version of its job",
+		Long: `Compares the job file with the job that the allocation runs, prints each difference and whether it needs new processes, and gives the
+allocation the new version. Changes that need new processes are refused, with exit code 2, and nothing changes; with --force the
+allocation is stopped gracefully and run again, under the same ID and in the same directory.`,
+		Example: `  taskapi update hello examples/hello.nomad.hcl
+  taskapi update --force hello examples/hello.nomad.hcl`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return base.Usage(fmt.Errorf("want an allocation and a job file, not %d %s: taskapi update [flags] ALLOC JOBFILE",
+					len(args), base.Plural(len(args), "argument", "arguments")))
+			}
+			return nil
+		},
+		ValidArgsFunction: base.CompleteUpdate(&dataDir, w),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := base.Find(cmd.Context(), w, dataDir, args[:1], base.ToChange)
+			if err != nil {
+				return err
+			}
+			u.layout, u.id = found.Layout, found.ID
+			return u.run(cmd.Context(), flags, args[1], w)
+		},
+	}
+	flags.AddVars(cmd)
+	base.AddDataDir(cmd, &dataDir)
+	cmd.Flags().BoolVar(&u.force, "force", false, "if the changes need new processes, stop the allocation gracefully and run it again")
+	cmd.Flags().BoolVar(&u.detach, "detach", false, "with --force, return when the stop has begun")
+	return cmd
+}
+
+// updater gives a running allocation another version of its job.
+type updater struct {
+	layout base.Layout
+	id     string
+	force  bool // also a version that needs new processes
+	detach bool // don't wait for those
+	out    io.Writer
+}
+
+// run is taskapi update.
+func (u *updater) run(ctx context.Context, flags start.JobFlags, jobFile string, w base.Environment) error {
+	c := u.layout.Client(u.id)
+	defer c.Close()
+	found := c.Locate(ctx, client.Following)
+	switch found.Holder {
+	case client.Refusing, client.Hanging:
+		return u.layout.ErrHeld(u.id, found.Err)
+	case client.Unreadable:
+		return u.layout.ErrUnreadable(u.id, found.Err)
+	case client.Ended:
+		return fmt.Errorf("allocation %s has ended (%s); '%s' %s runs it again", u.id, found.Alloc.ClientStatus,
+			u.layout.Command("run", "--force", "--alloc-id", u.id), base.WithJobFile)
+	case client.Nobody:
+		return fmt.Errorf("no taskapi runs allocation %s; '%s' %s resumes it with the new version", u.id,
+			u.layout.Command("run", "--alloc-id", u.id), base.WithJobFile)
+	}
+	flags.Group = found.Alloc.TaskGroup
+	kept, err := u.layout.Remembered(u.id)
+	if err != nil {
+		return err
+	}
+	loaded, err := flags.Load(jobFile, kept, w)
+	if err != nil {
+		return err
+	}
+	return u.update(ctx, c, found.Alloc, loaded.Job)
+}
+
+// update gives the allocation, which was as before, a job, prints what that changes, and returns when the allocation runs it. Errors:
+// client.ErrNoAnswer, and usage errors for a job that it can't have.
+func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job) error {
+	plan, err := c.Plan(ctx, job)
+	if err != nil {
+		return u.asError(err)
+	}
+	if plan.Diff == nil || len(plan.Diff.Fields) == 0 {
+		_, err := fmt.Fprintf(u.out, "allocation %s runs this job: nothing to change\n", u.id)
+		return err
+	}
+	if err := printPlan(u.out, plan.Diff.Fields); err != nil {
+		return err
+	}
+	destructive := needsNewProcesses(plan, before.TaskGroup)
+	if destructive && !u.force {
+		return base.Usage(fmt.Errorf("allocation %s needs new processes for this job, and is unchanged; --force stops it gracefully and runs it again", u.id))
+	}
+	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.force); err != nil {
+		return u.asError(err)
+	}
+	if destructive {
+		return u.awaitReplaced(ctx, before)
+	}
+	_, err = fmt.Fprintf(u.out, "allocation %s runs the new version\n", u.id)
+	return err
+}
+
+// awaitReplaced prints what happens to an allocation that is being replaced, and returns when its successor runs. Ctrl-C ends the waiting
+// alone.
+func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
+	_, err := fmt.Fprintf(u.out, "allocation %s is stopped gracefully and run again; '%s' follows it\n", u.id, u.layout.Command("attach", u.id))
+	if u.detach || err != nil {
+		return err
+	}
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer release()
+	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
+	f := &follow.Follower{Layout: u.layout, ID: u.id, Quiet: true, Until: isNew, Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(u.out, a, false) }}
+	f.Show(before)
+	alloc, err := f.Follow(ctx)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("allocation %s is still being replaced; this command waits no longer", u.id)
+	case err != nil:
+		return err
+	case !isNew(alloc):
+		return fmt.Errorf("allocation %s was stopped before the new version began (%s)", u.id, alloc.ClientStatus)
+	case alloc.ClientStatus == api.AllocClientStatusFailed:
+		return fmt.Errorf("the new version of allocation %s has failed: %s", u.id, linewriter.OneLine(alloc.ClientDescription))
+	}
+	return nil
+}
+
+// annotationDestructive is Nomad's word for a change that needs new processes.
+const annotationDestructive = "forces create/destroy update"
+
+// needsNewProcesses reports whether a plan replaces the allocation of a group.
+func needsNewProcesses(plan *api.JobPlanResponse, group string) bool {
+	if plan.Annotations == nil || plan.Annotations.DesiredTGUpdates[group] == nil {
+		return false
+	}
+	return plan.Annotations.DesiredTGUpdates[group].DestructiveUpdate > 0
+}
+
+// printPlan prints what differs, and which of it needs new processes.
+func printPlan(out io.Writer, changes []*api.FieldDiff) error {
+	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for _, change := range changes {
+		what := "in place"
+		if slices.Contains(change.Annotations, annotationDestructive) {
+			what = "needs new processes"
+		}
+		fmt.Fprintf(table, "%s\t%s: %s\n", what, linewriter.OneLine(change.Name), linewriter.OneLine(change.New))
+	}
+	return table.Flush()
+}
+
+// asError says why a taskapi refuses a job. Its own words are about the job.
+func (u *updater) asError(err error) error {
+	wrapped := fmt.Errorf("allocation %s: %w", u.id, err)
+	if s, ok := errors.AsType[*client.StatusError](err); ok && (s.Status == http.StatusBadRequest || s.Status == http.StatusNotFound) {
+		return base.Usage(wrapped)
+	}
+	return wrapped
+}

@@ -1,0 +1,168 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// printAllocation prints an allocation for people: what it is, what it uses, its tasks, checks and events.
+func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found client.Location) error {
+	a := found.Alloc
+	usage := &api.AllocResourceUsage{}
+	checks := api.AllocCheckStatuses{}
+	if found.Holder == client.Serving { // what is left out when it ends meanwhile, or refuses
+		_ = t.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+			got, err := sdk.Allocations().Stats(a, (&api.QueryOptions{}).WithContext(ctx))
+			if err == nil {
+				usage = got
+			}
+			return err
+		})
+		checks, _ = t.Checks(ctx)
+	} else if found.Saved != nil {
+		checks = found.Saved.Checks
+	}
+	var text strings.Builder
+	text.WriteString(s.facts(t.Layout, found, usage))
+	text.WriteString("\n" + s.tasks(a, usage))
+	if len(checks) > 0 {
+		text.WriteString("\n" + checksTable(s.environment, checks))
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		text.WriteString("\n" + s.events(name, a.TaskStates[name]))
+	}
+	_, err := fmt.Fprint(s.environment.Stdout, text.String())
+	return err
+}
+
+// facts returns what there is to say of the allocation as a whole.
+func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.AllocResourceUsage) string {
+	a := found.Alloc
+	table := output.Table{Colors: s.environment.Colors()}
+	table.Row("ID", a.ID)
+	table.Row("Name", a.Name)
+	table.Row("Status", statusText(found))
+	table.Paint(1, output.StatusColor(a.ClientStatus))
+	table.Row("Description", a.ClientDescription)
+	if health, ok := base.HealthOf(a); ok {
+		table.Row("Health", health+", since "+output.Date(a.DeploymentStatus.Timestamp))
+		table.Paint(1, output.StatusColor(health))
+	}
+	if found.Holder == client.Nobody {
+		table.Row("Resume", l.Command("takeover", a.ID))
+		table.Row("Stop", l.Command("stop", a.ID))
+	}
+	table.Row("Created", output.Date(time.Unix(0, a.CreateTime)))
+	if a.ClientTerminalStatus() {
+		table.Row("Ended", output.Date(time.Unix(0, a.ModifyTime)))
+	}
+	table.Row("Directory", l.Alloc(a.ID))
+	if a.AllocatedResources != nil {
+		for _, p := range a.AllocatedResources.Shared.Ports {
+			table.Row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))
+		}
+	}
+	if usage.ResourceUsage != nil {
+		table.Row("CPU", cpuText(usage.ResourceUsage))
+		table.Row("Memory", memoryText(usage.ResourceUsage))
+	}
+	return table.String()
+}
+
+// tasks returns a line for each task, in the order of the job.
+func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage) string {
+	table := output.Table{Colors: s.environment.Colors()}
+	table.Header("Task", "State", "Restarts", "Uptime", "PIDs", "CPU", "Memory")
+	for _, name := range base.TaskNames(a) {
+		state := a.TaskStates[name]
+		if state == nil {
+			state = &api.TaskState{State: "pending"}
+		}
+		uptime, pids, cpu, memory := "-", "-", "-", "-"
+		if state.State == "running" && !state.StartedAt.IsZero() {
+			uptime = output.Duration(time.Since(state.StartedAt))
+		}
+		if u := usage.Tasks[name]; u != nil && u.ResourceUsage != nil && state.State == "running" {
+			pids, cpu, memory = pidsText(u), cpuText(u.ResourceUsage), memoryText(u.ResourceUsage)
+		}
+		text, color := stateText(state)
+		table.Row(name, text, strconv.FormatUint(state.Restarts, 10), uptime, pids, cpu, memory)
+		table.Paint(1, color)
+	}
+	return table.String()
+}
+
+// stateText returns a task's state, and its colour.
+func stateText(state *api.TaskState) (string, output.Color) {
+	if state.Failed {
+		return state.State + " (failed)", output.Red
+	}
+	return state.State, output.StatusColor(state.State)
+}
+
+// maxPIDs is how many processes of a task a line names.
+const maxPIDs = 4
+
+// pidsText names the processes of a task, the oldest numbers first.
+func pidsText(u *api.TaskResourceUsage) string {
+	var pids []int
+	for pid := range u.Pids {
+		if n, err := strconv.Atoi(pid); err == nil {
+			pids = append(pids, n)
+		}
+	}
+	slices.Sort(pids)
+	var names []string
+	for _, pid := range pids[:min(len(pids), maxPIDs)] {
+		names = append(names, strconv.Itoa(pid))
+	}
+	if more := len(pids) - maxPIDs; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	if len(names) == 0 {
+		return "-"
+	}
+	return strings.Join(names, " ")
+}
+
+// cpuText returns the use of CPU in percent of one core.
+func cpuText(u *api.ResourceUsage) string {
+	if u.CpuStats == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", u.CpuStats.Percent)
+}
+
+// memoryText returns the use of memory: what the kernel counts, or else what is resident.
+func memoryText(u *api.ResourceUsage) string {
+	if u.MemoryStats == nil {
+		return "-"
+	}
+	if slices.Contains(u.MemoryStats.Measured, "Usage") {
+		return output.Bytes(u.MemoryStats.Usage)
+	}
+	return output.Bytes(u.MemoryStats.RSS)
+}
+
+// events returns a task's events, the oldest first.
+func (s *statusShow) events(name string, state *api.TaskState) string {
+	colors := s.environment.Colors()
+	table := output.Table{Colors: colors, Indent: 2}
+	for _, e := range state.Events {
+		table.Row(output.Date(time.Unix(0, e.Time)), e.Type, e.DisplayMessage)
+	}
+	text, color := stateText(state)
+	return fmt.Sprintf("Task %q: %s, %d %s\n%s", name, colors.Paint(color, text), state.Restarts,
+		base.Plural(int(state.Restarts), "restart", "restarts"), table.String())
+}

@@ -1,0 +1,322 @@
+package look
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// eventsFlags are those of taskapi events.
+type eventsFlags struct {
+	out    base.OutputFlags
+	follow bool
+	topics []string
+	index  uint64
+}
+
+func Events(w base.Environment) *cobra.Command {
+	var dataDir string
+	var flags eventsFlags
+	cmd := &cobra.Command{
+		Use:   "events [flags] [ALLOC]",
+		Short: "Print Nomad's event stream of an allocation",
+		Long: `Prints the events that Nomad's API streams of an allocation: the latest some hundred, a line for each, and with --follow each as it
+happens until the allocation ends. When its taskapi is replaced, or the token has to be renewed, it goes on where it was.
+When its taskapi has exited, it waits for another one as long as tasks run.
+` + base.AllocArgs + `
+
+--json prints the lines of GET /v1/event/stream as they are; --template is applied to each event, the SDK's Event. What happens to the
+tasks, in words, is what 'taskapi attach' prints.`,
+		Example: `  taskapi events
+  taskapi events -f --topic Allocation --topic Service hello
+  taskapi events -t '{{.Index}} {{.Topic}} {{.Type}}'`,
+		Args:              base.TargetArgs(base.ToChange),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToChange),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := base.Find(cmd.Context(), w, dataDir, args, base.ToChange)
+			if err != nil {
+				return err
+			}
+			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer release()
+			s := &eventsStream{target: found, environment: w, flags: flags, next: flags.index}
+			if err := s.run(ctx); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &flags.out)
+	f := cmd.Flags()
+	f.BoolVarP(&flags.follow, "follow", "f", false, "print events as they happen, until the allocation ends or Ctrl-C")
+	f.StringArrayVar(&flags.topics, "topic", nil, "print events of this `TOPIC` alone; may be repeated")
+	f.Uint64Var(&flags.index, "index", 0, "print events from this index on")
+	parse := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		for _, topic := range flags.topics {
+			if !slices.Contains(eventTopics, topic) {
+				return base.Usage(fmt.Errorf("--topic %q is none of %s", topic, strings.Join(eventTopics, ", ")))
+			}
+		}
+		return parse(cmd, args)
+	}
+	_ = cmd.RegisterFlagCompletionFunc("topic", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return eventTopics, cobra.ShellCompDirectiveNoFileComp
+	}) // the flag has just been added
+	return cmd
+}
+
+// eventTopics are those that an allocation's stream may have.
+var eventTopics = []string{string(api.TopicAllocation), string(api.TopicJob), string(api.TopicEvaluation), string(api.TopicDeployment), string(api.TopicNode),
+	string(api.TopicService)}
+
+// eventsStream is taskapi events.
+type eventsStream struct {
+	target      base.Target
+	environment base.Environment
+	flags       eventsFlags
+
+	alone bool                      // its taskapi has exited, which has been said
+	next  uint64                    // the index from which on events are wanted
+	had   eventsHad                 // those that have come, of that index and of others
+	last  *api.Allocation           // as the last event of it had it
+	shown map[string]*api.TaskEvent // the last event of each task
+}
+
+// eventLine is a line of the stream. Error is the last line's.
+type eventLine struct {
+	Index  uint64
+	Events []*api.Event
+	Error  string `json:",omitempty"`
+}
+
+// reconnectPause is the pause before a stream that has ended is opened again: there may be no event for long.
+const reconnectPause = 100 * time.Millisecond
+
+// run prints events until those that there are have been printed or, when they are followed, until the allocation has ended.
+func (s *eventsStream) run(ctx context.Context) error {
+	c := s.target.Client()
+	defer c.Close()
+	created := int64(0)
+	for {
+		alloc, _, err := c.Allocation(ctx)
+		if err == nil {
+			if created != 0 && created != alloc.CreateTime { // it has been replaced, and its successor counts from the beginning
+				s.next, s.had, s.last, s.shown = 0, eventsHad{}, nil, nil
+			}
+			created = alloc.CreateTime
+			var done bool
+			if done, err = s.read(ctx, c, alloc.ModifyIndex); done {
+				return err
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+		case created == 0 || !errors.Is(err, client.ErrNoAnswer) && !client.Refused(err):
+			return s.target.Explain(ctx, c, err)
+		default:
+			if ended, err := s.ended(ctx, c); ended || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(reconnectPause):
+		}
+	}
+}
+
+// ended finds out why a stream that was followed can't be opened any more: the allocation has ended, or nobody runs it.
+// While its tasks run, another taskapi may still resume it.
+func (s *eventsStream) ended(ctx context.Context, c *client.Client) (bool, error) {
+	switch found := c.Locate(ctx, client.Following); found.Holder {
+	case client.Serving:
+		s.alone = false
+		return false, nil
+	case client.Ended:
+		return true, s.printEnd(found.Alloc)
+	case client.Nobody:
+		if s.flags.follow && allocrunner.TasksRunning(s.target.Layout.Alloc(s.target.ID)) {
+			if !s.alone {
+				abandoned := &base.AbandonedError{Layout: s.target.Layout, ID: s.target.ID}
+				fmt.Fprintf(s.environment.Stderr, "taskapi: %v; waiting for another one\n", abandoned)
+			}
+			s.alone = true
+			return false, nil
+		}
+		return true, &base.AbandonedError{Layout: s.target.Layout, ID: s.target.ID}
+	case client.Unreadable:
+		return true, s.target.Layout.ErrUnreadable(s.target.ID, found.Err)
+	default:
+		return true, s.target.Layout.ErrHeld(s.target.ID, found.Err)
+	}
+}
+
+// printEnd prints the last event of an allocation that ended before the stream could be opened again, unless it has come.
+func (s *eventsStream) printEnd(alloc *api.Allocation) error {
+	if alloc.ModifyIndex <= s.next {
+		return nil
+	}
+	fmt.Fprintf(s.environment.Stderr, "taskapi: events from index %d to %d may be lost: the allocation ended before they were read\n", s.next, alloc.ModifyIndex)
+	last := *alloc
+	last.Job = nil // as the stream has it
+	raw, err := json.Marshal(eventLine{Index: last.ModifyIndex, Events: []*api.Event{{
+		Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: last.ID, FilterKeys: []string{last.JobID},
+		Index: last.ModifyIndex, Payload: map[string]any{"Allocation": last},
+	}}})
+	if err != nil {
+		return fmt.Errorf("encode the last event: %w", err)
+	}
+	_, err = s.printLines(bytes.NewReader(raw))
+	return err
+}
+
+// read opens the stream and prints its events until it ends, which is no error, or until it has had those that there are.
+func (s *eventsStream) read(ctx context.Context, c *client.Client, latest uint64) (done bool, err error) {
+	if !s.flags.follow && s.next > latest {
+		return true, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	resp, err := c.Do(ctx, http.MethodGet, fmt.Sprintf("/v1/event/stream?topic=*&index=%d", s.next), nil)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // the status says enough
+		return false, &client.StatusError{Status: resp.StatusCode, Message: string(bytes.TrimSpace(reason))}
+	}
+	return s.printLines(resp.Body)
+}
+
+// printLines prints the events of a stream that have not come before.
+func (s *eventsStream) printLines(stream io.Reader) (done bool, err error) {
+	beats := 0 // the first begins the stream, the second follows what there was
+	for lines := json.NewDecoder(stream); ; {
+		var raw json.RawMessage
+		var line eventLine
+		if lines.Decode(&raw) != nil || json.Unmarshal(raw, &line) != nil {
+			return false, nil //nolint:nilerr // the stream has ended
+		}
+		if strings.Contains(line.Error, "lost") {
+			fmt.Fprintf(s.environment.Stderr, "taskapi: %s\n", linewriter.OneLine(line.Error))
+		}
+		if len(line.Events) == 0 && line.Error == "" {
+			if beats++; beats > 1 && !s.flags.follow { // no index says that: the last may have several lines
+				return true, nil
+			}
+		}
+		if line.Index < s.next && beats < 2 || len(line.Events) == 0 {
+			continue
+		}
+		s.next = max(s.next, line.Index)
+		if err := s.print(raw, line); err != nil {
+			return true, err
+		}
+	}
+}
+
+// print prints the events of a line that are wanted and have not come before.
+func (s *eventsStream) print(raw json.RawMessage, line eventLine) error {
+	wanted := slices.DeleteFunc(slices.Clone(line.Events), func(e *api.Event) bool {
+		return s.had.before(e) || len(s.flags.topics) > 0 && !slices.Contains(s.flags.topics, string(e.Topic))
+	})
+	out := s.environment.Stdout
+	switch {
+	case len(wanted) == 0:
+		return nil
+	case s.flags.out.JSON && len(wanted) == len(line.Events):
+		return output.JSON(out, raw)
+	case s.flags.out.JSON:
+		return json.NewEncoder(out).Encode(eventLine{Index: line.Index, Events: wanted})
+	}
+	for _, e := range wanted {
+		if s.flags.out.Parsed != nil {
+			if err := base.AsTemplateError(s.flags.out.Parsed.Write(out, e)); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := fmt.Fprintln(out, s.line(e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line returns an event as a line for people: when, which, and what of it is new.
+func (s *eventsStream) line(e *api.Event) string {
+	at, about := "-", output.ShortID(e.Key)
+	for _, object := range e.Payload {
+		fields, _ := object.(map[string]any)
+		for _, field := range []string{"ModifyTime", "SubmitTime", "CreateTime"} {
+			if ns, ok := fields[field].(float64); ok && ns > 0 && at == "-" {
+				at = output.Date(time.Unix(0, int64(ns)))
+			}
+		}
+		if status, ok := fields["Status"].(string); ok && status != "" {
+			about += "  " + status
+		}
+	}
+	if alloc, err := e.Allocation(); err == nil && alloc != nil {
+		about += "  " + s.changed(alloc)
+	}
+	if service, err := e.Service(); err == nil && service != nil {
+		about = fmt.Sprintf("%s  %s  %s", service.ServiceName, base.AddressOf(service), output.ShortID(service.AllocID))
+	}
+	return linewriter.OneLine(fmt.Sprintf("%-19s  %5d  %-10s  %-29s  %s", at, e.Index, e.Topic, e.Type, about))
+}
+
+// changed says what an allocation's version has that the one before it had not.
+func (s *eventsStream) changed(alloc *api.Allocation) string {
+	var what []string
+	if s.last == nil || s.last.ClientStatus != alloc.ClientStatus {
+		what = append(what, alloc.ClientStatus)
+	}
+	if s.last != nil && s.last.DesiredStatus != alloc.DesiredStatus {
+		what = append(what, "desired: "+alloc.DesiredStatus)
+	}
+	if is, ok := base.HealthOf(alloc); ok && s.last != nil {
+		if was, ok := base.HealthOf(s.last); !ok || was != is {
+			what = append(what, is)
+		}
+	}
+	if s.shown == nil {
+		s.shown = map[string]*api.TaskEvent{}
+	}
+	for _, task := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+		events := alloc.TaskStates[task].Events
+		for _, e := range follow.EventsAfter(s.shown[task], events) {
+			what = append(what, task+" "+e.Type)
+		}
+		if len(events) > 0 {
+			s.shown[task] = events[len(events)-1]
+		}
+	}
+	s.last = alloc
+	return strings.Join(what, ", ")
+}

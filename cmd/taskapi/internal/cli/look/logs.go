@@ -1,0 +1,295 @@
+package look
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// logsOptions are the flags of taskapi logs.
+type logsOptions struct {
+	follow         bool
+	tail           int // lines; negative for all
+	since          string
+	stdout, stderr bool
+	json           bool
+}
+
+// maxTail is how many lines' places are kept in memory.
+const maxTail = 1_000_000
+
+func Logs(w base.Environment) *cobra.Command {
+	var dataDir string
+	var o logsOptions
+	scope := base.Sought{Tasks: base.AnyTasks, Reads: true}
+	cmd := &cobra.Command{
+		Use:   "logs [flags] [ALLOC] [TASK]",
+		Short: "Print what tasks have printed, of an allocation that runs or has ended",
+		Long: `Prints the output of an allocation's tasks from the files in its directory, so that it needs no taskapi that runs.
+` + base.TaskArgs + `
+
+Of several tasks each line has its task in front, with | for standard output and ! for standard error, and what could steer a terminal is
+replaced. The output of one TASK is copied as it is, its standard error to standard error. Without -f, a task's standard output comes before
+its standard error, since their files do not say when a line was written; with -f, lines come as they are written, until the allocation
+ends. A task's latest output is kept, as its logs block says (10 files of 10 MB each).`,
+		Example: `  taskapi logs -f
+  taskapi logs --tail 20 --stderr hello
+  taskapi logs hello greeter > greeter.log`,
+		Args:              base.TargetArgs(scope),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, scope),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := base.Find(cmd.Context(), w, dataDir, args, scope)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), w, found)
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	f := cmd.Flags()
+	f.BoolVarP(&o.follow, "follow", "f", false, "print more as it is written, until the allocation ends")
+	f.IntVar(&o.tail, "tail", -1, "begin with the last `N` lines of each stream")
+	f.StringVar(&o.since, "since", "", "begin with the first log file that was written to since a `TIME`, or for a duration such as 10m")
+	f.BoolVar(&o.stdout, "stdout", false, "only standard output")
+	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
+	f.BoolVar(&o.json, "json", false, "print each line as a JSON object with task, stream and line")
+	return cmd
+}
+
+func (o *logsOptions) run(ctx context.Context, w base.Environment, t base.Target) error {
+	if o.tail >= 0 && o.since != "" {
+		return base.Usage(errors.New("--tail and --since exclude each other: give one"))
+	}
+	if o.tail > maxTail {
+		return base.Usage(fmt.Errorf("--tail %d is more than %d lines: leave it out for all", o.tail, maxTail))
+	}
+	if t.Alloc == nil || t.Alloc.Job == nil {
+		return fmt.Errorf("allocation %s: its state can't be read, so its tasks are not known; its logs are in %s", output.ShortID(t.ID),
+			t.Layout.Alloc(t.ID)+"/alloc/logs")
+	}
+	tasks := base.TaskNames(t.Alloc)
+	if t.Task != "" {
+		tasks = []string{t.Task}
+	}
+	kinds := []string{api.FSLogNameStdout, api.FSLogNameStderr}
+	if o.stdout != o.stderr {
+		kinds = map[bool][]string{true: {api.FSLogNameStdout}, false: {api.FSLogNameStderr}}[o.stdout]
+	}
+	l := &logsPrinter{
+		files: allocrunner.Files(t.Layout.Alloc(t.ID), t.Alloc.GetTaskGroup()), out: w.Stdout, err: w.Stderr,
+		prefix: newPrefixes(w.Colors(), base.TaskNames(t.Alloc)), raw: t.Task != "", json: o.json,
+	}
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer release()
+	streams := follow.StreamsOf(tasks, kinds...)
+	begins, err := o.begins(ctx, l.files, streams, time.Now())
+	if err == nil && o.follow {
+		err = l.follow(ctx, t, streams, begins)
+	} else if err == nil {
+		err = l.printAll(ctx, t, streams, begins)
+	}
+	if errors.Is(err, context.Canceled) { // by a signal
+		return nil
+	}
+	return err
+}
+
+// printAll prints the streams one after the other.
+func (l *logsPrinter) printAll(ctx context.Context, t base.Target, streams []follow.TaskStream, begins []*interfaces.Span) error {
+	printed := false
+	for i, s := range streams {
+		if begins[i] == nil {
+			continue
+		}
+		printed = true
+		if err := l.print(ctx, ctx, s, *begins[i]); err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
+			return err
+		}
+	}
+	if !printed {
+		fmt.Fprintf(l.err, "allocation %s: %s no output\n", output.ShortID(t.ID), whoHas(t.Task))
+	}
+	return nil
+}
+
+func whoHas(task string) string {
+	if task != "" {
+		return fmt.Sprintf("task %q has", task)
+	}
+	return "its tasks have"
+}
+
+// begins returns where each stream begins, nil for one without output that is asked for.
+func (o *logsOptions) begins(ctx context.Context, files interfaces.Files, streams []follow.TaskStream, now time.Time) ([]*interfaces.Span, error) {
+	at := time.Time{}
+	if o.since != "" {
+		var err error
+		if at, err = follow.ParseSince(o.since, now); err != nil {
+			return nil, err
+		}
+	}
+	spans := make([]*interfaces.Span, len(streams))
+	for i, s := range streams {
+		begin, ok, err := follow.Since(files, s, at)
+		if ok && err == nil && o.tail >= 0 {
+			begin, err = follow.Tail(ctx, files, s, o.tail)
+		}
+		if err != nil && !errors.Is(err, interfaces.ErrNoLogs) {
+			return nil, fmt.Errorf("logs of task %q: %w", s.Task, err)
+		}
+		if ok && err == nil {
+			span := begin.Span()
+			spans[i] = &span
+		}
+	}
+	return spans, nil
+}
+
+// logsPrinter prints streams.
+type logsPrinter struct {
+	files    interfaces.Files
+	out, err io.Writer
+	prefix   *prefixes
+	raw      bool // as it is, without a prefix
+	json     bool
+
+	mu sync.Mutex // held while a line is written, so that lines stay whole
+}
+
+// logLine is a line as JSON.
+type logLine struct {
+	Task   string `json:"task"`
+	Stream string `json:"stream"`
+	Line   string `json:"line"`
+}
+
+// print prints a stream from a place to its end or, when it is followed, to what is there when following ends.
+func (l *logsPrinter) print(ctx, following context.Context, s follow.TaskStream, span interfaces.Span) error {
+	frames, err := l.files.Logs(s.Task, s.Kind, span)
+	if err != nil {
+		return err
+	}
+	defer frames.Close()
+	lines := follow.LineSplitter{Print: func(line []byte) error { return l.line(s, line) }}
+	err = follow.CopyFrames(ctx, following, frames, func(f *api.StreamFrame) error {
+		if l.raw && !l.json {
+			return l.write(s, f.Data)
+		}
+		return lines.Add(f.Data)
+	})
+	return errors.Join(err, lines.End())
+}
+
+func (l *logsPrinter) line(s follow.TaskStream, line []byte) error {
+	if l.json {
+		text, err := json.Marshal(logLine{s.Task, s.Kind, string(line)})
+		return errors.Join(err, l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, append(text, '\n')))
+	}
+	return l.write(follow.TaskStream{Task: s.Task, Kind: api.FSLogNameStdout}, []byte(l.prefix.of(s)+linewriter.OneLine(string(line))+"\n"))
+}
+
+func (l *logsPrinter) write(s follow.TaskStream, text []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.out
+	if s.Kind == api.FSLogNameStderr {
+		out = l.err
+	}
+	_, err := out.Write(text)
+	return err
+}
+
+// follow prints all streams at once until the allocation has ended, or ctx.
+func (l *logsPrinter) follow(ctx context.Context, t base.Target, streams []follow.TaskStream, begins []*interfaces.Span) error {
+	following, end := context.WithCancel(ctx)
+	defer end()
+	var all sync.WaitGroup
+	errs := make([]error, len(streams))
+	for i, s := range streams {
+		span := interfaces.Span{}
+		if begins[i] != nil {
+			span = *begins[i]
+		}
+		span.Follow, span.Await = true, true
+		all.Go(func() {
+			defer func() {
+				if errs[i] != nil { // nobody reads, or a file can't be read: the others end, too
+					end()
+				}
+			}()
+			errs[i] = l.print(ctx, following, s, span)
+		})
+	}
+	all.Go(func() {
+		defer end()
+		awaitEnd(following, t)
+	})
+	all.Wait()
+	if err := errors.Join(errs...); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return nil
+}
+
+// lookForEnd is how often an allocation without a taskapi is looked at: nothing says when its tasks end.
+const lookForEnd = time.Second
+
+// awaitEnd returns when the allocation has ended, also without a taskapi, or ctx has.
+func awaitEnd(ctx context.Context, t base.Target) {
+	for ctx.Err() == nil {
+		f := &follow.Follower{Layout: t.Layout, ID: t.ID, Quiet: true, Make: func(a *api.Allocation) *follow.Printer { return follow.NewPrinter(io.Discard, a, false) }}
+		_, err := f.Follow(ctx)
+		_, abandoned := errors.AsType[*base.AbandonedError](err)
+		switch {
+		case err == nil, !abandoned && !errors.Is(err, client.ErrNoAnswer):
+			return
+		case !allocrunner.TasksRunning(t.Layout.Alloc(t.ID)):
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookForEnd):
+		}
+	}
+}
+
+// prefixes are what stands in front of tasks' lines.
+type prefixes struct {
+	colors output.Colors
+	width  int
+	paint  map[string]output.Color
+}
+
+// taskColors are those of tasks, in turn. Red is for errors.
+var taskColors = []output.Color{output.Cyan, output.Green, output.Yellow, output.Magenta, output.Blue}
+
+func newPrefixes(colors output.Colors, tasks []string) *prefixes {
+	p := &prefixes{colors: colors, paint: map[string]output.Color{}}
+	for i, task := range tasks {
+		p.width = max(p.width, len(task))
+		p.paint[task] = taskColors[i%len(taskColors)]
+	}
+	return p
+}
+
+// of returns the prefix of a stream's lines: the task's name, and a mark of its own for standard error.
+func (p *prefixes) of(s follow.TaskStream) string {
+	return p.colors.Paint(p.paint[s.Task], fmt.Sprintf("%-*s", p.width, linewriter.OneLine(s.Task))) + " " + follow.MarkOf(s.Kind, p.colors) + " "
+}

@@ -1,0 +1,206 @@
+package look
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os/user"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+func PS(w base.Environment) *cobra.Command {
+	var dataDir string
+	var out base.OutputFlags
+	var long bool
+	scope := base.Sought{Tasks: base.AnyTasks, Reads: true}
+	cmd := &cobra.Command{
+		Use:   "ps [flags] [ALLOC] [TASK]",
+		Short: "List the processes of an allocation's tasks",
+		Long: `Lists the tasks of an allocation with their state and restarts, and the processes of each: number, user, CPU in percent of one core, resident
+memory, time since the start, and command.
+` + base.TaskArgs + `
+
+--json prints a list of the tasks with their processes; --template is given the same: .Task .State .Failed .Restarts .Health .Processes,
+each with .PID .User .UID .CPUPercent .RSS .Started .Command.`,
+		Example: `  taskapi ps
+  taskapi ps hello greeter
+  taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,
+		Args:              base.TargetArgs(scope),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, scope),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := base.Find(cmd.Context(), w, dataDir, args, scope)
+			if err != nil {
+				return err
+			}
+			tasks, err := processesOf(found, cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.Print(w, tasks, nil, func() error {
+				_, err := fmt.Fprint(w.Stdout, psTable(tasks, commandWidth(w, long), w.Colors()))
+				return err
+			})
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &out)
+	cmd.Flags().BoolVarP(&long, "long", "l", false, "print whole command lines")
+	return cmd
+}
+
+// psTask is a task with its processes.
+type psTask struct {
+	Task      string
+	State     string
+	Failed    bool
+	Restarts  uint64
+	Health    string // healthy, unhealthy or empty: the allocation's, as far as it is known
+	Processes []psProcess
+}
+
+// psProcess is a process.
+type psProcess struct {
+	PID        int
+	User       string // its number when it has no name
+	UID        uint32
+	CPUPercent float64 // of one core
+	RSS        uint64  // bytes
+	Started    time.Time
+	Command    string
+}
+
+// processesOf returns the tasks of an allocation with their processes, or the task that is named; of one that does not run, without.
+func processesOf(t base.Target, ctx context.Context) ([]psTask, error) {
+	found, err := t.Layout.Locate(ctx, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	usage := &api.AllocResourceUsage{}
+	if found.Holder == client.Serving {
+		usage, err = statsOf(t, ctx)
+		if _, ended := errors.AsType[*base.EndedError](err); ended { // meanwhile
+			usage, err = &api.AllocResourceUsage{}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	names := userNames{}
+	tasks := []psTask{}
+	for _, name := range base.TaskNames(found.Alloc) {
+		if t.Task != "" && t.Task != name {
+			continue
+		}
+		task := psTask{Task: name, State: "pending", Processes: []psProcess{}}
+		if state := found.Alloc.TaskStates[name]; state != nil {
+			task.State, task.Failed, task.Restarts = state.State, state.Failed, state.Restarts
+		}
+		if health, ok := base.HealthOf(found.Alloc); ok && task.State == "running" {
+			task.Health = health
+		}
+		if u := usage.Tasks[name]; u != nil {
+			task.Processes = names.processes(u)
+		}
+		tasks = append(tasks, task)
+	}
+	return tasks, nil
+}
+
+// userNames are the names of users that have been looked up, by their numbers.
+type userNames map[uint32]string
+
+func (n userNames) of(uid uint32) string {
+	if name, ok := n[uid]; ok {
+		return name
+	}
+	name := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	n[uid] = name
+	return name
+}
+
+// processes describes a task's processes, the oldest first. What has ended since it was measured, and what has its number now, is left out.
+func (n userNames) processes(u *api.TaskResourceUsage) []psProcess {
+	all := []psProcess{}
+	measured := time.Unix(0, u.Timestamp)
+	for number, use := range u.Pids {
+		pid, err := strconv.Atoi(number)
+		if err != nil {
+			continue
+		}
+		d, err := allocrunner.DescribeProcess(pid)
+		if err != nil || d.Started.After(measured.Add(time.Second)) { // start times are not exact
+			continue
+		}
+		all = append(all, psProcess{PID: pid, User: n.of(d.UID), UID: d.UID, CPUPercent: use.CpuStats.Percent, RSS: use.MemoryStats.RSS,
+			Started: d.Started, Command: d.Command})
+	}
+	slices.SortFunc(all, func(a, b psProcess) int {
+		return cmp.Or(a.Started.Round(time.Second).Compare(b.Started.Round(time.Second)), cmp.Compare(a.PID, b.PID))
+	})
+	return all
+}
+
+const (
+	// shownCommand is how much of a command a line has, in letters, where there is no terminal.
+	shownCommand = 60
+	// leastCommand is that on a narrow terminal, and besideCommand what the columns before it mostly take.
+	leastCommand, besideCommand = 16, 76
+)
+
+// commandWidth returns how many letters of a command fit into a line.
+func commandWidth(w base.Environment, long bool) int {
+	columns := output.Width(w.Stdout)
+	switch {
+	case long:
+		return math.MaxInt
+	case columns > 0:
+		return max(leastCommand, columns-besideCommand)
+	}
+	return shownCommand
+}
+
+// psTable returns a line for each process, and one for each task without.
+func psTable(tasks []psTask, commands int, colors output.Colors) string {
+	table := output.Table{Colors: colors}
+	table.Header("Task", "State", "Restarts", "PID", "User", "CPU", "Memory", "Uptime", "Command")
+	for _, task := range tasks {
+		text, color := stateText(&api.TaskState{State: task.State, Failed: task.Failed})
+		if task.Health != "" {
+			text += ", " + task.Health
+			if task.Health != "healthy" {
+				color = output.StatusColor(task.Health)
+			}
+		}
+		first := []string{task.Task, text, strconv.FormatUint(task.Restarts, 10)}
+		if len(task.Processes) == 0 {
+			table.Row(append(first, "-", "-", "-", "-", "-", "-")...)
+			table.Paint(1, color)
+		}
+		for i, p := range task.Processes {
+			if i > 0 {
+				first = []string{"", "", ""}
+			}
+			table.Row(append(slices.Clip(first), strconv.Itoa(p.PID), p.User, percent(p.CPUPercent), output.Bytes(p.RSS),
+				output.Duration(time.Since(p.Started)), base.Clipped(p.Command, commands))...)
+			if i == 0 {
+				table.Paint(1, color)
+			}
+		}
+	}
+	return table.String()
+}

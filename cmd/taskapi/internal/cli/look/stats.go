@@ -1,0 +1,247 @@
+package look
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/signal"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// statsFlags are those of taskapi stats.
+type statsFlags struct {
+	out      base.OutputFlags
+	follow   bool
+	interval time.Duration
+}
+
+const (
+	// leastInterval is what samples are apart at least.
+	leastInterval = 500 * time.Millisecond
+	// defaultInterval is Nomad's.
+	defaultInterval = time.Second
+	// away is how long a taskapi may be gone while figures are followed: another one takes over, or resumes the allocation.
+	away = 10 * time.Second
+)
+
+func Stats(w base.Environment) *cobra.Command {
+	var dataDir string
+	flags := statsFlags{interval: defaultInterval}
+	scope := base.Sought{Tasks: base.AnyTasks, Reads: true}
+	cmd := &cobra.Command{
+		Use:   "stats [flags] [ALLOC] [TASK]",
+		Short: "Show what an allocation's tasks use of CPU and memory",
+		Long: `Shows what each task of an allocation uses of CPU and memory: CPU in percent of one core, since the last time that anybody asked within half a
+minute, or in a fifth of a second; memory in the words of Nomad's API, as far as this machine measures it. With --follow it is shown again
+each --interval until the allocation ends.
+` + base.TaskArgs + `
+
+--json prints what GET /v1/client/allocation/:id/stats answers, with --follow a line each time; --template is given the same, as the SDK's
+AllocResourceUsage. Processes are shown by 'taskapi ps'.`,
+		Example: `  taskapi stats
+  taskapi stats -f --interval 5s hello
+  taskapi stats -t '{{range $task, $u := .Tasks}}{{$task}} {{$u.ResourceUsage.MemoryStats.RSS}}{{"\n"}}{{end}}'`,
+		Args:              base.TargetArgs(scope),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, scope),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := base.Find(cmd.Context(), w, dataDir, args, scope)
+			if err != nil {
+				return err
+			}
+			s := &statsShow{target: found, environment: w, flags: flags}
+			if !flags.follow {
+				return s.once(cmd.Context())
+			}
+			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer release()
+			return s.follow(ctx)
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &flags.out)
+	f := cmd.Flags()
+	f.BoolVarP(&flags.follow, "follow", "f", false, "show it again each interval, until the allocation ends or Ctrl-C")
+	f.DurationVar(&flags.interval, "interval", flags.interval, "with --follow, the time between, at least 500ms")
+	parse := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if flags.interval < leastInterval {
+			return base.Usage(fmt.Errorf("--interval is %v: give at least %v", flags.interval, leastInterval))
+		}
+		if cmd.Flags().Changed("interval") && !flags.follow {
+			return base.Usage(errors.New("--interval goes with --follow"))
+		}
+		return parse(cmd, args)
+	}
+	return cmd
+}
+
+// statsShow is taskapi stats.
+type statsShow struct {
+	target      base.Target
+	environment base.Environment
+	flags       statsFlags
+}
+
+// statsOf returns what the allocation's tasks use, or the one task that is named.
+func statsOf(t base.Target, ctx context.Context) (usage *api.AllocResourceUsage, err error) {
+	options := &api.QueryOptions{}
+	if t.Task != "" {
+		options.Params = map[string]string{"task": t.Task}
+	}
+	err = t.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+		usage, err = sdk.Allocations().Stats(&api.Allocation{ID: t.ID}, options.WithContext(ctx))
+		return err
+	})
+	return usage, err
+}
+
+func (s *statsShow) once(ctx context.Context) error {
+	usage, err := statsOf(s.target, ctx)
+	if err != nil {
+		return err
+	}
+	return s.flags.out.Print(s.environment, usage, nil, func() error { return s.people(s.environment.Stdout, usage) })
+}
+
+// follow shows it again and again, until the allocation ends, or ctx.
+func (s *statsShow) follow(ctx context.Context) error {
+	terminal := output.IsTerminal(s.environment.Stdout) && !s.flags.out.JSON && s.flags.out.Parsed == nil
+	shown, answered := false, time.Now()
+	timer := time.NewTicker(s.flags.interval)
+	defer timer.Stop()
+	for {
+		usage, err := statsOf(s.target, ctx)
+		ended, _ := errors.AsType[*base.EndedError](err)
+		switch {
+		case ctx.Err() != nil, ended != nil && shown:
+			return nil
+		case err == nil:
+			shown, answered = true, time.Now()
+			if err := s.again(usage, terminal); err != nil {
+				return err
+			}
+		case !shown, time.Since(answered) > away:
+			return err
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// clearScreen puts the cursor of a terminal into the first place, and empties what follows.
+const clearScreen = "\x1b[H\x1b[J"
+
+func (s *statsShow) again(usage *api.AllocResourceUsage, terminal bool) error {
+	out := s.environment.Stdout
+	if s.flags.out.JSON {
+		return json.NewEncoder(out).Encode(usage)
+	}
+	return s.flags.out.Print(s.environment, usage, nil, func() error {
+		if terminal {
+			if _, err := io.WriteString(out, clearScreen); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintf(out, "%s  allocation %s\n", output.Date(time.Now()), output.ShortID(s.target.ID)); err != nil {
+			return err
+		}
+		return s.people(out, usage)
+	})
+}
+
+// people writes a table, with those columns of which anything is measured.
+func (s *statsShow) people(out io.Writer, usage *api.AllocResourceUsage) error {
+	if len(usage.Tasks) == 0 {
+		_, err := fmt.Fprintf(out, "no task of allocation %s has run\n", output.ShortID(s.target.ID))
+		return err
+	}
+	_, err := fmt.Fprint(out, statsTable(usage, s.environment.Colors()))
+	return err
+}
+
+// statsColumn is a column of the table: the name of what must be measured for it, and its text.
+type statsColumn struct {
+	head, measured string
+	text           func(*api.ResourceUsage) string
+}
+
+var statsColumns = []statsColumn{
+	{"CPU", "Percent", cpuText},
+	{"User Mode", "User Mode", func(u *api.ResourceUsage) string { return percent(u.CpuStats.UserMode) }},
+	{"System Mode", "System Mode", func(u *api.ResourceUsage) string { return percent(u.CpuStats.SystemMode) }},
+	{"Throttled", "Throttled Time", func(u *api.ResourceUsage) string {
+		return fmt.Sprintf("%v in %d periods", time.Duration(u.CpuStats.ThrottledTime).Round(time.Millisecond), u.CpuStats.ThrottledPeriods)
+	}},
+	{"RSS", "RSS", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.RSS) }},
+	{"Cache", "Cache", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.Cache) }},
+	{"Swap", "Swap", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.Swap) }},
+	{"Usage", "Usage", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.Usage) }},
+	{"Max Usage", "Max Usage", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.MaxUsage) }},
+	{"Kernel Usage", "Kernel Usage", func(u *api.ResourceUsage) string { return output.Bytes(u.MemoryStats.KernelUsage) }},
+}
+
+func percent(n float64) string { return fmt.Sprintf("%.1f %%", n) }
+
+func measures(u *api.ResourceUsage, name string) bool {
+	return slices.Contains(u.CpuStats.Measured, name) || slices.Contains(u.MemoryStats.Measured, name)
+}
+
+func statsTable(usage *api.AllocResourceUsage, colors output.Colors) string {
+	tasks := slices.Sorted(maps.Keys(usage.Tasks))
+	columns := slices.DeleteFunc(slices.Clone(statsColumns), func(c statsColumn) bool {
+		return !slices.ContainsFunc(tasks, func(name string) bool { return measures(usage.Tasks[name].ResourceUsage, c.measured) })
+	})
+	table := output.Table{Colors: colors}
+	head := []string{"Task", "Processes"}
+	for _, c := range columns {
+		head = append(head, c.head)
+	}
+	table.Header(head...)
+	row := func(name, processes string, u *api.ResourceUsage) {
+		texts := []string{name, processes}
+		for _, c := range columns {
+			text := "-"
+			if measures(u, c.measured) {
+				text = c.text(u)
+			}
+			texts = append(texts, text)
+		}
+		table.Row(texts...)
+	}
+	count := 0
+	for _, name := range tasks {
+		task := usage.Tasks[name]
+		count += len(task.Pids)
+		row(name, countText(len(task.Pids)), task.ResourceUsage)
+	}
+	if len(tasks) > 1 && usage.Timestamp != 0 {
+		row("total", strconv.Itoa(count), usage.ResourceUsage)
+		table.Paint(0, output.Dim)
+	}
+	return table.String()
+}
+
+// countText returns how many processes a task has, as far as they are listed.
+func countText(listed int) string {
+	if listed == allocrunner.MostPIDs {
+		return fmt.Sprintf("%d or more", listed)
+	}
+	return strconv.Itoa(listed)
+}

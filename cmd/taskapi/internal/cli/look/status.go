@@ -1,0 +1,179 @@
+// Package look has the commands that show an allocation: status, ps, checks, stats, top, logs, events and fs.
+package look
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/state"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+func Status(w base.Environment) *cobra.Command {
+	var dataDir string
+	show := statusShow{environment: w}
+	cmd := &cobra.Command{
+		Use:        "status [flags] [ALLOC]",
+		SuggestFor: []string{"ls", "list", "show"},
+		Short:      "Show allocations, running or ended",
+		Long: `Without ALLOC, lists the allocations of this user's data directory and of root's, the newest first. With ALLOC, shows that allocation
+with its tasks and their events.
+` + base.AllocArgs + `
+
+--json prints what GET /v1/allocation/:id answers, or an array of these; --template is given the same, as the SDK's Allocation.`,
+		Example: `  taskapi status
+  taskapi status hello
+  taskapi status -t '{{range .}}{{.ID}} {{.ClientStatus}}{{"\n"}}{{end}}'`,
+		Args:              base.TargetArgs(base.ToRead),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return show.list(cmd.Context(), dataDir)
+			}
+			return show.one(cmd.Context(), dataDir, args)
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	base.AddOutput(cmd, &show.output)
+	cmd.Flags().BoolVarP(&show.verbose, "verbose", "v", false, "print whole IDs")
+	return cmd
+}
+
+// statusShow is taskapi status.
+type statusShow struct {
+	output      base.OutputFlags
+	verbose     bool
+	environment base.Environment
+}
+
+// located is an allocation with where it is.
+type located struct {
+	client.Location
+	layout base.Layout
+}
+
+// list prints a line for each allocation, the newest first.
+func (s *statusShow) list(ctx context.Context, dataDir string) error {
+	f, err := base.NewFinder(s.environment, dataDir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	var all, unknown []located
+	for _, l := range f.Places {
+		ids, err := l.IDs()
+		errs = append(errs, err)
+		for _, id := range ids {
+			found, err := l.Locate(ctx, id)
+			errs = append(errs, err)
+			if err == nil {
+				all = append(all, located{found, l})
+			} else if !errors.Is(err, state.ErrNotFound) {
+				found.Alloc = &api.Allocation{ID: id} // an error says why no more is known
+				unknown = append(unknown, located{found, l})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b located) int { return cmp.Compare(b.Alloc.CreateTime, a.Alloc.CreateTime) })
+	allocs, bodies := []*api.Allocation{}, []json.RawMessage{}
+	for _, a := range all {
+		allocs, bodies = append(allocs, a.Alloc), append(bodies, a.Body)
+	}
+	var whole bytes.Buffer
+	if s.output.JSON {
+		errs = append(errs, output.JSON(&whole, bodies))
+	}
+	errs = append(errs, s.output.Print(s.environment, allocs, whole.Bytes(), func() error {
+		if len(all)+len(unknown) == 0 && errors.Join(errs...) == nil {
+			_, err := fmt.Fprintf(s.environment.Stdout, "no allocations in %s\n", f.Dirs())
+			return err
+		}
+		return s.printList(append(all, unknown...), len(f.Places) > 1)
+	}))
+	return errors.Join(errs...)
+}
+
+// printList prints the table of allocations.
+func (s *statusShow) printList(all []located, dirs bool) error {
+	if len(all) == 0 {
+		return nil
+	}
+	var ids []string
+	for _, a := range all {
+		ids = append(ids, a.Alloc.ID)
+	}
+	if !s.verbose {
+		ids = output.ShortIDs(ids)
+	}
+	table := output.Table{Colors: s.environment.Colors()}
+	header := []string{"ID", "Job", "Group", "Status", "Health", "Tasks", "Created"}
+	if dirs {
+		header = append(header, "Data directory")
+	}
+	table.Header(header...)
+	for i, a := range all {
+		if a.Alloc.Job == nil {
+			row := []string{ids[i], "?", "?", "unknown", "-", "-", "-", string(a.layout.Dir)}
+			table.Row(row[:len(header)]...)
+			continue
+		}
+		health, _ := base.HealthOf(a.Alloc)
+		row := []string{ids[i], a.Alloc.JobID, a.Alloc.TaskGroup, statusText(a.Location), cmp.Or(health, "-"), tasksText(a.Alloc),
+			output.Date(time.Unix(0, a.Alloc.CreateTime))}
+		if dirs {
+			row = append(row, string(a.layout.Dir))
+		}
+		table.Row(row...)
+		table.Paint(3, output.StatusColor(a.Alloc.ClientStatus))
+		table.Paint(4, output.StatusColor(health))
+	}
+	var text strings.Builder
+	text.WriteString(table.String())
+	for i, a := range all {
+		if a.Holder == client.Nobody {
+			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s\n  stop it:    %s\n",
+				ids[i], a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
+		}
+	}
+	_, err := io.WriteString(s.environment.Stdout, text.String())
+	return err
+}
+
+// one prints one allocation.
+func (s *statusShow) one(ctx context.Context, dataDir string, args []string) error {
+	t, err := base.Find(ctx, s.environment, dataDir, args, base.ToRead)
+	if err != nil {
+		return err
+	}
+	found, err := t.Layout.Locate(ctx, t.ID)
+	if err != nil {
+		return err
+	}
+	return s.output.Print(s.environment, found.Alloc, found.Body, func() error { return s.printAllocation(ctx, t, found) })
+}
+
+// tasksText returns how many of an allocation's tasks run, and how many there are.
+func tasksText(alloc *api.Allocation) string {
+	return fmt.Sprintf("%d of %d run", len(base.RunningTasks(alloc)), len(base.TaskNames(alloc)))
+}
+
+// statusText returns the allocation's status, and that its taskapi has exited before it ended.
+func statusText(found client.Location) string {
+	if found.Holder == client.Nobody {
+		return found.Alloc.ClientStatus + " (its taskapi has exited)"
+	}
+	return found.Alloc.ClientStatus
+}

@@ -1,0 +1,71 @@
+package look
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/cmd/taskapi/internal/top"
+)
+
+func Top(w base.Environment) *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "top [flags] [ALLOC]",
+		Short: "Watch a running allocation on the terminal, and act on it",
+		Long: `Shows the tasks of an allocation with their states, health, CPU, memory and restarts, its events, its check results and the output
+of the chosen task, and keeps them up to date. Keys restart, signal and stop, after a question, and run a command in a task; ? lists them.
+` + base.AllocArgs + `
+
+It ends with q or Ctrl-C, and the allocation goes on. When its taskapi is restarted it waits for it; of an allocation that has ended it
+shows what was seen last. Colours are left out when NO_COLOR is set.
+Exit code: 0 when it was ended, also by a signal; 1 when the terminal can't be used.`,
+		Example: `  taskapi top
+  taskapi top hello`,
+		Args:              base.TargetArgs(base.ToRead),
+		ValidArgsFunction: base.CompleteTarget(&dataDir, w, base.ToRead),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			terminal, err := screen(w)
+			if err != nil {
+				return err
+			}
+			s := base.ToRead
+			s.Reads = len(args) > 0 // without, it is for what runs
+			found, err := base.Find(cmd.Context(), w, dataDir, args, s)
+			if err != nil {
+				return err
+			}
+			sdk := top.NewSDK(found.Client(), found.ID)
+			defer sdk.Close()
+			return top.Run(cmd.Context(), top.Config{
+				ID: found.ID, Reader: sdk, Controller: sdk, Shell: top.ShellOf(string(found.Layout.Dir), found.ID), Terminal: terminal, Now: time.Now(),
+			})
+		},
+	}
+	base.AddDataDir(cmd, &dataDir)
+	return cmd
+}
+
+// asciiTerminals are those that show ASCII alone, by the beginnings of their names.
+var asciiTerminals = []string{"vt1", "vt2", "ansi"}
+
+// screen returns the terminal that the command has. Errors: usage errors when there is none that can be used.
+func screen(w base.Environment) (top.Terminal, error) {
+	in, out := w.Stdin, w.Stdout
+	if !output.IsTerminal(in) || !output.IsTerminal(out) {
+		return top.Terminal{}, base.Usage(errors.New("top needs a terminal as its input and its output; 'taskapi status' prints an allocation once"))
+	}
+	term := w.Getenv("TERM")
+	if term == "" || term == "dumb" {
+		return top.Terminal{}, base.Usage(fmt.Errorf("top can't draw on a terminal with TERM=%q; 'taskapi status' prints an allocation once", term))
+	}
+	ascii := slices.ContainsFunc(asciiTerminals, func(name string) bool { return strings.HasPrefix(term, name) })
+	return top.Terminal{In: in.(*os.File), Out: out.(*os.File), Env: w.Env, Colour: bool(w.Colors()) && !ascii, ASCII: ascii}, nil
+}

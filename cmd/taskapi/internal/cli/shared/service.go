@@ -1,0 +1,262 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// serviceFlags say whose services are meant.
+type serviceFlags struct {
+	dataDir   string
+	alloc     string
+	namespace string
+}
+
+// add adds the flags; namespaces says what else than one --namespace takes.
+func (f *serviceFlags) add(cmd *cobra.Command, w base.Environment, namespaces string) {
+	base.AddDataDir(cmd, &f.dataDir)
+	cmd.Flags().StringVar(&f.alloc, "alloc", "", "the allocation to ask, as `ALLOC` of other commands, instead of any that runs")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the services"+namespaces+" (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+	_ = cmd.RegisterFlagCompletionFunc("alloc", base.CompleteTarget(&f.dataDir, w, base.ToChange)) // the flag has just been added
+}
+
+// allNamespaces is what --namespace of a list takes besides one.
+const allNamespaces = `, "*" for all`
+
+// in returns the namespace that the command is about.
+func (f *serviceFlags) in(w base.Environment) string { return namespaceOr(f.namespace, w) }
+
+// serviceHelp is what the help of every command about services says of them.
+const serviceHelp = `These are the services with provider = "nomad" of all allocations of the data directory. The command asks any allocation that runs, and
+reads the data directory when none does; --alloc names the one to ask, such as a simulated one, which has services of its own.`
+
+// Service is the tree of taskapi service, after Nomad's.
+func Service(w base.Environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "service",
+		Short: "List the services that allocations have registered, and remove one",
+		Long:  "Shows the services that allocations have registered, and removes a registration.\n" + serviceHelp,
+		Example: `  taskapi service list
+  taskapi service info web`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return base.Usage(base.UnknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(serviceList(w), serviceInfo(w), base.IsDestructive(serviceDeregister(w)))
+	return cmd
+}
+
+func serviceList(w base.Environment) *cobra.Command {
+	var flags serviceFlags
+	var out base.OutputFlags
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List the registered services with their tags",
+		Long: "Lists the names of the registered services, each with the tags of all its registrations.\n" + serviceHelp + `
+
+--json prints what GET /v1/services answers; --template is given the same, a list of the SDK's ServiceRegistrationListStub.`,
+		Example: `  taskapi service list
+  taskapi service list --namespace '*'
+  taskapi service list -t '{{range .}}{{range .Services}}{{.ServiceName}}{{"\n"}}{{end}}{{end}}'`,
+		Args: base.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
+				services, err := c.list(cmd.Context(), &api.QueryOptions{Namespace: flags.in(w)})
+				if err != nil {
+					return err
+				}
+				return out.Print(w, services, nil, func() error { return printServices(w, services, flags.in(w) == api.AllNamespacesNamespace) })
+			})
+		},
+	}
+	flags.add(cmd, w, allNamespaces)
+	base.AddOutput(cmd, &out)
+	return cmd
+}
+
+// noServices is what Nomad says of none.
+const noServices = "No service registrations found"
+
+func printServices(w base.Environment, groups []*api.ServiceRegistrationListStub, all bool) error {
+	if len(groups) == 0 {
+		_, err := fmt.Fprintln(w.Stdout, noServices)
+		return err
+	}
+	_, err := servicesTable(w, groups, all).WriteTo(w.Stdout)
+	return err
+}
+
+// servicesTable returns a line for each service, with its namespace where there may be several.
+func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub, all bool) *output.Table {
+	table := &output.Table{Colors: w.Colors()}
+	row := func(put func(...string), name, namespace, tags string) {
+		if all {
+			put(name, namespace, tags)
+			return
+		}
+		put(name, tags)
+	}
+	row(table.Header, "Service Name", "Namespace", "Tags")
+	for _, group := range groups {
+		for _, service := range group.Services {
+			row(table.Row, service.ServiceName, group.Namespace, tagsText(service.Tags))
+		}
+	}
+	return table
+}
+
+func tagsText(tags []string) string { return "[" + strings.Join(tags, ",") + "]" }
+
+func serviceInfo(w base.Environment) *cobra.Command {
+	var flags serviceFlags
+	var out base.OutputFlags
+	var page base.PageFlags
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "info [flags] SERVICE",
+		Short: "Show who has registered a service, with their addresses",
+		Long: "Shows the registrations of a service. SERVICE is its name or, where only one has that, the beginning of it.\n" + serviceHelp + `
+
+--json prints what GET /v1/service/:name answers; --template is given the same, a list of the SDK's ServiceRegistration.`,
+		Example: `  taskapi service info web
+  taskapi service info -t '{{range .}}{{.Address}}:{{.Port}}{{"\n"}}{{end}}' web`,
+		Args: base.Exactly("SERVICE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
+				found, next, err := registrationsOf(cmd.Context(), w, c, args[0], page.Options(flags.in(w)))
+				if err != nil {
+					return err
+				}
+				err = out.Print(w, found, nil, func() error { return printRegistrations(w, found, verbose) })
+				base.SayNext(w, next)
+				return err
+			})
+		},
+	}
+	flags.add(cmd, w, allNamespaces)
+	base.AddOutput(cmd, &out)
+	page.Add(cmd, `JobID == "web"`)
+	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole IDs, and everything that is registered")
+	return cmd
+}
+
+// registrationsOf returns a page of the registrations of the service with a name, or of the only one whose name begins so, and the token of the
+// next. A filter selects registrations first: names that have none are not looked at, as in Nomad.
+func registrationsOf(ctx context.Context, w base.Environment, c catalog, name string, q *api.QueryOptions) (
+	page []*api.ServiceRegistration, next string, err error) {
+	groups, err := c.list(ctx, &api.QueryOptions{Namespace: q.Namespace, Filter: q.Filter})
+	if err != nil {
+		return nil, "", err
+	}
+	names := map[string]bool{}
+	var begun []*api.ServiceRegistrationListStub
+	for _, group := range groups {
+		var services []*api.ServiceRegistrationStub
+		for _, service := range group.Services {
+			if strings.HasPrefix(service.ServiceName, name) {
+				names[service.ServiceName] = true
+				services = append(services, service)
+			}
+		}
+		if len(services) > 0 {
+			begun = append(begun, &api.ServiceRegistrationListStub{Namespace: group.Namespace, Services: services})
+		}
+	}
+	switch {
+	case names[name]:
+	case len(names) == 0:
+		selected := ""
+		if q.Filter != "" {
+			selected = " and selected by --filter"
+		}
+		return nil, "", fmt.Errorf("no service %q is registered in %s%s; 'taskapi service list' lists them", name, namespaceText(q.Namespace), selected)
+	case len(names) > 1:
+		table := servicesTable(w, begun, q.Namespace == api.AllNamespacesNamespace)
+		return nil, "", base.Usage(fmt.Errorf("%q is the beginning of %d services: give the name of one\n%s", name, len(names), strings.TrimSuffix(table.String(), "\n")))
+	default:
+		for name = range names { // the only one
+		}
+	}
+	return c.get(ctx, name, q)
+}
+
+func namespaceText(namespace string) string {
+	if namespace == api.AllNamespacesNamespace {
+		return "any namespace"
+	}
+	return fmt.Sprintf("namespace %q", namespace)
+}
+
+func printRegistrations(w base.Environment, all []*api.ServiceRegistration, verbose bool) error {
+	if len(all) == 0 { // they have gone meanwhile
+		_, err := fmt.Fprintln(w.Stdout, noServices)
+		return err
+	}
+	slices.SortStableFunc(all, func(a, b *api.ServiceRegistration) int { return strings.Compare(a.JobID, b.JobID) })
+	table := &output.Table{Colors: w.Colors()}
+	if !verbose {
+		table.Header("Job ID", "Address", "Tags", "Node ID", "Alloc ID")
+		for _, s := range all {
+			table.Row(s.JobID, base.AddressOf(s), tagsText(s.Tags), output.ShortID(s.NodeID), output.ShortID(s.AllocID))
+		}
+	}
+	for i, s := range all {
+		if !verbose {
+			break
+		}
+		if i > 0 {
+			table.Row()
+		}
+		for _, field := range [][2]string{
+			{"ID", s.ID}, {"Service Name", s.ServiceName}, {"Namespace", s.Namespace}, {"Job ID", s.JobID}, {"Alloc ID", s.AllocID},
+			{"Node ID", s.NodeID}, {"Datacenter", s.Datacenter}, {"Address", base.AddressOf(s)}, {"Tags", tagsText(s.Tags)},
+		} {
+			table.Row(field[0], "= "+field[1])
+		}
+	}
+	_, err := table.WriteTo(w.Stdout)
+	return err
+}
+
+func serviceDeregister(w base.Environment) *cobra.Command {
+	var flags serviceFlags
+	cmd := &cobra.Command{
+		Use:     "deregister [flags] SERVICE ID",
+		Aliases: []string{"delete"},
+		Short:   "Remove one registration of a service",
+		Long: `Removes one registration of a service, by the service's name and the registration's ID; 'taskapi service info --verbose' shows it. Nothing
+happens to the allocation, which registers the service again with its next restart or update. A registration ends by itself with its
+allocation.
+` + serviceHelp,
+		Example: `  taskapi service deregister web _nomad-task-d0b25612-ae72-4863-9cc7-5980397c4dc0-group-web-web-http`,
+		Args:    base.Exactly("SERVICE", "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace := flags.in(w)
+			if namespace == api.AllNamespacesNamespace {
+				return base.Usage(errors.New("--namespace must name one: a registration is removed from one namespace at a time"))
+			}
+			return withCatalog(cmd.Context(), w, flags, func(c catalog) error {
+				if err := c.remove(cmd.Context(), namespace, args[0], args[1]); err != nil {
+					return fmt.Errorf("remove %s of service %q in namespace %q: %w; 'taskapi service info --verbose' shows the IDs", args[1], args[0], namespace, err)
+				}
+				_, err := fmt.Fprintln(w.Stdout, "Successfully deleted service registration")
+				return err
+			})
+		},
+	}
+	flags.add(cmd, w, "")
+	return cmd
+}

@@ -1,0 +1,375 @@
+// Package shared has the commands about what the allocations of a data directory share: variables with their locks, and services.
+package shared
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/vars"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/handlers"
+)
+
+// Var is the tree of taskapi var, after Nomad's.
+func Var(w base.Environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "var",
+		Short: "Read and write Nomad's variables, and run a command under a lock",
+		Long: `Variables are items of text, sealed in the data directory, that the tasks of all its allocations read over their sockets: a task those of
+its own job, group and itself, at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and nomad/jobs/JOB/GROUP/TASK. These commands work on
+the data directory itself: no allocation has to run, and one that does sees a change immediately.`,
+		Example: `  taskapi var put nomad/jobs/web password=@password.txt
+  taskapi var get -item password nomad/jobs/web`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return base.Usage(base.UnknownCommand(cmd, args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(varPut(w), varGet(w), varList(w), base.IsDestructive(varPurge(w)), varLock(w), base.IsDestructive(varUnlock(w)))
+	return cmd
+}
+
+// varFlags are the flags of every command about variables.
+type varFlags struct {
+	base.KeyFlags
+	namespace string
+}
+
+func (f *varFlags) add(cmd *cobra.Command) {
+	f.KeyFlags.Add(cmd)
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`NAMESPACE` of the variable (default $NOMAD_NAMESPACE, else "+api.DefaultNamespace+")")
+}
+
+// in returns the namespace that the command is about.
+func (f *varFlags) in(w base.Environment) string { return namespaceOr(f.namespace, w) }
+
+// namespaceOr returns the namespace that a flag names, or else the one that Nomad's commands are about.
+func namespaceOr(named string, w base.Environment) string {
+	return cmp.Or(named, w.Getenv("NOMAD_NAMESPACE"), api.DefaultNamespace)
+}
+
+// errNoVariables is a data directory that has never had any.
+var errNoVariables = errors.New("no variables")
+
+// use opens the variables of the data directory for as long as do takes. Where there have never been any they are made, or with mustExist are
+// errNoVariables.
+func (f *varFlags) use(w base.Environment, mustExist bool, do func(kept *variables.Service) error) error {
+	l, err := base.NewLayout(f.DataDir, w)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(l.Keyring()); mustExist && errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(l.Cluster()); errors.Is(err, fs.ErrNotExist) {
+			return errNoVariables
+		}
+		return fmt.Errorf("the key ring %s is gone, with which the variables in %s are sealed: restore it; the next 'taskapi run' or 'taskapi var put' "+
+			"makes another one, which opens none of them", l.Keyring(), l.Cluster())
+	}
+	return vars.Use(l, f.SealKey, do)
+}
+
+// change is use for a command that writes: the audit logs get a line with the command and the path.
+func (f *varFlags) change(
+	w base.Environment, mustExist bool, command, path string, do func(kept *variables.Service) error,
+) error {
+	l, err := base.NewLayout(f.DataDir, w)
+	if err != nil {
+		return err
+	}
+	return l.Audited(w, fmt.Sprintf("%s: %s in namespace %s", command, path, f.in(w)), func() (string, error) {
+		return "", f.use(w, mustExist, do)
+	})
+}
+
+// varOutput is how a variable is printed, in Nomad's words.
+type varOutput struct {
+	format, template string
+	parsed           *output.Template
+}
+
+// add adds the flags, and makes the command check them before it does anything. usual says when which format is the default.
+func (o *varOutput) add(cmd *cobra.Command, formats []string, usual string) {
+	f := cmd.Flags()
+	f.StringVar(&o.format, "out", "", "`FORMAT` to print: "+strings.Join(formats, ", ")+" (default "+usual+")")
+	f.StringVar(&o.template, "template", "", "Go `TEMPLATE` that --out go-template prints by, with the names of Go's fields")
+	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag has just been added
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		switch {
+		case o.template != "" && o.format == "":
+			o.format = vars.OutTemplate
+		case o.template != "" && o.format != vars.OutTemplate:
+			return base.Usage(errors.New("--template goes with --out go-template alone"))
+		case o.format == vars.OutTemplate && o.template == "":
+			return base.Usage(errors.New("--out go-template needs --template"))
+		}
+		if o.format != "" && !slices.Contains(formats, o.format) {
+			return base.Usage(fmt.Errorf("--out %q must be one of %s", o.format, strings.Join(formats, ", ")))
+		}
+		if o.template != "" {
+			o.parsed, err = output.ParseTemplate(o.template)
+		}
+		return base.AsTemplateError(err)
+	}
+}
+
+// orFor returns the format that was chosen, or else table on a terminal and JSON elsewhere, as Nomad does.
+func (o *varOutput) orFor(w base.Environment) string {
+	switch {
+	case o.format != "":
+		return o.format
+	case output.IsTerminal(w.Stdout):
+		return vars.OutTable
+	}
+	return vars.OutJSON
+}
+
+// print prints a variable.
+func (o *varOutput) print(w base.Environment, format string, v *api.Variable) (err error) {
+	switch format {
+	case vars.OutJSON:
+		return output.JSON(w.Stdout, v)
+	case vars.OutHCL:
+		_, err = fmt.Fprint(w.Stdout, vars.VariableHCL(v))
+	case vars.OutTable:
+		_, err = fmt.Fprint(w.Stdout, variableTable(w, v))
+	case vars.OutTemplate:
+		return base.AsTemplateError(o.parsed.Write(w.Stdout, v))
+	}
+	return err
+}
+
+// variableTable returns a variable for people.
+func variableTable(w base.Environment, v *api.Variable) string {
+	about := output.Table{}
+	about.Row("Namespace", "=", v.Namespace)
+	about.Row("Path", "=", v.Path)
+	about.Row("Create Time", "=", output.Date(time.Unix(0, v.CreateTime)))
+	if v.ModifyTime != v.CreateTime {
+		about.Row("Modify Time", "=", output.Date(time.Unix(0, v.ModifyTime)))
+	}
+	about.Row("Check Index", "=", fmt.Sprint(v.ModifyIndex))
+	if v.Lock != nil {
+		about.Row("Lock", "=", fmt.Sprintf("held, TTL %s, delay %s", v.Lock.TTL, v.Lock.LockDelay))
+	}
+	items := output.Table{Colors: w.Colors()}
+	for _, key := range vars.SortedKeys(v.Items) {
+		items.Row(key, "=", v.Items[key])
+	}
+	return about.String() + "\nItems\n" + items.String()
+}
+
+func varGet(w base.Environment) *cobra.Command {
+	var flags varFlags
+	var out varOutput
+	var item string
+	cmd := &cobra.Command{
+		Use:   "get [flags] PATH",
+		Short: "Print a variable",
+		Long:  `Prints a variable; with --item the value of one item, as it is, without a line break.`,
+		Example: `  taskapi var get nomad/jobs/web
+  taskapi var get -item password nomad/jobs/web
+  taskapi var get -template '{{.Items.password}}' nomad/jobs/web`,
+		Args: base.OneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := vars.CheckedPath(args[0])
+			if err != nil {
+				return err
+			}
+			var v *api.Variable
+			err = flags.use(w, true, func(kept *variables.Service) (err error) {
+				v, _, err = kept.Read(cmd.Context(), flags.in(w), path)
+				return err
+			})
+			switch {
+			case errors.Is(err, errNoVariables), err == nil && v == nil:
+				return fmt.Errorf("variable not found: there is no %q in namespace %q", path, flags.in(w))
+			case err != nil:
+				return err
+			case item == "":
+				return out.print(w, out.orFor(w), v)
+			}
+			value, ok := v.Items[item]
+			if !ok {
+				return fmt.Errorf("variable %q does not contain %q item", path, item)
+			}
+			_, err = fmt.Fprint(w.Stdout, value)
+			return err
+		},
+	}
+	flags.add(cmd)
+	out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable}, "table on a terminal, else json")
+	cmd.Flags().StringVar(&item, "item", "", "print the value of this item alone")
+	return cmd
+}
+
+func varPurge(w base.Environment) *cobra.Command {
+	var flags varFlags
+	var check checkIndex
+	cmd := &cobra.Command{
+		Use:     "purge [flags] PATH",
+		Short:   "Delete a variable",
+		Long:    `Deletes a variable, if there is one. While somebody holds its lock nobody can.`,
+		Example: `  taskapi var purge nomad/jobs/web`,
+		Args:    base.OneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := vars.CheckedPath(args[0])
+			if err != nil {
+				return err
+			}
+			expected, err := check.value(cmd)
+			if err != nil {
+				return err
+			}
+			missing := false
+			err = flags.change(w, expected == nil, "var purge", path, func(kept *variables.Service) error {
+				found, _, readErr := kept.Read(cmd.Context(), flags.in(w), path) // a damaged one can be purged
+				missing = found == nil && readErr == nil
+				_, err := kept.Delete(cmd.Context(), flags.in(w), path, expected)
+				return err
+			})
+			if err != nil && !errors.Is(err, errNoVariables) {
+				return err
+			}
+			if missing || err != nil {
+				fmt.Fprintf(w.Stderr, "taskapi: warning: there is no variable %q in namespace %q\n", path, flags.in(w))
+			}
+			_, err = fmt.Fprintf(w.Stdout, "Successfully purged variable %q!\n", path)
+			return err
+		},
+	}
+	flags.add(cmd)
+	check.add(cmd)
+	return cmd
+}
+
+func varUnlock(w base.Environment) *cobra.Command {
+	var flags varFlags
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "unlock [flags] PATH",
+		Short: "Break the lock of a variable",
+		Long: `Ends the lock of a variable and its delay: others can acquire it at once. The items stay. The holder gets no warning; it
+learns of the break when it renews the lock. 'taskapi var lock' kills its command then.`,
+		Example: `  taskapi var unlock --force nightly/backup`,
+		Args:    base.OneArg("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := vars.CheckedPath(args[0])
+			if err != nil {
+				return err
+			}
+			if !force {
+				return base.Usage(errors.New("the holder relies on the lock until it renews it: give --force to break it nevertheless"))
+			}
+			err = flags.change(w, true, "var unlock", path, func(kept *variables.Service) error {
+				return kept.Unlock(cmd.Context(), flags.in(w), path)
+			})
+			switch {
+			case errors.Is(err, errNoVariables), errors.Is(err, variables.ErrNotFound):
+				return fmt.Errorf("there is no variable %q in namespace %q", path, flags.in(w))
+			case errors.Is(err, variables.ErrNotLocked):
+				return fmt.Errorf("variable %q has no lock", path)
+			case err == nil:
+				_, err = fmt.Fprintf(w.Stdout, "The lock of variable %q is broken\n", path)
+			}
+			return err
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "break a lock that somebody holds")
+	return cmd
+}
+
+func varList(w base.Environment) *cobra.Command {
+	var flags varFlags
+	var out varOutput
+	var page base.PageFlags
+	cmd := &cobra.Command{
+		Use:   "list [flags] [PREFIX]",
+		Short: "List variables, without their items",
+		Long: `Lists the variables of a namespace, or with --namespace '*' of all, whose paths begin with PREFIX. JSON of a page is an object, with the list
+as Data and the token of the next page as QueryMeta.NextToken.`,
+		Example: `  taskapi var list
+  taskapi var list -out terse nomad/jobs/
+  taskapi var list -template '{{range .}}{{.Path}} {{.ModifyIndex}}{{"\n"}}{{end}}'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return base.Usage(fmt.Errorf("want one PREFIX at most: unexpected %q", args[1]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list := []*api.VariableMetadata{}
+			meta := &api.QueryMeta{}
+			err := flags.use(w, true, func(kept *variables.Service) (err error) {
+				list, meta.LastIndex, err = kept.List(cmd.Context(), flags.in(w), strings.Join(args, ""), variables.Everything)
+				return err
+			})
+			if err != nil && !errors.Is(err, errNoVariables) {
+				return err
+			}
+			list, meta.NextToken, err = handlers.VariablesPage(cmd.Context(), list, base.ValuesOf(page.Options("")))
+			switch {
+			case err != nil:
+				return base.Usage(err)
+			case page.PerPage > 0 && out.orFor(w) == vars.OutJSON: // as Nomad prints it
+				return output.JSON(w.Stdout, struct {
+					Data      []*api.VariableMetadata
+					QueryMeta *api.QueryMeta
+				}{list, meta})
+			}
+			err = out.printList(w, list, flags.in(w) == variables.AllNamespaces)
+			base.SayNext(w, meta.NextToken)
+			return err
+		},
+	}
+	flags.add(cmd)
+	namespace := cmd.Flags().Lookup("namespace")
+	namespace.Usage = strings.Replace(namespace.Usage, "of the variable", "of the variables"+allNamespaces, 1)
+	out.add(cmd, []string{vars.OutTemplate, vars.OutJSON, vars.OutTable, vars.OutTerse}, "table on a terminal, else json")
+	page.Add(cmd, `Path contains "web"`)
+	return cmd
+}
+
+// printList prints what is known of variables.
+func (o *varOutput) printList(w base.Environment, list []*api.VariableMetadata, everywhere bool) error {
+	table := output.Table{Colors: w.Colors()}
+	switch o.orFor(w) {
+	case vars.OutJSON:
+		return output.JSON(w.Stdout, list)
+	case vars.OutTemplate:
+		return base.AsTemplateError(o.parsed.Write(w.Stdout, list))
+	case vars.OutTerse:
+		for _, v := range list {
+			if everywhere {
+				table.Row(v.Namespace, v.Path)
+			} else {
+				table.Row(v.Path)
+			}
+		}
+	default:
+		if len(list) == 0 {
+			_, err := fmt.Fprintln(w.Stdout, "No matching variables found")
+			return err
+		}
+		table.Header("Namespace", "Path", "Last Updated")
+		for _, v := range list {
+			table.Row(v.Namespace, v.Path, output.Date(time.Unix(0, v.ModifyTime)))
+		}
+	}
+	_, err := table.WriteTo(w.Stdout)
+	return err
+}

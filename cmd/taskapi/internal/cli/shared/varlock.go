@@ -1,0 +1,221 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/vars"
+)
+
+// lockCommandLine is taskapi var lock.
+type lockCommandLine struct {
+	varFlags
+	ttl, delay  time.Duration
+	backoff     time.Duration
+	maxRetry    int
+	earlyReturn bool
+	shell       bool
+	verbose     bool
+	in          string
+}
+
+func varLock(w base.Environment) *cobra.Command {
+	var line lockCommandLine
+	cmd := &cobra.Command{
+		Use:   "lock [flags] PATH [@SPEC] COMMAND [ARG]...",
+		Short: "Run a command while holding the lock of a variable",
+		Long: `Acquires the lock of a variable, which is made if there is none, runs COMMAND, and releases the lock. It waits for a lock that another
+holds; with --early-return it fails then. The lock is renewed while COMMAND runs. If it is lost all the same, COMMAND is killed; if this
+command is killed, COMMAND is too, and another can have the lock after twice its TTL and its delay. SIGINT and SIGTERM go to COMMAND. All
+this is for one process: what a shell has started for COMMAND goes on, so let 'exec' begin its last command, or give --shell=false.
+
+COMMAND is run by $SHELL, or /bin/sh, which joins the arguments by spaces; --shell=false runs it directly.
+Exit code: COMMAND's; 128 and the number of the signal when one has ended it; 1 when the lock was not had, or was lost, 2 when a flag or an
+argument is wrong.`,
+		Example: `  taskapi var lock nightly/backup ./backup.sh
+  taskapi var lock -shell=false -early-return nightly/backup /usr/local/bin/backup -full`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return base.Usage(fmt.Errorf("PATH or COMMAND is missing: %s", cmd.UseLine()))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return line.run(cmd.Context(), args, w) },
+	}
+	line.add(cmd)
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows PATH is the command's own
+	f.DurationVar(&line.ttl, "ttl", api.DefaultLockTTL, "time after which a lock that is not renewed is as good as lost, from 10s to 24h")
+	f.DurationVar(&line.delay, "delay", api.DefaultLockDelay, "time in which nobody can have a lock that was lost")
+	f.DurationVar(&line.backoff, "backoff", 0, "time between attempts to have a lock that is not released (default 1.1 TTLs)")
+	f.IntVar(&line.maxRetry, "max-retry", 5, "attempts to renew the lock while the data directory can't be written, within the TTL")
+	f.BoolVar(&line.earlyReturn, "early-return", false, "fail if another holds the lock, rather than wait")
+	f.BoolVar(&line.shell, "shell", true, "run COMMAND by a shell")
+	f.StringVar(&line.in, "in", vars.OutJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
+	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
+	return cmd
+}
+
+func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environment) error {
+	path, err := vars.CheckedPath(args[0])
+	if err != nil {
+		return err
+	}
+	args = args[1:]
+	v := &api.Variable{Namespace: l.varFlags.in(w), Path: path, Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: l.delay.String()}}
+	if strings.HasPrefix(args[0], "@") {
+		name := args[0][1:]
+		text, err := vars.ReadBounded(name, w.Stdin)
+		if err != nil {
+			return base.Usage(err)
+		}
+		spec, err := vars.ParseSpec(name, vars.SpecFormat(name, l.in), text)
+		if err != nil {
+			return base.Usage(err)
+		}
+		if v.Items, args = spec.Items, args[1:]; len(args) == 0 {
+			return base.Usage(errors.New("COMMAND is missing after SPEC"))
+		}
+	}
+	if l.maxRetry < 0 || l.backoff < 0 {
+		return base.Usage(errors.New("--max-retry and --backoff must not be negative"))
+	}
+	if l.backoff == 0 {
+		l.backoff = l.ttl + l.ttl/10
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	return l.change(w, false, "var lock", v.Path, func(kept *variables.Service) error {
+		h := lockHolder{l, kept, v, w, signals}
+		return h.run(ctx, args)
+	})
+}
+
+func (l *lockCommandLine) say(w base.Environment, format string, args ...any) {
+	if l.verbose {
+		fmt.Fprintf(w.Stderr, "taskapi: "+format+"\n", args...)
+	}
+}
+
+// lockHolder acquires a lock, and holds it while a command runs.
+type lockHolder struct {
+	*lockCommandLine
+	kept     *variables.Service
+	variable *api.Variable
+	w        base.Environment
+	signals  chan os.Signal
+}
+
+var errLockLost = errors.New("the lock was lost, and the command was killed: it was not renewed in time")
+
+func (h *lockHolder) run(ctx context.Context, args []string) error {
+	held, err := h.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	h.say(h.w, "Variable locked, ready to execute: %s", strings.Join(args, " "))
+	failed := h.hold(ctx, held.Lock.ID, args)
+	h.say(h.w, "Releasing the lock")
+	_, _, err = h.kept.Release(context.WithoutCancel(ctx), held.Namespace, held.Path, held.Lock.ID)
+	if errors.Is(failed, errLockLost) {
+		err = nil // which has been said
+	}
+	if err != nil && failed == nil {
+		return fmt.Errorf("release the lock: %w", err)
+	}
+	return failed
+}
+
+// acquire waits until the lock is had. A release ends the wait at once, and so does a signal.
+func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
+	isIt := func(_, path string) bool { return path == h.variable.Path }
+	for {
+		_, index, err := h.kept.List(ctx, h.variable.Namespace, h.variable.Path, isIt) // what changes from now on has a higher one
+		if err != nil {
+			return nil, err
+		}
+		h.say(h.w, "Attempting to acquire lock")
+		held, _, err := h.kept.Acquire(ctx, h.variable)
+		if conflict, ok := errors.AsType[*variables.ConflictError](err); !ok || !conflict.Locked || h.earlyReturn {
+			return held, err
+		}
+		wait, stop := context.WithTimeout(ctx, h.backoff)
+		changed := make(chan struct{})
+		go func() {
+			defer close(changed)
+			if h.kept.Await(wait, h.variable.Namespace, h.variable.Path, index, isIt) != nil {
+				<-wait.Done() // an error of the store is no reason to try again at once
+			}
+		}()
+		select {
+		case <-changed:
+		case s := <-h.signals:
+			stop()
+			<-changed
+			return nil, base.SilentError{Code: base.ExitSignalled + int(s.(syscall.Signal))}
+		}
+		stop()
+	}
+}
+
+// command returns the command.
+func (h *lockHolder) command(args []string) *exec.Cmd {
+	cmd := exec.Command(args[0], args[1:]...)
+	if h.shell {
+		shell := h.w.Getenv("SHELL")
+		if shell == "" {
+			shell = "/bin/sh"
+		}
+		cmd = exec.Command(shell, "-c", strings.Join(args, " "))
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = h.w.Stdin, h.w.Stdout, h.w.Stderr, h.w.Env
+	return cmd
+}
+
+// hold runs the command and renews the lock until it has ended. Errors: errLockLost, silentError with its exit code.
+func (h *lockHolder) hold(ctx context.Context, id string, args []string) error {
+	cmd := h.command(args)
+	ended, err := base.StartChild(cmd)
+	if err != nil {
+		return err
+	}
+	renewed, renewals := time.Now(), time.NewTicker(h.ttl/3)
+	defer renewals.Stop()
+	failures := 0
+	for {
+		select {
+		case err := <-ended:
+			return base.ChildExit(err)
+		case s := <-h.signals:
+			_ = cmd.Process.Signal(s) // one that has ended is noticed above
+		case <-renewals.C:
+			_, _, err := h.kept.Renew(ctx, h.variable.Namespace, h.variable.Path, id)
+			if err == nil {
+				renewed, failures = time.Now(), 0
+				continue
+			}
+			failures++
+			gone := errors.Is(err, variables.ErrLocked) || errors.Is(err, variables.ErrNotLocked) || errors.Is(err, variables.ErrNotFound)
+			if !gone && failures <= h.maxRetry && time.Since(renewed) < h.ttl {
+				h.say(h.w, "the lock could not be renewed: %v", err)
+				continue
+			}
+			_ = cmd.Process.Kill() // one that has ended is waited for below
+			h.say(h.w, "The command has ended: %v", <-ended)
+			return fmt.Errorf("%w: %w", errLockLost, err)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/cluster/variables"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/vars"
+)
+
+// checkIndex is the flag that names the expected index.
+type checkIndex struct{ text string }
+
+func (c *checkIndex) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.text, "check-index", "", "do it only if the variable has this `INDEX`; 0: if there is none")
+}
+
+// value returns the index that is expected, nil for any.
+func (c *checkIndex) value(cmd *cobra.Command) (*uint64, error) {
+	if !cmd.Flags().Changed("check-index") {
+		return nil, nil
+	}
+	index, err := strconv.ParseUint(c.text, 10, 64)
+	if err != nil {
+		return nil, base.Usage(fmt.Errorf("--check-index %q must be a whole number, as 'taskapi var get' shows it", c.text))
+	}
+	return &index, nil
+}
+
+// putCommandLine is taskapi var put.
+type putCommandLine struct {
+	varFlags
+	out     varOutput
+	check   checkIndex
+	force   bool
+	verbose bool
+	in      string
+}
+
+func varPut(w base.Environment) *cobra.Command {
+	var line putCommandLine
+	cmd := &cobra.Command{
+		Use:   "put [flags] PATH [SPEC] [KEY=VALUE]... | SPEC [KEY=VALUE]...",
+		Short: "Write a variable",
+		Long: `Writes a variable: the items of SPEC, and in their place or beside them those of KEY=VALUE.
+
+SPEC is @FILE, or - for standard input: the variable in JSON or HCL, as 'taskapi var get' prints it, or a JSON object of texts. VALUE is
+@FILE for what a file holds, - for standard input, or the text itself; an empty one takes the item away. Every user of the machine can read
+the arguments of its processes: give secrets by files or standard input.
+
+If there is a variable, its index is expected in SPEC or with --check-index; --force writes it whatever there is.`,
+		Example: `  taskapi var put nomad/jobs/web password=@password.txt
+  pass show web | taskapi var put -force nomad/jobs/web password=-
+  taskapi var put -check-index 7 nomad/jobs/web @web.nv.hcl
+  taskapi var put -in hcl -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || args[0] == "" {
+				return base.Usage(fmt.Errorf("PATH or SPEC is missing: %s", cmd.UseLine()))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return line.run(cmd, args, w) },
+	}
+	line.add(cmd)
+	line.out.add(cmd, []string{vars.OutTemplate, vars.OutHCL, vars.OutJSON, vars.OutNone, vars.OutTable}, vars.OutNone)
+	line.check.add(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&line.force, "force", false, "write the variable whatever there is")
+	f.StringVar(&line.in, "in", vars.OutJSON, "`FORMAT` of a SPEC whose name does not say it: hcl or json")
+	f.BoolVar(&line.verbose, "verbose", false, "say on standard error what is done")
+	return cmd
+}
+
+func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environment) error {
+	if l.in != vars.OutJSON && l.in != vars.OutHCL {
+		return base.Usage(fmt.Errorf("--in %q must be hcl or json", l.in))
+	}
+	expected, err := l.check.value(cmd)
+	if err != nil {
+		return err
+	}
+	if expected != nil && l.force {
+		return base.Usage(errors.New("--force and --check-index exclude each other: give one"))
+	}
+	v, err := l.variable(args, w)
+	if err != nil {
+		return base.Usage(err)
+	}
+	switch {
+	case l.force:
+		expected = nil
+	case expected == nil:
+		expected = &v.ModifyIndex
+	}
+	var written *api.Variable
+	err = l.change(w, false, "var put", v.Path, func(kept *variables.Service) (err error) {
+		written, _, err = kept.Put(cmd.Context(), v, expected)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if l.verbose || l.out.format == "" || l.out.format == vars.OutNone {
+		to := w.Stdout
+		if l.out.format != "" && l.out.format != vars.OutNone {
+			to = w.Stderr
+		}
+		if _, err := fmt.Fprintf(to, "Created variable %q with modify index %d\n", written.Path, written.ModifyIndex); err != nil {
+			return err
+		}
+	}
+	return l.out.print(w, l.out.format, written)
+}
+
+// variable returns the variable that the arguments describe.
+func (l *putCommandLine) variable(args []string, w base.Environment) (*api.Variable, error) {
+	stdin := &once{reader: w.Stdin}
+	spec := vars.VariableSpec{Items: map[string]string{}}
+	path := ""
+	if !isSource(args[0]) {
+		var err error
+		if path, err = vars.CheckedPath(args[0]); err != nil {
+			return nil, err
+		}
+		args = args[1:]
+		if len(args) == 0 {
+			return nil, errors.New("there is nothing to write: SPEC or KEY=VALUE is missing")
+		}
+	}
+	if len(args) > 0 && isSource(args[0]) {
+		name := strings.TrimPrefix(args[0], "@")
+		text, err := vars.ReadBounded(name, stdin)
+		if err != nil {
+			return nil, err
+		}
+		if spec, err = vars.ParseSpec(name, vars.SpecFormat(name, l.in), text); err != nil {
+			return nil, err
+		}
+		args = args[1:]
+	}
+	v := &api.Variable{Namespace: spec.Namespace, Path: spec.Path, ModifyIndex: spec.ModifyIndex, Items: spec.Items}
+	if path != "" && path != v.Path {
+		v.Path, v.ModifyIndex = path, 0 // the index is another variable's
+	}
+	if namespace := l.namespaceFor(w, spec.Namespace); namespace != v.Namespace {
+		if v.Namespace != "" {
+			v.ModifyIndex = 0
+		}
+		v.Namespace = namespace
+	}
+	return v, l.setItems(v.Items, args, stdin, w)
+}
+
+// namespaceFor returns the namespace: the flag's, that of the specification, or the usual one.
+func (l *putCommandLine) namespaceFor(w base.Environment, specified string) string {
+	if l.namespace == "" && specified != "" {
+		return specified
+	}
+	return l.varFlags.in(w)
+}
+
+// setItems applies KEY=VALUE arguments to items, and warns of values that others can read.
+func (l *putCommandLine) setItems(items map[string]string, args []string, stdin io.Reader, w base.Environment) error {
+	for _, arg := range args {
+		key, value, found := strings.Cut(arg, "=")
+		if !found || key == "" {
+			return fmt.Errorf("the argument %q must be KEY=VALUE", base.Clipped(key, 20))
+		}
+		switch {
+		case value == "-" || strings.HasPrefix(value, "@"):
+			text, err := vars.ReadBounded(strings.TrimPrefix(value, "@"), stdin)
+			if err != nil {
+				return fmt.Errorf("%s: %w", key, err)
+			}
+			value = string(text)
+		case value == "":
+			delete(items, key)
+			continue
+		default:
+			if rest, escaped := strings.CutPrefix(value, `\@`); escaped { // a text that begins with @
+				value = "@" + rest
+			}
+			fmt.Fprintf(w.Stderr, "taskapi: warning: every user of this machine could read the value of %s among the arguments: give %[1]s=@FILE or %[1]s=-\n", key)
+		}
+		items[key] = value
+		if notIdentifier.MatchString(key) {
+			fmt.Fprintf(w.Stderr, "taskapi: warning: %q has characters for which templates need the 'index' function\n", key)
+		}
+	}
+	return nil
+}
+
+// notIdentifier matches a key that a template can't have after a dot.
+var notIdentifier = regexp.MustCompile(`[^_\pN\pL]`)
+
+// isSource reports whether an argument names a specification.
+func isSource(arg string) bool { return arg == "-" || strings.HasPrefix(arg, "@") }
+
+// once is standard input, which can be read to its end once.
+type once struct {
+	reader io.Reader
+	over   bool
+}
+
+var errReadTwice = errors.New("it can be read once: give - once")
+
+func (o *once) Read(p []byte) (int, error) {
+	if o.over {
+		return 0, errReadTwice
+	}
+	n, err := o.reader.Read(p)
+	o.over = err == io.EOF
+	return n, err
+}

@@ -1,0 +1,108 @@
+package start
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+)
+
+// Problems says of each task how it stands, the ones that don't run first.
+func Problems(alloc *api.Allocation) []string {
+	var bad, good []string
+	for _, name := range base.TaskNames(alloc) {
+		state := alloc.TaskStates[name]
+		if state == nil {
+			continue
+		}
+		text := fmt.Sprintf("task %q is %s, with %d %s", name, state.State, state.Restarts, base.Plural(int(state.Restarts), "restart", "restarts"))
+		if state.State == "running" {
+			good = append(good, text)
+		} else {
+			bad = append(bad, text)
+		}
+	}
+	return append(bad, good...)
+}
+
+// troubled returns the tasks that have failed or ended with an error of late, in the order of the job.
+func troubled(alloc *api.Allocation) []string {
+	return slices.DeleteFunc(base.TaskNames(alloc), func(name string) bool {
+		state := alloc.TaskStates[name]
+		if state == nil {
+			return true
+		}
+		if state.Failed {
+			return false
+		}
+		for _, e := range slices.Backward(state.Events) {
+			if e.Type == api.TaskTerminated {
+				return e.ExitCode == 0 && e.Signal == 0
+			}
+		}
+		return true
+	})
+}
+
+// WithOutput adds to an error the latest lines of what its troubled tasks have written to standard error.
+func WithOutput(l base.Layout, alloc *api.Allocation, err error) error {
+	if err == nil {
+		return nil
+	}
+	words := follow.LastWords{Files: allocrunner.Files(l.Alloc(alloc.ID), alloc.GetTaskGroup())}
+	for _, task := range troubled(alloc) {
+		lines := words.Of(task)
+		if len(lines) == 0 {
+			continue
+		}
+		for i, line := range lines {
+			lines[i] = "\n  " + base.Clipped(linewriter.OneLine(strings.TrimSuffix(line, "\r")), base.MaxLastLine)
+		}
+		err = fmt.Errorf("%w\nthe last lines of %q on standard error, in allocation %s:%s", err, task, output.ShortID(alloc.ID), strings.Join(lines, ""))
+	}
+	return err
+}
+
+// WithCauses adds to an error why tasks can't be started and which checks do not succeed, and what withOutput adds.
+func WithCauses(l base.Layout, alloc *api.Allocation, checks api.AllocCheckStatuses, err error) error {
+	for _, name := range base.TaskNames(alloc) {
+		if failure := FailedStart(alloc.TaskStates[name]); failure != nil {
+			err = fmt.Errorf("%w\ntask %q failed to start: %s", err, name, linewriter.OneLine(failure.DisplayMessage))
+		}
+	}
+	for _, c := range base.SortedChecks(checks) {
+		if c.Status != base.CheckSuccess {
+			err = fmt.Errorf("%w\n%s", err, CheckWords(c))
+		}
+	}
+	return WithOutput(l, alloc, err)
+}
+
+// CheckWords says what a check's latest result is.
+func CheckWords(c api.AllocCheckStatus) string {
+	return fmt.Sprintf("the latest result of check %q of service %q is %s: %s", c.Check, c.Service, c.Status,
+		base.Clipped(linewriter.OneLine(strings.TrimSpace(c.Output)), base.MaxLastLine))
+}
+
+// FailedStart returns why a task's latest attempt to start has failed, nil when that has started.
+func FailedStart(state *api.TaskState) *api.TaskEvent {
+	if state == nil {
+		return nil
+	}
+	for _, e := range slices.Backward(state.Events) {
+		switch e.Type {
+		case api.TaskStarted, api.TaskTerminated:
+			return nil
+		case api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure:
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package start
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"taskapi/allocrunner/jobspec"
+	"taskapi/allocrunner/jobspec/bounded"
+	"taskapi/allocrunner/jobspec/review"
+	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/identity"
+)
+
+// JobFlags are the flags of every command that reads a job file.
+type JobFlags struct {
+	Group    string
+	vars     []string
+	varFiles []string
+	NoFiles  bool
+}
+
+func (f *JobFlags) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Group, "group", "", "task group to run, needed when the job has several")
+	f.AddVars(cmd)
+}
+
+// AddVars adds the flags of a job file's variables alone.
+func (f *JobFlags) AddVars(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.vars, "var", nil, "value of a variable of the job file, `NAME=VALUE`; may be repeated")
+	cmd.Flags().StringArrayVar(&f.varFiles, "var-file", nil, "`FILE` of variables' values; may be repeated")
+}
+
+// loadedJob is the job of a job file, its group that is to run, and its text; nil for one that is too long to be kept.
+type loadedJob struct {
+	Job        *api.Job
+	Group      *api.TaskGroup
+	Submission *api.JobSubmission
+	FromFiles  *jobspec.FromFiles // what messages about the job don't quote
+}
+
+// Hide returns the error without what the job has from files.
+func (l *loadedJob) Hide(err error) error {
+	if err == nil {
+		return nil
+	}
+	return maskedError{err, l.FromFiles}
+}
+
+// maskedError is an error about a job.
+type maskedError struct {
+	error
+	fromFiles *jobspec.FromFiles
+}
+
+func (e maskedError) Error() string { return e.fromFiles.Mask(e.error.Error()) }
+
+func (e maskedError) Unwrap() error { return e.error }
+
+// Read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
+func (f *JobFlags) Read(path string, w base.Environment) (*loadedJob, error) {
+	l := &loadedJob{FromFiles: &jobspec.FromFiles{}}
+	cfg, err := jobspec.ReadFile(path, w.Stdin, jobspec.Config{
+		Vars: f.vars, VarFiles: f.varFiles, Environ: w.Env, Audience: identity.DefaultAudience,
+		NoFiles: f.NoFiles, FromFiles: l.FromFiles,
+	})
+	if err != nil {
+		return nil, base.Usage(err)
+	}
+	l.Submission = jobspec.Submission(cfg)
+	if l.Job, err = bounded.Here(cfg); errors.Is(err, jobspec.ErrInvalid) {
+		err = base.Usage(err)
+	}
+	return l, err
+}
+
+// Load reads a job that is to run, and reviews it for an agent with the settings. What is refused is an error; warnings go to standard error.
+func (f *JobFlags) Load(path string, settings agent.Settings, w base.Environment) (*loadedJob, error) {
+	loaded, err := f.Read(path, w)
+	if err != nil {
+		return nil, err
+	}
+	group, findings, err := settings.Review(loaded.Job, f.Group)
+	if errors.Is(err, review.ErrGroupNotNamed) {
+		err = fmt.Errorf("%w; choose it with --group", err)
+	}
+	if err != nil {
+		return nil, base.Usage(fmt.Errorf("%s: %w", path, loaded.Hide(err)))
+	}
+	if refused := PrintFindings(w.Stderr, findings, loaded.FromFiles); refused > 0 {
+		return nil, base.Usage(fmt.Errorf("%s needs %d %s that this machine does not have (see above); nothing was started or changed",
+			path, refused, base.Plural(refused, "thing", "things")))
+	}
+	loaded.Group = group
+	return loaded, nil
+}
+
+// PrintFindings prints the findings of a review, worst first as Review orders them. It masks what the job has from
+// files, and returns how many parts are refused.
+func PrintFindings(out io.Writer, findings []review.Finding, fromFiles *jobspec.FromFiles) int {
+	refused := 0
+	for _, f := range findings {
+		if f.Severity == review.Refused {
+			refused++
+		}
+		fmt.Fprintln(out, linewriter.OneLine(fromFiles.Mask(f.String())))
+	}
+	return refused
+}

@@ -1,0 +1,117 @@
+package start
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"taskapi/cmd/taskapi/internal/agent"
+)
+
+// CatchSignals returns a channel that has every signal from now on that an agent would act on.
+func CatchSignals() chan os.Signal {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1)
+	return signals
+}
+
+// InterruptedError ends what a signal to stop has interrupted before an allocation was started or changed.
+type InterruptedError struct{ Signal os.Signal }
+
+func (e *InterruptedError) Error() string {
+	return e.Signal.String() + ": nothing was started or changed"
+}
+
+// Unwrap makes it the end of a wait, as that of a context.
+func (e *InterruptedError) Unwrap() error { return context.Canceled }
+
+// Startup keeps the signals that come before an agent acts on them: they are neither lost nor do they kill.
+type Startup struct {
+	signals chan os.Signal
+	ended   chan struct{}
+	watcher sync.WaitGroup
+	held    []os.Signal
+}
+
+// Watch starts to keep signals. The context ends with the first SIGINT or SIGTERM, for what may be interrupted; a second one kills this
+// process, as it would any other that has not started yet what it should stop.
+func Watch(ctx context.Context, signals chan os.Signal) (*Startup, context.Context) {
+	s := &Startup{signals: signals, ended: make(chan struct{})}
+	waiting, cancel := context.WithCancelCause(ctx)
+	s.watcher.Go(func() {
+		defer cancel(nil)
+		var first time.Time
+		var kind os.Signal
+		for {
+			select {
+			case <-s.ended:
+				return
+			case sig := <-signals:
+				switch {
+				case sig == syscall.SIGUSR1:
+				case kind == nil:
+					first, kind = time.Now(), sig
+					cancel(&InterruptedError{sig})
+				case sig == kind && time.Since(first) < agent.SameStop:
+					continue
+				default:
+					signal.Reset(sig)
+					_ = syscall.Kill(os.Getpid(), sig.(syscall.Signal)) // to ourselves
+					continue
+				}
+				s.held = append(s.held, sig)
+			}
+		}
+	})
+	return s, waiting
+}
+
+// HandOver returns the channel to the one that acts on signals from now on, with those that came before.
+func (s *Startup) HandOver() chan os.Signal {
+	s.End()
+	for _, sig := range s.held {
+		select {
+		case s.signals <- sig:
+		default: // it is full of signals that came since
+		}
+	}
+	return s.signals
+}
+
+// End ends the keeping.
+func (s *Startup) End() {
+	select {
+	case <-s.ended:
+	default:
+		close(s.ended)
+	}
+	s.watcher.Wait()
+}
+
+// Interruptible is a reader whose Read returns when a context ends. What it reads then is lost; a Read that hangs ends with the process.
+type Interruptible struct {
+	Ctx  context.Context
+	From io.Reader
+}
+
+func (r Interruptible) Read(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	buf, done := make([]byte, len(p)), make(chan result, 1)
+	go func() {
+		n, err := r.From.Read(buf)
+		done <- result{n, err}
+	}()
+	select {
+	case got := <-done:
+		return copy(p, buf[:got.n]), got.err
+	case <-r.Ctx.Done():
+		return 0, context.Cause(r.Ctx)
+	}
+}
