@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
@@ -53,7 +54,7 @@ func (a *API) action(ctx context.Context, r *request) (answer, error) {
 	if !ok {
 		return answer{}, apierror.New(apierror.NoJob)
 	}
-	return a.execAnswer(r, alloc, ExecRequest{Task: task, Command: append([]string{action.Command}, action.Args...)})
+	return a.execAnswer(r, alloc, interfaces.ExecRequest{Task: task, Command: append([]string{action.Command}, action.Args...)})
 }
 
 // actionDetail adds the task and the action of a query.

@@ -105,8 +105,10 @@ type Config struct {
 	// Parser reads and judges jobs; nil for none: POST /v1/jobs/parse and PUT /v1/validate/job are then 404.
 	Parser Parser
 
-	// Variables are those of all namespaces; nil for none: /v1/vars and /v1/var are then 501.
-	Variables Variables
+	// Variables are those of all namespaces; nil for none: /v1/vars and /v1/var are then 501. TaskVariables returns them for a task of a job, whose
+	// writes leave room for the operator and for other jobs; nil for the same as Variables.
+	Variables     Variables
+	TaskVariables func(namespace, job string) Variables
 
 	// Machine is the one that runs the allocation; nil for none: nodes and metadata are then 404.
 	Machine Machine
@@ -168,6 +170,9 @@ func New(config Config) *API {
 	}
 	if config.Eased == nil {
 		config.Eased = func() {}
+	}
+	if config.TaskVariables == nil {
+		config.TaskVariables = func(string, string) Variables { return config.Variables }
 	}
 	config.Limits = cmp.Or(config.Limits, limitset.Default())
 	a := &API{

@@ -15,9 +15,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/auth"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 // countedFiles has one name of 4 MB, and counts how often it was listed.
@@ -28,7 +27,7 @@ type countedFiles struct {
 
 func (f countedFiles) List(_ string, most int) ([]*api.AllocFileInfo, error) {
 	if most < 4_000_000 {
-		return nil, apierror.New(apierror.TooManyFiles, "alloc")
+		return nil, &interfaces.FileError{Path: "alloc", Err: interfaces.ErrTooManyEntries}
 	}
 	f.lists.Add(1)
 	return []*api.AllocFileInfo{{Name: strings.Repeat("x", 4_000_000)}}, nil
@@ -65,7 +64,7 @@ func TestLongLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := quietAlloc(t)
 		var lists atomic.Int64
-		alloc.files = func(*auth.Peer) handlers.Files { return countedFiles{&fakeFiles{}, &lists} }
+		alloc.files = func(*interfaces.Reader) interfaces.Files { return countedFiles{&fakeFiles{}, &lists} }
 		dial, stop := bubbled(t, alloc)
 		defer stop()
 		a := asker{t, dial}
@@ -98,7 +97,7 @@ func TestNoMemoryForALongAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := quietAlloc(t)
 		block := make(chan struct{})
-		alloc.files = func(*auth.Peer) handlers.Files {
+		alloc.files = func(*interfaces.Reader) interfaces.Files {
 			return blockedFiles{countedFiles{&fakeFiles{}, new(atomic.Int64)}, block}
 		}
 		dial, stop := bubbled(t, alloc)

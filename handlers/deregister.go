@@ -45,7 +45,7 @@ func (a *API) deregister(ctx context.Context, r *request) (answer, error) {
 		return answer{}, fmt.Errorf("stop: %w", err)
 	}
 	if ended, ok := found.(Collector); ok && purge {
-		if err := ended.Collect(ctx); err != nil && asError(err).Kind != apierror.NotCollectable {
+		if err := ended.Collect(ctx); err != nil && apierror.Of(err).Kind != apierror.NotCollectable {
 			return answer{}, fmt.Errorf("collect: %w", err)
 		}
 	}

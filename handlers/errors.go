@@ -4,22 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"taskapi/handlers/apierror"
 )
-
-// asError returns the apierror.Error in err. Anything else is Internal with the bare words; a body that broke MaxBytesReader's limit is
-// BodyTooLarge wherever it surfaced.
-func asError(err error) *apierror.Error {
-	if known, ok := errors.AsType[*apierror.Error](err); ok {
-		return known
-	}
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return apierror.New(apierror.BodyTooLarge, tooLarge.Limit)
-	}
-	return apierror.New(apierror.Internal).Because(err)
-}
 
 // abandoned reports whether err says no more than that the client has gone away, or that the server's end cut the request off: nothing
 // went wrong, and nothing was done either, which a client that still reads has to learn.

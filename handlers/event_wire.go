@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 )
 
@@ -176,7 +177,7 @@ func nodeNote(n *wireNode) note {
 	return note{topic: api.TopicNode, kind: eventNode, key: n.ID, needs: auth.NodeRead, payload: wirePayload{Node: n}}
 }
 
-func serviceNote(e ServiceEvent) note {
+func serviceNote(e registry.Change) note {
 	kind := eventService
 	if e.Gone {
 		kind = eventServiceGone

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 )
 
@@ -137,15 +138,9 @@ func (e *Events) add(notes ...note) {
 	}
 }
 
-// ServiceEvent is a registration of a service that has come or changed, or one that has gone, as it was.
-type ServiceEvent struct {
-	Service *api.ServiceRegistration
-	Gone    bool
-}
-
 // PutServices adds an event of the registrations of services in the allocation's namespace, other allocations' included, in their order. It has
 // the allocation's index, for a client to resume from, and the registrations have their own. It keeps the values, which must not be changed.
-func (e *Events) PutServices(changes []ServiceEvent) {
+func (e *Events) PutServices(changes []registry.Change) {
 	notes := make([]note, len(changes))
 	for i, c := range changes {
 		notes[i] = serviceNote(c)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 	"taskapi/handlers"
 )
@@ -128,9 +129,9 @@ func TestServiceEvents(t *testing.T) {
 	client := newServer(t, touched(t, events, 40), everyRoute, streaming(events)).sdk(t, goodToken)
 	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
 	cache.JobID = "redis"
-	events.PutServices([]handlers.ServiceEvent{{Service: web}}) // before the allocation's first version
+	events.PutServices([]registry.Change{{Service: web}}) // before the allocation's first version
 	put(t, events, 40, nil)
-	events.PutServices([]handlers.ServiceEvent{{Service: cache}, {Service: web, Gone: true}})
+	events.PutServices([]registry.Change{{Service: cache}, {Service: web, Gone: true}})
 	for query, want := range map[string][]string{
 		"Service":             {"ServiceRegistration " + web.ID, "ServiceRegistration " + cache.ID, "ServiceDeregistration " + web.ID},
 		"Service:redis":       {"ServiceRegistration " + cache.ID},
@@ -171,7 +172,7 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 	client := newServer(t, touched(t, events, 40), everyRoute, streaming(events)).sdk(t, goodToken)
 	web, cache := instance("default", "web", otherID, 8080, "http"), instance("default", "cache", otherID, 6379)
 	put(t, events, 40, nil)
-	events.PutServices([]handlers.ServiceEvent{{Service: web}})
+	events.PutServices([]registry.Change{{Service: web}})
 	stream, err := client.Raw().Response(streamPath+"?index=41", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +184,7 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 			t.Fatalf("%q, %v, want a heartbeat", lines.Text(), lines.Err())
 		}
 	}
-	events.PutServices([]handlers.ServiceEvent{{Service: cache}})
+	events.PutServices([]registry.Change{{Service: cache}})
 	for lines.Scan() {
 		if lines.Text() == "{}" {
 			continue

@@ -3,7 +3,6 @@ package handlers
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -11,38 +10,14 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
-// Execer is an allocation in whose tasks commands can be run.
+// Execer is an allocation in whose tasks commands can be run, as interfaces.AllocRunner runs them.
 type Execer interface {
-	// Exec starts a command in a task, and returns when it runs. It is killed, with everything that it has started, when ctx ends. Errors:
-	// NoTask, TaskNotRunning, TooManyExecs, Invalid for a command that can't be run.
-	Exec(ctx context.Context, req ExecRequest) (ExecSession, error)
-}
-
-// ExecRequest is a command to run in a task.
-type ExecRequest struct {
-	Task    string
-	Command []string // the program and its arguments
-	TTY     bool
-	Term    string // the type of the terminal, empty when it is not known
-}
-
-// ExecSession is a command that runs in a task. Its methods may be called from several goroutines.
-type ExecSession interface {
-	// Stdin is the command's input. A write waits for the command to read, and fails when it does not any more.
-	Stdin() io.WriteCloser
-	// Stdout and Stderr are its output, until io.EOF: it has closed it, or has ended and everything has been read.
-	Stdout() io.Reader
-	Stderr() io.Reader
-	// Resize gives the command's terminal another size, if it has one.
-	Resize(rows, columns uint16) error
-	// Wait returns the exit code, 128 and the number of the signal for one that a signal has ended. The error says why there is none.
-	Wait() (exitCode int, err error)
-	// Close ends the command, and returns when nothing of it is left.
-	Close() error
+	Exec(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error)
 }
 
 // maxTaskExecs is how many commands the tasks of an allocation run at once over their sockets: fewer than there may be, so that the
@@ -67,7 +42,7 @@ func (a *API) exec(_ context.Context, r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return a.execAnswer(r, alloc, ExecRequest{Task: task, Command: command})
+	return a.execAnswer(r, alloc, interfaces.ExecRequest{Task: task, Command: command})
 }
 
 // commandOf returns the command of a query, a JSON array.
@@ -116,7 +91,7 @@ func chooseTask(alloc *api.Allocation, name string) (string, error) {
 var terminalType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}$`)
 
 // execAnswer returns the answer that runs a command, with what else the query says: tty, term, ws_handshake.
-func (a *API) execAnswer(r *request, alloc Alloc, req ExecRequest) (answer, error) {
+func (a *API) execAnswer(r *request, alloc Alloc, req interfaces.ExecRequest) (answer, error) {
 	execer, ok := alloc.(Execer)
 	if !ok {
 		return answer{}, apierror.New(apierror.NoRoute)

@@ -12,6 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers/apierror"
+
 	"github.com/gorilla/websocket"
 	"github.com/hashicorp/nomad/api"
 )
@@ -35,7 +38,7 @@ const (
 type execRelay struct {
 	raw     *connection
 	token   string // that the client's first message must have, if it has announced one; empty for none
-	session ExecSession
+	session interfaces.ExecSession
 	conn    *websocket.Conn
 	over    func() // ends the session: the command has ended, or the client has gone
 
@@ -57,7 +60,7 @@ func checkHandshake(r *http.Request) error {
 }
 
 // serve upgrades the connection and returns when the command has ended, or the client has gone and the command has been ended.
-func (x *execRelay) serve(w http.ResponseWriter, r *http.Request, session ExecSession) (err error) {
+func (x *execRelay) serve(w http.ResponseWriter, r *http.Request, session interfaces.ExecSession) (err error) {
 	x.raw.patient = true // who pages through the output takes as long as they like
 	upgrader := websocket.Upgrader{Error: func(http.ResponseWriter, *http.Request, int, error) {}}
 	x.writing <- struct{}{}
@@ -96,9 +99,14 @@ func (x *execRelay) finish() {
 	outputs.Go(func() { x.forward("stdout", x.session.Stdout()) })
 	outputs.Go(func() { x.forward("stderr", x.session.Stderr()) })
 	outputs.Wait()
-	code, err := x.session.Wait()
-	if err == nil {
-		err = x.send([]byte(`{"exited":true,"result":{"exit_code":` + strconv.Itoa(code) + `}}`))
+	exit, err := x.session.Wait()
+	switch {
+	case err != nil:
+		err = apierror.Reword(err, apierror.TaskNotRunning, apierror.Conflict, "the task has ended, and with it the command")
+	case exit.Err != "":
+		err = apierror.New(apierror.Unavailable, "how the command ended is not known")
+	default:
+		err = x.send([]byte(`{"exited":true,"result":{"exit_code":` + strconv.Itoa(exit.ExitCode) + `}}`))
 	}
 	x.close(err)
 }
@@ -168,7 +176,7 @@ func closing(err error) (status int, reason string) {
 	if err == nil {
 		return websocket.CloseNormalClosure, ""
 	}
-	known := asError(err)
+	known := apierror.Of(err)
 	status = websocket.CloseInternalServerErr
 	if known.Kind.Status() < http.StatusInternalServerError {
 		status = websocket.ClosePolicyViolation

@@ -20,9 +20,9 @@ import (
 	"github.com/gorilla/websocket"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 const execPath = "/v1/client/allocation/" + allocID + "/exec"
@@ -34,7 +34,7 @@ type fakeCommand struct {
 	result         chan commandEnd // one is for Wait
 	sizes          chan [2]uint16
 	ctx            context.Context
-	request        handlers.ExecRequest
+	request        interfaces.ExecRequest
 
 	in        *io.PipeWriter
 	out, errs *io.PipeReader
@@ -55,9 +55,9 @@ func (c *fakeCommand) Resize(rows, columns uint16) error {
 	return nil
 }
 
-func (c *fakeCommand) Wait() (int, error) {
+func (c *fakeCommand) Wait() (interfaces.ExitResult, error) {
 	end := <-c.result
-	return end.code, end.err
+	return interfaces.ExitResult{ExitCode: end.code}, end.err
 }
 
 // Close ends the command as a kill does.
@@ -83,7 +83,7 @@ func (c *fakeCommand) end(code int, err error) {
 // commands has an allocation hand each command that is run to the test.
 func commands(alloc *fakeAlloc) <-chan *fakeCommand {
 	started := make(chan *fakeCommand, 100)
-	alloc.exec = func(ctx context.Context, req handlers.ExecRequest) (handlers.ExecSession, error) {
+	alloc.exec = func(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error) {
 		c := &fakeCommand{result: make(chan commandEnd, 1), sizes: make(chan [2]uint16, 10), ctx: ctx, request: req, closed: make(chan struct{})}
 		c.stdin, c.in = io.Pipe()
 		c.out, c.stdout = io.Pipe()
@@ -142,7 +142,7 @@ func TestExec(t *testing.T) {
 		t.Fatal(status, body)
 	}
 	command := <-started
-	want := handlers.ExecRequest{Task: "server", Command: []string{"sh", "-c", "x"}, TTY: true, Term: "xterm-256color"}
+	want := interfaces.ExecRequest{Task: "server", Command: []string{"sh", "-c", "x"}, TTY: true, Term: "xterm-256color"}
 	if diff := cmp.Diff(want, command.request); diff != "" {
 		t.Error(diff)
 	}
@@ -188,8 +188,8 @@ func TestExec(t *testing.T) {
 // TestExecRefusals come before the upgrade, with a status.
 func TestExecRefusals(t *testing.T) {
 	alloc := newAlloc(t)
-	alloc.exec = func(context.Context, handlers.ExecRequest) (handlers.ExecSession, error) {
-		return nil, apierror.New(apierror.TaskNotRunning)
+	alloc.exec = func(context.Context, interfaces.ExecRequest) (interfaces.ExecSession, error) {
+		return nil, interfaces.ErrTaskNotRunning
 	}
 	s := newServer(t, alloc)
 	long := strings.Repeat("x", 70)
@@ -307,8 +307,8 @@ func TestExecEnds(t *testing.T) {
 	s := newServer(t, alloc)
 	c, _, _ := websocketTo(t, s, execPath+execQuery(), operator)
 	command := <-started
-	command.end(0, apierror.New(apierror.Conflict, "the task has ended"))
-	if code, text := closeOf(t, c); code != websocket.ClosePolicyViolation || text != "the task has ended" {
+	command.end(0, interfaces.ErrTaskNotRunning)
+	if code, text := closeOf(t, c); code != websocket.ClosePolicyViolation || text != "the task has ended, and with it the command" {
 		t.Errorf("closed with %d %q", code, text)
 	}
 	c, _, _ = websocketTo(t, s, execPath+execQuery(), operator)

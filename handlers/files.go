@@ -11,48 +11,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
-	"taskapi/auth"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 )
 
-// Filer is an allocation with files.
+// Filer is an allocation with files, as interfaces.AllocRunner has them.
 type Filer interface {
-	// Files returns them as the caller may see them: the operator for nil, else a task's process.
-	Files(caller *auth.Peer) Files
+	Files(reader *interfaces.Reader) interfaces.Files
 }
 
-// Files are what tasks share, and what each of them has but for its secrets. Errors: NoFile, PathEscapes, SecretFile, PrivateFile,
-// FilePermission, Invalid.
-type Files interface {
-	// List returns the entries of a directory. Errors: TooManyFiles when they take more than most bytes, in memory or
-	// as JSON.
-	List(path string, most int) ([]*api.AllocFileInfo, error)
-	Stat(path string) (*api.AllocFileInfo, error)
-	Open(path string, span Span) (Frames, error)
-	// Logs returns a task's stdout or stderr. Errors: NoLogs, too.
-	Logs(task, kind string, span Span) (Frames, error)
-}
-
-// Span is the part of a file to read. With Follow it has no end.
-type Span struct {
-	Offset  int64 // bytes, from the beginning or back from the end
-	FromEnd bool
-	Limit   int64 // bytes; 0 for none
-	Follow  bool
-}
-
-// Frames are a file's content piece by piece.
-type Frames interface {
-	// Next returns the next frame, which is good until the next call, and waits where there is none. An ended ctx ends the wait alone.
-	// Errors: io.EOF, ctx's, after which it may be called again, or a fault.
-	Next(ctx context.Context) (*api.StreamFrame, error)
-	Close() error
-}
-
-// files returns the files of the allocation that the path names, as the caller may see them.
-func files(r *request) (Files, error) {
+// files returns the files of the allocation that the path names, as the caller may see them: what a task reads over the API is no more than its
+// process could open itself.
+func files(r *request) (interfaces.Files, error) {
 	alloc, err := resource[Filer](r, apierror.NoAllocOnClient)
 	if err != nil {
 		return nil, err
@@ -60,12 +30,11 @@ func files(r *request) (Files, error) {
 	if r.Principal.Operator() {
 		return alloc.Files(nil), nil
 	}
-	caller := r.Peer // a copy: r is used again
-	owner := r.server.owner
-	if caller.UID != owner.UID { // root, or a proxy of root's, gives nobody its rights
-		caller.UID, caller.GID = owner.UID, owner.GID
+	reader := interfaces.Reader{UID: r.Peer.UID, GID: r.Peer.GID}
+	if owner := r.server.owner; reader.UID != owner.UID { // root, or a proxy of root's, gives nobody its rights
+		reader = interfaces.Reader{UID: owner.UID, GID: owner.GID}
 	}
-	return alloc.Files(&caller), nil
+	return alloc.Files(&reader), nil
 }
 
 // listFiles answers GET /v1/client/fs/ls/:id; without a path that of the allocation.
@@ -75,7 +44,7 @@ func (a *API) listFiles(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	list, err := found.List(query.Get("path"), shortBytes)
-	if known, ok := errors.AsType[*apierror.Error](err); ok && known.Kind == apierror.TooManyFiles {
+	if errors.Is(err, interfaces.ErrTooManyEntries) {
 		if _, err := r.reserve(ctx, 2*maxList); err != nil {
 			return answer{}, err
 		}
@@ -127,12 +96,12 @@ type wireFileInfo struct {
 
 // catFile answers GET /v1/client/fs/cat/:id.
 func (a *API) catFile(ctx context.Context, r *request) (answer, error) {
-	return rawFile(ctx, r, func(url.Values) (Span, error) { return Span{}, nil })
+	return rawFile(ctx, r, func(url.Values) (interfaces.Span, error) { return interfaces.Span{}, nil })
 }
 
 // readFileAt answers GET /v1/client/fs/readat/:id. A limit of 0 or less is none, as in Nomad; an offset beyond the end is nothing.
 func (a *API) readFileAt(ctx context.Context, r *request) (answer, error) {
-	return rawFile(ctx, r, func(query url.Values) (span Span, err error) {
+	return rawFile(ctx, r, func(query url.Values) (span interfaces.Span, err error) {
 		if !query.Has("offset") {
 			return span, invalid("must provide an offset")
 		}
@@ -148,7 +117,7 @@ func (a *API) readFileAt(ctx context.Context, r *request) (answer, error) {
 	})
 }
 
-func filesAndQuery(r *request) (Files, url.Values, error) {
+func filesAndQuery(r *request) (interfaces.Files, url.Values, error) {
 	found, err := files(r)
 	if err != nil {
 		return nil, nil, err
@@ -158,7 +127,7 @@ func filesAndQuery(r *request) (Files, url.Values, error) {
 }
 
 // fileAndQuery is filesAndQuery with the path that the query must have.
-func fileAndQuery(r *request) (found Files, path string, query url.Values, err error) {
+func fileAndQuery(r *request) (found interfaces.Files, path string, query url.Values, err error) {
 	if found, query, err = filesAndQuery(r); err != nil {
 		return nil, "", nil, err
 	}
@@ -189,7 +158,7 @@ func offsetOf(query url.Values) (int64, error) {
 }
 
 // rawFile answers with the bytes of a file. The first frame says what they are to a browser: text, or nothing that it could show or run.
-func rawFile(ctx context.Context, r *request, spanOf func(url.Values) (Span, error)) (answer, error) {
+func rawFile(ctx context.Context, r *request, spanOf func(url.Values) (interfaces.Span, error)) (answer, error) {
 	found, path, query, err := fileAndQuery(r)
 	if err != nil {
 		return answer{}, err

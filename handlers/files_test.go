@@ -16,16 +16,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 // fakeFiles is a directory of one file. What is read of real ones, and followed, is tested where these are: see allocrunner.
 type fakeFiles struct {
-	frames func() handlers.Frames
+	frames func() interfaces.Frames
 	err    error
-	span   handlers.Span // of the last call
+	span   interfaces.Span // of the last call
 }
 
 func (f *fakeFiles) List(path string, _ int) ([]*api.AllocFileInfo, error) {
@@ -36,14 +36,14 @@ func (f *fakeFiles) Stat(path string) (*api.AllocFileInfo, error) {
 	return &api.AllocFileInfo{Name: path, Size: 5, FileMode: "-rw-r--r--", ContentType: "text/plain; charset=utf-8"}, f.err
 }
 
-func (f *fakeFiles) Open(_ string, span handlers.Span) (handlers.Frames, error) {
+func (f *fakeFiles) Open(_ string, span interfaces.Span) (interfaces.Frames, error) {
 	if f.span = span; f.err != nil {
 		return nil, f.err
 	}
 	return f.frames(), nil
 }
 
-func (f *fakeFiles) Logs(_, _ string, span handlers.Span) (handlers.Frames, error) {
+func (f *fakeFiles) Logs(_, _ string, span interfaces.Span) (interfaces.Frames, error) {
 	return f.Open("", span)
 }
 
@@ -129,8 +129,8 @@ func TestFileRequests(t *testing.T) {
 // TestFileErrors: each error of the files is answered as such, also of those that are answered as a stream.
 func TestFileErrors(t *testing.T) {
 	alloc := quietAlloc(t)
-	files := &fakeFiles{err: apierror.New(apierror.SecretFile, "server/secrets/token")}
-	alloc.files = func(*auth.Peer) handlers.Files { return files }
+	files := &fakeFiles{err: &interfaces.FileError{Path: "server/secrets/token", Err: interfaces.ErrSecretFile}}
+	alloc.files = func(*interfaces.Reader) interfaces.Files { return files }
 	s := newServer(t, alloc, everyRoute)
 	query := "/" + allocID + "?path=server/secrets/token&offset=0&task=server&type=stdout"
 	for _, kind := range []string{"ls", "stat", "cat", "readat", "stream", "logs"} {
@@ -139,7 +139,7 @@ func TestFileErrors(t *testing.T) {
 			t.Errorf("%s = %d %q", kind, got.Status, got.Body)
 		}
 	}
-	files.err = apierror.New(apierror.NoFile, "x")
+	files.err = &interfaces.FileError{Path: "x", Err: interfaces.ErrNoLogs}
 	got := s.do(t, http.MethodGet, fsPath+"logs"+query, goodToken, "")
 	if want := `log entry for task "server" and log type "stdout" not found`; got.Status != http.StatusNotFound || got.Body != want {
 		t.Errorf("without log files: %d %q, want 404 %q", got.Status, got.Body, want)
@@ -162,8 +162,8 @@ func TestLogsOfATaskThatHasNotStarted(t *testing.T) {
 // operator as taskapi.
 func TestWhoReadsFiles(t *testing.T) {
 	alloc := quietAlloc(t)
-	var callers []*auth.Peer
-	alloc.files = func(caller *auth.Peer) handlers.Files {
+	var callers []*interfaces.Reader
+	alloc.files = func(caller *interfaces.Reader) interfaces.Files {
 		callers = append(callers, caller)
 		return &fakeFiles{}
 	}
@@ -172,7 +172,7 @@ func TestWhoReadsFiles(t *testing.T) {
 	s.do(t, http.MethodGet, fsPath+"ls/"+allocID, operator, "")
 	others := auth.Owner{AllocationID: allocID, Task: "server", UID: 2000, GID: 3000}
 	newServerOf(t, others, alloc).do(t, http.MethodGet, fsPath+"ls/"+allocID, goodToken, "")
-	want := []*auth.Peer{&peer, nil, {UID: others.UID, GID: others.GID, PID: peer.PID}}
+	want := []*interfaces.Reader{{UID: peer.UID, GID: peer.GID}, nil, {UID: others.UID, GID: others.GID}}
 	if diff := cmp.Diff(want, callers); diff != "" {
 		t.Errorf("files were read as (-want +got):\n%s", diff)
 	}
@@ -187,8 +187,8 @@ func TestContentTypes(t *testing.T) {
 		"<html><script>alert(1)</script>": text, "<?xml version='1.0'?><svg/>": text, "{}": text, "": text,
 		"\x00\x01\x02": binary, "%PDF-1.7": binary, "\x89PNG\r\n\x1a\n": binary, "\x7fELF\x02\x01\x01\x00": binary,
 	} {
-		alloc.files = func(*auth.Peer) handlers.Files {
-			return &fakeFiles{frames: func() handlers.Frames { return newFakeFrames(&api.StreamFrame{Data: []byte(content)}) }}
+		alloc.files = func(*interfaces.Reader) interfaces.Files {
+			return &fakeFiles{frames: func() interfaces.Frames { return newFakeFrames(&api.StreamFrame{Data: []byte(content)}) }}
 		}
 		for _, kind := range []string{"cat", "readat", "logs"} {
 			got := s.do(t, http.MethodGet, fsPath+kind+"/"+allocID+"?path=x&offset=0&task=server&type=stdout&plain=true", goodToken, "")
@@ -212,8 +212,8 @@ func TestFramesAsJSON(t *testing.T) {
 		{File: "x", FileEvent: "file deleted", Offset: 5},
 	}
 	alloc := quietAlloc(t)
-	files := &fakeFiles{frames: func() handlers.Frames { return newFakeFrames(frames...) }}
-	alloc.files = func(*auth.Peer) handlers.Files { return files }
+	files := &fakeFiles{frames: func() interfaces.Frames { return newFakeFrames(frames...) }}
+	alloc.files = func(*interfaces.Reader) interfaces.Files { return files }
 	got := newServer(t, alloc).do(t, http.MethodGet, fsPath+"stream/"+allocID+"?path=x&follow=false&origin=end&offset=7", goodToken, "")
 	var want strings.Builder
 	for _, f := range frames {
@@ -236,16 +236,18 @@ func TestFramesAsJSON(t *testing.T) {
 	if diff := cmp.Diff(want.String(), got.Body); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if files.span != (handlers.Span{Offset: 7, FromEnd: true}) {
+	if files.span != (interfaces.Span{Offset: 7, FromEnd: true}) {
 		t.Errorf("read %+v", files.span)
 	}
 }
 
 // followLogs asks a server in a bubble for a task's output with follow, and returns the body of the answer and how the server is stopped.
-func followLogs(t *testing.T, frames handlers.Frames, plain bool) (body io.Reader, stop func()) {
+func followLogs(t *testing.T, frames interfaces.Frames, plain bool) (body io.Reader, stop func()) {
 	t.Helper()
 	alloc := quietAlloc(t)
-	alloc.files = func(*auth.Peer) handlers.Files { return &fakeFiles{frames: func() handlers.Frames { return frames }} }
+	alloc.files = func(*interfaces.Reader) interfaces.Files {
+		return &fakeFiles{frames: func() interfaces.Frames { return frames }}
+	}
 	dial, stop := bubbled(t, alloc)
 	c := dial()
 	t.Cleanup(func() { c.Close() })
@@ -333,7 +335,9 @@ func TestFollowEndsWithItsToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 				alloc, frames := quietAlloc(t), openFakeFrames()
-				alloc.files = func(*auth.Peer) handlers.Files { return &fakeFiles{frames: func() handlers.Frames { return frames }} }
+				alloc.files = func(*interfaces.Reader) interfaces.Files {
+					return &fakeFiles{frames: func() interfaces.Frames { return frames }}
+				}
 				dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = authenticator })
 				defer stop()
 				c := dial()
@@ -385,7 +389,9 @@ func TestFileThatBreaksOff(t *testing.T) {
 	alloc := quietAlloc(t)
 	frames := newFakeFrames(&api.StreamFrame{Data: []byte("one")})
 	frames.err = errors.New("input/output error")
-	alloc.files = func(*auth.Peer) handlers.Files { return &fakeFiles{frames: func() handlers.Frames { return frames }} }
+	alloc.files = func(*interfaces.Reader) interfaces.Files {
+		return &fakeFiles{frames: func() interfaces.Frames { return frames }}
+	}
 	s := newServer(t, alloc)
 	body, err := s.sdk(t, goodToken).AllocFS().Cat(&api.Allocation{ID: allocID}, "x", nil)
 	if err != nil {
@@ -404,8 +410,8 @@ func TestFileThatBreaksOff(t *testing.T) {
 func TestFilesAreClosed(t *testing.T) {
 	alloc := quietAlloc(t)
 	var opened []*fakeFrames
-	alloc.files = func(*auth.Peer) handlers.Files {
-		return &fakeFiles{frames: func() handlers.Frames {
+	alloc.files = func(*interfaces.Reader) interfaces.Files {
+		return &fakeFiles{frames: func() interfaces.Frames {
 			opened = append(opened, newFakeFrames())
 			return opened[len(opened)-1]
 		}}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
@@ -99,8 +100,8 @@ type fakeAlloc struct {
 	touch          func() bool
 	collect        func(ctx context.Context) error
 	stats          func(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error)
-	files          func(caller *auth.Peer) handlers.Files
-	exec           func(ctx context.Context, req handlers.ExecRequest) (handlers.ExecSession, error)
+	files          func(reader *interfaces.Reader) interfaces.Files
+	exec           func(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error)
 	raw            func(ctx context.Context, w io.Writer)
 	upgrade        func(ctx context.Context, w http.ResponseWriter, r *http.Request) error
 }
@@ -121,12 +122,12 @@ func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	return f.stats(ctx, interval)
 }
-func (f *fakeAlloc) Kill()                                  { f.kill() }
-func (f *fakeAlloc) Touch() bool                            { return f.touch != nil && f.touch() }
-func (f *fakeAlloc) Collect(ctx context.Context) error      { return f.collect(ctx) }
-func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer)   { f.raw(ctx, w) }
-func (f *fakeAlloc) Files(caller *auth.Peer) handlers.Files { return f.files(caller) }
-func (f *fakeAlloc) Exec(ctx context.Context, req handlers.ExecRequest) (handlers.ExecSession, error) {
+func (f *fakeAlloc) Kill()                                            { f.kill() }
+func (f *fakeAlloc) Touch() bool                                      { return f.touch != nil && f.touch() }
+func (f *fakeAlloc) Collect(ctx context.Context) error                { return f.collect(ctx) }
+func (f *fakeAlloc) Raw(ctx context.Context, w io.Writer)             { f.raw(ctx, w) }
+func (f *fakeAlloc) Files(reader *interfaces.Reader) interfaces.Files { return f.files(reader) }
+func (f *fakeAlloc) Exec(ctx context.Context, req interfaces.ExecRequest) (interfaces.ExecSession, error) {
 	return f.exec(ctx, req)
 }
 func (f *fakeAlloc) Upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) error {

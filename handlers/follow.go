@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 )
 
@@ -42,7 +43,7 @@ func (a *API) streamFile(_ context.Context, r *request) (answer, error) {
 }
 
 // spanOf reads follow, origin and offset.
-func spanOf(query url.Values, follow bool) (span Span, err error) {
+func spanOf(query url.Values, follow bool) (span interfaces.Span, err error) {
 	if span.Offset, err = offsetOf(query); err != nil {
 		return span, err
 	}
@@ -110,7 +111,7 @@ func (a *API) logs(_ context.Context, r *request) (answer, error) {
 
 // frameWriter is one stream of a file.
 type frameWriter struct {
-	frames Frames
+	frames interfaces.Frames
 	plain  bool             // send the data alone
 	first  *api.StreamFrame // has been read already
 }

@@ -9,7 +9,7 @@ import (
 
 // Collector is an allocation that can be removed.
 type Collector interface {
-	// Collect removes an allocation that has ended, with its directory. Errors: NotCollectable.
+	// Collect removes an allocation that has ended, with its directory. Errors: interfaces.ErrNotTerminal.
 	Collect(ctx context.Context) error
 }
 
@@ -37,7 +37,7 @@ func (a *API) nodeGC(ctx context.Context, r *request) (answer, error) {
 	}
 	found, _ := r.visible()
 	if alloc, ok := found.(Collector); ok {
-		if err := alloc.Collect(ctx); err != nil && asError(err).Kind != apierror.NotCollectable {
+		if err := alloc.Collect(ctx); err != nil && apierror.Of(err).Kind != apierror.NotCollectable {
 			return answer{}, fmt.Errorf("collect: %w", err)
 		}
 	}

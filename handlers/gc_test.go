@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 )
 
@@ -19,7 +20,7 @@ func TestSDKGC(t *testing.T) {
 	alloc.collect = func(context.Context) error {
 		calls++
 		if running {
-			return runnerError(apierror.NotCollectable)
+			return interfaces.ErrNotTerminal
 		}
 		return nil
 	}

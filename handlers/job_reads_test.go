@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
@@ -220,7 +221,7 @@ func TestSDKDeregister(t *testing.T) {
 	if !slices.Equal(stops, []bool{false, true}) {
 		t.Errorf("stopped %v, want once with its shutdown delay and once without", stops)
 	}
-	collected, fault := 0, error(apierror.New(apierror.NotCollectable))
+	collected, fault := 0, interfaces.ErrNotTerminal
 	alloc.collect = func(context.Context) error { collected++; return fault }
 	if _, _, err := client.Jobs().Deregister("demo", true, nil); err != nil || collected != 1 {
 		t.Errorf("purge of one that runs: %v, %d removals tried; want it stopped", err, collected)

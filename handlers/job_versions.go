@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers/apierror"
 )
 
@@ -18,7 +19,7 @@ type History interface {
 	// Versions returns the versions that are kept, the present one first.
 	Versions() []JobVersion
 	// Compare returns what a version changes of an earlier one.
-	Compare(earlier, later *api.Job) []JobChange
+	Compare(earlier, later *api.Job) []jobdiff.Change
 }
 
 // JobVersion is one version of a job, with the text that it was made from; nil when that is not known.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
 )
@@ -227,21 +228,21 @@ func TestRegisterOneAtATime(t *testing.T) {
 
 func TestSDKPlan(t *testing.T) {
 	jobs := quietJobs()
-	var changes []handlers.JobChange
+	var changes []jobdiff.Change
 	jobs.plan = func(context.Context, *api.Job) (handlers.Plan, error) {
 		return handlers.Plan{Changes: changes, Warnings: "mind the gap"}, nil
 	}
 	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Jobs = jobs }).sdk(t, operator).Jobs()
-	stays := handlers.JobChange{Path: "job > priority", InPlace: true, Text: "changes from 50 to 60"}
-	goes := handlers.JobChange{Path: `group "web" > task "server" > user`, Text: "changes"}
+	stays := jobdiff.Change{Path: "job > priority", InPlace: true, Text: "changes from 50 to 60"}
+	goes := jobdiff.Change{Path: `group "web" > task "server" > user`, Text: "changes"}
 	for word, c := range map[string]struct {
-		changes []handlers.JobChange
+		changes []jobdiff.Change
 		updates api.DesiredUpdates
 		kind    string
 	}{
 		"ignore":                {nil, api.DesiredUpdates{Ignore: 1}, "None"},
-		"in-place update":       {[]handlers.JobChange{stays}, api.DesiredUpdates{InPlaceUpdate: 1}, "Edited"},
-		"create/destroy update": {[]handlers.JobChange{stays, goes}, api.DesiredUpdates{DestructiveUpdate: 1}, "Edited"},
+		"in-place update":       {[]jobdiff.Change{stays}, api.DesiredUpdates{InPlaceUpdate: 1}, "Edited"},
+		"create/destroy update": {[]jobdiff.Change{stays, goes}, api.DesiredUpdates{DestructiveUpdate: 1}, "Edited"},
 	} {
 		changes = c.changes
 		got, _, err := client.Plan(&api.Job{ID: new("demo")}, true, nil)

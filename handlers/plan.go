@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers/apierror"
 )
 
@@ -26,7 +27,7 @@ func (a *API) plan(ctx context.Context, r *request) (answer, error) {
 	}
 	planned, err := a.config.Jobs.Plan(ctx, want.Job)
 	if err != nil {
-		return answer{}, fmt.Errorf("plan: %w", err)
+		return answer{}, fmt.Errorf("plan: %w", ofUpdate(err))
 	}
 	response := wirePlan{
 		JobPlanResponse: &api.JobPlanResponse{
@@ -52,14 +53,12 @@ type wirePlan struct {
 	Index              uint64
 }
 
-func (c JobChange) destructive() bool { return !c.InPlace }
-
 // desiredUpdates returns the counts of a plan for the one allocation.
-func desiredUpdates(changes []JobChange) *api.DesiredUpdates {
+func desiredUpdates(changes []jobdiff.Change) *api.DesiredUpdates {
 	switch {
 	case len(changes) == 0:
 		return &api.DesiredUpdates{Ignore: 1}
-	case slices.ContainsFunc(changes, JobChange.destructive):
+	case slices.ContainsFunc(changes, func(c jobdiff.Change) bool { return !c.InPlace }):
 		return &api.DesiredUpdates{DestructiveUpdate: 1}
 	}
 	return &api.DesiredUpdates{InPlaceUpdate: 1}
@@ -74,7 +73,7 @@ const (
 )
 
 // jobDiffOf returns the changes as fields of the job, under their whole paths. Values are in the text of a change, if they may be shown.
-func jobDiffOf(current *api.Allocation, changes []JobChange) *api.JobDiff {
+func jobDiffOf(current *api.Allocation, changes []jobdiff.Change) *api.JobDiff {
 	diff := &api.JobDiff{Type: diffNone, ID: current.JobID}
 	group := &api.TaskGroupDiff{Type: diffNone, Name: current.TaskGroup, Updates: map[string]uint64{updateWord(changes): 1}}
 	if len(changes) > 0 {
@@ -82,7 +81,7 @@ func jobDiffOf(current *api.Allocation, changes []JobChange) *api.JobDiff {
 	}
 	for _, change := range changes {
 		annotation := forcesInPlace
-		if change.destructive() {
+		if !change.InPlace {
 			annotation = forcesDestructive
 		}
 		diff.Fields = append(diff.Fields, &api.FieldDiff{
@@ -94,7 +93,7 @@ func jobDiffOf(current *api.Allocation, changes []JobChange) *api.JobDiff {
 }
 
 // updateWord returns Nomad's word for a plan.
-func updateWord(changes []JobChange) string {
+func updateWord(changes []jobdiff.Change) string {
 	switch desired := desiredUpdates(changes); {
 	case desired.Ignore > 0:
 		return "ignore"

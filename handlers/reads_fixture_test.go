@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers"
 	"taskapi/handlers/apierror"
 )
@@ -81,6 +82,6 @@ func twoVersions() fakeHistory {
 
 func (h fakeHistory) Versions() []handlers.JobVersion { return h }
 
-func (h fakeHistory) Compare(earlier, later *api.Job) []handlers.JobChange {
-	return []handlers.JobChange{{Path: "name", InPlace: true, Text: *earlier.Name + " to " + *later.Name}}
+func (h fakeHistory) Compare(earlier, later *api.Job) []jobdiff.Change {
+	return []jobdiff.Change{{Path: "name", InPlace: true, Text: *earlier.Name + " to " + *later.Name}}
 }

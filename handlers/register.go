@@ -6,14 +6,15 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/handlers/apierror"
 )
 
-// Jobs takes other versions of the allocation's job. The errors of its methods are *apierror.Error, wrapped or not: Invalid
-// for a job that can't run here, OtherJob for one of another ID. The Message of each is what the client reads.
+// Jobs takes other versions of the allocation's job. Its methods return errors of a runner, or of the API: Invalid for a job that can't run here,
+// OtherJob for one of another ID.
 type Jobs interface {
 	// Register gives the allocation the job, which is as the client sent it, canonical or not. For changes that need
-	// new processes the allocation is replaced; without force they are a Conflict, whose Message names them, and
+	// new processes the allocation is replaced; without force they are an *interfaces.DestructiveError, and
 	// nothing changes. It is not called twice at once. submission is the text that the job was made from; nil when the
 	// client sent none.
 	Register(ctx context.Context, job *api.Job, submission *api.JobSubmission, force bool) (Registration, error)
@@ -33,15 +34,8 @@ type Registration struct {
 
 // Plan is the result of a plan.
 type Plan struct {
-	Changes  []JobChange // none when nothing differs
+	Changes  []jobdiff.Change // none when nothing differs
 	Warnings string
-}
-
-// JobChange is one difference between the job that runs and another version of it.
-type JobChange struct {
-	Path    string // `group "web" > task "server" > kill_timeout`
-	InPlace bool   // it needs no new process
-	Text    string // what changes from what to what
 }
 
 // maxJob is the ceiling of a job's body. Job files seldom exceed 100 KB; templates inside them may be longer.
@@ -108,7 +102,7 @@ func (a *API) registerAs(ctx context.Context, r *request, want registering) (ans
 	before := a.jobModifyIndex(r)
 	registered, err := a.config.Jobs.Register(ctx, want.job, want.submission, want.force)
 	if err != nil {
-		return answer{}, fmt.Errorf("register: %w", err)
+		return answer{}, fmt.Errorf("register: %w", ofUpdate(err))
 	}
 	done := api.DesiredUpdates{InPlaceUpdate: 1}
 	switch {
@@ -122,6 +116,11 @@ func (a *API) registerAs(ctx context.Context, r *request, want registering) (ans
 		Warnings: registered.Warnings, wireMeta: wireMeta{Index: registered.Index},
 	})
 	return answer{body: encoded, index: registered.Index}, err
+}
+
+// ofUpdate returns an error of a registration or a plan: AllocTerminal has words of its own there.
+func ofUpdate(err error) error {
+	return apierror.Reword(err, apierror.AllocTerminal, apierror.AllocEnding)
 }
 
 // jobBody decodes a request with a job. Without Jobs there is no such route.

@@ -9,7 +9,7 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// Restarter is an allocation whose tasks can be restarted. Errors: NoTask, TaskNotRunning of RestartTask alone, AllocTerminal.
+// Restarter is an allocation whose tasks can be restarted, as interfaces.AllocRunner restarts them.
 type Restarter interface {
 	RestartTask(ctx context.Context, task string) error
 	RestartRunning(ctx context.Context) error

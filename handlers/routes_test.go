@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
 )
@@ -50,8 +51,8 @@ func quietAlloc(tb testing.TB) *fakeAlloc {
 	alloc.signal = func(context.Context, string, string) error { return nil }
 	alloc.stop = func(context.Context, bool) error { return nil }
 	alloc.collect = func(context.Context) error { return nil }
-	alloc.files = func(*auth.Peer) handlers.Files {
-		return &fakeFiles{frames: func() handlers.Frames { return newFakeFrames() }}
+	alloc.files = func(*interfaces.Reader) interfaces.Files {
+		return &fakeFiles{frames: func() interfaces.Frames { return newFakeFrames() }}
 	}
 	alloc.raw = func(_ context.Context, w io.Writer) { _, _ = w.Write([]byte("raw")) }
 	alloc.upgrade = func(_ context.Context, w http.ResponseWriter, _ *http.Request) error {

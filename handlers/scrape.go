@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+
+	"taskapi/handlers/apierror"
 )
 
 // Scrape returns a handler of the measurements and of nothing else, for callers without a token: GET /metrics is
@@ -33,7 +35,7 @@ func Scrape(measure func(context.Context) []Metric, localOnly bool) http.Handler
 		}
 		encoded, err := encodeMetrics(r.Context(), measure, format)
 		if err != nil {
-			known := asError(err)
+			known := apierror.Of(err)
 			http.Error(w, known.Message, known.Kind.Status())
 			return
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 // wantSDKError checks for the words that the SDK makes of an error answer.
@@ -159,7 +159,7 @@ func TestSDKSignal(t *testing.T) {
 // TestSDKErrors is the table of answers for what goes wrong, seen through the SDK.
 func TestSDKErrors(t *testing.T) {
 	alloc := newAlloc(t)
-	fault := runnerError(apierror.NoTask)
+	fault := interfaces.ErrTaskNotFound
 	alloc.restartTask = func(context.Context, string) error { return fault }
 	alloc.restartRunning = func(context.Context) error { return fault }
 	alloc.signal = func(context.Context, string, string) error { return fault }
@@ -168,12 +168,12 @@ func TestSDKErrors(t *testing.T) {
 
 	wantSDKError(t, client.Restart(own, "nope", nil), 404, "Could not find task runner for task: nope")
 	wantSDKError(t, client.Signal(own, nil, "nope", "SIGHUP"), 404, "Task not found")
-	fault = runnerError(apierror.TaskNotRunning)
+	fault = interfaces.ErrTaskNotRunning
 	wantSDKError(t, client.Restart(own, "init", nil), 409, "Task not running")
 	wantSDKError(t, client.Signal(own, nil, "init", "SIGHUP"), 409, "Task not running")
-	fault = runnerError(apierror.AllocTerminal)
+	fault = interfaces.ErrTerminal
 	wantSDKError(t, client.Restart(own, "", nil), 409, "restart of an alloc that should not run")
-	fault = runnerError(apierror.UnknownSignal)
+	fault = interfaces.ErrUnknownSignal
 	wantSDKError(t, client.Signal(own, nil, "", "SIGNOPE"), 400, `unknown signal "SIGNOPE"`)
 
 	wantSDKError(t, client.Restart(other, "", nil), 404, `Unknown allocation "`+otherID+`"`)

@@ -12,15 +12,10 @@ import (
 	"taskapi/handlers/internal/filter"
 )
 
-// Services are the registrations of services of all allocations, those of other processes included. Errors of its methods are
-// *apierror.Error, wrapped or not; anything else is a fault.
+// Services are the registrations of services of all allocations, those of other processes included: a *registry.Registry.
 type Services interface {
-	// Services returns the registrations in a namespace, or in all for an empty one, with a name, or all for an empty one, in no order, and the
-	// index that they are of, above 0. They are shared and not changed.
 	Services(ctx context.Context, namespace, name string) ([]*api.ServiceRegistration, uint64, error)
-	// WaitServices returns once one of those that Services returns has changed, come or gone after an index, or ctx has ended.
-	WaitServices(ctx context.Context, namespace, name string, index uint64) error
-	// Deregister removes a registration and returns the index of that. Errors: apierror.NoService.
+	Wait(ctx context.Context, namespace, name string, index uint64) error
 	Deregister(ctx context.Context, namespace, name, id string) (uint64, error)
 }
 
@@ -54,7 +49,7 @@ func (a *API) registrations(ctx context.Context, r *request, name string) ([]*ap
 		return nil, 0, err
 	}
 	err = r.awaitShared(ctx, 0, func(ctx context.Context, index uint64) error {
-		return a.config.Services.WaitServices(ctx, namespace, name, index)
+		return a.config.Services.Wait(ctx, namespace, name, index)
 	})
 	if err != nil {
 		return nil, 0, err

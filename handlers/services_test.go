@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 // fakeServices is a registry in memory.
@@ -28,7 +28,7 @@ type fakeServices struct {
 	index   uint64
 	changed chan struct{} // closed, and replaced, with every change
 
-	waits chan struct{} // gets a value whenever a call of WaitServices begins to wait
+	waits chan struct{} // gets a value whenever a call of Wait begins to wait
 }
 
 func newFakeServices(all ...*api.ServiceRegistration) *fakeServices {
@@ -47,7 +47,7 @@ func (f *fakeServices) Services(_ context.Context, namespace, name string) ([]*a
 	return found, f.index, nil
 }
 
-func (f *fakeServices) WaitServices(ctx context.Context, _, name string, index uint64) error {
+func (f *fakeServices) Wait(ctx context.Context, _, name string, index uint64) error {
 	for {
 		f.mu.Lock()
 		latest, changed := f.indexes[name], f.changed
@@ -76,7 +76,7 @@ func (f *fakeServices) Deregister(_ context.Context, namespace, name, id string)
 			return f.notedLocked(name), nil
 		}
 	}
-	return 0, fmt.Errorf("remove: %w", apierror.New(apierror.NoService))
+	return 0, fmt.Errorf("remove: %w", registry.ErrNotFound)
 }
 
 func (f *fakeServices) put(s *api.ServiceRegistration) {

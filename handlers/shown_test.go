@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/jobdiff"
 	"taskapi/auth"
 	"taskapi/handlers"
 )
@@ -80,9 +81,9 @@ type comparingHistory []handlers.JobVersion
 
 func (h comparingHistory) Versions() []handlers.JobVersion { return h }
 
-func (h comparingHistory) Compare(earlier, later *api.Job) []handlers.JobChange {
+func (h comparingHistory) Compare(earlier, later *api.Job) []jobdiff.Change {
 	env := func(j *api.Job) map[string]string { return j.TaskGroups[0].Tasks[1].Env }
-	return []handlers.JobChange{{Path: "env", Text: fmt.Sprintf("%v to %v", env(earlier), env(later))}}
+	return []jobdiff.Change{{Path: "env", Text: fmt.Sprintf("%v to %v", env(earlier), env(later))}}
 }
 
 // firstLines is how much of a stream is read: the first heartbeat, and the registration.

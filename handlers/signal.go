@@ -9,9 +9,8 @@ import (
 	"taskapi/handlers/apierror"
 )
 
-// Signaler is an allocation whose tasks take signals.
+// Signaler is an allocation whose tasks take signals, as interfaces.AllocRunner sends them.
 type Signaler interface {
-	// Signal sends the named signal to a task, or to all of them when task is empty. Errors: NoTask, TaskNotRunning, UnknownSignal.
 	Signal(ctx context.Context, task, signal string) error
 }
 

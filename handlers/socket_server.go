@@ -180,7 +180,7 @@ func (s *socketServer) fail(r *request, err error) int {
 	if denial, ok := errors.AsType[*auth.Denial](err); ok {
 		return apierror.WriteDenial(r.w, denial)
 	}
-	known := asError(err)
+	known := apierror.Of(err)
 	if abandoned(r.Context(), err) {
 		known = apierror.New(apierror.CutOff)
 	}

@@ -12,40 +12,21 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/variables"
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 )
 
-// Variables are those of all namespaces, and the locks on them. The index of an answer is one to wait from. Errors: *apierror.Error, and of
-// those that write *VariableConflictError.
+// Variables are those of all namespaces, and the locks on them: a *variables.Service.
 type Variables interface {
-	// OfTask returns the same variables for a task of a job, whose writes leave room for the operator and for other
-	// jobs.
-	OfTask(namespace, job string) Variables
-
-	// Read returns a variable, nil for none, and its ModifyIndex or, without one, the index of that moment.
 	Read(ctx context.Context, namespace, path string) (*api.Variable, uint64, error)
-	// List returns those of a namespace, or with "*" of all, whose paths begin with the prefix, and that concern the caller.
-	List(ctx context.Context, namespace, prefix string, concerns func(namespace, path string) bool) ([]*api.VariableMetadata, uint64, error)
-	// Await returns when one of those that List would return, and that concerns the caller, has been changed or deleted after the index.
-	Await(ctx context.Context, namespace, prefix string, after uint64, concerns func(namespace, path string) bool) error
-
-	// Put writes a variable, with check only over the one with that index, 0 for none. v's lock has an ID, or is nil.
+	List(ctx context.Context, namespace, prefix string, concerns variables.Concerns) ([]*api.VariableMetadata, uint64, error)
+	Await(ctx context.Context, namespace, prefix string, after uint64, concerns variables.Concerns) error
 	Put(ctx context.Context, v *api.Variable, check *uint64) (*api.Variable, uint64, error)
-	// Delete deletes one, if it is there, with check only the one with that index.
 	Delete(ctx context.Context, namespace, path string, check *uint64) (uint64, error)
-
-	// Acquire locks a variable, Renew begins the lock's TTL again, and Release ends the lock.
 	Acquire(ctx context.Context, v *api.Variable) (*api.Variable, uint64, error)
 	Renew(ctx context.Context, namespace, path, lockID string) (*api.VariableMetadata, uint64, error)
 	Release(ctx context.Context, namespace, path, lockID string) (*api.Variable, uint64, error)
-}
-
-// VariableConflictError is a write that was refused for what is there: Nomad's answer is 409 with that variable.
-type VariableConflictError struct{ Variable *api.Variable }
-
-func (e *VariableConflictError) Error() string {
-	return fmt.Sprintf("variable %q is another one", e.Variable.Path)
 }
 
 // wireVariable is a variable as Nomad encodes it.
@@ -61,8 +42,8 @@ func wireVariableOf(v *api.Variable) wireVariable {
 	return wireVariable{*metadata, v.Items}
 }
 
-// variables returns the store of variables. Without one every request is NotImplemented: a client would take NoRoute for "there is none".
-func (a *API) variables() (Variables, error) {
+// keptVariables returns the variables. Without one every request is NotImplemented: a client would take NoRoute for "there is none".
+func (a *API) keptVariables() (Variables, error) {
 	if a.config.Variables == nil {
 		return nil, apierror.New(apierror.NotImplemented, "this program keeps no variables")
 	}
@@ -82,7 +63,7 @@ func (v variableAt) concerns(namespace, path string) bool {
 
 // variableAt returns the variable that the path and the query name.
 func (a *API) variableAt(r *request) (variableAt, error) {
-	kept, err := a.variables()
+	kept, err := a.keptVariables()
 	if err != nil {
 		return variableAt{}, err
 	}
@@ -131,7 +112,7 @@ func VariablesPage(ctx context.Context, all []*api.VariableMetadata, query url.V
 
 // variableList answers GET /v1/vars with the variables that the caller may list; it does not learn of others, nor when they change.
 func (a *API) variableList(ctx context.Context, r *request) (answer, error) {
-	kept, err := a.variables()
+	kept, err := a.keptVariables()
 	if err != nil {
 		return answer{}, err
 	}
@@ -241,7 +222,7 @@ func (a *API) variableWrite(r *request) (variableWrite, error) {
 		return variableWrite{}, err
 	}
 	if !r.Principal.Operator() {
-		at.kept = at.kept.OfTask(r.Principal.Claims.Namespace, r.Principal.Claims.JobID)
+		at.kept = a.config.TaskVariables(r.Principal.Claims.Namespace, r.Principal.Claims.JobID)
 	}
 	w := variableWrite{variableAt: at}
 	query, err := r.values()
@@ -342,7 +323,7 @@ func (w variableWrite) apply(ctx context.Context) (*api.Variable, uint64, error)
 
 // failed returns the answer to a write that was refused. A conflict shows the caller what it may read of what is there.
 func (w variableWrite) failed(r *request, err error) (answer, error) {
-	conflict, ok := errors.AsType[*VariableConflictError](err)
+	conflict, ok := errors.AsType[*variables.ConflictError](err)
 	if !ok {
 		return answer{}, fmt.Errorf("write variable: %w", err)
 	}

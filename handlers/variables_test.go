@@ -14,9 +14,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/variables"
 	"taskapi/auth"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 )
 
 // fakeVariables is variables of the namespace "default" in memory, with conflicts and locks as the real ones have them, but no rules of paths,
@@ -39,8 +39,6 @@ func newFakeVariables(paths ...string) *fakeVariables {
 	return f
 }
 
-func (f *fakeVariables) OfTask(string, string) handlers.Variables { return f }
-
 func (f *fakeVariables) Read(_ context.Context, namespace, path string) (*api.Variable, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,7 +49,7 @@ func (f *fakeVariables) Read(_ context.Context, namespace, path string) (*api.Va
 	return nil, f.index, nil
 }
 
-func (f *fakeVariables) List(_ context.Context, namespace, prefix string, concerns func(namespace, path string) bool) ([]*api.VariableMetadata, uint64, error) {
+func (f *fakeVariables) List(_ context.Context, namespace, prefix string, concerns variables.Concerns) ([]*api.VariableMetadata, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []*api.VariableMetadata
@@ -65,7 +63,7 @@ func (f *fakeVariables) List(_ context.Context, namespace, prefix string, concer
 	return list, f.index, nil
 }
 
-func (f *fakeVariables) Await(ctx context.Context, _, _ string, after uint64, concerns func(namespace, path string) bool) error {
+func (f *fakeVariables) Await(ctx context.Context, _, _ string, after uint64, concerns variables.Concerns) error {
 	for {
 		f.mu.Lock()
 		index, changed, last := f.index, f.changed, f.last
@@ -90,10 +88,10 @@ func (f *fakeVariables) Put(_ context.Context, v *api.Variable, check *uint64) (
 		was = &api.Variable{}
 	}
 	if check != nil && *check != was.ModifyIndex {
-		return nil, 0, &handlers.VariableConflictError{Variable: was}
+		return nil, 0, &variables.ConflictError{Variable: was}
 	}
 	if was.LockID() != v.LockID() {
-		return nil, 0, &handlers.VariableConflictError{Variable: &api.Variable{Namespace: v.Namespace, Path: v.Path}}
+		return nil, 0, &variables.ConflictError{Variable: &api.Variable{Namespace: v.Namespace, Path: v.Path}}
 	}
 	written := *v
 	written.Lock = was.Lock
@@ -116,7 +114,7 @@ func (f *fakeVariables) Delete(_ context.Context, namespace, path string, check 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v := f.kept[namespace+"/"+path]; v != nil && check != nil && *check != v.ModifyIndex {
-		return 0, &handlers.VariableConflictError{Variable: v}
+		return 0, &variables.ConflictError{Variable: v}
 	}
 	delete(f.kept, namespace+"/"+path)
 	f.index++
@@ -127,7 +125,7 @@ func (f *fakeVariables) Acquire(_ context.Context, v *api.Variable) (*api.Variab
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if was := f.kept[v.Namespace+"/"+v.Path]; was != nil && was.Lock != nil {
-		return nil, 0, &handlers.VariableConflictError{Variable: &api.Variable{Namespace: v.Namespace, Path: v.Path}}
+		return nil, 0, &variables.ConflictError{Variable: &api.Variable{Namespace: v.Namespace, Path: v.Path}}
 	}
 	v.Lock = &api.VariableLock{ID: "lock", TTL: "15s", LockDelay: "15s"}
 	return f.set(v), f.index, nil
@@ -139,9 +137,9 @@ func (f *fakeVariables) Renew(_ context.Context, namespace, path, lockID string)
 	v := f.kept[namespace+"/"+path]
 	switch {
 	case v == nil:
-		return nil, 0, apierror.New(apierror.NoLockVariable)
+		return nil, 0, variables.ErrNotFound
 	case v.LockID() != lockID:
-		return nil, 0, apierror.New(apierror.VariableLocked)
+		return nil, 0, variables.ErrLocked
 	}
 	m := v.Metadata()
 	m.Lock = v.Lock

@@ -14,6 +14,8 @@ var (
 	ErrStateInUse = errors.New("state is in use by another process")
 	// ErrNoState: nothing is saved.
 	ErrNoState = errors.New("no state")
+	// ErrStateFile: the file system refuses to read or write the state. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
+	ErrStateFile = errors.New("state can't be read or written")
 )
 
 // Store keeps the saved states of allocations.

@@ -29,14 +29,13 @@ const FileName = "state.db"
 var (
 	ErrInUse    = interfaces.ErrStateInUse
 	ErrNotFound = interfaces.ErrNoState
+	ErrFile     = interfaces.ErrStateFile
 	// ErrDamaged: the state has been changed by something else than a taskapi, or is none.
 	ErrDamaged = errors.New("state is damaged")
 	// ErrNewer: the state has a format that only a newer taskapi reads.
 	ErrNewer = errors.New("written by a newer taskapi")
 	// ErrOlder: the state has a format that only an older taskapi reads.
 	ErrOlder = errors.New("written by an older taskapi: stop the allocation with that binary first")
-	// ErrFile: the file system refuses. The cause is wrapped, such as fs.ErrPermission or syscall.ENOSPC.
-	ErrFile = errors.New("state can't be read or written")
 )
 
 // Store keeps each allocation's state in a file of its own.

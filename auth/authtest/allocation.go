@@ -15,9 +15,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 	"taskapi/identity/workload"
 )
 
@@ -168,10 +168,10 @@ func (a *allocation) change(edit func(*api.Allocation)) {
 // happened adds an event to a task.
 func (a *allocation) happened(task, kind, message string) error {
 	if a.ended.Load() {
-		return apierror.New(apierror.AllocTerminal)
+		return interfaces.ErrTerminal
 	}
 	if a.Snapshot().TaskStates[task] == nil {
-		return apierror.New(apierror.NoTask)
+		return interfaces.ErrTaskNotFound
 	}
 	a.change(func(next *api.Allocation) {
 		state := *next.TaskStates[task]
@@ -209,7 +209,7 @@ func (a *allocation) RestartAll(ctx context.Context) error { return a.RestartRun
 // Signal notes a signal.
 func (a *allocation) Signal(_ context.Context, task, signal string) error {
 	if unix.SignalNum(signal) == 0 {
-		return apierror.New(apierror.UnknownSignal, signal)
+		return interfaces.ErrUnknownSignal
 	}
 	if task != "" {
 		return a.happened(task, api.TaskSignaling, "Task being sent signal "+signal)

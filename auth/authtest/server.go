@@ -20,7 +20,6 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
 	"taskapi/handlers"
-	"taskapi/handlers/clusterapi"
 	"taskapi/handlers/faults"
 	"taskapi/identity"
 	"taskapi/internal/peercred"
@@ -114,9 +113,10 @@ func (s *Server) start() (err error) {
 	s.api = handlers.New(handlers.Config{
 		Authenticator: &s.authenticator, Allocs: allocs(s.allocs), Agent: agent, PeerOf: peerOf, Logger: s.config.logger,
 		Limits: limits, Auditor: &s.record, AuditReads: true, Fault: s.faults.Next,
-		Variables: clusterapi.Variables(s.variables), Services: clusterapi.Services(s.registry), Events: s.events,
-		SigningKeyID: func() string { return s.ring.Active().ID },
-		JWKS:         func() ([]byte, error) { return s.ring.JWKS(), nil },
+		Variables: s.variables, Services: s.registry, Events: s.events,
+		TaskVariables: func(namespace, job string) handlers.Variables { return s.variables.OfTask(namespace, job) },
+		SigningKeyID:  func() string { return s.ring.Active().ID },
+		JWKS:          func() ([]byte, error) { return s.ring.JWKS(), nil },
 	})
 	for i, job := range s.config.jobs {
 		if err := s.run(i, job); err != nil {

@@ -16,9 +16,10 @@ import (
 // allowedImports is who may import whom within the module. A package that is not here imports none of the module's packages.
 // The packages of internal/ are helpers: every package may import them, and they import nothing but each other.
 //
-// Two sides never meet below cmd/taskapi: handlers, auth and identity, which answer, know nothing of allocrunner, which runs; and
-// allocrunner knows nothing of them. Each declares the small interface that it needs of the other. The exceptions are what joins them:
-// handlers/clusterapi, and auth/authtest.
+// Two walls stand. allocrunner imports nothing of auth, identity, handlers or socket: what runs tasks can be used without the API, by another
+// program too. handlers imports no runner, no driver and no store, but only what they have in common, allocrunner/interfaces and leaves of
+// allocrunner: it answers for any runner and any store, and its tests need neither. auth and identity import nothing of allocrunner:
+// other people's tests build them where no runner does. cmd/taskapi joins the two sides, and so does auth/authtest, without a runner.
 var allowedImports = map[string][]string{
 	"allocrunner": {
 		"allocrunner/deployment",
@@ -136,15 +137,17 @@ var allowedImports = map[string][]string{
 	"auth/limitset":       {"ratelimit"},
 	"auth/badtokens":      {"auth", "identity"},
 	"handlers": {
-		"auth", "auth/limitset", "handlers/apierror", "handlers/internal/budget", "handlers/internal/filter", "handlers/internal/redact", "identity",
-	},
-	// For those who make an API with what allocations have in common, as authtest and the agent do.
-	"handlers/clusterapi": {
-		"allocrunner/cluster",
 		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",
-		"handlers",
+		"allocrunner/interfaces",
+		"allocrunner/jobspec/jobdiff",
+		"auth",
+		"auth/limitset",
 		"handlers/apierror",
+		"handlers/internal/budget",
+		"handlers/internal/filter",
+		"handlers/internal/redact",
+		"identity",
 	},
 	// For other people's tests: the real door, without the runner, which needs Linux. It is for tests, and joins the two sides as the agent does.
 	"auth/authtest": {
@@ -157,14 +160,19 @@ var allowedImports = map[string][]string{
 		"auth/badtokens",
 		"auth/limitset",
 		"handlers",
-		"handlers/apierror",
-		"handlers/clusterapi",
 		"handlers/faults",
 		"identity",
 		"identity/revocation",
 		"identity/workload",
 	},
-	"handlers/apierror":     {"auth"}, // the reasons of a refusal
+	// What can go wrong below the API: the reasons of a refusal, a runner's errors, the shared store's.
+	"handlers/apierror": {
+		"allocrunner/cluster",
+		"allocrunner/cluster/registry",
+		"allocrunner/cluster/variables",
+		"allocrunner/interfaces",
+		"auth",
+	},
 	"handlers/faults":       {"auth", "handlers/apierror"},
 	"identity":              {"identity/internal/strictjson"},
 	"identity/revocation":   {"identity"},
@@ -323,7 +331,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/bounded",
 		"allocrunner/jobspec/jobdiff",
 		"allocrunner/jobspec/review",
-		"allocrunner/state",
 		"allocrunner/taskenv", // Nomad's version
 		"allocrunner/updates",
 		"auth",
@@ -334,7 +341,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"handlers",
 		"handlers/apierror",
-		"handlers/clusterapi",
 		"handlers/faults", // for tests of clients
 		"identity",
 		"identity/opaque",

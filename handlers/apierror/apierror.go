@@ -1,10 +1,10 @@
 // Package apierror is the table of everything that can go wrong in the API: each Kind of error with its HTTP status and the words that the
 // client reads. Where Nomad has words for an error, these are Nomad's, because clients match on them. No part of an error's cause reaches a
-// client. The reasons for which package auth refuses a request are mapped to Kinds in denial.go.
+// client. The reasons for which package auth refuses a request are mapped to Kinds in denial.go, the errors of a runner and of the shared
+// store in causes.go.
 package apierror
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -251,11 +251,3 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
-
-// Reword returns an Error of kind to for an error of kind from, whose words depend on the endpoint; any other error stays.
-func Reword(err error, from, to Kind, args ...any) error {
-	if known, ok := errors.AsType[*Error](err); ok && known.Kind == from {
-		return New(to, args...).Because(err)
-	}
-	return err
-}

@@ -10,7 +10,7 @@ import (
 	"taskapi/handlers"
 )
 
-// allocAdapter is a runner as the API serves it: the runner's errors become the API's, and a stop is the agent's business.
+// allocAdapter is a runner as the API serves it: a stop, a kill and a removal are the agent's business.
 type allocAdapter struct {
 	interfaces.AllocRunner
 	control  control
@@ -36,25 +36,7 @@ var (
 
 func (s allocAdapter) Snapshot() *api.Allocation { return s.Alloc() }
 
-func (s allocAdapter) RestartTask(ctx context.Context, task string) error {
-	return apiError(s.AllocRunner.RestartTask(ctx, task))
-}
-
-func (s allocAdapter) RestartRunning(ctx context.Context) error {
-	return apiError(s.AllocRunner.RestartRunning(ctx))
-}
-
-func (s allocAdapter) RestartAll(ctx context.Context) error {
-	return apiError(s.AllocRunner.RestartAll(ctx))
-}
-
-func (s allocAdapter) Signal(ctx context.Context, task, signal string) error {
-	return apiError(s.AllocRunner.Signal(ctx, task, signal))
-}
-
-func (s allocAdapter) Collect(ctx context.Context) error {
-	return apiError(s.control.collect(ctx))
-}
+func (s allocAdapter) Collect(ctx context.Context) error { return s.control.collect(ctx) }
 
 func (s allocAdapter) Touch() bool {
 	v, ok := s.AllocRunner.(interface{ Touch() bool })

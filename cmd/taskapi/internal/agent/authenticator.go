@@ -19,7 +19,6 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
-	"taskapi/handlers/clusterapi"
 	"taskapi/identity"
 	"taskapi/identity/opaque"
 	"taskapi/socket"
@@ -83,7 +82,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		Metrics:      s.measure,
 		Host:         s.host.Stats,
 		Events:       s.events,
-		Services:     clusterapi.Services(s.shared.registry),
+		Services:     s.shared.registry,
 		Answered:     s.audience.answered,
 		Lacking:      s.cfg.Lacking,
 		Eased:        s.ease,
@@ -103,7 +102,8 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		if err != nil {
 			return err
 		}
-		config.Variables = clusterapi.Variables(kept)
+		config.Variables = kept
+		config.TaskVariables = func(namespace, job string) handlers.Variables { return kept.OfTask(namespace, job) }
 	}
 	if s.faults != nil {
 		config.Fault = s.faults.Next

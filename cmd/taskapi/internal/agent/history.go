@@ -78,17 +78,8 @@ func (h *history) Versions() []handlers.JobVersion {
 }
 
 // Compare returns what a version changes of an earlier one.
-func (h *history) Compare(earlier, later *api.Job) []handlers.JobChange {
+func (h *history) Compare(earlier, later *api.Job) []jobdiff.Change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return jobChanges(jobdiff.Changes(earlier, later, h.runner.Alloc().TaskGroup))
-}
-
-// jobChanges returns changes as the API has them.
-func jobChanges(changes []jobdiff.Change) []handlers.JobChange {
-	var list []handlers.JobChange
-	for _, c := range changes {
-		list = append(list, handlers.JobChange{Path: c.Path, InPlace: c.InPlace, Text: c.Text})
-	}
-	return list
+	return jobdiff.Changes(earlier, later, h.runner.Alloc().TaskGroup)
 }

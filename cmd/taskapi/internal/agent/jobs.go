@@ -72,7 +72,7 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	}
 	u.wanted = NewAllocation(alloc.ID, job, group)
 	if u.decision, u.changes, err = allocrunner.Plan(u.current, u.wanted, true); err != nil {
-		return jobUpdate{}, updateError(err)
+		return jobUpdate{}, err
 	}
 	if u.decision >= allocrunner.Replace && !review.AnyRefused(findings) { // better to know before the old processes are stopped
 		findings = append(findings, j.settings.CheckTasks(u.wanted, j.allocs)...)
@@ -87,7 +87,7 @@ func (j jobs) review(sent *api.Job) (jobUpdate, error) {
 	if u.decision == allocrunner.InPlace && j.validate != nil {
 		err = j.validate(job)
 	}
-	return u, updateError(err)
+	return u, err
 }
 
 // findingLines returns what a review says, a line each.
@@ -105,7 +105,7 @@ func (j jobs) Plan(_ context.Context, sent *api.Job) (handlers.Plan, error) {
 	if err != nil {
 		return handlers.Plan{}, err
 	}
-	return handlers.Plan{Changes: jobChanges(u.changes), Warnings: u.warnings}, nil
+	return handlers.Plan{Changes: u.changes, Warnings: u.warnings}, nil
 }
 
 // Register gives the allocation another version of its job.
@@ -155,5 +155,5 @@ func (j jobs) update(
 		u.wanted.Job.Version, u.wanted.Job.CreateIndex = new(versionNumber(was)+1), was.CreateIndex
 		err = j.control.replace(ctx, u.wanted, text, changes)
 	}
-	return decision, updateError(err)
+	return decision, err
 }

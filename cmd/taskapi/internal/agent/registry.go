@@ -9,7 +9,6 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/handlers"
 )
 
 // sharing is an allocation's part in what allocations have in common.
@@ -57,12 +56,6 @@ func (s *sharing) close() error {
 func (s *wiring) announceServices(ctx context.Context, namespace string) (run func()) {
 	follower := s.shared.registry.Follow(ctx, namespace)
 	return func() {
-		follower.Run(ctx, func(changes []registry.Change) {
-			events := make([]handlers.ServiceEvent, len(changes))
-			for i, c := range changes {
-				events[i] = handlers.ServiceEvent(c)
-			}
-			s.events.PutServices(events)
-		})
+		follower.Run(ctx, s.events.PutServices)
 	}
 }
