@@ -204,7 +204,7 @@ func TestJunk(t *testing.T) { sendJunk(t, 10_000) }
 func sendJunk(t *testing.T, n int) (grown int) {
 	t.Helper()
 	w := newFixture(t, func(c *auth.Config) {
-		c.Verifier, c.Auditor, c.Limits.Caller = &instant{c.Verifier}, nil, auth.Limits{}.Caller
+		c.Verifier, c.Auditor, c.Limits.FailedLookups = &instant{c.Verifier}, nil, auth.Limits{}.FailedLookups
 		c.Limits.RefusalDelay = 1
 	})
 	w.log.discard()

@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
-	"taskapi/ratelimit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,11 +37,9 @@ var (
 	peer          = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
 	discardLogger = slog.New(slog.DiscardHandler)
 
-	unfelt = auth.Limits{ // limits that no test runs into by accident
-		Caller:   ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
-		Global:   ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
-		Refusals: ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
-	}
+	unfelt = auth.Limits{Set: limitset.Set{ // limits that no test runs into by accident
+		FailedLookups: limitset.Off, AllFailedLookups: limitset.Off, Refusals: limitset.Off,
+	}}
 )
 
 // allocations are allocations that a test can end.

@@ -10,21 +10,14 @@ import (
 
 // Limits bound what bad tokens may cost. A zero field takes its default.
 type Limits struct {
-	// Caller is how many failed look-ups the users of one socket may have together, which are one task, or the operator: a task may run
-	// as several users. Default: 10 a second, burst 20. A burst of less than a second's worth makes the average rate lower, since
-	// refusals last whole seconds.
-	Caller ratelimit.Rate
-	// Global is how many all callers may have. Default: 200 a second, burst 200.
-	Global ratelimit.Rate
-	// Refusals is how many refusals of any kind a caller gets at once; those beyond are delayed, on every connection of its
-	// own. Default: 50 a second, burst 100, which only a caller that sends bad requests in a loop reaches.
-	Refusals ratelimit.Rate
-	// RefusalDelay is how long a refusal is delayed. Default: 250 ms: less than half of the shortest Retry-After, and long enough that
-	// a flood over ten connections costs less than one good caller.
+	// Set has the rates: FailedLookups, AllFailedLookups, Refusals and Requests. Those of one socket are for all of its users together,
+	// since a task may run as several users. A FailedLookups with a burst of less than a second's worth makes the average rate lower,
+	// because refusals last whole seconds.
+	limitset.Set
+	// RefusalDelay is how long a refusal beyond the rate Refusals is delayed. Default: 250 ms. That is less than half of the shortest
+	// Retry-After, and long enough that a flood over ten connections costs less than one good caller.
 	RefusalDelay time.Duration
-	// Requests is how many requests with a good token a task may send on its socket; the operator has no limit. Default: none.
-	Requests ratelimit.Rate
-	// MaxDelayed is how many refusals are delayed at a time; those beyond go out at once. Default: 512.
+	// MaxDelayed is how many refusals are delayed at a time; the others go out at once. Default: 512.
 	MaxDelayed int
 }
 
@@ -45,7 +38,9 @@ type limits struct {
 
 func newLimits(c Limits) (*limits, error) {
 	c.setDefaults()
-	lookups, err := ratelimit.New[Owner](ratelimit.Config{Key: c.Caller, Global: c.Global, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit})
+	lookups, err := ratelimit.New[Owner](ratelimit.Config{
+		Key: c.FailedLookups, Global: c.AllFailedLookups, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +63,8 @@ func newLimits(c Limits) (*limits, error) {
 
 func (c *Limits) setDefaults() {
 	standard := limitset.Default()
-	c.Caller = cmp.Or(c.Caller, standard.FailedLookups)
-	c.Global = cmp.Or(c.Global, standard.AllFailedLookups)
+	c.FailedLookups = cmp.Or(c.FailedLookups, standard.FailedLookups)
+	c.AllFailedLookups = cmp.Or(c.AllFailedLookups, standard.AllFailedLookups)
 	c.Refusals = cmp.Or(c.Refusals, standard.Refusals)
 	c.Requests = cmp.Or(c.Requests, standard.Requests)
 	c.RefusalDelay = cmp.Or(c.RefusalDelay, 250*time.Millisecond)

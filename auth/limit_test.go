@@ -173,7 +173,7 @@ func TestGlobalLimit(t *testing.T) {
 // Who comes new while others fill the limit for all is not shut out, but waits a moment.
 func TestGlobalLimitShutsNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, standard, func(c *auth.Config) { c.Limits.Global = ratelimit.Rate{PerSecond: 10, Burst: 5} })
+		w := newFixture(t, standard, func(c *auth.Config) { c.Limits.AllFailedLookups = ratelimit.Rate{PerSecond: 10, Burst: 5} })
 		for n := range 5 {
 			w.ask(forge(w.token(web), n), web)
 		}
@@ -234,7 +234,7 @@ func TestFloodIsSlowed(t *testing.T) {
 func TestHoldingBackIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, func(c *auth.Config) {
-			c.Limits = auth.Limits{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}, RefusalDelay: hour, MaxDelayed: 2}
+			c.Limits = auth.Limits{Set: limitset.Set{Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}}, RefusalDelay: hour, MaxDelayed: 2}
 		})
 		w.ask("", web)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -273,7 +273,8 @@ func TestConfigErrors(t *testing.T) {
 		}
 	}
 	for _, limits := range []auth.Limits{
-		{Caller: ratelimit.Rate{PerSecond: -1, Burst: 1}}, {Global: ratelimit.Rate{PerSecond: 1}}, {MaxDelayed: -1},
+		{Set: limitset.Set{FailedLookups: ratelimit.Rate{PerSecond: -1, Burst: 1}}},
+		{Set: limitset.Set{AllFailedLookups: ratelimit.Rate{PerSecond: 1}}}, {MaxDelayed: -1},
 	} {
 		_, err := auth.NewAuthenticator(auth.Config{Verifier: w.verifier, Allocations: w.allocs, Logger: discardLogger, Limits: limits})
 		if err == nil {
@@ -322,7 +323,7 @@ func TestOffIsOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := newFixture(t, func(c *auth.Config) {
-			c.Limits = auth.Limits{Caller: set.FailedLookups, Global: set.AllFailedLookups, Refusals: set.Refusals, Requests: set.Requests}
+			c.Limits = auth.Limits{Set: set}
 		})
 		start := time.Now()
 		for n := range 500 {

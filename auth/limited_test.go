@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/ratelimit"
 )
 
@@ -55,19 +56,24 @@ func TestRetryAfterCountsFromTheAnswer(t *testing.T) {
 	const delay = 250 * time.Millisecond
 	few := ratelimit.Rate{PerSecond: 1, Burst: 1}
 	for name, test := range map[string]struct {
-		limits auth.Limits
+		limits limitset.Set
 		good   bool
 		want   auth.Reason
 	}{
-		"failed look-ups": {auth.Limits{Caller: few, Global: unfelt.Global, Refusals: unfelt.Refusals}, false, auth.CallerLimited},
+		"failed look-ups": {
+			limitset.Set{FailedLookups: few, AllFailedLookups: unfelt.AllFailedLookups, Refusals: unfelt.Refusals},
+			false, auth.CallerLimited,
+		},
 		"requests": {
-			auth.Limits{Caller: unfelt.Caller, Global: unfelt.Global, Requests: few, Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1}},
+			limitset.Set{
+				FailedLookups: unfelt.FailedLookups, AllFailedLookups: unfelt.AllFailedLookups, Requests: few,
+				Refusals: ratelimit.Rate{PerSecond: 1e-5, Burst: 1},
+			},
 			true, auth.RequestLimited,
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			test.limits.RefusalDelay = delay
-			w := newFixture(t, func(c *auth.Config) { c.Limits = test.limits })
+			w := newFixture(t, func(c *auth.Config) { c.Limits = auth.Limits{Set: test.limits, RefusalDelay: delay} })
 			w.ask("", web) // uses up the refusals that are not delayed
 			token := w.token(web)
 			if !test.good {

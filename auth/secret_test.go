@@ -17,7 +17,7 @@ func TestOperatorSecrets(t *testing.T) {
 	tokens, now := map[string]string{}, time.Now()
 	w := newFixture(t, func(c *auth.Config) {
 		c.OperatorSecret = func(secret string) (string, bool) { token, known := tokens[secret]; return token, known }
-		c.Limits.Caller = limitset.Default().FailedLookups
+		c.Limits.FailedLookups = limitset.Default().FailedLookups
 		c.Limits.RefusalDelay = time.Nanosecond
 		c.Now = func() time.Time { return now }
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskapi/auth"
+	"taskapi/auth/limitset"
 	"taskapi/handlers"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
@@ -52,7 +53,7 @@ func realAuthenticatorWith(t *testing.T, allocations auth.Allocations) (authenti
 	authenticator, err = auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: allocations, Policy: policy, Keys: []identity.KeySource{ring},
 		Logger: slog.New(slog.DiscardHandler),
-		Limits: auth.Limits{Caller: boundless, Global: boundless, Refusals: boundless}, // this is about the verdicts, not their number
+		Limits: auth.Limits{Set: limitset.Set{FailedLookups: boundless, AllFailedLookups: boundless, Refusals: boundless}}, // this is about the verdicts, not their number
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -60,9 +60,7 @@ func (s *Server) openAuthenticator() (limitset.Set, error) {
 	}
 	next, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: liveness(s.allocs), Logger: s.config.logger, Policy: policy, Keys: []identity.KeySource{s.ring},
-		Revocations: &s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{
-			Caller: limits.FailedLookups, Global: limits.AllFailedLookups, Refusals: limits.Refusals, Requests: limits.Requests,
-		},
+		Revocations: &s.revoked, Auditor: &s.record, Now: s.Now, Limits: auth.Limits{Set: limits},
 	})
 	if err != nil {
 		return limitset.Set{}, err

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/badtokens"
+	"taskapi/auth/limitset"
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 	"taskapi/ratelimit"
@@ -66,7 +67,7 @@ func newAuthenticator(t *testing.T, verifier *identity.Verifier) *auth.Authentic
 	unfelt := ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
 	a, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: running{}, Logger: slog.New(slog.DiscardHandler),
-		Limits: auth.Limits{Caller: unfelt, Global: unfelt, Refusals: unfelt},
+		Limits: auth.Limits{Set: limitset.Set{FailedLookups: unfelt, AllFailedLookups: unfelt, Refusals: unfelt}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,12 +2,10 @@ package limitset_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
 	"taskapi/auth/limitset"
-	"taskapi/examples/doctest"
 	"taskapi/ratelimit"
 )
 
@@ -102,16 +100,6 @@ func TestOperator(t *testing.T) {
 	if got := many.Operator(); got != many {
 		t.Errorf("got %+v", got)
 	}
-}
-
-// TestLimitsAreDocumented holds docs/security.md to the table.
-func TestLimitsAreDocumented(t *testing.T) {
-	var want strings.Builder
-	want.WriteString("| limit | default | of |\n|---|---|---|\n")
-	for _, l := range limitset.Descriptions() {
-		fmt.Fprintf(&want, "| `%s` | `%s` | %s |\n", l.Name, l.Default, l.Doc)
-	}
-	doctest.Table(t, "../../docs/security.md", "auth/limitset", want.String())
 }
 
 func FuzzWith(f *testing.F) {

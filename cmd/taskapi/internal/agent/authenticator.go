@@ -43,13 +43,11 @@ func (s *wiring) openAPI(alloc *api.Allocation) error {
 		return err
 	}
 	authConfig := auth.Config{
-		Verifier:    s.verifier,
-		Allocations: s.livenessOf(alloc),
-		Logger:      s.logger,
-		Policy:      s.policy,
-		Limits: auth.Limits{
-			Caller: s.limits.FailedLookups, Global: s.limits.AllFailedLookups, Refusals: s.limits.Refusals, Requests: s.limits.Requests,
-		},
+		Verifier:       s.verifier,
+		Allocations:    s.livenessOf(alloc),
+		Logger:         s.logger,
+		Policy:         s.policy,
+		Limits:         auth.Limits{Set: s.limits},
 		Keys:           keys,
 		Auditor:        auditor,
 		OperatorSecret: s.operatorSecret,
