@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/services"
 )
 
 // What a service's metadata have besides the job's: that Nomad's tools know it, whose it is, and of what definition it was made.
@@ -35,9 +36,6 @@ const (
 
 // ttlBuffer is how much longer than its interval the result of a script counts, Nomad's number.
 const ttlBuffer = 31 * time.Second
-
-// typeScript is the type of the checks that are not the agent's to make.
-const typeScript = "script"
 
 // service is a registration as it is to be.
 type service struct {
@@ -87,7 +85,7 @@ func newService(in *interfaces.ServiceInstance, owner, namespace, partition stri
 			continue
 		}
 		s.Checks = append(s.Checks, made)
-		s.checks = append(s.checks, check{made.CheckID, c.Type == typeScript, c.Interval})
+		s.checks = append(s.checks, check{made.CheckID, c.Type == services.TypeScript, c.Interval})
 	}
 	s.Meta[metaDigest] = s.digest()
 	if err := errors.Join(errs...); err != nil {
@@ -128,11 +126,11 @@ func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.Agent
 		Interval: c.Interval.String(), Timeout: c.Timeout.String(),
 		SuccessBeforePassing: c.SuccessBeforePassing, FailuresBeforeWarning: c.FailuresBeforeWarning, FailuresBeforeCritical: c.FailuresBeforeCritical,
 	}
-	if c.Type != typeScript && address == "" {
+	if c.Type != services.TypeScript && address == "" {
 		return nil, errors.New("it has no address")
 	}
 	switch c.Type {
-	case "http":
+	case services.TypeHTTP:
 		path, err := url.Parse(c.Path)
 		if err != nil {
 			return nil, err
@@ -140,12 +138,12 @@ func newCheck(serviceID string, c api.ServiceCheck, address string) (*capi.Agent
 		base := &url.URL{Scheme: cmp.Or(c.Protocol, "http"), Host: address}
 		out.HTTP, out.Method, out.Header, out.Body = base.ResolveReference(path).String(), c.Method, c.Header, c.Body
 		out.TLSServerName, out.TLSSkipVerify = c.TLSServerName, c.TLSSkipVerify
-	case "tcp":
+	case services.TypeTCP:
 		out.TCP = address
-	case "grpc":
+	case services.TypeGRPC:
 		out.GRPC, out.GRPCUseTLS = address+"/"+c.GRPCService, c.GRPCUseTLS
 		out.TLSServerName, out.TLSSkipVerify = c.TLSServerName, c.TLSSkipVerify
-	case typeScript:
+	case services.TypeScript:
 		out.Interval, out.Timeout, out.TTL = "", "", (c.Interval + ttlBuffer).String()
 	default:
 		return nil, fmt.Errorf("type is %q", c.Type)

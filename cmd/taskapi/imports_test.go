@@ -73,7 +73,7 @@ var allowedImports = map[string][]string{
 	"allocrunner/cluster/registry":     {"allocrunner/cluster", "allocrunner/interfaces"},
 	"allocrunner/cluster/stores":       {"allocrunner/cluster", "allocrunner/cluster/disk", "allocrunner/cluster/memory"},
 	"allocrunner/cluster/variables":    {"allocrunner/cluster"},
-	"allocrunner/consul":               {"allocrunner/interfaces"},
+	"allocrunner/consul":               {"allocrunner/interfaces", "allocrunner/internal/services"},
 	"allocrunner/hoststats":            {"allocrunner/internal/stats"},
 	"allocrunner/deployment":           {"allocrunner/interfaces"},
 	"allocrunner/drivers":              {"allocrunner/interfaces", "allocrunner/internal/launch", "allocrunner/taskenv"},

@@ -22,8 +22,8 @@ import (
 // check is a resolved check. It never changes.
 type check struct {
 	definition
-	rules rules
-	probe func(ctx context.Context) outcome
+	thresholds thresholds
+	probe      func(ctx context.Context) outcome
 }
 
 // definition is all that tells one check from another. Checks of equal definitions are the same check.
@@ -126,20 +126,16 @@ func (r *resolver) provider(name string) (checking interfaces.CheckingProvider, 
 
 func (r *resolver) resolve(service services.Service, c api.ServiceCheck, at remote) (out *check, err error) {
 	elsewhere := at.provider != nil && c.Type != services.TypeScript
-	validate := services.Validate
-	if elsewhere {
-		validate = services.ValidateTimes
-	}
-	if err := validate(&c); err != nil {
+	if err := services.Validate(&c, elsewhere); err != nil {
 		return nil, err
 	}
 	c.Notes = "" // nothing here depends on them
-	out = &check{rules: rulesOf(&c), definition: definition{spec: c, about: api.AllocCheckStatus{
+	out = &check{thresholds: thresholdsOf(&c), definition: definition{spec: c, about: api.AllocCheckStatus{
 		ID: checkID(r.cfg.Alloc, c), Check: c.Name, Group: r.cfg.Alloc.Name,
 		Service: service.Name, Task: c.TaskName, Mode: "healthiness",
 	}}}
 	if elsewhere {
-		out.rules.successes, out.rules.failures = 0, 0 // what the provider shows has passed them
+		out.thresholds.successes, out.thresholds.failures = 0, 0 // what the provider shows has passed them
 	}
 	if c.OnUpdate == api.OnUpdateIgnore {
 		out.about.Mode = "readiness"

@@ -119,11 +119,11 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	}
 }
 
-// evaluate applies the rules to a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
+// evaluate applies the thresholds to a result and publishes it. It does nothing once the registration or Run is to end, which ends ctx under the same
 // mutex: a run that was cut off, or found nothing, says nothing about the service.
 func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Time, o outcome) (n news, ok bool) {
 	var up time.Time
-	if reg.check.rules.limit > 0 {
+	if reg.check.thresholds.limit > 0 {
 		up = r.cfg.Up(reg.check.about.Task)
 	}
 	r.mu.Lock()
@@ -132,7 +132,7 @@ func (r *Runner) evaluate(ctx context.Context, reg *registration, began time.Tim
 		return n, false
 	}
 	n.was = reg.standing.status
-	reg.standing, n.restart = reg.check.rules.next(reg.standing, reg.since(up), began, o)
+	reg.standing, n.restart = reg.check.thresholds.next(reg.standing, reg.since(up), began, o)
 	n.now = reg.standing.status
 	s := &reg.status
 	s.Status, s.StatusCode, s.Output, s.Timestamp = n.now, o.code, o.output, time.Now().Unix()

@@ -74,7 +74,7 @@ func TestCheck(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := services.Validate(&got); err != nil {
+	if err := services.Validate(&got, false); err != nil {
 		t.Error(err)
 	}
 	got.CheckRestart.Limit = 4

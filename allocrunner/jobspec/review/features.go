@@ -257,7 +257,7 @@ var checkLimits = slices.Concat(ruleLimits(services.CheckRules), timeLimits())
 func ruleLimits(rules []services.Rule) []limit[api.ServiceCheck] {
 	var list []limit[api.ServiceCheck]
 	for _, rule := range rules {
-		if rule.Attribute == "interval" || rule.Attribute == "timeout" {
+		if rule.OfTime() {
 			continue
 		}
 		list = append(list, limit[api.ServiceCheck]{

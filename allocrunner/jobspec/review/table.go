@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
+
+	"taskapi/allocrunner/internal/services"
 )
 
 // row is one use of a part of the job: what it is called, what it means here, and how to tell that it is made.
@@ -25,21 +26,9 @@ type limit[T any] struct {
 
 // among returns the limit of text that is one of several. An empty one stands for text that is left out.
 func among[T any](feature string, get func(*T) string, values ...string) limit[T] {
-	words, leftOut := "", ""
-	for i, v := range values {
-		switch {
-		case v == "":
-			leftOut = ", or left out"
-			continue
-		case words == "":
-		case i == len(values)-1:
-			words += " or "
-		default:
-			words += ", "
-		}
-		words += strconv.Quote(v)
+	return limit[T]{
+		feature, services.OneOf(values...), func(t *T) any { return get(t) }, func(t *T) bool { return slices.Contains(values, get(t)) },
 	}
-	return limit[T]{feature, "it must be " + words + leftOut, func(t *T) any { return get(t) }, func(t *T) bool { return slices.Contains(values, get(t)) }}
 }
 
 // atLeast returns the limit of a number that must not be smaller.

@@ -13,8 +13,8 @@ const (
 	failure = "failure"
 )
 
-// rules decide what a check's runs lead to: next is a pure function of the standing and of what a run found.
-type rules struct {
+// thresholds decide which status a check shows after a run, and whether a restart is due.
+type thresholds struct {
 	// successes and failures are how many results in a row it takes to show success or failure; below 2 each result counts at
 	// once. They are Consul's success_before_passing and failures_before_critical.
 	successes, failures int
@@ -29,15 +29,15 @@ type rules struct {
 // defaultGrace is the grace of a check_restart block that does not say it, Nomad's number.
 const defaultGrace = time.Second
 
-func rulesOf(c *api.ServiceCheck) rules {
-	r := rules{successes: c.SuccessBeforePassing, failures: c.FailuresBeforeCritical}
+func thresholdsOf(c *api.ServiceCheck) thresholds {
+	t := thresholds{successes: c.SuccessBeforePassing, failures: c.FailuresBeforeCritical}
 	if restart := c.CheckRestart; restart != nil {
-		r.limit, r.grace, r.ignoreWarnings = restart.Limit, defaultGrace, restart.IgnoreWarnings
+		t.limit, t.grace, t.ignoreWarnings = restart.Limit, defaultGrace, restart.IgnoreWarnings
 		if restart.Grace != nil {
-			r.grace = *restart.Grace
+			t.grace = *restart.Grace
 		}
 	}
-	return r
+	return t
 }
 
 // standing is where a check stands since its registration.
@@ -57,43 +57,35 @@ func (s standing) seenUp(since time.Time) standing {
 	return s
 }
 
-// counts reports whether a failure counts towards a restart of what has been up since up, zero when it isn't: the run must have begun
-// after the grace that follows each start.
-func (r rules) counts(up, began time.Time) bool {
-	return !up.IsZero() && !began.Before(up.Add(r.grace))
-}
-
-// next returns the standing after a run that began at began, and whether what was up since up must be restarted now.
+// next returns the check's standing after a run that began at began, and whether what has been up since up (zero when it is not up) must be
+// restarted now.
 //
-// A run counts towards the restart when it failed and the check is shown as failing, so a threshold of failures comes first; a run
-// that succeeded ends the row, even when a threshold of successes still shows the failure. A pending check counts for nothing:
-// the end of its run, at the latest at its timeout, says what it is.
-func (r rules) next(s standing, up, began time.Time, o outcome) (_ standing, restart bool) {
+// A run counts towards the restart if it failed, the check is shown as failing, and the run began after the grace that follows each start. So
+// a threshold of failures comes first. A run that succeeded ends the row, even if a threshold of successes still shows the failure. A pending
+// check counts for nothing: its run ends at its timeout at the latest, and says what it is.
+func (t thresholds) next(s standing, up, began time.Time, o outcome) (_ standing, restart bool) {
 	s = s.seenUp(up)
-	s.row = inRow(s.row, o.ok)
+	if o.ok {
+		s.row = max(s.row, 0) + 1
+	} else {
+		s.row = min(s.row, 0) - 1
+	}
 	switch {
-	case o.ok && s.row >= r.successes:
+	case o.ok && s.row >= t.successes:
 		s.status = success
-	case !o.ok && -s.row >= r.failures:
+	case !o.ok && -s.row >= t.failures:
 		s.status = failure
 	}
 	switch {
-	case o.ok || o.warning && r.ignoreWarnings:
+	case o.ok || o.warning && t.ignoreWarnings:
 		s.unhealthy = 0
-	case s.status == failure && r.counts(up, began):
+	case s.status == failure && !up.IsZero() && !began.Before(up.Add(t.grace)):
 		s.unhealthy++
 	}
-	if r.limit > 0 && s.unhealthy >= r.limit && !s.disarmed {
+	if t.limit > 0 && s.unhealthy >= t.limit && !s.disarmed {
 		s.disarmed, restart = true, true
 	}
 	return s, restart
-}
-
-func inRow(row int, ok bool) int {
-	if ok {
-		return max(row, 0) + 1
-	}
-	return min(row, 0) - 1
 }
 
 // initially returns the status of a check that has not run.

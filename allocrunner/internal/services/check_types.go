@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -15,11 +16,22 @@ import (
 const (
 	TypeHTTP   = "http"
 	TypeTCP    = "tcp"
+	TypeGRPC   = "grpc"
 	TypeScript = "script"
-	TypeGRPC   = "grpc" // of a service that Consul's agent checks
 )
 
-// Rule is something that a check must be to be run.
+// checkTypes lists the types that a check can have, in the order in which messages name them.
+var checkTypes = []struct {
+	name       string
+	consulOnly bool // only Consul's agent makes checks of this type
+}{
+	{TypeHTTP, false},
+	{TypeTCP, false},
+	{TypeGRPC, true},
+	{TypeScript, false},
+}
+
+// Rule is a rule for an attribute of a check. A check that breaks one can't be run.
 type Rule struct {
 	Attribute string // as the job file has it
 	Words     string // what it must be
@@ -27,13 +39,44 @@ type Rule struct {
 	Holds     func(*api.ServiceCheck) bool
 }
 
-// CheckRules are all that there are, but for the check's port.
-var CheckRules = []Rule{
-	{"type", `it must be "http", "tcp" or "script"`,
+// OfTime reports whether the rule is about a time. Job files are held to a longer minimum.
+func (r Rule) OfTime() bool { return r.Attribute == "interval" || r.Attribute == "timeout" }
+
+// typeRule returns the rule for the types of checks that taskapi makes, or that Consul's agent makes.
+func typeRule(consul bool) Rule {
+	var names []string
+	for _, t := range checkTypes {
+		if consul || !t.consulOnly {
+			names = append(names, t.name)
+		}
+	}
+	return Rule{"type", OneOf(names...),
 		func(c *api.ServiceCheck) string { return c.Type },
-		func(c *api.ServiceCheck) bool {
-			return slices.Contains([]string{TypeHTTP, TypeTCP, TypeScript}, c.Type)
-		}},
+		func(c *api.ServiceCheck) bool { return slices.Contains(names, c.Type) }}
+}
+
+// OneOf says that a text must be one of several values. An empty value stands for a text that is left out.
+func OneOf(values ...string) string {
+	words, leftOut := "", ""
+	for i, v := range values {
+		switch {
+		case v == "":
+			leftOut = ", or left out"
+			continue
+		case words == "":
+		case i == len(values)-1:
+			words += " or "
+		default:
+			words += ", "
+		}
+		words += strconv.Quote(v)
+	}
+	return "it must be " + words + leftOut
+}
+
+// CheckRules are the rules for checks that taskapi makes. The check's port is not among them.
+var CheckRules = []Rule{
+	typeRule(false),
 	{"interval", "it must be above 0s",
 		func(c *api.ServiceCheck) string { return c.Interval.String() },
 		func(c *api.ServiceCheck) bool { return c.Interval > 0 }},
@@ -43,7 +86,7 @@ var CheckRules = []Rule{
 	{"address_mode", AddressModeWords,
 		func(c *api.ServiceCheck) string { return c.AddressMode },
 		func(c *api.ServiceCheck) bool { return ValidAddressMode(c.AddressMode) }},
-	{"protocol", `it must be "http" or "https", or left out`,
+	{"protocol", OneOf("", "http", "https"),
 		func(c *api.ServiceCheck) string { return c.Protocol },
 		func(c *api.ServiceCheck) bool {
 			return c.Type != TypeHTTP || slices.Contains([]string{"", "http", "https"}, c.Protocol)
@@ -65,35 +108,20 @@ var CheckRules = []Rule{
 		func(c *api.ServiceCheck) bool { return c.Type != TypeScript || c.TaskName != "" }},
 }
 
-// ConsulCheckRules are those of checks that Consul's agent makes.
+// ConsulCheckRules are the rules for checks that Consul's agent makes.
 var ConsulCheckRules = append([]Rule{
-	{"type", `it must be "http", "tcp", "grpc" or "script"`,
-		func(c *api.ServiceCheck) string { return c.Type },
-		func(c *api.ServiceCheck) bool {
-			return slices.Contains([]string{TypeHTTP, TypeTCP, TypeGRPC, TypeScript}, c.Type)
-		}},
+	typeRule(true),
 	{"grpc_service", "it is for grpc checks alone",
 		func(c *api.ServiceCheck) string { return c.GRPCService },
 		func(c *api.ServiceCheck) bool { return c.Type == TypeGRPC || c.GRPCService == "" }},
 }, CheckRules[1:]...)
 
-// Validate returns the rules that a check, as Service.Check returns it, breaks.
-func Validate(c *api.ServiceCheck) error {
+// Validate returns the rules that a check, as Service.Check returns it, breaks. If its provider makes the check (elsewhere), that provider
+// judges everything but the times.
+func Validate(c *api.ServiceCheck, elsewhere bool) error {
 	var errs []error
 	for _, rule := range CheckRules {
-		if !rule.Holds(c) {
-			errs = append(errs, fmt.Errorf("%s is %q: %s", rule.Attribute, rule.Value(c), rule.Words))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// ValidateTimes returns the rules that the times of a check break. The rest of what a check of another provider must be is that provider's
-// to say.
-func ValidateTimes(c *api.ServiceCheck) error {
-	var errs []error
-	for _, rule := range CheckRules {
-		if (rule.Attribute == "interval" || rule.Attribute == "timeout") && !rule.Holds(c) {
+		if (rule.OfTime() || !elsewhere) && !rule.Holds(c) {
 			errs = append(errs, fmt.Errorf("%s is %q: %s", rule.Attribute, rule.Value(c), rule.Words))
 		}
 	}
