@@ -20,7 +20,6 @@ import (
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/allocrunner/internal/lifecycle"
-	"taskapi/allocrunner/internal/memory"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/snapshots"
@@ -65,9 +64,6 @@ var (
 	_ servedAlloc            = (*Runner)(nil)
 	_ evaluatedAlloc         = (*Runner)(nil)
 )
-
-// GiveBackMemory returns memory to the system that the program's start has taken and that it no longer needs.
-func GiveBackMemory() { memory.GiveBack() }
 
 // Undumpable keeps what is in this program's memory, keys and tokens among it, from core dumps and from other processes of its user. A
 // kernel that can't do that is no reason not to run.

@@ -1,18 +1,26 @@
-// Package memory gives memory back to the system that a program does not need while nothing happens.
+// Package memory says how much memory this process has, and gives back to the system what it does not need while nothing happens.
 package memory
 
 import (
 	"bufio"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program itself. Its start has touched those, and few are
-// used again; the kernel brings them back from its page cache when they are, at some hundred nanoseconds each.
+// InUse returns how many bytes of the system's memory the Go runtime has.
+func InUse() uint64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(samples)
+	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
+}
+
+// GiveBack returns the heap's free pages to the kernel and, which is most, the pages of the program's own file. The program's start has
+// touched those pages, and few are used again. The kernel brings a page back from its page cache in some hundred nanoseconds.
 func GiveBack() {
 	debug.FreeOSMemory()
 	for _, m := range programMappings() {
@@ -23,8 +31,8 @@ func GiveBack() {
 
 type mapping struct{ start, length uintptr }
 
-// programMappings returns the parts of this program's file in memory that are the same as in the file. One that is writable, or that
-// something was ever written to, is none: what was written there would be gone. The file is described in proc_pid_smaps(5).
+// programMappings returns the mappings of this program's file that are the same in memory as in the file. A mapping to which something was
+// ever written is not among them: what was written would be lost. proc_pid_smaps(5) describes the file that is read.
 func programMappings() []mapping {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -49,8 +57,8 @@ func programMappings() []mapping {
 	return found
 }
 
-// parseHead reads the first line of a mapping, such as "00400000-00aef000 r-xp 00000000 fe:00 1234    /usr/bin/taskapi". The mapping is
-// empty unless it is one of the program's that can only be read.
+// parseHead reads the first line of a mapping, such as "00400000-00aef000 r-xp 00000000 fe:00 1234    /usr/bin/taskapi". It returns an empty
+// mapping unless the mapping is a read-only one of the program's file.
 func parseHead(line, program string) (m mapping, isHead bool) {
 	addresses, rest, _ := strings.Cut(line, " ")
 	from, to, isHead := strings.Cut(addresses, "-")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskapi/allocrunner/internal/memory"
+	"taskapi/internal/memory"
 )
 
 // program returns how much of this program's file is in its memory, in KiB.

@@ -3,7 +3,7 @@ package keeper
 import (
 	"time"
 
-	"taskapi/allocrunner/internal/memory"
+	"taskapi/internal/memory"
 )
 
 // trimDelay is how long after a change memory is given back: long enough for what the change brought about to be over.

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime/metrics"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/memory"
 	"taskapi/internal/proc"
 )
 
@@ -194,9 +194,7 @@ type usage struct {
 
 // used returns what this process has used until now.
 func used() usage {
-	memory := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
-	metrics.Read(memory)
-	u := usage{memory: memory[0].Value.Uint64() - memory[1].Value.Uint64()}
+	u := usage{memory: memory.InUse()}
 	var self unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &self); err == nil {
 		u.cpu = time.Duration(self.Utime.Nano() + self.Stime.Nano())

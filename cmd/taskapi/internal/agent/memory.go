@@ -4,10 +4,9 @@ import (
 	"context"
 	"math"
 	"runtime/debug"
-	"runtime/metrics"
 	"time"
 
-	"taskapi/allocrunner"
+	"taskapi/internal/memory"
 )
 
 // The heap may grow by this much before it is collected: by mostPercent of what lives, or by mostGarbage. An agent at
@@ -65,8 +64,8 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 		}
 		index = now
 	}
-	allocrunner.GiveBackMemory()
-	for least := memoryInUse(); ; least = min(least, memoryInUse()) {
+	memory.GiveBack()
+	for least := memory.InUse(); ; least = min(least, memory.InUse()) {
 		select {
 		case <-s.eased:
 		case <-ctx.Done():
@@ -81,8 +80,8 @@ func (s *wiring) giveBackMemory(ctx context.Context) {
 		case <-s.eased: // it came before this look
 		default:
 		}
-		if memoryInUse() > least+memorySlack {
-			allocrunner.GiveBackMemory()
+		if memory.InUse() > least+memorySlack {
+			memory.GiveBack()
 		}
 	}
 }
@@ -93,11 +92,4 @@ func (s *wiring) ease() {
 	case s.eased <- struct{}{}:
 	default: // it looks already
 	}
-}
-
-// memoryInUse returns how much of the system's memory the Go runtime has.
-func memoryInUse() uint64 {
-	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
-	metrics.Read(samples)
-	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
