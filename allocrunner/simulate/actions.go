@@ -10,38 +10,26 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/stats"
 )
 
+// Stop ends the allocation at once: no task needs time.
 func (r *runner) Stop(_ context.Context, how interfaces.StopRequest) error {
-	r.requestStop(how)
-	return nil
-}
-
-// Kill stops the allocation as Stop does: nothing delays the end of a simulated task.
-func (r *runner) Kill() {
-	if r.Alloc().DesiredStatus != api.AllocDesiredStatusStop {
-		r.requestStop(interfaces.StopRequest{})
-	}
-}
-
-func (r *runner) requestStop(how interfaces.StopRequest) {
 	if !r.Terminal() {
 		r.change(func(a *api.Allocation) { how.Apply(a) })
 	}
-	r.end()
+	r.end(nil)
+	return nil
 }
 
-// Touch makes another version of the allocation, without a change, unless it has ended.
-func (r *runner) Touch() bool {
-	if r.Terminal() {
-		return false
+func (r *runner) Kill() {
+	if r.Alloc().DesiredStatus != api.AllocDesiredStatusStop {
+		_ = r.Stop(context.Background(), interfaces.StopRequest{}) // it never fails
 	}
-	r.change(func(*api.Allocation) {})
-	return true
 }
 
-func (r *runner) Detach() { r.detach() }
+func (r *runner) Detach() { r.end(interfaces.ErrDetached) }
 
 func (r *runner) Alloc() *api.Allocation { return r.snapshots.Latest() }
 
@@ -49,30 +37,29 @@ func (r *runner) Wait(ctx context.Context, index uint64) *api.Allocation {
 	return r.snapshots.Wait(ctx, index)
 }
 
+func (r *runner) Terminal() bool { return r.Alloc().ClientTerminalStatus() }
+
+// change makes the allocation's next version.
+func (r *runner) change(edit func(*api.Allocation)) {
+	r.snapshots.Change(edit)
+	if r.cfg.Updates != nil {
+		r.cfg.Updates.AllocUpdated(r.Alloc())
+	}
+}
+
 func (r *runner) Checks() (api.AllocCheckStatuses, uint64) { return nil, 0 }
 
-// Stats says of the tasks that run that they have no process and use nothing.
+// Stats shows tasks that have no process and use nothing.
 func (r *runner) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
-	return stats.New(stats.Config{Logger: r.cfg.Logger, Tasks: func(context.Context) (stats.Tasks, error) {
-		tasks := stats.Tasks{Ended: map[string]time.Time{}}
-		for name, state := range r.Alloc().TaskStates {
-			switch {
-			case state.State == "running":
-				tasks.Idle = append(tasks.Idle, name)
-			case !state.StartedAt.IsZero():
-				tasks.Ended[name] = state.FinishedAt
-			}
-		}
-		return tasks, nil
-	}}).Stream(ctx, interval)
+	sampler := stats.New(stats.Config{Logger: r.cfg.Logger, Tasks: func(context.Context) (stats.Tasks, error) {
+		return stats.Tasks{Idle: r.names}, nil
+	}})
+	return sampler.Stream(ctx, interval)
 }
 
 // Files are those of the directories: simulated tasks print nothing.
 func (r *runner) Files(reader *interfaces.Reader) interfaces.Files { return r.files.As(reader) }
 
-func (r *runner) Terminal() bool { return r.terminal.Load() }
-
-// task returns a task by its name.
 func (r *runner) task(name string) (*task, error) {
 	for _, t := range r.tasks {
 		if t.spec.Name == name {
@@ -87,40 +74,40 @@ func (r *runner) RestartTask(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return t.restart(ctx, "User requested task to restart")
+	return t.Restart(ctx, "User requested task to restart")
 }
 
 func (r *runner) RestartRunning(ctx context.Context) error {
+	err := r.register(ctx, "", registration.Renewed)
 	for h := range interfaces.Having[interfaces.RunnerTaskRestartHook](r.cfg.Hooks) {
-		if err := h.PreTaskRestart(ctx); err != nil {
-			r.cfg.Logger.Warn("a hook failed before a restart", "hook", h.Name(), "error", err)
-		}
+		err = errors.Join(err, h.PreTaskRestart(ctx))
 	}
-	var errs []error
+	if err != nil {
+		r.cfg.Logger.Warn("what comes before a restart failed", "error", err)
+	}
+	err = nil
 	for _, t := range r.tasks {
-		errs = append(errs, t.restart(ctx, "User requested running tasks to restart"))
+		err = errors.Join(err, t.Restart(ctx, "User requested running tasks to restart"))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// RestartAll restarts all tasks as RestartRunning does: every task runs for as long as the allocation does.
+// RestartAll restarts the tasks that run: each task runs for as long as the allocation does.
 func (r *runner) RestartAll(ctx context.Context) error { return r.RestartRunning(ctx) }
 
-func (r *runner) Signal(_ context.Context, name, signal string) error {
-	targets := r.tasks
+func (r *runner) Signal(ctx context.Context, name, signal string) error {
 	if name != "" {
 		t, err := r.task(name)
 		if err != nil {
 			return err
 		}
-		targets = []*task{t}
+		return t.Signal(ctx, signal)
 	}
-	for _, t := range targets {
-		if err := t.signal(signal); err != nil {
-			return err
-		}
+	var err error
+	for _, t := range r.tasks {
+		err = errors.Join(err, t.Signal(ctx, signal))
 	}
-	return nil
+	return err
 }
 
 // Exec refuses every command: a simulated task has no process to run one beside.
@@ -128,21 +115,23 @@ func (r *runner) Exec(_ context.Context, req interfaces.ExecRequest) (interfaces
 	if _, err := r.task(req.Task); err != nil {
 		return nil, err
 	}
-	return nil, &interfaces.ExecError{Reason: "the task is simulated: it has no process to run a command beside", Err: errors.ErrUnsupported}
+	reason := "the task is simulated: it has no process to run a command beside"
+	return nil, &interfaces.ExecError{Reason: reason, Err: errors.ErrUnsupported}
 }
 
 // Update refuses every other version of the job.
 func (r *runner) Update(context.Context, *api.Job) error {
-	return &interfaces.DestructiveError{ID: r.Alloc().ID, Changes: []string{"a simulated allocation has one version of its job"}}
+	return &interfaces.DestructiveError{
+		ID: r.cfg.Alloc.ID, Changes: []string{"a simulated allocation has one version of its job"},
+	}
 }
 
-func (r *runner) Destroy(ctx context.Context) error {
+func (r *runner) Destroy(ctx context.Context) (err error) {
 	if !r.Terminal() {
 		return interfaces.ErrNotTerminal
 	}
-	var errs []error
 	for h := range interfaces.Having[interfaces.RunnerDestroyHook](r.cfg.Hooks) {
-		errs = append(errs, h.Destroy(ctx))
+		err = errors.Join(err, h.Destroy(ctx))
 	}
-	return errors.Join(append(errs, allocdir.Remove(r.cfg.Dir))...)
+	return errors.Join(err, allocdir.Remove(r.cfg.Dir))
 }

@@ -1,7 +1,7 @@
-// Package simulate runs allocations whose tasks exist in memory alone. A task has its directory, its hooks and its events, and so
-// whatever the hooks make, such as sockets and tokens; it has no process, and runs until the allocation is stopped. All tasks start at
-// once, and services are registered; ports, checks and templates do nothing, and no state is saved. Benchmarks and tests run many such
-// allocations in one process.
+// Package simulate has a runner of allocations whose tasks have no processes. It shows what another runner
+// implements, and lets many allocations run in one process. A task has its directory, its hooks and its events, so
+// also its socket and its token, and runs until the allocation is stopped. Services are registered. Ports, checks
+// and templates do nothing, and no state is saved.
 package simulate
 
 import (
@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,110 +19,114 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/registration"
+	"taskapi/allocrunner/internal/services"
 	"taskapi/allocrunner/internal/snapshots"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/ptr"
 	"taskapi/internal/signals"
 )
 
-var (
-	_ interfaces.Factory     = New
-	_ interfaces.AllocRunner = (*runner)(nil)
-)
+var _ interfaces.Factory = New
 
 // runner is one simulated allocation.
 type runner struct {
 	cfg       interfaces.Config
+	group     *api.TaskGroup
+	services  *registration.Registrar
 	resources interfaces.HookResources
 	tasks     []*task
-	acting    chan struct{} // holds one value while tasks start, restart or end
-	ending    chan struct{} // closed by end
-	end       func()
-	detaching chan struct{} // closed by detach
-	detach    func()
-	snapshots snapshots.Snapshots
+	names     []string // of the tasks
 	files     *allocfs.Tree
-	terminal  atomic.Bool
+	snapshots snapshots.Snapshots
+	acting    sync.Mutex // held while tasks start, restart or end
+	ending    context.Context
+	end       context.CancelCauseFunc // ends ending, with ErrDetached for Detach
 }
 
 // task is one simulated task.
 type task struct {
-	runner *runner
-	spec   *api.Task
-	user   interfaces.User
-	dir    interfaces.TaskDir
-	hooks  []interfaces.TaskHook
-
-	mu    sync.Mutex // guards the field below
-	saved map[string]map[string]string
+	*runner
+	spec  *api.Task
+	user  interfaces.User
+	dir   interfaces.TaskDir
+	hooks []interfaces.TaskHook
+	kept  sync.Map // what each hook keeps, by its name
 }
 
-// New makes the runner of a new allocation. Errors: the allocation was run before.
+// New makes the runner of a new allocation. Errors: the allocation was run before, or its job lacks the group.
 func New(cfg interfaces.Config) (interfaces.AllocRunner, error) {
-	if cfg.Saved != nil {
-		return nil, errors.New("a simulated allocation can't be resumed: it leaves nothing")
-	}
 	group := cfg.Alloc.GetTaskGroup()
-	if group == nil {
+	switch {
+	case cfg.Saved != nil:
+		return nil, errors.New("a simulated allocation can't be resumed: it leaves nothing")
+	case group == nil:
 		return nil, fmt.Errorf("the job has no group %q", cfg.Alloc.TaskGroup)
 	}
-	r := &runner{
-		cfg: cfg, acting: make(chan struct{}, 1), ending: make(chan struct{}), detaching: make(chan struct{}),
-	}
-	r.end = sync.OnceFunc(func() { close(r.ending) })
-	r.detach = sync.OnceFunc(func() { close(r.detaching) })
+	r := &runner{cfg: cfg, group: group, services: registration.New(cfg.Alloc.ID, cfg.ServiceProviders)}
+	r.ending, r.end = context.WithCancelCause(context.Background())
 	alloc := *cfg.Alloc
 	alloc.DeploymentID = "" // nothing decides whether it is healthy
 	r.snapshots.Init(&alloc, cfg.Previous)
-	services := servicesHook{runner: r, registrar: registration.New(cfg.Alloc.ID, cfg.ServiceProviders)}
-	r.cfg.Hooks = append([]interfaces.RunnerHook{services}, cfg.Hooks...)
-	var names []string
 	for _, spec := range group.Tasks {
-		names = append(names, spec.Name)
-		t := &task{runner: r, spec: spec, dir: allocdir.Paths(cfg.Dir, spec.Name), saved: map[string]map[string]string{}}
-		t.hooks = []interfaces.TaskHook{taskServices{services, spec.Name}}
+		t := &task{runner: r, spec: spec, dir: allocdir.Paths(cfg.Dir, spec.Name)}
 		if cfg.TaskHooks != nil {
-			t.hooks = append(t.hooks, cfg.TaskHooks(r.Alloc(), spec)...)
+			t.hooks = cfg.TaskHooks(r.Alloc(), spec)
 		}
-		r.tasks = append(r.tasks, t)
+		r.tasks, r.names = append(r.tasks, t), append(r.names, spec.Name)
 	}
-	r.files = allocfs.New(cfg.Dir, names)
+	r.files = allocfs.New(cfg.Dir, r.names)
 	return r, nil
 }
 
 // Run starts every task, and ends when the allocation is stopped.
 func (r *runner) Run(ctx context.Context) error {
-	r.acting <- struct{}{}
+	r.acting.Lock()
 	err := r.start(ctx)
+	r.acting.Unlock()
 	if err == nil {
-		<-r.acting
 		select {
 		case <-ctx.Done():
-			r.requestStop(interfaces.StopRequest{})
-		case <-r.ending:
-		case <-r.detaching:
+			r.Kill()
+		case <-r.ending.Done():
+		}
+		if context.Cause(r.ending) == interfaces.ErrDetached { //nolint:errorlint // it is Detach's own
 			r.shutdown()
 			return interfaces.ErrDetached
 		}
-		r.acting <- struct{}{}
 	}
-	r.end()
+	r.end(nil)
+	r.acting.Lock()
+	defer r.acting.Unlock()
+	background := context.WithoutCancel(ctx)
+	if failed := r.register(background, "", registration.Dropped); failed != nil {
+		r.cfg.Logger.Warn("services may still be registered", "error", failed)
+	}
 	for h := range interfaces.Having[interfaces.RunnerPreKillHook](r.cfg.Hooks) {
 		h.PreKill()
 	}
-	background := context.WithoutCancel(ctx)
 	for _, t := range r.tasks {
-		err = errors.Join(err, t.stop(background))
+		err = errors.Join(err, t.exit(background, "dead"))
+		for h := range interfaces.Having[interfaces.TaskStopHook](t.hooks) {
+			err = errors.Join(err, h.Stop(background))
+		}
 	}
-	r.finish(err)
+	r.change(func(a *api.Allocation) {
+		a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "All tasks have completed"
+		if err != nil {
+			a.ClientStatus, a.ClientDescription = api.AllocClientStatusFailed, err.Error()
+		}
+	})
+	r.services.Drop()
+	err = errors.Join(err, r.services.Sync(background))
 	for h := range interfaces.Having[interfaces.RunnerPostrunHook](r.cfg.Hooks) {
 		err = errors.Join(err, h.Postrun(background))
 	}
 	return err
 }
 
-// start makes the directories, and starts every task.
+// start makes the directories, calls the hooks of the allocation and starts every task.
 func (r *runner) start(ctx context.Context) error {
-	access, names := allocdir.OnlyOwner, []string{}
+	access := allocdir.OnlyOwner
 	for _, t := range r.tasks {
 		var err error
 		if t.user, err = allocdir.LookupUser(t.spec.User); err != nil {
@@ -132,9 +135,14 @@ func (r *runner) start(ctx context.Context) error {
 		if t.spec.User != "" {
 			access = allocdir.AnyUser
 		}
-		names = append(names, t.spec.Name)
 	}
-	if err := allocdir.BuildAlloc(r.cfg.Dir, access, names); err != nil {
+	if err := allocdir.BuildAlloc(r.cfg.Dir, access, r.names); err != nil {
+		return err
+	}
+	if err := r.resolveServices(); err != nil {
+		return err
+	}
+	if err := r.register(ctx, "", registration.Began); err != nil {
 		return err
 	}
 	request := &interfaces.RunnerPrerunRequest{Alloc: r.Alloc(), Env: r.env(), Resources: &r.resources}
@@ -145,8 +153,6 @@ func (r *runner) start(ctx context.Context) error {
 	}
 	for _, t := range r.tasks {
 		t.enter("pending", api.TaskReceived, "Task received by client")
-	}
-	for _, t := range r.tasks {
 		if _, err := allocdir.BuildTask(r.cfg.Dir, t.spec.Name, t.user); err != nil {
 			return fmt.Errorf("task %q: %w", t.spec.Name, err)
 		}
@@ -157,18 +163,48 @@ func (r *runner) start(ctx context.Context) error {
 	return nil
 }
 
-// finish notes that the allocation has ended.
-func (r *runner) finish(err error) {
-	r.change(func(a *api.Allocation) {
-		a.ClientStatus, a.ClientDescription = api.AllocClientStatusComplete, "All tasks have completed"
-		if err != nil {
-			a.ClientStatus, a.ClientDescription = api.AllocClientStatusFailed, err.Error()
+// resolveServices finds the addresses of the services. Nothing listens at them: a port has its static number, or
+// the one that it leads to, or 0.
+func (r *runner) resolveServices() error {
+	var ports []api.PortMapping
+	for _, n := range r.group.Networks {
+		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
+			ports = append(ports, api.PortMapping{Label: p.Label, Value: max(p.Value, p.To, 0)})
 		}
-		r.terminal.Store(true)
-	})
+	}
+	resolver := services.Resolver{
+		Replace: func(task, s string) string {
+			env := r.env()
+			if t, err := r.task(task); err == nil { // not the group
+				env = env.WithTask(taskenv.Task{Task: t.spec})
+			}
+			return env.ReplaceEnv(s)
+		},
+		Ports: func(string) []api.PortMapping { return ports },
+		Job:   ptr.Deref(r.cfg.Alloc.Job.Name), Group: r.cfg.Alloc.TaskGroup, HostIP: r.cfg.HostIP,
+	}
+	all, err := resolver.ResolveAll(r.cfg.Alloc, r.cfg.Datacenter)
+	r.services.Update(all)
+	return err
+}
+
+// register lets the providers know what an event means for the services of a task, or of the group.
+func (r *runner) register(ctx context.Context, task string, e registration.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r.services.Apply(task, e)
+	return r.services.Sync(ctx)
+}
+
+func (r *runner) env() *taskenv.Env {
+	alloc := r.Alloc()
+	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Node: taskenv.Node{
+		ID: alloc.NodeID, Name: alloc.NodeName, Datacenter: r.cfg.Datacenter,
+	}})
 }
 
 func (r *runner) shutdown() {
+	r.services.Leave()
 	for h := range interfaces.Having[interfaces.ShutdownHook](r.cfg.Hooks) {
 		h.Shutdown()
 	}
@@ -179,22 +215,19 @@ func (r *runner) shutdown() {
 	}
 }
 
-func (r *runner) env() *taskenv.Env {
-	alloc := r.Alloc()
-	return taskenv.New(taskenv.Config{Alloc: alloc, Dir: allocdir.Paths(r.cfg.Dir, ""), Node: taskenv.Node{
-		ID: alloc.NodeID, Name: alloc.NodeName, Datacenter: r.cfg.Datacenter,
-	}})
-}
-
-// start runs the task's hooks, and has it run.
+// start runs the task's hooks, and shows the task as running.
 func (t *task) start(ctx context.Context) error {
 	t.enter("pending", api.TaskSetup, "Building Task Directory")
-	alloc, env := t.runner.Alloc(), t.runner.env().WithTask(taskenv.Task{Task: t.spec, User: t.user, Dir: t.dir})
+	alloc, env := t.Alloc(), t.env().WithTask(taskenv.Task{Task: t.spec, User: t.user, Dir: t.dir})
 	for h := range interfaces.Having[interfaces.TaskPrestartHook](t.hooks) {
+		kept, _ := t.kept.Load(h.Name())
+		was, _ := kept.(map[string]string)
 		response, err := h.Prestart(ctx, &interfaces.TaskPrestartRequest{
-			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Resources: &t.runner.resources,
-			Kept: t.kept(h.Name()), Keep: func(kept map[string]string) { t.keep(h.Name(), kept) },
-			WriteFile: t.writeFile, Lifecycle: lifecycle{t},
+			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Resources: &t.resources, Lifecycle: t,
+			Kept: maps.Clone(was), Keep: func(kept map[string]string) { t.kept.Store(h.Name(), maps.Clone(kept)) },
+			WriteFile: func(path string, data []byte) error {
+				return allocdir.WriteFile(t.dir, path, data, 0o600, int(t.user.UID), int(t.user.GID))
+			},
 		})
 		if err != nil {
 			return fmt.Errorf("task %q: prestart hook %q: %w", t.spec.Name, h.Name(), err)
@@ -204,47 +237,40 @@ func (t *task) start(ctx context.Context) error {
 		}
 	}
 	t.enter("running", api.TaskStarted, "Task started by client")
+	err := t.register(ctx, t.spec.Name, registration.Started)
 	for h := range interfaces.Having[interfaces.TaskPoststartHook](t.hooks) {
-		if err := h.Poststart(ctx, &interfaces.TaskPoststartRequest{Alloc: alloc, Task: t.spec, Env: env}); err != nil {
-			t.runner.cfg.Logger.Warn("a poststart hook failed", "task", t.spec.Name, "hook", h.Name(), "error", err)
-		}
+		err = errors.Join(err, h.Poststart(ctx, &interfaces.TaskPoststartRequest{Alloc: alloc, Task: t.spec, Env: env}))
+	}
+	if err != nil {
+		t.cfg.Logger.Warn("what follows a start failed", "task", t.spec.Name, "error", err)
 	}
 	return nil
 }
 
-// exit ends what stands for the task's process, if there is any.
+// exit shows the task's process as ended, if the task runs.
 func (t *task) exit(ctx context.Context, state string) error {
 	if t.state() != "running" {
 		return nil
 	}
-	var errs []error
+	err := t.register(ctx, t.spec.Name, registration.Ended)
 	for h := range interfaces.Having[interfaces.TaskPreKillHook](t.hooks) {
-		errs = append(errs, h.PreKilling(ctx))
+		err = errors.Join(err, h.PreKilling(ctx))
 	}
 	t.enter(state, api.TaskTerminated, "Exit Code: 0")
 	for h := range interfaces.Having[interfaces.TaskExitedHook](t.hooks) {
-		errs = append(errs, h.Exited(ctx, interfaces.ExitResult{At: time.Now()}))
-	}
-	return errors.Join(errs...)
-}
-
-// stop ends the task for good.
-func (t *task) stop(ctx context.Context) error {
-	err := t.exit(ctx, "dead")
-	for h := range interfaces.Having[interfaces.TaskStopHook](t.hooks) {
-		err = errors.Join(err, h.Stop(ctx))
+		err = errors.Join(err, h.Exited(ctx, interfaces.ExitResult{At: time.Now()}))
 	}
 	return err
 }
 
-// restart ends the task and starts it again. Errors: interfaces.ErrTerminal when the allocation ends, ctx's.
-func (t *task) restart(ctx context.Context, reason string) error {
-	release, err := t.runner.act(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if t.state() != "running" {
+// Restart ends the task and starts it again.
+func (t *task) Restart(ctx context.Context, reason string) error {
+	t.acting.Lock()
+	defer t.acting.Unlock()
+	switch {
+	case t.ending.Err() != nil:
+		return interfaces.ErrTerminal
+	case t.state() != "running":
 		return interfaces.ErrTaskNotRunning
 	}
 	t.enter("running", api.TaskRestartSignal, reason)
@@ -254,50 +280,8 @@ func (t *task) restart(ctx context.Context, reason string) error {
 	return t.start(context.WithoutCancel(ctx))
 }
 
-// act keeps others from starting or ending tasks until release.
-func (r *runner) act(ctx context.Context) (release func(), err error) {
-	select {
-	case r.acting <- struct{}{}:
-	case <-r.ending:
-		return nil, interfaces.ErrTerminal
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	select {
-	case <-r.ending:
-		<-r.acting
-		return nil, interfaces.ErrTerminal
-	default:
-		return func() { <-r.acting }, nil
-	}
-}
-
-func (t *task) kept(hook string) map[string]string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.saved[hook])
-}
-
-func (t *task) keep(hook string, kept map[string]string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.saved[hook] = maps.Clone(kept)
-}
-
-func (t *task) writeFile(path string, data []byte) error {
-	return allocdir.WriteFile(t.dir, path, data, 0o600, int(t.user.UID), int(t.user.GID))
-}
-
-// lifecycle is a task as its own hooks may act on it.
-type lifecycle struct{ task *task }
-
-func (l lifecycle) Restart(ctx context.Context, reason string) error {
-	return l.task.restart(ctx, reason)
-}
-
-func (l lifecycle) Signal(_ context.Context, name string) error { return l.task.signal(name) }
-
-func (t *task) signal(name string) error {
+// Signal shows that the task got a signal.
+func (t *task) Signal(_ context.Context, name string) error {
 	if _, err := signals.Parse(name); err != nil {
 		return err
 	}
@@ -308,35 +292,26 @@ func (t *task) signal(name string) error {
 	return nil
 }
 
-func (t *task) state() string { return t.runner.Alloc().TaskStates[t.spec.Name].State }
+func (t *task) state() string { return t.Alloc().TaskStates[t.spec.Name].State }
 
 // enter gives the task a state and an event.
 func (t *task) enter(state, kind, message string) {
-	event := &api.TaskEvent{Type: kind, DisplayMessage: message, Details: map[string]string{}, Time: time.Now().UnixNano()}
-	t.runner.change(func(a *api.Allocation) {
+	now := time.Now()
+	event := &api.TaskEvent{Type: kind, DisplayMessage: message, Details: map[string]string{}, Time: now.UnixNano()}
+	t.change(func(a *api.Allocation) {
 		next := *a.TaskStates[t.spec.Name]
 		next.State, next.Events = state, append(slices.Clip(next.Events[max(0, len(next.Events)-9):]), event)
 		switch {
 		case kind == api.TaskStarted:
-			next.StartedAt = time.Now()
+			next.StartedAt = now
+			a.ClientStatus, a.ClientDescription = api.AllocClientStatusRunning, "Tasks are running"
 		case state == "dead":
-			next.FinishedAt = time.Now()
+			next.FinishedAt = now
 		}
 		a.TaskStates = maps.Clone(a.TaskStates)
 		a.TaskStates[t.spec.Name] = &next
-		if kind == api.TaskStarted {
-			a.ClientStatus, a.ClientDescription = api.AllocClientStatusRunning, "Tasks are running"
-		}
-		if t.runner.cfg.OnEvent != nil {
-			t.runner.cfg.OnEvent(t.spec.Name, event)
+		if t.cfg.OnEvent != nil {
+			t.cfg.OnEvent(t.spec.Name, event)
 		}
 	})
-}
-
-// change makes the allocation's next version.
-func (r *runner) change(edit func(*api.Allocation)) {
-	r.snapshots.Change(edit)
-	if r.cfg.Updates != nil {
-		r.cfg.Updates.AllocUpdated(r.Alloc())
-	}
 }

@@ -170,7 +170,8 @@ func TestSimulatedDetach(t *testing.T) {
 	}
 }
 
-// TestSimulatedServices are registered while what they would lead to runs, again with each restart, and stay when it is left.
+// TestSimulatedServices are registered while what they would lead to runs, again with each restart, and stay when
+// it is left.
 func TestSimulatedServices(t *testing.T) {
 	for _, detach := range []bool{false, true} {
 		d := &diary{}
