@@ -14,9 +14,9 @@ type ServiceInstance struct {
 	Task string // whose service it is; empty for the group's
 
 	Name    string
-	Tags    []string          // with canary_tags in their place for a canary
-	Meta    map[string]string // likewise
-	Address string            // an IP address or a host name
+	Tags    []string
+	Meta    map[string]string
+	Address string // an IP address or a host name
 	Port    int
 
 	Namespace, JobID, AllocID, NodeID, Datacenter string

@@ -75,19 +75,10 @@ func (b *builder) add(task string, list []*api.Service) {
 func (b *builder) make(s Service) (*interfaces.ServiceInstance, error) {
 	host, port, err := s.Address()
 	whole := s.whole()
-	tags, meta := whole.Tags, whole.Meta
-	if status := b.alloc.DeploymentStatus; status != nil && status.Canary {
-		if len(whole.CanaryTags) > 0 {
-			tags = whole.CanaryTags
-		}
-		if len(whole.CanaryMeta) > 0 {
-			meta = whole.CanaryMeta
-		}
-	}
 	return &interfaces.ServiceInstance{
 		ID:   s.ID(b.alloc),
 		Task: s.Task,
-		Name: s.Name, Tags: tags, Meta: meta, Address: host, Port: port,
+		Name: s.Name, Tags: whole.Tags, Meta: whole.Meta, Address: host, Port: port,
 		Namespace: b.alloc.Namespace, JobID: b.alloc.JobID, AllocID: b.alloc.ID, NodeID: b.alloc.NodeID, Datacenter: b.datacenter,
 		Checks: slices.Clone(whole.Checks), CheckAddresses: s.checkAddresses(whole.Checks), Service: whole,
 	}, err

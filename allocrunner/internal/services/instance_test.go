@@ -51,36 +51,30 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	alloc := allocOf([]*api.Service{service()}, []*api.Service{service()}, []*api.Service{service()})
-	for _, canary := range []bool{false, true} {
-		alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: canary}
-		owned, err := ofTask.ResolveAll(alloc, "dc1")
-		if err != nil {
-			t.Fatal(err)
+	owned, err := ofTask.ResolveAll(alloc, "dc1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for task, colour := range map[string]string{"": "${COLOUR}", "a": "blue of a", "b": "blue of b"} {
+		name, owner := task, task
+		if task == "" {
+			name, owner = "${NOMAD_TASK_NAME}", "group-g"
 		}
-		for task, colour := range map[string]string{"": "${COLOUR}", "a": "blue of a", "b": "blue of b"} {
-			name, owner := task, task
-			if task == "" {
-				name, owner = "${NOMAD_TASK_NAME}", "group-g"
-			}
-			want := &interfaces.ServiceInstance{
-				ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), Task: task, Name: "web-" + name,
-				Tags: []string{name, colour, "0", "$${x}"}, Meta: map[string]string{"k-" + name: colour},
-				Address: "127.0.0.2", Port: 20530, CheckAddresses: []string{"127.0.0.2:20530", "", "127.0.0.1:81", ""}, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
-			}
-			if canary {
-				want.Tags, want.Meta = []string{"canary-" + colour}, map[string]string{"canary": name}
-			}
-			got := *owned[task][0]
-			if path := got.Checks[0].Path; path != "/"+name {
-				t.Errorf("%q: the check's path is %q", task, path)
-			}
-			if got.Service.Name != got.Name || got.Service.PortLabel != "http" {
-				t.Errorf("%q: the block is %+v", task, got.Service)
-			}
-			got.Checks, got.Service = nil, nil
-			if diff := cmp.Diff(want, &got); diff != "" {
-				t.Errorf("canary %t, of %q (-want +got):\n%s", canary, task, diff)
-			}
+		want := &interfaces.ServiceInstance{
+			ID: fmt.Sprintf("_nomad-task-%s-%s-web-%s-http", allocID, owner, name), Task: task, Name: "web-" + name,
+			Tags: []string{name, colour, "0", "$${x}"}, Meta: map[string]string{"k-" + name: colour},
+			Address: "127.0.0.2", Port: 20530, CheckAddresses: []string{"127.0.0.2:20530", "", "127.0.0.1:81", ""}, Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
+		}
+		got := *owned[task][0]
+		if path := got.Checks[0].Path; path != "/"+name {
+			t.Errorf("%q: the check's path is %q", task, path)
+		}
+		if got.Service.Name != got.Name || got.Service.PortLabel != "http" {
+			t.Errorf("%q: the block is %+v", task, got.Service)
+		}
+		got.Checks, got.Service = nil, nil
+		if diff := cmp.Diff(want, &got); diff != "" {
+			t.Errorf("of %q (-want +got):\n%s", task, diff)
 		}
 	}
 	if tags[0] != "${NOMAD_TASK_NAME}" {
