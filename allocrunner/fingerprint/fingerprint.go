@@ -1,6 +1,6 @@
-// Package fingerprint describes this machine as Nomad's API describes a node: what is measured of it, and the metadata that operators give it. It
-// promises that every figure is read from the kernel when it is needed, that what can't be read is left out, and that metadata is bounded, and
-// written whole or not at all. It starts no process.
+// Package fingerprint describes this machine as Nomad's API describes a node: what is measured of it, and the metadata that operators
+// give it. Every figure is read from the kernel when it is needed, and a figure that can't be read is left out. Metadata is bounded, and
+// is written whole or not at all. The package starts no process.
 package fingerprint
 
 import (
@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/hoststats"
@@ -24,8 +23,8 @@ import (
 	"taskapi/allocrunner/taskenv"
 )
 
-// Node returns this machine, with its task drivers, as a node that is ready. Its disk is that of dir, of which Nomad counts what is free. The caller
-// adds ID, datacenter, pool and metadata.
+// Node returns this machine, with its task drivers, as a node that is ready. The node's disk is the file system of dir; like Nomad, it counts
+// what is free there. The caller adds the ID, the datacenter, the pool and the metadata.
 func Node(dir string, known *drivers.Registry) *api.Node {
 	facts := taskenv.DetectNode(known.Attributes())
 	n := &api.Node{
@@ -34,14 +33,22 @@ func Node(dir string, known *drivers.Registry) *api.Node {
 		Drivers: map[string]*api.DriverInfo{}, ReservedResources: &api.NodeReservedResources{},
 	}
 	cores, mhz := runtime.NumCPU(), measureCPU(n.Attributes)
-	memory := measureMemory()
-	free := measureDisk(dir, n.Attributes)
+	memory, disk := &api.HostMemoryStats{}, &api.HostDiskStats{}
+	if measured, err := hoststats.Memory(); err == nil {
+		memory = measured
+	}
+	if measured, err := hoststats.Disk(dir); err == nil {
+		disk = measured
+		n.Attributes["unique.storage.volume"] = cmp.Or(disk.Device, dir) // as in GET /v1/client/stats
+		n.Attributes["unique.storage.bytestotal"] = strconv.FormatUint(disk.Size, 10)
+		n.Attributes["unique.storage.bytesfree"] = strconv.FormatUint(disk.Available, 10)
+	}
 	setNumber(n.Attributes, "cpu.totalcompute", cores*mhz)
 	setNumber(n.Attributes, "cpu.usablecompute", cores*mhz)
 	n.NodeResources = &api.NodeResources{
 		Cpu:    api.NodeCpuResources{CpuShares: int64(cores * mhz), TotalCpuCores: uint16(cores)},
-		Memory: api.NodeMemoryResources{MemoryMB: int64(memory >> 20)},
-		Disk:   api.NodeDiskResources{DiskMB: int64(free >> 20)},
+		Memory: api.NodeMemoryResources{MemoryMB: int64(memory.Total >> 20)},
+		Disk:   api.NodeDiskResources{DiskMB: int64(disk.Available >> 20)},
 	}
 	n.NodeResources.MinDynamicPort, n.NodeResources.MaxDynamicPort = ports.DefaultFirst, ports.DefaultLast
 	for id := range cores {
@@ -86,7 +93,7 @@ func networks(ip string) (found []*api.NetworkResource) {
 	return found
 }
 
-// linkSpeed returns an interface's speed in megabits a second; 1000, as in Nomad, when the system does not say.
+// linkSpeed returns an interface's speed in megabits a second. Like Nomad, it assumes 1000 when the system does not say.
 func linkSpeed(name string) *int {
 	text, _ := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
 	speed, err := strconv.Atoi(string(bytes.TrimSpace(text)))
@@ -96,7 +103,7 @@ func linkSpeed(name string) *int {
 	return &speed
 }
 
-// measureCPU adds the processor's attributes and returns its megahertz, 0 when the machine does not say.
+// measureCPU adds the processor's attributes and returns its megahertz, or 0 when the machine does not say.
 func measureCPU(attributes map[string]string) (mhz int) {
 	info, _ := os.ReadFile("/proc/cpuinfo") // what is missing is left out
 	set(attributes, "cpu.modelname", field(info, "model name"))
@@ -113,28 +120,6 @@ func field(info []byte, name string) string {
 		}
 	}
 	return ""
-}
-
-// measureMemory returns the machine's bytes of memory, 0 when they can't be read.
-func measureMemory() uint64 {
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) != nil {
-		return 0
-	}
-	return info.Totalram * uint64(info.Unit)
-}
-
-// measureDisk adds the attributes of the file system that holds dir and returns how many bytes of it this process's user may still use.
-func measureDisk(dir string, attributes map[string]string) (free uint64) {
-	var fs unix.Statfs_t
-	if unix.Statfs(dir, &fs) != nil {
-		return 0
-	}
-	size := uint64(fs.Bsize)
-	set(attributes, "unique.storage.volume", cmp.Or(hoststats.Device(dir), dir)) // as in GET /v1/client/stats
-	attributes["unique.storage.bytestotal"] = strconv.FormatUint(fs.Blocks*size, 10)
-	attributes["unique.storage.bytesfree"] = strconv.FormatUint(fs.Bavail*size, 10)
-	return fs.Bavail * size
 }
 
 func set(attributes map[string]string, name, value string) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -72,31 +71,20 @@ func TestNodeWithoutADisk(t *testing.T) {
 	}
 }
 
-func newMetadata(t *testing.T) fingerprint.Metadata {
+// agents returns a function that returns the metadata of one data directory as another agent has it each time.
+func agents(t *testing.T) (newAgent func() fingerprint.Metadata) {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
+	dir := filepath.Join(t.TempDir(), "cluster")
+	return func() fingerprint.Metadata {
+		s := disk.New(dir)
+		t.Cleanup(func() { s.Close() })
+		return fingerprint.Metadata{Store: s, Key: "nodes/n/meta"}
 	}
-	return fingerprint.Metadata{Store: storeAt(t, dir), Key: "nodes/n/meta", Earlier: filepath.Join(dir, "node-metadata.json")}
-}
-
-func storeAt(t *testing.T, dir string) cluster.Store {
-	t.Helper()
-	s := disk.New(filepath.Join(dir, "cluster"))
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-// another is the metadata as another agent has it.
-func another(t *testing.T, m fingerprint.Metadata) fingerprint.Metadata {
-	t.Helper()
-	m.Store = storeAt(t, filepath.Dir(m.Earlier))
-	return m
 }
 
 func TestMetadata(t *testing.T) {
-	m := newMetadata(t)
+	newAgent := agents(t)
+	m := newAgent()
 	if got, err := m.Read(t.Context()); err != nil || len(got) != 0 || got == nil {
 		t.Errorf("read before anything is set = %v, %v", got, err)
 	}
@@ -108,14 +96,14 @@ func TestMetadata(t *testing.T) {
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("apply = %v, %v; want %v", got, err, want)
 	}
-	if again, err := another(t, m).Read(t.Context()); err != nil || !maps.Equal(again, want) {
+	if again, err := newAgent().Read(t.Context()); err != nil || !maps.Equal(again, want) {
 		t.Errorf("read by another agent = %v, %v; want %v", again, err, want)
 	}
 }
 
 // TestMetadataIsBounded: what is too much is refused whole, and what is there stays.
 func TestMetadataIsBounded(t *testing.T) {
-	m := newMetadata(t)
+	m := agents(t)()
 	if _, err := m.Apply(t.Context(), map[string]*string{"kept": new("yes")}); err != nil {
 		t.Fatal(err)
 	}
@@ -150,73 +138,33 @@ func TestMetadataIsBounded(t *testing.T) {
 	}
 }
 
-// TestMetadataOfEarlierVersions: the file that they kept it in is read once, and goes; what is in the store counts from then on.
-func TestMetadataOfEarlierVersions(t *testing.T) {
-	m := newMetadata(t)
-	earlier := func(content string) {
-		if err := os.WriteFile(m.Earlier, []byte(content), 0o600); err != nil {
+// TestDamagedMetadata: an error names the entry.
+func TestDamagedMetadata(t *testing.T) {
+	m := agents(t)()
+	for _, content := range []string{"{", "null", `["a"]`, `{"a":1}`} {
+		if _, err := m.Store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: m.Key, Value: []byte(content)}}}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	earlier(`{"rack":"r1"}`)
-	earlierLock := m.Earlier + ".lock"
-	if err := os.WriteFile(earlierLock, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := m.Apply(t.Context(), map[string]*string{"zone": new("z")})
-	if want := map[string]string{"rack": "r1", "zone": "z"}; err != nil || !maps.Equal(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-	for _, path := range []string{m.Earlier, earlierLock} {
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: %v", path, err)
+		if _, err := m.Read(t.Context()); err == nil || !strings.Contains(err.Error(), m.Key+" holds no JSON object") {
+			t.Errorf("%q: %v", content, err)
 		}
-	}
-	if _, err := m.Apply(t.Context(), map[string]*string{"rack": nil, "zone": nil}); err != nil {
-		t.Fatal(err)
-	}
-	earlier(`{"rack":"r1"}`)
-	if got, err := m.Read(t.Context()); err != nil || len(got) > 0 {
-		t.Errorf("what was removed is back: %v, %v", got, err)
-	}
-}
-
-// TestMetadataFile: one of an earlier version that was damaged, or that others can write, is an error that names it.
-func TestMetadataFile(t *testing.T) {
-	m := newMetadata(t)
-	for content, want := range map[string]string{"{": "no JSON object", "null": "no JSON object", `["a"]`: "no JSON object", `{"a":1}`: "no JSON object"} {
-		if err := os.WriteFile(m.Earlier, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := m.Read(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), m.Earlier) {
-			t.Errorf("%q: %v, want %s", content, err, want)
-		}
-	}
-	if err := os.WriteFile(m.Earlier, []byte(`{"a":"b"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(m.Earlier, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Read(t.Context()); err == nil {
-		t.Error("a file that everybody can write was read")
 	}
 }
 
 // TestMetadataOfManyAgents: none loses what another sets at the same time.
 func TestMetadataOfManyAgents(t *testing.T) {
-	m := newMetadata(t)
-	var agents sync.WaitGroup
+	newAgent := agents(t)
+	var running sync.WaitGroup
 	for i := range 16 {
-		agents.Go(func() {
-			other := another(t, m)
+		running.Go(func() {
+			other := newAgent()
 			if _, err := other.Apply(t.Context(), map[string]*string{fmt.Sprintf("k%d", i): new("x")}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	agents.Wait()
-	got, err := m.Read(t.Context())
+	running.Wait()
+	got, err := newAgent().Read(t.Context())
 	if content, _ := json.Marshal(got); err != nil || len(got) != 16 {
 		t.Errorf("there are %s, %v; want 16", content, err)
 	}

@@ -5,16 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"taskapi/allocrunner/cluster"
-	"taskapi/internal/privatefile"
 )
 
 // The bounds of a machine's metadata.
@@ -23,20 +20,16 @@ const (
 	MaxKeyLength  = 128
 	MaxValueBytes = 4 << 10
 	MaxBytes      = 64 << 10 // of all keys and values together
-
-	maxFile = 8 * MaxBytes // JSON writes a byte in six at most
 )
 
-// ErrMetadata is in every error about metadata that can't be kept: what is wrong with a key or a value, or that there are too many.
+// ErrMetadata marks the errors about metadata that can't be kept: a key or a value is wrong, or there would be too many.
 var ErrMetadata = errors.New("metadata can't be kept")
 
-// Metadata is the machine's metadata that operators set over the API: one entry of the store, which all agents of a data directory share. It is
-// read at each use, and outlives the agents.
+// Metadata is the machine's metadata that operators set over the API. It is one entry of the store, which all agents of a data directory
+// share. It is read at each use, and outlives the agents.
 type Metadata struct {
 	Store cluster.Store
 	Key   string // of the entry
-	// Earlier is the file that a taskapi without a store kept the metadata in. It is moved into the store where that has none yet; empty for no file.
-	Earlier string
 }
 
 // Read returns the metadata, never nil.
@@ -45,62 +38,22 @@ func (m Metadata) Read(ctx context.Context) (map[string]string, error) {
 	return values, err
 }
 
-// read returns the metadata with the index of their entry.
-func (m Metadata) read(ctx context.Context) (map[string]string, uint64, error) {
+// read returns the metadata with the index of its entry.
+func (m Metadata) read(ctx context.Context) (values map[string]string, index uint64, err error) {
 	entry, _, err := m.Store.Get(ctx, m.Key)
-	if err == nil && entry.ModifyIndex == 0 {
-		if entry, err = m.takeOver(ctx); err == nil && entry.ModifyIndex == 0 {
-			return map[string]string{}, 0, nil
-		}
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, 0, fmt.Errorf("read the metadata: %w", err)
+	case entry.ModifyIndex == 0:
+		return map[string]string{}, 0, nil
 	}
-	values, err := decode(entry.Value)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the metadata: the store's entry %s %w; remove it, and set the metadata again", m.Key, err)
+	if err := json.Unmarshal(entry.Value, &values); err != nil || values == nil {
+		return nil, 0, fmt.Errorf("read the metadata: the store's entry %s holds no JSON object of strings; remove it, and set the metadata again", m.Key)
 	}
 	return values, entry.ModifyIndex, nil
 }
 
-func decode(data []byte) (values map[string]string, err error) {
-	if err := json.Unmarshal(data, &values); err != nil || values == nil {
-		return nil, errors.New("holds no JSON object of strings")
-	}
-	return values, nil
-}
-
-// takeOver moves what an earlier taskapi has left into the store, and returns the entry, which may be none. After a crash the file may be left: it
-// does not count any more.
-func (m Metadata) takeOver(ctx context.Context) (cluster.Entry, error) {
-	if m.Earlier == "" {
-		return cluster.Entry{}, nil
-	}
-	data, _, err := privatefile.Read(m.Earlier, maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cluster.Entry{}, nil
-	}
-	if err == nil {
-		_, err = decode(data)
-	}
-	if err != nil {
-		return cluster.Entry{}, fmt.Errorf("%s: %w; remove it, and set the metadata again", m.Earlier, err)
-	}
-	_, err = m.Store.Commit(ctx, cluster.Txn{
-		If:   []cluster.Condition{{Key: m.Key}},
-		Then: []cluster.Operation{{Key: m.Key, Value: data}},
-	})
-	if _, faster := errors.AsType[*cluster.ConflictError](err); err != nil && !faster {
-		return cluster.Entry{}, err
-	}
-	for _, path := range []string{m.Earlier, m.Earlier + ".lock"} {
-		_ = os.Remove(path)
-	}
-	entry, _, err := m.Store.Get(ctx, m.Key)
-	return entry, err
-}
-
-// Apply sets values, or removes them where nil is given, and returns all that there are then. Errors: ErrMetadata, and nothing has changed then.
+// Apply sets values, or removes those that are nil, and returns all metadata. Errors: ErrMetadata, after which nothing has changed.
 func (m Metadata) Apply(ctx context.Context, changes map[string]*string) (map[string]string, error) {
 	if err := checkChanges(changes); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package hoststats measures the machine: its memory, each of its CPUs, the file system of a directory, and its uptime. It promises what the
-// measuring of tasks does: nothing is measured while nobody asks, and any number of readers cost no more than two samples a second.
+// Package hoststats measures the machine: its memory, each of its CPUs, the file system of a directory, and its uptime. Nothing is measured
+// while nobody asks, and any number of readers cost no more than two samples a second.
 package hoststats
 
 import (
@@ -21,7 +21,7 @@ type Host struct {
 	dir    string
 	shared *stats.Shared[sample]
 
-	// Used by the one who samples alone:
+	// Only sample uses these fields:
 	at     time.Time
 	before map[string]cpuTicks // of the latest sample
 }
@@ -39,9 +39,9 @@ func New(dir string) *Host {
 	return h
 }
 
-// Stats returns what the machine's parts are used for: memory in bytes, CPU use in percent of each, since the latest
-// sample or in a fifth of a second, the uptime in seconds, and when it was measured. It is shared and not changed.
-// Errors: those of /proc and of the directory, ctx's.
+// Stats returns the machine's use and when it was measured: memory in bytes, the use of each CPU in percent since the latest sample or in a
+// fifth of a second, and the uptime in seconds. The result is shared and must not be changed. Errors: those of /proc and of the directory,
+// ctx's.
 func (h *Host) Stats(ctx context.Context) (*api.HostStats, time.Time, error) {
 	s, err := h.shared.Get(ctx)
 	if err != nil {
@@ -76,10 +76,10 @@ func (h *Host) sample(ctx context.Context) (_ *sample, cost time.Duration, err e
 	}
 	all.CPUTicksConsumed = busy / 100 * stats.Megahertz()
 	h.before, h.at = cpus, began
-	if all.Memory, err = memory(); err != nil {
+	if all.Memory, err = Memory(); err != nil {
 		return nil, 0, err
 	}
-	if all.AllocDirStats, err = disk(h.dir); err != nil {
+	if all.AllocDirStats, err = Disk(h.dir); err != nil {
 		return nil, 0, err
 	}
 	all.DiskStats = []*api.HostDiskStats{all.AllocDirStats}
@@ -91,14 +91,14 @@ func (h *Host) sample(ctx context.Context) (_ *sample, cost time.Duration, err e
 	return &sample{all, began}, time.Since(began), nil
 }
 
-// Megahertz returns the speed of a CPU of this machine, in which the ticks of CPU use are counted: its base frequency, else its highest, else what the
-// kernel measures now. It is 0 when the machine does not say.
+// Megahertz returns the speed of a CPU of this machine, by which CPU use is converted to ticks: its base frequency, else its highest, else
+// what the kernel measures now. It is 0 when the machine does not say.
 func Megahertz() float64 { return stats.Megahertz() }
 
 // cpuTicks are the times of one CPU, in the kernel's ticks.
 type cpuTicks struct{ user, system, idle uint64 }
 
-// since returns the use of a CPU between two looks. A CPU that was not there before, or whose clock stood still, was idle.
+// since returns the use of a CPU between two samples. A CPU that is new, or whose clock stood still, was idle.
 func (c cpuTicks) since(before cpuTicks) api.HostCPUStats {
 	if before == (cpuTicks{}) || c.user < before.user || c.system < before.system || c.idle < before.idle {
 		return api.HostCPUStats{Idle: 100}
@@ -111,8 +111,8 @@ func (c cpuTicks) since(before cpuTicks) api.HostCPUStats {
 	return api.HostCPUStats{User: 100 * user / total, System: 100 * system / total, Idle: 100 * idle / total}
 }
 
-// readCPUs reads the lines of /proc/stat with a CPU's times, "cpu0 user nice system idle iowait irq softirq steal ...", and the CPUs' names in
-// their order. Time that the machine waits for a disk is idle, and time that another machine has had is nobody's.
+// readCPUs reads the lines of /proc/stat with a CPU's times, "cpu0 user nice system idle iowait irq softirq steal ...". It also returns the
+// CPUs' names in their order. Time spent waiting for a disk counts as idle. Time that another virtual machine has had is left out.
 func readCPUs() (map[string]cpuTicks, []string, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -137,8 +137,8 @@ func readCPUs() (map[string]cpuTicks, []string, error) {
 	return cpus, names, nil
 }
 
-// memory reads /proc/meminfo. Used is what is not available.
-func memory() (*api.HostMemoryStats, error) {
+// Memory reads /proc/meminfo. Memory that is not available counts as used.
+func Memory() (*api.HostMemoryStats, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return nil, fmt.Errorf("memory: %w", err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"path/filepath"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -38,11 +37,9 @@ func (l agentLog) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, st
 
 // newMachine returns the machine of an allocation's directory. All allocations of a data directory share its metadata.
 func newMachine(allocDir string, shared cluster.Store, known *drivers.Registry) machine {
-	dataDir := filepath.Dir(filepath.Dir(allocDir))
 	return machine{dir: allocDir, drivers: known, metadata: fingerprint.Metadata{
-		Store:   shared,
-		Key:     "nodes/" + thisNode().id + "/meta",
-		Earlier: filepath.Join(dataDir, "node-metadata.json"),
+		Store: shared,
+		Key:   "nodes/" + thisNode().id + "/meta",
 	}}
 }
 

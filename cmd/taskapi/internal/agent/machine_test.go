@@ -2,17 +2,17 @@ package agent
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/handlers/apierror"
 )
 
-// TestMetadataThatCannotBeKept: an operator whose data directory takes no file, or holds a damaged one, reads which.
+// TestMetadataThatCannotBeKept: an operator whose data directory takes no file, or holds a damaged entry, reads which.
 func TestMetadataThatCannotBeKept(t *testing.T) {
 	value := "value"
 	changes := map[string]*string{"key": &value}
@@ -22,12 +22,13 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 		return newMachine(filepath.Join(dataDir, "allocs", "id"), shared, builtin.Drivers)
 	}
 	gone, damaged := in(filepath.Join(t.TempDir(), "gone")), in(t.TempDir())
-	if err := os.WriteFile(damaged.metadata.Earlier, []byte("{"), 0o600); err != nil {
+	key := damaged.metadata.Key
+	if _, err := damaged.metadata.Store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte("{")}}}); err != nil {
 		t.Fatal(err)
 	}
 	_, written := gone.SetMetadata(changes)
 	_, read := damaged.Metadata()
-	for what, err := range map[string]error{"no such file or directory": written, damaged.metadata.Earlier + ": holds no JSON": read} {
+	for what, err := range map[string]error{"no such file or directory": written, key + " holds no JSON": read} {
 		known, ok := errors.AsType[*apierror.Error](err)
 		if !ok || known.Kind != apierror.Unavailable || !strings.Contains(known.Message, what) {
 			t.Errorf("%v, want 503 and %q", err, what)
