@@ -254,8 +254,8 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 	storetest.Diff(t, "read", latest, asJSON(t, got))
 }
 
-// TestCutOffWrites has the machine fail in the middle of a write, at each byte of it: what was acknowledged before is there, what was not is
-// there as a whole or not at all, and the next write follows.
+// TestCutOffWrites has the machine fail in the middle of a write: what was acknowledged before is there, what was not is there as a whole or not
+// at all, and the next write follows. The log's own tests cut at each byte.
 func TestCutOffWrites(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)
@@ -264,7 +264,7 @@ func TestCutOffWrites(t *testing.T) {
 	storetest.Put(t, db, interfaces.Change{ID: "a", Alloc: alloc("a", 2), Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
 	db.Close()
 	after := readFile(t, path)
-	for cut := len(before); cut <= len(after); cut++ {
+	for _, cut := range cuts(len(before), len(after)) {
 		for name, tail := range map[string]byte{"nothing": 0, "zeros": 1, "noise": 2} {
 			data := append(slices.Clone(before), after[len(before):cut]...)
 			for i := cut; tail > 0 && i < len(after); i++ {
@@ -289,6 +289,15 @@ func TestCutOffWrites(t *testing.T) {
 	}
 }
 
+// cuts returns places from one to another, both and those beside them included.
+func cuts(from, to int) []int {
+	all := []int{from, from + 1, to - 1, to}
+	for at := from + 2; at < to-1; at += 11 {
+		all = append(all, at)
+	}
+	return all
+}
+
 // TestCutOffWritesDontMix has the machine fail in the middle of two writes in the same place, the first of which is there but for its
 // beginning: what is read is of one write, and never some of each.
 func TestCutOffWritesDontMix(t *testing.T) {
@@ -310,7 +319,7 @@ func TestCutOffWritesDontMix(t *testing.T) {
 	if len(first) != len(second) {
 		t.Fatalf("%d bytes, then %d: the second takes the first's place only with as many", len(first), len(second))
 	}
-	for cut := len(before); cut <= len(second); cut++ {
+	for _, cut := range cuts(len(before), len(second)) {
 		writeFile(t, path, slices.Concat(before, second[len(before):cut], first[cut:]))
 		got, err := state.Read(path)
 		if err != nil || int(got.Alloc.ModifyIndex) != got.Tasks["t"].Attempts {

@@ -3,7 +3,7 @@ package state
 import "taskapi/internal/logfile"
 
 // HeaderSize is where the first batch begins.
-const HeaderSize = headerSize
+const HeaderSize = logfile.HeaderSize
 
 // Header returns what a file begins with that is synced so far.
 func Header(acknowledged int64) []byte { return header(acknowledged, "1.2.3") }

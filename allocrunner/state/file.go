@@ -3,7 +3,6 @@ package state
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -71,32 +70,15 @@ func takeLock(file *os.File, how int, timeout time.Duration) error {
 	return nil
 }
 
-// readAll reads a file from its beginning to its end, which may move meanwhile. What can't be read is left as zeros, and noted.
-func readAll(file io.ReaderAt, size int64) (data []byte, problems []error) {
-	data, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<62))
-	if err == nil {
-		return data, nil
-	}
-	const step = 4096 // a block of most disks
-	data = make([]byte, size)
-	for at := int64(0); at < size; at += step {
-		block := data[at:min(at+step, size)]
-		if _, err := file.ReadAt(block, at); err != nil && !errors.Is(err, io.EOF) {
-			clear(block)
-			problems = append(problems, fmt.Errorf("%d bytes at %d: %w", len(block), at, err))
-		}
-	}
-	return data, problems
-}
-
-// check is the error for a file that is not whole.
-func (c *contents) check(path string) error {
-	if len(c.problems) == 0 {
-		return nil
+// loadWhole reads an open file as load does. Errors: ErrDamaged for one that is not whole; those of load.
+func loadWhole(file *os.File, path string) (*contents, error) {
+	c, err := load(file, path)
+	if err != nil || len(c.problems) == 0 {
+		return c, err
 	}
 	const most = 3 // one damaged page makes many problems
-	err := errors.Join(c.problems[:min(most, len(c.problems))]...)
-	return damagedError(path, strings.ReplaceAll(err.Error(), "\n", "; "))
+	err = errors.Join(c.problems[:min(most, len(c.problems))]...)
+	return nil, damagedError(path, strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
 func damagedError(path string, what any) error {

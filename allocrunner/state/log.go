@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"os"
@@ -14,100 +13,53 @@ import (
 	"taskapi/internal/logfile"
 )
 
-// A file is a header and batches, each of which is one change: a record for each value, and one without a key, which ends the batch. Of
-// records with the same key the last counts. Numbers are big-endian, checksums CRC-32C.
+// A file is a log as logfile has it. Its records are values by their keys: of records with the same key the last counts. The body of the record that
+// ends a batch is the version of the taskapi that wrote it. The header's fields are
 //
-//	header   magic 8, format 4, sum 4 of the header without itself, acknowledged 8: up to where the file was synced, version of taskapi
-//	record   see logfile.Record
+//	acknowledged 8: up to where the file was synced, version of taskapi
 //
-// The header is written after the sync of each batch. So a batch that is not whole was being written when the machine failed if it begins
-// where the acknowledged ones end, and is damaged if it begins before. Records can be found behind a damaged one, since a record's magic is in no JSON.
-const (
-	fileMagic  = "taskapi\x00"
-	headerSize = 128
-	maxFile    = 256 << 20 // bytes: far more than twice what a job of 1 MiB and its tasks come to
-	headerTail = 16        // where what the sum is of goes on
-)
+// All that is acknowledged is read whole or is damage. Behind that, batches count up to the first that is not whole.
+var format = logfile.Format{Magic: "taskapi\x00", Number: 3}
 
-// format is the layout of the file. It is raised when an older taskapi could not read what a newer one writes.
-const format = 3
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+const maxFile = 256 << 20 // bytes: far more than twice what a job of 1 MiB and its tasks come to
 
 func header(acknowledged int64, version string) []byte {
-	b := make([]byte, headerSize)
-	copy(b, fileMagic)
-	binary.BigEndian.PutUint32(b[8:], format)
-	binary.BigEndian.PutUint64(b[headerTail:], uint64(acknowledged))
-	copy(b[headerTail+8:], version)
-	binary.BigEndian.PutUint32(b[12:], headerSum(b))
-	return b
+	return format.Header(binary.BigEndian.AppendUint64(nil, uint64(acknowledged)), []byte(version))
 }
-
-func headerSum(b []byte) uint32 {
-	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[headerTail:headerSize])
-}
-
-// boltMagic stands at byte 16 of a bbolt database, in the machine's byte order. The first versions of taskapi kept
-// their state in one.
-const boltMagic = 0xED0CDAED
 
 // readHeader returns up to where a file was synced. Errors: ErrNewer, ErrOlder; that it is damaged.
 func readHeader(b []byte) (acknowledged int64, version string, err error) {
-	switch {
-	case len(b) >= 20 && binary.NativeEndian.Uint32(b[16:]) == boltMagic:
-		return 0, "", ErrOlder
-	case len(b) < headerSize:
+	if len(b) < logfile.HeaderSize {
 		return 0, "", errors.New("the file is cut short: it has no header")
-	case string(b[:8]) != fileMagic || binary.BigEndian.Uint32(b[12:]) != headerSum(b):
-		return 0, "", errors.New("its header can't be read")
 	}
-	version = string(bytes.TrimRight(b[headerTail+8:headerSize], "\x00"))
-	switch number := binary.BigEndian.Uint32(b[8:]); {
-	case number > format:
-		return 0, "", fmt.Errorf("%w: taskapi %s wrote it in format %d, this one reads %d", ErrNewer, version, number, format)
-	case number < format:
+	fields, number, err := format.Parse(b)
+	if err != nil {
+		return 0, "", err
+	}
+	version = string(bytes.TrimRight(fields[8:], "\x00"))
+	switch {
+	case number > format.Number:
+		return 0, "", fmt.Errorf("%w: taskapi %s wrote it in format %d, this one reads %d", ErrNewer, version, number, format.Number)
+	case number < format.Number:
 		return 0, "", fmt.Errorf("%w (taskapi %s wrote it in format %d)", ErrOlder, version, number)
 	}
-	return int64(binary.BigEndian.Uint64(b[headerTail:])), version, nil
+	return int64(binary.BigEndian.Uint64(fields)), version, nil
 }
 
-// span is where a record is.
-type span struct {
-	at, size int64
-	key      int // its length
-	txid     uint64
-}
-
-// body returns the length of the record's body.
-func (s span) body() int { return int(s.size) - logfile.RecordSize - s.key }
-
-// lastTxID returns the highest txid in b.
-func lastTxID(b []byte) (last uint64) {
-	for at := bytes.Index(b, []byte(logfile.Magic)); at >= 0; at = bytes.Index(b, []byte(logfile.Magic)) {
-		f, _, _, _ := logfile.ParseHead(b[at:])
-		last, b = max(last, f.TxID), b[at+1:]
-	}
-	return last
-}
-
-// readRecord reads a record of an open file.
-func readRecord(file io.ReaderAt, s span) (logfile.Record, error) {
-	b := make([]byte, s.size)
-	if _, err := file.ReadAt(b, s.at); err != nil {
-		return logfile.Record{}, err
-	}
-	f, _, err := logfile.Parse(b)
-	return f, err
+// place is where a value is.
+type place struct {
+	logfile.Span
+	body int // the length of the value
+	txid uint64
 }
 
 // encode returns a batch that lies at an offset, and where its values are.
-func (v values) encode(txid uint64, at int64, version string) (batch []byte, live map[string]span) {
-	live = map[string]span{}
+func (v values) encode(txid uint64, at int64, version string) (batch []byte, live map[string]place) {
+	live = map[string]place{}
 	for _, key := range slices.Sorted(maps.Keys(v)) {
 		from := len(batch)
 		batch = logfile.Record{Key: key, TxID: txid, Body: v[key]}.Append(batch)
-		live[key] = span{at + int64(from), int64(len(batch) - from), len(key), txid}
+		live[key] = place{logfile.Span{At: at + int64(from), Size: uint32(len(batch) - from)}, len(v[key]), txid}
 	}
 	return logfile.Record{TxID: txid, Body: []byte(version)}.Append(batch), live
 }
@@ -116,33 +68,50 @@ func (v values) encode(txid uint64, at int64, version string) (batch []byte, liv
 type contents struct {
 	version      string
 	acknowledged int64 // where what was synced ends
+	size         int64 // of the file
 	values       values
-	live         map[string]span
+	live         map[string]place
 	end          int64           // of the last whole batch
 	txid         uint64          // of that
 	taken        uint64          // the highest of what a crash has left behind it
 	problems     []error         // what is wrong with the file
 	damaged      map[string]bool // keys of which the last value is damaged
-	stale        map[string]bool // those of which that is not known, and may be so
+	stale        map[string]bool // keys of which a later value may have been damaged
 }
 
-// parse reads a file. Errors: ErrNewer, ErrOlder. Damage is no error here: it is noted, and the rest is read. It does
-// work in proportion to the length of data, whatever is in it.
-func parse(data []byte) (*contents, error) {
-	c := &contents{values: values{}, live: map[string]span{}, damaged: map[string]bool{}, stale: map[string]bool{}, end: headerSize}
-	var err error
-	c.acknowledged, c.version, err = readHeader(data)
+// load reads an open file, also while another process writes it. Damage is no error here: it is noted, and the rest is read. Errors: ErrNotFound
+// when the file is empty; ErrNewer, ErrOlder, ErrFile; ErrDamaged for a file that is too long.
+func load(file *os.File, path string) (*contents, error) {
+	readable := &patient{file: file}
+	head := make([]byte, logfile.HeaderSize)
+	n, _ := readable.ReadAt(head, 0) // all that it acknowledges is in the file by now: so the size is looked up after it
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a file")
+	}
+	switch {
+	case err != nil:
+		return nil, fileError(path, err)
+	case info.Size() == 0:
+		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
+	case info.Size() > maxFile:
+		return nil, damagedError(path, fmt.Sprintf("it has %d bytes, and a state has at most %d", info.Size(), maxFile))
+	}
+	c := &contents{values: values{}, live: map[string]place{}, damaged: map[string]bool{}, stale: map[string]bool{},
+		end: logfile.HeaderSize, size: info.Size()}
+	c.acknowledged, c.version, err = readHeader(head[:n])
 	switch {
 	case errors.Is(err, ErrNewer), errors.Is(err, ErrOlder):
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	case err != nil:
 		c.problems = append(c.problems, err)
-		c.acknowledged = int64(len(data)) // all that is there may have been
+		c.acknowledged = c.size // all that is there may have been
 	}
-	c.batches(data)
-	if c.acknowledged > int64(len(data)) || c.acknowledged < headerSize {
-		c.unreadable("the file is cut short: it has %d bytes of %d", len(data), c.acknowledged)
+	c.batches(readable)
+	if c.acknowledged > c.size || c.acknowledged < logfile.HeaderSize {
+		c.unreadable("the file is cut short: it has %d bytes of %d", c.size, c.acknowledged)
 	}
+	c.problems = append(readable.problems, c.problems...)
 	return c, nil
 }
 
@@ -156,50 +125,60 @@ func (c *contents) unreadable(format string, args ...any) {
 
 // batches reads the batches. Of those that were not acknowledged, none counts from the first on that is not whole: they are what a crash has
 // left. A damaged value of which there is a later one does no harm.
-func (c *contents) batches(data []byte) {
-	batch := map[string]span{} // the values of the one that has no end yet
+func (c *contents) batches(file io.ReaderAt) {
+	type value struct {
+		place
+		body []byte
+	}
+	batch := map[string]value{} // the values of the one that has no end yet
 	add := func() {
-		for key, s := range batch {
-			if s.txid < c.live[key].txid { // it belongs elsewhere, and the file is damaged
+		for key, v := range batch {
+			if v.txid < c.live[key].txid { // it belongs elsewhere, and the file is damaged
 				continue
 			}
-			c.values[key], c.live[key] = data[s.at+s.size-int64(s.body()):s.at+s.size], s
+			c.values[key], c.live[key] = v.body, v.place
 			delete(c.stale, key)
 			delete(c.damaged, key)
 		}
 		clear(batch)
 	}
-	var next uint64 // the batch's txid
-	for at := int64(min(headerSize, len(data))); at < int64(len(data)); {
-		f, size, err := logfile.Parse(data[at:])
+	scan := logfile.Scan(file, logfile.HeaderSize, c.size)
+scanning:
+	for next := uint64(0); ; { // the batch's txid
+		at := scan.At
+		r, span, err := scan.Record()
+		skip := errors.Is(err, logfile.ErrNoRecord)
 		first := len(batch) == 0 // of a batch: numbers that were given to what was never acknowledged are left out
-		if err == nil && next > 0 && f.TxID != next && (!first || f.TxID < next) && len(c.problems) == 0 {
+		if err == nil && next > 0 && r.TxID != next && (!first || r.TxID < next) && len(c.problems) == 0 {
 			err = logfile.ErrNoRecord
 		}
-		next = f.TxID
+		next = r.TxID
 		switch {
-		case err == nil && f.Key != "":
-			batch[f.Key] = span{at, size, len(f.Key), f.TxID}
+		case errors.Is(err, io.EOF):
+			break scanning
+		case err == nil && r.Key != "":
+			batch[r.Key] = value{place{span, len(r.Body), r.TxID}, bytes.Clone(r.Body)}
+			continue
 		case err != nil && c.end >= c.acknowledged && len(c.problems) == 0:
-			c.taken = lastTxID(data[c.end:])
-			at = int64(len(data))
-		case f.Key == "" && !errors.Is(err, logfile.ErrNoRecord):
+			c.taken = lastTxID(logfile.Scan(file, c.end, c.size))
+			break scanning
+		case r.Key == "" && !errors.Is(err, logfile.ErrNoRecord):
 			add()
-			c.end, c.txid, c.version, next = at+size, f.TxID, string(f.Body), f.TxID+1
+			c.end, c.txid, c.version, next = scan.At, r.TxID, string(r.Body), r.TxID+1
 			if delete(c.damaged, ""); err != nil {
 				c.damaged[""] = true
 			}
+			continue
 		case errors.Is(err, logfile.ErrBody):
-			delete(batch, f.Key)
-			c.damaged[f.Key] = true
-		default:
-			add()
-			c.unreadable("what is at byte %d can't be read", at)
-			if size = int64(bytes.Index(data[at+1:], []byte(logfile.Magic))) + 1; size == 0 {
-				size = int64(len(data)) - at
-			}
+			delete(batch, r.Key)
+			c.damaged[r.Key] = true
+			continue
 		}
-		at += size
+		add()
+		c.unreadable("what is at byte %d can't be read", at)
+		if skip {
+			scan.Skip()
+		}
 	}
 	if len(c.problems) == 0 && c.end < c.acknowledged {
 		c.unreadable("the last change has no end")
@@ -213,26 +192,43 @@ func (c *contents) batches(data []byte) {
 	}
 }
 
-// load reads an open file. Errors: ErrNotFound when it is empty; ErrNewer, ErrOlder, ErrFile.
-func load(file *os.File, path string) (*contents, error) {
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is not a file")
+// lastTxID returns the highest TxID of what a scanner finds.
+func lastTxID(scan *logfile.Scanner) (last uint64) {
+	for {
+		r, _, err := scan.Record()
+		switch {
+		case errors.Is(err, io.EOF):
+			return last
+		case errors.Is(err, logfile.ErrNoRecord):
+			scan.Skip()
+		}
+		last = max(last, r.TxID)
 	}
-	if err != nil {
-		return nil, fileError(path, err)
+}
+
+// patient reads of a file what can be read, and has zeros for the rest.
+type patient struct {
+	file     io.ReaderAt
+	problems []error
+}
+
+func (p *patient) ReadAt(b []byte, at int64) (n int, err error) {
+	if n, err = p.file.ReadAt(b, at); err == nil || errors.Is(err, io.EOF) {
+		return n, err
 	}
-	if info.Size() == 0 {
-		return nil, fmt.Errorf("%s: %w", path, ErrNotFound)
+	const block = 4096 // of most disks
+	for n = 0; n < len(b); {
+		from := at + int64(n)
+		part := b[n:min(n+block-int(from%block), len(b))]
+		read, err := p.file.ReadAt(part, from)
+		switch {
+		case errors.Is(err, io.EOF):
+			return n + read, err
+		case err != nil:
+			clear(part)
+			p.problems = append(p.problems, fmt.Errorf("%d bytes at %d: %w", len(part), from, err))
+		}
+		n += len(part)
 	}
-	if info.Size() > maxFile {
-		return nil, damagedError(path, fmt.Sprintf("it has %d bytes, and a state has at most %d", info.Size(), maxFile))
-	}
-	data, problems := readAll(file, info.Size())
-	c, err := parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	c.problems = append(problems, c.problems...)
-	return c, nil
+	return n, nil
 }

@@ -7,19 +7,19 @@
 package state
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"sync"
-	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/logfile"
 )
 
 // FileName is the state's name in the allocation directory.
@@ -67,11 +67,11 @@ type DB struct {
 	file     *os.File   // has the lock; nil after Close
 	head     int64      // where the next batch goes: all before it is on the disk
 	txid     uint64     // of the last batch that was begun
-	live     map[string]span
+	live     map[string]place
 	job      *api.Job // the latest that was put, which is encoded when it is another one
 	dirty    bool     // a write has failed: what the file shows may not be on the disk
 	unsynced bool     // the file's name may not be on the disk yet
-	rewrite  int64    // the file is rewritten when it is as long as this
+	rewrite  logfile.Rewriting
 }
 
 // Open takes ownership of the state at path, and makes it, with mode 0600, when there is none. version is this taskapi's, for those who
@@ -89,53 +89,22 @@ func Open(path, version string) (*DB, error) {
 }
 
 func (db *DB) open() error {
-	c, err := load(db.file, db.path)
+	c, err := loadWhole(db.file, db.path)
 	switch {
 	case errors.Is(err, ErrNotFound): // it is empty: a crash has left it, or it is new
 		return db.replace(nil)
-	case err == nil:
-		err = c.check(db.path)
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	db.head, db.txid, db.live, db.rewrite = c.end, max(c.txid, c.taken), c.live, threshold(c.live)
-	db.dirty = db.syncTail(c.acknowledged) != nil
+	db.head, db.txid, db.live = c.end, max(c.txid, c.taken), c.live
+	if c.acknowledged != c.end || c.size != c.end { // a crash has left what is not acknowledged
+		db.dirty = logfile.Settle(db.file, db.head, header(db.head, db.version)) != nil
+	}
 	return nil
 }
 
-// syncTail syncs a batch that was never acknowledged. Half a batch that a crash has left stays until it is written over: by its txid
-// it belongs to nothing.
-func (db *DB) syncTail(acknowledged int64) error {
-	if acknowledged == db.head {
-		return nil
-	}
-	if err := unix.Fdatasync(int(db.file.Fd())); err != nil {
-		return err
-	}
-	return db.acknowledge()
-}
-
-// acknowledge notes in the header that all before head is on the disk. That is not synced itself: it only tells damage at the end from a
-// batch that a crash has cut off.
-func (db *DB) acknowledge() error {
-	_, err := db.file.WriteAt(header(db.head, db.version), 0)
-	return err
-}
-
-// The file is rewritten when it is so many times as long as what is valid in it, and at least so long: an allocation at rest never does.
-const (
-	rewriteFactor = 2
-	rewriteFloor  = 128 << 10
-)
-
-func threshold(live map[string]span) int64 {
-	var size int64
-	for _, s := range live {
-		size += s.size
-	}
-	return max(rewriteFloor, rewriteFactor*size)
-}
+// rewriteFloor keeps an allocation at rest from ever rewriting its file.
+const rewriteFloor = 128 << 10
 
 // Load returns what is saved. Errors: ErrNotFound, ErrDamaged, ErrFile.
 func (db *DB) Load() (*interfaces.Saved, error) {
@@ -144,10 +113,7 @@ func (db *DB) Load() (*interfaces.Saved, error) {
 	if db.file == nil {
 		return nil, fileError(db.path, fs.ErrClosed)
 	}
-	c, err := load(db.file, db.path)
-	if err == nil {
-		err = c.check(db.path)
-	}
+	c, err := loadWhole(db.file, db.path)
 	if err != nil {
 		return nil, err
 	}
@@ -182,16 +148,11 @@ func (db *DB) Put(c interfaces.Change) error {
 
 // append writes those of the values that differ from what the file has.
 func (db *DB) append(set values) error {
-	info, err := db.file.Stat()
-	if err == nil && info.Size() < db.head {
-		return damagedError(db.path, fmt.Sprintf("it has %d bytes, and had %d", info.Size(), db.head))
-	}
-	if err == nil && db.unsynced {
-		err = syncDir(filepath.Dir(db.path))
-		db.unsynced = err != nil
-	}
-	if err != nil {
-		return fileError(db.path, err)
+	if db.unsynced {
+		if err := logfile.SyncName(db.path); err != nil {
+			return fileError(db.path, err)
+		}
+		db.unsynced = false
 	}
 	if !db.dirty {
 		db.leaveOut(set)
@@ -201,65 +162,72 @@ func (db *DB) append(set values) error {
 	}
 	db.txid++ // also when the write fails: what that leaves belongs to no other batch
 	batch, live := set.encode(db.txid, db.head, db.version)
-	db.dirty = true
-	if _, err = db.file.WriteAt(batch, db.head); err == nil {
-		err = unix.Fdatasync(int(db.file.Fd()))
-	}
-	if err != nil {
+	end := db.head + int64(len(batch))
+	if err := logfile.Append(db.file, db.head, batch, header(end, db.version), header(db.head, db.version)); err != nil {
+		db.dirty = db.dirty || errors.Is(err, logfile.ErrUncertain)
+		if errors.Is(err, logfile.ErrShort) {
+			return damagedError(db.path, err)
+		}
 		return fileError(db.path, err)
 	}
-	db.head += int64(len(batch))
+	db.head, db.dirty = end, false
 	maps.Copy(db.live, live)
-	db.dirty = db.acknowledge() != nil // which says nothing of the batch
-	if db.head > db.rewrite {
-		db.compact()
+	var valid int64
+	for _, p := range db.live {
+		valid += int64(p.Size)
 	}
+	db.rewrite.If(db.head, valid, rewriteFloor, db.compact)
 	return nil
 }
 
 // leaveOut removes the values that the file has.
 func (db *DB) leaveOut(set values) {
+	var buffer []byte
 	for key, body := range set {
-		if s, ok := db.live[key]; ok && s.body() == len(body) {
-			if f, err := readRecord(db.file, s); err == nil && string(f.Body) == string(body) {
+		if p, ok := db.live[key]; ok && p.body == len(body) {
+			if r, err := p.Read(db.file, &buffer); err == nil && bytes.Equal(r.Body, body) {
 				delete(set, key)
 			}
 		}
 	}
 }
 
-// compact rewrites the file without what is no longer valid. When it can't be, the file is as good as before, and it is tried again when
-// the file is twice as long.
-func (db *DB) compact() {
+// compact rewrites the file without what is no longer valid.
+func (db *DB) compact() error {
 	set := values{}
-	for key, s := range db.live {
-		f, err := readRecord(db.file, s)
+	for key, p := range db.live {
+		r, err := p.Read(db.file, new([]byte))
 		if err != nil {
-			db.rewrite *= 2
-			return
+			return err
 		}
-		set[key] = f.Body
+		set[key] = r.Body
 	}
-	if db.replace(set) != nil {
-		db.rewrite *= 2
-	}
+	return db.replace(set)
 }
 
 // replace puts a new file with these values in the place of this one. This process owns the state throughout. After an error the file is as it
 // was.
 func (db *DB) replace(set values) error {
-	draft := db.path + newSuffix
-	file, head, live, err := writeDraft(draft, db.version, db.txid+1, set)
+	batch, live := set.encode(db.txid+1, logfile.HeaderSize, db.version)
+	file, err := logfile.Replace(db.path, db.draft(batch))
 	if err != nil {
 		return fileError(db.path, err)
 	}
-	if err := os.Rename(draft, db.path); err != nil {
-		return errors.Join(fileError(db.path, err), file.Close(), os.Remove(draft))
-	}
 	old := db.file
-	db.file, db.head, db.live, db.txid, db.dirty, db.rewrite = file, head, live, db.txid+1, false, threshold(live)
-	db.unsynced = syncDir(filepath.Dir(db.path)) != nil // the next Put returns when it is
+	db.file, db.head, db.live, db.txid, db.dirty = file, logfile.HeaderSize+int64(len(batch)), live, db.txid+1, false
+	db.unsynced = logfile.SyncName(db.path) != nil // the next Put returns when it is
 	return old.Close()
+}
+
+// draft writes a new file of one batch, locked.
+func (db *DB) draft(batch []byte) func(*os.File) error {
+	return func(file *os.File) error {
+		if err := takeLock(file, unix.LOCK_EX, 0); err != nil {
+			return err
+		}
+		_, err := file.Write(append(header(logfile.HeaderSize+int64(len(batch)), db.version), batch...))
+		return err
+	}
 }
 
 // TryRecreate returns the error that Recreate would return now.
@@ -269,12 +237,11 @@ func (db *DB) TryRecreate() error {
 	if db.file == nil {
 		return fileError(db.path, fs.ErrClosed)
 	}
-	draft := db.path + newSuffix
-	file, _, _, err := writeDraft(draft, db.version, 1, values{jobKey: make([]byte, 64<<10)}) // twice a large job
+	file, err := logfile.Draft(db.path, db.draft(make([]byte, 64<<10))) // twice a large job
 	if err != nil {
 		return fileError(db.path, err)
 	}
-	return errors.Join(file.Close(), os.Remove(draft))
+	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
 // Recreate forgets all that is saved and saves the change. This process owns the state throughout. When it fails, the state is as it was.
@@ -329,10 +296,7 @@ func hold(path string, how int) (*interfaces.Saved, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := load(file, path)
-	if err == nil {
-		err = c.check(path)
-	}
+	c, err := loadWhole(file, path)
 	var saved *interfaces.Saved
 	if err == nil {
 		saved, err = c.saved(path)
@@ -353,42 +317,4 @@ func (c *contents) saved(path string) (*interfaces.Saved, error) {
 		return nil, fmt.Errorf("%s: %w: no allocation has been put", path, ErrNotFound)
 	}
 	return saved, nil
-}
-
-// newSuffix is of the name that a file has until it is complete.
-const newSuffix = ".new"
-
-// writeDraft writes a new file, locked and synced.
-func writeDraft(draft, version string, txid uint64, set values) (_ *os.File, head int64, live map[string]span, err error) {
-	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) { // a crash has left it
-		return nil, 0, nil, err
-	}
-	file, err := os.OpenFile(draft, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, 0, nil, err
-	}
-	defer func() {
-		if err != nil {
-			file.Close()
-			os.Remove(draft)
-		}
-	}()
-	batch, live := set.encode(txid, headerSize, version)
-	if err := takeLock(file, unix.LOCK_EX, 0); err != nil {
-		return nil, 0, nil, err
-	}
-	head = headerSize + int64(len(batch))
-	if _, err := file.Write(append(header(head, version), batch...)); err != nil {
-		return nil, 0, nil, err
-	}
-	return file, head, live, file.Sync()
-}
-
-// syncDir makes the names in a directory outlive the machine.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -1,7 +1,6 @@
 package state_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -256,11 +255,6 @@ func newer() []byte {
 	return append(b, "whatever"...)
 }
 
-// bolt returns the beginning of a bbolt database: the head of a page, and the magic of its meta page.
-func bolt() []byte {
-	return binary.NativeEndian.AppendUint32(make([]byte, 16), 0xED0CDAED)
-}
-
 // olderFormat returns a file of the format before this one.
 func olderFormat() []byte {
 	b := newer()
@@ -285,7 +279,6 @@ func TestFilesThatAreRefused(t *testing.T) {
 		"zeros":    {write(make([]byte, 8192)), state.ErrDamaged, "its header can't be read"},
 		"text":     {write([]byte("hello\n")), state.ErrDamaged, "it has no header"},
 		"newer":    {write(newer()), state.ErrNewer, "taskapi 9.1 wrote it in format 4, this one reads 3"},
-		"bbolt":    {write(append(bolt(), make([]byte, 1<<15)...)), state.ErrOlder, "written by an older taskapi: stop the allocation with that binary first"},
 		"older":    {write(olderFormat()), state.ErrOlder, "taskapi 9.1 wrote it in format 2"},
 		"fifo":     {func(t *testing.T, path string) { _ = unix.Mkfifo(path, 0o600) }, state.ErrFile, "not a file"},
 		"a folder": {func(t *testing.T, path string) { _ = os.Mkdir(path, 0o700) }, state.ErrFile, ""},

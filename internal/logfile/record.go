@@ -1,4 +1,12 @@
-// Package logfile has the records of append-only files, in which damage is found, and what is said when the file system refuses.
+// Package logfile is the engine of append-only files: the state of an allocation, and the store that allocations share. It knows how batches of
+// records lie in a file, how one is appended so that a crash at any point leaves it there as a whole or not at all, how damage is found, and
+// how a file that has grown is rewritten beside and put in place. It promises that what Append returned nil for is on the disk.
+//
+// A file is a header of HeaderSize bytes and batches. A batch is one change: records, each with a key, and one without a key, which ends the batch. All
+// records of a batch have its TxID, which grows from one batch to the next. The header says at least how far the file was synced. A batch that is not
+// whole was cut off by a crash if it begins there, and is damaged if it begins before. Numbers are big-endian, checksums CRC-32C.
+//
+// Who may write, what a record's body means, and what is kept in memory is the caller's.
 package logfile
 
 import (
@@ -8,7 +16,7 @@ import (
 )
 
 const (
-	// Magic is what a record begins with. Its first byte is in no UTF-8 text.
+	// Magic is what a record begins with. Its first byte is in no UTF-8 text, so records can be found behind damage.
 	Magic = "\xf5TAS"
 	// RecordSize is that of a record without key and body.
 	RecordSize = 26
@@ -18,7 +26,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Record is a value with its key. Numbers are big-endian, checksums CRC-32C:
+// Record is a value with its key:
 //
 //	magic 4, sum 4 of the rest up to the body, sum 4 of the body, size of the key 2, of the body 4, txid 8, key, body
 type Record struct {
@@ -40,16 +48,16 @@ func (r Record) Append(b []byte) []byte {
 	return append(b, r.Body...)
 }
 
-// What Parse may say of a record.
+// What is wrong with a record.
 var (
 	// ErrNoRecord: what is there is no record.
 	ErrNoRecord = errors.New("there is no record")
-	// ErrBody: its body is another than was written.
+	// ErrBody: its key and its TxID can be trusted, and its body is cut short or differs from what was written.
 	ErrBody = errors.New("the checksum is wrong")
 )
 
-// ParseHead reads the record that b begins with up to its body, and returns the sizes of both. Errors: ErrNoRecord.
-func ParseHead(b []byte) (r Record, head int, body int64, err error) {
+// parseHead reads the record that b begins with up to its body, and returns the sizes of both. Errors: ErrNoRecord.
+func parseHead(b []byte) (r Record, head int, body int64, err error) {
 	if len(b) < RecordSize || string(b[:4]) != Magic {
 		return Record{}, 0, 0, ErrNoRecord
 	}
@@ -60,10 +68,9 @@ func ParseHead(b []byte) (r Record, head int, body int64, err error) {
 	return Record{Key: string(b[RecordSize:head]), TxID: binary.BigEndian.Uint64(b[18:])}, head, body, nil
 }
 
-// Parse reads the record that b begins with, and returns its size. Errors: ErrNoRecord; ErrBody when its key can be trusted and its body
-// can't.
+// Parse reads the record that b begins with, and returns its size. Errors: ErrNoRecord, ErrBody.
 func Parse(b []byte) (r Record, size int64, err error) {
-	r, head, body, err := ParseHead(b)
+	r, head, body, err := parseHead(b)
 	if err != nil {
 		return Record{}, 0, err
 	}

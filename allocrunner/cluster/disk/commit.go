@@ -2,12 +2,12 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"fmt"
-
-	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
+	"taskapi/internal/logfile"
 )
 
 func (s *store) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
@@ -61,59 +61,33 @@ func (s *store) writeLocked(plan func() ([]table.Write, error)) (uint64, error) 
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", cluster.ErrUncertain, err)
 	}
-	s.compactIfLong()
+	s.mu.RLock()
+	size, valid := s.head.end, int64(s.table.Bytes()+s.table.Len()*recordCost)
+	s.mu.RUnlock()
+	s.rewriting.If(size, valid, rewriteFloor, s.compact)
 	return index + 1, nil
 }
 
-// append adds a batch to the log, and notes it in the header when it is synced: until then nobody reads it. After an error it is not there, unless
-// that is ErrUncertain.
+// append adds a batch to the log. It counts from when the header notes it: until then nobody reads it. After an error it is not there, unless that
+// is ErrUncertain.
 func (s *store) append(batch []byte) error {
-	head := s.head
-	next := head
+	next := s.head
 	next.end += int64(len(batch))
 	next.index++
 	if !next.named {
-		if err := s.syncDir(); err != nil {
+		if err := logfile.SyncName(s.logPath()); err != nil {
 			return unavailable(s.dir, err)
 		}
 		next.named = true
 	}
-	err := s.cutOff(head.end) // what a process has left that was killed
-	if err == nil {
-		_, err = s.log.WriteAt(batch, head.end)
-	}
-	if err == nil {
-		err = unix.Fdatasync(int(s.log.Fd()))
-	}
-	if err == nil {
-		_, err = s.log.WriteAt(next.encode(), 0)
-	}
-	if err == nil {
+	err := logfile.Append(s.log, s.head.end, batch, next.encode(), s.head.encode())
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, logfile.ErrShort):
+		return s.damaged(err)
+	case errors.Is(err, logfile.ErrUncertain):
+		return fmt.Errorf("%w: %w", cluster.ErrUncertain, unavailable(s.logPath(), err))
 	}
-	err = unavailable(s.logPath(), err)
-	if left := s.undo(head); left != nil {
-		err = fmt.Errorf("%w: %w: and what was written of it can't be removed: %w", cluster.ErrUncertain, err, left)
-	}
-	return err
-}
-
-// cutOff removes what is behind the end of the log.
-func (s *store) cutOff(end int64) error {
-	info, err := s.log.Stat()
-	if err != nil || info.Size() == end {
-		return err
-	}
-	return s.log.Truncate(end)
-}
-
-// undo removes a batch that was not noted, for good: after a crash of the machine a whole one would count.
-func (s *store) undo(head header) error {
-	if err := s.log.Truncate(head.end); err != nil {
-		return err
-	}
-	if _, err := s.log.WriteAt(head.encode(), 0); err != nil { // what is there may be half of another
-		return err
-	}
-	return unix.Fdatasync(int(s.log.Fd()))
+	return unavailable(s.logPath(), err)
 }

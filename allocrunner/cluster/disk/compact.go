@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"taskapi/allocrunner/cluster"
@@ -15,27 +13,10 @@ import (
 	"taskapi/internal/logfile"
 )
 
-// The log is rewritten when it is so many times as long as what is valid in it, and at least so long.
 const (
-	rewriteFactor = 2
-	rewriteFloor  = 256 << 10
-	recordCost    = bodySize + logfile.RecordSize
+	rewriteFloor = 256 << 10
+	recordCost   = bodySize + logfile.RecordSize
 )
-
-// compactIfLong rewrites the log, under the lock, if it is long. When it can't, the log is as good as before, and is tried again when it has grown
-// by the floor.
-func (s *store) compactIfLong() {
-	s.mu.RLock()
-	size, valid := s.head.end, int64(s.table.Bytes()+s.table.Len()*recordCost)
-	s.mu.RUnlock()
-	if size < max(rewriteFloor, rewriteFactor*valid, s.retry) {
-		return
-	}
-	s.retry = 0
-	if err := s.compact(); err != nil {
-		s.retry = size + rewriteFloor
-	}
-}
 
 // maxLog is more than a log has that can be rewritten.
 const maxLog = 4 * cluster.MaxBytes
@@ -81,44 +62,24 @@ func (s *store) create() (err error) {
 	return err
 }
 
-const draftName = "log.new"
-
 // rewrite puts a log with these entries in the place of the log.
-func (s *store) rewrite(entries []*table.Entry[span], index uint64) (err error) {
-	draft := s.path(draftName)
-	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) { // a crash has left it
-		return err
-	}
-	f, err := os.OpenFile(draft, os.O_RDWR|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+func (s *store) rewrite(entries []*entry, index uint64) error {
+	head := header{end: logfile.HeaderSize, index: index, base: index, boot: s.boot}
+	f, err := logfile.Replace(s.logPath(), func(f *os.File) error { return s.fill(f, entries, &head) })
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err = errors.Join(err, f.Close()); err != nil {
-			os.Remove(draft)
-		}
-	}()
-	head, err := s.fill(f, entries, index)
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(draft, s.logPath()); err != nil {
-		return err
-	}
-	if s.syncDir() == nil { // else the header does not say that the name is on the disk, and the next Commit sees to it first
+	if logfile.SyncName(s.logPath()) == nil { // else the header does not say so, and the next Commit sees to it first
 		head.named = true
 		_, _ = f.WriteAt(head.encode(), 0) // likewise
 	}
-	return nil
+	return f.Close()
 }
 
-// fill writes the log and syncs it.
-func (s *store) fill(f *os.File, entries []*table.Entry[span], index uint64) (header, error) {
-	head := header{end: headerSize, index: index, base: index, boot: s.boot}
-	w := bufio.NewWriterSize(f, readAhead)
-	if _, err := w.Write(make([]byte, headerSize)); err != nil {
-		return head, err
-	}
+// fill writes a log, and notes its end in the header.
+func (s *store) fill(f *os.File, entries []*entry, head *header) error {
+	w := bufio.NewWriterSize(f, 32<<10)
+	_, _ = w.Write(make([]byte, logfile.HeaderSize)) // Flush returns the error of any Write
 	var b, read []byte
 	for _, e := range entries {
 		write, err := readEntry(s.log, e, &read)
@@ -126,40 +87,60 @@ func (s *store) fill(f *os.File, entries []*table.Entry[span], index uint64) (he
 			write, err = salvage(e, read), nil
 		}
 		if err != nil { // the disk may still give it another time
-			return head, err
+			return err
 		}
 		write.CreateIndex, write.ModifyIndex = e.CreateIndex, e.ModifyIndex
-		b = logfile.Record{Key: e.Key, TxID: index, Body: body(write)}.Append(b[:0])
-		if _, err := w.Write(b); err != nil {
-			return head, err
-		}
+		b = logfile.Record{Key: e.Key, TxID: head.index, Body: body(write)}.Append(b[:0])
+		_, _ = w.Write(b)
 		head.end += int64(len(b))
 	}
-	b = appendBatch(b[:0], index, nil)
-	if _, err := w.Write(b); err != nil {
-		return head, err
-	}
+	b = appendBatch(b[:0], head.index, nil)
+	_, _ = w.Write(b)
 	head.end += int64(len(b))
 	if err := w.Flush(); err != nil {
-		return head, err
+		return err
 	}
-	if _, err := f.WriteAt(head.encode(), 0); err != nil {
-		return head, err
-	}
-	return head, f.Sync()
+	_, err := f.WriteAt(head.encode(), 0)
+	return err
 }
 
 // salvage returns a write of an entry whose record is damaged: with what is known in memory, and the bytes where the value was, marked.
-func salvage(e *table.Entry[span], record []byte) table.Write {
-	record = record[:e.Value.size]
+func salvage(e *entry, record []byte) table.Write {
 	return table.Write{Key: e.Key, Lease: e.Lease, LeaseIndex: e.LeaseIndex, Value: record[len(record)-e.Size:], Size: e.Size, Damaged: true}
 }
 
-// syncDir makes the names in the directory outlive the machine.
-func (s *store) syncDir() error {
-	dir, err := os.Open(s.dir)
-	if err != nil {
-		return err
+// recover has the log end with the last batch that is whole, under the lock. The header says where that is unless the machine has failed since:
+// the header is not synced, and the batches are.
+func (s *store) recover() error {
+	if s.head.boot == s.boot && s.head.named {
+		return nil
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	if err := logfile.SyncName(s.logPath()); err != nil {
+		return unavailable(s.dir, err)
+	}
+	head := s.head
+	head.named = true
+	if head.boot != s.boot {
+		info, err := s.log.Stat()
+		if err != nil {
+			return unavailable(s.logPath(), err)
+		}
+		scan := logfile.Scan(s.log, head.end, info.Size())
+		for {
+			index, _, _, err := batch(scan)
+			if err != nil || index != head.index+1 { // a crash has cut it off
+				break
+			}
+			head.index, head.end = index, scan.At
+		}
+		head.boot = s.boot
+	}
+	switch err := logfile.Settle(s.log, head.end, head.encode()); {
+	case errors.Is(err, logfile.ErrShort):
+		return s.damaged(err)
+	case err != nil:
+		return unavailable(s.logPath(), err)
+	}
+	s.head = head
+	return nil
 }

@@ -28,8 +28,8 @@ func TestLogOfFormat1(t *testing.T) {
 		{Key: "new", Value: []byte("four"), CreateIndex: 6, ModifyIndex: 7},
 		{Key: "old", Value: []byte("two"), CreateIndex: 2, ModifyIndex: 3},
 	}
-	if fmt.Sprint(page.Entries) != fmt.Sprint(want) || page.Index != 7 {
-		t.Errorf("got %v at %d, want %v at 7", page.Entries, page.Index, want)
+	if fmt.Sprint(page.Entries) != fmt.Sprint(want) || page.Index < 7 { // the end of the lease is a change, too
+		t.Errorf("got %v at %d, want %v at 7 or 8", page.Entries, page.Index, want)
 	}
 	if index := clustertest.Put(t, s, "new", "five", cluster.Condition{Key: "new", ModifyIndex: 7}); index < 8 {
 		t.Errorf("the next change has index %d", index)

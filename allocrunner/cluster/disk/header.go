@@ -5,22 +5,18 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"runtime"
 	"strings"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/internal/logfile"
 )
 
-// The log begins with a header. Numbers are big-endian, the sum is CRC-32C of the rest of the header:
+// The log begins with a header, whose fields are
 //
-//	magic 8, format 4, sum 4, end 8, index 8, base 8, boot 16, named 1, zeros
-const (
-	magic      = "taskapi\x02"
-	format     = 1
-	headerSize = 128
-)
+//	end 8, index 8, base 8, boot 16, named 1
+var format = logfile.Format{Magic: "taskapi\x02", Number: 1}
 
 // header is what a log says of itself.
 type header struct {
@@ -33,39 +29,27 @@ type header struct {
 
 type bootID [16]byte
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 func (h header) encode() []byte {
-	b := make([]byte, headerSize)
-	copy(b, magic)
-	binary.BigEndian.PutUint32(b[8:], format)
-	binary.BigEndian.PutUint64(b[16:], uint64(h.end))
-	binary.BigEndian.PutUint64(b[24:], h.index)
-	binary.BigEndian.PutUint64(b[32:], h.base)
-	copy(b[40:], h.boot[:])
+	b := binary.BigEndian.AppendUint64(nil, uint64(h.end))
+	b = binary.BigEndian.AppendUint64(b, h.index)
+	b = append(binary.BigEndian.AppendUint64(b, h.base), h.boot[:]...)
 	if h.named {
-		b[56] = 1
+		b = append(b, 1)
 	}
-	binary.BigEndian.PutUint32(b[12:], headerSum(b))
-	return b
+	return format.Header(b)
 }
-
-func headerSum(b []byte) uint32 {
-	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[16:headerSize])
-}
-
-var errHeader = errors.New("its header can't be read")
 
 func decodeHeader(b []byte) (header, error) {
-	if string(b[:8]) != magic || binary.BigEndian.Uint32(b[12:]) != headerSum(b) {
-		return header{}, errHeader
+	fields, number, err := format.Parse(b)
+	if err != nil {
+		return header{}, err
 	}
-	if f := binary.BigEndian.Uint32(b[8:]); f != format {
-		return header{}, fmt.Errorf("it has format %d, and this taskapi knows %d: run the taskapi that wrote it, or a newer one", f, format)
+	if number != format.Number {
+		return header{}, fmt.Errorf("it has format %d, and this taskapi knows %d: run the taskapi that wrote it, or a newer one", number, format.Number)
 	}
-	h := header{end: int64(binary.BigEndian.Uint64(b[16:])), index: binary.BigEndian.Uint64(b[24:]), base: binary.BigEndian.Uint64(b[32:]),
-		named: b[56] == 1}
-	copy(h.boot[:], b[40:])
+	h := header{end: int64(binary.BigEndian.Uint64(fields)), index: binary.BigEndian.Uint64(fields[8:]), base: binary.BigEndian.Uint64(fields[16:]),
+		named: fields[40] == 1}
+	copy(h.boot[:], fields[24:])
 	return h, nil
 }
 
@@ -74,12 +58,12 @@ const headerTries = 100
 
 // readHeader reads the header of an open log.
 func readHeader(f *os.File) (h header, err error) {
-	var b [headerSize]byte
+	var b [logfile.HeaderSize]byte
 	for range headerTries {
 		if _, err := f.ReadAt(b[:], 0); err != nil {
-			return header{}, fmt.Errorf("%w: it is cut short: %w", errHeader, err)
+			return header{}, fmt.Errorf("%w: it is cut short: %w", logfile.ErrHeader, err)
 		}
-		if h, err = decodeHeader(b[:]); !errors.Is(err, errHeader) {
+		if h, err = decodeHeader(b[:]); !errors.Is(err, logfile.ErrHeader) {
 			return h, err
 		}
 		runtime.Gosched()

@@ -1,13 +1,11 @@
 package disk
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 
-	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/internal/table"
 	"taskapi/internal/logfile"
 )
@@ -24,16 +22,10 @@ const (
 	kindDamaged // the value is not as it was written: what there was of it is kept for who can repair it, and is no value
 )
 
-const (
-	bodySize = 27
-	maxBody  = bodySize + cluster.MaxKeyBytes + cluster.MaxValueBytes
-)
+const bodySize = 27
 
-// span is where the record of an entry is.
-type span struct {
-	at   int64
-	size uint32
-}
+// entry is an entry, whose value lies in the log.
+type entry = table.Entry[logfile.Span]
 
 // appendBatch appends a batch to b.
 func appendBatch(b []byte, index uint64, writes []table.Write) []byte {
@@ -75,88 +67,26 @@ func parseBody(key string, b []byte) (table.Write, error) {
 		CreateIndex: binary.BigEndian.Uint64(b[1:]), ModifyIndex: binary.BigEndian.Uint64(b[9:]), LeaseIndex: binary.BigEndian.Uint64(b[17:])}, nil
 }
 
-// scanner reads batches one after the other, with a record in memory at a time.
-type scanner struct {
-	r      *bufio.Reader
-	at     int64 // of the next record
-	buffer []byte
-}
-
-const readAhead = 32 << 10
-
-func newScanner(f io.ReaderAt, from, to int64) *scanner {
-	return &scanner{r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), readAhead), at: from}
-}
-
-// batch returns the next batch, without the values. Errors: io.EOF at the end.
-func (s *scanner) batch() (index uint64, writes []table.Write, spans []span, err error) {
-	for {
-		r, size, err := s.record()
-		switch {
-		case errors.Is(err, io.EOF) && index == 0:
-			return 0, nil, nil, io.EOF
-		case errors.Is(err, io.EOF):
-			return 0, nil, nil, errors.New("the last change has no end")
-		case err != nil:
-			return 0, nil, nil, fmt.Errorf("byte %d: %w", s.at, err)
-		case index != 0 && r.TxID != index || r.TxID == 0:
-			return 0, nil, nil, fmt.Errorf("byte %d: a record of change %d in change %d", s.at, r.TxID, index)
-		}
-		index = r.TxID
-		if r.Key == "" {
-			s.at += int64(size)
-			return index, writes, spans, nil
-		}
+// batch returns the next batch of a log, without the values. Errors: io.EOF at the end.
+func batch(scan *logfile.Scanner) (index uint64, writes []table.Write, spans []logfile.Span, err error) {
+	index, err = scan.Batch(func(r logfile.Record, span logfile.Span) error {
 		w, err := parseBody(r.Key, r.Body)
-		if err != nil {
-			return 0, nil, nil, fmt.Errorf("byte %d: %w", s.at, err)
-		}
 		w.Value = nil
-		writes, spans = append(writes, w), append(spans, span{s.at, size})
-		s.at += int64(size)
-	}
-}
-
-// record returns the next record, whose body is valid until the next call.
-func (s *scanner) record() (r logfile.Record, size uint32, err error) {
-	head, err := s.r.Peek(logfile.RecordSize + logfile.MaxKey)
-	if len(head) == 0 {
-		if errors.Is(err, io.EOF) {
-			return r, 0, io.EOF
-		}
-		return r, 0, err
-	}
-	_, n, length, err := logfile.ParseHead(head)
-	if err != nil {
-		return r, 0, err
-	}
-	if length > maxBody {
-		return r, 0, errBody
-	}
-	size = uint32(n) + uint32(length)
-	if int(size) > cap(s.buffer) {
-		s.buffer = make([]byte, size)
-	}
-	if _, err := io.ReadFull(s.r, s.buffer[:size]); err != nil {
-		return r, 0, errors.New("it is cut short")
-	}
-	r, _, err = logfile.Parse(s.buffer[:size])
-	return r, size, err
+		writes, spans = append(writes, w), append(spans, span)
+		return err
+	})
+	return index, writes, spans, err
 }
 
 // errRecord is in the error of a record that could be read, and is not as it was written.
 var errRecord = errors.New("its record is damaged")
 
 // readEntry reads the record of an entry into a buffer, of which its value is then a part. Errors: errRecord.
-func readEntry(f io.ReaderAt, e *table.Entry[span], buffer *[]byte) (w table.Write, err error) {
-	if int(e.Value.size) > cap(*buffer) {
-		*buffer = make([]byte, e.Value.size)
+func readEntry(f io.ReaderAt, e *entry, buffer *[]byte) (w table.Write, err error) {
+	r, err := e.Value.Read(f, buffer)
+	if err != nil && !errors.Is(err, logfile.ErrNoRecord) && !errors.Is(err, logfile.ErrBody) {
+		return w, fmt.Errorf("byte %d: %w", e.Value.At, err)
 	}
-	b := (*buffer)[:e.Value.size]
-	if _, err := f.ReadAt(b, e.Value.at); err != nil {
-		return w, fmt.Errorf("byte %d: %w", e.Value.at, err)
-	}
-	r, _, err := logfile.Parse(b)
 	if err == nil {
 		w, err = parseBody(r.Key, r.Body)
 	}
@@ -164,7 +94,7 @@ func readEntry(f io.ReaderAt, e *table.Entry[span], buffer *[]byte) (w table.Wri
 		err = errBody
 	}
 	if err != nil {
-		return w, fmt.Errorf("byte %d: %w: %w", e.Value.at, errRecord, err)
+		return w, fmt.Errorf("byte %d: %w: %w", e.Value.At, errRecord, err)
 	}
 	return w, nil
 }

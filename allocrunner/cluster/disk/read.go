@@ -4,7 +4,6 @@ import (
 	"bytes"
 
 	"taskapi/allocrunner/cluster"
-	"taskapi/allocrunner/cluster/internal/table"
 )
 
 // read runs do while the table has all that the log had at some moment since read was called.
@@ -51,7 +50,7 @@ func (s *store) getLocked(key string) (cluster.Entry, error) {
 }
 
 // entry reads the value of an entry into a buffer, of which it is then a part.
-func (s *store) entry(e *table.Entry[span], buffer *[]byte) (cluster.Entry, error) {
+func (s *store) entry(e *entry, buffer *[]byte) (cluster.Entry, error) {
 	w, err := readEntry(s.log, e, buffer)
 	if err != nil {
 		return cluster.Entry{}, s.damaged(err)

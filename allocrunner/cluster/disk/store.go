@@ -41,13 +41,13 @@ type store struct {
 	mu     sync.RWMutex // guards the fields below
 	log    *os.File
 	head   header // up to which the table has the log
-	table  *table.Table[span]
+	table  *table.Table[logfile.Span]
 	closed bool
 	failed error // why nobody hears of changes; nil when all is well
 
-	watched *os.File // which follow watches; its own
-	retry   int64    // how long the log is when it is tried again to rewrite it; 0 for as ever. Who has the lock uses it
-	tooLong struct { // when the log was as long as it may be, and was rewritten. Who has the lock uses it
+	watched   *os.File          // which follow watches; its own
+	rewriting logfile.Rewriting // used by who has the lock
+	tooLong   struct {          // when the log was as long as it may be, and was rewritten. Who has the lock uses it
 		at  time.Time
 		err error
 	}
@@ -151,26 +151,26 @@ func (s *store) begin() (err error) {
 }
 
 // first returns the entries that a log began with, and the header as it was then.
-func (s *store) first(f *os.File, h header) (*table.Table[span], header, error) {
-	t, end := table.New[span](), h
-	scan := newScanner(f, headerSize, h.end)
-	index, writes, spans, err := scan.batch()
+func (s *store) first(f *os.File, h header) (*table.Table[logfile.Span], header, error) {
+	t, end := table.New[logfile.Span](), h
+	scan := logfile.Scan(f, logfile.HeaderSize, h.end)
+	index, writes, spans, err := batch(scan)
 	if err == nil && index != h.base {
 		err = fmt.Errorf("it began with change %d, and should with %d", index, h.base)
 	}
 	if err != nil {
 		return nil, h, s.damaged(err)
 	}
-	t.Apply(index, writes, func(i int) span { return spans[i] })
-	end.end, end.index = scan.at, index
+	t.Apply(index, writes, func(i int) logfile.Span { return spans[i] })
+	end.end, end.index = scan.At, index
 	return t, end, nil
 }
 
 // applyLocked adds to the table what the log has up to the end that its header says.
 func (s *store) applyLocked(h header) error {
-	scan := newScanner(s.log, s.head.end, h.end)
+	scan := logfile.Scan(s.log, s.head.end, h.end)
 	for {
-		index, writes, spans, err := scan.batch()
+		index, writes, spans, err := batch(scan)
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -180,10 +180,10 @@ func (s *store) applyLocked(h header) error {
 		if err != nil {
 			return s.damaged(err)
 		}
-		s.table.Apply(index, writes, func(i int) span { return spans[i] })
+		s.table.Apply(index, writes, func(i int) logfile.Span { return spans[i] })
 	}
-	if s.table.Index != h.index || scan.at != h.end {
-		return s.damaged(fmt.Errorf("its last change is %d and ends at byte %d, and should be %d and end at %d", s.table.Index, scan.at, h.index, h.end))
+	if s.table.Index != h.index || scan.At != h.end {
+		return s.damaged(fmt.Errorf("its last change is %d and ends at byte %d, and should be %d and end at %d", s.table.Index, scan.At, h.index, h.end))
 	}
 	s.head = h
 	return nil

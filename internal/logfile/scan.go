@@ -1,0 +1,118 @@
+package logfile
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Span is where a record is.
+type Span struct {
+	At   int64
+	Size uint32
+}
+
+// Read reads the record of a span into a buffer, which grows as needed and of which the body is then a part. Errors: the file's; those of
+// Parse, with what is in the buffer.
+func (s Span) Read(f io.ReaderAt, buffer *[]byte) (Record, error) {
+	*buffer = grown(*buffer, int(s.Size))
+	if _, err := f.ReadAt(*buffer, s.At); err != nil {
+		return Record{}, err
+	}
+	r, _, err := Parse(*buffer)
+	return r, err
+}
+
+// grown returns a buffer of a size, the given one if that is large enough.
+func grown(buffer []byte, size int) []byte {
+	if size > cap(buffer) {
+		return make([]byte, size)
+	}
+	return buffer[:size]
+}
+
+// Scanner reads records one after the other, with one in memory at a time.
+type Scanner struct {
+	At     int64 // of the next record
+	end    int64
+	r      *bufio.Reader
+	buffer []byte
+}
+
+const readAhead = 32 << 10
+
+// Scan returns a scanner of what lies between two places of a file.
+func Scan(f io.ReaderAt, from, to int64) *Scanner {
+	return &Scanner{At: from, end: to, r: bufio.NewReaderSize(io.NewSectionReader(f, from, to-from), readAhead)}
+}
+
+// Record returns the next record, whose body is valid until the next call, and goes on behind it. Errors: io.EOF; ErrBody; ErrNoRecord, behind which
+// the scanner does not go on; the file's.
+func (s *Scanner) Record() (r Record, span Span, err error) {
+	head, err := s.r.Peek(RecordSize + MaxKey)
+	if len(head) == 0 || err != nil && !errors.Is(err, io.EOF) {
+		return r, span, err
+	}
+	r, n, body, err := parseHead(head)
+	if err != nil {
+		return r, span, err
+	}
+	size := min(int64(n)+body, s.end-s.At) // a cut off record ends with the file
+	s.buffer = grown(s.buffer, int(size))
+	if _, err := io.ReadFull(s.r, s.buffer); err != nil {
+		return r, span, err
+	}
+	span = Span{s.At, uint32(size)}
+	s.At += size
+	r, _, err = Parse(s.buffer)
+	return r, span, err
+}
+
+// Skip goes on to the next place that looks like the beginning of a record, or to the end: it is for what is no record.
+func (s *Scanner) Skip() {
+	s.discard(1)
+	for {
+		ahead, err := s.r.Peek(readAhead)
+		switch at := bytes.Index(ahead, []byte(Magic)); {
+		case at >= 0:
+			s.discard(at)
+			return
+		case err != nil: // the next Record returns it
+			s.discard(len(ahead))
+			return
+		}
+		s.discard(len(ahead) - len(Magic) + 1) // the last bytes may begin a record
+	}
+}
+
+func (s *Scanner) discard(n int) {
+	n, _ = s.r.Discard(n) // what is missing, the next Record finds out
+	s.At += int64(n)
+}
+
+// Batch reads the next batch, and calls visit with each of its records and the whole batch's TxID. Errors: io.EOF behind the last batch; what is
+// wrong with the batch, and at which byte.
+func (s *Scanner) Batch(visit func(Record, Span) error) (txid uint64, err error) {
+	for {
+		at := s.At
+		r, span, err := s.Record()
+		switch {
+		case errors.Is(err, io.EOF) && txid == 0:
+			return 0, io.EOF
+		case errors.Is(err, io.EOF):
+			return 0, errors.New("the last change has no end")
+		case err == nil && (txid != 0 && r.TxID != txid || r.TxID == 0):
+			err = fmt.Errorf("a record of change %d in change %d", r.TxID, txid)
+		case err == nil && r.Key == "":
+			return r.TxID, nil
+		case err == nil:
+			txid = r.TxID
+			err = visit(r, span)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("byte %d: %w", at, err)
+		}
+	}
+}
